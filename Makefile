@@ -1,0 +1,70 @@
+# Everything from a fresh clone, with Python 3.11 to 3.13 and make: `make demo`, `make test`.
+# The targets install what they need into .venv, once, and again only when pyproject.toml changes.
+
+VENV := .venv
+BIN  := $(VENV)/bin
+
+# The first interpreter that is of a supported version and can make a virtual environment. A name on PATH is not enough:
+# version managers leave stubs there, and some distributions ship Python without ensurepip.
+PROBE   := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
+PYTHONS := python3.11 python3.12 python3.13 python3
+PYTHON  ?= $(shell for p in $(PYTHONS); do if $$p -c '$(PROBE)' >/dev/null 2>&1; then echo $$p; break; fi; done)
+
+# More arguments for pytest: make test PYTEST_ARGS="-k placement -x"
+PYTEST_ARGS ?=
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help env demo lint format test test-slow bench build clean
+
+help:  ## Print this help
+	@echo 'Usage: make TARGET'
+	@echo
+	@awk -F ':.*  ## ' '/^[a-z-]+:.*  ## / { printf "  %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+env: $(VENV)/.installed-dev  ## Make .venv, with dualray in place and the development tools
+
+demo: $(VENV)/.installed-examples  ## Train on real processes and on virtual clusters, and compare the runs in one table
+	@$(BIN)/python examples/demo.py
+
+lint: env  ## Check form, types and the direction of imports
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+format: env  ## Put the code in the form that lint asks for
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+test: env lint  ## Lint, then run every test that is not slow
+	$(BIN)/python -m pytest -m 'not slow' $(PYTEST_ARGS)
+
+test-slow: env  ## Run the slow tests
+	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
+
+bench: env $(VENV)/.installed-bench  ## Measure dualray, and Ray beside it, and print the ratios
+	$(BIN)/python -m pytest benchmarks --benchmark-only $(PYTEST_ARGS)
+
+build: env  ## Build the wheel into dist/
+	@rm -rf dist
+	$(BIN)/python -m build --wheel --outdir dist .
+
+clean:  ## Remove what the other targets made, except .venv
+	rm -rf dist build *.egg-info timeline_*.json
+	rm -rf .benchmarks .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
+
+$(VENV)/.installed-%: pyproject.toml | $(BIN)/python
+	@echo 'Installing dualray[$*] into $(VENV) (minutes the first time)'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
+	@touch $@
+
+$(BIN)/python:
+	@if [ -z '$(PYTHON)' ]; then \
+	    echo 'dualray needs Python 3.11, 3.12 or 3.13 with the modules venv and ensurepip, and found none of: $(PYTHONS).' >&2; \
+	    echo 'Install one (on Debian and Ubuntu also its package python3-venv), or name it: make PYTHON=/path/to/python' >&2; \
+	    exit 1; \
+	fi
+	@echo "Making $(VENV) with $$('$(PYTHON)' --version)"
+	@'$(PYTHON)' -m venv $(VENV)

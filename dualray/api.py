@@ -1,0 +1,346 @@
+"""The verbs: init, shutdown, remote, get, put, wait, kill, and questions about the cluster.
+
+The mode is chosen once, in `init`; nothing below it asks which one it is.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, TypeVar, overload
+
+from dualray import runtime
+from dualray.actor import ActorClass, ActorHandle, method
+from dualray.exceptions import AlreadyInitializedError
+from dualray.object_ref import ObjectRef
+from dualray.options import ActorOptions, TaskOptions, with_changes
+from dualray.remote_function import RemoteFunction
+from dualray.settings import SETTINGS, limits_of, resolve
+from dualray.shared.model.resources import add
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+
+def init(
+    *,
+    mode: str | None = None,
+    num_cpus: float | None = None,
+    num_gpus: float | None = None,
+    resources: Mapping[str, float] | None = None,
+    object_store_memory: int | str | None = None,
+    seed: int | None = None,
+    object_id_seed: int | None = None,
+    decision_log: Any = None,
+    limits: Mapping[str, Any] | None = None,
+    log_to_driver: bool | None = None,
+    nodes: int | None = None,
+    faults: Sequence[Any] | None = None,
+    ignore_reinit_error: bool = False,
+) -> runtime.Runtime:
+    """Start a cluster and connect this process to it as the driver.
+
+    Args:
+        mode: "real" (processes on this machine; the default) or "sim" (a virtual cluster in this process).
+        num_cpus, num_gpus, resources: what each node has. Default: real as found, with 0 GPUs; sim 4 CPUs.
+        object_store_memory: bytes of each node's object store, or a text such as "2GiB".
+        seed: seeds the randomness of tasks from their ids (sim: 0 when not given).
+        object_id_seed: the root of all ids.
+        decision_log: a directory for the decision logs and traces of every process (`dualray replay`).
+        limits: limits and policies of the core, by name; `dualray config` lists them.
+        log_to_driver: real mode: show what workers print. Default True.
+        nodes: sim mode: how many virtual nodes. Default 1.
+        faults: sim mode: faults to inject, such as "kill node-5 at 2.5s"; see dualray/shared/faults.py.
+        ignore_reinit_error: return the current runtime instead of raising when there is one.
+
+    Each argument may also come from the environment or a config file; see dualray/settings.py.
+
+    Raises:
+        AlreadyInitializedError: `init` was called before, and `shutdown` was not.
+        ValueError, TypeError: an argument that is wrong, or that belongs to the other mode.
+    """
+    given = {name: value for name, value in locals().items() if name in SETTINGS and value is not None}
+    existing = runtime.current_or_none()
+    if existing is not None:
+        if ignore_reinit_error:
+            return existing
+        raise AlreadyInitializedError(
+            "dualray.init() was called before. Call dualray.shutdown() first, or pass ignore_reinit_error=True."
+        )
+    settings = resolve(given)
+    config = limits_of(settings)
+    wing = import_module(f"dualray.{settings['mode'].value}.runtime")  # one of two classes: the only choice of mode
+    started: runtime.Runtime = wing.start({name: entry.value for name, entry in settings.items()}, config)
+    runtime.set_current(started)
+    return started
+
+
+def shutdown() -> None:
+    """End what `init` started: tasks, actors, processes, segments. Without `init`, nothing happens."""
+    existing = runtime.current_or_none()
+    if existing is not None:
+        try:
+            existing.shutdown()
+        finally:
+            runtime.set_current(None)
+
+
+def is_initialized() -> bool:
+    """Whether `init` was called and `shutdown` was not."""
+    return runtime.current_or_none() is not None
+
+
+@overload
+def remote(target: type[T], /) -> ActorClass[T]: ...  # type: ignore[overload-overlap]  # a class is a callable too
+
+
+@overload
+def remote(target: Callable[..., R], /) -> RemoteFunction[R]: ...
+
+
+@overload
+def remote(**options: Any) -> Callable[[Any], Any]: ...
+
+
+def remote(*targets: Any, **options: Any) -> Any:
+    """Make a function a task, or a class an actor: `@remote`, `@remote(num_cpus=2)`, or `remote(function)`.
+
+    Options: see dualray/options.py.
+
+    Raises:
+        ValueError, TypeError: an unknown option (with the nearest known one), a value that it cannot have, or a target
+            that is neither function nor class.
+    """
+    if options or not targets:
+        if targets:
+            raise TypeError("remote takes a function or class, or options by name, not both")
+        return lambda target: _make_remote(target, options)
+    if len(targets) > 1:
+        raise TypeError(f"remote takes one function or class, not {len(targets)}")
+    return _make_remote(targets[0], {})
+
+
+def _make_remote(target: Any, options: Mapping[str, Any]) -> RemoteFunction[Any] | ActorClass[Any]:
+    if inspect.isclass(target):
+        return ActorClass(target, with_changes(ActorOptions(), options, f"actor class {target.__name__}"))
+    if isinstance(target, RemoteFunction | ActorClass):
+        raise TypeError(f"{target!r} is remote already")
+    if not callable(target):
+        raise TypeError(f"remote was given {target!r}, which is neither a function nor a class")
+    name = getattr(target, "__name__", type(target).__name__)
+    return RemoteFunction(target, with_changes(TaskOptions(), options, f"remote function {name}"))
+
+
+@overload
+def get(refs: ObjectRef[T], *, timeout: float | None = None) -> T: ...
+
+
+@overload
+def get(refs: Sequence[ObjectRef[Any]], *, timeout: float | None = None) -> list[Any]: ...
+
+
+def get(refs: Any, *, timeout: float | None = None) -> Any:
+    """The value of a reference, or the values of a list of them, waiting until they exist.
+
+    Args:
+        refs: one ObjectRef, or a list of them.
+        timeout: seconds; None waits without end, 0 means what is there now.
+
+    Raises:
+        GetTimeoutError: not all values were there in time.
+        TaskError: a task failed: an instance of its own exception's type too, with `.cause`.
+        ObjectLostError, WorkerCrashedError, ActorDiedError, ...: see dualray/exceptions.py.
+        TypeError: something that is not a reference.
+    """
+    verbs = runtime.current("get").verbs
+    if isinstance(refs, ObjectRef):
+        return verbs.get([refs.ref], _timeout_ns(timeout))[0]
+    if not isinstance(refs, list | tuple):
+        raise TypeError(f"get takes an ObjectRef or a list of them, not {refs!r} (a {type(refs).__name__})")
+    _check_refs("get", refs)
+    if not refs:
+        return []
+    return verbs.get([ref.ref for ref in refs], _timeout_ns(timeout))
+
+
+def put(value: T) -> ObjectRef[T]:
+    """Store a value; a reference to it. Small ones stay in this process, large ones go to the node's object store.
+
+    Raises:
+        ObjectStoreFullError: no room; the message names the largest holders.
+        SerializationError: the value cannot be pickled.
+        TypeError: the value is itself a reference.
+    """
+    verbs = runtime.current("put").verbs
+    if isinstance(value, ObjectRef):
+        raise TypeError(f"put was given {value!r}, which is a reference already; put a list that holds it if you must")
+    return ObjectRef(verbs.put(value), verbs)
+
+
+def wait(
+    refs: list[ObjectRef[Any]], *, num_returns: int = 1, timeout: float | None = None, fetch_local: bool = True
+) -> tuple[list[ObjectRef[Any]], list[ObjectRef[Any]]]:
+    """Wait until `num_returns` of the references are ready; (ready, not ready), each in the order given.
+
+    Args:
+        refs: a list of distinct references.
+        num_returns: at least 1, at most len(refs). At most this many are returned as ready.
+        timeout: seconds; None waits without end, 0 means what is there now.
+        fetch_local: count a value only when it is on this node.
+
+    Raises:
+        TypeError: refs is no list, or holds something that is not a reference.
+        ValueError: duplicates, or a num_returns that cannot be met.
+    """
+    verbs = runtime.current("wait").verbs
+    if not isinstance(refs, list):
+        raise TypeError(f"wait takes a list of ObjectRefs, not {refs!r} (a {type(refs).__name__})")
+    _check_refs("wait", refs)
+    seen: dict[ObjectRef[Any], int] = {}
+    for index, ref in enumerate(refs):
+        if ref in seen:
+            raise ValueError(f"wait was given duplicates: {ref!r} at index {seen[ref]} and at index {index}")
+        seen[ref] = index
+    if not refs and num_returns == 1:
+        return [], []
+    if isinstance(num_returns, bool) or not isinstance(num_returns, int):
+        raise TypeError(f"num_returns={num_returns!r} must be an int")
+    if not 1 <= num_returns <= len(refs):
+        raise ValueError(f"num_returns={num_returns} must be between 1 and the number of references, {len(refs)}")
+    done = verbs.wait(
+        [ref.ref for ref in refs],
+        num_returns=num_returns,
+        timeout_ns=_timeout_ns(timeout),
+        fetch_local=fetch_local,
+    )
+    ready = [ref for ref in refs if ref.ref.object_id in done][:num_returns]
+    chosen = set(ready)
+    return ready, [ref for ref in refs if ref not in chosen]
+
+
+def _check_refs(verb: str, refs: Sequence[Any]) -> None:
+    for index, ref in enumerate(refs):
+        if not isinstance(ref, ObjectRef):
+            raise TypeError(f"{verb}: item {index} is {ref!r} (a {type(ref).__name__}), not an ObjectRef")
+
+
+def _timeout_ns(timeout: float | None) -> int | None:
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float):
+        raise TypeError(f"timeout={timeout!r} must be a number of seconds, or None")
+    if not timeout >= 0:
+        raise ValueError(f"timeout={timeout!r} must not be negative; it counts seconds, and None waits without end")
+    return round(timeout * 1e9)
+
+
+def kill(actor: ActorHandle, *, no_restart: bool = True) -> None:
+    """End an actor now, whatever it does. With `no_restart=False` it may come back, as max_restarts allows.
+
+    Raises:
+        TypeError: not an actor handle.
+    """
+    verbs = runtime.current("kill").verbs
+    if not isinstance(actor, ActorHandle):
+        raise TypeError(f"kill takes an actor handle, not {actor!r} (a {type(actor).__name__})")
+    verbs.kill_actor(actor.ref, no_restart=no_restart)
+
+
+def nodes() -> list[dict[str, Any]]:
+    """The nodes that the cluster has had: NodeID, Alive, Incarnation, Resources, Available (amounts by name)."""
+    return [
+        {
+            "NodeID": row.node,
+            "Alive": row.alive,
+            "Incarnation": row.incarnation,
+            "Resources": row.total.as_floats(),
+            "Available": row.available.as_floats(),
+        }
+        for row in runtime.current("nodes").verbs.cluster_state()
+    ]
+
+
+def cluster_resources() -> dict[str, float]:
+    """The resources of all nodes that are alive, by name."""
+    rows = runtime.current("cluster_resources").verbs.cluster_state()
+    return add(row.total for row in rows if row.alive).as_floats()
+
+
+def available_resources() -> dict[str, float]:
+    """What is not leased now, over all nodes that are alive; names of which nothing is free are absent."""
+    rows = runtime.current("available_resources").verbs.cluster_state()
+    return add(row.available for row in rows if row.alive).as_floats()
+
+
+def get_gpu_ids() -> list[int]:
+    """The ids of the GPUs that the current task or actor holds; in a driver, none."""
+    return list(runtime.current("get_gpu_ids").verbs.execution.gpu_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeContext:
+    """Where this code runs; see `get_runtime_context`."""
+
+    _verbs: runtime.Verbs
+    mode: str
+    """`real` or `sim`."""
+
+    def get_node_id(self) -> str:
+        """The node, such as `node-0`."""
+        return self._verbs.node
+
+    def get_worker_id(self) -> str:
+        """The process: `driver-1`, or a worker such as `node-0/w3`."""
+        return self._verbs.address
+
+    def get_task_id(self) -> str | None:
+        """The task's id in hex; None in a driver."""
+        execution = self._verbs.execution
+        return execution.task_id.hex() if execution.is_task else None
+
+    def get_task_name(self) -> str | None:
+        """The task's function, or Class.method; None in a driver."""
+        execution = self._verbs.execution
+        return execution.name if execution.is_task else None
+
+    def get_actor_id(self) -> str | None:
+        """The actor's id in hex; None outside an actor."""
+        actor_id = self._verbs.execution.actor_id
+        return actor_id.hex() if actor_id is not None else None
+
+    def get_attempt(self) -> int:
+        """How often this task has been tried before."""
+        return self._verbs.execution.attempt
+
+    def get_assigned_resources(self) -> dict[str, float]:
+        """What the task or actor holds, by name."""
+        template = self._verbs.execution.resources
+        return template.resources.as_floats() if template is not None else {}
+
+
+def get_runtime_context() -> RuntimeContext:
+    """Where this code runs: node, worker, task, actor, attempt, resources."""
+    current = runtime.current("get_runtime_context")
+    return RuntimeContext(current.verbs, current.mode)
+
+
+__all__ = [
+    "RuntimeContext",
+    "available_resources",
+    "cluster_resources",
+    "get",
+    "get_gpu_ids",
+    "get_runtime_context",
+    "init",
+    "is_initialized",
+    "kill",
+    "method",
+    "nodes",
+    "put",
+    "remote",
+    "shutdown",
+    "wait",
+]

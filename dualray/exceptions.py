@@ -1,0 +1,180 @@
+"""Every error that dualray raises on purpose.
+
+    DualrayError
+    ├── TaskError                        a task's or method's own exception; also an instance of the user's type
+    ├── WorkerCrashedError               the process that ran the task died, and no retry was left
+    ├── TaskUnschedulableError           no node of the cluster can ever meet the demand
+    ├── ActorError
+    │   ├── ActorDiedError               the actor is gone for good
+    │   ├── ActorUnavailableError        the actor was lost during this call; it restarts, the call is not repeated
+    │   └── ActorUnschedulableError      no node of the cluster can ever hold the actor
+    ├── ObjectLostError                  the value is gone and cannot be made again
+    │   ├── ObjectReconstructionFailedError
+    │   └── OwnerDiedError               the process that owns the value died
+    ├── ObjectStoreFullError             neither eviction nor waiting made room
+    ├── GetTimeoutError                  (also TimeoutError)
+    ├── NodeDiedError
+    ├── RuntimeEnvSetupError
+    ├── SerializationError               (also TypeError) a value, argument or function that cannot be pickled
+    ├── NotInitializedError, AlreadyInitializedError   (also RuntimeError)
+    ├── SimulationDeadlockError          nothing is left to happen and the driver still waits
+    ├── AuthenticationError              a peer without the cluster's secret
+    ├── ControlPlaneError                the control plane cannot be reached or started
+    └── InvalidTransition, InvariantViolation          a bug in dualray itself; carries the story of the id
+
+Each message says what happened, to which id and function, and what to do about it. Today's Ray names are aliases at
+the end of this module.
+"""
+
+from __future__ import annotations
+
+
+class DualrayError(Exception):
+    """The root of every error that dualray raises on purpose."""
+
+
+class TaskError(DualrayError):
+    """A task or actor method raised.
+
+    What `get` raises is an instance of a class that derives from both `TaskError` and the type of the user's own
+    exception, so that `except ValueError` and `except TaskError` both work.
+
+    Attributes:
+        cause: the user's exception, or None when it could not be pickled.
+        function_name: the task's function, or `Class.method`.
+        remote_traceback: the traceback as the worker printed it.
+    """
+
+    def __init__(self, function_name: str, remote_traceback: str, cause: BaseException | None = None) -> None:
+        super().__init__(function_name, remote_traceback, cause)
+        self.function_name = function_name
+        self.remote_traceback = remote_traceback
+        self.cause = cause
+
+    def __str__(self) -> str:
+        return f"{self.function_name} raised; the remote traceback follows.\n{self.remote_traceback}"
+
+    def as_instance_of_cause(self) -> TaskError:
+        """This error as an instance of both TaskError and the user's own type."""
+        cause = self.cause
+        while isinstance(cause, TaskError) and cause.cause is not None:
+            cause = cause.cause  # a task failed because a task that it waited for had failed
+        if cause is None or isinstance(cause, TaskError) or not isinstance(cause, Exception):
+            return self
+        cause_type = type(cause)
+        try:
+            both = type(f"TaskError({cause_type.__name__})", (_TaskErrorWithCause, cause_type), {})
+            error: TaskError = both.__new__(both, *cause.args)
+        except TypeError:  # a type that allows no second base (layout conflict) stays reachable as .cause
+            return self
+        error.__dict__.update(cause.__dict__)
+        error.args = cause.args
+        error.function_name = self.function_name
+        error.remote_traceback = self.remote_traceback
+        error.cause = self.cause
+        return error
+
+
+class _TaskErrorWithCause(TaskError):
+    """Base of the classes that are both TaskError and the user's type: pickled as the plain TaskError."""
+
+    def __init__(self, *args: object) -> None:  # the user's own __init__ must not run a second time
+        pass
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _revive_task_error, (self.function_name, self.remote_traceback, self.cause)
+
+
+def _revive_task_error(function_name: str, remote_traceback: str, cause: BaseException | None) -> TaskError:
+    return TaskError(function_name, remote_traceback, cause).as_instance_of_cause()
+
+
+class WorkerCrashedError(DualrayError):
+    """The worker process that ran a task died and no retry was left; the message carries signal, exit code, stderr."""
+
+
+class TaskUnschedulableError(DualrayError):
+    """No node of the cluster can ever meet the task's demand."""
+
+
+class ActorError(DualrayError):
+    """Something happened to an actor, as opposed to inside one of its methods."""
+
+
+class ActorDiedError(ActorError):
+    """The actor is gone for good: its calls fail."""
+
+
+class ActorUnavailableError(ActorError):
+    """The actor was lost while it ran this call; it restarts, but the call is not repeated (max_task_retries)."""
+
+
+class ActorUnschedulableError(ActorError):
+    """No node of the cluster can ever hold the actor."""
+
+
+class ObjectLostError(DualrayError):
+    """The value is gone (evicted, or lost with its node) and cannot be made again."""
+
+
+class ObjectReconstructionFailedError(ObjectLostError):
+    """The value was lost and making it again failed or was out of attempts."""
+
+
+class OwnerDiedError(ObjectLostError):
+    """The process that owns the value died, and with it the knowledge of how to make it again."""
+
+
+class ObjectStoreFullError(DualrayError):
+    """The object store has no room; the message names the largest holders."""
+
+
+class GetTimeoutError(DualrayError, TimeoutError):
+    """`get` did not have every value within its timeout."""
+
+
+class NodeDiedError(DualrayError):
+    """The node on which this ran is gone."""
+
+
+class RuntimeEnvSetupError(DualrayError):
+    """The worker's environment could not be made."""
+
+
+class SerializationError(DualrayError, TypeError):
+    """A value, an argument or a function cannot be pickled; the message says which and why."""
+
+
+class NotInitializedError(DualrayError, RuntimeError):
+    """A verb was used before `dualray.init()`."""
+
+
+class AlreadyInitializedError(DualrayError, RuntimeError):
+    """`dualray.init()` was called twice."""
+
+
+class SimulationDeadlockError(DualrayError):
+    """The driver waits and nothing is left to happen; the message is the wait-for graph in words."""
+
+
+class AuthenticationError(DualrayError):
+    """A peer did not prove the cluster's secret, or speaks another protocol version."""
+
+
+class ControlPlaneError(DualrayError):
+    """The control plane (Redis, or the embedded store) cannot be started or reached."""
+
+
+class InvalidTransition(DualrayError):
+    """A state machine was asked for a transition that its table does not have: a bug in dualray."""
+
+
+class InvariantViolation(DualrayError):
+    """An invariant of a machine does not hold: a bug in dualray."""
+
+
+# Today's Ray names.
+RayError = DualrayError
+RayTaskError = TaskError
+RayActorError = ActorError
+RaySystemError = DualrayError

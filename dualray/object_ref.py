@@ -1,0 +1,80 @@
+"""ObjectRef: a reference to a value that exists, or will."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, NoReturn, TypeVar
+
+from dualray import runtime
+from dualray.runtime import Verbs
+from dualray.shared.model.ids import Address, ObjectID
+from dualray.shared.model.specs import Ref
+from dualray.shared.serialization import Reference
+
+T = TypeVar("T")
+
+
+class CountedReference(Reference):
+    """A reference that its process counts: when the last one goes, the value may go."""
+
+    __slots__ = ("_verbs",)
+
+    def __init__(self, ref: Ref, verbs: Verbs) -> None:
+        self.ref = ref
+        self._verbs = verbs
+
+    def __del__(self) -> None:
+        # __init__ may not have run, and at interpreter exit there may be nobody left to tell.
+        verbs = getattr(self, "_verbs", None)
+        if verbs is not None:
+            verbs.drop(self.ref.object_id)
+
+
+class ObjectRef(CountedReference, Generic[T]):
+    """A reference to a value of type T. Made by `.remote()` and `put`; read with `get`.
+
+    It can be passed to tasks and actor methods (as an argument: they get the value; inside a list or an object: they get
+    the reference), returned, and put into other values. It is equal to, and hashes like, any reference to the same
+    object. When the last reference anywhere is gone, the value is freed.
+    """
+
+    __slots__ = ()
+
+    is_value = True
+
+    def hex(self) -> str:
+        """The object's id: 40 hex digits."""
+        return self.ref.object_id.hex()
+
+    def binary(self) -> bytes:
+        """The object's id: 20 bytes."""
+        return self.ref.object_id
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ObjectRef) and other.ref.object_id == self.ref.object_id
+
+    def __hash__(self) -> int:
+        return hash(self.ref.object_id)
+
+    def __repr__(self) -> str:
+        return f"ObjectRef({self.hex()})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _revive, (self.ref.object_id, self.ref.owner)
+
+    def __iter__(self) -> NoReturn:
+        raise TypeError(f"{self!r} is a reference, not the value: use dualray.get(ref) to read it")
+
+
+    def __copy__(self) -> ObjectRef[T]:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ObjectRef[T]:
+        return self
+
+
+def _revive(object_id: ObjectID, owner: Address) -> ObjectRef[Any]:
+    """Unpickle: the reference now exists in this process too."""
+    verbs = runtime.current("unpickling an ObjectRef").verbs
+    ref = Ref(object_id, owner)
+    verbs.adopt(ref)
+    return ObjectRef(ref, verbs)

@@ -1,0 +1,150 @@
+"""The options of remote functions and actors: read, checked, and turned into what the core understands."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
+
+from dualray.shared.model.ids import NodeID
+from dualray.shared.model.resources import CPU, NOTHING, UNITS, Resources, parse_resources
+from dualray.shared.model.specs import DEFAULT_STRATEGY, Strategy, StrategyKind
+from dualray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+_ONE_CPU = Resources(((CPU, UNITS),))
+Duration = float | Callable[..., float] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskOptions:
+    """Options of a remote function, with today's Ray defaults.
+
+    Attributes:
+        num_cpus: CPUs that the task holds; fractions in steps of 0.0001. Default 1.
+        num_gpus: GPUs that it holds; above 1 whole. Default 0.
+        resources: amounts of custom resources by name.
+        num_returns: how many objects the call makes. Default 1.
+        max_retries: how often it is run again when its worker or node dies; -1 means without end. Default 3.
+        retry_exceptions: whether it is also run again when it raises. Default False.
+        scheduling_strategy: "DEFAULT", "SPREAD", or a NodeAffinitySchedulingStrategy.
+        name: what messages and traces call it. Default: the function's name.
+        duration: sim mode only: seconds of virtual time that a call takes, or a function of its arguments that says.
+    """
+
+    num_cpus: float | None = None
+    num_gpus: float | None = None
+    resources: Mapping[str, float] | None = None
+    num_returns: int = 1
+    max_retries: int = 3
+    retry_exceptions: bool = False
+    scheduling_strategy: Any = "DEFAULT"
+    name: str | None = None
+    duration: Duration = None
+
+    def demand(self) -> Resources:
+        """What the task holds while it runs."""
+        num_cpus = 1 if self.num_cpus is None else self.num_cpus
+        return parse_resources(num_cpus=num_cpus, num_gpus=self.num_gpus, resources=self.resources)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActorOptions:
+    """Options of an actor class, with today's Ray defaults.
+
+    Attributes:
+        num_cpus, num_gpus, resources: held for the actor's life. When none is given, the actor needs 1 CPU to be
+            placed and holds nothing afterwards.
+        max_restarts: how often it comes back when its worker or node dies; -1 means without end. Default 0.
+        max_task_retries: how often a call that was lost with the actor is repeated; -1 without end. Default 0.
+        scheduling_strategy, name, duration: as for tasks; `duration` is that of the constructor.
+    """
+
+    num_cpus: float | None = None
+    num_gpus: float | None = None
+    resources: Mapping[str, float] | None = None
+    max_restarts: int = 0
+    max_task_retries: int = 0
+    scheduling_strategy: Any = "DEFAULT"
+    name: str | None = None
+    duration: Duration = None
+
+    def demands(self) -> tuple[Resources, Resources]:
+        """What a node must offer to place the actor, and what the actor holds."""
+        if self.num_cpus is None and not self.num_gpus and not self.resources:
+            return _ONE_CPU, NOTHING
+        num_cpus = 1 if self.num_cpus is None else self.num_cpus
+        held = parse_resources(num_cpus=num_cpus, num_gpus=self.num_gpus, resources=self.resources)
+        return held, held
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MethodOptions:
+    """Options of an actor's method: `num_returns` (default 1), `name`, and `duration` (sim mode)."""
+
+    num_returns: int = 1
+    name: str | None = None
+    duration: Duration = None
+
+
+O = TypeVar("O", TaskOptions, ActorOptions, MethodOptions)  # noqa: E741  # a type variable, not a number
+
+
+def with_changes(options: O, changes: Mapping[str, Any], what: str) -> O:
+    """The options with some changed, checked.
+
+    Raises:
+        ValueError: an unknown option (with the nearest known one), or a value that it cannot have.
+        TypeError: a value of a wrong type.
+    """
+    known = [field.name for field in fields(options)]
+    for name in changes:
+        if name not in known:
+            raise ValueError(unknown_name("option", name, known, what))
+    changed = replace(options, **changes)
+    _check(changed, what)
+    return changed
+
+
+def unknown_name(kind: str, name: str, known: list[str], what: str) -> str:
+    """The sentence for a name that nobody knows, with the nearest one that is known."""
+    nearest = difflib.get_close_matches(name, known, n=1)
+    hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+    return f"{what} has no {kind} {name!r}.{hint} Known: {', '.join(known)}."
+
+
+def _check(options: TaskOptions | ActorOptions | MethodOptions, what: str) -> None:
+    for name, least in (("num_returns", 0), ("max_retries", -1), ("max_restarts", -1), ("max_task_retries", -1)):
+        value = getattr(options, name, least)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError(f"{what}: {name}={value!r} must be an int")
+        if value < least:
+            raise ValueError(f"{what}: {name}={value!r} must be at least {least}")
+    duration = options.duration
+    if duration is not None and not callable(duration):
+        if isinstance(duration, bool) or not isinstance(duration, int | float):
+            raise TypeError(f"{what}: duration={duration!r} must be seconds, or a function of the arguments")
+        if not duration >= 0:
+            raise ValueError(f"{what}: duration={duration!r} must not be negative")
+    if isinstance(options, MethodOptions):
+        return
+    try:
+        parse_resources(num_cpus=options.num_cpus, num_gpus=options.num_gpus, resources=options.resources)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{what}: {error}") from None
+    strategy_of(options.scheduling_strategy, what)
+
+
+def strategy_of(scheduling_strategy: Any, what: str) -> Strategy:
+    """What a user wrote as scheduling_strategy, as the core understands it."""
+    match scheduling_strategy:
+        case None | "DEFAULT":
+            return DEFAULT_STRATEGY
+        case "SPREAD":
+            return Strategy(kind=StrategyKind.SPREAD)
+        case NodeAffinitySchedulingStrategy(node_id=node_id, soft=soft):
+            return Strategy(kind=StrategyKind.NODE_AFFINITY, node=NodeID(node_id), soft=soft)
+    raise ValueError(
+        f"{what}: scheduling_strategy={scheduling_strategy!r} must be 'DEFAULT', 'SPREAD' or a "
+        f"NodeAffinitySchedulingStrategy"
+    )

@@ -1,0 +1,293 @@
+"""One I/O event loop, run by one thread that its owner chooses.
+
+Theory of operation. The loop waits in a selector for three kinds of news: a file descriptor became readable
+or writable, a timer is due, or another thread handed in a callback. Each turn runs what is ready in a fixed
+order: the descriptors that the selector named, then the callbacks that were queued when this part began, then
+the timers that are due, earliest first and, when two are due at the same nanosecond, in the order they were
+armed. A callback that queues another callback therefore never starves the descriptors.
+
+Threads. `call_soon`, `call_later`, `Timer.cancel`, `call_and_wait`, `report` and `stop` may be used from any
+thread, also from a finalizer that the garbage collector runs in the middle of one of them (the one lock is
+reentrant, and what it guards is consistent at each bytecode). `add_reader` and its kin belong to the loop's
+own thread, or to anybody before the loop runs. A sleeping loop is woken through an eventfd, and only when it
+sleeps: a busy one costs its callers no system call.
+
+Errors. An exception of a callback goes to `on_error` and the loop goes on; nothing is swallowed.
+KeyboardInterrupt, SystemExit and whatever `on_error` itself raises leave `run`.
+
+End. `stop` lets the current turn and every callback queued before the end finish; then `run` returns and
+later callbacks are refused (`call_soon` returns False). A loop runs once. `close` gives its two descriptors
+back.
+"""
+
+import collections
+import heapq
+import itertools
+import os
+import selectors
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+Callback = Callable[[], object]
+
+_COMPACT_TIMERS_MIN: Final = 64
+"""Cancelled timers stay in the heap until there are this many and they are more than half of it."""
+
+
+class Timer:
+    """A callback that is due once, at `deadline_ns` of the monotonic clock; made by `Loop.call_later`."""
+
+    __slots__ = ("_fn", "_loop", "deadline_ns")
+
+    def __init__(self, loop: "Loop", deadline_ns: int, fn: Callback) -> None:
+        self._loop = loop
+        self._fn: Callback | None = fn
+        self.deadline_ns = deadline_ns
+
+    def cancel(self) -> None:
+        """Forget the callback; harmless when it has run or was cancelled before. Thread-safe."""
+        if self._take() is not None:
+            self._loop._note_cancelled()
+
+    def _take(self) -> Callback | None:
+        fn, self._fn = self._fn, None
+        return fn
+
+
+class _Watch:
+    """What one file descriptor wakes."""
+
+    __slots__ = ("reader", "writer")
+
+    def __init__(self) -> None:
+        self.reader: Callback | None = None
+        self.writer: Callback | None = None
+
+
+class Loop:
+    """See the module's theory of operation.
+
+    Args:
+        on_error: called, on the loop's thread, with each exception that a callback raised.
+    """
+
+    def __init__(self, on_error: Callable[[Exception], None]) -> None:
+        self._on_error = on_error
+        self._selector = selectors.DefaultSelector()
+        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._selector.register(self._wake_fd, selectors.EVENT_READ, None)
+        self._watches: dict[int, _Watch] = {}
+        self._ready: collections.deque[Callback] = collections.deque()
+        self._timers: list[tuple[int, int, Timer]] = []
+        self._timer_count = itertools.count()
+        self._cancelled_count = 0
+        self._lock = threading.RLock()
+        self._sleeping = False
+        self._stopping = False
+        self._ended = False
+        self._closed = False
+        self._thread_id: int | None = None
+
+    # -- callbacks, from any thread --------------------------------------------------------------------------
+
+    def call_soon(self, fn: Callback) -> bool:
+        """Run `fn()` on the loop's thread, after what was queued before it; False when the loop has ended."""
+        with self._lock:
+            if self._ended:
+                return False
+            self._ready.append(fn)
+            self._wake()
+        return True
+
+    def call_later(self, delay_s: float, fn: Callback) -> Timer:
+        """Run `fn()` on the loop's thread once `delay_s` seconds have passed, never before."""
+        timer = Timer(self, self.now_ns() + max(0, int(delay_s * 1e9)), fn)
+        entry = (timer.deadline_ns, next(self._timer_count), timer)
+        with self._lock:
+            heapq.heappush(self._timers, entry)
+            if self._timers[0] is entry:
+                self._wake()
+        return timer
+
+    def call_and_wait(self, fn: Callback) -> None:
+        """Run `fn()` on the loop's thread and return when it has run; directly when no loop runs or on it.
+
+        Its exception is raised here, not reported. The owner must not start the loop at the same time.
+        """
+        if self._thread_id is None or self.in_loop_thread():
+            fn()
+            return
+        done = threading.Event()
+        errors: list[BaseException] = []
+
+        def call() -> None:
+            try:
+                fn()
+            except BaseException as error:  # noqa: BLE001 - it is raised in the caller's thread
+                errors.append(error)
+            finally:
+                done.set()
+
+        if not self.call_soon(call):
+            call()
+        done.wait()
+        if errors:
+            raise errors[0]
+
+    def stop(self) -> None:
+        """Make `run` return after the callbacks queued so far; also before it has begun. Thread-safe."""
+        with self._lock:
+            self._stopping = True
+            self._wake()
+
+    def report(self, error: Exception) -> None:
+        """Hand an exception to the owner, as if a callback had raised it. Thread-safe, at once."""
+        self._on_error(error)
+
+    def in_loop_thread(self) -> bool:
+        """Whether the caller is a callback of this loop, while it runs."""
+        return self._thread_id == threading.get_ident()
+
+    def now_ns(self) -> int:
+        """The monotonic clock in nanoseconds: the clock whose readings real mode gives to the machines."""
+        return time.monotonic_ns()
+
+    # -- file descriptors, from the loop's thread ------------------------------------------------------------
+
+    def add_reader(self, fd: int, fn: Callback) -> None:
+        """Call `fn()` in each turn in which `fd` is readable, at its end or broken."""
+        self._watch(fd).reader = fn
+        self._select(fd)
+
+    def remove_reader(self, fd: int) -> None:
+        """Stop watching `fd` for reading; harmless when it is not watched. Do this before closing it."""
+        if (watch := self._watches.get(fd)) is not None and watch.reader is not None:
+            watch.reader = None
+            self._select(fd)
+
+    def add_writer(self, fd: int, fn: Callback) -> None:
+        """Call `fn()` in each turn in which `fd` takes bytes or is broken; replaces an earlier writer."""
+        self._watch(fd).writer = fn
+        self._select(fd)
+
+    def remove_writer(self, fd: int) -> None:
+        """Stop watching `fd` for writing; harmless when it is not watched."""
+        if (watch := self._watches.get(fd)) is not None and watch.writer is not None:
+            watch.writer = None
+            self._select(fd)
+
+    def _watch(self, fd: int) -> _Watch:
+        assert self._thread_id is None or self.in_loop_thread(), "descriptors belong to the loop's thread"
+        watch = self._watches.get(fd)
+        if watch is None:
+            watch = self._watches[fd] = _Watch()
+        return watch
+
+    def _select(self, fd: int) -> None:
+        """Make the selector watch for exactly what somebody waits for."""
+        if self._closed:
+            self._watches.pop(fd, None)
+            return
+        watch = self._watches[fd]
+        events = (selectors.EVENT_READ if watch.reader is not None else 0) | (
+            selectors.EVENT_WRITE if watch.writer is not None else 0
+        )
+        known = self._selector.get_map().get(fd)
+        if events == 0:
+            del self._watches[fd]
+            if known is not None:
+                self._selector.unregister(fd)
+        elif known is None:
+            self._selector.register(fd, events, watch)
+        elif known.events != events:
+            self._selector.modify(fd, events, watch)
+
+    # -- the loop --------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Serve until `stop`. The calling thread is the loop's thread. A second run is refused."""
+        with self._lock:
+            if self._thread_id is not None or self._ended:
+                raise RuntimeError("a Loop runs once; make a new one")
+            self._thread_id = threading.get_ident()
+        try:
+            while not self._stopping:
+                self._turn()
+        finally:
+            with self._lock:
+                self._ended = True
+            while self._ready:
+                self._call(self._ready.popleft())
+            self._thread_id = None
+
+    def close(self) -> None:
+        """Give back the selector and the eventfd; the loop must not be running. Idempotent."""
+        with self._lock:
+            if self._closed:
+                return
+            assert self._thread_id is None, "stop the loop and join its thread before closing it"
+            self._closed = self._ended = True
+            self._selector.close()
+            os.close(self._wake_fd)
+
+    def _turn(self) -> None:
+        self._sleeping = True  # before the last look at the queues: who queues after it then wakes us
+        timeout_s: float | None = None
+        if self._ready or self._stopping:
+            timeout_s = 0.0
+        elif self._timers:
+            with self._lock:  # a cancellation in another thread may empty the heap
+                if self._timers:
+                    timeout_s = max(0.0, (self._timers[0][0] - self.now_ns()) * 1e-9)
+        happened = self._selector.select(timeout_s)
+        self._sleeping = False
+        for key, mask in happened:
+            watch: _Watch | None = key.data
+            if watch is None:
+                os.eventfd_read(self._wake_fd)
+                continue
+            # An earlier callback of this turn may have removed the watch, and the number may live again in
+            # another one; what was removed has no reader and no writer.
+            if mask & selectors.EVENT_READ and watch.reader is not None:
+                self._call(watch.reader)
+            if mask & selectors.EVENT_WRITE and watch.writer is not None:
+                self._call(watch.writer)
+        for _ in range(len(self._ready)):
+            self._call(self._ready.popleft())
+        if self._timers:
+            self._run_timers()
+
+    def _run_timers(self) -> None:
+        now_ns = self.now_ns()
+        due: list[Timer] = []
+        with self._lock:
+            while self._timers and self._timers[0][0] <= now_ns:
+                due.append(heapq.heappop(self._timers)[2])
+        for timer in due:
+            if (fn := timer._take()) is not None:
+                self._call(fn)
+            else:
+                with self._lock:
+                    self._cancelled_count = max(0, self._cancelled_count - 1)
+
+    def _call(self, fn: Callback) -> None:
+        try:
+            fn()
+        except Exception as error:  # noqa: BLE001 - every one of them goes to the owner
+            self._on_error(error)
+
+    def _wake(self) -> None:
+        """Under the lock: end a sleep of the loop, with one write for each sleep."""
+        if self._sleeping and not self._closed:
+            self._sleeping = False
+            os.eventfd_write(self._wake_fd, 1)
+
+    def _note_cancelled(self) -> None:
+        with self._lock:
+            self._cancelled_count += 1
+            if self._cancelled_count >= _COMPACT_TIMERS_MIN and self._cancelled_count * 2 > len(self._timers):
+                self._timers = [entry for entry in self._timers if entry[2]._fn is not None]
+                heapq.heapify(self._timers)
+                self._cancelled_count = 0

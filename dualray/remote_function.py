@@ -1,0 +1,82 @@
+"""Remote functions: what `@remote` makes of a function."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Generic, NoReturn, TypeVar
+
+from dualray import runtime
+from dualray.object_ref import ObjectRef
+from dualray.options import TaskOptions, strategy_of, with_changes
+from dualray.shared.model.specs import FunctionTemplate
+
+R = TypeVar("R")
+
+
+class RemoteFunction(Generic[R]):
+    """A function that runs as a task: call it with `.remote(...)`.
+
+    The function is pickled once for each runtime, at its first call; so are its options checked against the cluster.
+    """
+
+    def __init__(self, function: Callable[..., R], options: TaskOptions) -> None:
+        self._function = function
+        self._options = options
+        self._name = options.name or str(getattr(function, "__name__", type(function).__name__))
+        self._template: FunctionTemplate | None = None
+        self._exported_by: runtime.Verbs | None = None
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise TypeError(f"{self._name} is a remote function: call it with {self._name}.remote(...)")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RemoteFunction, (self._function, self._options)
+
+    def options(self, **options: Any) -> RemoteFunction[R]:
+        """The same function with some options changed; see `TaskOptions`.
+
+        Raises:
+            ValueError, TypeError: an option that is unknown, or a value that it cannot have.
+        """
+        return RemoteFunction(self._function, with_changes(self._options, options, f"{self._name}.options()"))
+
+    def remote(self, *args: Any, **kwargs: Any) -> ObjectRef[R]:
+        """Submit a call; references to its results: one, a list when num_returns is above 1, None when it is 0.
+
+        Arguments that are references are replaced by their values before the function runs.
+
+        Raises:
+            TaskUnschedulableError: no node of the cluster can ever meet the demand.
+            SerializationError: an argument, or the function, cannot be pickled.
+        """
+        verbs = runtime.current(f"{self._name}.remote()").verbs
+        if self._exported_by is not verbs or self._template is None:
+            self._template = self._make_template(verbs)
+            self._exported_by = verbs
+        refs = verbs.submit_task(self._template, args, kwargs)
+        # The type is that of the usual case, one result; with num_returns=2 it is a list, and callers unpack it.
+        returned: ObjectRef[R] = as_returned([ObjectRef(ref, verbs) for ref in refs])
+        return returned
+
+    def _make_template(self, verbs: runtime.Verbs) -> FunctionTemplate:
+        options = self._options
+        demand = options.demand()
+        return FunctionTemplate(
+            function_id=verbs.export(self._function, duration=options.duration, what=f"remote function {self._name}"),
+            name=self._name,
+            resources=demand,
+            placement=demand,
+            num_returns=options.num_returns,
+            max_retries=options.max_retries,
+            retry_exceptions=bool(options.retry_exceptions),
+            strategy=strategy_of(options.scheduling_strategy, self._name),
+        )
+
+
+def as_returned(refs: list[ObjectRef[Any]]) -> Any:
+    """References as `.remote()` returns them: one alone, several in a list, None when there are none."""
+    if len(refs) == 1:
+        return refs[0]
+    return refs or None

@@ -1,0 +1,107 @@
+"""The seam between the verbs and a mode: what `dualray.get` and the handles talk to.
+
+`init` makes a Runtime and sets it as current; every worker of either mode has one of its own while it runs user code.
+The current runtime is the one ambient thing in dualray. In sim mode it is switched with the fiber that runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from dualray.exceptions import NotInitializedError
+from dualray.shared.core_worker import Execution
+from dualray.shared.model.ids import Address, FunctionID, NodeID, ObjectID
+from dualray.shared.model.specs import FunctionTemplate, NodeState, Ref
+
+
+class Verbs(Protocol):
+    """What a process that runs user code can do; see dualray/shared/core_worker.py."""
+
+    address: Address
+    node: NodeID
+    execution: Execution
+
+    def export(self, target: Any, *, duration: Any, what: str) -> FunctionID: ...
+
+    def submit_task(self, template: FunctionTemplate, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Ref]: ...
+
+    def create_actor(
+        self,
+        template: FunctionTemplate,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        *,
+        max_restarts: int,
+        max_task_retries: int,
+    ) -> Ref: ...
+
+    def submit_actor_task(
+        self, handle: Ref, template: FunctionTemplate, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> list[Ref]: ...
+
+    def put(self, value: Any) -> Ref: ...
+
+    def get(self, refs: Sequence[Ref], timeout_ns: int | None) -> list[Any]: ...
+
+    def wait(
+        self, refs: Sequence[Ref], *, num_returns: int, timeout_ns: int | None, fetch_local: bool
+    ) -> frozenset[ObjectID]: ...
+
+    def adopt(self, ref: Ref) -> None: ...
+
+    def drop(self, object_id: ObjectID) -> None: ...
+
+    def cluster_state(self) -> tuple[NodeState, ...]: ...
+
+    def kill_actor(self, handle: Ref, *, no_restart: bool) -> None: ...
+
+
+class Runtime(Protocol):
+    """One mode, as one process sees it."""
+
+    @property
+    def mode(self) -> str:
+        """`real` or `sim`: for people; nothing below `init` branches on it."""
+
+    @property
+    def verbs(self) -> Verbs:
+        """What this process can do."""
+
+    def shutdown(self) -> None:
+        """End what `init` started; in a worker, nothing."""
+
+
+class _Ambient:
+    """Holds the current runtime of this process."""
+
+    __slots__ = ("runtime",)
+
+    def __init__(self) -> None:
+        self.runtime: Runtime | None = None
+
+
+_ambient = _Ambient()
+
+
+def set_current(runtime: Runtime | None) -> Runtime | None:
+    """Make a runtime current; the one that was."""
+    previous, _ambient.runtime = _ambient.runtime, runtime
+    return previous
+
+
+def current_or_none() -> Runtime | None:
+    """The current runtime, if there is one."""
+    return _ambient.runtime
+
+
+def current(verb: str) -> Runtime:
+    """The current runtime.
+
+    Raises:
+        NotInitializedError: `init` has not been called; the message names the verb that needed it.
+    """
+    runtime = _ambient.runtime
+    if runtime is None:
+        raise NotInitializedError(f"{verb} was called before dualray.init(). Call dualray.init() first.")
+    return runtime

@@ -1,0 +1,236 @@
+"""The settings of `init`: each with its default, the modes it belongs to, and where its value came from.
+
+Precedence: argument of `init`, environment (DUALRAY_<NAME>), config file (dualray.toml in the working directory, or
+the file that DUALRAY_CONFIG names), default. `dualray config` prints them all.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dualray.shared.faults import Fault, parse_fault
+from dualray.shared.model.config import Config
+from dualray.shared.units import parse_size_bytes
+
+MODES = ("real", "sim")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One setting. `modes` are those that it belongs to; `parse` reads it from text or checks a value."""
+
+    name: str
+    default: Any
+    modes: tuple[str, ...]
+    parse: Callable[[str, Any], Any]
+    help: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A setting's value, and where it came from: argument, environment, the file's name, or default."""
+
+    value: Any
+    source: str
+
+
+def _mode(name: str, value: Any) -> str:
+    if value not in MODES:
+        nearest = difflib.get_close_matches(str(value), MODES, n=1)
+        hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+        raise ValueError(f"{name}={value!r} must be 'real' or 'sim'.{hint}")
+    return str(value)
+
+
+def _count(name: str, value: Any) -> int | None:
+    if value is None:
+        return None
+    try:
+        number = int(value) if isinstance(value, str) else value
+    except ValueError:
+        raise ValueError(f"{name}={value!r} must be a whole number") from None
+    if isinstance(number, bool) or not isinstance(number, int):
+        raise TypeError(f"{name}={value!r} must be an int")
+    if not 1 <= number <= 1_000_000:
+        raise ValueError(f"{name}={value!r} must be between 1 and 1,000,000")
+    return number
+
+
+def _amount(name: str, value: Any) -> float | None:
+    if value is None:
+        return None
+    try:
+        number = float(value) if isinstance(value, str) else value
+    except ValueError:
+        raise ValueError(f"{name}={value!r} must be a number") from None
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        raise TypeError(f"{name}={value!r} must be a number")
+    if not 0 <= number <= 1_000_000:
+        raise ValueError(f"{name}={value!r} must be between 0 and 1,000,000")
+    return number
+
+
+def _bytes(name: str, value: Any) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, str):
+        value = int(value) if value.isdigit() else parse_size_bytes(value, name)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name}={value!r} must be a number of bytes, or a text such as '2GiB'")
+    if value < 1024 * 1024:
+        raise ValueError(f"{name}={value!r} must be at least 1 MiB (1,048,576 bytes)")
+    return value
+
+
+def _flag(name: str, value: Any) -> bool:
+    if isinstance(value, str) and value.lower() in ("1", "true", "yes", "0", "false", "no"):
+        return value.lower() in ("1", "true", "yes")
+    if not isinstance(value, bool):
+        raise TypeError(f"{name}={value!r} must be True or False")
+    return value
+
+
+def _seed(name: str, value: Any) -> int | None:
+    if isinstance(value, str):
+        try:
+            value = int(value)
+        except ValueError:
+            raise ValueError(f"{name}={value!r} must be a whole number") from None
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+        raise TypeError(f"{name}={value!r} must be an int")
+    return value
+
+
+def _resources(name: str, value: Any) -> dict[str, float] | None:
+    if value is not None and not isinstance(value, Mapping):
+        raise TypeError(f"{name}={value!r} must be a dict of name to amount, such as {{'disk': 1}}")
+    return None if value is None else dict(value)
+
+
+def _faults(name: str, value: Any) -> tuple[Fault, ...]:
+    if isinstance(value, str):
+        value = [part for part in value.split(";") if part.strip()]
+    if not isinstance(value, list | tuple):
+        raise TypeError(f"{name}={value!r} must be a list of faults, such as ['kill node-5 at 2.5s']")
+    return tuple(fault if isinstance(fault, Fault) else parse_fault(str(fault)) for fault in value)
+
+
+def _path(name: str, value: Any) -> Path | None:
+    return None if value is None else Path(value)
+
+
+def _limits(name: str, value: Any) -> dict[str, Any]:
+    known = [row[0] for row in Config.describe()]
+    for key in value or {}:
+        if key not in known:
+            nearest = difflib.get_close_matches(str(key), known, n=1)
+            hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+            raise ValueError(f"{name} has no {key!r}.{hint} `dualray config` lists them all.")
+    return dict(value or {})
+
+
+SETTINGS = {
+    setting.name: setting
+    for setting in (
+        Setting(name="mode", default="real", modes=MODES, parse=_mode, help="real processes, or a simulated cluster"),
+        Setting(name="num_cpus", default=None, modes=MODES, parse=_amount, help="CPUs of a node; real: as found; sim: 4"),
+        Setting(name="num_gpus", default=None, modes=MODES, parse=_amount, help="GPUs of a node; default 0"),
+        Setting(name="resources", default=None, modes=MODES, parse=_resources, help="custom resources of a node"),
+        Setting(
+            name="object_store_memory",
+            default=None,
+            modes=MODES,
+            parse=_bytes,
+            help="bytes of a node's object store; real: 30 % of memory; sim: 2 GiB",
+        ),
+        Setting(name="seed", default=None, modes=MODES, parse=_seed, help="seeds tasks' randomness; sim: 0 if not given"),
+        Setting(name="object_id_seed", default=None, modes=MODES, parse=_seed, help="root of all ids"),
+        Setting(name="decision_log", default=None, modes=MODES, parse=_path, help="directory for decision logs and traces"),
+        Setting(name="limits", default=None, modes=MODES, parse=_limits, help="limits and policies of the core, by name"),
+        Setting(name="log_to_driver", default=True, modes=("real",), parse=_flag, help="show what workers print"),
+        Setting(name="nodes", default=1, modes=("sim",), parse=_count, help="virtual nodes"),
+        Setting(name="faults", default=(), modes=("sim",), parse=_faults, help="faults, such as 'kill node-5 at 2.5s'"),
+    )
+}
+
+
+def resolve(arguments: Mapping[str, Any]) -> dict[str, Resolved]:
+    """Every setting with its source; `arguments` are those of `init` that were given.
+
+    Raises:
+        ValueError, TypeError: a value that a setting cannot have, an unknown name in the config file, or, where the
+            mode was given in the code, an argument that belongs to the other mode.
+    """
+    file_name, from_file = _read_file()
+    resolved: dict[str, Resolved] = {}
+    for name, setting in SETTINGS.items():
+        text = os.environ.get(f"DUALRAY_{name.upper()}")
+        if name in arguments:
+            resolved[name] = Resolved(setting.parse(name, arguments[name]), "argument")
+        elif text is not None:
+            resolved[name] = Resolved(setting.parse(f"DUALRAY_{name.upper()}", text), "environment")
+        elif name in from_file:
+            resolved[name] = Resolved(setting.parse(f"{name} in {file_name}", from_file[name]), file_name)
+        else:
+            resolved[name] = Resolved(setting.default, "default")
+    _check_modes(resolved)
+    return resolved
+
+
+def _check_modes(resolved: dict[str, Resolved]) -> None:
+    mode = resolved["mode"].value
+    mode_in_code = resolved["mode"].source == "argument"
+    ignored = []
+    for name, setting in SETTINGS.items():
+        if resolved[name].source == "argument" and mode not in setting.modes:
+            if mode_in_code:
+                raise ValueError(
+                    f"init({name}=...) belongs to {setting.modes[0]} mode, and mode={mode!r} was given: leave out one"
+                )
+            ignored.append(name)
+    if ignored:
+        source = resolved["mode"].source
+        warnings.warn(
+            f"init: {', '.join(ignored)} ignored: mode {mode!r} was chosen by {source} and has no such setting",
+            stacklevel=4,
+        )
+
+
+def _read_file() -> tuple[str, dict[str, Any]]:
+    named = os.environ.get("DUALRAY_CONFIG")
+    path = Path(named) if named else Path("dualray.toml")
+    if not path.exists():
+        if named:
+            raise ValueError(f"DUALRAY_CONFIG names {named!r}, which does not exist")
+        return "", {}
+    try:
+        content = tomllib.loads(path.read_text())
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{path}: {error}") from None
+    for key in content:
+        if key not in SETTINGS:
+            nearest = difflib.get_close_matches(key, SETTINGS, n=1)
+            hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+            raise ValueError(f"{path}: unknown setting {key!r}.{hint}")
+    return str(path), content
+
+
+def limits_of(resolved: Mapping[str, Resolved]) -> Config:
+    """The core's configuration.
+
+    Raises:
+        ValueError: a limit that is not of its type.
+    """
+    given = resolved["limits"].value or {}
+    for name, value in given.items():
+        default = getattr(Config(), name)
+        if not isinstance(value, type(default)) or isinstance(value, bool):
+            raise ValueError(f"limits: {name}={value!r} must be of type {type(default).__name__}, like {default!r}")
+    return Config(**given)

@@ -1,0 +1,165 @@
+"""The calls that one process makes to actors: in order, straight to the actor's worker.
+
+Theory of operation. For each actor that this process calls there is one client with one queue. Calls are sent in the
+order in which they were made; a call whose arguments are not ready holds back those behind it. The head tells where
+the actor lives (ActorChanged). When its worker is lost, calls that were sent and not answered go to the retry policy
+(max_task_retries): those that may run again are queued before the others, in their old order, and sent to the actor's
+next life; the others fail with ActorUnavailableError, or with ActorDiedError when there is no next life.
+
+Relies on: messages to one worker stay in order; the head reports every change of an actor's state, in order of lives.
+Guarantees: the calls of one caller start in the order in which they were made, within each life of the actor.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from dualray.shared.machines.base import Outbox, ensure
+from dualray.shared.machines.tasks import TaskRecord, Tasks
+from dualray.shared.model.errors import ErrorInfo, ErrorKind
+from dualray.shared.model.events import ActorChanged, ActorSubscribed
+from dualray.shared.model.ids import HEAD, ActorID, Address, TaskID, short
+from dualray.shared.model.states import ActorState, TaskState
+
+
+class ActorClient:
+    """One actor as one caller sees it."""
+
+    __slots__ = ("actor_id", "error", "in_flight", "life", "queue", "state", "worker")
+
+    def __init__(self, actor_id: ActorID) -> None:
+        self.actor_id = actor_id
+        self.state = ActorState.PENDING
+        self.life = 0
+        self.worker: Address | None = None
+        self.error: ErrorInfo | None = None
+        self.queue: deque[TaskID] = deque()
+        self.in_flight: dict[TaskID, None] = {}
+
+
+class ActorCalls:
+    """See the module."""
+
+    def __init__(self, *, out: Outbox, address: Address, tasks: Tasks) -> None:
+        self.out = out
+        self.address = address
+        self.tasks = tasks
+        self.clients: dict[ActorID, ActorClient] = {}
+        # Worklist that the owner machine drains: (task, worker) to push, in order.
+        self.to_push: deque[tuple[TaskID, Address]] = deque()
+        self.dirty: dict[ActorID, None] = {}
+
+    def client(self, actor_id: ActorID) -> ActorClient:
+        """The client for an actor; the first time, the head is asked to tell of its state."""
+        client = self.clients.get(actor_id)
+        if client is None:
+            client = self.clients[actor_id] = ActorClient(actor_id)
+            self.out.send(HEAD, ActorSubscribed(actor_id=actor_id, subscriber=self.address))
+        return client
+
+    def accept(self, record: TaskRecord) -> None:
+        """A call was made: its place in the order is taken now, whenever its arguments are ready."""
+        assert record.spec.actor_id is not None
+        client = self.client(record.spec.actor_id)
+        client.queue.append(record.spec.task_id)
+        self.dirty[client.actor_id] = None
+
+    def pump(self) -> None:
+        """Send what can be sent, in order; fail what can never be."""
+        for actor_id in list(self.dirty):
+            client = self.clients[actor_id]
+            if client.state is ActorState.DEAD:
+                self._fail_all(client)
+            elif client.state is ActorState.ALIVE:
+                self._send_ready(client)
+        self.dirty.clear()
+
+    def _send_ready(self, client: ActorClient) -> None:
+        assert client.worker is not None
+        while client.queue:
+            record = self.tasks.records.get(client.queue[0])
+            if record is None or record.is_done:  # an argument of it failed
+                client.queue.popleft()
+                continue
+            if record.state is not TaskState.QUEUED:
+                return
+            client.queue.popleft()
+            client.in_flight[record.spec.task_id] = None
+            self.to_push.append((record.spec.task_id, client.worker))
+
+    def _fail_all(self, client: ActorClient) -> None:
+        assert client.error is not None
+        while client.queue:
+            record = self.tasks.records.get(client.queue.popleft())
+            if record is not None and not record.is_done:
+                self.tasks.fail(record, client.error)
+
+    def became_ready(self, record: TaskRecord) -> None:
+        """The call's arguments are ready."""
+        assert record.spec.actor_id is not None
+        client = self.client(record.spec.actor_id)
+        if record.attempt and record.spec.task_id not in client.queue:
+            client.queue.append(record.spec.task_id)  # reconstruction: made long ago, its turn is now
+        self.dirty[client.actor_id] = None
+
+    def finished(self, record: TaskRecord) -> None:
+        """A call was answered."""
+        assert record.spec.actor_id is not None
+        self.clients[record.spec.actor_id].in_flight.pop(record.spec.task_id, None)
+
+    def repeat(self, record: TaskRecord) -> None:
+        """The method raised and is to run again (retry_exceptions)."""
+        assert record.spec.actor_id is not None
+        client = self.clients[record.spec.actor_id]
+        client.in_flight.pop(record.spec.task_id, None)
+        client.queue.appendleft(record.spec.task_id)
+        self.dirty[client.actor_id] = None
+
+    def on_changed(self, event: ActorChanged) -> None:
+        """The head tells of the actor's state."""
+        client = self.client(event.actor_id)
+        if client.state is ActorState.DEAD or event.life < client.life:
+            return
+        lost = client.worker is not None and event.worker != client.worker
+        client.state, client.life, client.worker = event.state, event.life, event.worker
+        client.error = event.error
+        if lost or event.state is ActorState.DEAD:
+            self._give_back(client, event)
+        self.dirty[client.actor_id] = None
+
+    def _give_back(self, client: ActorClient, event: ActorChanged) -> None:
+        dead = event.state is ActorState.DEAD
+        again: list[TaskID] = []
+        for task in client.in_flight:
+            record = self.tasks.records[task]
+            if dead:
+                assert event.error is not None
+                self.tasks.fail(record, event.error)
+                continue
+            reason = event.error.message if event.error is not None else "its worker was lost"
+            error = ErrorInfo(
+                kind=ErrorKind.ACTOR_UNAVAILABLE,
+                message=(
+                    f"Actor {short(client.actor_id)} was lost while it had the call {record.spec.template.name} "
+                    f"(task {short(task)}): {reason} It restarts; set max_task_retries to have such calls repeated."
+                ),
+            )
+            if self.tasks.attempt_lost(record, error):
+                again.append(task)
+        client.in_flight.clear()
+        client.queue.extendleft(reversed(again))
+
+    def check_invariants(self) -> None:
+        for client in self.clients.values():
+            ensure(
+                client.state is not ActorState.ALIVE or client.worker is not None,
+                "actor {} is alive nowhere",
+                short(client.actor_id),
+            )
+            for task in client.in_flight:
+                record = self.tasks.records.get(task)
+                ensure(
+                    record is not None and record.state is TaskState.PUSHED,
+                    "call {} is in flight and its record says otherwise",
+                    short(task),
+                )

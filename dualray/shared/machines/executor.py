@@ -1,0 +1,191 @@
+"""What a worker does with the tasks pushed to it: one at a time, in the order in which they came.
+
+Theory of operation. A pushed task waits in the queue (QUEUED here, PUSHED for its owner); the head of the queue has its
+arguments fetched (FETCHING), then runs (RUNNING), then ends: results in the store are sealed already, the others travel
+with TaskFinished. A task that still holds references whose borrow is not acknowledged is reported when it is
+(ENDING, see values.py). When a plain task blocks in `get`, the tasks behind it are given back to their owners, so that
+no child waits behind its blocked parent; an actor keeps its queue, because its callers' order is kept here.
+
+Relies on: values.py for the fetching, and for references in results.
+Guarantees: at most one task runs; each task pushed here is reported as finished, or recalled, exactly once.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import StrEnum
+
+from dualray.shared.machines.base import Outbox, ensure
+from dualray.shared.machines.values import Values
+from dualray.shared.model.commands import CopyPayload, DropPayload, RunTask
+from dualray.shared.model.errors import ErrorInfo, ErrorKind
+from dualray.shared.model.events import (
+    ResultsTaken,
+    TaskFinished,
+    TaskPushed,
+    TaskRan,
+    TasksRecalled,
+    WaitStarted,
+)
+from dualray.shared.model.ids import Address, NodeID, ObjectID, TaskID, WaitID, return_object_id, short
+from dualray.shared.model.specs import Ref
+from dualray.shared.model.states import ValueState
+
+
+class Phase(StrEnum):
+    FETCHING = "FETCHING"
+    RUNNING = "RUNNING"
+    ENDING = "ENDING"
+
+
+class Executor:
+    """See the module."""
+
+    def __init__(self, *, out: Outbox, address: Address, node: NodeID, values: Values) -> None:
+        self.out = out
+        self.address = address
+        self.node = node
+        self.values = values
+        self.queue: deque[TaskPushed] = deque()
+        self.current: TaskPushed | None = None
+        self.phase = Phase.FETCHING
+        self.ended: TaskRan | None = None
+        self.started_ns = 0
+        self.is_actor = False
+        self.in_transit: dict[tuple[TaskID, int], tuple[Address, tuple[Ref, ...]]] = {}
+        self._fetch_counter = 0
+        self._fetch: WaitID | None = None
+
+    def on_pushed(self, event: TaskPushed) -> None:
+        """A task arrived: what comes with it is noted, its turn is later."""
+        spec = event.spec
+        self.is_actor = self.is_actor or spec.creates is not None
+        inline = frozenset(event.inline_deps)
+        for ref in spec.deps:
+            value = self.values.entry(ref)
+            value.task_uses += 1
+            if self.values.is_ready(value):
+                continue
+            if value.state is ValueState.UNKNOWN:
+                value.state = ValueState.PENDING
+            if ref.object_id in inline:
+                self.values.set_inline(value, 0)
+            elif value.owner != self.address:
+                self.values.set_stored(value, 0, None)
+        self.queue.append(event)
+
+    def next(self) -> None:
+        """Begin with the next task if none is in hand."""
+        if self.current is not None or not self.queue:
+            return
+        event = self.current = self.queue.popleft()
+        self.phase = Phase.FETCHING
+        self._fetch_counter += 1
+        self._fetch = WaitID(-self._fetch_counter)
+        deps = tuple(dict.fromkeys(event.spec.deps))
+        self.values.start_wait(
+            WaitStarted(wait_id=self._fetch, refs=deps, num_ready=len(deps), fetch=True, read=True)
+        )
+
+    def on_fetched(self, wait_id: WaitID) -> None:
+        """The arguments of the task in hand are here, or one of them never will be."""
+        event = self.current
+        if event is None or wait_id != self._fetch:
+            return
+        self.started_ns = self.out.now_ns
+        failed = self._failed_argument(event)
+        if failed is None:
+            self.phase = Phase.RUNNING
+            self.out.add(RunTask(spec=event.spec, attempt=event.attempt, gpu_ids=event.gpu_ids))
+            return
+        object_id, error = failed
+        for ref in dict.fromkeys(event.spec.deps):  # those that did come were pinned for reading
+            if self.values.table[ref.object_id].state is ValueState.STORED and ref.object_id in self.values.views:
+                self.values.on_view_released(ref.object_id)
+        if error.kind is ErrorKind.APPLICATION:
+            self.out.add(CopyPayload(source=object_id, target=return_object_id(event.spec.task_id, 0)))
+        self.on_ran(TaskRan(task_id=event.spec.task_id, attempt=event.attempt, results=(), error=error))
+
+    def _failed_argument(self, event: TaskPushed) -> tuple[ObjectID, ErrorInfo] | None:
+        for ref in event.spec.deps:
+            value = self.values.table[ref.object_id]
+            if value.state is ValueState.FAILED:
+                assert value.error is not None
+                return ref.object_id, value.error
+        return None
+
+    def on_ran(self, event: TaskRan) -> None:
+        """The function returned or raised."""
+        ensure(
+            self.current is not None and self.current.spec.task_id == event.task_id,
+            "task {} ended and was not in hand",
+            short(event.task_id),
+        )
+        assert self.current is not None
+        for result in event.results:
+            self.values.hold_in_transit(result.nested)
+        nested = tuple(ref for result in event.results for ref in result.nested)
+        if nested:
+            self.in_transit[event.task_id, event.attempt] = (self.current.reply_to, nested)
+        self.phase = Phase.ENDING
+        self.ended = event
+
+    def end_if_possible(self) -> None:
+        """Report the task that has ended, unless a borrow of this process is still to be acknowledged."""
+        if self.current is None or self.ended is None:
+            return
+        pushed, ran = self.current, self.ended
+        owners = {self.values.table[object_id].owner for object_id in self.values.unacknowledged}
+        if owners - {pushed.reply_to}:  # to the task's own owner, the borrow goes ahead of TaskFinished
+            return
+        self.current = self.ended = None
+        failed_with_exception = ran.error is not None and ran.error.kind is ErrorKind.APPLICATION
+        payloads: list[bytes] = [result.object_id for result in ran.results if result.inline]
+        if failed_with_exception:
+            payloads.append(return_object_id(ran.task_id, 0))
+        self.out.send(
+            pushed.reply_to,
+            TaskFinished(
+                task_id=ran.task_id,
+                attempt=ran.attempt,
+                worker=self.address,
+                node=self.node,
+                results=ran.results,
+                duration_ns=self.out.now_ns - self.started_ns,
+                error=ran.error,
+            ),
+            tuple(payloads),
+        )
+        for key in payloads:
+            self.out.add(DropPayload(key=key))
+        self.out.add(DropPayload(key=ran.task_id))
+        self.values.release_from_task(pushed.spec.deps)
+
+    def on_results_taken(self, event: ResultsTaken) -> None:
+        """The owner has borrowed what our results refer to."""
+        _, nested = self.in_transit.pop((event.task_id, event.attempt), (None, ()))
+        self.values.release_from_transit(nested)
+
+    def on_process_died(self, dead: frozenset[Address]) -> None:
+        """Results in transit to a process that died are taken by nobody."""
+        for key, (to, nested) in list(self.in_transit.items()):
+            if to in dead:
+                del self.in_transit[key]
+                self.values.release_from_transit(nested)
+
+    def recall_waiting(self) -> None:
+        """The task in hand blocks: give back what has not started."""
+        if self.is_actor or not self.queue:
+            return
+        by_owner: dict[Address, list[TaskID]] = {}
+        for event in self.queue:
+            by_owner.setdefault(event.reply_to, []).append(event.spec.task_id)
+            self.out.add(DropPayload(key=event.spec.task_id))
+            self.values.release_from_task(event.spec.deps)
+        self.queue.clear()
+        for owner, tasks in by_owner.items():
+            self.out.send(owner, TasksRecalled(worker=self.address, tasks=tuple(tasks)))
+
+    def check_invariants(self) -> None:
+        ensure(self.current is not None or self.ended is None, "a task ended that was not in hand")
+        ensure(self.current is not None or not self.queue, "tasks wait and none is in hand")

@@ -1,0 +1,235 @@
+"""The global scheduler: which node serves a lease that an owner's own node could not, or should not.
+
+Theory of operation. Each request is offered to a policy, one lease at a time: NODE_AFFINITY and SPREAD have theirs,
+arguments in the stores bring in locality, everything else is the configured policy. The answer is a node (the request
+is forwarded there), not now (it waits here, in order, until a node reports free resources or joins), or never (it is
+refused; in an open cluster it waits all the same).
+
+What a node is believed to have free is what it last reported, less what was placed there and is not settled yet: so
+one report that is late cannot make two placements of one CPU. What was not settled when its node died is placed again.
+
+Relies on: each node settles each placed request once for each lease.
+Guarantees: a request is with one node, or waiting here, or refused.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+
+from dualray.shared.machines.base import Outbox, ensure
+from dualray.shared.model.config import Config
+from dualray.shared.model.errors import ErrorInfo, ErrorKind
+from dualray.shared.model.events import LeaseRefused, LeaseRequested, ResourcesReported
+from dualray.shared.model.ids import HEAD, Address, NodeID, RequestID
+from dualray.shared.model.resources import Resources
+from dualray.shared.model.specs import LeaseShape, NodeInfo, StrategyKind
+from dualray.shared.policies import load_policy
+from dualray.shared.policies.affinity import AffinityPlacement
+from dualray.shared.policies.feasibility import why_infeasible
+from dualray.shared.policies.locality import LocalityPlacement
+from dualray.shared.policies.placement import Candidate, ClusterView, Outcome, Placement, PlacementPolicy
+from dualray.shared.policies.spread import SpreadPlacement
+
+
+class NodeView:
+    """A node as the head believes it to be."""
+
+    __slots__ = ("candidate", "free", "info", "placed", "reported")
+
+    def __init__(self, info: NodeInfo) -> None:
+        self.info = info
+        self.reported = dict(info.total.units)
+        self.free = dict(self.reported)
+        self.placed: dict[RequestID, list[LeaseRequested]] = {}
+        """One entry for each lease placed here and not settled."""
+        self.candidate = Candidate(node=info.node, total=dict(info.total.units), free=self.free)
+
+    def take(self, demand: Resources) -> None:
+        for name, amount in demand.units:
+            self.free[name] = self.free.get(name, 0) - amount
+
+    def recount(self) -> None:
+        """What is free: the last report, less what is placed and not settled."""
+        self.free.clear()
+        self.free.update(self.reported)
+        for requests in self.placed.values():
+            for request in requests:
+                self.take(request.shape.placement)
+
+
+class GlobalScheduler:
+    """See the module."""
+
+    def __init__(
+        self,
+        *,
+        out: Outbox,
+        config: Config,
+        nodes: Callable[[], tuple[NodeInfo, ...]],
+        local_bytes: Callable[[LeaseShape], Mapping[NodeID, int]],
+    ) -> None:
+        self.out = out
+        self.config = config
+        self._nodes = nodes
+        self._local_bytes = local_bytes
+        self.views: dict[NodeID, NodeView] = {}
+        self.candidates: dict[NodeID, Candidate] = {}
+        self.pending: deque[LeaseRequested] = deque()
+        self.placed_count = 0
+        default: PlacementPolicy = load_policy(config.placement_policy)
+        self._default = default
+        self._locality = LocalityPlacement(default)
+        self._affinity = AffinityPlacement(default)
+        self._spread = SpreadPlacement()
+        # Worklist that the head machine drains: refusals of what the head itself asked for (actors).
+        self.refused_actors: deque[LeaseRefused] = deque()
+
+    # ---- Requests --------------------------------------------------------------------------------------------
+
+    def request(self, request: LeaseRequested) -> None:
+        """Place what can be placed; the rest waits, or is refused."""
+        left = self._place(request)
+        if left:
+            self.pending.append(_with_count(request, left))
+
+    def _place(self, request: LeaseRequested) -> int:
+        """Place leases one by one; how many are left to wait."""
+        for left in range(request.count, 0, -1):
+            answer = self._choose(request)
+            if answer.outcome is Outcome.SUCCESS:
+                assert answer.node is not None
+                self._forward(request, answer.node)
+            elif answer.outcome is Outcome.INFEASIBLE and self.config.infeasible == "raise":
+                self._refuse(_with_count(request, left), answer.reason)
+                return 0
+            else:
+                return left
+        return 0
+
+    def _choose(self, request: LeaseRequested) -> Placement:
+        shape = request.shape
+        local_bytes: Mapping[NodeID, int] = {}
+        policy: PlacementPolicy = self._default
+        if shape.strategy.kind is StrategyKind.NODE_AFFINITY:
+            policy = self._affinity
+        elif shape.strategy.kind is StrategyKind.SPREAD:
+            policy = self._spread
+        elif shape.deps:
+            policy = self._locality
+            local_bytes = self._local_bytes(shape)
+        view = ClusterView(
+            candidates=self.candidates,
+            spread_threshold_percent=self.config.spread_threshold_percent,
+            local_bytes=local_bytes,
+            round_robin=self.placed_count,
+        )
+        return policy.choose(shape, view, request.via)
+
+    def _forward(self, request: LeaseRequested, node: NodeID) -> None:
+        view = self.views[node]
+        view.take(request.shape.placement)
+        view.placed.setdefault(request.request_id, []).append(request)
+        self.placed_count += 1
+        placed = LeaseRequested(
+            request_id=request.request_id,
+            owner=request.owner,
+            shape=request.shape,
+            count=1,
+            placed=True,
+            via=request.via,
+        )
+        self.out.send(Address(node), placed)
+
+    def _refuse(self, request: LeaseRequested, reason: str) -> None:
+        why = why_infeasible(request.shape, self._nodes()) or reason
+        is_actor = request.owner == HEAD
+        error = ErrorInfo(
+            kind=ErrorKind.ACTOR_UNSCHEDULABLE if is_actor else ErrorKind.TASK_UNSCHEDULABLE,
+            message=f"{request.shape.name} cannot be scheduled: {why}.",
+        )
+        refusal = LeaseRefused(request_id=request.request_id, count=request.count, error=error)
+        if is_actor:
+            self.refused_actors.append(refusal)
+        else:
+            self.out.send(request.owner, refusal)
+
+    def retry_pending(self) -> None:
+        """Resources may have become free: offer them to what waits, in order. Of requests that are alike, the first
+        that finds no room speaks for the others."""
+        if not self.pending:
+            return
+        waiting, self.pending = self.pending, deque()
+        no_room: set[LeaseShape] = set()  # membership only; never iterated
+        for request in waiting:
+            left = request.count if request.shape in no_room else self._place(request)
+            if left:
+                no_room.add(request.shape)
+                self.pending.append(_with_count(request, left))
+
+    # ---- Nodes -----------------------------------------------------------------------------------------------
+
+    def on_node_joined(self, info: NodeInfo) -> None:
+        """A node's resources count from now on."""
+        view = self.views[info.node] = NodeView(info)
+        self.candidates[info.node] = view.candidate
+        self.retry_pending()
+
+    def on_reported(self, event: ResourcesReported) -> None:
+        """A node says what it has free and which placements are settled."""
+        view = self.views.get(event.node)
+        if view is None or view.info.incarnation != event.incarnation:
+            return
+        for request_id in event.settled:
+            requests = view.placed[request_id]
+            requests.pop()
+            if not requests:
+                del view.placed[request_id]
+        view.reported = event.available
+        view.recount()
+        self.retry_pending()
+
+    def on_node_died(self, node: NodeID) -> None:
+        """What was placed there and not settled is placed again; what now can never be met is refused."""
+        view = self.views.pop(node, None)
+        if view is None:
+            return
+        del self.candidates[node]
+        for requests in view.placed.values():
+            for request in requests:
+                self.request(_with_count(request, 1))
+        self.retry_pending()
+
+    def owners_died(self, is_dead: Callable[[Address], bool]) -> None:
+        """Nobody waits for what they had asked for."""
+        self.pending = deque(request for request in self.pending if not is_dead(request.owner))
+
+    # ---- Why does it wait? -----------------------------------------------------------------------------------
+
+    def explain(self) -> list[str]:
+        """In words, what waits here and why."""
+        return [
+            f"{request.count} x {request.shape.name} of {request.owner} waits for {request.shape.placement}: "
+            f"{self._choose(request).reason}"
+            for request in self.pending
+        ]
+
+    def check_invariants(self) -> None:
+        for node, view in self.views.items():
+            expected = dict(view.reported)
+            for requests in view.placed.values():
+                ensure(bool(requests), "node {} has an empty placement", node)
+                for request in requests:
+                    for name, amount in request.shape.placement.units:
+                        expected[name] = expected.get(name, 0) - amount
+            ensure(expected == view.free, "node {} is believed to have {} free, not {}", node, view.free, expected)
+
+
+def _with_count(request: LeaseRequested, count: int) -> LeaseRequested:
+    return LeaseRequested(
+        request_id=request.request_id,
+        owner=request.owner,
+        shape=request.shape,
+        count=count,
+        via=request.via,
+    )

@@ -1,0 +1,188 @@
+"""The head: what the head process runs.
+
+Theory of operation. Four machines share one outbox: membership (who takes part), global_scheduler (where leases go),
+directory (where objects are) and actors (where actors live). A death, found by membership, reaches the other three in
+a fixed order, and is announced to every node and driver that is alive; node managers relay to their workers.
+
+Relies on: runners report closed connections and silence.
+Guarantees: see the four modules; in addition every event that the head can hear is in its table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dualray.shared.machines.actors import Actors
+from dualray.shared.machines.base import Composition, bounded_steps
+from dualray.shared.machines.directory import Directory
+from dualray.shared.machines.global_scheduler import GlobalScheduler
+from dualray.shared.machines.membership import Membership
+from dualray.shared.model.config import Config
+from dualray.shared.model.events import (
+    ActorFailed,
+    ActorKillRequested,
+    ActorOutOfScope,
+    ActorRegistered,
+    ActorSubscribed,
+    ClusterChanged,
+    ClusterStateReported,
+    ClusterStateRequested,
+    DriverJoined,
+    DriverLeft,
+    Event,
+    LeasedWorkerDied,
+    LeaseGranted,
+    LeaseRefused,
+    LeaseRequested,
+    LocationsWanted,
+    NodeDied,
+    NodeHeard,
+    NodeJoined,
+    NodeSilent,
+    ObjectAdded,
+    ObjectFailed,
+    ObjectRemoved,
+    ObjectsFreed,
+    OwnerDied,
+    PeerLost,
+    ResourcesReported,
+    Started,
+    TaskFinished,
+    TimerFired,
+    WorkerDied,
+)
+from dualray.shared.model.ids import Address, NodeID, lives_on
+from dualray.shared.model.resources import from_units
+from dualray.shared.model.specs import NodeInfo, NodeState
+from dualray.shared.model.states import NodeHealth
+
+
+class Head(Composition):
+    """See the module."""
+
+    kind = "head"
+
+    def __init__(self, *, config: Config) -> None:
+        super().__init__()
+        self.config = config
+        self.membership = Membership(out=self.out, config=config)
+        self.directory = Directory(out=self.out, is_alive=self.membership.is_alive)
+        self.scheduler = GlobalScheduler(
+            out=self.out,
+            config=config,
+            nodes=self.membership.alive,
+            local_bytes=self.directory.local_bytes,
+        )
+        self.actors = Actors(out=self.out, request_lease=self.scheduler.request)
+        self.table = {
+            Started: lambda event: None,
+            TimerFired: lambda event: self.membership.on_timer(event.timer),
+            NodeJoined: lambda event: self.membership.on_joined(event),
+            NodeSilent: lambda event: self.membership.on_silent(event),
+            NodeHeard: lambda event: self.membership.on_heard(event),
+            PeerLost: self._on_peer_lost,
+            DriverJoined: self._on_driver_joined,
+            DriverLeft: lambda event: self._driver_gone(event.address),
+            WorkerDied: self._on_worker_died,
+            LeaseRequested: lambda event: self.scheduler.request(event),
+            LeaseGranted: lambda event: self.actors.on_granted(event),
+            LeaseRefused: lambda event: self.actors.on_refused(event),
+            LeasedWorkerDied: lambda event: self.actors.on_worker_died(event),
+            TaskFinished: lambda event: self.actors.on_constructed(event),
+            ResourcesReported: self._on_reported,
+            ObjectAdded: lambda event: self.directory.on_added(event),
+            ObjectRemoved: lambda event: self.directory.on_removed(event),
+            LocationsWanted: lambda event: self.directory.on_wanted(event),
+            ObjectsFreed: lambda event: self.directory.on_freed(event),
+            ObjectFailed: lambda event: self.directory.on_failed(event),
+            ActorRegistered: lambda event: self.actors.on_registered(event),
+            ActorFailed: lambda event: self.actors.on_failed(event),
+            ActorSubscribed: lambda event: self.actors.on_subscribed(event),
+            ActorOutOfScope: lambda event: self.actors.end(event.actor_id, "Its last handle is gone."),
+            ActorKillRequested: lambda event: self.actors.on_kill(event),
+            ClusterStateRequested: self._on_state_requested,
+        }
+
+    # ---- Who takes part --------------------------------------------------------------------------------------
+
+    def _on_peer_lost(self, event: PeerLost) -> None:
+        if event.address in self.membership.drivers:
+            self._driver_gone(event.address)
+        else:
+            self.membership.on_node_lost(NodeID(event.address))
+
+    def _on_driver_joined(self, event: DriverJoined) -> None:
+        self.membership.drivers[event.address] = event.node
+        self.out.send(event.address, ClusterChanged(nodes=self.membership.alive()))
+
+    def _driver_gone(self, address: Address) -> None:
+        if self.membership.drivers.pop(address, None) is not None:
+            self._owners_died(lambda other: other == address)
+            self._announce(OwnerDied(address=address))
+
+    def _on_worker_died(self, event: WorkerDied) -> None:
+        self._owners_died(lambda other: other == event.worker)
+        self._announce(OwnerDied(address=event.worker))
+
+    def _owners_died(self, is_dead: Callable[[Address], bool]) -> None:
+        self.scheduler.owners_died(is_dead)
+        self.directory.owners_died(is_dead)
+        self.actors.owners_died(is_dead)
+
+    def _announce(self, event: Event) -> None:
+        for info in self.membership.alive():
+            self.out.send(Address(info.node), event)
+        for driver in self.membership.drivers:
+            self.out.send(driver, event)
+
+    def _on_reported(self, event: ResourcesReported) -> None:
+        if self.membership.is_alive(event.node, event.incarnation):
+            self.scheduler.on_reported(event)
+
+    def _on_state_requested(self, event: ClusterStateRequested) -> None:
+        rows = []
+        for node, member in self.membership.members.items():
+            view = self.scheduler.views.get(node)
+            rows.append(
+                NodeState(
+                    node=node,
+                    incarnation=member.info.incarnation,
+                    alive=member.health is not NodeHealth.DEAD,
+                    total=member.info.total,
+                    available=from_units(view.reported if view is not None else {}),
+                )
+            )
+        self.out.send(event.requester, ClusterStateReported(wait_id=event.wait_id, nodes=tuple(rows)))
+
+    # ---- The drain -------------------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """React until nothing is left: see the module."""
+        for _ in bounded_steps("the head machine"):
+            if self.membership.died:
+                self._node_died(self.membership.died.popleft())
+            elif self.membership.joined:
+                self._announce(ClusterChanged(nodes=self.membership.alive()))
+                self.scheduler.on_node_joined(self.membership.joined.popleft())
+            elif self.scheduler.refused_actors:
+                self.actors.on_refused(self.scheduler.refused_actors.popleft())
+            else:
+                return
+
+    def _node_died(self, info: NodeInfo) -> None:
+        # First the news, so that an owner that is asked for an object knows that the node which held it is gone.
+        self._announce(NodeDied(node=info.node, incarnation=info.incarnation))
+        self._announce(ClusterChanged(nodes=self.membership.alive()))
+        self._owners_died(lambda address: lives_on(address, info.node, info.incarnation))
+        self.directory.node_died(info.node)
+        self.actors.on_node_died(info.node)
+        self.scheduler.on_node_died(info.node)
+
+    def explain(self) -> list[str]:
+        """In words, what waits on the head and why."""
+        return self.scheduler.explain() + self.actors.explain()
+
+    def check_invariants(self) -> None:
+        self.membership.check_invariants()
+        self.scheduler.check_invariants()
+        self.actors.check_invariants()

@@ -1,0 +1,273 @@
+"""The leases that an owner holds, and the tasks that it pushes to leased workers.
+
+Theory of operation. Tasks whose arguments are ready queue by shape (resources, strategy, large arguments). For each
+shape the owner asks for at most `lease_requests_max` leases at a time, through its node manager. A lease is the right
+to use one worker with its resources: the owner pushes tasks of that shape straight to the worker, as many ahead as
+`push_window_ns` of work (1 while the mean is unknown), so that short tasks are pipelined and long ones are not stuck
+behind one another. Leases that stay idle go back after `lease_idle_ns`.
+
+A worker that blocks in `get` recalls what it has not started; a worker or node that dies gives back what was pushed to
+it, and only the task that was running (the oldest) is told that it failed.
+
+Relies on: each lease asked for is granted, refused, or asked for again by the head when a node dies.
+Guarantees: a task is pushed to one worker at a time; no lease is kept idle for ever; none is asked for without a task
+that waits for it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from dualray.shared.machines.base import Outbox, ensure
+from dualray.shared.model.commands import ArmTimer
+from dualray.shared.model.config import Config
+from dualray.shared.model.errors import ErrorInfo
+from dualray.shared.model.events import (
+    LeasedWorkerDied,
+    LeaseGranted,
+    LeaseRefused,
+    LeaseRequested,
+    LeaseReturned,
+)
+from dualray.shared.model.ids import Address, LeaseID, NodeID, RequestID, TaskID
+from dualray.shared.model.specs import LeaseShape
+
+IDLE_TIMER = "idle-leases"
+_MEAN_WEIGHT = 8
+"""The mean task time follows the last eight tasks or so."""
+
+
+class Lease:
+    """A leased worker and the tasks pushed to it, oldest first."""
+
+    __slots__ = ("gpu_ids", "has_room", "idle_since_ns", "in_flight", "incarnation", "lease_id", "node", "queue", "worker")
+
+    def __init__(self, event: LeaseGranted, queue: ShapeQueue) -> None:
+        self.lease_id = event.lease_id
+        self.worker = event.worker
+        self.node = event.node
+        self.incarnation = event.incarnation
+        self.gpu_ids = event.gpu_ids
+        self.queue = queue
+        self.in_flight: dict[TaskID, None] = {}
+        self.has_room = False
+        self.idle_since_ns = 0
+
+
+class ShapeQueue:
+    """The tasks of one shape that wait, and the leases that serve them."""
+
+    __slots__ = ("leases", "mean_ns", "requested", "room", "shape", "tasks")
+
+    def __init__(self, shape: LeaseShape) -> None:
+        self.shape = shape
+        self.tasks: deque[TaskID] = deque()
+        self.leases: dict[LeaseID, Lease] = {}
+        self.room: deque[Lease] = deque()
+        """Leases that can take a task now: idle ones at the right end, last used first."""
+        self.requested = 0
+        self.mean_ns = 0
+
+
+class Leases:
+    """See the module."""
+
+    def __init__(self, *, out: Outbox, address: Address, node_manager: Address, config: Config) -> None:
+        self.out = out
+        self.address = address
+        self.node_manager = node_manager
+        self.config = config
+        self.queues: dict[LeaseShape, ShapeQueue] = {}
+        self.leases: dict[LeaseID, Lease] = {}
+        self.requests: dict[RequestID, tuple[ShapeQueue, int]] = {}
+        self._request_counter = 0
+        self._idle_timer_armed = False
+        # Worklists that the owner machine drains.
+        self.to_push: deque[tuple[TaskID, Lease]] = deque()
+        self.dirty: dict[LeaseShape, None] = {}
+        self.refused: deque[tuple[TaskID, ErrorInfo]] = deque()
+
+    # ---- Queueing and pushing --------------------------------------------------------------------------------
+
+    def enqueue(self, task: TaskID, shape: LeaseShape, *, first: bool = False) -> None:
+        """A task is ready to run; `first` puts one that was given back before the others."""
+        queue = self.queues.get(shape)
+        if queue is None:
+            queue = self.queues[shape] = ShapeQueue(shape)
+        if first:
+            queue.tasks.appendleft(task)
+        else:
+            queue.tasks.append(task)
+        self.dirty[shape] = None
+
+    def remove(self, task: TaskID, shape: LeaseShape) -> None:
+        """A queued task is not wanted any more."""
+        self.queues[shape].tasks.remove(task)
+
+    def pump(self) -> None:
+        """Match waiting tasks with leases that have room, and ask for more leases where tasks are left."""
+        for shape in list(self.dirty):
+            queue = self.queues[shape]
+            while queue.tasks and queue.room:
+                self._push_next(queue)
+            self._ask(queue)
+            self._retire_if_unused(queue)
+        self.dirty.clear()
+
+    def _push_next(self, queue: ShapeQueue) -> None:
+        lease = queue.room.pop()
+        lease.has_room = False
+        task = queue.tasks.popleft()
+        lease.in_flight[task] = None
+        self.to_push.append((task, lease))
+        self._offer(lease)
+
+    def _offer(self, lease: Lease) -> None:
+        """Note that the lease has room, if it has: idle leases are preferred to busy ones."""
+        if lease.has_room or len(lease.in_flight) >= self._window(lease.queue):
+            return
+        lease.has_room = True
+        if lease.in_flight:
+            lease.queue.room.appendleft(lease)
+        else:
+            lease.queue.room.append(lease)
+
+    def _window(self, queue: ShapeQueue) -> int:
+        if queue.mean_ns == 0:
+            return 1
+        return max(1, min(self.config.push_window_max, self.config.push_window_ns // queue.mean_ns))
+
+    def _ask(self, queue: ShapeQueue) -> None:
+        wanted = min(len(queue.tasks), self.config.lease_requests_max) - queue.requested
+        if wanted <= 0:
+            return
+        request_id = RequestID(f"{self.address}#{self._request_counter}")
+        self._request_counter += 1
+        queue.requested += wanted
+        self.requests[request_id] = (queue, wanted)
+        self.out.send(
+            self.node_manager,
+            LeaseRequested(request_id=request_id, owner=self.address, shape=queue.shape, count=wanted),
+        )
+
+    def _retire_if_unused(self, queue: ShapeQueue) -> None:
+        """Shapes with arguments of their own would pile up: forget those that nothing needs."""
+        if queue.shape.deps and not (queue.tasks or queue.leases or queue.requested):
+            self.queues.pop(queue.shape, None)
+
+    # ---- Answers ---------------------------------------------------------------------------------------------
+
+    def on_granted(self, event: LeaseGranted) -> None:
+        queue = self._settle(event.request_id, 1)
+        if queue is None:
+            self.out.send(Address(event.node), LeaseReturned(lease_id=event.lease_id))
+            return
+        lease = Lease(event, queue)
+        self.leases[lease.lease_id] = queue.leases[lease.lease_id] = lease
+        self._offer(lease)
+        self._note_idle(lease)
+        self.dirty[queue.shape] = None
+
+    def on_refused(self, event: LeaseRefused) -> None:
+        """The demand can never be met: every task of the shape that still waits for a lease fails."""
+        queue = self._settle(event.request_id, event.count)
+        if queue is None:
+            return
+        if not queue.leases:
+            while queue.tasks:
+                self.refused.append((queue.tasks.popleft(), event.error))
+        self.dirty[queue.shape] = None
+
+    def _settle(self, request_id: RequestID, count: int) -> ShapeQueue | None:
+        queue, left = self.requests.get(request_id, (None, 0))
+        if queue is None:
+            return None
+        count = min(count, left)
+        queue.requested -= count
+        if left == count:
+            del self.requests[request_id]
+        else:
+            self.requests[request_id] = (queue, left - count)
+        return queue
+
+    def finished(self, task: TaskID, lease_id: LeaseID, duration_ns: int) -> None:
+        """A pushed task is done, or was given back (`duration_ns` 0): its place is free."""
+        lease = self.leases.get(lease_id)
+        if lease is None:
+            return
+        del lease.in_flight[task]
+        queue = lease.queue
+        if duration_ns:
+            queue.mean_ns = (queue.mean_ns * (_MEAN_WEIGHT - 1) + duration_ns) // _MEAN_WEIGHT or duration_ns
+        self._offer(lease)
+        self._note_idle(lease)
+        self.dirty[queue.shape] = None
+
+    def lost(self, event: LeasedWorkerDied) -> list[TaskID]:
+        """A leased worker died: the tasks pushed to it, the one that may have been running first."""
+        lease = self.leases.get(event.lease_id)
+        return [] if lease is None else self._drop(lease)
+
+    def lost_with_node(self, node: NodeID, incarnation: int) -> list[list[TaskID]]:
+        """A node died: for each lease there, the tasks pushed to it."""
+        on_node = [lease for lease in self.leases.values() if lease.node == node and lease.incarnation <= incarnation]
+        return [self._drop(lease) for lease in on_node]
+
+    def _drop(self, lease: Lease) -> list[TaskID]:
+        del self.leases[lease.lease_id]
+        del lease.queue.leases[lease.lease_id]
+        if lease.has_room:
+            lease.queue.room.remove(lease)
+            lease.has_room = False
+        self.dirty[lease.queue.shape] = None
+        return list(lease.in_flight)
+
+    # ---- Idle leases -----------------------------------------------------------------------------------------
+
+    def _note_idle(self, lease: Lease) -> None:
+        if lease.in_flight:
+            return
+        lease.idle_since_ns = self.out.now_ns
+        if not self._idle_timer_armed:
+            self._idle_timer_armed = True
+            self.out.add(ArmTimer(timer=IDLE_TIMER, delay_ns=self.config.lease_idle_ns))
+
+    def on_idle_timer(self) -> None:
+        """Give back the leases that have been idle for long enough."""
+        self._idle_timer_armed = False
+        due_ns = self.out.now_ns - self.config.lease_idle_ns
+        oldest: int | None = None
+        for lease in list(self.leases.values()):
+            if lease.in_flight or lease.queue.tasks:
+                continue
+            if lease.idle_since_ns <= due_ns:
+                self._drop(lease)
+                self.out.send(Address(lease.node), LeaseReturned(lease_id=lease.lease_id))
+            elif oldest is None or lease.idle_since_ns < oldest:
+                oldest = lease.idle_since_ns
+        if oldest is not None:
+            self._idle_timer_armed = True
+            self.out.add(ArmTimer(timer=IDLE_TIMER, delay_ns=oldest + self.config.lease_idle_ns - self.out.now_ns))
+
+    # ---- Invariants ------------------------------------------------------------------------------------------
+
+    def check_invariants(self) -> None:
+        pushed: set[TaskID] = set()
+        for lease in self.leases.values():
+            ensure(lease.queue.leases.get(lease.lease_id) is lease, "lease {} is in no queue", lease.lease_id)
+            ensure(pushed.isdisjoint(lease.in_flight), "a task is pushed to two workers, one is {}", lease.worker)
+            pushed.update(lease.in_flight)
+            ensure(
+                lease.has_room == (lease in lease.queue.room),
+                "lease {} and its queue disagree on its room",
+                lease.lease_id,
+            )
+        for queue in self.queues.values():
+            asked = sum(count for other, count in self.requests.values() if other is queue)
+            ensure(queue.requested == asked, "{} leases counted, {} asked for", queue.requested, asked)
+            ensure(
+                not queue.tasks or bool(queue.requested) or bool(queue.leases),
+                "{} tasks of shape {} wait and no lease is asked for",
+                len(queue.tasks),
+                queue.shape.name,
+            )

@@ -1,0 +1,415 @@
+"""The local scheduler: one node's resources, its workers and its leases.
+
+Theory of operation. A request for leases that comes from an owner of this node is granted here as far as the resources
+are free and its arguments are here or small; the rest is spilled back to the head. What the head has placed here is
+queued here. A queued slot waits for its arguments (transfer.py brings and pins them), then for its resources, then for
+a worker process; a slot that has resources and no worker waits in `unstaffed`, and a worker is started for it.
+
+A worker whose task blocks in `get` lends its CPUs to others, not its GPUs; when it goes on it takes them back, and
+what is free may be negative for a while. A worker that dies takes its lease with it; the lease's owner is told. When an
+owner dies, the workers that it leased are ended: nobody would take their results.
+
+Relies on: WorkerReady or WorkerExited for each StartWorker.
+Guarantees: what is leased and what is free add up to the node's total; no GPU share is leased twice; each placed
+request is settled once for each lease it asked for.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from dualray.shared.machines.base import Outbox, ensure
+from dualray.shared.model.commands import StartWorker, StopWorker
+from dualray.shared.model.config import Config
+from dualray.shared.model.errors import ErrorInfo, ErrorKind
+from dualray.shared.model.events import (
+    LeasedWorkerDied,
+    LeaseGranted,
+    LeaseRefused,
+    LeaseRequested,
+    LeaseReturned,
+    ResourcesReported,
+    WorkerDied,
+    WorkerExited,
+)
+from dualray.shared.model.ids import HEAD, Address, LeaseID, NodeID, ObjectID, RequestID, worker_address
+from dualray.shared.model.resources import CPU, GPU, UNITS, Resources, fits
+from dualray.shared.model.specs import LeaseShape, StrategyKind
+from dualray.shared.model.states import WORKER, WorkerState
+
+
+class Worker:
+    """One worker process of this node."""
+
+    __slots__ = ("address", "lease", "state")
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self.state = WorkerState.STARTING
+        self.lease: Lease | None = None
+
+    def become(self, state: WorkerState) -> None:
+        self.state = WORKER.check(self.state, state, self.address)
+
+
+class Slot:
+    """One lease that was asked for and is not granted yet."""
+
+    __slots__ = ("key", "missing", "owner", "placed", "request_id", "shape")
+
+    def __init__(self, key: str, request: LeaseRequested) -> None:
+        self.key = key
+        self.request_id = request.request_id
+        self.owner = request.owner
+        self.shape = request.shape
+        self.placed = request.placed
+        self.missing: dict[ObjectID, None] = {}
+
+
+class Lease:
+    """The right to use a worker, its resources, and its pinned arguments (`key` is the pin's name)."""
+
+    __slots__ = ("blocked", "gpu_shares", "key", "lease_id", "owner", "resources", "worker")
+
+    def __init__(self, slot: Slot, lease_id: LeaseID, gpu_shares: tuple[tuple[int, int], ...]) -> None:
+        self.lease_id = lease_id
+        self.owner = slot.owner
+        self.key = slot.key
+        self.resources = slot.shape.resources
+        self.gpu_shares = gpu_shares
+        self.worker: Worker | None = None
+        self.blocked = False
+
+
+class LocalScheduler:
+    """See the module."""
+
+    def __init__(
+        self,
+        *,
+        out: Outbox,
+        node: NodeID,
+        total: Resources,
+        config: Config,
+        want: Callable[[ObjectID, Address, str], None],
+        release: Callable[[str], None],
+        is_local: Callable[[ObjectID], bool],
+    ) -> None:
+        self.out = out
+        self.node = node
+        self.incarnation = 0
+        self.config = config
+        self.total = dict(total.units)
+        self.free = dict(total.units)
+        self.gpus_free = {gpu: UNITS for gpu in range(total.get(GPU) // UNITS)}
+        self._want = want
+        self._release = release
+        self._is_local = is_local
+        self.workers: dict[Address, Worker] = {}
+        self.idle: list[Worker] = []
+        """The last one used is the first to be used again: its caches are warm."""
+        self.leases: dict[LeaseID, Lease] = {}
+        self.waiting: dict[str, Slot] = {}
+        """Slots that wait for arguments or resources, in order of arrival."""
+        self.unstaffed: deque[tuple[Slot, Lease]] = deque()
+        """Slots that have their resources and wait for a worker process."""
+        self.settled: list[RequestID] = []
+        self._changed = False
+        self._worker_counter = 0
+        self._lease_counter = 0
+        self._slot_counter = 0
+        self._start_failures = 0
+
+    # ---- Requests --------------------------------------------------------------------------------------------
+
+    def prestart(self) -> None:
+        """Start workers before they are asked for."""
+        count = self.config.workers_prestarted
+        if count < 0:
+            count = min(-(-self.total.get(CPU, 0) // UNITS), self.config.worker_starts_max)
+        for _ in range(count):
+            self._start_worker()
+
+    def on_requested(self, request: LeaseRequested) -> None:
+        """An owner, or the head, asks for leases."""
+        here = request.count if request.placed else self._how_many_fit(request.shape, request.count)
+        for _ in range(here):
+            self._queue(request)
+        if here < request.count:
+            spilled = LeaseRequested(
+                request_id=request.request_id,
+                owner=request.owner,
+                shape=request.shape,
+                count=request.count - here,
+                via=self.node,
+            )
+            self.out.send(HEAD, spilled)
+
+    def _how_many_fit(self, shape: LeaseShape, count: int) -> int:
+        """How many of the leases can be granted here and now, without a placement by the head."""
+        if shape.strategy.kind is not StrategyKind.DEFAULT or self.waiting:
+            return 0
+        missing = sum(hint.size_bytes for hint in shape.deps if not self._is_local(hint.object_id))
+        if missing > self.config.locality_bytes_max:
+            return 0
+        fitting = count
+        for name, amount in shape.placement.units:
+            fitting = min(fitting, self.free.get(name, 0) // amount)
+        return max(fitting, 0)
+
+    def _queue(self, request: LeaseRequested) -> None:
+        slot = Slot(f"lease slot {self._slot_counter} of {self.node}", request)
+        self._slot_counter += 1
+        self.waiting[slot.key] = slot
+        slot.missing = dict.fromkeys(hint.object_id for hint in request.shape.deps)
+        for hint in request.shape.deps:
+            self._want(hint.object_id, hint.owner, slot.key)
+        self._changed = True
+
+    def on_argument(self, key: str, object_id: ObjectID) -> None:
+        """An argument of a slot is here and pinned for it."""
+        slot = self.waiting.get(key)
+        if slot is not None:
+            slot.missing.pop(object_id, None)
+
+    def on_argument_failed(self, key: str, error: ErrorInfo) -> None:
+        """An argument of a slot will not come."""
+        slot = self.waiting.pop(key, None)
+        if slot is not None:
+            self._refuse(slot, error)
+
+    def _refuse(self, slot: Slot, error: ErrorInfo) -> None:
+        self._release(slot.key)
+        self._settle(slot)
+        self.out.send(slot.owner, LeaseRefused(request_id=slot.request_id, count=1, error=error))
+
+    def _settle(self, slot: Slot) -> None:
+        if slot.placed:
+            self.settled.append(slot.request_id)
+            self._changed = True
+
+    # ---- Dispatch --------------------------------------------------------------------------------------------
+
+    def dispatch(self) -> None:
+        """Give resources and workers to slots, in order of arrival, as far as they go."""
+        for slot in list(self.waiting.values()):
+            if not slot.missing and fits(self.free, slot.shape.placement):
+                del self.waiting[slot.key]
+                self._allocate(slot)
+        while self.unstaffed and self.idle:
+            slot, lease = self.unstaffed.popleft()
+            self._grant(slot, lease, self.idle.pop())
+        starting = sum(worker.state is WorkerState.STARTING for worker in self.workers.values())
+        for _ in range(min(len(self.unstaffed), self.config.worker_starts_max) - starting):
+            self._start_worker()
+
+    def _allocate(self, slot: Slot) -> None:
+        lease_id = LeaseID(f"{self.node}~{self.incarnation}/lease{self._lease_counter}")
+        self._lease_counter += 1
+        self._take(slot.shape.resources)
+        lease = Lease(slot, lease_id, self._take_gpus(slot.shape.resources.get(GPU)))
+        self.leases[lease_id] = lease
+        self.unstaffed.append((slot, lease))
+
+    def _grant(self, slot: Slot, lease: Lease, worker: Worker) -> None:
+        worker.become(WorkerState.LEASED)
+        worker.lease = lease
+        lease.worker = worker
+        self._settle(slot)
+        self.out.send(
+            slot.owner,
+            LeaseGranted(
+                request_id=slot.request_id,
+                lease_id=lease.lease_id,
+                worker=worker.address,
+                node=self.node,
+                incarnation=self.incarnation,
+                gpu_ids=tuple(gpu for gpu, _ in lease.gpu_shares),
+            ),
+        )
+
+    def _take(self, resources: Resources) -> None:
+        for name, amount in resources.units:
+            self.free[name] = self.free.get(name, 0) - amount
+        self._changed = self._changed or bool(resources.units)
+
+    def _give(self, resources: Resources) -> None:
+        for name, amount in resources.units:
+            self.free[name] += amount
+        self._changed = self._changed or bool(resources.units)
+
+    def _take_gpus(self, units: int) -> tuple[tuple[int, int], ...]:
+        """Whole GPUs: the free ones with the lowest ids. A share: the fullest GPU that still has room for it."""
+        if not units:
+            return ()
+        if units >= UNITS:
+            whole = [gpu for gpu, free in self.gpus_free.items() if free == UNITS][: units // UNITS]
+            shares = tuple((gpu, UNITS) for gpu in whole)
+        else:
+            roomy = [(free, gpu) for gpu, free in self.gpus_free.items() if free >= units]
+            shares = ((min(roomy)[1], units),) if roomy else ()
+        for gpu, share in shares:
+            self.gpus_free[gpu] -= share
+        return shares
+
+    # ---- Leases and workers ------------------------------------------------------------------------------------
+
+    def on_returned(self, event: LeaseReturned) -> None:
+        """The owner needs the lease no more."""
+        lease = self.leases.get(event.lease_id)
+        if lease is None:
+            return
+        worker = lease.worker
+        self._end_lease(lease)
+        if worker is None:
+            return
+        worker.lease = None
+        if event.worker_usable:
+            self._make_idle(worker)
+        else:
+            self.out.add(StopWorker(worker=worker.address, reason="its actor has ended"))
+
+    def _end_lease(self, lease: Lease) -> None:
+        del self.leases[lease.lease_id]
+        self._give(self._held_by(lease))
+        for gpu, share in lease.gpu_shares:
+            self.gpus_free[gpu] += share
+        self._release(lease.key)
+
+    def _held_by(self, lease: Lease) -> Resources:
+        if not lease.blocked:
+            return lease.resources
+        return Resources(tuple((name, amount) for name, amount in lease.resources.units if name != CPU))
+
+    def set_blocked(self, address: Address, blocked: bool) -> None:
+        """A worker's task waits in `get`, or goes on."""
+        worker = self.workers.get(address)
+        lease = worker.lease if worker is not None else None
+        if lease is None or lease.blocked == blocked:
+            return
+        lease.blocked = blocked
+        cpus = Resources(((CPU, lease.resources.get(CPU)),)) if lease.resources.get(CPU) else Resources()
+        if blocked:
+            self._give(cpus)
+        else:
+            self._take(cpus)
+
+    def _start_worker(self) -> None:
+        address = worker_address(self.node, self.incarnation, self._worker_counter)
+        self._worker_counter += 1
+        self.workers[address] = Worker(address)
+        self.out.add(StartWorker(worker=address))
+
+    def on_worker_ready(self, address: Address) -> None:
+        """A worker process is up."""
+        worker = self.workers.get(address)
+        if worker is not None and worker.state is WorkerState.STARTING:
+            self._start_failures = 0
+            self._make_idle(worker)
+
+    def _make_idle(self, worker: Worker) -> None:
+        worker.become(WorkerState.IDLE)
+        self.idle.append(worker)
+
+    def on_worker_exited(self, event: WorkerExited) -> None:
+        """A worker process is gone."""
+        worker = self.workers.pop(event.worker, None)
+        if worker is None:
+            return
+        starting = worker.state is WorkerState.STARTING
+        if worker.state is WorkerState.IDLE:
+            self.idle.remove(worker)
+        worker.become(WorkerState.DEAD)
+        self.out.send(HEAD, WorkerDied(worker=event.worker, node=self.node, reason=event.reason))
+        if worker.lease is not None:
+            lease = worker.lease
+            self._end_lease(lease)
+            message = f"Worker {event.worker} died: {event.reason}."
+            error = ErrorInfo(kind=ErrorKind.WORKER_CRASHED, message=message)
+            self.out.send(
+                lease.owner, LeasedWorkerDied(lease_id=lease.lease_id, worker=event.worker, error=error)
+            )
+        if starting:
+            self._start_failures += 1
+            if self._start_failures >= self.config.worker_start_failures_max:
+                self._refuse_unstaffed(event)
+
+    def _refuse_unstaffed(self, event: WorkerExited) -> None:
+        message = (
+            f"{self._start_failures} workers in a row died while starting on {self.node}; the last: {event.reason}."
+        )
+        error = ErrorInfo(kind=ErrorKind.WORKER_CRASHED, message=message)
+        while self.unstaffed:
+            slot, lease = self.unstaffed.popleft()
+            self._end_lease(lease)
+            self._refuse(slot, error)
+        self._start_failures = 0
+
+    def stop_worker(self, address: Address, reason: str) -> None:
+        """The head does not want this worker's actor any more."""
+        if address in self.workers:
+            self.out.add(StopWorker(worker=address, reason=reason))
+
+    def owners_died(self, is_dead: Callable[[Address], bool]) -> None:
+        """Leases of dead owners end with their workers; what they had asked for is forgotten."""
+        for key in [key for key, slot in self.waiting.items() if is_dead(slot.owner)]:
+            slot = self.waiting.pop(key)
+            self._release(key)
+            self._settle(slot)
+        kept: deque[tuple[Slot, Lease]] = deque()
+        for slot, lease in self.unstaffed:
+            if is_dead(slot.owner):
+                self._end_lease(lease)
+                self._settle(slot)
+            else:
+                kept.append((slot, lease))
+        self.unstaffed = kept
+        for lease in list(self.leases.values()):
+            if lease.worker is not None and is_dead(lease.owner):
+                self.out.add(StopWorker(worker=lease.worker.address, reason=f"its lease's owner {lease.owner} died"))
+
+    def report(self) -> None:
+        """Tell the head what is free and what is settled, if that has changed."""
+        if not self._changed:
+            return
+        self._changed = False
+        settled, self.settled = tuple(self.settled), []
+        self.out.send(
+            HEAD,
+            ResourcesReported(
+                node=self.node, incarnation=self.incarnation, available=dict(self.free), settled=settled
+            ),
+        )
+
+    # ---- Invariants ------------------------------------------------------------------------------------------
+
+    def check_invariants(self) -> None:
+        held: dict[str, int] = {}
+        shares: dict[int, int] = {}
+        for lease in self.leases.values():
+            for name, amount in self._held_by(lease).units:
+                held[name] = held.get(name, 0) + amount
+            for gpu, share in lease.gpu_shares:
+                shares[gpu] = shares.get(gpu, 0) + share
+        for name, total in self.total.items():
+            ensure(
+                held.get(name, 0) + self.free[name] == total,
+                "{}: {} units of {} leased and {} free make not {}",
+                self.node,
+                held.get(name, 0),
+                name,
+                self.free[name],
+                total,
+            )
+            ensure(name == CPU or self.free[name] >= 0, "{}: {} is leased twice", self.node, name)
+        for gpu, free in self.gpus_free.items():
+            ensure(free >= 0 and free + shares.get(gpu, 0) == UNITS, "{}: GPU {} is leased twice", self.node, gpu)
+        for worker in self.workers.values():
+            ensure(
+                (worker.state is WorkerState.LEASED) == (worker.lease is not None) or worker.lease is None,
+                "worker {} is {} and has a lease",
+                worker.address,
+                worker.state,
+            )
+            ensure((worker in self.idle) == (worker.state is WorkerState.IDLE), "worker {} and the idle list disagree", worker.address)

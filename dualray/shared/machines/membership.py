@@ -1,0 +1,133 @@
+"""Membership: which nodes and drivers take part, and who is taken for dead.
+
+Theory of operation. A node joins with an incarnation number, one higher after each reboot. Runners exchange heartbeats
+and report silence and its end (NodeSilent, NodeHeard) and closed connections (PeerLost); what follows from that is
+decided here. A silent node is SUSPECT; when it stays silent for `suspicion_ns` it is DEAD. A node whose connection
+closed is DEAD at once: its process is gone. Death is final for an incarnation: a zombie that is heard again is refused,
+and news that carries a dead incarnation is dropped wherever it arrives.
+
+Heartbeats are thus no events: where nothing goes wrong, membership costs nothing.
+
+Relies on: the runner reports silence of nodes that it was told of.
+Guarantees: each death is announced once, to every node and driver that is alive.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from dualray.shared.machines.base import Outbox, ensure
+from dualray.shared.model.commands import ArmTimer, CancelTimer, WriteRecord
+from dualray.shared.model.config import Config
+from dualray.shared.model.events import NodeHeard, NodeJoined, NodeRefused, NodeSilent, NodeWelcomed
+from dualray.shared.model.ids import Address, NodeID
+from dualray.shared.model.specs import NodeInfo
+from dualray.shared.model.states import NODE, NodeHealth
+
+_SUSPICION = "suspicion:"
+
+
+class Member:
+    """One life of one node."""
+
+    __slots__ = ("health", "info")
+
+    def __init__(self, info: NodeInfo) -> None:
+        self.info = info
+        self.health = NodeHealth.ALIVE
+
+
+class Membership:
+    """See the module."""
+
+    def __init__(self, *, out: Outbox, config: Config) -> None:
+        self.out = out
+        self.config = config
+        self.members: dict[NodeID, Member] = {}
+        self.drivers: dict[Address, NodeID] = {}
+        # Worklists that the head machine drains.
+        self.joined: deque[NodeInfo] = deque()
+        self.died: deque[NodeInfo] = deque()
+
+    def is_alive(self, node: NodeID, incarnation: int) -> bool:
+        """Whether this life of the node has not been declared dead."""
+        member = self.members.get(node)
+        return (
+            member is not None
+            and member.info.incarnation == incarnation
+            and member.health is not NodeHealth.DEAD
+        )
+
+    def alive(self) -> tuple[NodeInfo, ...]:
+        """The nodes that are not dead."""
+        return tuple(member.info for member in self.members.values() if member.health is not NodeHealth.DEAD)
+
+    def on_joined(self, event: NodeJoined) -> None:
+        """A node manager reports for duty."""
+        info = event.info
+        known = self.members.get(info.node)
+        if known is not None:
+            stale = info.incarnation < known.info.incarnation
+            dead = info.incarnation == known.info.incarnation and known.health is NodeHealth.DEAD
+            if stale or dead:
+                refusal = NodeRefused(node=info.node, incarnation=info.incarnation)
+                self.out.send(Address(info.node), refusal)
+                return
+            if info.incarnation == known.info.incarnation:
+                return
+            if known.health is not NodeHealth.DEAD:
+                self._declare_dead(known)
+        self.members[info.node] = Member(info)
+        self.out.send(Address(info.node), NodeWelcomed(node=info.node))
+        self._record(self.members[info.node])
+        self.joined.append(info)
+
+    def on_silent(self, event: NodeSilent) -> None:
+        """Nothing has been heard of the node for the heartbeat timeout."""
+        if self.is_alive(event.node, event.incarnation):
+            member = self.members[event.node]
+            if member.health is NodeHealth.ALIVE:
+                member.health = NODE.check(member.health, NodeHealth.SUSPECT, event.node)
+                self.out.add(ArmTimer(timer=_SUSPICION + event.node, delay_ns=self.config.suspicion_ns))
+
+    def on_heard(self, event: NodeHeard) -> None:
+        """A silent node was heard again."""
+        if not self.is_alive(event.node, event.incarnation):
+            self.out.send(Address(event.node), NodeRefused(node=event.node, incarnation=event.incarnation))
+            return
+        member = self.members[event.node]
+        if member.health is NodeHealth.SUSPECT:
+            member.health = NODE.check(member.health, NodeHealth.ALIVE, event.node)
+            self.out.add(CancelTimer(timer=_SUSPICION + event.node))
+
+    def on_timer(self, timer: str) -> None:
+        """A suspect has been silent for long enough."""
+        member = self.members.get(NodeID(timer.removeprefix(_SUSPICION)))
+        if member is not None and member.health is NodeHealth.SUSPECT:
+            self._declare_dead(member)
+
+    def on_node_lost(self, node: NodeID) -> None:
+        """The node manager's connection closed."""
+        member = self.members.get(node)
+        if member is not None and member.health is not NodeHealth.DEAD:
+            self._declare_dead(member)
+
+    def _declare_dead(self, member: Member) -> None:
+        if member.health is NodeHealth.SUSPECT:
+            self.out.add(CancelTimer(timer=_SUSPICION + member.info.node))
+        member.health = NODE.check(member.health, NodeHealth.DEAD, member.info.node)
+        self._record(member)
+        self.died.append(member.info)
+
+    def _record(self, member: Member) -> None:
+        fields = (
+            ("health", str(member.health)),
+            ("incarnation", str(member.info.incarnation)),
+            ("total", str(member.info.total)),
+            ("store_bytes", str(member.info.store_bytes)),
+        )
+        self.out.add(WriteRecord(table="nodes", key=member.info.node, fields=fields))
+
+    def check_invariants(self) -> None:
+        for node, member in self.members.items():
+            ensure(member.info.node == node, "node {} is filed under {}", member.info.node, node)

@@ -1,0 +1,246 @@
+"""The node: what a node manager runs.
+
+Theory of operation. Three machines share one outbox: local_scheduler (resources, workers, leases), object_store
+(accounting of this node's store) and transfer (bringing objects here). `drain` lets them react to one another: room
+that was granted starts a pull or lets a writer write, an object that was sealed wakes those who wait for it, leases
+whose arguments are here are granted; last, the head is told what has changed.
+
+Relies on: the head for placement, locations and news of the dead; the runner for workers and bytes.
+Guarantees: see the three modules; in addition every event that a node can hear is in its table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dualray.shared.machines.base import Composition, bounded_steps
+from dualray.shared.machines.local_scheduler import LocalScheduler
+from dualray.shared.machines.object_store import ObjectStore, SpaceRequest
+from dualray.shared.machines.transfer import Transfer, is_incoming
+from dualray.shared.model.config import Config
+from dualray.shared.model.events import (
+    ClusterChanged,
+    LeaseRequested,
+    LeaseReturned,
+    LocationsKnown,
+    NodeDied,
+    NodeJoined,
+    NodeRefused,
+    NodeWelcomed,
+    ObjectArrived,
+    ObjectFailed,
+    ObjectNotHere,
+    ObjectReceived,
+    ObjectReleased,
+    ObjectRequested,
+    ObjectSealed,
+    ObjectSent,
+    ObjectsFreed,
+    ObjectUnavailable,
+    ObjectWanted,
+    OwnerDied,
+    ReceiveFailed,
+    SpaceDenied,
+    SpaceGranted,
+    SpaceRequested,
+    Started,
+    TimerFired,
+    WorkerBlocked,
+    WorkerExited,
+    WorkerReady,
+    WorkerUnblocked,
+    WorkerUnwanted,
+)
+from dualray.shared.model.ids import HEAD, Address, NodeID, lives_on
+from dualray.shared.model.resources import Resources
+from dualray.shared.model.specs import NodeInfo
+from dualray.shared.model.states import WorkerState
+from dualray.shared.policies import load_policy
+
+
+class Node(Composition):
+    """See the module. `store_bytes` is the capacity of the object store."""
+
+    kind = "node"
+
+    def __init__(
+        self, *, node: NodeID, incarnation: int, total: Resources, store_bytes: int, config: Config
+    ) -> None:
+        super().__init__()
+        self.node = node
+        self.incarnation = incarnation
+        self.config = config
+        self.info = NodeInfo(node=node, incarnation=incarnation, total=total, store_bytes=store_bytes)
+        self.store = ObjectStore(
+            out=self.out,
+            node=node,
+            capacity_bytes=store_bytes,
+            config=config,
+            eviction=load_policy(config.eviction_policy),
+        )
+        self.transfer = Transfer(out=self.out, node=node, store=self.store)
+        self.scheduler = LocalScheduler(
+            out=self.out,
+            node=node,
+            total=total,
+            config=config,
+            want=self.transfer.want,
+            release=self._release_slot,
+            is_local=self.store.is_sealed,
+        )
+        self.store.incarnation = self.scheduler.incarnation = incarnation
+        self.cluster: ClusterChanged | None = None
+        self.table = {
+            Started: self._on_started,
+            TimerFired: lambda event: self.store.on_space_timer(event.timer),
+            WorkerReady: self._on_worker_ready,
+            WorkerExited: self._on_worker_exited,
+            LeaseRequested: lambda event: self.scheduler.on_requested(event),
+            LeaseReturned: lambda event: self.scheduler.on_returned(event),
+            WorkerBlocked: lambda event: self.scheduler.set_blocked(event.worker, True),
+            WorkerUnblocked: lambda event: self.scheduler.set_blocked(event.worker, False),
+            WorkerUnwanted: lambda event: self.scheduler.stop_worker(event.worker, event.reason),
+            ObjectWanted: lambda event: self.transfer.want(event.object_id, event.owner, event.requester),
+            ObjectReleased: self._on_released,
+            SpaceRequested: self._on_space_requested,
+            ObjectSealed: lambda event: self.store.seal(event.object_id, event.requester),
+            LocationsKnown: lambda event: self.transfer.on_locations(event),
+            ObjectRequested: lambda event: self.transfer.on_requested(event),
+            ObjectNotHere: lambda event: self.transfer.source_failed(event.object_id, event.node),
+            ObjectSent: lambda event: self.transfer.on_sent(event.object_id, event.to),
+            ObjectReceived: lambda event: self.transfer.on_received(event.object_id, event.source),
+            ReceiveFailed: lambda event: self.transfer.source_failed(event.object_id, event.source),
+            ObjectsFreed: self._on_freed,
+            ObjectFailed: lambda event: self.transfer.on_failed(event.object_id, event.error),
+            OwnerDied: self._on_owner_died,
+            NodeDied: self._on_node_died,
+            NodeWelcomed: lambda event: self.scheduler.prestart(),
+            NodeRefused: self._on_refused,
+            ClusterChanged: self._on_cluster_changed,
+        }
+        self.refused = False
+        """The head has declared this life of the node dead: the runner must end it."""
+
+    # ---- The runner ------------------------------------------------------------------------------------------
+
+    def _on_started(self, event: Started) -> None:
+        self.out.send(HEAD, NodeJoined(info=self.info))
+
+    def _on_worker_ready(self, event: WorkerReady) -> None:
+        self.scheduler.on_worker_ready(event.worker)
+        if self.cluster is not None:
+            self.out.send(event.worker, self.cluster)
+
+    def _on_worker_exited(self, event: WorkerExited) -> None:
+        self.scheduler.on_worker_exited(event)
+        self._user_died(event.worker)
+
+    def _user_died(self, user: str) -> None:
+        self.transfer.give_up_all(user)
+        self.store.release_all(user)
+
+    def _release_slot(self, key: str) -> None:
+        """A lease, or a slot for one, needs its arguments no more."""
+        self._user_died(key)
+
+    # ---- Processes of this node --------------------------------------------------------------------------------
+
+    def _on_released(self, event: ObjectReleased) -> None:
+        self.transfer.give_up(event.object_id, event.requester)
+        self.store.unpin(event.object_id, event.requester)
+
+    def _on_space_requested(self, event: SpaceRequested) -> None:
+        self.store.request_space(
+            SpaceRequest(
+                object_id=event.object_id,
+                size_bytes=event.size_bytes,
+                owner=event.owner,
+                remakeable=event.remakeable,
+                user=event.requester,
+            )
+        )
+
+    # ---- The head --------------------------------------------------------------------------------------------
+
+    def _on_freed(self, event: ObjectsFreed) -> None:
+        for object_id in event.object_ids:
+            self.store.free(object_id)
+
+    def _on_owner_died(self, event: OwnerDied) -> None:
+        self._owners_died(lambda address: address == event.address)
+        self._user_died(event.address)
+        self._relay(event)
+
+    def _on_node_died(self, event: NodeDied) -> None:
+        self._owners_died(lambda address: lives_on(address, event.node, event.incarnation))
+        self.transfer.node_died(event.node)
+        self._relay(event)
+
+    def _owners_died(self, is_dead: Callable[[Address], bool]) -> None:
+        self.scheduler.owners_died(is_dead)
+        for stored in [stored for stored in self.store.objects.values() if is_dead(stored.owner)]:
+            self.store.free(stored.object_id)
+
+    def _on_cluster_changed(self, event: ClusterChanged) -> None:
+        self.cluster = event
+        self._relay(event)
+
+    def _relay(self, event: ClusterChanged | NodeDied | OwnerDied) -> None:
+        """Workers hear of the cluster through their node manager."""
+        for worker in self.scheduler.workers.values():
+            if worker.state is not WorkerState.STARTING:
+                self.out.send(worker.address, event)
+
+    def _on_refused(self, event: NodeRefused) -> None:
+        self.refused = event.incarnation == self.incarnation
+
+    # ---- The drain -------------------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """React until nothing is left: see the module."""
+        for _ in bounded_steps(f"the node machine of {self.node}"):
+            if not self._drain_once():
+                break
+        self.scheduler.dispatch()
+        self.scheduler.report()
+
+    def _drain_once(self) -> bool:
+        store, transfer = self.store, self.transfer
+        if store.sealed:
+            object_id, writer = store.sealed.popleft()
+            transfer.on_sealed(object_id)
+            store.unpin(object_id, writer)
+        elif store.granted:
+            request, present = store.granted.popleft()
+            if is_incoming(request.user):
+                transfer.on_space_granted(request, present=present)
+            else:
+                self.out.send(Address(request.user), SpaceGranted(object_id=request.object_id, present=present))
+        elif store.denied:
+            request, error = store.denied.popleft()
+            if is_incoming(request.user):
+                transfer.on_failed(request.object_id, error)
+            else:
+                self.out.send(Address(request.user), SpaceDenied(object_id=request.object_id, error=error))
+        elif store.abandoned:
+            transfer.on_abandoned(store.abandoned.popleft())
+        elif transfer.arrived:
+            user, object_id, size_bytes = transfer.arrived.popleft()
+            if user in self.scheduler.waiting:
+                self.scheduler.on_argument(user, object_id)
+            else:
+                self.out.send(Address(user), ObjectArrived(object_id=object_id, size_bytes=size_bytes))
+        elif transfer.unavailable:
+            user, object_id, error = transfer.unavailable.popleft()
+            if user in self.scheduler.waiting:
+                self.scheduler.on_argument_failed(user, error)
+            else:
+                self.out.send(Address(user), ObjectUnavailable(object_id=object_id, error=error))
+        else:
+            return False
+        return True
+
+    def check_invariants(self) -> None:
+        self.store.check_invariants()
+        self.transfer.check_invariants()
+        self.scheduler.check_invariants()

@@ -1,0 +1,452 @@
+"""The owner: what a driver and every worker runs.
+
+Theory of operation. The owner is composed of five machines that share one outbox: values (objects and waits), tasks
+(submission, retries, lineage), leases (push windows), actor_calls (order per actor), executor (tasks pushed to this
+process; idle in a driver). After the event's own method, `drain` lets them react to one another in a fixed order
+until nothing is left: values that became ready wake tasks, tasks that are ready queue, queues are matched with leases,
+waits that ended start or end tasks.
+
+Relies on: the node manager for workers of its own node, the head for everything beyond it.
+Guarantees: see the five modules; in addition every event that an owner can hear is in its table.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from dualray.shared.machines.actor_calls import ActorCalls
+from dualray.shared.machines.base import Composition, bounded_steps
+from dualray.shared.machines.executor import Executor
+from dualray.shared.machines.leases import IDLE_TIMER, Lease, Leases
+from dualray.shared.machines.tasks import TaskRecord, Tasks
+from dualray.shared.machines.values import Values
+from dualray.shared.model.commands import CompleteWait
+from dualray.shared.model.config import Config
+from dualray.shared.model.errors import ErrorInfo, ErrorKind
+from dualray.shared.model.events import (
+    ActorChanged,
+    ActorKillAsked,
+    ActorKillRequested,
+    ActorRegistered,
+    BorrowAcknowledged,
+    BorrowAdded,
+    BorrowRemoved,
+    ClusterChanged,
+    ClusterStateAsked,
+    ClusterStateReported,
+    ClusterStateRequested,
+    DriverJoined,
+    LeasedWorkerDied,
+    LeaseGranted,
+    LeaseRefused,
+    NodeDied,
+    ObjectArrived,
+    ObjectDemanded,
+    ObjectSealed,
+    ObjectUnavailable,
+    OwnerDied,
+    RefsAdded,
+    RefsDropped,
+    ResultsTaken,
+    SpaceDenied,
+    SpaceGranted,
+    SpaceRequested,
+    SpaceWanted,
+    SpaceWritten,
+    Started,
+    TaskFinished,
+    TaskPushed,
+    TaskRan,
+    TasksRecalled,
+    TaskSubmitted,
+    TimerFired,
+    ValuePut,
+    ValueReported,
+    ValueRequested,
+    ViewReleased,
+    WaitStarted,
+)
+from dualray.shared.model.ids import (
+    HEAD,
+    Address,
+    NodeID,
+    ObjectID,
+    TaskID,
+    WaitID,
+    lives_on,
+    return_object_id,
+    short,
+)
+from dualray.shared.model.specs import LeaseShape, NodeInfo, NodeState
+from dualray.shared.model.states import ActorState, TaskState, ValueState
+from dualray.shared.policies import load_policy
+from dualray.shared.policies.feasibility import why_infeasible
+
+
+class Owner(Composition):
+    """See the module."""
+
+    kind = "owner"
+
+    def __init__(self, *, address: Address, node: NodeID, config: Config, is_driver: bool = False) -> None:
+        super().__init__()
+        self.address = address
+        self.node = node
+        self.config = config
+        self.is_driver = is_driver
+        node_manager = Address(node)
+        self.values = Values(out=self.out, address=address, node=node_manager)
+        self.tasks = Tasks(
+            out=self.out,
+            address=address,
+            values=self.values,
+            retry=load_policy(config.retry_policy),
+            reconstruction=load_policy(config.reconstruction_policy),
+        )
+        self.leases = Leases(out=self.out, address=address, node_manager=node_manager, config=config)
+        self.actor_calls = ActorCalls(out=self.out, address=address, tasks=self.tasks)
+        self.executor = Executor(out=self.out, address=address, node=node, values=self.values)
+        self.cluster: tuple[NodeInfo, ...] = ()
+        self.cluster_state: dict[WaitID, tuple[NodeState, ...]] = {}
+        self.dead_nodes: dict[NodeID, int] = {}
+        self._space: dict[ObjectID, deque[WaitID]] = {}
+        self._given_back: list[TaskID] = []
+        self.table = {
+            TaskSubmitted: self._on_submitted,
+            ValuePut: self._on_put,
+            SpaceWanted: self._on_space_wanted,
+            SpaceWritten: self._on_space_written,
+            SpaceGranted: self._on_space_granted,
+            SpaceDenied: self._on_space_denied,
+            WaitStarted: self._on_wait_started,
+            RefsAdded: lambda event: self.values.add_refs(event.refs),
+            RefsDropped: lambda event: self.values.drop_refs(event.object_ids),
+            ViewReleased: lambda event: self.values.on_view_released(event.object_id),
+            TaskRan: lambda event: self.executor.on_ran(event),
+            ActorKillAsked: self._on_kill_asked,
+            ClusterStateAsked: self._on_state_asked,
+            ClusterStateReported: self._on_state_reported,
+            ClusterChanged: self._on_cluster_changed,
+            Started: self._on_started,
+            TimerFired: self._on_timer,
+            LeaseGranted: lambda event: self.leases.on_granted(event),
+            LeaseRefused: lambda event: self.leases.on_refused(event),
+            LeasedWorkerDied: self._on_leased_worker_died,
+            NodeDied: self._on_node_died,
+            OwnerDied: self._on_owner_died,
+            TaskPushed: lambda event: self.executor.on_pushed(event),
+            TaskFinished: self._on_task_finished,
+            TasksRecalled: self._on_recalled,
+            ValueRequested: lambda event: self.values.on_value_requested(event),
+            ValueReported: lambda event: self.values.on_value_reported(event),
+            BorrowAdded: lambda event: self.values.on_borrow_added(event),
+            BorrowAcknowledged: lambda event: self.values.on_borrow_acknowledged(event),
+            BorrowRemoved: lambda event: self.values.on_borrow_removed(event),
+            ResultsTaken: lambda event: self.executor.on_results_taken(event),
+            ObjectArrived: lambda event: self.values.on_object_arrived(event),
+            ObjectUnavailable: lambda event: self.values.on_object_unavailable(event),
+            ObjectDemanded: self._on_demanded,
+            ActorChanged: self._on_actor_changed,
+        }
+
+    # ---- What the user's code asks ---------------------------------------------------------------------------
+
+    def why_infeasible(self, shape: LeaseShape) -> str | None:
+        """Why no node could ever take the demand, or None; only asked where infeasible demands raise."""
+        if self.config.infeasible != "raise" or not self.cluster:
+            return None
+        return why_infeasible(shape, self.cluster)
+
+    def _on_started(self, event: Started) -> None:
+        if self.is_driver:
+            self.out.send(HEAD, DriverJoined(address=self.address, node=self.node))
+
+    def _on_submitted(self, event: TaskSubmitted) -> None:
+        record = self.tasks.submit(event.spec)
+        if event.spec.actor_id is not None:
+            self.actor_calls.accept(record)
+        elif event.spec.creates is not None:
+            self.actor_calls.client(event.spec.creates.actor_id)
+
+    def _on_put(self, event: ValuePut) -> None:
+        value = self.values.owned(event.object_id)
+        value.local_refs += 1
+        if event.inline:
+            self.values.set_inline(value, event.size_bytes, event.nested)
+        else:
+            self.out.send(Address(self.node), ObjectSealed(object_id=event.object_id, requester=self.address))
+            self.values.set_stored(value, event.size_bytes, self.address, event.nested)
+
+    def _on_wait_started(self, event: WaitStarted) -> None:
+        self.values.start_wait(event)
+        wait = self.values.waits.get(event.wait_id)
+        if wait is not None and wait.blocked:
+            self.executor.recall_waiting()
+
+    def _on_actor_changed(self, event: ActorChanged) -> None:
+        self.actor_calls.on_changed(event)
+        record = self.tasks.records.get(TaskID(event.actor_id))
+        if record is not None and record.state is TaskState.PUSHED and event.state is ActorState.DEAD:
+            assert event.error is not None
+            self.tasks.fail(record, event.error)  # the constructor's arguments are needed no more
+
+    def _on_kill_asked(self, event: ActorKillAsked) -> None:
+        self.out.send(HEAD, ActorKillRequested(actor_id=event.actor_id, no_restart=event.no_restart))
+
+    def _on_state_asked(self, event: ClusterStateAsked) -> None:
+        self.out.send(HEAD, ClusterStateRequested(wait_id=event.wait_id, requester=self.address))
+
+    def _on_state_reported(self, event: ClusterStateReported) -> None:
+        self.cluster_state[event.wait_id] = event.nodes
+        self.out.add(CompleteWait(wait_id=event.wait_id))
+
+    def _on_cluster_changed(self, event: ClusterChanged) -> None:
+        self.cluster = event.nodes
+
+    # ---- Room in this node's store ---------------------------------------------------------------------------
+
+    def _on_space_wanted(self, event: SpaceWanted) -> None:
+        self._space.setdefault(event.object_id, deque()).append(event.wait_id)
+        self.out.send(
+            Address(self.node),
+            SpaceRequested(
+                object_id=event.object_id,
+                size_bytes=event.size_bytes,
+                owner=event.owner,
+                requester=self.address,
+                remakeable=event.remakeable,
+            ),
+        )
+
+    def _on_space_granted(self, event: SpaceGranted) -> None:
+        wait_id = self._next_space_wait(event.object_id)
+        self.out.add(CompleteWait(wait_id=wait_id, ready=() if event.present else (event.object_id,)))
+
+    def _on_space_denied(self, event: SpaceDenied) -> None:
+        self.out.add(CompleteWait(wait_id=self._next_space_wait(event.object_id), error=event.error))
+
+    def _next_space_wait(self, object_id: ObjectID) -> WaitID:
+        waiting = self._space[object_id]
+        wait_id = waiting.popleft()
+        if not waiting:
+            del self._space[object_id]
+        return wait_id
+
+    def _on_space_written(self, event: SpaceWritten) -> None:
+        self.out.send(Address(self.node), ObjectSealed(object_id=event.object_id, requester=self.address))
+
+    # ---- What others report ----------------------------------------------------------------------------------
+
+    def _on_timer(self, event: TimerFired) -> None:
+        if event.timer == IDLE_TIMER:
+            self.leases.on_idle_timer()
+        else:
+            self.values.on_wait_timer(WaitID(int(event.timer.partition(":")[2])))
+
+    def _on_task_finished(self, event: TaskFinished) -> None:
+        record = self.tasks.is_current(event)
+        if record is None:
+            self.tasks.drop_late(event)
+            return
+        if record.lease_id is not None:
+            self.leases.finished(event.task_id, record.lease_id, max(1, event.duration_ns))
+        if event.error is None:
+            if record.spec.actor_id is not None:
+                self.actor_calls.finished(record)
+            self.tasks.finish(record, event)
+            return
+        payload = return_object_id(event.task_id, 0)
+        if self.tasks.attempt_lost(record, event.error, payload=payload):
+            if record.spec.actor_id is not None:
+                self.actor_calls.repeat(record)
+            else:
+                self._given_back.append(event.task_id)
+        elif record.spec.actor_id is not None:
+            self.actor_calls.finished(record)
+
+    def _on_recalled(self, event: TasksRecalled) -> None:
+        for task in event.tasks:
+            record = self.tasks.records.get(task)
+            if record is None or record.state is not TaskState.PUSHED or record.worker != event.worker:
+                continue
+            assert record.lease_id is not None
+            self.leases.finished(task, record.lease_id, 0)
+            self.tasks.set_queued(record)
+            self._given_back.append(task)
+
+    def _on_leased_worker_died(self, event: LeasedWorkerDied) -> None:
+        self._attempts_lost(self.leases.lost(event), event.error)
+
+    def _on_node_died(self, event: NodeDied) -> None:
+        self.dead_nodes[event.node] = max(event.incarnation, self.dead_nodes.get(event.node, 0))
+        for lost in self.leases.lost_with_node(event.node, event.incarnation):
+            running = f"Node {event.node} died while it ran {self._name_of(lost[0])}." if lost else ""
+            self._attempts_lost(lost, ErrorInfo(kind=ErrorKind.NODE_DIED, message=running))
+        owners = {value.owner for value in self.values.table.values()}
+        borrowers = {address for value in self.values.table.values() for address in value.borrowers}
+        receivers = {to for to, _ in self.executor.in_transit.values()}
+        self._processes_died(
+            frozenset(
+                address
+                for address in owners | borrowers | receivers
+                if lives_on(address, event.node, event.incarnation)
+            )
+        )
+
+    def _name_of(self, task: TaskID) -> str:
+        return f"{self.tasks.records[task].spec.template.name} (task {short(task)})"
+
+    def _attempts_lost(self, tasks: list[TaskID], error: ErrorInfo) -> None:
+        """The oldest task of a lost worker may have been running; the others had not started."""
+        for position, task in enumerate(tasks):
+            record = self.tasks.records[task]
+            if position == 0:
+                if self.tasks.attempt_lost(record, error):
+                    self._given_back.append(task)
+            else:
+                self.tasks.set_queued(record)
+                self._given_back.append(task)
+
+    def _on_owner_died(self, event: OwnerDied) -> None:
+        self._processes_died(frozenset((event.address,)))
+
+    def _processes_died(self, dead: frozenset[Address]) -> None:
+        self.values.on_process_died(dead)
+        self.executor.on_process_died(dead)
+
+    def _on_demanded(self, event: ObjectDemanded) -> None:
+        value = self.values.table.get(event.object_id)
+        sealed_by = value.sealed_by if value is not None else None
+        dead = sealed_by is not None and any(
+            lives_on(sealed_by, node, incarnation) for node, incarnation in self.dead_nodes.items()
+        )
+        self.tasks.on_demanded(event, sealed_node_is_dead=dead)
+
+    # ---- The drain -------------------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """React until nothing is left: see the module."""
+        for _ in bounded_steps(f"the owner machine of {self.address}"):
+            if not self._drain_once():
+                return
+
+    def _drain_once(self) -> bool:
+        values, tasks, leases, calls = self.values, self.tasks, self.leases, self.actor_calls
+        if values.remake_wanted:
+            value = values.table.get(values.remake_wanted.popleft())
+            if value is not None and value.state is ValueState.FREED:
+                tasks.remake(value)
+        elif values.tasks_to_look_at:
+            tasks.look_at(values.tasks_to_look_at.popleft())
+        elif self._given_back:
+            for task in reversed(self._given_back):
+                self._place(tasks.records[task], first=True)
+            self._given_back.clear()
+        elif tasks.ready:
+            self._place(tasks.records[tasks.ready.popleft()], first=False)
+        elif leases.dirty:
+            leases.pump()
+        elif leases.to_push:
+            self._push_to_lease(*leases.to_push.popleft())
+        elif leases.refused:
+            task, error = leases.refused.popleft()
+            tasks.fail(tasks.records[task], error)
+        elif calls.dirty:
+            calls.pump()
+        elif calls.to_push:
+            task, worker = calls.to_push.popleft()
+            self._push(tasks.records[task], worker, None, ())
+        elif values.waits_completed:
+            self.executor.on_fetched(values.waits_completed.popleft())
+        elif values.lineage_released:
+            tasks.on_return_gone(values.lineage_released.popleft())
+        elif tasks.results_to_acknowledge and not values.unacknowledged:
+            to, message = tasks.results_to_acknowledge.pop(0)
+            self.out.send(to, message)
+        elif self.executor.ended is not None:
+            self.executor.end_if_possible()
+            return self.executor.ended is None
+        elif self.executor.current is None and self.executor.queue:
+            self.executor.next()
+        else:
+            return False
+        return True
+
+    def _place(self, record: TaskRecord, *, first: bool) -> None:
+        spec = record.spec
+        if spec.actor_id is not None:
+            self.actor_calls.became_ready(record)
+        elif spec.creates is not None:
+            self._register_actor(record)
+        else:
+            record.shape = self.tasks.shape_of(record)
+            self.leases.enqueue(spec.task_id, record.shape, first=first)
+
+    def _register_actor(self, record: TaskRecord) -> None:
+        """Hand the constructor to the head; from here on the head knows the actor's fate."""
+        inline = self.tasks.inline_deps(record)
+        message = ActorRegistered(spec=record.spec, inline_deps=inline)
+        self.out.send(HEAD, message, (record.spec.task_id, *inline))
+        self.tasks.set_pushed(record, HEAD, None)
+
+    def _push_to_lease(self, task: TaskID, lease: Lease) -> None:
+        self._push(self.tasks.records[task], lease.worker, lease, lease.gpu_ids)
+
+    def _push(self, record: TaskRecord, worker: Address, lease: Lease | None, gpu_ids: tuple[int, ...]) -> None:
+        inline = self.tasks.inline_deps(record)
+        self.tasks.set_pushed(record, worker, lease.lease_id if lease is not None else None)
+        self.out.send(
+            worker,
+            TaskPushed(
+                spec=record.spec,
+                attempt=record.attempt,
+                reply_to=self.address,
+                inline_deps=inline,
+                gpu_ids=gpu_ids,
+            ),
+            (record.spec.task_id, *inline),
+        )
+
+    # ---- Why does it wait? -----------------------------------------------------------------------------------
+
+    def explain_object(self, object_id: ObjectID) -> str:
+        """In words, what an object that is not ready waits for, as far as this process knows."""
+        value = self.values.table.get(object_id)
+        if value is None:
+            return f"object {short(object_id)} is not known to {self.address}"
+        if value.owner != self.address:
+            return f"object {short(object_id)} is owned by {value.owner}, which has not said that it is ready"
+        if value.state is ValueState.STORED:
+            return f"object {short(object_id)} is in a store and is being brought to {self.node}"
+        record = self.tasks.records.get(TaskID(object_id[:16]))
+        if record is None:
+            return f"object {short(object_id)} is {value.state}"
+        return f"object {short(object_id)} is made by {self._explain_task(record)}"
+
+    def _explain_task(self, record: TaskRecord) -> str:
+        spec = record.spec
+        what = f"{spec.template.name} (task {short(spec.task_id)})"
+        if record.state is TaskState.WAITING_ARGS:
+            missing = ", ".join(short(object_id) for object_id in record.missing)
+            return f"{what}, which waits for its arguments {missing}"
+        if record.state is TaskState.PUSHED:
+            return f"{what}, which {record.worker} has"
+        if spec.actor_id is not None:
+            client = self.actor_calls.clients[spec.actor_id]
+            return f"{what}, which waits for actor {short(spec.actor_id)} ({client.state})"
+        return f"{what}, which waits for a worker with {spec.template.placement}"
+
+    def explain_wait(self, wait_id: WaitID) -> list[str]:
+        """In words, each thing that a wait still misses."""
+        wait = self.values.waits.get(wait_id)
+        return [] if wait is None else [self.explain_object(object_id) for object_id in wait.missing]
+
+    # ---- Invariants ------------------------------------------------------------------------------------------
+
+    def check_invariants(self) -> None:
+        self.values.check_invariants()
+        self.tasks.check_invariants()
+        self.leases.check_invariants()
+        self.actor_calls.check_invariants()
+        self.executor.check_invariants()
+

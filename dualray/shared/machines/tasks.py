@@ -1,0 +1,396 @@
+"""The tasks that one process has submitted: from the call to the result, through retries and reconstruction.
+
+Theory of operation. A submitted task waits until its arguments are ready (WAITING_ARGS), then queues for a lease, or in
+its actor's order (QUEUED), is pushed (PUSHED) and ends FINISHED or FAILED. An argument that failed fails the task. What
+ends an attempt without a result goes to the retry policy. A record outlives its task while lineage needs it: as long as
+one of its results is held, or something made from its results may have to be made again.
+
+Lineage. The record of a finished task keeps its arguments' entries alive (`lineage_uses`), though not their bytes. When
+a result is demanded and no copy exists, the reconstruction policy plans which tasks run again; their attempts rise,
+and results of earlier attempts that come late are told by attempt and worker, and dropped.
+
+Relies on: leases.py and actor_calls.py for a place to run; values.py for the arguments.
+Guarantees: every task accepted reaches FINISHED or FAILED exactly once, unless a lost result makes it run again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from dualray.shared.machines.base import Outbox, ensure
+from dualray.shared.machines.values import Value, Values
+from dualray.shared.model.commands import CopyPayload, DropPayload, NoteRetry, WriteRecord
+from dualray.shared.model.errors import ErrorInfo, ErrorKind
+from dualray.shared.model.events import ActorFailed, ObjectDemanded, ObjectFailed, Result, ResultsTaken, TaskFinished
+from dualray.shared.model.ids import (
+    HEAD,
+    Address,
+    LeaseID,
+    ObjectID,
+    TaskID,
+    actor_handle_id,
+    return_object_id,
+    short,
+    task_of,
+)
+from dualray.shared.model.specs import LeaseShape, ObjectHint, Ref, TaskSpec
+from dualray.shared.model.states import TASK, TaskState, ValueState
+from dualray.shared.policies.reconstruction import ReconstructionPolicy
+from dualray.shared.policies.retry import RETRY_FOREVER, RetryPolicy
+
+
+class TaskRecord:
+    """One task as its owner sees it."""
+
+    __slots__ = ("attempt", "lease_id", "missing", "retries_left", "returns_kept", "shape", "spec", "state", "worker")
+
+    def __init__(self, spec: TaskSpec) -> None:
+        self.spec = spec
+        self.state = TaskState.WAITING_ARGS
+        self.attempt = 0
+        self.retries_left = spec.template.max_retries
+        self.missing: dict[ObjectID, None] = {}
+        self.shape: LeaseShape | None = None
+        self.lease_id: LeaseID | None = None
+        self.worker: Address | None = None
+        self.returns_kept = 0
+        """Result entries that exist; when none is left and the task is done, the record goes."""
+
+    @property
+    def argument_refs(self) -> tuple[Ref, ...]:
+        return self.spec.deps + self.spec.nested
+
+    @property
+    def is_done(self) -> bool:
+        return self.state in (TaskState.FINISHED, TaskState.FAILED)
+
+    def story(self) -> str:
+        """What is known of the task, for errors and for people who ask what it waits for."""
+        return f"{self.spec.template.name} attempt {self.attempt}, {self.state}, worker {self.worker}"
+
+
+class Tasks:
+    """See the module."""
+
+    def __init__(
+        self,
+        *,
+        out: Outbox,
+        address: Address,
+        values: Values,
+        retry: RetryPolicy,
+        reconstruction: ReconstructionPolicy,
+    ) -> None:
+        self.out = out
+        self.address = address
+        self.values = values
+        self.retry = retry
+        self.reconstruction = reconstruction
+        self.records: dict[TaskID, TaskRecord] = {}
+        self.results_to_acknowledge: list[tuple[Address, ResultsTaken]] = []
+        # Worklists that the owner machine drains.
+        self.ready: deque[TaskID] = deque()
+        self.ready_again: deque[TaskID] = deque()
+
+    # ---- Submission ------------------------------------------------------------------------------------------
+
+    def submit(self, spec: TaskSpec) -> TaskRecord:
+        """Accept a task: its results exist as PENDING objects with one local reference each."""
+        ensure(spec.task_id not in self.records, "task {} was submitted twice", short(spec.task_id))
+        record = self.records[spec.task_id] = TaskRecord(spec)
+        if spec.creates is not None:
+            handle = self.values.owned(actor_handle_id(spec.creates.actor_id))
+            handle.actor = spec.creates.actor_id
+            handle.local_refs += 1
+            record.returns_kept = 1
+        else:
+            for index in range(spec.template.num_returns):
+                self.values.owned(return_object_id(spec.task_id, index)).local_refs += 1
+            record.returns_kept = spec.template.num_returns
+        self._await_arguments(record)
+        return record
+
+    def _await_arguments(self, record: TaskRecord) -> None:
+        refs = record.argument_refs
+        self.values.hold_for_task(refs)
+        if record.spec.actor_handle is not None:
+            self.values.hold_for_task((record.spec.actor_handle,))
+        for ref in refs:
+            self.values.table[ref.object_id].lineage_uses += 1
+        for ref in record.spec.deps:
+            value = self.values.table[ref.object_id]
+            if not self.values.is_ready(value):
+                record.missing[ref.object_id] = None
+                value.waiting_tasks[record.spec.task_id] = None
+                self.values.look_up(value)
+        self.look_at(record.spec.task_id)
+
+    def look_at(self, task: TaskID) -> None:
+        """An argument may have become ready."""
+        record = self.records.get(task)
+        if record is None or record.state is not TaskState.WAITING_ARGS:
+            return
+        for object_id in list(record.missing):
+            if self.values.is_ready(self.values.table[object_id]):
+                del record.missing[object_id]
+        if record.missing:
+            return
+        for ref in record.spec.deps:
+            value = self.values.table[ref.object_id]
+            if value.state is ValueState.FAILED:
+                assert value.error is not None
+                self.fail(record, value.error, payload=ref.object_id)
+                return
+        self._set_state(record, TaskState.QUEUED)
+        self.ready.append(task)
+
+    def shape_of(self, record: TaskRecord) -> LeaseShape:
+        """What a lease for this task must offer; arguments in the stores make a shape of their own."""
+        template = record.spec.template
+        hints = []
+        for ref in record.spec.deps:
+            value = self.values.table[ref.object_id]
+            if value.state is ValueState.STORED:
+                hints.append(
+                    ObjectHint(object_id=ref.object_id, owner=ref.owner, size_bytes=value.size_bytes)
+                )
+        return LeaseShape(
+            resources=template.resources,
+            placement=template.placement,
+            strategy=template.strategy,
+            deps=tuple(hints),
+            name=template.name,
+        )
+
+    def inline_deps(self, record: TaskRecord) -> tuple[ObjectID, ...]:
+        """The arguments that travel with the task."""
+        return tuple(
+            ref.object_id
+            for ref in record.spec.deps
+            if self.values.table[ref.object_id].state is ValueState.INLINE
+        )
+
+    # ---- Attempts --------------------------------------------------------------------------------------------
+
+    def set_pushed(self, record: TaskRecord, worker: Address, lease_id: LeaseID | None) -> None:
+        self._set_state(record, TaskState.PUSHED)
+        record.worker = worker
+        record.lease_id = lease_id
+
+    def set_queued(self, record: TaskRecord) -> None:
+        """A push was given back without having started, or is to be repeated."""
+        self._set_state(record, TaskState.QUEUED)
+        record.worker = record.lease_id = None
+
+    def attempt_lost(self, record: TaskRecord, error: ErrorInfo, *, payload: ObjectID | None = None) -> bool:
+        """An attempt ended without a result. True: it is queued again; False: the task has failed."""
+        again = self.retry.should_retry(
+            kind=error.kind,
+            retries_left=record.retries_left,
+            retry_exceptions=record.spec.template.retry_exceptions,
+        )
+        if not again:
+            if record.spec.template.max_retries and record.retries_left == 0:
+                tries = record.spec.template.max_retries + 1
+                error = ErrorInfo(kind=error.kind, message=f"{error.message} It was tried {tries} times.")
+            self.fail(record, error, payload=payload)
+            return False
+        self._use_attempt(record, "retry")
+        self.set_queued(record)
+        return True
+
+    def _use_attempt(self, record: TaskRecord, reason: str) -> None:
+        if record.retries_left != RETRY_FOREVER:
+            record.retries_left -= 1
+        record.attempt += 1
+        self.out.add(NoteRetry(task_id=record.spec.task_id, attempt=record.attempt, reason=reason))
+
+    def is_current(self, event: TaskFinished) -> TaskRecord | None:
+        """The record that a TaskFinished is about, or None when it is late news."""
+        record = self.records.get(event.task_id)
+        if (
+            record is None
+            or record.state is not TaskState.PUSHED
+            or record.attempt != event.attempt
+            or record.worker != event.worker
+        ):
+            return None
+        return record
+
+    def drop_late(self, event: TaskFinished) -> None:
+        """Late news of an attempt that was given up: its bytes are not needed, unless an earlier result is in use."""
+        for result in event.results:
+            value = self.values.table.get(result.object_id)
+            if result.inline and (value is None or value.state is ValueState.PENDING):
+                self.out.add(DropPayload(key=result.object_id))
+        if any(result.nested for result in event.results):
+            self.out.send(event.worker, ResultsTaken(task_id=event.task_id, attempt=event.attempt))
+
+    def finish(self, record: TaskRecord, event: TaskFinished) -> None:
+        """The results are there."""
+        self._set_state(record, TaskState.FINISHED)
+        self._record_end(record, None)
+        nested = False
+        for result in event.results:
+            nested = nested or bool(result.nested)
+            self._accept(result, event)
+        if nested:
+            self.results_to_acknowledge.append(
+                (event.worker, ResultsTaken(task_id=event.task_id, attempt=event.attempt))
+            )
+        self._let_go_of_arguments(record)
+
+    def _accept(self, result: Result, event: TaskFinished) -> None:
+        value = self.values.table.get(result.object_id)
+        if value is None or value.state is not ValueState.PENDING:
+            return  # released meanwhile, or still there from an earlier attempt with the same bytes
+        if result.inline:
+            self.values.set_inline(value, result.size_bytes, result.nested)
+        else:
+            self.values.set_stored(value, result.size_bytes, event.worker, result.nested)
+
+    def fail(self, record: TaskRecord, error: ErrorInfo, *, payload: ObjectID | None = None) -> None:
+        """The task has failed for good; `payload` names the pickled exception of an APPLICATION error."""
+        spec = record.spec
+        if spec.creates is not None and record.worker is None:
+            failed = ActorFailed(actor_id=spec.creates.actor_id, owner=self.address, error=error)
+            self.out.send(HEAD, failed)
+        self._set_state(record, TaskState.FAILED)
+        self._record_end(record, error)
+        for index in range(0 if spec.creates else spec.template.num_returns):
+            object_id = return_object_id(spec.task_id, index)
+            value = self.values.table.get(object_id)
+            if value is None or value.state is not ValueState.PENDING:
+                continue
+            if error.kind is ErrorKind.APPLICATION and payload is not None and payload != object_id:
+                self.out.add(CopyPayload(source=payload, target=object_id))
+            if value.demanded:
+                self.out.send(HEAD, ObjectFailed(object_id=object_id, error=error))
+            self.values.set_failed(value, error)
+        self._let_go_of_arguments(record)
+
+    def _let_go_of_arguments(self, record: TaskRecord) -> None:
+        self.values.release_from_task(record.argument_refs)
+        if record.spec.actor_handle is not None:
+            self.values.release_from_task((record.spec.actor_handle,))
+        self._drop_if_done(record)
+
+    def _record_end(self, record: TaskRecord, error: ErrorInfo | None) -> None:
+        fields = [
+            ("name", record.spec.template.name),
+            ("state", str(record.state)),
+            ("attempt", str(record.attempt)),
+            ("worker", record.worker or ""),
+        ]
+        key = record.spec.task_id.hex()
+        self.out.add(WriteRecord(table="tasks", key=key, fields=tuple(fields)))
+        if error is not None:
+            self.out.add(
+                WriteRecord(table="errors", key=key, fields=(("kind", str(error.kind)), ("message", error.message)))
+            )
+
+    def _set_state(self, record: TaskRecord, state: TaskState) -> None:
+        record.state = TASK.check(record.state, state, record.spec.task_id, record.story())
+
+    # ---- Lineage ---------------------------------------------------------------------------------------------
+
+    def on_return_gone(self, object_id: ObjectID) -> None:
+        """The entry of a result is gone: nobody will ask for it again."""
+        record = self.records.get(task_of(object_id))
+        if record is not None:
+            record.returns_kept -= 1
+            self._drop_if_done(record)
+
+    def _drop_if_done(self, record: TaskRecord) -> None:
+        if record.returns_kept > 0 or not record.is_done or self.records.pop(record.spec.task_id, None) is None:
+            return
+        self.out.add(DropPayload(key=record.spec.task_id))
+        for ref in record.argument_refs:
+            value = self.values.table[ref.object_id]
+            value.lineage_uses -= 1
+            self.values.release(value)
+
+    def dependencies(self, task: TaskID) -> Sequence[ObjectID] | None:
+        """For the reconstruction policy: a task's arguments, or None when its lineage is not kept."""
+        record = self.records.get(task)
+        return None if record is None else [ref.object_id for ref in record.argument_refs]
+
+    def is_available(self, object_id: ObjectID) -> bool:
+        """For the reconstruction policy: whether the object exists, or is being made."""
+        value = self.values.table.get(object_id)
+        return value is not None and (value.state is not ValueState.FREED or value.owner != self.address)
+
+    def may_run_again(self, task: TaskID) -> bool:
+        """For the reconstruction policy: whether the task has an attempt left."""
+        record = self.records[task]
+        handle = record.spec.actor_handle
+        if handle is not None and handle.object_id not in self.values.table:
+            return False  # its actor has ended with the last handle
+        return record.state is TaskState.FINISHED and record.retries_left != 0
+
+    def on_demanded(self, event: ObjectDemanded, *, sealed_node_is_dead: bool) -> None:
+        """A node wants an object of ours and the head knows no copy."""
+        value = self.values.table.get(event.object_id)
+        if value is None or value.owner != self.address or value.state is ValueState.FREED:
+            error = ErrorInfo(
+                kind=ErrorKind.OBJECT_LOST,
+                message=f"Object {short(event.object_id)} was freed: its last reference had been dropped.",
+            )
+            self.out.send(HEAD, ObjectFailed(object_id=event.object_id, error=error))
+            return
+        value.demanded = True
+        if value.state is ValueState.FAILED:
+            assert value.error is not None
+            self.out.send(HEAD, ObjectFailed(object_id=event.object_id, error=value.error))
+        elif value.state is ValueState.STORED and (event.losses > value.losses_answered or sealed_node_is_dead):
+            value.losses_answered = max(event.losses, value.losses_answered)
+            self.remake(value)
+
+    def remake(self, value: Value) -> None:
+        """Make a lost or freed object again, with whatever of its lineage is gone too."""
+        if value.state is ValueState.PENDING:
+            return
+        plan = self.reconstruction.plan(value.object_id, self)
+        if plan.impossible is not None:
+            kind = ErrorKind.RECONSTRUCTION_FAILED
+            message = f"Object {short(value.object_id)} was lost and cannot be made again: {plan.impossible}."
+            error = ErrorInfo(kind=kind, message=message)
+            self.out.send(HEAD, ObjectFailed(object_id=value.object_id, error=error))
+            value.state = ValueState.PENDING
+            self.values.set_failed(value, error)
+            return
+        for task in plan.tasks:
+            self._run_again(self.records[task], value)
+
+    def _run_again(self, record: TaskRecord, wanted: Value) -> None:
+        for index in range(record.spec.template.num_returns):
+            value = self.values.table.get(return_object_id(record.spec.task_id, index))
+            if value is not None and (value is wanted or value.state is ValueState.FREED):
+                self.values.set_remaking(value)
+        self._use_attempt(record, "reconstruction")
+        self._set_state(record, TaskState.WAITING_ARGS)
+        record.worker = record.lease_id = None
+        for ref in record.argument_refs:  # counted once already; _await_arguments counts again
+            self.values.table[ref.object_id].lineage_uses -= 1
+        self._await_arguments(record)
+
+    # ---- Invariants ------------------------------------------------------------------------------------------
+
+    def check_invariants(self) -> None:
+        for task, record in self.records.items():
+            ensure(record.returns_kept >= 0, "task {} kept a negative number of results", short(task))
+            ensure(record.returns_kept > 0 or not record.is_done, "task {} is done and kept by nothing", short(task))
+            ensure(
+                (record.state is TaskState.PUSHED) == (record.worker is not None) or record.is_done,
+                "task {} is {} with worker {}",
+                short(task),
+                record.state,
+                record.worker,
+            )
+            for ref in record.argument_refs:
+                value = self.values.table.get(ref.object_id)
+                ensure(value is not None, "task {} has lost its argument {}", short(task), short(ref.object_id))
+                assert value is not None
+                ensure(value.lineage_uses > 0, "object {} is not kept for lineage", short(ref.object_id))
+                ensure(record.is_done or value.task_uses > 0, "object {} is not held for its task", short(ref.object_id))

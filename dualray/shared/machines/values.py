@@ -1,0 +1,584 @@
+"""The objects that one process holds references to, its own and borrowed ones, and who waits for them.
+
+Theory of operation. A process has one `Value` for each object that it has anything to do with. The process that made
+the first reference owns the object: it knows its state and who borrows it. A value is *held* while anything in this
+process needs it: local references (Python objects), tasks that take it as an argument, containers (another held value
+whose bytes refer to it), results in transit, and, of owned values, borrowers elsewhere. When nothing holds it any
+more it is freed: its bytes go, and what its bytes referred to is released in turn. An owned entry outlives its bytes
+while lineage needs it (lineage.py).
+
+Handing a reference over. Whoever sends a reference keeps it until the receiver has registered with the owner:
+- a task's arguments are held by its submitter until the task has finished;
+- a process lets go of nothing borrowed (BorrowRemoved), and reports no task as finished and no result as taken, while
+  an acknowledgement of one of its own borrows is outstanding (`unacknowledged`);
+- results that carry references are held by the worker until the owner of the task reports ResultsTaken.
+
+Waiting. A wait counts objects that are ready; with `fetch` a stored object is ready when it is pinned in this node's
+store. With `read` the process will open the bytes, and the pin ends with its last view.
+
+Relies on: messages between two processes stay in order; OwnerDied is reported for each process that dies.
+Guarantees: no owned object is freed while a live reference or a pending task anywhere needs it; each wait completes
+once, when enough is ready, when one of a `read` has failed, or at its timeout.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from dualray.shared.machines.base import Outbox, ensure
+from dualray.shared.model.commands import ArmTimer, CancelTimer, CompleteWait, DropPayload
+from dualray.shared.model.errors import ErrorInfo, ErrorKind
+from dualray.shared.model.events import (
+    ActorOutOfScope,
+    BorrowAcknowledged,
+    BorrowAdded,
+    BorrowRemoved,
+    ObjectArrived,
+    ObjectFailed,
+    ObjectReleased,
+    ObjectsFreed,
+    ObjectUnavailable,
+    ObjectWanted,
+    ValueReported,
+    ValueRequested,
+    WaitStarted,
+    WorkerBlocked,
+    WorkerUnblocked,
+)
+from dualray.shared.model.ids import HEAD, ActorID, Address, ObjectID, TaskID, WaitID, short
+from dualray.shared.model.specs import Ref
+from dualray.shared.model.states import VALUE, ValueState
+
+_READY = frozenset({ValueState.INLINE, ValueState.STORED, ValueState.FAILED})
+
+
+class Value:
+    """One object as this process sees it."""
+
+    __slots__ = (
+        "actor",
+        "borrow_sent",
+        "borrowers",
+        "container_uses",
+        "demanded",
+        "error",
+        "lineage_uses",
+        "local",
+        "local_refs",
+        "losses_answered",
+        "nested",
+        "object_id",
+        "owner",
+        "requesters",
+        "sealed_by",
+        "size_bytes",
+        "state",
+        "task_uses",
+        "transit_uses",
+        "waiting_tasks",
+        "waits",
+        "wanted",
+    )
+
+    def __init__(self, object_id: ObjectID, owner: Address, state: ValueState) -> None:
+        self.object_id = object_id
+        self.owner = owner
+        self.state = state
+        self.size_bytes = 0
+        self.error: ErrorInfo | None = None
+        self.sealed_by: Address | None = None
+        self.nested: tuple[Ref, ...] = ()
+        self.actor: ActorID | None = None
+        """Set when the object stands for an actor's handle."""
+        # What holds it.
+        self.local_refs = 0
+        self.task_uses = 0
+        self.container_uses = 0
+        self.transit_uses = 0
+        self.lineage_uses = 0
+        self.borrowers: dict[Address, None] = {}
+        self.borrow_sent = False
+        # Who waits for it.
+        self.waits: dict[WaitID, None] = {}
+        self.waiting_tasks: dict[TaskID, None] = {}
+        self.requesters: dict[Address, None] = {}
+        # In this node's store.
+        self.wanted = False
+        self.local = False
+        # Reconstruction.
+        self.losses_answered = 0
+        self.demanded = False
+
+    @property
+    def held(self) -> bool:
+        return bool(
+            self.local_refs or self.task_uses or self.container_uses or self.transit_uses or self.borrowers or self.waits
+        )
+
+    def story(self) -> str:
+        """What is known of the object, for errors."""
+        return (
+            f"owner {self.owner}, {self.local_refs} local references, {self.task_uses} tasks, "
+            f"{self.container_uses} containers, {self.transit_uses} in transit, borrowers {list(self.borrowers)}"
+        )
+
+
+class Wait:
+    """One `get`, `wait`, or fetching of a task's arguments."""
+
+    __slots__ = ("blocked", "failed", "fetch", "missing", "num_ready", "object_ids", "read", "ready", "task_id", "timed")
+
+    def __init__(self, event: WaitStarted) -> None:
+        self.object_ids = tuple(ref.object_id for ref in event.refs)
+        self.num_ready = event.num_ready
+        self.fetch = event.fetch
+        self.read = event.read
+        self.task_id = event.task_id
+        self.timed = False
+        self.blocked = False
+        self.failed = False
+        self.ready: set[ObjectID] = set()  # membership only; never iterated
+        self.missing: dict[ObjectID, None] = {}
+
+
+class Values:
+    """See the module."""
+
+    def __init__(self, *, out: Outbox, address: Address, node: Address) -> None:
+        self.out = out
+        self.address = address
+        self.node = node
+        self.table: dict[ObjectID, Value] = {}
+        self.waits: dict[WaitID, Wait] = {}
+        self.unacknowledged: dict[ObjectID, None] = {}
+        self.removals_held_back: list[tuple[ObjectID, Address]] = []
+        self.views: dict[ObjectID, int] = {}
+        """Reads of stored objects that this process has not given back; they outlive references."""
+        # Worklists that the owner machine drains.
+        self.tasks_to_look_at: deque[TaskID] = deque()
+        self.waits_completed: deque[WaitID] = deque()
+        self.lineage_released: deque[ObjectID] = deque()
+        self.remake_wanted: deque[ObjectID] = deque()
+
+    # ---- Entries ---------------------------------------------------------------------------------------------
+
+    def owned(self, object_id: ObjectID) -> Value:
+        """The entry of an object that this process makes; new ones are PENDING."""
+        value = self.table.get(object_id)
+        if value is None:
+            value = self.table[object_id] = Value(object_id, self.address, ValueState.PENDING)
+        return value
+
+    def entry(self, ref: Ref) -> Value:
+        """The entry for a reference; a new one is borrowed and UNKNOWN, or was freed by its owner."""
+        value = self.table.get(ref.object_id)
+        if value is None:
+            value = self.table[ref.object_id] = Value(ref.object_id, ref.owner, ValueState.UNKNOWN)
+            if ref.owner == self.address:  # a reference of our own came back after we had freed the object
+                value.state = ValueState.FAILED
+                value.error = ErrorInfo(
+                    kind=ErrorKind.OBJECT_LOST,
+                    message=f"Object {short(ref.object_id)} was freed: its last reference had been dropped.",
+                )
+        return value
+
+    def is_ready(self, value: Value) -> bool:
+        return value.state in _READY
+
+    def look_up(self, value: Value) -> None:
+        """See to it that we learn when the value is ready."""
+        if value.state is ValueState.UNKNOWN:
+            value.state = VALUE.check(value.state, ValueState.PENDING, value.object_id)
+            self.out.send(value.owner, ValueRequested(object_id=value.object_id, requester=self.address))
+        elif value.state is ValueState.FREED:
+            self.remake_wanted.append(value.object_id)
+
+    # ---- States ----------------------------------------------------------------------------------------------
+
+    def set_inline(self, value: Value, size_bytes: int, nested: tuple[Ref, ...] = ()) -> None:
+        """The bytes are a payload of this process."""
+        value.state = VALUE.check(value.state, ValueState.INLINE, value.object_id, value.story())
+        value.size_bytes = size_bytes
+        self._contain(value, nested)
+        if value.demanded and value.owner == self.address:  # nodes that wait for a stored copy would wait for ever
+            error = ErrorInfo(
+                kind=ErrorKind.RECONSTRUCTION_FAILED,
+                message=f"Object {short(value.object_id)} came out small when it was made again, and large before.",
+            )
+            self.out.send(HEAD, ObjectFailed(object_id=value.object_id, error=error))
+        self._became_ready(value)
+
+    def set_stored(self, value: Value, size_bytes: int, by: Address | None, nested: tuple[Ref, ...] = ()) -> None:
+        """The bytes are in the store of some node; `by` is the process that sealed the first copy."""
+        value.state = VALUE.check(value.state, ValueState.STORED, value.object_id, value.story())
+        value.size_bytes = size_bytes
+        value.sealed_by = by
+        value.demanded = False
+        self._contain(value, nested)
+        self._became_ready(value)
+
+    def set_failed(self, value: Value, error: ErrorInfo) -> None:
+        """The value will never be there; with an APPLICATION error, the exception is its payload."""
+        if value.state is ValueState.UNKNOWN:
+            value.state = ValueState.PENDING
+        value.state = VALUE.check(value.state, ValueState.FAILED, value.object_id, value.story())
+        value.error = error
+        self._became_ready(value)
+
+    def set_remaking(self, value: Value) -> None:
+        """The task that makes the value runs again."""
+        value.state = VALUE.check(value.state, ValueState.PENDING, value.object_id, value.story())
+        value.sealed_by = None
+
+    def _contain(self, value: Value, nested: tuple[Ref, ...]) -> None:
+        if nested and not value.nested:
+            value.nested = nested
+            for ref in nested:
+                inner = self.entry(ref)
+                inner.container_uses += 1
+                self._register_borrow(inner)
+
+    def _became_ready(self, value: Value) -> None:
+        self.tasks_to_look_at.extend(value.waiting_tasks)
+        value.waiting_tasks.clear()
+        for requester in value.requesters:
+            self._report(value, requester)
+        value.requesters.clear()
+        for wait_id in list(value.waits):
+            self._progress(wait_id, value)
+        self.release(value)
+
+    # ---- References ------------------------------------------------------------------------------------------
+
+    def add_refs(self, refs: Iterable[Ref]) -> None:
+        """Python references appeared in this process."""
+        for ref in refs:
+            value = self.entry(ref)
+            value.local_refs += 1
+            self._register_borrow(value)
+
+    def drop_refs(self, object_ids: Iterable[ObjectID]) -> None:
+        """Python references went."""
+        for object_id in object_ids:
+            value = self.table[object_id]
+            value.local_refs -= 1
+            ensure(value.local_refs >= 0, "object {} lost more references than it had", short(object_id))
+            self.release(value)
+
+    def hold_for_task(self, refs: Iterable[Ref]) -> None:
+        for ref in refs:
+            self.entry(ref).task_uses += 1
+
+    def release_from_task(self, refs: Iterable[Ref]) -> None:
+        for ref in refs:
+            value = self.table[ref.object_id]
+            value.task_uses -= 1
+            ensure(value.task_uses >= 0, "object {} was released by a task twice", short(ref.object_id))
+            self.release(value)
+
+    def hold_in_transit(self, refs: Iterable[Ref]) -> None:
+        for ref in refs:
+            self.entry(ref).transit_uses += 1
+
+    def release_from_transit(self, refs: Iterable[Ref]) -> None:
+        for ref in refs:
+            value = self.table[ref.object_id]
+            value.transit_uses -= 1
+            self.release(value)
+
+    def _register_borrow(self, value: Value) -> None:
+        if value.owner != self.address and not value.borrow_sent:
+            value.borrow_sent = True
+            self.unacknowledged[value.object_id] = None
+            self.out.send(value.owner, BorrowAdded(object_id=value.object_id, borrower=self.address))
+
+    def release(self, value: Value) -> None:
+        """Free the value if nothing in this process, and no borrower, holds it any more."""
+        if value.held or self.table.get(value.object_id) is not value:
+            return
+        if value.owner != self.address:
+            if value.lineage_uses:
+                return  # a task of ours may have to run again with it, and only its owner could make it again
+            self._forget_bytes(value)
+            del self.table[value.object_id]
+            if value.borrow_sent:
+                self._send_removal(value.object_id, value.owner)
+            return
+        if value.actor is not None:
+            self.out.send(HEAD, ActorOutOfScope(actor_id=value.actor))
+            del self.table[value.object_id]
+            self.lineage_released.append(value.object_id)
+            return
+        if value.state is ValueState.PENDING:
+            return  # its task still runs: freed when it arrives
+        if value.state is ValueState.STORED:
+            self.out.send(HEAD, ObjectsFreed(object_ids=(value.object_id,)))
+        self._forget_bytes(value)
+        if value.state is not ValueState.FREED:
+            value.state = VALUE.check(value.state, ValueState.FREED, value.object_id, value.story())
+        if value.lineage_uses == 0:
+            del self.table[value.object_id]
+            self.lineage_released.append(value.object_id)
+
+    def _forget_bytes(self, value: Value) -> None:
+        if value.state in (ValueState.INLINE, ValueState.FAILED):
+            self.out.add(DropPayload(key=value.object_id))
+        if value.wanted or value.local:
+            self._unpin(value)
+        nested, value.nested = value.nested, ()
+        for ref in nested:
+            inner = self.table[ref.object_id]
+            inner.container_uses -= 1
+            self.release(inner)
+
+    def _unpin(self, value: Value) -> None:
+        if value.object_id in self.views:
+            return  # a view lives on: its release unpins
+        value.wanted = value.local = False
+        self.out.send(self.node, ObjectReleased(object_id=value.object_id, requester=self.address))
+
+    def _send_removal(self, object_id: ObjectID, owner: Address) -> None:
+        self.unacknowledged.pop(object_id, None)
+        if self.unacknowledged:
+            self.removals_held_back.append((object_id, owner))
+        else:
+            self.out.send(owner, BorrowRemoved(object_id=object_id, borrower=self.address))
+
+    # ---- Between owner and borrower --------------------------------------------------------------------------
+
+    def on_borrow_added(self, event: BorrowAdded) -> None:
+        value = self.table.get(event.object_id)
+        if value is not None:
+            value.borrowers[event.borrower] = None
+        self.out.send(event.borrower, BorrowAcknowledged(object_id=event.object_id))
+
+    def on_borrow_acknowledged(self, event: BorrowAcknowledged) -> None:
+        self.unacknowledged.pop(event.object_id, None)
+        self._flush_removals()
+
+    def _flush_removals(self) -> None:
+        if self.unacknowledged or not self.removals_held_back:
+            return
+        held_back, self.removals_held_back = self.removals_held_back, []
+        for object_id, owner in held_back:
+            if object_id in self.table and self.table[object_id].borrow_sent:
+                continue  # borrowed again meanwhile: the owner must keep us
+            self.out.send(owner, BorrowRemoved(object_id=object_id, borrower=self.address))
+
+    def on_borrow_removed(self, event: BorrowRemoved) -> None:
+        value = self.table.get(event.object_id)
+        if value is not None:
+            value.borrowers.pop(event.borrower, None)
+            value.requesters.pop(event.borrower, None)
+            self.release(value)
+
+    def on_value_requested(self, event: ValueRequested) -> None:
+        value = self.table.get(event.object_id)
+        if value is None or value.owner != self.address:
+            error = ErrorInfo(
+                kind=ErrorKind.OBJECT_LOST,
+                message=f"Object {short(event.object_id)} was freed by its owner {self.address}.",
+            )
+            self.out.send(
+                event.requester,
+                ValueReported(object_id=event.object_id, state=ValueState.FAILED, size_bytes=0, error=error),
+            )
+        elif self.is_ready(value):
+            self._report(value, event.requester)
+        else:
+            value.requesters[event.requester] = None
+            self.look_up(value)
+
+    def _report(self, value: Value, requester: Address) -> None:
+        with_bytes = value.state is ValueState.INLINE or (
+            value.error is not None and value.error.kind is ErrorKind.APPLICATION
+        )
+        self.out.send(
+            requester,
+            ValueReported(
+                object_id=value.object_id, state=value.state, size_bytes=value.size_bytes, error=value.error
+            ),
+            (value.object_id,) if with_bytes else (),
+        )
+
+    def on_value_reported(self, event: ValueReported) -> None:
+        value = self.table.get(event.object_id)
+        if value is None or value.state is not ValueState.PENDING or value.owner == self.address:
+            if value is None:  # nobody here wants it any more, and its bytes came along
+                self.out.add(DropPayload(key=event.object_id))
+            return
+        if event.state is ValueState.INLINE:
+            self.set_inline(value, event.size_bytes)
+        elif event.state is ValueState.STORED:
+            self.set_stored(value, event.size_bytes, None)
+        else:
+            assert event.error is not None
+            self.set_failed(value, event.error)
+
+    def on_process_died(self, dead: Iterable[Address]) -> None:
+        """Borrowers that died hold nothing; what dead processes owned is lost unless we have it."""
+        gone = frozenset(dead)
+        for value in list(self.table.values()):
+            if value.owner in gone:
+                self.unacknowledged.pop(value.object_id, None)
+                if not self.is_ready(value) or value.state is ValueState.STORED:
+                    self._owner_lost(value)
+            else:
+                for address in [borrower for borrower in value.borrowers if borrower in gone]:
+                    del value.borrowers[address]
+                    self.release(value)
+        self._flush_removals()
+
+    def _owner_lost(self, value: Value) -> None:
+        error = ErrorInfo(
+            kind=ErrorKind.OWNER_DIED,
+            message=(
+                f"Object {short(value.object_id)} is lost: {value.owner}, which owned it, died. Keep references in a "
+                f"process that outlives the work, or return the value itself."
+            ),
+        )
+        if value.state is ValueState.STORED and value.local:
+            return  # its bytes are pinned here: they can still be read
+        self.set_failed(value, error)
+
+    # ---- Waits -----------------------------------------------------------------------------------------------
+
+    def start_wait(self, event: WaitStarted) -> None:
+        wait = self.waits[event.wait_id] = Wait(event)
+        for ref in event.refs:
+            value = self.entry(ref)
+            if self._counts(wait, value):
+                self._count(wait, value)
+            else:
+                wait.missing[value.object_id] = None
+                value.waits[event.wait_id] = None
+                self.look_up(value)
+                self._fetch_if_needed(wait, value)
+        if self._is_complete(wait) or event.timeout_ns == 0:
+            self._complete(event.wait_id, wait)
+            return
+        if event.timeout_ns is not None:
+            wait.timed = True
+            self.out.add(ArmTimer(timer=f"wait:{event.wait_id}", delay_ns=event.timeout_ns))
+        if wait.task_id is not None:
+            wait.blocked = True
+            self.out.send(self.node, WorkerBlocked(worker=self.address))
+
+    def on_wait_timer(self, wait_id: WaitID) -> None:
+        wait = self.waits.get(wait_id)
+        if wait is not None:
+            wait.timed = False
+            self._complete(wait_id, wait)
+
+    def _counts(self, wait: Wait, value: Value) -> bool:
+        if value.state is ValueState.STORED and wait.fetch:
+            return value.local
+        return value.state in _READY
+
+    def _fetch_if_needed(self, wait: Wait, value: Value) -> None:
+        if wait.fetch and value.state is ValueState.STORED and not value.wanted:
+            value.wanted = True
+            self.out.send(
+                self.node,
+                ObjectWanted(object_id=value.object_id, owner=value.owner, requester=self.address),
+            )
+
+    def _progress(self, wait_id: WaitID, value: Value) -> None:
+        wait = self.waits[wait_id]
+        if not self._counts(wait, value):
+            self._fetch_if_needed(wait, value)
+            return
+        wait.missing.pop(value.object_id, None)
+        self._count(wait, value)
+        del value.waits[wait_id]
+        if self._is_complete(wait):
+            self._complete(wait_id, wait)
+
+    def _count(self, wait: Wait, value: Value) -> None:
+        wait.ready.add(value.object_id)
+        wait.failed = wait.failed or value.state is ValueState.FAILED
+
+    def _is_complete(self, wait: Wait) -> bool:
+        return len(wait.ready) >= wait.num_ready or (wait.read and wait.failed)
+
+    def _complete(self, wait_id: WaitID, wait: Wait) -> None:
+        del self.waits[wait_id]
+        ready = tuple(object_id for object_id in wait.object_ids if object_id in wait.ready)
+        for object_id in wait.missing:
+            self.table[object_id].waits.pop(wait_id, None)
+        if wait.read:
+            for object_id in ready:
+                value = self.table[object_id]
+                if value.state is ValueState.STORED:
+                    self.views[object_id] = self.views.get(object_id, 0) + 1
+        if wait.timed:
+            self.out.add(CancelTimer(timer=f"wait:{wait_id}"))
+        if wait.blocked:
+            self.out.send(self.node, WorkerUnblocked(worker=self.address))
+        if wait_id >= 0:
+            self.out.add(CompleteWait(wait_id=wait_id, ready=ready))
+        else:
+            self.waits_completed.append(wait_id)
+        for object_id in wait.object_ids:
+            kept = self.table.get(object_id)
+            if kept is not None:
+                if kept.wanted and not kept.waits:
+                    self._unpin(kept)
+                self.release(kept)
+
+    def on_view_released(self, object_id: ObjectID) -> None:
+        """A view of the bytes that a `read` wait opened is gone."""
+        self.views[object_id] -= 1
+        if self.views[object_id]:
+            return
+        del self.views[object_id]
+        value = self.table.get(object_id)
+        if value is None:  # the references went before the view
+            self.out.send(self.node, ObjectReleased(object_id=object_id, requester=self.address))
+        elif not value.waits:
+            self._unpin(value)
+
+    # ---- This node's store -----------------------------------------------------------------------------------
+
+    def on_object_arrived(self, event: ObjectArrived) -> None:
+        value = self.table.get(event.object_id)
+        if value is None or not value.wanted:
+            self.out.send(self.node, ObjectReleased(object_id=event.object_id, requester=self.address))
+            return
+        value.local = True
+        for wait_id in list(value.waits):
+            self._progress(wait_id, value)
+
+    def on_object_unavailable(self, event: ObjectUnavailable) -> None:
+        value = self.table.get(event.object_id)
+        if value is not None and value.state is ValueState.STORED:
+            value.wanted = False
+            self.set_failed(value, event.error)
+
+    # ---- Invariants ------------------------------------------------------------------------------------------
+
+    def check_invariants(self) -> None:
+        for object_id, value in self.table.items():
+            counts = (value.local_refs, value.task_uses, value.container_uses, value.transit_uses, value.lineage_uses)
+            ensure(min(counts) >= 0, "object {}: a negative count; {}", short(object_id), value.story())
+            ensure(
+                value.held or value.lineage_uses > 0 or value.owner == self.address,
+                "borrowed object {} is kept by nothing",
+                short(object_id),
+            )
+            ensure(
+                value.held or value.lineage_uses > 0 or value.state is ValueState.PENDING,
+                "owned object {} ({}) is kept by nothing",
+                short(object_id),
+                value.state,
+            )
+            ensure(not value.local or value.wanted, "object {} is pinned but was not wanted", short(object_id))
+        for wait_id, wait in self.waits.items():
+            for object_id in wait.missing:
+                ensure(
+                    wait_id in self.table[object_id].waits,
+                    "wait {} misses object {}, which does not know of it",
+                    wait_id,
+                    short(object_id),
+                )

@@ -1,0 +1,1 @@
+"""The nouns: ids, specs, resources, states with their legal transitions, events, commands, errors and config."""

@@ -1,0 +1,147 @@
+"""Commands: what a machine orders its runner to do. Imperative, and the only way out of the core.
+
+`Send` carries a message, which is an event of the machine that receives it. Its `payloads` name the bytes that travel
+beside it: the pickled arguments of a task (by TaskID) and small values (by ObjectID). The core never sees them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from dualray.shared.model.errors import ErrorInfo
+from dualray.shared.model.events import Event
+from dualray.shared.model.ids import Address, NodeID, ObjectID, TaskID, WaitID
+from dualray.shared.model.specs import TaskSpec
+
+
+@dataclass(slots=True, kw_only=True)
+class Send:
+    """Deliver `message` to `to`, after everything sent there before; with it the payloads named."""
+
+    to: Address
+    message: Event
+    payloads: tuple[bytes, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class ArmTimer:
+    """Report `TimerFired(timer)` after `delay_ns`; a timer of the same name is replaced."""
+
+    timer: str
+    delay_ns: int
+
+
+@dataclass(slots=True, kw_only=True)
+class CancelTimer:
+    """Forget the timer."""
+
+    timer: str
+
+
+@dataclass(slots=True, kw_only=True)
+class CompleteWait:
+    """Let whoever waits under `wait_id` go on; `ready` are the objects that are, in the order asked for."""
+
+    wait_id: WaitID
+    ready: tuple[ObjectID, ...] = ()
+    error: ErrorInfo | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class DropPayload:
+    """Nobody in this process needs these bytes any more."""
+
+    key: bytes
+
+
+@dataclass(slots=True, kw_only=True)
+class CopyPayload:
+    """Let `target` have the same bytes as `source`."""
+
+    source: bytes
+    target: bytes
+
+
+@dataclass(slots=True, kw_only=True)
+class RunTask:
+    """Run the function on its arguments, which are all here; report `TaskRan`."""
+
+    spec: TaskSpec
+    attempt: int
+    gpu_ids: tuple[int, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class StartWorker:
+    """Start a worker process; report `WorkerReady` or `WorkerExited`."""
+
+    worker: Address
+
+
+@dataclass(slots=True, kw_only=True)
+class StopWorker:
+    """End a worker process now; report `WorkerExited`."""
+
+    worker: Address
+    reason: str
+
+
+@dataclass(slots=True, kw_only=True)
+class EvictObject:
+    """Delete the object's bytes to make room: it can be made again."""
+
+    object_id: ObjectID
+
+
+@dataclass(slots=True, kw_only=True)
+class DeleteObject:
+    """Delete the object's bytes: nobody wants them, or they were never sealed."""
+
+    object_id: ObjectID
+
+
+@dataclass(slots=True, kw_only=True)
+class SendObject:
+    """Copy a sealed object to another node's store; report `ObjectSent` or `SendFailed`. The receiver's runner
+    reports `ObjectReceived` or `ReceiveFailed`."""
+
+    object_id: ObjectID
+    size_bytes: int
+    to: NodeID
+
+
+@dataclass(slots=True, kw_only=True)
+class WriteRecord:
+    """Write a row of the control plane's tables, behind the work: no task waits for it."""
+
+    table: str
+    key: str
+    fields: tuple[tuple[str, str], ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class NoteRetry:
+    """A task is queued again: `attempt` is the one to come, `reason` one of retry and reconstruction."""
+
+    task_id: TaskID
+    attempt: int
+    reason: str
+
+
+Command: TypeAlias = (
+    Send
+    | ArmTimer
+    | CancelTimer
+    | CompleteWait
+    | DropPayload
+    | CopyPayload
+    | RunTask
+    | StartWorker
+    | StopWorker
+    | EvictObject
+    | DeleteObject
+    | SendObject
+    | WriteRecord
+    | NoteRetry
+)

@@ -1,0 +1,54 @@
+"""Every limit of the core, with its unit, default and reason. One `Config` is loaded by every process of a cluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+MILLISECOND_NS = 1_000_000
+SECOND_NS = 1_000_000_000
+
+
+def _limit(default: Any, unit: str, why: str) -> Any:
+    return field(default=default, metadata={"unit": unit, "why": why})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """Limits and policies. `describe()` lists them with units and reasons; `dualray config` prints that."""
+
+    placement_policy: str = _limit(
+        "dualray.shared.policies.hybrid:HybridPlacement", "dotted path", "where DEFAULT tasks and actors go"
+    )
+    eviction_policy: str = _limit(
+        "dualray.shared.policies.lru:LruEviction", "dotted path", "what leaves a full object store"
+    )
+    retry_policy: str = _limit(
+        "dualray.shared.policies.retry:BoundedRetry", "dotted path", "whether a failed task runs again"
+    )
+    reconstruction_policy: str = _limit(
+        "dualray.shared.policies.reconstruction:LineageReconstruction", "dotted path", "how a lost object is made again"
+    )
+    inline_bytes_max: int = _limit(100 * 1024, "bytes", "larger values go to the object store, as in today's Ray")
+    lease_requests_max: int = _limit(16, "leases", "leases asked for and not granted, per shape and owner")
+    lease_idle_ns: int = _limit(2 * MILLISECOND_NS, "ns", "an idle lease goes back after this")
+    push_window_ns: int = _limit(2 * MILLISECOND_NS, "ns", "work pushed ahead to a leased worker")
+    push_window_max: int = _limit(64, "tasks", "tasks pushed ahead to a leased worker")
+    spread_threshold_percent: int = _limit(50, "percent", "hybrid placement packs up to this use, then spreads")
+    locality_bytes_max: int = _limit(
+        1024 * 1024, "bytes", "a task whose missing arguments are larger is placed by the head, near its bytes"
+    )
+    store_wait_ns: int = _limit(10 * SECOND_NS, "ns", "a full store waits this long for room before it refuses")
+    store_holders_named: int = _limit(5, "objects", "largest holders that a full store's error names")
+    workers_prestarted: int = _limit(-1, "workers", "started with the node; -1 means one for each CPU")
+    worker_starts_max: int = _limit(8, "workers", "worker processes starting at once on one node")
+    worker_start_failures_max: int = _limit(5, "exits", "workers in a row that die while starting: the node gives up")
+    heartbeat_timeout_ns: int = _limit(1 * SECOND_NS, "ns", "a node of which nothing was heard for this is silent")
+    suspicion_ns: int = _limit(5 * SECOND_NS, "ns", "a silent node is declared dead after this")
+    infeasible: str = _limit("raise", "raise|wait", "what a demand does that no node can ever meet")
+    stderr_lines_kept: int = _limit(20, "lines", "of a dead worker's stderr in the error")
+
+    @classmethod
+    def describe(cls) -> list[tuple[str, Any, str, str]]:
+        """Each setting as (name, default, unit, why)."""
+        return [(f.name, f.default, f.metadata["unit"], f.metadata["why"]) for f in fields(cls)]

@@ -1,0 +1,30 @@
+"""Errors as the core sees them: a kind and a sentence. Exceptions themselves are payloads and never enter the core."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class ErrorKind(StrEnum):
+    """What went wrong. APPLICATION means: the user's own exception, pickled, travels as the object's payload."""
+
+    APPLICATION = "APPLICATION"
+    WORKER_CRASHED = "WORKER_CRASHED"
+    NODE_DIED = "NODE_DIED"
+    TASK_UNSCHEDULABLE = "TASK_UNSCHEDULABLE"
+    ACTOR_UNSCHEDULABLE = "ACTOR_UNSCHEDULABLE"
+    ACTOR_DIED = "ACTOR_DIED"
+    ACTOR_UNAVAILABLE = "ACTOR_UNAVAILABLE"
+    OBJECT_LOST = "OBJECT_LOST"
+    RECONSTRUCTION_FAILED = "RECONSTRUCTION_FAILED"
+    OWNER_DIED = "OWNER_DIED"
+    STORE_FULL = "STORE_FULL"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorInfo:
+    """A kind, and a message that says what happened, to which id and function, and what to do."""
+
+    kind: ErrorKind
+    message: str

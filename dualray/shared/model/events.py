@@ -1,0 +1,773 @@
+"""Events: what happened. Past tense, and the only way into the core.
+
+Three sources: the process itself (a user's verb, a task that ran), the runner (a timer, an exit), and other machines,
+whose messages are events here (`Send` in commands.py). Each outcome of an order carries task, attempt and node
+incarnation where late news must be told from fresh. Values never appear: ids, sizes, places, statuses, error kinds.
+
+Events are slotted and not frozen, for speed; nobody changes one after making it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from dualray.shared.model.errors import ErrorInfo
+from dualray.shared.model.ids import ActorID, Address, LeaseID, NodeID, ObjectID, RequestID, TaskID, WaitID
+from dualray.shared.model.resources import Resources
+from dualray.shared.model.specs import LeaseShape, NodeInfo, NodeState, Ref, TaskSpec
+from dualray.shared.model.states import ActorState, ValueState
+
+# ---- Of the process itself: what the user's code did -------------------------------------------------------------
+
+
+@dataclass(slots=True, kw_only=True)
+class TaskSubmitted:
+    """A remote function, an actor's class or its method was called; its arguments are the payload `task_id`."""
+
+    spec: TaskSpec
+
+
+@dataclass(slots=True, kw_only=True)
+class ValuePut:
+    """`put` made an object: small ones are payloads of this process, large ones lie sealed in the node's store."""
+
+    object_id: ObjectID
+    size_bytes: int
+    inline: bool
+    nested: tuple[Ref, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class SpaceWanted:
+    """User code is about to write an object of this size into the node's store, and waits under `wait_id`."""
+
+    wait_id: WaitID
+    object_id: ObjectID
+    size_bytes: int
+    owner: Address
+    remakeable: bool
+
+
+@dataclass(slots=True, kw_only=True)
+class SpaceWritten:
+    """The bytes are in the store: it can be sealed."""
+
+    object_id: ObjectID
+
+
+@dataclass(slots=True, kw_only=True)
+class WaitStarted:
+    """User code waits until `num_ready` of the objects are ready: with `fetch`, until they are in reach of this
+    process. With `read` it will read them (`get`): the wait ends early when one has failed, and stored objects stay
+    pinned until as many `ViewReleased`. `timeout_ns` None means without end; 0 means: what is ready now. `task_id` is
+    the task that waits."""
+
+    wait_id: WaitID
+    refs: tuple[Ref, ...]
+    num_ready: int
+    fetch: bool
+    read: bool = False
+    timeout_ns: int | None = None
+    task_id: TaskID | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class RefsAdded:
+    """References appeared in this process: out of an argument, a result or a value."""
+
+    refs: tuple[Ref, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class RefsDropped:
+    """As many references were dropped as an id occurs."""
+
+    object_ids: tuple[ObjectID, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class ViewReleased:
+    """The last view of a stored object's bytes in this process is gone."""
+
+    object_id: ObjectID
+
+
+@dataclass(slots=True, kw_only=True)
+class Result:
+    """One return value: `inline` ones are payloads of the process that made them, others lie in its node's store."""
+
+    object_id: ObjectID
+    size_bytes: int
+    inline: bool
+    nested: tuple[Ref, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class TaskRan:
+    """The function returned, or raised (`error`): then the exception is the payload of the first return object."""
+
+    task_id: TaskID
+    attempt: int
+    results: tuple[Result, ...]
+    error: ErrorInfo | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class ActorKillAsked:
+    """`kill(actor)` was called."""
+
+    actor_id: ActorID
+    no_restart: bool
+
+
+@dataclass(slots=True, kw_only=True)
+class ClusterStateAsked:
+    """`nodes()`, `cluster_resources()` or `available_resources()` was called and waits under `wait_id`."""
+
+    wait_id: WaitID
+
+
+# ---- Of the runner -----------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, kw_only=True)
+class Started:
+    """The machine begins; its runner is ready to carry out commands."""
+
+
+@dataclass(slots=True, kw_only=True)
+class TimerFired:
+    """A timer armed by this machine is due."""
+
+    timer: str
+
+
+@dataclass(slots=True, kw_only=True)
+class WorkerReady:
+    """A worker process is up and reachable."""
+
+    worker: Address
+
+
+@dataclass(slots=True, kw_only=True)
+class WorkerExited:
+    """A worker process is gone; `reason` says how: signal, exit code, last lines of its stderr."""
+
+    worker: Address
+    reason: str
+
+
+@dataclass(slots=True, kw_only=True)
+class NodeSilent:
+    """Nothing has been heard of the node for the heartbeat timeout."""
+
+    node: NodeID
+    incarnation: int
+
+
+@dataclass(slots=True, kw_only=True)
+class NodeHeard:
+    """A node that was silent was heard again."""
+
+    node: NodeID
+    incarnation: int
+
+
+@dataclass(slots=True, kw_only=True)
+class PeerLost:
+    """The connection to a node manager or a driver closed: its process is gone."""
+
+    address: Address
+
+
+@dataclass(slots=True, kw_only=True)
+class ObjectSent:
+    """All bytes of a `SendObject` are on their way, or it failed: the object may be evicted again."""
+
+    object_id: ObjectID
+    to: NodeID
+
+
+@dataclass(slots=True, kw_only=True)
+class ObjectReceived:
+    """All bytes of an object have arrived from `source`."""
+
+    object_id: ObjectID
+    source: NodeID
+
+
+@dataclass(slots=True, kw_only=True)
+class ReceiveFailed:
+    """The source of an object stopped sending before the end."""
+
+    object_id: ObjectID
+    source: NodeID
+
+
+# ---- Leases: owner <-> node manager <-> head ---------------------------------------------------------------------
+
+
+@dataclass(slots=True, kw_only=True)
+class LeaseRequested:
+    """An owner wants `count` leases of a shape. `placed` is set by the head: queue it here, do not spill it back.
+    `via` is the node that spilled it back."""
+
+    request_id: RequestID
+    owner: Address
+    shape: LeaseShape
+    count: int
+    placed: bool = False
+    via: NodeID | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class LeaseGranted:
+    """One of the leases asked for."""
+
+    request_id: RequestID
+    lease_id: LeaseID
+    worker: Address
+    node: NodeID
+    incarnation: int
+    gpu_ids: tuple[int, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class LeaseRefused:
+    """`count` of the leases asked for will not come, for a reason that does not pass."""
+
+    request_id: RequestID
+    count: int
+    error: ErrorInfo
+
+
+@dataclass(slots=True, kw_only=True)
+class LeaseReturned:
+    """The owner needs the lease no more. `worker_usable` is false when the worker holds an actor's remains."""
+
+    lease_id: LeaseID
+    worker_usable: bool = True
+
+
+@dataclass(slots=True, kw_only=True)
+class LeasedWorkerDied:
+    """The worker of a lease died with whatever it ran."""
+
+    lease_id: LeaseID
+    worker: Address
+    error: ErrorInfo
+
+
+@dataclass(slots=True, kw_only=True)
+class WorkerBlocked:
+    """A worker's task waits in `get` or `wait`: its CPU may be leased to others."""
+
+    worker: Address
+
+
+@dataclass(slots=True, kw_only=True)
+class WorkerUnblocked:
+    """The worker goes on."""
+
+    worker: Address
+
+
+@dataclass(slots=True, kw_only=True)
+class ResourcesReported:
+    """What a node has free now. `settled` names the placed requests that it has granted or refused since its last
+    report, once for each lease: what is not settled when a node dies is placed again."""
+
+    node: NodeID
+    incarnation: int
+    available: dict[str, int]
+    settled: tuple[RequestID, ...] = ()
+
+
+# ---- Tasks: owner <-> worker ---------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, kw_only=True)
+class TaskPushed:
+    """An owner, or the head for an actor's constructor, hands a task to a leased worker; `reply_to` hears of it. The
+    arguments named by `inline_deps` come along as payloads; the others lie in the stores."""
+
+    spec: TaskSpec
+    attempt: int
+    reply_to: Address
+    inline_deps: tuple[ObjectID, ...] = ()
+    gpu_ids: tuple[int, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class TaskFinished:
+    """A pushed task is done. `duration_ns` is from start to end on the worker."""
+
+    task_id: TaskID
+    attempt: int
+    worker: Address
+    node: NodeID
+    results: tuple[Result, ...]
+    duration_ns: int
+    error: ErrorInfo | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class TasksRecalled:
+    """The worker blocked in `get` and gives back what it had not started: this uses no retry."""
+
+    worker: Address
+    tasks: tuple[TaskID, ...]
+
+
+# ---- Values and references: process <-> process ----------------------------------------------------------------
+
+
+@dataclass(slots=True, kw_only=True)
+class ValueRequested:
+    """A borrower wants to know when the object is ready, and has it sent when it is small."""
+
+    object_id: ObjectID
+    requester: Address
+
+
+@dataclass(slots=True, kw_only=True)
+class ValueReported:
+    """The answer to `ValueRequested`, once the object is ready: INLINE (payload), STORED or FAILED."""
+
+    object_id: ObjectID
+    state: ValueState
+    size_bytes: int
+    error: ErrorInfo | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class BorrowAdded:
+    """A process that does not own the object holds references to it."""
+
+    object_id: ObjectID
+    borrower: Address
+
+
+@dataclass(slots=True, kw_only=True)
+class BorrowAcknowledged:
+    """The owner has noted the borrower: whoever handed the reference over may let go of it."""
+
+    object_id: ObjectID
+
+
+@dataclass(slots=True, kw_only=True)
+class BorrowRemoved:
+    """The borrower has dropped its last reference."""
+
+    object_id: ObjectID
+    borrower: Address
+
+
+@dataclass(slots=True, kw_only=True)
+class ResultsTaken:
+    """The owner of a task has borrowed what its results refer to: the worker may let go of those references."""
+
+    task_id: TaskID
+    attempt: int
+
+
+@dataclass(slots=True, kw_only=True)
+class OwnerDied:
+    """A driver or worker is gone, and with it the objects and leases that it owned."""
+
+    address: Address
+
+
+# ---- Objects in stores: process <-> node manager <-> head ------------------------------------------------------
+
+
+@dataclass(slots=True, kw_only=True)
+class ObjectWanted:
+    """A process on this node wants the object here, pinned until `ObjectReleased`."""
+
+    object_id: ObjectID
+    owner: Address
+    requester: Address
+
+
+@dataclass(slots=True, kw_only=True)
+class ObjectArrived:
+    """The object is here, sealed and pinned for whoever wanted it."""
+
+    object_id: ObjectID
+    size_bytes: int
+
+
+@dataclass(slots=True, kw_only=True)
+class ObjectUnavailable:
+    """The object will not come."""
+
+    object_id: ObjectID
+    error: ErrorInfo
+
+
+@dataclass(slots=True, kw_only=True)
+class ObjectReleased:
+    """The requester needs the object's bytes no more."""
+
+    object_id: ObjectID
+    requester: Address
+
+
+@dataclass(slots=True, kw_only=True)
+class SpaceRequested:
+    """A process on this node wants to write an object into the store."""
+
+    object_id: ObjectID
+    size_bytes: int
+    owner: Address
+    requester: Address
+    remakeable: bool
+
+
+@dataclass(slots=True, kw_only=True)
+class SpaceGranted:
+    """The space is reserved: write, then seal. `present`: the object is here already, write nothing."""
+
+    object_id: ObjectID
+    present: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class SpaceDenied:
+    """There is no room, now or ever; the message names the largest holders."""
+
+    object_id: ObjectID
+    error: ErrorInfo
+
+
+@dataclass(slots=True, kw_only=True)
+class ObjectSealed:
+    """The object's bytes are complete and will not change."""
+
+    object_id: ObjectID
+    requester: Address
+
+
+@dataclass(slots=True, kw_only=True)
+class ObjectAdded:
+    """To the head: a node holds a sealed copy."""
+
+    object_id: ObjectID
+    size_bytes: int
+    owner: Address
+    node: NodeID
+    incarnation: int
+
+
+@dataclass(slots=True, kw_only=True)
+class ObjectRemoved:
+    """To the head: a node holds no copy any more (evicted)."""
+
+    object_id: ObjectID
+    node: NodeID
+    incarnation: int
+
+
+@dataclass(slots=True, kw_only=True)
+class LocationsWanted:
+    """To the head: a node wants to know where the object is, now or as soon as it is anywhere."""
+
+    object_id: ObjectID
+    owner: Address
+    node: NodeID
+
+
+@dataclass(slots=True, kw_only=True)
+class LocationsKnown:
+    """From the head: the nodes that hold a copy, at least one."""
+
+    object_id: ObjectID
+    size_bytes: int
+    owner: Address
+    nodes: tuple[NodeID, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class ObjectRequested:
+    """Node to node: send me the object."""
+
+    object_id: ObjectID
+    to: NodeID
+
+
+@dataclass(slots=True, kw_only=True)
+class ObjectNotHere:
+    """Node to node: I do not have it."""
+
+    object_id: ObjectID
+    node: NodeID
+
+
+@dataclass(slots=True, kw_only=True)
+class ObjectDemanded:
+    """Head to owner: a node wants the object and no copy is known. `losses` counts how often the last known copy has
+    gone: an owner that has answered to this loss already waits for the copy that is being made."""
+
+    object_id: ObjectID
+    losses: int
+
+
+@dataclass(slots=True, kw_only=True)
+class ObjectsFreed:
+    """Owner to head, head to nodes: nobody wants these objects any more."""
+
+    object_ids: tuple[ObjectID, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class ObjectFailed:
+    """Owner to head, head to nodes that wait: the object cannot be made again."""
+
+    object_id: ObjectID
+    error: ErrorInfo
+
+
+# ---- Actors: process <-> head ----------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, kw_only=True)
+class ActorRegistered:
+    """To the head: make this actor. The constructor's arguments are the payload `spec.task_id`."""
+
+    spec: TaskSpec
+    inline_deps: tuple[ObjectID, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class ActorFailed:
+    """To the head: the actor was never made, because an argument of its constructor failed."""
+
+    actor_id: ActorID
+    owner: Address
+    error: ErrorInfo
+
+
+@dataclass(slots=True, kw_only=True)
+class ActorSubscribed:
+    """To the head: tell `subscriber` of the actor's state, now and whenever it changes."""
+
+    actor_id: ActorID
+    subscriber: Address
+
+
+@dataclass(slots=True, kw_only=True)
+class ActorChanged:
+    """From the head: the actor's state. `life` counts its restarts."""
+
+    actor_id: ActorID
+    state: ActorState
+    life: int
+    worker: Address | None
+    error: ErrorInfo | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class ActorOutOfScope:
+    """To the head: the last handle is gone; end the actor after the calls it has."""
+
+    actor_id: ActorID
+
+
+@dataclass(slots=True, kw_only=True)
+class ActorKillRequested:
+    """To the head: end the actor now."""
+
+    actor_id: ActorID
+    no_restart: bool
+
+
+@dataclass(slots=True, kw_only=True)
+class WorkerUnwanted:
+    """Head to node: end this worker; its actor is not wanted any more."""
+
+    worker: Address
+    reason: str
+
+
+# ---- Membership --------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, kw_only=True)
+class NodeJoined:
+    """A node manager reports for duty."""
+
+    info: NodeInfo
+
+
+@dataclass(slots=True, kw_only=True)
+class NodeWelcomed:
+    """The head has noted the node; its resources count from now on."""
+
+    node: NodeID
+
+
+@dataclass(slots=True, kw_only=True)
+class NodeRefused:
+    """The head has declared this life of the node dead: it must end itself, or come back as a new incarnation."""
+
+    node: NodeID
+    incarnation: int
+
+
+@dataclass(slots=True, kw_only=True)
+class NodeDied:
+    """The head has declared this life of the node dead."""
+
+    node: NodeID
+    incarnation: int
+
+
+@dataclass(slots=True, kw_only=True)
+class WorkerDied:
+    """To the head: a node's worker is gone, and with it what it owned."""
+
+    worker: Address
+    node: NodeID
+    reason: str
+
+
+@dataclass(slots=True, kw_only=True)
+class DriverJoined:
+    """A driver takes part; `node` is the one it runs on."""
+
+    address: Address
+    node: NodeID
+
+
+@dataclass(slots=True, kw_only=True)
+class DriverLeft:
+    """A driver ends cleanly."""
+
+    address: Address
+
+
+@dataclass(slots=True, kw_only=True)
+class ClusterChanged:
+    """The nodes that are alive: what submission checks demands against."""
+
+    nodes: tuple[NodeInfo, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class ClusterStateRequested:
+    """To the head: report the nodes' state to `requester`, under its `wait_id`."""
+
+    wait_id: WaitID
+    requester: Address
+
+
+@dataclass(slots=True, kw_only=True)
+class ClusterStateReported:
+    """The answer to `ClusterStateRequested`."""
+
+    wait_id: WaitID
+    nodes: tuple[NodeState, ...]
+
+
+LocalEvent: TypeAlias = (
+    TaskSubmitted
+    | ValuePut
+    | SpaceWanted
+    | SpaceWritten
+    | WaitStarted
+    | RefsAdded
+    | RefsDropped
+    | ViewReleased
+    | TaskRan
+    | ActorKillAsked
+    | ClusterStateAsked
+    | Started
+    | TimerFired
+    | WorkerReady
+    | WorkerExited
+    | NodeSilent
+    | NodeHeard
+    | PeerLost
+    | ObjectSent
+    | ObjectReceived
+    | ReceiveFailed
+)
+"""What the process itself and its runner report."""
+
+ProcessMessage: TypeAlias = (
+    LeaseGranted
+    | LeaseRefused
+    | LeasedWorkerDied
+    | TaskPushed
+    | TaskFinished
+    | TasksRecalled
+    | ValueRequested
+    | ValueReported
+    | BorrowAdded
+    | BorrowAcknowledged
+    | BorrowRemoved
+    | ResultsTaken
+    | OwnerDied
+    | ObjectArrived
+    | ObjectUnavailable
+    | SpaceGranted
+    | SpaceDenied
+    | ObjectDemanded
+    | ActorChanged
+    | NodeDied
+    | ClusterChanged
+    | ClusterStateReported
+)
+"""What a driver or worker hears from others."""
+
+NodeMessage: TypeAlias = (
+    LeaseRequested
+    | LeaseReturned
+    | WorkerBlocked
+    | WorkerUnblocked
+    | OwnerDied
+    | ObjectWanted
+    | ObjectReleased
+    | SpaceRequested
+    | ObjectSealed
+    | LocationsKnown
+    | ObjectRequested
+    | ObjectNotHere
+    | ObjectsFreed
+    | ObjectFailed
+    | WorkerUnwanted
+    | NodeWelcomed
+    | NodeRefused
+    | NodeDied
+    | ClusterChanged
+)
+"""What a node manager hears from others."""
+
+HeadMessage: TypeAlias = (
+    LeaseRequested
+    | LeaseGranted
+    | LeaseRefused
+    | LeasedWorkerDied
+    | TaskFinished
+    | ResourcesReported
+    | ObjectAdded
+    | ObjectRemoved
+    | LocationsWanted
+    | ObjectsFreed
+    | ObjectFailed
+    | ActorRegistered
+    | ActorFailed
+    | ActorSubscribed
+    | ActorOutOfScope
+    | ActorKillRequested
+    | NodeJoined
+    | WorkerDied
+    | DriverJoined
+    | DriverLeft
+    | ClusterStateRequested
+)
+"""What the head hears from others."""
+
+Event: TypeAlias = LocalEvent | ProcessMessage | NodeMessage | HeadMessage

@@ -1,0 +1,114 @@
+"""Ids: derived, never drawn.
+
+A task's id is a digest of (parent task, parent attempt, counter); an object's id is its task's id and an index. A
+program whose tasks are deterministic and submit from one thread therefore gives the same ids in both modes, in every
+run. Ids are plain bytes or strings under distinct names: they hash, sort, pickle and print at the speed of the
+built-in types, and mypy keeps them apart.
+
+    TaskID    16 bytes   digest; the root of a job is the digest of its seed and number
+    ObjectID  20 bytes   TaskID + 4 bytes: bit 31 = made by put, bits 24..30 = the putting attempt, rest = index
+    ActorID   16 bytes   the TaskID of the task that constructs the actor
+    NodeID    "node-3"                    named by the cluster
+    Address   "head", "driver-1", "node-3", "node-3/w7", "node-3~1/w2" (after one reboot of the node)
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import NewType
+
+TaskID = NewType("TaskID", bytes)
+ObjectID = NewType("ObjectID", bytes)
+ActorID = NewType("ActorID", bytes)
+FunctionID = NewType("FunctionID", bytes)
+NodeID = NewType("NodeID", str)
+Address = NewType("Address", str)
+"""Whom a message goes to: the head, a node manager, a worker or a driver."""
+LeaseID = NewType("LeaseID", str)
+RequestID = NewType("RequestID", str)
+WaitID = NewType("WaitID", int)
+
+HEAD = Address("head")
+
+_TASK_ID_BYTES = 16
+_PUT_BIT = 1 << 31
+_ATTEMPT_SHIFT = 24
+_ATTEMPT_MASK = 0x7F
+_INDEX_MAX = (1 << _ATTEMPT_SHIFT) - 1
+
+
+def root_task_id(seed: str, job: int) -> TaskID:
+    """The id of a driver's own, implicit task: the parent of what the driver submits."""
+    return TaskID(blake2b(f"{seed}:{job}".encode(), digest_size=_TASK_ID_BYTES, person=b"dualray-root").digest())
+
+
+def child_task_id(parent: TaskID, parent_attempt: int, counter: int) -> TaskID:
+    """The id of the `counter`-th task that one attempt of `parent` submits."""
+    suffix = parent_attempt.to_bytes(4, "big") + counter.to_bytes(8, "big")
+    return TaskID(blake2b(parent + suffix, digest_size=_TASK_ID_BYTES).digest())
+
+
+def return_object_id(task: TaskID, index: int) -> ObjectID:
+    """The id of a task's `index`-th return value, counted from 0."""
+    return ObjectID(task + index.to_bytes(4, "big"))
+
+
+def put_object_id(task: TaskID, attempt: int, counter: int) -> ObjectID:
+    """The id of the `counter`-th object that one attempt of a task puts.
+
+    Raises:
+        OverflowError: after 16,777,215 puts by one attempt of one task.
+    """
+    if counter > _INDEX_MAX:
+        raise OverflowError(f"task {task.hex()} has put {counter} objects; an id holds at most {_INDEX_MAX}")
+    return ObjectID(task + (_PUT_BIT | (attempt & _ATTEMPT_MASK) << _ATTEMPT_SHIFT | counter).to_bytes(4, "big"))
+
+
+def task_of(object_id: ObjectID) -> TaskID:
+    """The task that makes, or put, the object."""
+    return TaskID(object_id[:_TASK_ID_BYTES])
+
+
+def is_put(object_id: ObjectID) -> bool:
+    """Whether the object came from `put`: then no task can make it again."""
+    return bool(object_id[_TASK_ID_BYTES] & 0x80)
+
+
+def actor_handle_id(actor: ActorID) -> ObjectID:
+    """The object that stands for an actor's handle: references to it keep the actor alive."""
+    return return_object_id(TaskID(actor), 0)
+
+
+def function_id(pickled: bytes) -> FunctionID:
+    """The id under which the function table holds a pickled function or class."""
+    return FunctionID(blake2b(pickled, digest_size=_TASK_ID_BYTES, person=b"dualray-func").digest())
+
+
+def worker_address(node: NodeID, incarnation: int, counter: int) -> Address:
+    """The address of a node's `counter`-th worker; never used twice, also after the node's reboot."""
+    life = f"~{incarnation}" if incarnation else ""
+    return Address(f"{node}{life}/w{counter}")
+
+
+def node_of(address: Address) -> NodeID:
+    """The node on which a worker, or a node manager, lives."""
+    return NodeID(address.partition("/")[0].partition("~")[0])
+
+
+def incarnation_of(address: Address) -> int:
+    """In which life of its node a worker was started."""
+    return int(address.partition("/")[0].partition("~")[2] or 0)
+
+
+def lives_on(address: Address, node: NodeID, incarnation: int) -> bool:
+    """Whether a process died with this life of a node, or an earlier one."""
+    return "/" in address and node_of(address) == node and incarnation_of(address) <= incarnation
+
+
+def short(any_id: bytes | str) -> str:
+    """An id for messages that people read: the first 8 hex digits and, of an object, its index."""
+    if isinstance(any_id, str):
+        return any_id
+    if len(any_id) <= _TASK_ID_BYTES:
+        return any_id.hex()[:8]
+    return f"{any_id.hex()[:8]}:{any_id[_TASK_ID_BYTES:].hex().lstrip('0') or '0'}"

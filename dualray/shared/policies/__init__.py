@@ -1,0 +1,26 @@
+"""Pure choices, one policy a file, named in the config by dotted path: every process loads the same one, and users
+can supply their own."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+
+def load_policy(dotted_path: str) -> Any:
+    """The policy object that `package.module:Class` names, made without arguments.
+
+    Raises:
+        ValueError: the path names no class; the message says which part is wrong.
+    """
+    module_name, _, class_name = dotted_path.partition(":")
+    if not module_name or not class_name:
+        raise ValueError(f"policy {dotted_path!r} must be written 'package.module:Class'")
+    try:
+        module = import_module(module_name)
+    except ImportError as error:
+        raise ValueError(f"policy {dotted_path!r}: module {module_name!r} cannot be imported: {error}") from error
+    policy = getattr(module, class_name, None)
+    if policy is None:
+        raise ValueError(f"policy {dotted_path!r}: module {module_name!r} has no {class_name!r}")
+    return policy()

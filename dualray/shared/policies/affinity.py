@@ -1,0 +1,27 @@
+"""NODE_AFFINITY: the node that the user named; with `soft`, elsewhere when it is gone or could never take the demand."""
+
+from __future__ import annotations
+
+from dualray.shared.model.ids import NodeID
+from dualray.shared.model.resources import fits
+from dualray.shared.model.specs import LeaseShape
+from dualray.shared.policies.placement import ClusterView, Outcome, Placement, PlacementPolicy
+
+
+class AffinityPlacement:
+    """See the module. `otherwise` places soft demands whose node cannot take them."""
+
+    def __init__(self, otherwise: PlacementPolicy) -> None:
+        self._otherwise = otherwise
+
+    def choose(self, shape: LeaseShape, view: ClusterView, via: NodeID | None) -> Placement:
+        wanted = shape.strategy.node
+        candidate = view.candidates.get(wanted) if wanted is not None else None
+        if candidate is not None and fits(candidate.total, shape.placement):
+            if fits(candidate.free, shape.placement):
+                return Placement(Outcome.SUCCESS, candidate.node, "affinity: the node that was named")
+            return Placement(Outcome.FAILED, reason=f"{wanted} is busy")
+        if shape.strategy.soft:
+            return self._otherwise.choose(shape, view, via)
+        why = "is not alive" if candidate is None else "could never take it"
+        return Placement(Outcome.INFEASIBLE, reason=f"{wanted} was named (soft=False) and {why}")

@@ -1,0 +1,78 @@
+"""The seam of placement: what a policy sees and what it answers.
+
+A policy answers with one of three: a node (SUCCESS), not now but later (FAILED), or never (INFEASIBLE). It sees the
+alive nodes in the order of their ids, and breaks ties by that order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from dualray.shared.model.ids import NodeID
+from dualray.shared.model.resources import GPU, Resources, fits
+from dualray.shared.model.specs import LeaseShape
+
+
+@dataclass(slots=True, kw_only=True)
+class Candidate:
+    """A node that is alive: what it has in all, what is free, and how many bytes of the arguments it holds."""
+
+    node: NodeID
+    total: Mapping[str, int]
+    free: Mapping[str, int]
+
+    def critical_use_percent(self, demand: Resources) -> int:
+        """The highest use, over the resources that the demand names, if the demand were placed here."""
+        worst = 0
+        for name, amount in demand.units:
+            total = self.total.get(name, 0)
+            if total:
+                worst = max(worst, 100 * (total - self.free.get(name, 0) + amount) // total)
+        return worst
+
+    @property
+    def has_gpus(self) -> bool:
+        return self.total.get(GPU, 0) > 0
+
+
+@dataclass(slots=True, kw_only=True)
+class ClusterView:
+    """What a placement policy may look at."""
+
+    candidates: Mapping[NodeID, Candidate]
+    spread_threshold_percent: int
+    local_bytes: Mapping[NodeID, int] = field(default_factory=dict)
+    """For each node, how many bytes of the demand's arguments it holds; nodes with none are absent."""
+    round_robin: int = 0
+    """How many leases have been placed so far: where SPREAD goes on."""
+
+
+class Outcome(StrEnum):
+    SUCCESS = "SUCCESS"
+    FAILED = "FAILED"
+    INFEASIBLE = "INFEASIBLE"
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A policy's answer: `node` with SUCCESS, else None; `reason` in words, for people who ask why."""
+
+    outcome: Outcome
+    node: NodeID | None = None
+    reason: str = ""
+
+
+class PlacementPolicy(Protocol):
+    """Chooses the node for one lease; `via` is the node whose owner asked."""
+
+    def choose(self, shape: LeaseShape, view: ClusterView, via: NodeID | None) -> Placement: ...
+
+
+def not_placed(shape: LeaseShape, view: ClusterView) -> Placement:
+    """FAILED when some node could ever take the demand, else INFEASIBLE."""
+    if any(fits(candidate.total, shape.placement) for candidate in view.candidates.values()):
+        return Placement(Outcome.FAILED, reason="every node that could take it is busy")
+    return Placement(Outcome.INFEASIBLE, reason="no node could ever take it")

@@ -1,0 +1,157 @@
+"""Values as bytes, and back: pickle protocol 5 with out-of-band buffers, through cloudpickle.
+
+Layout of a serialized value, all integers little-endian: u32 number of buffers; u64 length of the pickle; u64 length of
+each buffer; the pickle; each buffer at the next multiple of 64 bytes. A value that is read from a store has its buffers
+there: numpy arrays, bytes and Arrow tables are made over them without a copy, read-only. Recursive and shared
+structures keep their identity, as pickle keeps it.
+
+References among the values (`Reference`) are noted while pickling, so that the core knows what a value refers to.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import cloudpickle
+
+from dualray.exceptions import SerializationError
+from dualray.shared.model.specs import Ref
+
+ALIGNMENT = 64
+"""Bytes; buffers start at multiples of this, as numpy and Arrow like it."""
+
+_PLAIN_TYPES = frozenset({int, float, bool, str, bytes, type(None)})
+
+
+class Reference:
+    """Base of the Python objects that stand for a reference: object refs and actor handles."""
+
+    __slots__ = ("__weakref__", "ref")
+
+    ref: Ref
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships no types
+    def __init__(self, file: io.BytesIO, refs: list[Ref], buffer_callback: Callable[[pickle.PickleBuffer], Any]) -> None:
+        super().__init__(file, protocol=5, buffer_callback=buffer_callback)
+        self._refs = refs
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, Reference):
+            self._refs.append(obj.ref)
+            return NotImplemented
+        return super().reducer_override(obj)
+
+
+class Serialized:
+    """A value that has been pickled and not been laid out yet."""
+
+    __slots__ = ("buffers", "pickled", "refs", "size_bytes")
+
+    def __init__(self, pickled: bytes, buffers: Sequence[memoryview], refs: tuple[Ref, ...]) -> None:
+        self.pickled = pickled
+        self.buffers = buffers
+        self.refs = refs
+        end = 12 + 8 * len(buffers) + len(pickled)
+        for buffer in buffers:
+            end = _aligned(end) + buffer.nbytes
+        self.size_bytes = end
+
+    def write_into(self, target: memoryview) -> None:
+        """Lay the value out in `target`, which has `size_bytes` bytes."""
+        count = len(self.buffers)
+        lengths = [buffer.nbytes for buffer in self.buffers]
+        struct.pack_into(f"<IQ{count}Q", target, 0, count, len(self.pickled), *lengths)
+        end = 12 + 8 * count
+        target[end : end + len(self.pickled)] = self.pickled
+        end += len(self.pickled)
+        for buffer in self.buffers:
+            start = _aligned(end)
+            end = start + buffer.nbytes
+            target[start:end] = buffer
+
+    def to_bytes(self) -> bytes:
+        """The value laid out in memory of its own."""
+        target = bytearray(self.size_bytes)
+        self.write_into(memoryview(target))
+        return bytes(target)
+
+
+def _aligned(offset: int) -> int:
+    return (offset + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+
+
+def serialize(value: Any, what: str = "the value") -> Serialized:
+    """Pickle a value; `what` names it in the error.
+
+    Raises:
+        SerializationError: the value cannot be pickled; the message says which part, as far as that can be told.
+    """
+    if type(value) in _PLAIN_TYPES:
+        return Serialized(pickle.dumps(value, protocol=5), (), ())
+    refs: list[Ref] = []
+    buffers: list[memoryview] = []
+    file = io.BytesIO()
+
+    def keep_out_of_band(buffer: pickle.PickleBuffer) -> bool:
+        try:
+            buffers.append(buffer.raw())
+        except BufferError:  # not contiguous: pickle copies it into the stream
+            return True
+        return False
+
+    try:
+        _Pickler(file, refs, keep_out_of_band).dump(value)
+    except Exception as error:
+        path = _path_to_culprit(value, what)
+        raise SerializationError(f"{path} cannot be pickled: {type(error).__name__}: {error}") from error
+    return Serialized(file.getvalue(), buffers, tuple(dict.fromkeys(refs)))
+
+
+def _path_to_culprit(value: Any, path: str, depth: int = 8) -> str:
+    """Follow containers and attributes to the innermost part that cannot be pickled by itself."""
+    parts: list[tuple[str, Any]] = []
+    if isinstance(value, Mapping):
+        parts = [(f"{path}[{key!r}]", part) for key, part in value.items()]
+    elif isinstance(value, list | tuple | set | frozenset):
+        parts = [(f"{path}[{index}]", part) for index, part in enumerate(value)]
+    elif callable(value) and getattr(value, "__closure__", None):
+        names = value.__code__.co_freevars
+        parts = [
+            (f"{path}, closure variable {name!r}", cell.cell_contents)
+            for name, cell in zip(names, value.__closure__, strict=True)
+        ]
+    elif hasattr(value, "__dict__") and not isinstance(value, type):
+        parts = [(f"{path}.{name}", part) for name, part in vars(value).items()]
+    for name, part in parts if depth else []:
+        if not _can_be_pickled(part):
+            return _path_to_culprit(part, name, depth - 1)
+    return f"{path} (a {type(value).__name__})"
+
+
+def _can_be_pickled(value: Any) -> bool:
+    try:
+        cloudpickle.dumps(value)
+    except Exception:
+        return False
+    return True
+
+
+def deserialize(data: bytes | memoryview) -> Any:
+    """The value that was laid out in `data`; its buffers stay there."""
+    view = memoryview(data).toreadonly()
+    count, pickled_bytes = struct.unpack_from("<IQ", view, 0)
+    lengths = struct.unpack_from(f"<{count}Q", view, 12)
+    end = 12 + 8 * count
+    pickled = view[end : end + pickled_bytes]
+    end += pickled_bytes
+    buffers = []
+    for length in lengths:
+        start = _aligned(end)
+        end = start + length
+        buffers.append(view[start:end])
+    return pickle.loads(pickled, buffers=buffers)

@@ -1,0 +1,150 @@
+"""The trace: what runners did, in one schema for both modes, and the check that they did what they were told.
+
+A runner writes a trace event at the place where it acts: a task starts or ends, a push goes out, a worker is started,
+an object is evicted or sent. It does not look at the decision log to do so. `match_actions` then pairs every action
+with exactly one logged command of the same process: an action without a command is a runner that decided by itself, a
+command without an action one that disobeyed.
+
+Timeline, tables and reports are made from the trace alone, so they work alike for both modes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import msgpack
+
+from dualray.shared.model.codec import pack
+from dualray.shared.model.commands import Command, EvictObject, NoteRetry, RunTask, Send, SendObject, StartWorker
+from dualray.shared.model.events import TaskPushed
+
+FORMAT = "dualray-trace/1"
+
+
+class TraceKind(StrEnum):
+    """What happened. The first group are actions, each ordered by one command."""
+
+    TASK_PUSHED = "task_pushed"
+    TASK_STARTED = "task_started"
+    TASK_RETRIED = "task_retried"
+    WORKER_STARTED = "worker_started"
+    OBJECT_EVICTED = "object_evicted"
+    TRANSFER_STARTED = "transfer_started"
+
+    TASK_ENDED = "task_ended"
+    TASK_SUBMITTED = "task_submitted"
+    WORKER_ENDED = "worker_ended"
+    OBJECT_STORED = "object_stored"
+    OBJECT_DELETED = "object_deleted"
+    OBJECT_MAPPED = "object_mapped"
+    TRANSFER_ENDED = "transfer_ended"
+    FAULT = "fault"
+    NODE_STARTED = "node_started"
+
+
+ACTIONS = frozenset(
+    {
+        TraceKind.TASK_PUSHED,
+        TraceKind.TASK_STARTED,
+        TraceKind.TASK_RETRIED,
+        TraceKind.WORKER_STARTED,
+        TraceKind.OBJECT_EVICTED,
+        TraceKind.TRANSFER_STARTED,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TraceEvent:
+    """One row. `subject` is a task's or object's id in hex, or a worker's or node's name; `other` is the peer (whom a
+    push or transfer goes to) or the reason; `amount` counts bytes, or the attempt of a task."""
+
+    time_ns: int
+    kind: TraceKind
+    process: str
+    subject: str
+    other: str = ""
+    name: str = ""
+    amount: int = 0
+    deps: tuple[str, ...] = ()
+
+    def row(self) -> tuple[Any, ...]:
+        """The event as plain values."""
+        return (
+            self.time_ns,
+            str(self.kind),
+            self.process,
+            self.subject,
+            self.other,
+            self.name,
+            self.amount,
+            self.deps,
+        )
+
+
+def to_bytes(events: Iterable[TraceEvent]) -> bytes:
+    """Trace events as a stream of msgpack rows."""
+    return b"".join(pack(event.row()) for event in events)
+
+
+def from_bytes(data: bytes) -> list[TraceEvent]:
+    """The trace events of a stream; one that was cut off ends at its last whole row."""
+    stream = msgpack.Unpacker(raw=False, use_list=False, max_buffer_size=0)
+    stream.feed(data)
+    return [TraceEvent(row[0], TraceKind(row[1]), *row[2:]) for row in stream]
+
+
+Key = tuple[str, str, str, int]
+
+
+def action_key(event: TraceEvent) -> Key:
+    """What identifies an action: its kind, what it is about, whom it goes to, and the attempt."""
+    with_amount = event.kind in (TraceKind.TASK_PUSHED, TraceKind.TASK_STARTED, TraceKind.TASK_RETRIED)
+    return (str(event.kind), event.subject, event.other, event.amount if with_amount else 0)
+
+
+def command_key(command: Command) -> Key | None:
+    """The action that a command orders, or None when it orders none that is traced."""
+    match command:
+        case Send(to=to, message=TaskPushed(spec=spec, attempt=attempt)):
+            return (TraceKind.TASK_PUSHED, spec.task_id.hex(), to, attempt)
+        case RunTask(spec=spec, attempt=attempt):
+            return (TraceKind.TASK_STARTED, spec.task_id.hex(), "", attempt)
+        case NoteRetry(task_id=task_id, attempt=attempt, reason=reason):
+            return (TraceKind.TASK_RETRIED, task_id.hex(), reason, attempt)
+        case StartWorker(worker=worker):
+            return (TraceKind.WORKER_STARTED, worker, "", 0)
+        case EvictObject(object_id=object_id):
+            return (TraceKind.OBJECT_EVICTED, object_id.hex(), "", 0)
+        case SendObject(object_id=object_id, to=to):
+            return (TraceKind.TRANSFER_STARTED, object_id.hex(), to, 0)
+        case _:
+            return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Match:
+    """How the actions of one process compare with its commands."""
+
+    matched: int
+    actions_without_command: Sequence[Key]
+    commands_without_action: Sequence[Key]
+
+    @property
+    def is_exact(self) -> bool:
+        return not self.actions_without_command and not self.commands_without_action
+
+
+def match_actions(events: Iterable[TraceEvent], commands: Iterable[Command]) -> Match:
+    """Pair each action with exactly one command."""
+    acted = Counter(action_key(event) for event in events if event.kind in ACTIONS)
+    ordered = Counter(key for command in commands if (key := command_key(command)) is not None)
+    return Match(
+        matched=(acted & ordered).total(),
+        actions_without_command=sorted((acted - ordered).elements()),
+        commands_without_action=sorted((ordered - acted).elements()),
+    )

@@ -1,0 +1,45 @@
+"""Times, sizes and rates with their units, as people write them."""
+
+from __future__ import annotations
+
+import re
+
+_NUMBER = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*)\s*")
+_TIMES = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}
+_SIZES = {
+    "B": 1,
+    "kB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+    "TiB": 2**40,
+}
+
+
+def parse_time_ns(text: str, what: str = "a time") -> int:
+    """`"2.5s"` as nanoseconds. Units: ns, us, ms, s, min, h.
+
+    Raises:
+        ValueError: no number, or no unit that is known; the message names `what`.
+    """
+    return _parse(text, _TIMES, what, "2.5s or 300ms")
+
+
+def parse_size_bytes(text: str, what: str = "a size") -> int:
+    """`"1.5GiB"` as bytes. Units: B, kB, MB, GB, TB, KiB, MiB, GiB, TiB.
+
+    Raises:
+        ValueError: no number, or no unit that is known; the message names `what`.
+    """
+    return _parse(text, _SIZES, what, "512MiB or 2GB")
+
+
+def _parse(text: str, units: dict[str, int], what: str, example: str) -> int:
+    match = _NUMBER.fullmatch(text)
+    unit = units.get(match.group(2)) if match else None
+    if match is None or unit is None:
+        raise ValueError(f"{what}: {text!r} is not understood; write a number with one of {', '.join(units)}: {example}")
+    return round(float(match.group(1)) * unit)

@@ -1,0 +1,466 @@
+"""User code in fibers: the driver script, every task and every actor of a simulation, on one OS thread.
+
+Theory of operation
+-------------------
+A fiber is a greenlet that runs user code. At any moment either one fiber runs or the kernel does. The
+kernel loop has a greenlet of its own, the hub: a fiber that has to wait parks, which switches to the hub;
+the hub performs events until one of them wakes a fiber, and switches to that. Switches happen between the
+hub and a fiber, never between two fibers, so that there is one place where a fiber starts to run and where
+it stops: `_run`. The hooks `on_resume` and `on_suspend` are called there, on the hub's side.
+
+The driver is the greenlet that called `init` (usually the root greenlet of the main thread):
+`adopt_current` makes it a fiber, and it runs until it parks for the first time. Other fibers are spawned by
+the runner, on greenlets from a pool (a new greenlet costs ten times as much as one used before).
+
+Waking is not running. `wake` and `throw` put the fiber into a queue; it is resumed, in the order of the
+calls, when the event that woke it is over and before the next one. User code therefore never runs in the
+middle of a machine's `handle`. The exception is `spawn` on the hub: it runs the new fiber at once, until it
+parks or ends; a runner calls it last in an event.
+
+    starts READY -> RUNNING <-> PARKED -> READY -> RUNNING -> ENDED
+    a wake or throw for a fiber that is RUNNING is kept, and its next park answers at once
+
+A fiber that has been killed (thrown a `FiberKilled`) does not wait again: each park raises once more, so
+that `finally` blocks and `except BaseException` of user code cannot hold on to a dead worker. What else
+escapes from it is dropped, as nobody hears the last words of a killed process. Code that swallows it
+RETHROWS_MAX times is abandoned: its greenlet stays suspended (the only one that outlives `close`, for
+greenlet can end it no more than we can) and `on_crash` is told.
+
+What the kernel raises (a broken invariant, KeyboardInterrupt from Ctrl-C) surfaces in the driver, whose
+call was waiting; so does a KeyboardInterrupt that escapes from a spawned fiber and was not thrown into it
+by `throw`. When the driver is parked and the kernel has nothing left to perform, what `on_deadlock()`
+returns is raised in the driver.
+
+Contexts: each greenlet has its own `contextvars` context, which greenlet swaps with it. The driver keeps
+its own, the hub and each spawned fiber start with an empty one, as a fresh process does.
+
+Some code on a fiber's greenlet is not user code: a runtime's `submit` called by the driver runs machines.
+It says so with `with fibers.system:`, inside which `user_fiber()` is None and therefore clocks, randomness
+and identity are the real ones, and reading a clock does not park.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from contextvars import Context
+from dataclasses import dataclass
+from enum import Enum
+from threading import get_ident
+from typing import Any, Final, Literal, Protocol
+
+from greenlet import GreenletExit, getcurrent, greenlet
+
+from dualray.sim.kernel import Kernel
+
+__all__ = ["Fiber", "FiberKilled", "FiberOwner", "FiberScheduler", "FiberState"]
+
+RETHROWS_MAX: Final = 16
+"""Parks of a killed fiber that raise `FiberKilled` again before the fiber is abandoned."""
+
+POOL_GREENLETS_MAX: Final = 4096
+"""Idle greenlets kept for reuse (4 to 6 kB each); more are let go."""
+
+
+class FiberKilled(BaseException):
+    """Raised inside a fiber whose worker is dead. A BaseException: `except Exception` does not hold it up."""
+
+
+class FiberOwner(Protocol):
+    """Whose code runs in a fiber: the virtual process. Read by dualray.sim.isolation."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def hostname(self) -> str: ...
+
+
+class FiberState(Enum):
+    """Where a fiber is; see the module's theory of operation."""
+
+    READY = "ready"
+    RUNNING = "running"
+    PARKED = "parked"
+    ENDED = "ended"
+    ABANDONED = "abandoned"
+
+
+_READY, _RUNNING, _PARKED = FiberState.READY, FiberState.RUNNING, FiberState.PARKED
+_ENDED, _ABANDONED = FiberState.ENDED, FiberState.ABANDONED
+
+
+@dataclass(slots=True, eq=False, repr=False, weakref_slot=True)
+class Fiber:
+    """One strand of user code. Made by `FiberScheduler`; read its attributes, change none of them.
+
+    owner: the virtual process whose code it runs.
+    seed: what dualray.sim.isolation derives its randomness from.
+    killed: it was thrown a `FiberKilled`.
+    `clock_reads` and `clock_read_ns` belong to virtual_time, `streams` to isolation; they are slots here
+    because looking them up by fiber would cost more than the work they do.
+    """
+
+    owner: FiberOwner
+    _fn: Callable[[], object] | None
+    seed: bytes
+    state: FiberState = FiberState.READY
+    killed: bool = False
+    system_depth: int = 0
+    clock_reads: int = 0
+    clock_read_ns: int = -1
+    streams: Any = None
+    _greenlet: Any = None
+    _value: Any = None
+    _exc: BaseException | None = None
+    _thrown: BaseException | None = None  # the last exception that throw() was given for it
+    _answered: bool = False  # a wake or a throw came while it was running: the next park returns at once
+    _rethrows: int = 0
+
+    def __repr__(self) -> str:
+        return f"<Fiber of {self.owner!r} {self.state.value}{' killed' if self.killed else ''}>"
+
+
+def _raise_deadlock() -> BaseException:
+    return RuntimeError("the driver waits and nothing is left to happen")
+
+
+def _raise_crash(fiber: Fiber, exc: BaseException) -> None:
+    raise RuntimeError(f"{exc!r} escaped from {fiber!r}") from exc
+
+
+class _SystemSection:
+    """`with` this, code on a fiber's greenlet is not user code. Reentrant; a park inside keeps it."""
+
+    __slots__ = ("_fibers",)
+
+    def __init__(self, fibers: FiberScheduler) -> None:
+        self._fibers = fibers
+
+    def __enter__(self) -> None:
+        fiber = self._fibers.current()
+        if fiber is not None:
+            fiber.system_depth += 1
+
+    def __exit__(self, *exc_info: object) -> Literal[False]:
+        fiber = self._fibers.current()
+        if fiber is not None:
+            fiber.system_depth -= 1
+        return False
+
+
+class FiberScheduler:
+    """Runs fibers on a kernel; see the module's theory of operation.
+
+    on_deadlock: makes the exception that the driver gets when nothing is left to happen.
+    on_crash: told, on the hub, of what escaped from a spawned fiber that was not killed, and of a fiber
+        that was abandoned. What it raises surfaces in the driver; the default raises.
+    on_resume, on_suspend: called on the hub before a fiber runs and after it stopped running. They may be
+        assigned until the driver is adopted.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        *,
+        on_deadlock: Callable[[], BaseException] = _raise_deadlock,
+        on_crash: Callable[[Fiber, BaseException], object] = _raise_crash,
+        on_resume: Callable[[Fiber], object] | None = None,
+        on_suspend: Callable[[Fiber], object] | None = None,
+    ) -> None:
+        self.kernel = kernel
+        self.on_deadlock = on_deadlock
+        self.on_crash = on_crash
+        self.on_resume = on_resume
+        self.on_suspend = on_suspend
+        self.system: Final = _SystemSection(self)
+        self.driver: Fiber | None = None
+        self.abandoned: list[Fiber] = []
+        self.closed = False
+        self._closing = False
+        self._thread_id = 0
+        self._hub: Any = None
+        self._current: Fiber | None = None
+        self._ready: deque[Fiber] = deque()
+        self._pool: list[Any] = []
+        self._live: dict[Fiber, None] = {}  # spawned and not ended, in the order of their spawning
+        self._end: tuple[Fiber, BaseException | None] | None = None  # the fiber that just ended, for the hub
+
+    # -- from the kernel's side ----------------------------------------------------------------------------
+
+    def adopt_current(self, owner: FiberOwner, *, seed: bytes = b"") -> Fiber:
+        """Make the calling greenlet the driver's fiber. Returns in it, as user code; `close()` undoes it."""
+        if self.driver is not None:
+            raise RuntimeError("this scheduler has its driver already")
+        driver = Fiber(owner, None, seed)
+        driver._greenlet = getcurrent()
+        self.driver = driver
+        self._thread_id = get_ident()
+        self._hub = greenlet(self._hub_loop)  # a child of the driver: its end returns to close()
+        self._ready.append(driver)
+        self._hub.switch()
+        return driver
+
+    def spawn(self, owner: FiberOwner, fn: Callable[[], object], *, seed: bytes = b"") -> Fiber:
+        """Run `fn()` in a new fiber.
+
+        Called on the hub, it runs it at once, until it parks or ends; called on a fiber, when that parks.
+        """
+        if self._hub is None or self._closing:
+            raise RuntimeError(
+                "the simulation is closed" if self._closing else "adopt the driver before spawning"
+            )
+        fiber = Fiber(owner, fn, seed)
+        self._live[fiber] = None
+        if self._current is None and getcurrent() is self._hub:
+            self._run(fiber)
+        else:
+            self._ready.append(fiber)
+        return fiber
+
+    def wake(self, fiber: Fiber, value: Any = None) -> bool:
+        """Let the fiber's park return `value`. False when it has ended, or a throw came before.
+
+        A running fiber keeps it for its next park. Two wakes for one park are a bug of the caller and
+        raise: who arms two (an answer and a timeout) disarms the other one when the first has come.
+        """
+        state = fiber.state
+        if fiber.killed or fiber._exc is not None or state is _ENDED or state is _ABANDONED:
+            return False
+        if state is _PARKED:
+            fiber.state = _READY
+            self._ready.append(fiber)
+        elif state is _RUNNING and not fiber._answered:
+            fiber._answered = True
+        else:
+            raise RuntimeError(f"{fiber!r} was woken twice for one park")
+        fiber._value = value
+        return True
+
+    def throw(self, fiber: Fiber, exc: BaseException) -> bool:
+        """Let the fiber's park raise `exc`, in place of a value it may have been woken with.
+
+        `FiberKilled` ends it: see the module's theory of operation. A fiber that has not started does not
+        start. A running fiber gets it at its next park. False when it has ended or is being killed.
+        """
+        state = fiber.state
+        if fiber.killed or state is _ENDED or state is _ABANDONED:
+            return False
+        if isinstance(exc, FiberKilled):
+            fiber.killed = True
+        if state is _PARKED:
+            fiber.state = _READY
+            self._ready.append(fiber)
+        elif state is _RUNNING:
+            fiber._answered = True
+        fiber._value = None
+        fiber._exc = fiber._thrown = exc
+        return True
+
+    # -- from inside a fiber -------------------------------------------------------------------------------
+
+    def current(self) -> Fiber | None:
+        """The fiber on whose greenlet the caller runs; None on the hub and in other greenlets and threads."""
+        fiber = self._current
+        if fiber is None or getcurrent() is not fiber._greenlet:
+            return None
+        return fiber
+
+    def user_fiber(self) -> Fiber | None:
+        """The current fiber if the caller is user code; None inside `with fibers.system:`."""
+        fiber = self._current
+        if fiber is None or fiber.system_depth or getcurrent() is not fiber._greenlet:
+            return None
+        return fiber
+
+    def park(self) -> Any:
+        """Wait, in virtual time, until `wake` or `throw`; returns or raises what they were given."""
+        fiber = self._current
+        if fiber is None or getcurrent() is not fiber._greenlet:
+            raise self._misuse()
+        if fiber.killed and fiber._exc is None:
+            self._rethrow(fiber)
+        if fiber._answered:
+            fiber._answered = False
+            value, exc = fiber._value, fiber._exc
+            fiber._value = fiber._exc = None
+            if exc is not None:
+                raise exc
+            return value
+        fiber.state = _PARKED
+        return self._hub.switch()
+
+    def sleep_ns(self, delay_ns: int) -> None:
+        """Park the current fiber for `delay_ns` of virtual time."""
+        fiber = self._current
+        if fiber is None or getcurrent() is not fiber._greenlet:
+            raise self._misuse()
+        assert not fiber._answered or fiber._exc is not None, f"{fiber!r} sleeps on an answer to another wait"
+        timer = self.kernel.call_after(delay_ns, self.wake, fiber)
+        try:
+            self.park()
+        except BaseException:
+            timer.cancel()
+            raise
+
+    def _misuse(self) -> RuntimeError:
+        if self.closed or self._hub is None:
+            return RuntimeError("the simulation is not running: there is no kernel to wait in")
+        if get_ident() != self._thread_id:
+            return RuntimeError(
+                "a simulated program blocks on the thread that called init, and this is another OS thread: "
+                "calls that wait (get, wait, sleep in virtual time) cannot be made from here"
+            )
+        if getcurrent() is self._hub:
+            return RuntimeError("the kernel cannot wait for itself: park() was called from an event")
+        return RuntimeError("park() was called from a greenlet that is not a fiber of this simulation")
+
+    def _rethrow(self, fiber: Fiber) -> None:
+        """Raise FiberKilled once more in a killed fiber, or leave it suspended for ever."""
+        fiber._rethrows += 1
+        if fiber._rethrows <= RETHROWS_MAX:
+            raise FiberKilled("this worker is dead; nothing it waits for will come")
+        fiber.state = _ABANDONED
+        while True:
+            try:
+                getcurrent().parent.switch()  # the hub, or whoever drops the last reference to this greenlet
+            except BaseException:  # noqa: BLE001  # whatever goes up from here is swallowed by the user's code
+                continue
+
+    # -- the hub -------------------------------------------------------------------------------------------
+
+    def _hub_loop(self) -> None:
+        ready = self._ready
+
+        def fiber_is_ready() -> bool:
+            return len(ready) > 0
+
+        while not self._closing:
+            try:
+                if ready:
+                    self._run(ready.popleft())
+                elif not self.kernel.run_until(fiber_is_ready):
+                    self._surface(self.on_deadlock())
+            except GreenletExit:
+                return  # the last reference to an unclosed simulation is gone
+            except BaseException as exc:  # noqa: BLE001  # the driver is told of all of it, Ctrl-C included
+                self._surface(exc)
+        self._drain()
+
+    def _surface(self, exc: BaseException) -> None:
+        """Raise `exc` in the driver, before any other fiber runs."""
+        driver = self.driver
+        assert driver is not None
+        if driver.state is _READY:
+            self._ready.remove(driver)
+        driver.state = _READY
+        driver._value = None
+        driver._exc = exc
+        self._ready.appendleft(driver)
+
+    def _run(self, fiber: Fiber) -> None:
+        """Let `fiber` run until it parks or ends. On the hub; the one place where user code is entered."""
+        value, exc = fiber._value, fiber._exc
+        fiber._value = fiber._exc = None
+        target = fiber._greenlet
+        if target is None:  # it has not started
+            if exc is not None:
+                self._retire(fiber)
+                self._report(fiber, exc)
+                return
+            target = fiber._greenlet = self._pool.pop() if self._pool else greenlet(self._body, self._hub)
+            target.gr_context = Context()
+            value = fiber
+        fiber.state = _RUNNING
+        if self.on_resume is not None:
+            self.on_resume(fiber)
+        self._current = fiber
+        try:
+            if exc is None:
+                target.switch(value)
+            else:
+                target.throw(exc)
+        finally:
+            self._current = None
+            if self.on_suspend is not None:
+                self.on_suspend(fiber)
+        if self._end is not None:
+            (ended, escaped), self._end = self._end, None
+            assert ended is fiber
+            if escaped is not None:
+                self._report(fiber, escaped)
+        elif fiber.state is _ABANDONED:
+            self._live.pop(fiber, None)
+            self.abandoned.append(fiber)
+            self.on_crash(fiber, RuntimeError(f"{fiber!r} went on after {RETHROWS_MAX} FiberKilled"))
+
+    def _body(self, fiber: Fiber | None) -> None:
+        """What a pooled greenlet runs: one fiber after another, until it is handed None."""
+        while fiber is not None:
+            escaped: BaseException | None = None
+            fn = fiber._fn
+            assert fn is not None
+            try:
+                fn()
+            except GreenletExit:
+                return  # the last reference to an unclosed simulation is gone
+            except BaseException as exc:  # noqa: BLE001  # reported by the hub
+                escaped = exc
+            self._retire(fiber)
+            self._end = (fiber, escaped)
+            if len(self._pool) >= POOL_GREENLETS_MAX:
+                return
+            self._pool.append(getcurrent())
+            fiber = fn = escaped = None  # an idle greenlet keeps nothing of the user's alive
+            fiber = self._hub.switch()
+
+    def _retire(self, fiber: Fiber) -> None:
+        fiber.state = _ENDED
+        fiber._fn = fiber._greenlet = fiber.streams = None
+        self._live.pop(fiber, None)
+
+    def _report(self, fiber: Fiber, escaped: BaseException) -> None:
+        if isinstance(escaped, KeyboardInterrupt) and escaped is not fiber._thrown:
+            raise escaped  # Ctrl-C, pressed while a task ran: the driver's to handle
+        if not fiber.killed:
+            self.on_crash(fiber, escaped)
+
+    # -- the end -------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End every fiber (FiberKilled, so that `finally` blocks run) and give their greenlets back.
+
+        Called by the driver, which is an ordinary greenlet afterwards. No event is performed. Raises the
+        first thing that `on_crash` raised meanwhile, when all is done. Closing twice is fine.
+        """
+        if self._closing:
+            return
+        driver = self.driver
+        if driver is not None and self.current() is not driver:
+            raise RuntimeError("a simulation is closed by its driver")
+        self._closing = True
+        try:
+            if driver is not None:
+                self._hub.switch()  # comes back when the hub's greenlet has ended
+                self._retire(driver)
+        finally:
+            self._hub = None
+            self.closed = True
+
+    def _drain(self) -> None:
+        """End what is left, in the order of spawning; the hub's last act."""
+        first: BaseException | None = None
+        for fiber in list(self._live):
+            if not fiber.killed:
+                fiber.killed = True
+                fiber._exc = FiberKilled("the simulation is over")
+            try:
+                self._run(fiber)
+            except BaseException as exc:  # noqa: BLE001  # raised below, when every fiber had its turn
+                first = first or exc
+        for idle in self._pool:
+            idle.switch(None)
+        self._pool.clear()
+        self._ready.clear()
+        if first is not None:
+            raise first

@@ -1,0 +1,352 @@
+"""What one virtual process may not see of another: randomness, identity, exits and garbage collection.
+
+Theory of operation
+-------------------
+All virtual processes share one interpreter. What would make a run depend on it, or let one process act on
+another through it, is replaced for the life of the simulation with the engine of dualray.sim.virtual_time:
+each replacement asks whether the caller is user code and answers for the calling fiber, and is the original
+for everyone else. Nothing is saved or restored at a switch, so a switch costs the same whether a fiber uses
+randomness or not, and what pytest, the kernel or other threads see is untouched because it was never
+touched.
+
+Randomness. Each fiber has three generators of its own, made on first use from the seed given at its
+creation:
+
+    random        the functions of the module go to a `random.Random`
+    numpy.random  the legacy functions, and the hidden singleton that libraries fetch, go to a `RandomState`
+    entropy       `os.urandom` and `os.getrandom`, and with them `uuid.uuid4`, `secrets`, `SystemRandom`,
+                  numpy's `default_rng()` and the seed of an unseeded `random.Random()`
+
+numpy's generator is not swapped with `set_bit_generator`: that is paid at every switch and forgets the
+second value of a Gaussian pair of whoever is outside. Not covered: `random._inst`, `uuid.uuid1` (the
+machine's), and generators that C libraries keep for themselves.
+
+Identity. `os.getpid()` and `socket.gethostname()` are those of the fiber's owner. Because a virtual pid may
+belong to a real stranger, the calls that take one are answered here, too: a signal to oneself ends the
+virtual process (SIGINT: KeyboardInterrupt), one to anybody else is refused.
+
+Exits. `sys.exit`, `os._exit` and `os.abort` raise `VirtualExit`; the runner that catches it ends the
+virtual worker. It is a SystemExit, so that `except SystemExit` around `sys.exit` works and a driver script
+that exits still ends its interpreter, with its code. Unlike the real `os._exit`, it runs `finally` blocks
+on its way.
+
+Garbage collection must not decide anything: automatic collection is off while a simulation runs, and is
+performed at fixed counts of events. What was alive before is frozen, so that these collections do not scan
+it.
+"""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+import random
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterable
+from hashlib import blake2b
+from typing import Any, Final, NoReturn, Self
+
+import numpy as np
+from numpy.random import MT19937, RandomState, mtrand
+
+from dualray.sim.fibers import Fiber, FiberScheduler
+from dualray.sim.kernel import Kernel
+from dualray.sim.virtual_time import Substitution, Substitutions
+
+__all__ = ["Isolation", "VirtualExit"]
+
+GC_YOUNG_EVERY_EVENTS: Final = 50_000
+"""Events between two collections of young objects (`gc.collect(1)`)."""
+
+GC_FULL_FIRST_EVENTS: Final = 1_000_000
+"""Events until the first full collection; each next one comes after twice as many, as the heap may have
+grown."""
+
+
+class VirtualExit(SystemExit):
+    """User code ended its virtual process. `code` is what it gave, `status` the exit status that it stands
+    for."""
+
+    @property
+    def status(self) -> int:
+        """0 for None, the number for an int, 1 for anything else, as the interpreter does."""
+        if self.code is None:
+            return 0
+        return self.code if isinstance(self.code, int) else 1
+
+
+class _Streams:
+    """The generators of one fiber, made when first asked for."""
+
+    __slots__ = ("_entropy", "_numpy", "_python", "_seed")
+
+    def __init__(self, seed: bytes) -> None:
+        self._seed = seed
+        self._python: random.Random | None = None
+        self._numpy: RandomState | None = None
+        self._entropy: random.Random | None = None
+
+    def _derived(self, stream: bytes) -> int:
+        return int.from_bytes(blake2b(self._seed, digest_size=32, person=stream).digest(), "big")
+
+    @property
+    def python(self) -> random.Random:
+        if self._python is None:
+            self._python = random.Random(self._derived(b"random"))
+        return self._python
+
+    @property
+    def numpy(self) -> RandomState:
+        if self._numpy is None:
+            self._numpy = RandomState(MT19937(self._derived(b"numpy")))
+        return self._numpy
+
+    @numpy.setter
+    def numpy(self, generator: RandomState) -> None:
+        self._numpy = generator
+
+    @property
+    def entropy(self) -> random.Random:
+        if self._entropy is None:
+            self._entropy = random.Random(self._derived(b"entropy"))
+        return self._entropy
+
+
+def _streams(fiber: Fiber) -> _Streams:
+    if fiber.streams is None:
+        fiber.streams = _Streams(fiber.seed)
+    streams: _Streams = fiber.streams
+    return streams
+
+
+class Isolation:
+    """Isolates the fibers of one simulation, from `install()` to `uninstall()`; also a context manager.
+
+    also: further substitutions to install in the same sweep over all modules, VirtualTime's above all.
+    """
+
+    def __init__(self, kernel: Kernel, fibers: FiberScheduler, *, also: Iterable[Substitution] = ()) -> None:
+        self._kernel = kernel
+        self._user_fiber = fibers.user_fiber
+        self._also = tuple(also)
+        self._installed: Substitutions | None = None
+        self._collecting: Callable[[], None] | None = None
+        self._gc_was_enabled = False
+        self._gc_froze = False
+
+    def install(self) -> None:
+        """Isolate from now on. Raises when another simulation of this process does."""
+        if self._installed is not None:
+            raise RuntimeError("this isolation is installed already")
+        installed = Substitutions([*self.substitutions(), *self._also])
+        installed.install()
+        self._installed = installed
+        self._gc_was_enabled = gc.isenabled()
+        gc.disable()
+        self._gc_froze = gc.get_freeze_count() == 0
+        if self._gc_froze:
+            gc.freeze()
+        self._collecting = self._kernel.on_event(_collect, every=GC_YOUNG_EVERY_EVENTS)
+
+    def uninstall(self) -> None:
+        """Restore everything exactly; does nothing when nothing is installed."""
+        if self._installed is None:
+            return
+        installed, self._installed = self._installed, None
+        installed.uninstall()
+        if self._collecting is not None:
+            self._collecting()
+        if self._gc_froze:
+            gc.unfreeze()
+        if self._gc_was_enabled:
+            gc.enable()
+
+    def __enter__(self) -> Self:
+        self.install()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.uninstall()
+
+    def rewrite_function(self, function: object) -> None:
+        """Put the replacements into a function that came by value: `Substitutions.rewrite_function`."""
+        if self._installed is None:
+            raise RuntimeError("the isolation is not installed")
+        self._installed.rewrite_function(function)
+
+    def substitutions(self) -> list[Substitution]:
+        """What is to be replaced, made against what stands there now."""
+        return [*self._of_random(), *self._of_numpy(), *self._of_entropy(), *self._of_process()]
+
+    # -- randomness ----------------------------------------------------------------------------------------
+
+    def _of_random(self) -> list[Substitution]:
+        user_fiber = self._user_fiber
+        hidden = random._inst  # whose bound methods the module's functions are
+
+        def make(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+            def draw(*args: Any, **kwargs: Any) -> Any:
+                fiber = user_fiber()
+                if fiber is None:
+                    return original(*args, **kwargs)
+                return getattr(_streams(fiber).python, name)(*args, **kwargs)
+
+            return draw
+
+        seed_generator = random.Random.seed
+
+        def seed(self: random.Random, a: Any = None, version: int = 2) -> None:
+            if a is None and (fiber := user_fiber()) is not None:
+                a = _streams(fiber).entropy.getrandbits(256)
+            seed_generator(self, a, version)
+
+        return [
+            Substitution(holder=random.Random, name="seed", replacement=seed),
+            *(
+                Substitution.of(random, name, make(name, function))
+                for name, function in vars(random).items()
+                if getattr(function, "__self__", None) is hidden
+            ),
+        ]
+
+    def _of_numpy(self) -> list[Substitution]:
+        user_fiber = self._user_fiber
+        hidden: RandomState = mtrand._rand
+
+        def generator() -> RandomState:
+            fiber = user_fiber()
+            return hidden if fiber is None else _streams(fiber).numpy
+
+        class Singleton(RandomState):
+            """Stands for `mtrand._rand`, which libraries fetch and which numpy's own functions look up."""
+
+            def __getattribute__(self, name: str) -> Any:
+                return getattr(generator(), name)
+
+        def make(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+            def draw(*args: Any, **kwargs: Any) -> Any:
+                fiber = user_fiber()
+                if fiber is None:
+                    return original(*args, **kwargs)
+                return getattr(_streams(fiber).numpy, name)(*args, **kwargs)
+
+            return draw
+
+        set_hidden = mtrand.set_bit_generator
+
+        def get_bit_generator() -> Any:
+            return generator()._bit_generator
+
+        def set_bit_generator(bitgen: Any) -> None:
+            fiber = user_fiber()
+            if fiber is None:
+                set_hidden(bitgen)
+            else:
+                _streams(fiber).numpy = RandomState(bitgen)
+
+        functions = [
+            Substitution.of(np.random, "get_bit_generator", get_bit_generator),
+            Substitution.of(np.random, "set_bit_generator", set_bit_generator),
+            *(
+                Substitution.of(np.random, name, make(name, function))
+                for name, function in vars(np.random).items()
+                if getattr(function, "__self__", None) is hidden
+            ),
+        ]
+        return [
+            Substitution(holder=mtrand, name="_rand", replacement=Singleton(0)),
+            *functions,
+            *(Substitution(holder=mtrand, name=it.name, replacement=it.replacement) for it in functions),
+        ]
+
+    def _of_entropy(self) -> list[Substitution]:
+        user_fiber = self._user_fiber
+        real_urandom = os.urandom
+
+        def urandom(size: int, /) -> bytes:
+            fiber = user_fiber()
+            return real_urandom(size) if fiber is None else _streams(fiber).entropy.randbytes(size)
+
+        made = [Substitution.of(os, "urandom", urandom)]
+        # secrets and numpy's default_rng draw through this name of the random module.
+        made.append(Substitution(holder=random, name="_urandom", replacement=made[0].replacement))
+        if sys.platform == "linux":
+            real_getrandom = os.getrandom
+
+            def getrandom(size: int, flags: int = 0) -> bytes:
+                fiber = user_fiber()
+                return (
+                    real_getrandom(size, flags) if fiber is None else _streams(fiber).entropy.randbytes(size)
+                )
+
+            made.append(Substitution.of(os, "getrandom", getrandom))
+        return made
+
+    # -- the virtual process -------------------------------------------------------------------------------
+
+    def _of_process(self) -> list[Substitution]:
+        def of(holder: Any, name: str, virtual: Callable[..., Any]) -> Substitution:
+            """Replace `holder.name` by `virtual(fiber, *args)` in user code."""
+            return Substitution.of(holder, name, self._in_user_code(getattr(holder, name), virtual))
+
+        def exit_with(fiber: Fiber, code: Any = None) -> NoReturn:
+            raise VirtualExit(code)
+
+        def abort(fiber: Fiber) -> NoReturn:
+            raise VirtualExit(128 + signal.SIGABRT)
+
+        def kill(fiber: Fiber, pid: int, signal_number: int) -> None:
+            if pid != fiber.owner.pid:
+                raise PermissionError(
+                    errno.EPERM,
+                    f"pid {pid}: code in a simulation can signal only its own process, {fiber.owner.pid}",
+                )
+            _receive(signal_number)
+
+        def killpg(fiber: Fiber, group: int, signal_number: int) -> NoReturn:
+            raise PermissionError(errno.EPERM, "there are no process groups in a simulation")
+
+        def raise_signal(fiber: Fiber, signal_number: int) -> None:
+            _receive(signal_number)
+
+        def stay_off(fiber: Fiber) -> None:
+            """Automatic collection would make the run depend on how many objects the interpreter holds."""
+
+        return [
+            of(os, "getpid", lambda fiber: fiber.owner.pid),
+            of(socket, "gethostname", lambda fiber: fiber.owner.hostname),
+            of(sys, "exit", exit_with),
+            of(os, "_exit", exit_with),
+            of(os, "abort", abort),
+            of(os, "kill", kill),
+            of(os, "killpg", killpg),
+            of(signal, "raise_signal", raise_signal),
+            of(gc, "enable", stay_off),
+        ]
+
+    def _in_user_code(self, original: Callable[..., Any], virtual: Callable[..., Any]) -> Callable[..., Any]:
+        user_fiber = self._user_fiber
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            fiber = user_fiber()
+            if fiber is None:
+                return original(*args, **kwargs)
+            return virtual(fiber, *args, **kwargs)
+
+        return call
+
+
+def _receive(signal_number: int) -> None:
+    """What a signal to oneself does to a virtual process."""
+    if signal_number == signal.SIGINT:
+        raise KeyboardInterrupt
+    if signal_number != 0:
+        raise VirtualExit(128 + signal_number)
+
+
+def _collect(events_performed: int) -> None:
+    """The fixed counts at which garbage is collected, as functions of the count alone."""
+    full, left = divmod(events_performed, GC_FULL_FIRST_EVENTS)
+    gc.collect(2 if left == 0 and full & (full - 1) == 0 else 1)

@@ -1,0 +1,398 @@
+"""The virtual cluster's network: messages with a latency, and bulk transfers that share bandwidth fairly.
+
+Theory of operation
+-------------------
+Messages are small and do not compete for bandwidth. One takes the latency of its route, the cost of the
+software, and its bytes at full speed (see CostModel); between the same two processes messages arrive in the
+order in which they were sent, whatever their sizes, as on one TCP connection.
+
+Transfers are fluid flows. One waits for its latency, then shares the links of its route with the other
+flows by max-min fairness: no flow can get more without taking from one that has less. Rates are constant
+between two changes (a flow starts, ends, is cancelled or lost) and are computed again only at a change,
+once for all changes of one instant, and only for the flows that are connected with the changed one through
+shared links. A flow's end is rounded up to a nanosecond. The model and its results are those of SimGrid's
+CM02 without TCP corrections; tests compare flow by flow.
+
+Links are directed, with one capacity each; a topology says which links a route has. `Star`, the default,
+has a NIC per node, in and out, and a switch without limits. A topology with racks only needs to name more
+links.
+
+A node that is cut off loses what is on its way to and from it, messages and transfers, and what is sent
+meanwhile. Messages are lost silently, as on a real network; a transfer has a fate: on_done or on_lost, or
+neither after `cancel()`.
+
+Progressive filling: all rates rise together until a link is full; its flows are frozen at that share, the
+link's remains are shared by the others, and so on. A heap of links by share, with stale entries pushed
+again, makes it O(F log L): the share of a link only grows while flows of other links are frozen.
+
+Nothing here iterates over a set: the order of flows is the order in which they started.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+from typing import Any, Final, Protocol, TypeAlias
+
+from dualray.sim.cost_model import CostModel, time_ns
+from dualray.sim.kernel import LATE, Kernel, Scheduled
+
+__all__ = ["LinkKey", "Network", "Nic", "NodeKey", "Star", "Topology", "Transfer"]
+
+NodeKey: TypeAlias = Hashable
+LinkKey: TypeAlias = tuple[str, Hashable]
+
+CHANNELS_SWEPT_MIN: Final = 4096
+"""Pairs of processes remembered for the order of their messages before those with nothing under way are
+dropped."""
+
+
+# -- topologies
+# -----------------------------------------------------------------------------------------------
+
+
+class Topology(Protocol):
+    """Which links a route takes. Answers are functions of the arguments alone."""
+
+    def links(self, src: NodeKey, dst: NodeKey) -> tuple[LinkKey, ...]: ...
+
+    def latency_ns(self, src: NodeKey, dst: NodeKey) -> int: ...
+
+    def bytes_per_s(self, link: LinkKey) -> int: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nic:
+    """A node's network interface; the bandwidth is that of each direction."""
+
+    bytes_per_s: int
+    latency_ns: int
+
+
+class Star:
+    """Every node hangs on one switch by its NIC; `nics` names the nodes whose NIC is not the cost model's.
+
+    Within a node, a transfer copies memory and waits for nothing.
+    """
+
+    def __init__(self, cost_model: CostModel, *, nics: Mapping[NodeKey, Nic] | None = None) -> None:
+        self._default = Nic(bytes_per_s=cost_model.nic_bytes_per_s, latency_ns=cost_model.nic_latency_ns)
+        self._memory_bytes_per_s = cost_model.memory_bytes_per_s
+        self._nics = dict(nics or {})
+
+    def links(self, src: NodeKey, dst: NodeKey) -> tuple[LinkKey, ...]:
+        if src == dst:
+            return (("memory", src),)
+        return (("out", src), ("in", dst))
+
+    def latency_ns(self, src: NodeKey, dst: NodeKey) -> int:
+        if src == dst:
+            return 0
+        nic = self._nics.get
+        return nic(src, self._default).latency_ns + nic(dst, self._default).latency_ns
+
+    def bytes_per_s(self, link: LinkKey) -> int:
+        kind, node = link
+        if kind == "memory":
+            return self._memory_bytes_per_s
+        return self._nics.get(node, self._default).bytes_per_s
+
+
+# -- flows
+# ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, eq=False)
+class _Link:
+    """A link with flows on it. `left_bytes_per_s` and `rising` (flows not frozen yet) are scratch of a
+    solution."""
+
+    key: LinkKey
+    bytes_per_s: int
+    flows: dict[Transfer, None] = field(default_factory=dict)
+    left_bytes_per_s: float = 0.0
+    rising: int = 0
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Transfer:
+    """Bytes on their way from a node to another; made by `Network.transfer`."""
+
+    network: Network
+    src_node: NodeKey
+    dst_node: NodeKey
+    size_bytes: int
+    on_done: Callable[[], object]
+    on_lost: Callable[[], object] | None
+    rate_bytes_per_s: float = 0.0
+    """Its share now; 0 while it waits for its latency, and when it is over."""
+    over: bool = False
+    """Done, lost or cancelled."""
+    _links: tuple[_Link, ...] = ()
+    _left_bytes: float = 0.0  # at _settled_ns
+    _settled_ns: int = 0
+    _event: Scheduled | None = None  # its start, then its end
+
+    def cancel(self) -> bool:
+        """Stop it; neither on_done nor on_lost is called. False when it was over before."""
+        if self.over:
+            return False
+        self.network._remove(self)
+        return True
+
+    def moved_bytes(self) -> float:
+        """Bytes that are through by now."""
+        flown_ns = self.network._kernel.now_ns - self._settled_ns
+        return self.size_bytes - self._left_bytes + self.rate_bytes_per_s * flown_ns / 1e9
+
+
+class Network:
+    """Carries messages and transfers between the nodes of one virtual cluster; see the theory of operation.
+
+    head: the node, if any, whose messages cost `head_message_ns`.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        cost_model: CostModel,
+        *,
+        topology: Topology | None = None,
+        head: NodeKey | None = None,
+    ) -> None:
+        self.topology: Final[Topology] = topology if topology is not None else Star(cost_model)
+        self.messages_sent = 0
+        self.messages_dropped = 0
+        self._kernel = kernel
+        self._cost = cost_model
+        self._head = head
+        self._arrival_ns: dict[
+            tuple[Hashable, Hashable], int
+        ] = {}  # of the last message of a pair of processes
+        self._sweep_channels_at = CHANNELS_SWEPT_MIN
+        self._cut: dict[NodeKey, None] = {}
+        self._cut_at: dict[NodeKey, int] = {}  # at which count of cuts a node was last cut off
+        self._cuts = 0
+        self._links: dict[LinkKey, _Link] = {}  # those with flows on them
+        self._transfers: dict[NodeKey, dict[Transfer, None]] = {}  # those that are not over, by either end
+        self._changed: dict[_Link, None] = {}  # links whose flows changed since the last solution
+
+    # -- messages ------------------------------------------------------------------------------------------
+
+    def message(
+        self,
+        src_node: NodeKey,
+        dst_node: NodeKey,
+        size_bytes: int,
+        deliver: Callable[..., object],
+        *args: Any,
+        src_process: Hashable,
+        dst_process: Hashable,
+    ) -> None:
+        """Call `deliver(*args)` when a message of `size_bytes` has arrived, unless it is lost on its way."""
+        self.messages_sent += 1
+        cost = self._cost
+        if src_node == dst_node:
+            delay_ns = cost.local_message_ns + time_ns(size_bytes, cost.memory_bytes_per_s)
+        else:
+            to_head = self._head is not None and (src_node == self._head or dst_node == self._head)
+            delay_ns = (
+                (cost.head_message_ns if to_head else cost.node_message_ns)
+                + self.topology.latency_ns(src_node, dst_node)
+                + time_ns(size_bytes, cost.nic_bytes_per_s)
+            )
+        if self._cut and (src_node in self._cut or dst_node in self._cut):
+            self.messages_dropped += 1
+            return
+        now_ns = self._kernel.now_ns
+        channel = (src_process, dst_process)
+        delay_ns = max(delay_ns, self._arrival_ns.get(channel, 0) - now_ns)
+        self._arrival_ns[channel] = now_ns + delay_ns
+        if len(self._arrival_ns) > self._sweep_channels_at:
+            self._sweep_channels()
+        self._kernel.call_after(delay_ns, self._deliver, src_node, dst_node, self._cuts, deliver, args)
+
+    def _deliver(
+        self,
+        src_node: NodeKey,
+        dst_node: NodeKey,
+        cuts_at_sending: int,
+        deliver: Callable[..., object],
+        args: tuple[Any, ...],
+    ) -> None:
+        if self._cuts != cuts_at_sending and (
+            self._cut_at.get(src_node, 0) > cuts_at_sending or self._cut_at.get(dst_node, 0) > cuts_at_sending
+        ):
+            self.messages_dropped += 1
+            return
+        deliver(*args)
+
+    def _sweep_channels(self) -> None:
+        now_ns = self._kernel.now_ns
+        self._arrival_ns = {channel: at for channel, at in self._arrival_ns.items() if at > now_ns}
+        self._sweep_channels_at = max(CHANNELS_SWEPT_MIN, 2 * len(self._arrival_ns))
+
+    # -- cuts ----------------------------------------------------------------------------------------------
+
+    def cut(self, node: NodeKey) -> None:
+        """Cut the node off, until `heal`: what is on its way to or from it is lost, its own messages
+        included."""
+        self._cuts += 1
+        self._cut[node] = None
+        self._cut_at[node] = self._cuts
+        for transfer in list(self._transfers.get(node, ())):
+            self._remove(transfer)
+            self._tell_lost(transfer)
+
+    def heal(self, node: NodeKey) -> None:
+        """Let messages and transfers that start from now on pass again."""
+        self._cut.pop(node, None)
+
+    def _tell_lost(self, transfer: Transfer) -> None:
+        if transfer.on_lost is not None:
+            latency_ns = self.topology.latency_ns(transfer.src_node, transfer.dst_node)
+            self._kernel.call_after(latency_ns, transfer.on_lost)
+
+    # -- transfers -----------------------------------------------------------------------------------------
+
+    def transfer(
+        self,
+        src_node: NodeKey,
+        dst_node: NodeKey,
+        size_bytes: int,
+        on_done: Callable[[], object],
+        *,
+        on_lost: Callable[[], object] | None = None,
+    ) -> Transfer:
+        """Move bytes between nodes, and call `on_done()` when the last has arrived.
+
+        `on_lost()` is called, a link latency later, when either node is or gets cut off before that.
+        """
+        assert size_bytes >= 0
+        transfer = Transfer(
+            network=self,
+            src_node=src_node,
+            dst_node=dst_node,
+            size_bytes=size_bytes,
+            on_done=on_done,
+            on_lost=on_lost,
+            _left_bytes=float(size_bytes),
+        )
+        if src_node in self._cut or dst_node in self._cut:
+            transfer.over = True
+            self._tell_lost(transfer)
+            return transfer
+        for node in (src_node, dst_node):
+            self._transfers.setdefault(node, {})[transfer] = None
+        latency_ns = self.topology.latency_ns(src_node, dst_node)
+        transfer._event = self._kernel.call_after(latency_ns, self._start, transfer)
+        return transfer
+
+    def _start(self, transfer: Transfer) -> None:
+        if transfer.size_bytes == 0:
+            self._finish(transfer)
+            return
+        links = []
+        for key in self.topology.links(transfer.src_node, transfer.dst_node):
+            link = self._links.get(key)
+            if link is None:
+                link = self._links[key] = _Link(key, self.topology.bytes_per_s(key))
+            link.flows[transfer] = None
+            links.append(link)
+        transfer._links = tuple(links)
+        transfer._settled_ns = self._kernel.now_ns
+        transfer._event = None
+        self._change(links)
+
+    def _finish(self, transfer: Transfer) -> None:
+        self._remove(transfer)
+        transfer._left_bytes = 0.0  # the last nanosecond was rounded up
+        transfer.on_done()
+
+    def _remove(self, transfer: Transfer) -> None:
+        """Take a transfer that is over out of everything."""
+        transfer.over = True
+        if transfer._event is not None:
+            transfer._event.cancel()
+            transfer._event = None
+        for node in dict.fromkeys((transfer.src_node, transfer.dst_node)):
+            of_node = self._transfers[node]
+            del of_node[transfer]
+            if not of_node:
+                del self._transfers[node]
+        if transfer._links:
+            self._settle(transfer, 0.0)
+            for link in transfer._links:
+                del link.flows[transfer]
+                if not link.flows:
+                    del self._links[link.key]
+            self._change(transfer._links)
+
+    # -- sharing -------------------------------------------------------------------------------------------
+
+    def _change(self, links: Iterable[_Link]) -> None:
+        """The flows on these links changed: share them anew when this instant's other events are over."""
+        if not self._changed:
+            self._kernel.call_after(0, self._share, priority=LATE)
+        self._changed.update(dict.fromkeys(links))
+
+    def _share(self) -> None:
+        changed, self._changed = self._changed, {}
+        for transfer, rate in _max_min_rates(_connected(changed)).items():
+            if rate != transfer.rate_bytes_per_s:
+                self._settle(transfer, rate)
+                if transfer._event is not None:
+                    transfer._event.cancel()
+                end_ns = math.ceil(transfer._left_bytes * 1e9 / rate)
+                transfer._event = self._kernel.call_after(end_ns, self._finish, transfer)
+
+    def _settle(self, transfer: Transfer, rate_bytes_per_s: float) -> None:
+        """Book what has moved at the rate so far, and go on at another."""
+        transfer._left_bytes = max(0.0, transfer.size_bytes - transfer.moved_bytes())
+        transfer._settled_ns = self._kernel.now_ns
+        transfer.rate_bytes_per_s = rate_bytes_per_s
+
+
+def _connected(changed: Iterable[_Link]) -> list[_Link]:
+    """The links whose shares may depend on those of `changed`, in the order in which they are reached."""
+    links = list(changed)
+    links_seen = dict.fromkeys(links)
+    flows_seen: dict[Transfer, None] = {}
+    for link in links:  # grows while it is walked
+        for flow in link.flows:
+            if flow not in flows_seen:
+                flows_seen[flow] = None
+                for other in flow._links:
+                    if other not in links_seen:
+                        links_seen[other] = None
+                        links.append(other)
+    return links
+
+
+def _max_min_rates(links: list[_Link]) -> dict[Transfer, float]:
+    """The max-min fair rate of each flow on `links`, which must hold all links of each (progressive
+    filling)."""
+    for link in links:
+        link.left_bytes_per_s = float(link.bytes_per_s)
+        link.rising = len(link.flows)
+    rates: dict[Transfer, float] = {}
+    shares = [(link.bytes_per_s / link.rising, order) for order, link in enumerate(links) if link.rising]
+    heapify(shares)
+    while shares:
+        share, order = heappop(shares)
+        full = links[order]
+        if full.rising == 0:
+            continue
+        share_now = full.left_bytes_per_s / full.rising
+        if share_now > share:
+            heappush(shares, (share_now, order))
+            continue
+        for flow in full.flows:
+            if flow not in rates:
+                rates[flow] = share_now
+                for link in flow._links:
+                    link.left_bytes_per_s -= share_now
+                    link.rising -= 1
+    return rates

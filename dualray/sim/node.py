@@ -1,0 +1,106 @@
+"""A virtual node manager: runs the node machine, starts and ends virtual workers, moves bytes between stores."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dualray.shared.machines.node import Node
+from dualray.shared.model.commands import Command, DeleteObject, EvictObject, SendObject, StartWorker, StopWorker
+from dualray.shared.model.events import ObjectReceived, ObjectSent, ReceiveFailed, WorkerExited, WorkerReady
+from dualray.shared.model.ids import Address, NodeID, ObjectID
+from dualray.shared.model.resources import Resources
+from dualray.shared.trace import TraceKind
+from dualray.sim.object_store import VirtualStore
+from dualray.sim.runner import MachineProcess
+from dualray.sim.worker import UserProcess
+
+if TYPE_CHECKING:
+    from dualray.sim.cluster import Cluster
+
+
+class NodeProcess(MachineProcess):
+    """See the module."""
+
+    machine: Node
+
+    def __init__(
+        self, *, cluster: Cluster, node: NodeID, incarnation: int, total: Resources, store_bytes: int
+    ) -> None:
+        machine = Node(
+            node=node, incarnation=incarnation, total=total, store_bytes=store_bytes, config=cluster.config
+        )
+        super().__init__(cluster=cluster, address=Address(node), node=node, machine=machine)
+        self.incarnation = incarnation
+        self.store = VirtualStore(cluster.fibers, cluster.cost_model)
+        self.workers: dict[Address, UserProcess] = {}
+
+    def perform(self, command: Command) -> None:
+        match command:
+            case StartWorker(worker=worker):
+                self.trace(TraceKind.WORKER_STARTED, worker)
+                self.cluster.kernel.call_after(self.cluster.cost_model.worker_start_ns, self._started, worker)
+            case StopWorker(worker=worker, reason=reason):
+                self.end_worker(worker, f"stopped: {reason}")
+            case EvictObject(object_id=object_id):
+                self.trace(TraceKind.OBJECT_EVICTED, object_id.hex())
+                self.store.delete(object_id)
+            case DeleteObject(object_id=object_id):
+                self.trace(TraceKind.OBJECT_DELETED, object_id.hex())
+                self.store.delete(object_id)
+            case SendObject():
+                self._send_object(command)
+            case _:
+                super().perform(command)
+
+    # ---- Workers ---------------------------------------------------------------------------------------------
+
+    def _started(self, address: Address) -> None:
+        if not self.is_alive:
+            return
+        worker = UserProcess.as_worker(cluster=self.cluster, address=address, node=NodeID(self.node), store=self.store)
+        self.workers[address] = worker
+        self.cluster.add(worker)
+        self.handle(WorkerReady(worker=address))
+
+    def end_worker(self, address: Address, reason: str) -> None:
+        """A worker process ends from one moment to the next; the node manager learns of it like of a child's exit."""
+        worker = self.workers.pop(address, None)
+        if worker is None:
+            return
+        self.trace(TraceKind.WORKER_ENDED, address, other=reason)
+        worker.die()
+        exited = WorkerExited(worker=address, reason=reason)
+        self.cluster.kernel.call_after(self.cluster.cost_model.local_message_ns, self.handle, exited)
+
+    # ---- Bytes -----------------------------------------------------------------------------------------------
+
+    def _send_object(self, command: SendObject) -> None:
+        object_id, to = command.object_id, command.to
+        data = self.store.objects[object_id]
+        self.trace(TraceKind.TRANSFER_STARTED, object_id.hex(), other=to, amount=command.size_bytes)
+        receiver = self.cluster.node_process(to)
+
+        def arrived() -> None:
+            self.handle(ObjectSent(object_id=object_id, to=to))
+            if receiver is not None and receiver.is_alive:
+                receiver.accept(object_id, data, NodeID(self.node), command.size_bytes)
+
+        def lost() -> None:
+            self.handle(ObjectSent(object_id=object_id, to=to))
+            if receiver is not None:
+                receiver.handle(ReceiveFailed(object_id=object_id, source=NodeID(self.node)))
+
+        self.cluster.network.transfer(self.node, to, command.size_bytes, arrived, on_lost=lost)
+
+    def accept(self, object_id: ObjectID, data: bytes | bytearray, source: NodeID, size_bytes: int) -> None:
+        """All bytes of an object have arrived."""
+        self.store.receive(object_id, data)
+        self.trace(TraceKind.TRANSFER_ENDED, object_id.hex(), other=source, amount=size_bytes)
+        self.handle(ObjectReceived(object_id=object_id, source=source))
+
+    def die(self) -> None:
+        """The machine is gone, with its workers and its store."""
+        super().die()
+        for worker in self.workers.values():
+            worker.die()
+        self.workers.clear()

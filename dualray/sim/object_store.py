@@ -1,0 +1,50 @@
+"""The bytes of one virtual node's object store. What is in it, and what leaves, the node machine decides.
+
+Views are read-only and share the stored bytes, as views of shared memory do; the release of the last one is reported.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+
+import numpy as np
+
+from dualray.sim.cost_model import CostModel
+from dualray.sim.fibers import FiberScheduler
+
+
+class VirtualStore:
+    """See the module. Writing takes the virtual time of a copy in memory."""
+
+    def __init__(self, fibers: FiberScheduler, cost_model: CostModel) -> None:
+        self._fibers = fibers
+        self._cost = cost_model
+        self._unsealed: dict[bytes, bytearray] = {}
+        self.objects: dict[bytes, bytes | bytearray] = {}
+
+    def create(self, object_id: bytes, size: int) -> memoryview:
+        """Memory to write an object into; its copying is paid for now."""
+        self._fibers.sleep_ns(self._cost.seal_ns + self._cost.copy_ns(size))
+        self._unsealed[object_id] = bytearray(size)
+        return memoryview(self._unsealed[object_id])
+
+    def seal(self, object_id: bytes) -> None:
+        """The bytes are complete."""
+        self.objects[object_id] = self._unsealed.pop(object_id)
+
+    def open(self, object_id: bytes, on_release: Callable[[bytes], None]) -> memoryview:
+        """A read-only view; `on_release` is called when it, and all that was made over it, is gone."""
+        exporter = np.frombuffer(self.objects[object_id], dtype=np.uint8)
+        exporter.flags.writeable = False
+        weakref.finalize(exporter, on_release, object_id).atexit = False
+        return memoryview(exporter)  # type: ignore[arg-type]  # numpy's stub lacks the buffer protocol on 3.11
+
+    def receive(self, object_id: bytes, data: bytes | bytearray) -> None:
+        """All bytes of a copy have arrived: sealed bytes never change, so the copy may share them."""
+        self.objects[object_id] = data
+
+    def delete(self, object_id: bytes) -> None:
+        """Forget the bytes; views that live keep them."""
+        self.objects.pop(object_id, None)
+        self._unsealed.pop(object_id, None)

@@ -1,0 +1,144 @@
+"""What every virtual process does with its machine: deliver events, carry out what all machines may order.
+
+A virtual process has an address and lives on a node. Its runner hands events to the machine, writes the decision log,
+and performs commands. It decides nothing. A process that died takes in nothing any more: what is on its way to it is
+dropped, and its timers are forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, BinaryIO
+
+from dualray.shared.decision_log import DecisionLog
+from dualray.shared.machines.base import Machine
+from dualray.shared.model.commands import (
+    ArmTimer,
+    CancelTimer,
+    Command,
+    DropPayload,
+    Send,
+    WriteRecord,
+)
+from dualray.shared.model.events import Event, TaskPushed, TimerFired
+from dualray.shared.model.ids import Address
+from dualray.shared.trace import TraceEvent, TraceKind
+from dualray.sim.kernel import Scheduled
+
+if TYPE_CHECKING:
+    from dualray.sim.cluster import Cluster
+
+
+class Process:
+    """A virtual process: an address on a node."""
+
+    def __init__(self, *, cluster: Cluster, address: Address, node: str) -> None:
+        self.cluster = cluster
+        self.address = address
+        self.node = node
+        self.is_alive = True
+        self.decisions: DecisionLog | None = None
+        self.sink: BinaryIO | None = None
+        self._timers: dict[str, Scheduled] = {}
+
+    def receive(self, message: Event, payloads: Sequence[tuple[bytes, bytes]]) -> None:
+        """A message has arrived."""
+        raise NotImplementedError
+
+    def fire(self, timer: str) -> None:
+        """A timer of this process is due."""
+        raise NotImplementedError
+
+    def arm_timer(self, timer: str, delay_ns: int) -> None:
+        """Call `fire(timer)` after the delay; a timer of the same name is replaced."""
+        self.cancel_timer(timer)
+        self._timers[timer] = self.cluster.kernel.call_after(delay_ns, self._due, timer)
+
+    def cancel_timer(self, timer: str) -> None:
+        """Forget the timer."""
+        scheduled = self._timers.pop(timer, None)
+        if scheduled is not None:
+            scheduled.cancel()
+
+    def _due(self, timer: str) -> None:
+        self._timers.pop(timer, None)
+        if self.is_alive:
+            self.fire(timer)
+
+    def die(self) -> None:
+        """The process is gone, from one moment to the next."""
+        self.is_alive = False
+        for scheduled in self._timers.values():
+            scheduled.cancel()
+        self._timers.clear()
+
+    def log(self, event: Event, now_ns: int, commands: Sequence[Command]) -> None:
+        """Write a decision of this process's machine."""
+        if self.decisions is not None:
+            self.decisions.record(event, now_ns, commands)
+
+    def trace(
+        self,
+        kind: TraceKind,
+        subject: str,
+        *,
+        other: str = "",
+        name: str = "",
+        amount: int = 0,
+        deps: tuple[str, ...] = (),
+    ) -> None:
+        """Note what this process does."""
+        now_ns = self.cluster.kernel.now_ns
+        self.cluster.note(TraceEvent(now_ns, kind, self.address, subject, other, name, amount, deps))
+
+
+class MachineProcess(Process):
+    """A process without user code: the head, or a node manager."""
+
+    def __init__(self, *, cluster: Cluster, address: Address, node: str, machine: Machine) -> None:
+        super().__init__(cluster=cluster, address=address, node=node)
+        self.machine = machine
+        self.payloads: dict[bytes, bytes] = {}
+
+    def receive(self, message: Event, payloads: Iterable[tuple[bytes, bytes]]) -> None:
+        self.payloads.update(payloads)
+        self.handle(message)
+
+    def fire(self, timer: str) -> None:
+        self.handle(TimerFired(timer=timer))
+
+    def handle(self, event: Event) -> None:
+        """Hand an event to the machine and carry out its commands."""
+        if not self.is_alive:
+            return
+        now_ns = self.cluster.kernel.now_ns
+        commands = self.machine.handle(event, now_ns)
+        self.log(event, now_ns, commands)
+        for command in commands:
+            self.perform(command)
+
+    def perform(self, command: Command) -> None:
+        """Carry out a command that any machine may give; the others belong to the subclass."""
+        match command:
+            case Send():
+                payloads = [(key, self.payloads[key]) for key in command.payloads if key in self.payloads]
+                if isinstance(command.message, TaskPushed):
+                    spec = command.message.spec
+                    self.trace(
+                        TraceKind.TASK_PUSHED,
+                        spec.task_id.hex(),
+                        other=command.to,
+                        name=spec.template.name,
+                        amount=command.message.attempt,
+                    )
+                self.cluster.send(self, command.to, command.message, payloads)
+            case ArmTimer():
+                self.arm_timer(command.timer, command.delay_ns)
+            case CancelTimer():
+                self.cancel_timer(command.timer)
+            case DropPayload():
+                self.payloads.pop(command.key, None)
+            case WriteRecord():
+                self.cluster.write_record(command.table, command.key, command.fields)
+            case _:
+                raise TypeError(f"{self.address} cannot carry out {command!r}")

@@ -1,0 +1,83 @@
+"""Sim mode's runtime: `init(mode="sim")` makes a virtual cluster and turns the caller into its driver."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dualray import runtime
+from dualray.shared.core_worker import CoreWorker
+from dualray.shared.model.config import Config
+from dualray.shared.model.ids import root_task_id
+from dualray.shared.model.resources import parse_resources
+from dualray.sim.cluster import DRIVER_NODE, Cluster, make_cluster
+from dualray.sim.fibers import Fiber
+from dualray.sim.worker import UserProcess
+
+DEFAULT_CPUS = 4
+DEFAULT_STORE_BYTES = 2 * 1024**3
+
+
+class SimRuntime:
+    """The driver's runtime. `cluster` is the virtual cluster: for tests, tables and faults."""
+
+    mode = "sim"
+
+    def __init__(self, cluster: Cluster, driver: UserProcess) -> None:
+        self.cluster = cluster
+        self._driver = driver
+
+    @property
+    def verbs(self) -> CoreWorker:
+        return self._driver.core
+
+    @property
+    def now_s(self) -> float:
+        """Seconds of virtual time since `init`."""
+        return self.cluster.kernel.now_ns / 1e9
+
+    def shutdown(self) -> None:
+        self.cluster.close()
+
+
+def start(settings: Mapping[str, Any], config: Config) -> SimRuntime:
+    """Make a cluster; the calling greenlet becomes its driver.
+
+    Raises:
+        ValueError: resources or faults that are wrong, before anything has been started.
+    """
+    num_cpus = settings["num_cpus"]
+    total = parse_resources(
+        num_cpus=DEFAULT_CPUS if num_cpus is None else num_cpus,
+        num_gpus=settings["num_gpus"],
+        resources=settings["resources"],
+    )
+    root = root_task_id(str(settings["object_id_seed"] or ""), 1)
+    cluster = make_cluster(settings, config)
+    store_bytes = settings["object_store_memory"] or DEFAULT_STORE_BYTES
+    driver = cluster.start(nodes=settings["nodes"], total=total, store_bytes=store_bytes, root=root)
+    cluster.faults.plan(settings["faults"], driver_node=DRIVER_NODE)
+    started = SimRuntime(cluster, driver)
+    driver.runtime = started
+    cluster.fibers.on_resume = _on_resume
+    cluster.fibers.on_suspend = _on_suspend
+    cluster.isolation.install()
+    try:
+        cluster.fibers.adopt_current(driver, seed=b"%d:driver" % cluster.seed)
+        cluster.wait_until_ready()
+    except BaseException:
+        cluster.close()
+        raise
+    return started
+
+
+def _on_resume(fiber: Fiber) -> None:
+    """User code runs: what it calls is its own process's runtime."""
+    owner = fiber.owner
+    assert isinstance(owner, UserProcess)
+    runtime.set_current(owner.runtime)
+
+
+def _on_suspend(fiber: Fiber) -> None:
+    """The kernel runs: nobody's runtime is current."""
+    runtime.set_current(None)

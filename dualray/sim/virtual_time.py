@@ -1,0 +1,404 @@
+"""Virtual time in user code, and the engine that puts replacements into other people's modules.
+
+Theory of operation
+-------------------
+While user code of a simulation runs, the clocks and `sleep` of the `time` module are the kernel's.
+Everywhere else, in the kernel, pytest, other threads and inside `with fibers.system:`, they are the real
+ones, at the same moment and through the same names: a replacement function stands in `time` for the life of
+the simulation and asks, at each call, whether the caller is user code (`FiberScheduler.user_fiber`).
+Nothing is swapped at a switch.
+
+Replaced: time, time_ns, monotonic, monotonic_ns, perf_counter, perf_counter_ns, process_time,
+process_time_ns, thread_time, thread_time_ns, sleep; and, where they are called without a time, localtime,
+gmtime, ctime, asctime, strftime. `time.time()` starts at EPOCH_NS, 2020-01-01 UTC; the others start at 0.
+All are `kernel.now_ns` away from it.
+
+Not replaced: `datetime.now()`, `utcnow()`, `today()` and `date.today()`, and `time.clock_gettime`. They
+belong to C types, which take no attributes, and putting a subclass into the `datetime` module breaks
+pickling (a real datetime then is "not the same object as datetime.datetime"), `type(x) is datetime` and
+subclasses made meanwhile. User code that wants virtual dates says `datetime.fromtimestamp(time.time())`.
+
+A program that only watches the clock must not hang. A read that finds virtual time where the fiber's last
+read left it is a consecutive read: it first parks for READ_STEP_MIN_NS, each next one for a little longer,
+up to READ_STEP_MAX_NS, in the kernel, so that what it waits for can happen. The steps start over when time
+moved for another reason. For the same reason the shortest sleep is READ_STEP_MIN_NS.
+
+The engine: `Substitutions`
+---------------------------
+A replacement in `time` misses `from time import sleep`. So `install` also rewrites every module already
+loaded whose global is the original, and the defaults of its functions and the attributes of its classes;
+except the standard library and the packages of EXCLUDED, whose own waits and clocks must stay real.
+`rewrite_function` does the same for a function that came by value. Every place written is in a journal, and
+`uninstall` restores it exactly, unless someone else has written there meanwhile; then it sweeps out
+replacements that modules bound while they stood. One that is kept where no sweep goes (an instance
+attribute, a closure) does no harm: without a simulation, it calls the original.
+
+A replacement is a `staticmethod` object: it is callable, does not turn into a method as a class attribute
+(nor do the built-in functions that it stands for), and is pickled as `time.sleep`, by reference.
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import CellType, FunctionType, MethodType, ModuleType
+from typing import Any, Final, Self
+
+from dualray.sim.fibers import Fiber, FiberScheduler
+from dualray.sim.kernel import Kernel
+
+__all__ = ["EPOCH_NS", "Replacement", "Substitution", "Substitutions", "VirtualTime"]
+
+EPOCH_NS: Final = 1_577_836_800 * 10**9
+"""What `time.time_ns()` reads at the start of every simulation: 2020-01-01 00:00:00 UTC."""
+
+READ_STEP_MIN_NS: Final = 1_000
+READ_STEP_MAX_NS: Final = 1_000_000
+READ_STEP_GROWTH_NS: Final = 10
+"""The n-th consecutive clock read takes 1 us + n * 10 ns, at most 1 ms: a thousand time stamps in a row
+cost 6 ms of virtual time, and a busy wait of a minute takes 110,000 reads."""
+
+EXCLUDED: Final = frozenset(
+    {"_pytest", "dualray", "execnet", "greenlet", "hypothesis", "numpy", "pluggy", "pytest", "simpy", "xdist"}
+)
+"""Packages, beside the standard library, whose bindings are left alone."""
+
+
+# -- the engine ---------------------------------------------------------------------------------------------
+
+
+class Replacement(staticmethod):  # type: ignore[type-arg]  # generic in the stub only
+    """A function that stands for `original` under its name; see the module's theory of operation."""
+
+    def __reduce__(self) -> str:
+        return self.__qualname__
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Substitution:
+    """Put `replacement` where `holder` (a module, or a class) has the attribute `name`."""
+
+    holder: Any
+    name: str
+    replacement: Any
+
+    @staticmethod
+    def of(holder: ModuleType, name: str, function: Callable[..., Any]) -> Substitution:
+        """A Replacement that looks like `holder.name`, calls `function`, and is pickled by that name."""
+        function.__module__ = holder.__name__
+        function.__name__ = function.__qualname__ = name
+        function.__doc__ = getattr(holder, name).__doc__
+        return Substitution(holder=holder, name=name, replacement=Replacement(function))
+
+
+@dataclass(frozen=True, slots=True)
+class _Writing:
+    """One place of the journal: an item of a module's globals, or an attribute of anything else."""
+
+    target: Any
+    name: str
+    old: Any
+    new: Any
+
+    def undo(self) -> None:
+        if isinstance(self.target, dict):
+            if self.target.get(self.name) is self.new:
+                self.target[self.name] = self.old
+        elif _stored(self.target, self.name) is self.new:
+            setattr(self.target, self.name, self.old)
+
+
+def _stored(target: Any, name: str) -> Any:
+    """The attribute as it is stored, not as it is bound."""
+    return vars(target).get(name) if isinstance(target, type) else getattr(target, name, None)
+
+
+class Substitutions:
+    """Replacements that stand in other people's modules from `install()` to `uninstall()`.
+
+    Also a context manager. One set of them can stand in a process at a time.
+    """
+
+    def __init__(self, substitutions: Iterable[Substitution]) -> None:
+        self._substitutions = tuple(substitutions)
+        self._journal: list[_Writing] = []
+        self._table: dict[int, Any] = {}  # id of what a sweep takes out -> what it puts in
+        self._originals: dict[
+            int, Any
+        ] = {}  # id of a replacement -> the original; the table of the last sweep
+        self._modules_before: frozenset[str] = frozenset()
+        self.installed = False
+
+    def install(self) -> None:
+        """Put every replacement into its place and into the modules that bound the original earlier."""
+        if self.installed:
+            raise RuntimeError("these substitutions are installed already")
+        stored = [vars(entry.holder)[entry.name] for entry in self._substitutions]
+        if any(isinstance(original, Replacement) for original in stored):
+            raise RuntimeError("another simulation runs in this process: shut it down first")
+        self._modules_before = frozenset(sys.modules)
+        self.installed = True
+        try:
+            for entry, original in zip(self._substitutions, stored, strict=True):
+                if isinstance(entry.holder, ModuleType):
+                    self._table.setdefault(id(original), entry.replacement)
+                    self._originals[id(entry.replacement)] = original
+                    self._write(vars(entry.holder), entry.name, entry.replacement)
+                else:
+                    self._write(entry.holder, entry.name, entry.replacement)
+            for name, module in list(sys.modules.items()):
+                if name.partition(".")[0] not in _SPARED:
+                    self._sweep_module(module)
+        except BaseException:
+            self.uninstall()
+            raise
+
+    def uninstall(self) -> None:
+        """Restore every place; does nothing when nothing is installed."""
+        if not self.installed:
+            return
+        self.installed = False
+        while self._journal:
+            self._journal.pop().undo()
+        # What was bound while the replacements stood: by a task's imports, or in a notebook.
+        self._table = self._originals
+        for name, module in list(sys.modules.items()):
+            if name not in self._modules_before or name == "__main__":
+                self._sweep_module(module)
+        self._journal.clear()
+        self._table = {}
+        self._originals = {}
+
+    def __enter__(self) -> Self:
+        self.install()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.uninstall()
+
+    def rewrite_function(self, function: object) -> None:
+        """Put the replacements into a function (method, class) that came by value, in place.
+
+        Its defaults and closure, and its globals unless they are those of a loaded module; and so on
+        through the functions and classes that it refers to.
+        """
+        seen: set[int] = set()
+        rest = [function]
+        while rest:
+            item = rest.pop()
+            if id(item) in seen:
+                continue
+            seen.add(id(item))
+            if isinstance(item, MethodType):
+                rest += [item.__func__, type(item.__self__)]
+            elif isinstance(item, FunctionType):
+                self._sweep_function(item)
+                rest += [cell.cell_contents for cell in item.__closure__ or () if _is_filled(cell)]
+                if not _is_of_loaded_module(item):
+                    for name, value in list(item.__globals__.items()):
+                        if id(value) in self._table:
+                            self._write(item.__globals__, name, self._table[id(value)])
+                        elif isinstance(value, FunctionType | type):
+                            rest.append(value)
+            elif isinstance(item, type) and not _is_of_loaded_module(item):
+                self._sweep_class(item)
+                rest += [value for value in vars(item).values() if isinstance(value, FunctionType)]
+
+    # -- sweeping: each writes through _write, by the table in force ---------------------------------------
+
+    def _write(self, target: Any, name: str, new: Any) -> None:
+        if isinstance(target, dict):
+            self._journal.append(_Writing(target, name, target[name], new))
+            target[name] = new
+        else:
+            self._journal.append(_Writing(target, name, _stored(target, name), new))
+            setattr(target, name, new)
+
+    def _sweep_module(self, module: object) -> None:
+        if not isinstance(module, ModuleType):
+            return
+        # Not module.__dict__: a lazily loaded module would be loaded by the question.
+        namespace: dict[str, Any] = object.__getattribute__(module, "__dict__")
+        module_name = namespace.get("__name__")
+        values = list(namespace.values())
+        if not self._table.keys().isdisjoint(map(id, values)):
+            for name, value in list(namespace.items()):
+                if id(value) in self._table:
+                    self._write(namespace, name, self._table[id(value)])
+        for value in values:
+            if type(value) is FunctionType:
+                if value.__module__ == module_name:
+                    self._sweep_function(value)
+            elif isinstance(value, type) and vars(value).get("__module__") == module_name:
+                self._sweep_class(value)
+
+    def _sweep_class(self, cls: type) -> None:
+        values = list(vars(cls).values())
+        if not self._table.keys().isdisjoint(map(id, values)):
+            for name, value in list(vars(cls).items()):
+                if id(value) in self._table:
+                    self._write(cls, name, self._table[id(value)])
+        for value in values:
+            if type(value) is FunctionType:
+                self._sweep_function(value)
+
+    def _sweep_function(self, function: FunctionType) -> None:
+        table = self._table
+        if function.__defaults__ and not table.keys().isdisjoint(map(id, function.__defaults__)):
+            swept = tuple(table.get(id(value), value) for value in function.__defaults__)
+            self._write(function, "__defaults__", swept)
+        if function.__kwdefaults__:
+            for name, value in function.__kwdefaults__.items():
+                if id(value) in table:
+                    self._write(function.__kwdefaults__, name, table[id(value)])
+        if function.__closure__:
+            for cell in function.__closure__:
+                if _is_filled(cell) and id(cell.cell_contents) in table:
+                    self._write(cell, "cell_contents", table[id(cell.cell_contents)])
+
+
+_SPARED: Final = EXCLUDED | sys.stdlib_module_names
+
+
+def _is_filled(cell: CellType) -> bool:
+    try:
+        _ = cell.cell_contents
+    except ValueError:
+        return False
+    return True
+
+
+def _is_of_loaded_module(item: FunctionType | type) -> bool:
+    """Is it part of a module that `install` swept, or spared? Else it came by value, with globals of its
+    own."""
+    module = sys.modules.get(item.__module__)
+    if isinstance(item, FunctionType):
+        return module is not None and item.__globals__ is vars(module)
+    return module is not None and getattr(module, item.__name__, None) is item
+
+
+# -- the clocks ---------------------------------------------------------------------------------------------
+
+_CLOCKS: Final[Mapping[str, int]] = {
+    "time": EPOCH_NS,
+    "monotonic": 0,
+    "perf_counter": 0,
+    "process_time": 0,
+    "thread_time": 0,
+}
+
+
+class VirtualTime:
+    """The clocks that user code of a simulation sees; see the module's theory of operation.
+
+    The runner puts `substitutions()` into the set that it installs, together with those of isolation;
+    `install()` and `uninstall()` are for using this module alone.
+    """
+
+    def __init__(self, kernel: Kernel, fibers: FiberScheduler) -> None:
+        self._kernel = kernel
+        self._fibers = fibers
+        self._alone: Substitutions | None = None
+
+    def substitutions(self) -> list[Substitution]:
+        """What is to be replaced, made against the functions that stand in `time` now."""
+        made = [Substitution.of(time, "sleep", self._make_sleep(time.sleep))]
+        for name, offset_ns in _CLOCKS.items():
+            for clock, in_seconds in ((name, True), (name + "_ns", False)):
+                if hasattr(time, clock):  # thread_time is not everywhere
+                    function = self._make_clock(getattr(time, clock), offset_ns, in_seconds)
+                    made.append(Substitution.of(time, clock, function))
+        return [
+            *made,
+            Substitution.of(time, "localtime", self._make_of_seconds(time.localtime)),
+            Substitution.of(time, "gmtime", self._make_of_seconds(time.gmtime)),
+            Substitution.of(time, "ctime", self._make_of_seconds(time.ctime)),
+            Substitution.of(time, "asctime", self._make_of_tuple(time.asctime, 0)),
+            Substitution.of(time, "strftime", self._make_of_tuple(time.strftime, 1)),
+        ]
+
+    def install(self) -> None:
+        """Replace the clocks alone, without the rest of isolation."""
+        self._alone = Substitutions(self.substitutions())
+        self._alone.install()
+
+    def uninstall(self) -> None:
+        """Undo `install`."""
+        if self._alone is not None:
+            self._alone.uninstall()
+            self._alone = None
+
+    def rewrite_function(self, function: object) -> None:
+        """`Substitutions.rewrite_function` of the set that `install` has installed."""
+        if self._alone is None:
+            raise RuntimeError("virtual time is not installed")
+        self._alone.rewrite_function(function)
+
+    def read_ns(self, fiber: Fiber) -> int:
+        """Virtual time as `fiber`, the current one, reads it; a consecutive read moves it on first."""
+        kernel = self._kernel
+        if fiber.clock_read_ns == kernel.now_ns:
+            step_ns = min(READ_STEP_MIN_NS + fiber.clock_reads * READ_STEP_GROWTH_NS, READ_STEP_MAX_NS)
+            fiber.clock_reads += 1
+            self._fibers.sleep_ns(step_ns)
+        else:
+            fiber.clock_reads = 0
+        fiber.clock_read_ns = kernel.now_ns
+        return fiber.clock_read_ns
+
+    # -- the replacements: each holds the original, and calls it for everyone who is not user code ---------
+
+    def _make_clock(self, original: Callable[[], Any], offset_ns: int, in_seconds: bool) -> Callable[[], Any]:
+        user_fiber, read_ns = self._fibers.user_fiber, self.read_ns
+
+        def clock() -> Any:
+            fiber = user_fiber()
+            if fiber is None:
+                return original()
+            read = read_ns(fiber) + offset_ns
+            return read / 1_000_000_000 if in_seconds else read
+
+        return clock
+
+    def _make_sleep(self, original: Callable[[Any], None]) -> Callable[[Any], None]:
+        fibers = self._fibers
+
+        def sleep(seconds: Any, /) -> None:
+            if fibers.user_fiber() is None:
+                original(seconds)
+            else:
+                fibers.sleep_ns(max(_sleep_ns(seconds), READ_STEP_MIN_NS))
+
+        return sleep
+
+    def _make_of_seconds(self, original: Callable[[Any], Any]) -> Callable[..., Any]:
+        def of_seconds(seconds: Any = None, /) -> Any:
+            return original(self._time_in_user_code() if seconds is None else seconds)
+
+        return of_seconds
+
+    def _make_of_tuple(self, original: Callable[..., Any], position: int) -> Callable[..., Any]:
+        localtime = time.localtime
+
+        def of_tuple(*args: Any) -> Any:
+            if len(args) == position and (now_s := self._time_in_user_code()) is not None:
+                args = (*args, localtime(now_s))
+            return original(*args)
+
+        return of_tuple
+
+    def _time_in_user_code(self) -> float | None:
+        """What `time.time()` reads in user code; None elsewhere, where None means the real time."""
+        fiber = self._fibers.user_fiber()
+        return None if fiber is None else (self.read_ns(fiber) + EPOCH_NS) / 1_000_000_000
+
+
+def _sleep_ns(seconds: Any) -> int:
+    """`time.sleep`'s argument in nanoseconds, refused with the errors of the real one."""
+    delay_ns = round(seconds * 1e9) if isinstance(seconds, float) else operator.index(seconds) * 10**9
+    if delay_ns < 0:
+        raise ValueError("sleep length must be non-negative")
+    return delay_ns

@@ -1,0 +1,161 @@
+"""A virtual process that runs user code: the driver, and every virtual worker.
+
+It is the `Host` of a core worker: waiting parks the fiber, sending goes through the virtual network, a task runs in a
+fiber of its own, and takes as long as the cost model says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dualray.shared.core_worker import CoreWorker, Execution
+from dualray.shared.model.commands import RunTask
+from dualray.shared.model.events import Event, TimerFired
+from dualray.shared.model.ids import Address, FunctionID, NodeID, TaskID, root_task_id
+from dualray.sim.fibers import Fiber, FiberKilled, FiberScheduler
+from dualray.sim.object_store import VirtualStore
+from dualray.sim.runner import Process
+
+if TYPE_CHECKING:
+    from dualray.sim.cluster import Cluster
+
+
+class FiberSignal:
+    """What one fiber waits for."""
+
+    __slots__ = ("_fiber", "_fibers", "_is_set")
+
+    def __init__(self, fibers: FiberScheduler) -> None:
+        self._fibers = fibers
+        self._fiber: Fiber | None = None
+        self._is_set = False
+
+    def wait(self) -> None:
+        """Park until it is set."""
+        if not self._is_set:
+            self._fiber = self._fibers.current()
+            self._fibers.park()
+
+    def set(self) -> None:
+        """Let the fiber go on."""
+        self._is_set = True
+        if self._fiber is not None:
+            self._fibers.wake(self._fiber)
+
+
+class WorkerRuntime:
+    """The runtime that user code in a virtual worker sees."""
+
+    mode = "sim"
+
+    def __init__(self, verbs: CoreWorker) -> None:
+        self.verbs = verbs
+
+    def shutdown(self) -> None:
+        """A task cannot end the cluster."""
+
+
+class UserProcess(Process):
+    """See the module."""
+
+    def __init__(
+        self, *, cluster: Cluster, address: Address, node: NodeID, store: VirtualStore, root: TaskID, is_driver: bool
+    ) -> None:
+        super().__init__(cluster=cluster, address=address, node=node)
+        self.pid = cluster.next_pid()
+        self.hostname = str(node)
+        self.store = store
+        self.lock = cluster.fibers.system
+        self.core = CoreWorker(
+            address=address, node=node, config=cluster.config, host=self, root=root, is_driver=is_driver
+        )
+        self.runtime: Any = WorkerRuntime(self.core)
+        self._fibers: dict[Fiber, None] = {}
+        self._wake_scheduled = False
+
+    @classmethod
+    def as_worker(cls, *, cluster: Cluster, address: Address, node: NodeID, store: VirtualStore) -> UserProcess:
+        """A worker; what it does before its first task derives its ids from its address."""
+        root = root_task_id(address, 0)
+        return cls(cluster=cluster, address=address, node=node, store=store, root=root, is_driver=False)
+
+    # ---- Process ---------------------------------------------------------------------------------------------
+
+    def receive(self, message: Event, payloads: Sequence[tuple[bytes, bytes]]) -> None:
+        if self.is_alive:
+            self.core.on_message(message, payloads)
+
+    def fire(self, timer: str) -> None:
+        self.core.dispatch(TimerFired(timer=timer))
+
+    def die(self) -> None:
+        super().die()
+        self.core.is_closed = True
+        for fiber in list(self._fibers):
+            self.cluster.fibers.throw(fiber, FiberKilled(f"{self.address} died"))
+
+    # ---- Host ------------------------------------------------------------------------------------------------
+
+    def now_ns(self) -> int:
+        return self.cluster.kernel.now_ns
+
+    def send(self, to: Address, message: Event, payloads: Sequence[tuple[bytes, bytes]]) -> None:
+        self.cluster.send(self, to, message, payloads)
+
+    def new_signal(self) -> FiberSignal:
+        return FiberSignal(self.cluster.fibers)
+
+    def run_task(self, task: RunTask) -> None:
+        """Start a fiber for the task when this step is over."""
+        self.cluster.kernel.call_after(self.cluster.cost_model.dispatch_ns, self._start_fiber, task)
+
+    def _start_fiber(self, task: RunTask) -> None:
+        if not self.is_alive:
+            return
+        seed = b"%d:" % self.cluster.seed + task.spec.task_id
+
+        def body() -> None:
+            fiber = self.cluster.fibers.current()
+            assert fiber is not None
+            self._fibers[fiber] = None
+            try:
+                self.core.execute(task)
+            finally:
+                self._fibers.pop(fiber, None)
+
+        self.cluster.fibers.spawn(self, body, seed=seed)
+
+    def call(
+        self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution
+    ) -> Any:
+        """Call user code, then let the time pass that it takes in virtual time."""
+        self.cluster.isolation.rewrite_function(function)
+        result = function(*args, **kwargs)
+        duration = task.duration
+        if callable(duration):
+            duration = duration(*args, **kwargs)
+        cost = self.cluster.cost_model.task_duration_ns if duration is None else round(duration * 1e9)
+        self.cluster.fibers.sleep_ns(cost)
+        return result
+
+    def write_record(self, table: str, key: str, fields: tuple[tuple[str, str], ...]) -> None:
+        self.cluster.write_record(table, key, fields)
+
+    def put_function(self, function: FunctionID, pickled: bytes) -> None:
+        self.cluster.functions[function] = pickled
+
+    def get_function(self, function: FunctionID) -> bytes:
+        """Ask the control plane: there and back."""
+        self.cluster.fibers.sleep_ns(2 * self.cluster.cost_model.head_message_ns)
+        return self.cluster.functions[function]
+
+    def wake(self) -> None:
+        if not self._wake_scheduled and self.is_alive and not self.cluster.is_closed:
+            self._wake_scheduled = True
+            self.cluster.kernel.call_after(0, self._take_in_finalizers)
+
+    def _take_in_finalizers(self) -> None:
+        self._wake_scheduled = False
+        if self.is_alive:
+            self.core.take_in_finalizers()

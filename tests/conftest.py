@@ -1,0 +1,57 @@
+"""Fixtures for every test: nothing may be left behind."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+from tests import leaks
+
+_CONFORMANCE = Path(__file__).parent / "conformance"
+
+# A slow machine is no finding, so no deadline. A failure prints the line that repeats it. A build server draws the
+# same examples each time: what it finds, it finds in the change that brought it.
+hypothesis.settings.register_profile("dualray", deadline=None, print_blob=True, derandomize="CI" in os.environ)
+hypothesis.settings.load_profile("dualray")
+
+
+_TEMPORARY_DIRECTORY = pytest.StashKey[Path]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_TEMPORARY_DIRECTORY] = leaks.mark_run()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    leaks.remove_unless_something_leaked(config.stash[_TEMPORARY_DIRECTORY])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_leak_from_the_module(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What the tests of a module, and its own fixtures, started or opened is gone when the module ends."""
+    before = leaks.survey()
+    yield
+    _fail_on_leaks(before, request.node.nodeid)
+
+
+@pytest.fixture(autouse=True)
+def no_leak_from_the_test(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The same after each conformance test, and each test with the mark `leak_check`."""
+    if not (request.path.is_relative_to(_CONFORMANCE) or request.node.get_closest_marker("leak_check") is not None):
+        yield
+        return
+    before = leaks.survey()
+    yield
+    _fail_on_leaks(before, request.node.nodeid)
+
+
+def _fail_on_leaks(before: leaks.Survey, culprit: str) -> None:
+    leaked = leaks.leaked(before, timeout_s=leaks.CLEAN_UP_S)
+    if leaked:
+        leaks.end(leaked)
+        lines = "\n".join(f"  - {holding}" for holding in leaked)
+        pytest.fail(f"{culprit} left behind, {leaks.CLEAN_UP_S:g} s after it ended:\n{lines}", pytrace=False)

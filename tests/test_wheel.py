@@ -1,0 +1,114 @@
+"""The wheel, built from this tree and installed in an environment that has never seen it, runs a program."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from email import message_from_bytes
+from email.message import Message
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+# Building and installing bring packages over the network; the timeout is for a slow one.
+pytestmark = pytest.mark.timeout(600)
+
+PROGRAM = """\
+import dualray
+
+dualray.init(mode="sim", nodes=3)
+
+
+@dualray.remote
+def f(x):
+    return x + 1
+
+
+assert dualray.get([f.remote(i) for i in range(4)]) == [1, 2, 3, 4]
+dualray.shutdown()
+print(dualray.__file__)
+"""
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    """What the command prints; it sees neither this tree nor this environment."""
+    hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+    finished = subprocess.run(
+        command,
+        cwd=cwd,
+        env={name: value for name, value in os.environ.items() if name not in hidden},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    assert finished.returncode == 0, f"{command}\n{finished.stdout}\n{finished.stderr}"
+    return finished.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    directory = tmp_path_factory.mktemp("wheel")
+    run(sys.executable, "-m", "build", "--wheel", "--outdir", directory, ROOT, cwd=directory)
+    (path,) = directory.glob("*.whl")
+    return path
+
+
+@pytest.fixture(scope="module")
+def environment(wheel, tmp_path_factory) -> Path:
+    """The directory of the executables of a new virtual environment, which holds the wheel and what it asks for."""
+    directory = tmp_path_factory.mktemp("environment")
+    run(sys.executable, "-m", "venv", directory, cwd=directory)
+    executables = directory / "bin"
+    run(
+        executables / "python",
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        wheel,
+        cwd=directory,
+    )
+    return executables
+
+
+@pytest.fixture(scope="module")
+def metadata(wheel) -> Message:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        return message_from_bytes(archive.read(name))
+
+
+def test_wheel_holds_the_package_and_nothing_else(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    assert {"dualray/__init__.py", "dualray/py.typed", "dualray/shared/__init__.py"} <= set(names)
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
+    assert {name.split("/")[0].split("-")[0] for name in names} == {"dualray"}
+    assert not [name for name in names if name.endswith((".pyc", ".so"))]
+
+
+def test_wheel_says_what_it_needs(metadata):
+    assert metadata["Name"] == "dualray"
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert set(metadata["Requires-Python"].split(",")) == {">=3.11", "<3.14"}
+    assert set(metadata.get_all("Provides-Extra")) >= {"tensorflow", "arrow", "examples", "bench", "test", "dev"}
+
+
+def test_installed_wheel_runs_a_program(environment, tmp_path):
+    script = tmp_path / "program.py"
+    script.write_text(PROGRAM)
+    imported_from = Path(run(environment / "python", script, cwd=tmp_path).strip())
+    assert imported_from.is_relative_to(environment.parent), "the program ran on another dualray"
+
+
+def test_installed_wheel_has_a_command(environment, tmp_path):
+    assert "Usage" in run(environment / "dualray", "--help", cwd=tmp_path)
+
+
+def test_installed_dependencies_agree(environment, tmp_path):
+    run(environment / "python", "-m", "pip", "check", cwd=tmp_path)
