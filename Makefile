@@ -57,7 +57,7 @@ clean:  ## Remove what the other targets made, except .venv
 
 $(VENV)/.installed-%: pyproject.toml | $(BIN)/python
 	@echo 'Installing dualray[$*] into $(VENV) (minutes the first time)'
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
+	@$(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --editable '.[$*]'
 	@touch $@
 
 $(BIN)/python:

@@ -78,7 +78,7 @@ METHOD_OPTIONS = "__dualray_method_options__"
 class Signal(Protocol):
     """Something that one thread or fiber waits for."""
 
-    def wait(self) -> None: ...
+    def wait(self) -> object: ...
 
     def set(self) -> None: ...
 
@@ -217,6 +217,8 @@ class CoreWorker:
         self.execution = Execution(task_id=root, is_task=not is_driver)
         self.payloads: dict[bytes, bytes] = {}
         self.is_closed = False
+        self._has_ended = False
+        self._end_reason = "the runtime was shut down"
         self._waits: dict[WaitID, _Wait] = {}
         self._wait_counter = 0
         self._exported: set[FunctionID] = set()
@@ -306,6 +308,8 @@ class CoreWorker:
 
     def _new_wait(self) -> tuple[WaitID, _Wait]:
         with self.host.lock:
+            if self._has_ended:
+                raise DualrayError(self._end_reason)
             wait_id = WaitID(self._wait_counter)
             self._wait_counter += 1
             wait = self._waits[wait_id] = _Wait(self.host.new_signal())
@@ -315,11 +319,17 @@ class CoreWorker:
         if not wait.is_done:
             wait.signal.wait()
         if not wait.is_done:
-            raise DualrayError("the runtime was shut down while this call waited")
+            raise DualrayError(self._end_reason)
+
+    def fail(self, reason: str) -> None:
+        """Nothing will come any more: whoever waits, or will wait, raises."""
+        self._end_reason = reason
+        self.abandon_waits()
 
     def abandon_waits(self) -> None:
         """The runtime ends: whoever still waits is woken, and raises."""
         with self.host.lock:
+            self._has_ended = True
             waits, self._waits = list(self._waits.values()), {}
         for wait in waits:
             wait.signal.set()

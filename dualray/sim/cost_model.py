@@ -50,19 +50,13 @@ class CostModel:
         23_000, "as local_message_ns: the software's share; the links' comes on top (nic_latency_ns)"
     )
     head_message_ns: int = _param(23_000, "as node_message_ns, for messages to and from the head")
-    nic_bytes_per_s: int = _param(
-        1_250_000_000, "10 Gbit/s, each direction of each NIC: the default of scenario files"
-    )
-    nic_latency_ns: int = _param(
-        50_000, "two NICs make the 100 us between nodes that scenario files default to"
-    )
+    nic_bytes_per_s: int = _param(1_250_000_000, "10 Gbit/s, each direction of each NIC: the default of scenario files")
+    nic_latency_ns: int = _param(50_000, "two NICs make the 100 us between nodes that scenario files default to")
     memory_bytes_per_s: int = _param(
         6_000_000_000,
         "platform facts: writing warm shared memory, 6 to 9 GB/s (put and seal copy at this speed)",
     )
-    disk_bytes_per_s: int = _param(
-        500_000_000, "assumption: a SATA SSD (spilling writes and reads at this speed)"
-    )
+    disk_bytes_per_s: int = _param(500_000_000, "assumption: a SATA SSD (spilling writes and reads at this speed)")
     submit_ns: int = _param(3_400, "speed notes: tasks_async with books, 291,000 tasks/s through one driver")
     schedule_ns: int = _param(1_700, "assumption: a placement costs its scheduler what a push costs a driver")
     dispatch_ns: int = _param(1_700, "speed notes: tasks_async bare, 578,000 pushes/s from one driver")

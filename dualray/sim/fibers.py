@@ -207,9 +207,7 @@ class FiberScheduler:
         Called on the hub, it runs it at once, until it parks or ends; called on a fiber, when that parks.
         """
         if self._hub is None or self._closing:
-            raise RuntimeError(
-                "the simulation is closed" if self._closing else "adopt the driver before spawning"
-            )
+            raise RuntimeError("the simulation is closed" if self._closing else "adopt the driver before spawning")
         fiber = Fiber(owner, fn, seed)
         self._live[fiber] = None
         if self._current is None and getcurrent() is self._hub:

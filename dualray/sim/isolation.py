@@ -45,12 +45,12 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterable
-from hashlib import blake2b
 from typing import Any, Final, NoReturn, Self
 
 import numpy as np
 from numpy.random import MT19937, RandomState, mtrand
 
+from dualray.shared.seeding import stream_seed
 from dualray.sim.fibers import Fiber, FiberScheduler
 from dualray.sim.kernel import Kernel
 from dualray.sim.virtual_time import Substitution, Substitutions
@@ -89,7 +89,7 @@ class _Streams:
         self._entropy: random.Random | None = None
 
     def _derived(self, stream: bytes) -> int:
-        return int.from_bytes(blake2b(self._seed, digest_size=32, person=stream).digest(), "big")
+        return stream_seed(self._seed, stream)
 
     @property
     def python(self) -> random.Random:
@@ -277,9 +277,7 @@ class Isolation:
 
             def getrandom(size: int, flags: int = 0) -> bytes:
                 fiber = user_fiber()
-                return (
-                    real_getrandom(size, flags) if fiber is None else _streams(fiber).entropy.randbytes(size)
-                )
+                return real_getrandom(size, flags) if fiber is None else _streams(fiber).entropy.randbytes(size)
 
             made.append(Substitution.of(os, "getrandom", getrandom))
         return made

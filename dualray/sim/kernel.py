@@ -68,9 +68,7 @@ class Scheduled(simpy.Event):
     env: Kernel
     daemon: bool
 
-    def __init__(
-        self, kernel: Kernel, fn: Callable[..., object], args: tuple[Any, ...], daemon: bool
-    ) -> None:
+    def __init__(self, kernel: Kernel, fn: Callable[..., object], args: tuple[Any, ...], daemon: bool) -> None:
         # simpy.Event.__init__ is not called: it would make the list of callbacks that few messages need.
         self.env = kernel
         self.daemon = daemon

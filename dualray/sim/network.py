@@ -77,10 +77,10 @@ class Star:
     Within a node, a transfer copies memory and waits for nothing.
     """
 
-    def __init__(self, cost_model: CostModel, *, nics: Mapping[NodeKey, Nic] | None = None) -> None:
+    def __init__(self, cost_model: CostModel, *, nics: Mapping[Any, Nic] | None = None) -> None:
         self._default = Nic(bytes_per_s=cost_model.nic_bytes_per_s, latency_ns=cost_model.nic_latency_ns)
         self._memory_bytes_per_s = cost_model.memory_bytes_per_s
-        self._nics = dict(nics or {})
+        self._nics: dict[NodeKey, Nic] = dict(nics or {})
 
     def links(self, src: NodeKey, dst: NodeKey) -> tuple[LinkKey, ...]:
         if src == dst:
@@ -168,9 +168,7 @@ class Network:
         self._kernel = kernel
         self._cost = cost_model
         self._head = head
-        self._arrival_ns: dict[
-            tuple[Hashable, Hashable], int
-        ] = {}  # of the last message of a pair of processes
+        self._arrival_ns: dict[tuple[Hashable, Hashable], int] = {}  # of the last message of a pair of processes
         self._sweep_channels_at = CHANNELS_SWEPT_MIN
         self._cut: dict[NodeKey, None] = {}
         self._cut_at: dict[NodeKey, int] = {}  # at which count of cuts a node was last cut off
@@ -180,6 +178,18 @@ class Network:
         self._changed: dict[_Link, None] = {}  # links whose flows changed since the last solution
 
     # -- messages ------------------------------------------------------------------------------------------
+
+    def message_ns(self, src_node: NodeKey, dst_node: NodeKey, size_bytes: int = 0) -> int:
+        """How long a message takes from one process to another, if it need not queue behind an earlier one."""
+        cost = self._cost
+        if src_node == dst_node:
+            return cost.local_message_ns + time_ns(size_bytes, cost.memory_bytes_per_s)
+        to_head = self._head is not None and (src_node == self._head or dst_node == self._head)
+        return (
+            (cost.head_message_ns if to_head else cost.node_message_ns)
+            + self.topology.latency_ns(src_node, dst_node)
+            + time_ns(size_bytes, cost.nic_bytes_per_s)
+        )
 
     def message(
         self,
@@ -193,22 +203,12 @@ class Network:
     ) -> None:
         """Call `deliver(*args)` when a message of `size_bytes` has arrived, unless it is lost on its way."""
         self.messages_sent += 1
-        cost = self._cost
-        if src_node == dst_node:
-            delay_ns = cost.local_message_ns + time_ns(size_bytes, cost.memory_bytes_per_s)
-        else:
-            to_head = self._head is not None and (src_node == self._head or dst_node == self._head)
-            delay_ns = (
-                (cost.head_message_ns if to_head else cost.node_message_ns)
-                + self.topology.latency_ns(src_node, dst_node)
-                + time_ns(size_bytes, cost.nic_bytes_per_s)
-            )
         if self._cut and (src_node in self._cut or dst_node in self._cut):
             self.messages_dropped += 1
             return
         now_ns = self._kernel.now_ns
         channel = (src_process, dst_process)
-        delay_ns = max(delay_ns, self._arrival_ns.get(channel, 0) - now_ns)
+        delay_ns = max(self.message_ns(src_node, dst_node, size_bytes), self._arrival_ns.get(channel, 0) - now_ns)
         self._arrival_ns[channel] = now_ns + delay_ns
         if len(self._arrival_ns) > self._sweep_channels_at:
             self._sweep_channels()

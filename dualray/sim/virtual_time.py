@@ -126,9 +126,7 @@ class Substitutions:
         self._substitutions = tuple(substitutions)
         self._journal: list[_Writing] = []
         self._table: dict[int, Any] = {}  # id of what a sweep takes out -> what it puts in
-        self._originals: dict[
-            int, Any
-        ] = {}  # id of a replacement -> the original; the table of the last sweep
+        self._originals: dict[int, Any] = {}  # id of a replacement -> the original; the table of the last sweep
         self._modules_before: frozenset[str] = frozenset()
         self.installed = False
 

@@ -13,6 +13,7 @@ from dualray.shared.core_worker import CoreWorker, Execution
 from dualray.shared.model.commands import RunTask
 from dualray.shared.model.events import Event, TimerFired
 from dualray.shared.model.ids import Address, FunctionID, NodeID, TaskID, root_task_id
+from dualray.shared.seeding import task_seed
 from dualray.sim.fibers import Fiber, FiberKilled, FiberScheduler
 from dualray.sim.object_store import VirtualStore
 from dualray.sim.runner import Process
@@ -113,7 +114,7 @@ class UserProcess(Process):
     def _start_fiber(self, task: RunTask) -> None:
         if not self.is_alive:
             return
-        seed = b"%d:" % self.cluster.seed + task.spec.task_id
+        seed = task_seed(self.cluster.seed, task.spec.task_id)
 
         def body() -> None:
             fiber = self.cluster.fibers.current()

@@ -143,13 +143,15 @@ class Head(Composition):
         rows = []
         for node, member in self.membership.members.items():
             view = self.scheduler.views.get(node)
+            # Below zero while a task that was blocked goes on before others have given its CPU back.
+            reported = view.reported if view is not None else {}
             rows.append(
                 NodeState(
                     node=node,
                     incarnation=member.info.incarnation,
                     alive=member.health is not NodeHealth.DEAD,
                     total=member.info.total,
-                    available=from_units(view.reported if view is not None else {}),
+                    available=from_units({name: max(units, 0) for name, units in reported.items()}),
                 )
             )
         self.out.send(event.requester, ClusterStateReported(wait_id=event.wait_id, nodes=tuple(rows)))

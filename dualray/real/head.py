@@ -1,0 +1,59 @@
+"""The head process: runs the head machine and the control plane's server, and cleans up when the driver is gone."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from dualray.real import session as sessions
+from dualray.real.control_plane import ControlPlane, start_server
+from dualray.real.runner import MachineProcess, begin
+from dualray.shared.decision_log import MachineSpec
+from dualray.shared.model.events import PeerLost, Started
+from dualray.shared.model.ids import HEAD, Address
+
+CONTROL_PLANE_FILE = "control_plane"
+"""In the session's directory: which server it is, for `init` to say."""
+
+_NODE_ENDS_WITHIN_S = 5.0
+
+
+class HeadProcess(MachineProcess):
+    """See the module."""
+
+    def __init__(self, *, session: sessions.Session, lifeline_fd: int) -> None:
+        # The server is there before anybody can reach us, and so before anybody can need it.
+        self.server = start_server(session.redis_directory, session.password)
+        (session.directory / CONTROL_PLANE_FILE).write_text(self.server.kind)
+        logging.getLogger("dualray").info("control plane: %s", self.server.kind)
+        spec = MachineSpec(kind="head", address=HEAD, config=session.config)
+        super().__init__(session=session, spec=spec, lifeline_fd=lifeline_fd)
+        self.control_plane = ControlPlane(self.server.socket_path, session.password)
+
+    def on_peer_lost(self, peer: str) -> None:
+        if "/" not in peer:  # a worker's end is its node manager's news
+            self.handle(PeerLost(address=Address(peer)))
+
+    def clean_up(self) -> None:
+        """Wait for the node managers to end, then remove everything that the session has left."""
+        deadline = time.monotonic() + _NODE_ENDS_WITHIN_S
+        node_sockets = [path for path in self.session.sockets.glob("node-*") if "w" not in path.name]
+        while any(path.exists() for path in node_sockets) and time.monotonic() < deadline:
+            time.sleep(0.005)
+        super().clean_up()
+        if self.control_plane is not None:
+            self.control_plane.close()
+        self.server.stop()
+        self.session.remove()
+
+
+def main() -> None:
+    """Entry: `python -m dualray.real.head SESSION LIFELINE`."""
+    session, lifeline_fd = begin("head")
+    head = HeadProcess(session=session, lifeline_fd=lifeline_fd)
+    head.handle(Started())
+    head.run()
+
+
+if __name__ == "__main__":
+    main()

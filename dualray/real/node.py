@@ -1,0 +1,222 @@
+"""The node manager: runs the node machine, forks and ends workers, keeps the object store's files, shows what workers
+print."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from collections import deque
+
+from dualray.real import session as sessions
+from dualray.real.object_store import SharedMemoryStore
+from dualray.real.runner import MachineProcess, Payload, begin, encode_message
+from dualray.real.template_client import TemplateClient
+from dualray.shared.decision_log import MachineSpec
+from dualray.shared.model.commands import Command, DeleteObject, EvictObject, SendObject, StartWorker, StopWorker
+from dualray.shared.model.events import Event, ObjectReceived, ObjectSent, Started, WorkerExited
+from dualray.shared.model.ids import Address, NodeID
+from dualray.shared.trace import TraceKind
+
+_READ_BYTES = 65536
+
+
+class WorkerOutput:
+    """One stream of a worker: shown line by line, the last lines kept for the error that may follow."""
+
+    def __init__(self, *, prefix: str, shown_on: int | None, lines_kept: int) -> None:
+        self._prefix = prefix.encode()
+        self._shown_on = shown_on
+        self._partial = b""
+        self.last_lines: deque[bytes] = deque(maxlen=lines_kept)
+
+    def feed(self, data: bytes) -> None:
+        """More has been printed; empty at the end."""
+        lines = (self._partial + data).split(b"\n")
+        self._partial = lines.pop()
+        if not data and self._partial:
+            lines.append(self._partial)
+            self._partial = b""
+        for line in lines:
+            self.last_lines.append(line)
+        if lines and self._shown_on is not None:
+            shown = b"".join(self._prefix + line + b"\n" for line in lines)
+            try:
+                os.write(self._shown_on, shown)
+            except OSError:  # the driver's terminal is gone, or its pipe: nobody reads
+                self._shown_on = None
+
+
+class NodeProcess(MachineProcess):
+    """See the module."""
+
+    def __init__(self, *, session: sessions.Session, node: NodeID, lifeline_fd: int) -> None:
+        spec = MachineSpec(
+            kind="node",
+            address=node,
+            node=node,
+            config=session.config,
+            total=session.total.units,
+            store_bytes=session.store_bytes,
+        )
+        super().__init__(session=session, spec=spec, lifeline_fd=lifeline_fd)
+        self.node = node
+        self.store = SharedMemoryStore(session.store_directory)
+        self.template = TemplateClient(
+            self.loop,
+            on_forked=self._on_forked,
+            on_exited=self._on_exited,
+            on_failed=self._on_fork_failed,
+            on_lost=lambda status: self.end(),
+        )
+        self._pids: dict[str, int] = {}
+        self._stops: dict[str, str] = {}
+        self._outputs: dict[str, dict[int, WorkerOutput]] = {}
+        self.template.start()
+
+    # ---- Commands --------------------------------------------------------------------------------------------
+
+    def perform(self, command: Command) -> None:
+        match command:
+            case StartWorker(worker=worker):
+                self._start_worker(worker)
+            case StopWorker(worker=worker, reason=reason):
+                self._stops[worker] = reason
+                if worker in self._pids:
+                    os.kill(self._pids[worker], signal.SIGKILL)
+            case EvictObject(object_id=object_id):
+                self.recorder.trace(TraceKind.OBJECT_EVICTED, object_id.hex())
+                self.store.delete(object_id)
+            case DeleteObject(object_id=object_id):
+                self.recorder.trace(TraceKind.OBJECT_DELETED, object_id.hex())
+                self.store.delete(object_id)
+            case SendObject():
+                self._send_object(command)
+            case _:
+                super().perform(command)
+
+    def _send_object(self, command: SendObject) -> None:
+        """Copy an object to another node's store: one frame, read straight out of shared memory."""
+        object_id, to = command.object_id, command.to
+        self.recorder.trace(TraceKind.TRANSFER_STARTED, object_id.hex(), other=to, amount=command.size_bytes)
+        arrived = ObjectReceived(object_id=object_id, source=self.node)
+        header, _ = encode_message(arrived, [(object_id, b"")])
+        self.transport.send(to, header, [self.store.open(object_id, lambda _: None)])
+        self.loop.call_soon(lambda: self.handle(ObjectSent(object_id=object_id, to=to)))
+
+    def receive(self, message: Event, payloads: list[Payload]) -> None:
+        if isinstance(message, ObjectReceived):
+            [(object_id, data)] = payloads
+            self.store.create(object_id, len(data))[:] = data
+            self.store.seal(object_id)
+            self.recorder.trace(
+                TraceKind.TRANSFER_ENDED, object_id.hex(), other=message.source, amount=len(data)
+            )
+            payloads = []
+        super().receive(message, payloads)
+
+    # ---- Workers ---------------------------------------------------------------------------------------------
+
+    def _start_worker(self, worker: Address) -> None:
+        self.recorder.trace(TraceKind.WORKER_STARTED, worker)
+        argv = {"session": str(self.session.directory), "node": self.node, "address": worker}
+        stdout_fd, stderr_fd = self.template.fork(worker, argv)
+        outputs = self._outputs[worker] = {}
+        for fd, shown_on in ((stdout_fd, 1), (stderr_fd, 2)):
+            outputs[fd] = WorkerOutput(
+                prefix=f"({worker}) ",
+                shown_on=shown_on if self.session.log_to_driver else None,
+                lines_kept=self.session.config.stderr_lines_kept,
+            )
+            os.set_blocking(fd, False)
+            self.loop.add_reader(fd, lambda fd=fd: self._on_output(worker, fd))  # type: ignore[misc]  # bound default
+
+    def _on_output(self, worker: str, fd: int) -> None:
+        try:
+            data = os.read(fd, _READ_BYTES)
+        except BlockingIOError:
+            return
+        self._outputs[worker][fd].feed(data)
+        if not data:
+            self._close_output(worker, fd)
+
+    def _close_output(self, worker: str, fd: int) -> None:
+        self.loop.remove_reader(fd)
+        os.close(fd)
+        output = self._outputs[worker].pop(fd)
+        output.feed(b"")
+
+    def _on_forked(self, worker: str, pid: int) -> None:
+        self._pids[worker] = pid
+        if worker in self._stops:  # it was to be stopped before it had a pid
+            os.kill(pid, signal.SIGKILL)
+
+    def _on_fork_failed(self, worker: str, error: str) -> None:
+        for fd in list(self._outputs.pop(worker, {})):
+            self.loop.remove_reader(fd)
+            os.close(fd)
+        self.recorder.trace(TraceKind.WORKER_ENDED, worker, other=error)
+        self.handle(WorkerExited(worker=Address(worker), reason=f"could not be started: {error}"))
+
+    def _on_exited(self, worker: str, pid: int, status: int) -> None:
+        """A worker is gone; what it printed last says why, perhaps."""
+        self._pids.pop(worker, None)
+        lines: list[bytes] = []
+        for fd, output in list(self._outputs.get(worker, {}).items()):
+            self._drain(worker, fd)
+            lines = list(output.last_lines)  # stderr comes last
+        self._outputs.pop(worker, None)
+        reason = f"stopped: {self._stops.pop(worker)}" if worker in self._stops else exit_reason(status)
+        self.recorder.trace(TraceKind.WORKER_ENDED, worker, other=reason)
+        if lines:
+            reason += "; the last lines of its stderr:\n" + b"\n".join(lines).decode(errors="replace")
+        self.handle(WorkerExited(worker=Address(worker), reason=reason))
+
+    def _drain(self, worker: str, fd: int) -> None:
+        """Read what a dead worker has left in its pipe."""
+        while fd in self._outputs.get(worker, {}):
+            before = self._outputs[worker][fd]
+            try:
+                data = os.read(fd, _READ_BYTES)
+            except BlockingIOError:  # a child of the worker holds the pipe: it may go on printing, and is not ours
+                data = b""
+            before.feed(data)
+            if not data:
+                self._close_output(worker, fd)
+
+    # ---- Life ------------------------------------------------------------------------------------------------
+
+    def on_peer_lost(self, peer: str) -> None:
+        if peer == "head":
+            self.end()
+
+    def clean_up(self) -> None:
+        """End the workers, delete the store."""
+        self.template.close()
+        self.store.destroy()
+        super().clean_up()
+
+
+def exit_reason(status: int) -> str:
+    """How a process ended, in words."""
+    if status >= 0:
+        return f"exited with code {status}"
+    try:
+        return f"killed by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"killed by signal {-status}"
+
+
+def main() -> None:
+    """Entry: `python -m dualray.real.node SESSION LIFELINE NODE`."""
+    session, lifeline_fd = begin(sys.argv[3])
+    node = NodeProcess(session=session, node=NodeID(sys.argv[3]), lifeline_fd=lifeline_fd)
+    logging.getLogger("dualray").info("node manager %s, pid %d", sys.argv[3], os.getpid())
+    node.handle(Started())
+    node.run()
+
+
+if __name__ == "__main__":
+    main()
+

@@ -1,0 +1,59 @@
+"""Writes one process's decision log and trace, when a run is recorded.
+
+Both files are unbuffered: what was decided and done survives a SIGKILL.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from dualray.shared.decision_log import DecisionLog, MachineSpec
+from dualray.shared.model.commands import Command
+from dualray.shared.model.events import Event
+from dualray.shared.trace import TraceEvent, TraceKind, to_bytes
+
+
+class Recorder:
+    """See the module. Without a directory it writes nothing."""
+
+    def __init__(self, directory: Path | None, spec: MachineSpec, *, seed: int | None) -> None:
+        self._address = spec.address
+        self._decisions: DecisionLog | None = None
+        self._trace: BinaryIO | None = None
+        self._files: list[BinaryIO] = []
+        if directory is not None:
+            name = spec.address.replace("/", ".")
+            decisions = (directory / f"{name}.decisions").open("wb", buffering=0)
+            self._trace = (directory / f"{name}.trace").open("wb", buffering=0)
+            self._files = [decisions, self._trace]
+            self._decisions = DecisionLog(decisions, spec, seed=str(seed))
+
+    def log(self, event: Event, now_ns: int, commands: Sequence[Command]) -> None:
+        """Write a decision of this process's machine."""
+        if self._decisions is not None:
+            self._decisions.record(event, now_ns, commands)
+
+    def trace(
+        self,
+        kind: TraceKind,
+        subject: str,
+        *,
+        other: str = "",
+        name: str = "",
+        amount: int = 0,
+        deps: tuple[str, ...] = (),
+    ) -> None:
+        """Note what this process does."""
+        if self._trace is not None:
+            event = TraceEvent(time.monotonic_ns(), kind, self._address, subject, other, name, amount, deps)
+            self._trace.write(to_bytes((event,)))
+
+    def close(self) -> None:
+        """Close the files."""
+        self._decisions = self._trace = None
+        files, self._files = self._files, []
+        for file in files:
+            file.close()

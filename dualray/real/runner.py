@@ -1,0 +1,211 @@
+"""What the head and a node manager have in common: a machine, a loop, a transport, and a driver to outlive.
+
+A `MachineProcess` hands events to its machine on the loop's thread, the only one that it has, and carries out the
+commands that any machine may give. It ends when its lifeline, a pipe from the driver, closes. It decides nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from dualray.real import session as sessions
+from dualray.real.control_plane import ControlPlane
+from dualray.real.loop import Loop, Timer
+from dualray.real.recorder import Recorder
+from dualray.real.transport import Transport
+from dualray.shared.decision_log import MachineSpec
+from dualray.shared.machines.base import Machine
+from dualray.shared.model.codec import decode, encode, pack, unpack
+from dualray.shared.model.commands import ArmTimer, CancelTimer, Command, DropPayload, Send, WriteRecord
+from dualray.shared.model.events import Event, TaskPushed, TimerFired
+from dualray.shared.model.ids import Address
+from dualray.shared.trace import TraceKind
+
+Payload = tuple[bytes, bytes]
+
+EXIT_AFTER_ERROR = 70
+"""Exit status of a process that met a bug of ours: better dead and reported than alive and wrong."""
+
+_PARENT_CHECK_S = 1.0
+
+
+def encode_message(message: Event, payloads: Iterable[Payload]) -> tuple[bytes, list[bytes]]:
+    """A message as the header and buffers of a frame."""
+    keys: list[bytes] = []
+    buffers: list[bytes] = []
+    for key, data in payloads:
+        keys.append(key)
+        buffers.append(data)
+    return pack((encode(message), keys)), buffers
+
+
+def decode_message(header: memoryview, buffers: list[memoryview]) -> tuple[Event, list[Payload]]:
+    """The message and payloads of a frame."""
+    fields, keys = unpack(header)
+    return decode(fields), [(key, bytes(data)) for key, data in zip(keys, buffers, strict=True)]
+
+
+class Timers:
+    """Named timers on a loop."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._timers: dict[str, Timer] = {}
+
+    def arm(self, name: str, delay_ns: int, fire: Any) -> None:
+        """Call `fire(name)` after the delay; a timer of the same name is replaced."""
+        self.cancel(name)
+
+        def due() -> None:
+            if self._timers.get(name) is timer:
+                del self._timers[name]
+                fire(name)
+
+        timer = self._loop.call_later(delay_ns / 1e9, due)
+        self._timers[name] = timer
+
+    def cancel(self, name: str) -> None:
+        """Forget the timer."""
+        timer = self._timers.pop(name, None)
+        if timer is not None:
+            timer.cancel()
+
+
+class MachineProcess:
+    """See the module."""
+
+    def __init__(self, *, session: sessions.Session, spec: MachineSpec, lifeline_fd: int) -> None:
+        self.session = session
+        self.address = Address(spec.address)
+        self.machine: Machine = spec.make()
+        self.payloads: dict[bytes, bytes] = {}
+        self.loop = Loop(self._on_error)
+        self.timers = Timers(self.loop)
+        self.recorder = Recorder(session.record_directory, spec, seed=session.seed)
+        self.transport = Transport(
+            self.loop,
+            address=self.address,
+            socket_dir=session.sockets,
+            secret=session.secret,
+            on_message=self._on_message,
+            on_peer_lost=self.on_peer_lost,
+        )
+        self.control_plane: ControlPlane | None = None
+        self._lifeline_fd = lifeline_fd
+        self._parent_pid = os.getppid()
+        self.loop.add_reader(lifeline_fd, self._on_lifeline)
+        self.loop.call_later(_PARENT_CHECK_S, self._check_parent)
+
+    # ---- Events in -------------------------------------------------------------------------------------------
+
+    def _on_message(self, peer: str, header: memoryview, buffers: list[memoryview]) -> None:
+        message, payloads = decode_message(header, buffers)
+        self.receive(message, payloads)
+
+    def receive(self, message: Event, payloads: list[Payload]) -> None:
+        """A message has arrived."""
+        self.payloads.update(payloads)
+        self.handle(message)
+
+    def handle(self, event: Event) -> None:
+        """Hand an event to the machine and carry out its commands."""
+        now_ns = self.loop.now_ns()
+        commands = self.machine.handle(event, now_ns)
+        self.recorder.log(event, now_ns, commands)
+        for command in commands:
+            self.perform(command)
+
+    def on_peer_lost(self, peer: str) -> None:
+        """A connection has closed."""
+
+    # ---- Commands out ----------------------------------------------------------------------------------------
+
+    def perform(self, command: Command) -> None:
+        """Carry out a command that any machine may give; the others belong to the subclass."""
+        match command:
+            case Send():
+                self._send(command)
+            case ArmTimer():
+                self.timers.arm(command.timer, command.delay_ns, lambda name: self.handle(TimerFired(timer=name)))
+            case CancelTimer():
+                self.timers.cancel(command.timer)
+            case DropPayload():
+                self.payloads.pop(command.key, None)
+            case WriteRecord():
+                self.write_record(command)
+            case _:
+                raise TypeError(f"{self.address} cannot carry out {command!r}")
+
+    def _send(self, command: Send) -> None:
+        if isinstance(command.message, TaskPushed):
+            spec = command.message.spec
+            self.recorder.trace(
+                TraceKind.TASK_PUSHED,
+                spec.task_id.hex(),
+                other=command.to,
+                name=spec.template.name,
+                amount=command.message.attempt,
+            )
+        payloads = [(key, self.payloads[key]) for key in command.payloads if key in self.payloads]
+        header, buffers = encode_message(command.message, payloads)
+        self.transport.send(command.to, header, buffers)
+
+    def write_record(self, command: WriteRecord) -> None:
+        """A row of the control plane's tables, written behind the work."""
+        if self.control_plane is not None:
+            self.control_plane.write_behind(command.table, command.key.encode(), pack(dict(command.fields)))
+
+    # ---- Life ------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Run until the driver is gone, then clean up."""
+        try:
+            self.loop.run()
+        finally:
+            self.clean_up()
+
+    def clean_up(self) -> None:
+        """End what this process has started."""
+        self.transport.close()
+        self.recorder.close()
+
+    def _on_lifeline(self) -> None:
+        if not os.read(self._lifeline_fd, 1):
+            self.loop.remove_reader(self._lifeline_fd)
+            self.end()
+
+    def _check_parent(self) -> None:
+        """The lifeline may have been inherited by something that lives on; the parent's death is seen all the same."""
+        if os.getppid() != self._parent_pid:
+            self.end()
+        else:
+            self.loop.call_later(_PARENT_CHECK_S, self._check_parent)
+
+    def end(self) -> None:
+        """The driver is gone."""
+        self.loop.stop()
+
+    def _on_error(self, error: Exception) -> None:
+        logging.getLogger("dualray").critical("%s met a bug and ends", self.address, exc_info=error)
+        self.loop.stop()
+        try:
+            self.clean_up()
+        finally:
+            logging.shutdown()
+            os._exit(EXIT_AFTER_ERROR)
+
+
+def begin(name: str) -> tuple[sessions.Session, int]:
+    """What a process that the driver started does first; its session and its lifeline's descriptor."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the driver, which then ends us
+    session = sessions.load(Path(sys.argv[1]))
+    logging.basicConfig(
+        filename=session.log_path(name), level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
+    )
+    return session, int(sys.argv[2])

@@ -1,0 +1,157 @@
+"""A session: the files that the processes of one `init` share, and their removal.
+
+    <tmp>/dualray-<driver's pid>-<token>/       mode 0700
+        session.json      settings that every process reads
+        secret            the cluster's secret, mode 0600
+        sockets/          one Unix socket a process
+        redis/            the control plane's server
+        logs/             what head and node manager have to say
+    /dev/shm/dualray-<driver's pid>-<token>/    the node's object store
+
+Who removes it: the head, when the driver is gone; a driver that ends cleanly makes sure. What both could not remove,
+because all was killed at once, the next `init` of this user sweeps.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import secrets
+import shutil
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from dualray.shared.model.config import Config
+from dualray.shared.model.resources import Resources
+
+_PREFIX = "dualray-"
+_SHARED_MEMORY = Path("/dev/shm")
+
+ENVIRONMENT = "DUALRAY_SESSION"
+"""Every process of a session has its directory here: to be found, and to be told apart."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """See the module."""
+
+    directory: Path
+    store_directory: Path
+    secret: bytes
+    config: Config
+    seed: int | None
+    job_root: str
+    """Seed of the driver's root task id."""
+    total: Resources
+    store_bytes: int
+    log_to_driver: bool
+    record_directory: Path | None
+
+    @property
+    def sockets(self) -> Path:
+        return self.directory / "sockets"
+
+    @property
+    def redis_directory(self) -> Path:
+        return self.directory / "redis"
+
+    @property
+    def password(self) -> str:
+        """The control plane's password, derived from the secret."""
+        return hmac.new(self.secret, b"control plane", hashlib.sha256).hexdigest()
+
+    def log_path(self, name: str) -> Path:
+        return self.directory / "logs" / f"{name}.log"
+
+    def remove(self) -> None:
+        """Delete every file of the session."""
+        shutil.rmtree(self.store_directory, ignore_errors=True)
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def create(
+    *,
+    config: Config,
+    seed: int | None,
+    job_root: str,
+    total: Resources,
+    store_bytes: int,
+    log_to_driver: bool,
+    record_directory: Path | None,
+) -> Session:
+    """Make the directories and files of a new session."""
+    sweep()
+    directory = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
+    shared_memory = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else directory
+    store_directory = shared_memory / directory.name
+    store_directory.mkdir(mode=0o700, exist_ok=True)
+    session = Session(
+        directory=directory,
+        store_directory=store_directory,
+        secret=secrets.token_bytes(32),
+        config=config,
+        seed=seed,
+        job_root=job_root,
+        total=total,
+        store_bytes=store_bytes,
+        log_to_driver=log_to_driver,
+        record_directory=record_directory,
+    )
+    for path in (session.sockets, session.directory / "logs"):
+        path.mkdir(mode=0o700)
+    _write_private(directory / "secret", session.secret)
+    settings = {
+        "store_directory": str(store_directory),
+        "config": asdict(config),
+        "seed": seed,
+        "job_root": job_root,
+        "total": total.units,
+        "store_bytes": store_bytes,
+        "log_to_driver": log_to_driver,
+        "record_directory": str(record_directory) if record_directory is not None else None,
+    }
+    _write_private(directory / "session.json", json.dumps(settings).encode())
+    return session
+
+
+def load(directory: Path) -> Session:
+    """The session that another process of it has made."""
+    settings: dict[str, Any] = json.loads((directory / "session.json").read_bytes())
+    record = settings.pop("record_directory")
+    return Session(
+        directory=directory,
+        store_directory=Path(settings.pop("store_directory")),
+        secret=(directory / "secret").read_bytes(),
+        config=Config(**settings.pop("config")),
+        total=Resources(tuple((name, amount) for name, amount in settings.pop("total"))),
+        record_directory=Path(record) if record is not None else None,
+        **settings,
+    )
+
+
+def _write_private(path: Path, content: bytes) -> None:
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
+
+
+def sweep() -> None:
+    """Remove what sessions of this user have left whose driver and head were killed."""
+    for parent in (Path(tempfile.gettempdir()), _SHARED_MEMORY):
+        for path in parent.glob(f"{_PREFIX}*-*") if parent.is_dir() else ():
+            pid = path.name.removeprefix(_PREFIX).partition("-")[0]
+            if pid.isdigit() and not _is_alive(int(pid)) and path.is_dir() and path.stat().st_uid == os.getuid():
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

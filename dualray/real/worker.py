@@ -1,0 +1,76 @@
+"""A worker process: runs the tasks that are pushed to it, one at a time, on its main thread.
+
+It is forked from the warm template and lives until its node manager ends it or is gone.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from dualray import runtime
+from dualray.real import session as sessions
+from dualray.real.process import UserProcess
+from dualray.real.runner import EXIT_AFTER_ERROR
+from dualray.shared.core_worker import CoreWorker
+from dualray.shared.model.commands import RunTask
+from dualray.shared.model.events import WorkerReady
+from dualray.shared.model.ids import HEAD, Address, NodeID, root_task_id
+
+
+class WorkerRuntime:
+    """The runtime that user code in a worker sees."""
+
+    mode = "real"
+
+    def __init__(self, verbs: CoreWorker) -> None:
+        self.verbs = verbs
+
+    def shutdown(self) -> None:
+        """A task cannot end the cluster."""
+
+
+def main(argv: Mapping[str, str]) -> None:
+    """Run a worker; `argv` names session, node and address. Does not return."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    address, node = Address(argv["address"]), NodeID(argv["node"])
+    tasks: queue.SimpleQueue[RunTask] = queue.SimpleQueue()
+    process = UserProcess(
+        session=sessions.load(Path(argv["session"])),
+        address=address,
+        node=node,
+        root=root_task_id(address, 0),
+        is_driver=False,
+        on_task=tasks.put,
+        on_lost=lambda peer: os._exit(0) if peer in (node, HEAD) else None,
+        on_error=_end_after_error,
+    )
+    runtime.set_current(WorkerRuntime(process.core))
+    process.start()
+    process.send(Address(node), WorkerReady(worker=address), [])
+    try:
+        while True:
+            process.core.execute(tasks.get())
+    except SystemExit as exit_:  # user code wants its process to end
+        _exit(exit_.code)
+    except BaseException as error:
+        _end_after_error(error)
+
+
+def _exit(code: object) -> None:
+    sys.stdout.flush()
+    if code is not None and not isinstance(code, int):
+        print(code, file=sys.stderr)
+    sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else int(code is not None))
+
+
+def _end_after_error(error: BaseException) -> None:
+    logging.getLogger("dualray").critical("this worker met a bug and ends", exc_info=error)
+    sys.stderr.flush()
+    os._exit(EXIT_AFTER_ERROR)
