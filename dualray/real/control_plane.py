@@ -581,7 +581,10 @@ appendfsync everysec
 def _wait_until_it_answers(server: ControlPlaneServer, deadline: float) -> None:
     assert server.process is not None
     client: Any = redis.Redis(
-        unix_socket_path=str(server.socket_path), password=server.password, protocol=2, retry=Retry(NoBackoff(), 0)
+        unix_socket_path=str(server.socket_path),
+        password=server.password,
+        protocol=2,
+        retry=Retry(NoBackoff(), 0),
     )
     with contextlib.closing(client):
         while True:

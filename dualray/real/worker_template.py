@@ -141,7 +141,14 @@ class Template:
         try:
             os.write(fd, json.dumps(argv).encode())
             os.lseek(fd, 0, os.SEEK_SET)
-            command = [sys.executable, "-m", "dualray.real.worker_template", "--worker", str(os.getpid()), str(fd)]
+            command = [
+                sys.executable,
+                "-m",
+                "dualray.real.worker_template",
+                "--worker",
+                str(os.getpid()),
+                str(fd),
+            ]
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, pass_fds=(fd,))
         finally:
             os.close(fd)

@@ -67,6 +67,7 @@ from dualray.shared.model.ids import (
 )
 from dualray.shared.model.specs import ActorSpec, FunctionTemplate, LeaseShape, NodeState, Ref, TaskSpec
 from dualray.shared.model.states import ValueState
+from dualray.shared.policies.retry import RETRY_FOREVER
 from dualray.shared.serialization import Reference, Serialized, deserialize, serialize
 from dualray.shared.trace import TraceKind
 
@@ -655,10 +656,10 @@ class CoreWorker:
         )
         error: ErrorInfo | None = None
         results: list[Result] = []
+        returned: list[Any] = []  # kept until TaskRan: from then on the machine holds the references among them
         try:
-            returned = self._call(task)
-            results = self._store_results(spec, returned)
-            del returned
+            returned = _split(self._call(task), spec.template.num_returns if spec.creates is None else 0, spec)
+            results = self._store_results(task, returned)
         except Exception as exception:
             error = self._note_failure(spec, exception)
             results = []
@@ -706,10 +707,11 @@ class CoreWorker:
 
         return [unpack(value) for value in args], {key: unpack(value) for key, value in kwargs.items()}
 
-    def _store_results(self, spec: TaskSpec, returned: Any) -> list[Result]:
-        count = spec.template.num_returns if spec.creates is None else 0
-        values = _split(returned, count, spec.template.name)
-        remakeable = spec.actor_id is None and spec.template.max_retries != 0
+    def _store_results(self, task: RunTask, values: Sequence[Any]) -> list[Result]:
+        spec = task.spec
+        # The attempts count retries and reconstructions alike; after the last one the object cannot be made again.
+        max_retries = spec.template.max_retries
+        remakeable = spec.actor_id is None and (max_retries == RETRY_FOREVER or task.attempt < max_retries)
         results = []
         for index, value in enumerate(values):
             object_id = return_object_id(spec.task_id, index)
@@ -749,7 +751,8 @@ def _is_object_ref(value: Any) -> bool:
     return isinstance(value, Reference) and getattr(value, "is_value", False)
 
 
-def _split(returned: Any, count: int, name: str) -> list[Any]:
+def _split(returned: Any, count: int, spec: TaskSpec) -> list[Any]:
+    name = spec.template.name
     if count == 0:
         return []
     if count == 1:

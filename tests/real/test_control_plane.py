@@ -321,7 +321,10 @@ sys.stdin.read()
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
         parent.send_signal(signal.SIGKILL)
-    wait_for(lambda: not Path(f"/proc/{pid}").exists() or "Z (" in Path(f"/proc/{pid}/status").read_text(), "it ended")
+    wait_for(
+        lambda: not Path(f"/proc/{pid}").exists() or "Z (" in Path(f"/proc/{pid}/status").read_text(),
+        "it ended",
+    )
     for name in ("redis.conf", "redis.log"):
         (directory / name).unlink()
     wait_for(lambda: list(directory.iterdir()) == [], "Redis removed its socket")
@@ -363,10 +366,21 @@ def test_commands_answer_as_redis_answers(server: ControlPlaneServer) -> None:
             assert raw.execute_command(*command) == answer, command
         raw.execute_command("RPUSH", "l", "x")
         raw.execute_command("HSET", "h", "a", "1")
-        for command in [("HGET", "l", "a"), ("RPUSH", "h", "a"), ("HSET", "l", "a", "b"), ("LRANGE", "h", "0", "1")]:
+        for command in [
+            ("HGET", "l", "a"),
+            ("RPUSH", "h", "a"),
+            ("HSET", "l", "a", "b"),
+            ("LRANGE", "h", "0", "1"),
+        ]:
             with pytest.raises(redis.ResponseError, match=r"WRONGTYPE|wrong kind"):
                 raw.execute_command(*command)
-        for command in [("HSET", "h", "a"), ("HGET", "h"), ("LRANGE", "l", "a", "b"), ("NONSENSE",), ("RPUSH", "l")]:
+        for command in [
+            ("HSET", "h", "a"),
+            ("HGET", "h"),
+            ("LRANGE", "l", "a", "b"),
+            ("NONSENSE",),
+            ("RPUSH", "l"),
+        ]:
             with pytest.raises(redis.ResponseError):
                 raw.execute_command(*command)
         assert raw.execute_command("PING") is True

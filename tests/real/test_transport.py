@@ -236,13 +236,13 @@ def test_both_connect_at_once_and_nothing_is_lost_or_reordered(start: Start) -> 
     for thread in threads:
         thread.join()
     want = [b"%d" % index for index in range(200)]
+    others = len(names) - 1
+    wait_for(lambda: all(len(process.inbox) == 200 * others for process in processes), "all came")
     for process in processes:
-        wait_for(lambda process=process: len(process.inbox) == 200 * (len(names) - 1), "all came")  # type: ignore[misc]
         for name in names:
             assert process.headers(name) == ([] if name == process.address else want)
         assert process.lost == []
-    for process in processes:
-        wait_for(lambda process=process: process.connection_count() == len(names) - 1, "one connection a pair")  # type: ignore[misc]
+    wait_for(lambda: all(process.connection_count() == others for process in processes), "one connection a pair")
 
 
 @pytest.mark.parametrize("repetition", range(20))
@@ -260,8 +260,8 @@ def test_two_processes_connect_at_once(start: Start, repetition: int) -> None:
         thread.start()
     for thread in threads:
         thread.join()
+    wait_for(lambda: len(a.inbox) == len(b.inbox) == 20, "all came")
     for process, peer in ((a, "b"), (b, "a")):
-        wait_for(lambda process=process: len(process.inbox) == 20, "all came")  # type: ignore[misc]
         assert process.headers(peer) == [b"%d" % index for index in range(20)]
     wait_for(lambda: a.connection_count() == b.connection_count() == 1, "one connection remains")
     assert a.lost == b.lost == []

@@ -1,3 +1,4 @@
+import collections
 import contextlib
 import json
 import os
@@ -80,6 +81,7 @@ class Node:
     def __init__(self, customize: Path, **options: Any) -> None:
         self.news: list[tuple[object, ...]] = []
         self.errors: list[Exception] = []
+        self.orders: collections.Counter[str] = collections.Counter()
         self.loop = Loop(self.errors.append)
         self.thread = threading.Thread(target=self.loop.run, daemon=True)
         self.thread.start()
@@ -100,13 +102,15 @@ class Node:
         return [news for news in list(self.news) if news[0] == what and worker in (None, news[1])]
 
     def pid(self, worker: str) -> int:
-        wait_for(lambda: self.said("forked", worker), f"{worker} is forked")
-        pid = self.said("forked", worker)[0][2]
+        """Of the worker that was ordered last under this name."""
+        wait_for(lambda: len(self.said("forked", worker)) == self.orders[worker], f"{worker} is forked")
+        pid = self.said("forked", worker)[-1][2]
         assert isinstance(pid, int)
         return pid
 
     def run(self, worker: str, **argv: Any) -> tuple[str, str, int]:
         """Run a worker to its end: what it wrote, and how it ended."""
+        self.orders[worker] += 1
         with contextlib.ExitStack() as stack:
             out, err = (stack.enter_context(os.fdopen(fd)) for fd in self.template.fork(worker, argv))
             written = out.read(), err.read()
@@ -118,6 +122,7 @@ class Node:
 
     def start_waiting(self, worker: str) -> int:
         """Start a worker that waits for ever; its pid, once its own code runs."""
+        self.orders[worker] += 1
         out, err = self.template.fork(worker, {"do": "wait"})
         with os.fdopen(out) as file:
             assert file.readline() == "waiting\n"

@@ -1,0 +1,87 @@
+"""Fixtures of the conformance suite: each test is one promise, kept by both modes.
+
+`cluster` is one cluster for each module and mode; a module that needs other options says so in a constant CLUSTER.
+`start` makes clusters for one test. A module uses one of the two. After each test with `cluster` everything that was
+leased must be free again, and in sim mode every invariant of every machine must hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dualray as ray
+from dualray import runtime
+from tests.conformance.support import HAS_REAL_MODE, MODES, Gate, Shape, Tally, eventually, resources_are_free
+from tests.conformance.support import start_cluster
+
+TEST_TIMEOUT_S = 40
+_HAS_FAILED = pytest.StashKey[bool]()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(here) and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(TEST_TIMEOUT_S))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
+    report = yield
+    if report.when == "call":
+        item.stash[_HAS_FAILED] = report.failed
+    return report
+
+
+@pytest.fixture(scope="module", params=MODES)
+def mode(request: pytest.FixtureRequest) -> str:
+    if request.param == "real" and not HAS_REAL_MODE:
+        pytest.skip("real mode is not built yet")
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def module_cluster(mode: str, request: pytest.FixtureRequest) -> Iterator[Shape]:
+    """One cluster for all tests of a module; use `cluster`."""
+    shape = start_cluster(mode, **getattr(request.module, "CLUSTER", {}))
+    yield shape
+    ray.shutdown()
+
+
+@pytest.fixture
+def cluster(module_cluster: Shape, request: pytest.FixtureRequest) -> Iterator[Shape]:
+    """The module's cluster; afterwards nothing of it may still be leased."""
+    yield module_cluster
+    if request.node.stash.get(_HAS_FAILED, True):
+        return
+    eventually(resources_are_free, "all resources are free again after the test")
+    check_invariants()
+
+
+@pytest.fixture
+def start(mode: str) -> Iterator[Callable[..., Shape]]:
+    """Start a cluster in this mode: `start(num_cpus=1)`; it ends with the test, or with `ray.shutdown()`."""
+    assert not ray.is_initialized(), "a module uses either `cluster` or `start`"
+    yield lambda **changes: start_cluster(mode, **changes)
+    ray.shutdown()
+
+
+def check_invariants() -> None:
+    """In sim mode, sweep over every machine; real mode checks the machines that an event touched as it goes."""
+    current = runtime.current_or_none()
+    if current is not None and current.mode == "sim":
+        current.cluster.check_invariants()  # type: ignore[attr-defined]  # sim mode's own
+
+
+@pytest.fixture
+def tally(tmp_path: Path) -> Tally:
+    return Tally(tmp_path / "tally")
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Gate:
+    return Gate(tmp_path / "gate")

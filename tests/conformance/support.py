@@ -1,0 +1,111 @@
+"""What conformance programs lean on; imported by workers too, so it needs nothing but dualray.
+
+Everything that waits has a limit. A `get` that is late says so itself (GetTimeoutError names what it waits for), and a
+condition that never holds names itself. In sim mode the limits count virtual time, so they cost nothing.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import dualray as ray
+
+MODES = ("sim", "real")
+WITHIN_S = 20.0
+MIB = 1024 * 1024
+
+HAS_REAL_MODE = importlib.util.find_spec("dualray.real.runtime") is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a started cluster has."""
+
+    mode: str
+    nodes: int
+    cpus: float
+
+
+def options_for(mode: str, changes: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Arguments of `init`: two CPUs a node, three nodes in sim mode unless `changes` say otherwise."""
+    changes = dict(changes or {})
+    options: dict[str, Any] = {"mode": mode, "num_cpus": 2}
+    nodes = changes.pop("nodes", 3)
+    if mode == "sim":
+        options["nodes"] = nodes
+    return options | changes
+
+
+def start_cluster(mode: str, **changes: Any) -> Shape:
+    """`init` in one mode; `nodes=` counts in sim mode alone."""
+    options = options_for(mode, changes)
+    ray.init(**options)
+    return Shape(mode=mode, nodes=options.get("nodes", 1), cpus=options["num_cpus"])
+
+
+def get(refs: Any) -> Any:
+    """`get` that is late after WITHIN_S instead of hanging."""
+    return ray.get(refs, timeout=WITHIN_S)
+
+
+def eventually(condition: Callable[[], bool], what: str, within_s: float = WITHIN_S) -> None:
+    """Wait until a condition holds; else fail with `what` should have become true."""
+    deadline_s = time.monotonic() + within_s
+    while not condition():
+        if time.monotonic() > deadline_s:
+            raise AssertionError(f"not within {within_s:g} s: {what}")
+        time.sleep(0.01)
+
+
+def resources_are_free(**absent: float) -> bool:
+    """Whether all that the cluster has is free, except for what is named: `resources_are_free(CPU=1)`."""
+    expected = ray.cluster_resources()
+    for name, amount in absent.items():
+        expected[name] -= amount
+    return ray.available_resources() == {name: amount for name, amount in expected.items() if amount}
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Counts what happened in any process, also in ones that die at once: a file to which each adds a line."""
+
+    path: Path
+
+    def add(self, note: object = "") -> int:
+        """One more; how many there are with it."""
+        with self.path.open("a") as file:
+            file.write(f"{note}\n")
+        return self.count
+
+    @property
+    def notes(self) -> list[str]:
+        return self.path.read_text().splitlines() if self.path.exists() else []
+
+    @property
+    def count(self) -> int:
+        return len(self.notes)
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """Holds tasks until the test opens it, without a timing assumption: a file that appears."""
+
+    path: Path
+
+    def open(self) -> None:
+        self.path.touch()
+
+    def wait(self) -> None:
+        """Wait without blocking in dualray: the task keeps its CPU."""
+        eventually(self.path.exists, f"the test opens the gate {self.path.name}")
+
+
+def mark_of_process() -> tuple[str, int]:
+    """What tells one worker process, real or virtual, from another."""
+    return ray.get_runtime_context().get_worker_id(), os.getpid()
