@@ -180,7 +180,7 @@ def _names_session(name: str, session: str) -> bool:
 
 def _all_processes() -> Iterator[Process]:
     for process in psutil.process_iter():
-        with contextlib.suppress(psutil.NoSuchProcess), process.oneshot():
+        with contextlib.suppress(psutil.Error), process.oneshot():
             # Zombies, and processes of other users, keep these to themselves.
             command: tuple[str, ...] = ()
             environment: dict[str, str] = {}

@@ -80,6 +80,7 @@ _JOIN_BYTES: Final = 16384
 _IOV_MAX: Final = min(1024, os.sysconf("SC_IOV_MAX"))
 _READS_PER_TURN: Final = 64
 _ACCEPTS_PER_TURN: Final = 64
+_DRAIN_TURNS_MAX: Final = 256
 _SOCKET_BUFFER_BYTES: Final = 1 << 20
 _PATH_BYTES_MAX: Final = 100
 _RETRY_FIRST_S, _RETRY_LAST_S = 0.001, 0.05
@@ -727,8 +728,10 @@ class Transport:
         return not connection.closed
 
     def _drain(self, peer: _Peer, connection: _Connection) -> None:
-        while self._read(peer, connection):
-            pass
+        """Take in what a connection that is about to end still holds, to a bound."""
+        for _ in range(_DRAIN_TURNS_MAX):
+            if not self._read(peer, connection):
+                return
 
     def _end(self, peer: _Peer, connection: _Connection, error: Exception) -> None:
         """A write failed: what the peer sent before is still heard."""

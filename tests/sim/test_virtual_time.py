@@ -194,6 +194,14 @@ def test_polling_between_zero_sleeps_comes_to_an_end_too(sim: Simulation) -> Non
     assert sim.kernel.now_ns >= 10**7
 
 
+def test_waiting_with_zero_sleeps_comes_to_an_end(sim: Simulation) -> None:
+    happened: list[int] = []
+    sim.kernel.call_after(10**6, happened.append, 1)
+    while not happened:
+        time.sleep(0)
+    assert 10**6 <= sim.kernel.now_ns < 2 * 10**6
+
+
 def test_consecutive_reads_advance_by_a_microsecond_and_more(sim: Simulation) -> None:
     first, second, third = time.monotonic_ns(), time.monotonic_ns(), time.monotonic_ns()
     assert second - first == READ_STEP_MIN_NS
