@@ -32,8 +32,8 @@ class CountedReference(Reference):
 class ObjectRef(CountedReference, Generic[T]):
     """A reference to a value of type T. Made by `.remote()` and `put`; read with `get`.
 
-    It can be passed to tasks and actor methods (as an argument: they get the value; inside a list or an object: they get
-    the reference), returned, and put into other values. It is equal to, and hashes like, any reference to the same
+    It can be passed to tasks and actor methods (as an argument: they get the value; inside a list or an object: they
+    get the reference), returned, and put into other values. It is equal to, and hashes like, any reference to the same
     object. When the last reference anywhere is gone, the value is freed.
     """
 

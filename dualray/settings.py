@@ -140,7 +140,7 @@ SETTINGS = {
     setting.name: setting
     for setting in (
         Setting(name="mode", default="real", modes=MODES, parse=_mode, help="real processes, or a simulated cluster"),
-        Setting(name="num_cpus", default=None, modes=MODES, parse=_amount, help="CPUs of a node; real: as found; sim: 4"),
+        Setting(name="num_cpus", default=None, modes=MODES, parse=_amount, help="CPUs of a node; as found; sim: 4"),
         Setting(name="num_gpus", default=None, modes=MODES, parse=_amount, help="GPUs of a node; default 0"),
         Setting(name="resources", default=None, modes=MODES, parse=_resources, help="custom resources of a node"),
         Setting(
@@ -150,10 +150,10 @@ SETTINGS = {
             parse=_bytes,
             help="bytes of a node's object store; real: 30 % of memory; sim: 2 GiB",
         ),
-        Setting(name="seed", default=None, modes=MODES, parse=_seed, help="seeds tasks' randomness; sim: 0 if not given"),
+        Setting(name="seed", default=None, modes=MODES, parse=_seed, help="seeds tasks' randomness; sim: 0"),
         Setting(name="object_id_seed", default=None, modes=MODES, parse=_seed, help="root of all ids"),
-        Setting(name="decision_log", default=None, modes=MODES, parse=_path, help="directory for decision logs and traces"),
-        Setting(name="limits", default=None, modes=MODES, parse=_limits, help="limits and policies of the core, by name"),
+        Setting(name="decision_log", default=None, modes=MODES, parse=_path, help="where to log decisions and traces"),
+        Setting(name="limits", default=None, modes=MODES, parse=_limits, help="limits and policies of the core"),
         Setting(name="log_to_driver", default=True, modes=("real",), parse=_flag, help="show what workers print"),
         Setting(name="nodes", default=1, modes=("sim",), parse=_count, help="virtual nodes"),
         Setting(name="faults", default=(), modes=("sim",), parse=_faults, help="faults, such as 'kill node-5 at 2.5s'"),

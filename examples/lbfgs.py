@@ -30,6 +30,7 @@ from sklearn.datasets import load_digits
 from threadpoolctl import threadpool_limits
 
 import dualray as ray
+from dualray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 Floats = NDArray[np.float64]
 
@@ -79,11 +80,15 @@ def load_rows(shard: int, num_shards: int) -> tuple[Floats, Floats]:
 
 
 @ray.remote(
+    num_returns=2,
     scheduling_strategy="SPREAD",
     duration=lambda loaded: AUGMENT_S_PER_ROW * len(SHIFTS) * len(loaded[0]),
 )
-def augment(loaded: tuple[Floats, Floats]) -> Floats:
-    """A shard: each image once for each shift. A row holds the pixels, a 1 for the bias, and the digit."""
+def augment(loaded: tuple[Floats, Floats]) -> tuple[Floats, str]:
+    """A shard, and the node on which it was made.
+
+    A shard has each image once for each shift. A row holds the pixels, a 1 for the bias, and the digit.
+    """
     images, digits = loaded
     count = len(images)
     shard = np.empty((len(SHIFTS) * count, FEATURES + 1))
@@ -92,7 +97,7 @@ def augment(loaded: tuple[Floats, Floats]) -> Floats:
         block[:, :PIXELS] = coarse_pixels(np.roll(padded(images), (down, right), axis=(1, 2)))
         block[:, PIXELS] = 1.0
         block[:, LABEL] = digits
-    return shard
+    return shard, ray.get_runtime_context().get_node_id()
 
 
 def padded(fine: Floats) -> Floats:
@@ -113,7 +118,7 @@ def coarse_pixels(margined: Floats) -> Floats:
 # ---- Loss and gradient, on actors --------------------------------------------------------------------------------
 
 
-@ray.remote(max_restarts=3, max_task_retries=3, scheduling_strategy="SPREAD")
+@ray.remote(max_restarts=3, max_task_retries=3)
 class Worker:
     """Computes on whatever shard it is given. It keeps nothing, so it can be restarted anywhere."""
 
@@ -147,11 +152,17 @@ def accuracy_held_out(theta: Floats) -> float:
     return float((scores.argmax(axis=1) == data.target[held_out]).mean())
 
 
+def near(node: str) -> NodeAffinitySchedulingStrategy:
+    """Work goes to its data; when the node is gone, anywhere."""
+    return NodeAffinitySchedulingStrategy(node, soft=True)
+
+
 def train(num_shards: int, num_actors: int, iterations: int) -> tuple[Floats, dict[str, object]]:
     """The parameters after L-BFGS, and what scipy says of the way there."""
-    shards = [augment.remote(load_rows.remote(shard, num_shards)) for shard in range(num_shards)]
-    ray.wait(shards, num_returns=num_shards, fetch_local=False)
-    actors = [Worker.remote() for _ in range(num_actors)]
+    made = [augment.remote(load_rows.remote(shard, num_shards)) for shard in range(num_shards)]
+    shards = [shard for shard, _ in made]
+    homes = ray.get([node for _, node in made])
+    actors = [Worker.options(scheduling_strategy=near(home)).remote() for home in homes[:num_actors]]
     count = len(SHIFTS) * len(split()[0])
 
     def loss_and_gradient(theta: Floats) -> tuple[float, Floats]:

@@ -130,7 +130,8 @@ class UserProcess:
         if self.session.seed is not None:
             seed = task_seed(self.session.seed, task.task_id)
             random.seed(stream_seed(seed, b"random"))
-            set_numpy_state(RandomState(MT19937(stream_seed(seed, b"numpy"))).get_state())
+            generator = RandomState(MT19937(stream_seed(seed, b"numpy")))
+            set_numpy_state(generator.get_state())  # noqa: NPY002 - it is the user's global generator that is seeded
         return function(*args, **kwargs)
 
     def write_record(self, table: str, key: str, fields: tuple[tuple[str, str], ...]) -> None:

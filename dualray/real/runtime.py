@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -84,7 +85,7 @@ class RealRuntime:
         """Start a process of ours; it ends when the lifeline that we hold closes."""
         read_fd, write_fd = os.pipe()
         try:
-            paths = [path or os.getcwd() for path in sys.path]
+            paths = [path or str(Path.cwd()) for path in sys.path]
             environment = dict(os.environ)
             environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
             environment[sessions.ENVIRONMENT] = str(self.session.directory)

@@ -58,14 +58,14 @@ def main(argv: Mapping[str, str]) -> None:
             process.core.execute(tasks.get())
     except SystemExit as exit_:  # user code wants its process to end
         _exit(exit_.code)
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 - whatever it is, this process must not go on as if it were well
         _end_after_error(error)
 
 
 def _exit(code: object) -> None:
     sys.stdout.flush()
     if code is not None and not isinstance(code, int):
-        print(code, file=sys.stderr)
+        sys.stderr.write(f"{code}\n")
     sys.stderr.flush()
     os._exit(code if isinstance(code, int) else int(code is not None))
 

@@ -114,7 +114,9 @@ class Host(Protocol):
     def run_task(self, task: RunTask) -> None:
         """Have `CoreWorker.execute(task)` called where user code runs."""
 
-    def call(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution) -> Any:
+    def call(
+        self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution
+    ) -> Any:
         """Call user code, in the environment and, in sim mode, at the cost of the task."""
 
     def new_signal(self) -> Signal: ...
@@ -453,8 +455,7 @@ class CoreWorker:
             serialized = serialize(packed)
         except SerializationError:
             for position, value in [*enumerate(args), *kwargs.items()]:
-                which = f"argument {position!r} of {name}" if isinstance(position, str) else f"argument {position} of {name}"
-                serialize(pack(value), which)
+                serialize(pack(value), f"argument {position!r} of {name}")
             raise
         if serialized.size_bytes > self.config.inline_bytes_max:
 
@@ -660,7 +661,7 @@ class CoreWorker:
         try:
             returned = _split(self._call(task), spec.template.num_returns if spec.creates is None else 0, spec)
             results = self._store_results(task, returned)
-        except Exception as exception:
+        except Exception as exception:  # noqa: BLE001 - it is the user's, and travels to whoever asked
             error = self._note_failure(spec, exception)
             results = []
         self.host.trace(
@@ -736,7 +737,7 @@ class CoreWorker:
         try:
             payload = serialize(failure).to_bytes()
             deserialize(payload)
-        except Exception as why:
+        except Exception as why:  # noqa: BLE001 - pickling runs the user's code
             note = f"{text}(The exception itself could not be pickled: {why})\n"
             payload = serialize(TaskError(spec.template.name, note)).to_bytes()
         self.payloads[return_object_id(spec.task_id, 0)] = payload

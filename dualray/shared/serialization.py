@@ -36,7 +36,9 @@ class Reference:
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships no types
-    def __init__(self, file: io.BytesIO, refs: list[Ref], buffer_callback: Callable[[pickle.PickleBuffer], Any]) -> None:
+    def __init__(
+        self, file: io.BytesIO, refs: list[Ref], buffer_callback: Callable[[pickle.PickleBuffer], Any]
+    ) -> None:
         super().__init__(file, protocol=5, buffer_callback=buffer_callback)
         self._refs = refs
 
@@ -136,7 +138,7 @@ def _path_to_culprit(value: Any, path: str, depth: int = 8) -> str:
 def _can_be_pickled(value: Any) -> bool:
     try:
         cloudpickle.dumps(value)
-    except Exception:
+    except Exception:  # noqa: BLE001 - pickling runs the user's code
         return False
     return True
 

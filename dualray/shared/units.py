@@ -41,5 +41,7 @@ def _parse(text: str, units: dict[str, int], what: str, example: str) -> int:
     match = _NUMBER.fullmatch(text)
     unit = units.get(match.group(2)) if match else None
     if match is None or unit is None:
-        raise ValueError(f"{what}: {text!r} is not understood; write a number with one of {', '.join(units)}: {example}")
+        raise ValueError(
+            f"{what}: {text!r} is not understood; write a number with one of {', '.join(units)}: {example}"
+        )
     return round(float(match.group(1)) * unit)

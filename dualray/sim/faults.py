@@ -32,9 +32,13 @@ class FaultInjector:
             if fault.kind is FaultKind.KILL_NODE:
                 known = list(self._cluster.nodes)
                 if NodeID(fault.node) not in self._cluster.nodes:
-                    raise ValueError(f"fault '{fault}': there is no {fault.node!r}; nodes are {known[0]} to {known[-1]}")
+                    raise ValueError(
+                        f"fault '{fault}': there is no {fault.node!r}; nodes are {known[0]} to {known[-1]}"
+                    )
                 if fault.node == driver_node:
-                    raise ValueError(f"fault '{fault}': {fault.node} runs the driver, and would end the program with it")
+                    raise ValueError(
+                        f"fault '{fault}': {fault.node} runs the driver, and would end the program with it"
+                    )
             if fault.task_name is not None:
                 self._by_task.setdefault(fault.task_name, []).append(fault)
             else:

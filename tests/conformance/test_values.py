@@ -1,0 +1,273 @@
+from __future__ import annotations
+
+import collections
+import dataclasses
+import datetime
+import decimal
+import enum
+import fractions
+
+import numpy as np
+import pytest
+
+import dualray as ray
+from tests.conformance.support import MIB, get
+
+pytestmark = pytest.mark.usefixtures("cluster")
+
+LARGE = MIB // 8  # float64 elements: a MiB, which goes to the store; SMALL stays inline
+SMALL = 100
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+@dataclasses.dataclass
+class Point:
+    x: float
+    y: float
+
+
+class Node:
+    def __init__(self, value):
+        self.value = value
+        self.parent = None
+        self.children = []
+
+
+@ray.remote
+def echo(value):
+    return value
+
+
+@ray.remote
+def put_and_return_reference(value):
+    return [ray.put(value)]
+
+
+def through_put(value):
+    return get(ray.put(value))
+
+
+def through_task(value):
+    return get(echo.remote(value))
+
+
+def through_put_in_a_task(value):
+    [ref] = get(put_and_return_reference.remote(value))
+    return get(ref)
+
+
+every_way = pytest.mark.parametrize("way", [through_put, through_task, through_put_in_a_task])
+both_sizes = pytest.mark.parametrize("length", [SMALL, LARGE], ids=["inline", "in the store"])
+
+
+@every_way
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        True,
+        0,
+        -(10**40),
+        1.5,
+        float("inf"),
+        2 + 3j,
+        "text ü",
+        b"bytes",
+        bytearray(b"ab"),
+        (),
+        [1, [2, [3]]],
+        {"a": {1: (2, 3)}},
+        {1, 2},
+        frozenset("ab"),
+        range(5),
+        slice(1, 2),
+        Colour.RED,
+        Point(1.0, 2.0),
+        collections.OrderedDict(a=1),
+        collections.deque([1, 2], maxlen=3),
+        decimal.Decimal("1.10"),
+        fractions.Fraction(1, 3),
+        datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC),
+        int,
+        ValueError,
+        Ellipsis,
+        "x" * MIB,
+        b"x" * MIB,
+    ],
+    ids=lambda value: repr(value)[:30],
+)
+def test_values_come_back_equal(way, value):
+    got = way(value)
+    assert got == value
+    assert type(got) is type(value)
+
+
+@every_way
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(10),
+        np.arange(LARGE, dtype=np.float64),
+        np.zeros((0, 3)),
+        np.array(5.0),
+        np.asfortranarray(np.arange(float(LARGE)).reshape(64, -1)),
+        np.arange(float(2 * LARGE))[::2],
+        np.arange(float(LARGE)).reshape(64, -1).T,
+        np.array([1, "two", None], dtype=object),
+        np.array([(1, 2.0)], dtype=[("a", "i4"), ("b", "f8")]),
+        np.array(["2020-01-01"], dtype="datetime64[D]"),
+        np.array(["ab", "cde"]),
+        np.ma.masked_array([1, 2, 3], mask=[0, 1, 0]),
+    ],
+    ids=lambda array: f"{array.dtype}{array.shape}",
+)
+def test_arrays_come_back_equal(way, array):
+    got = way(array)
+    np.testing.assert_array_equal(got, array)
+    assert got.dtype == array.dtype
+    assert got.shape == array.shape
+    assert type(got) is type(array)
+
+
+@every_way
+@pytest.mark.parametrize("scalar", [np.float32(1.5), np.int8(3), np.bool_(True), np.datetime64("2020-01-01")])
+def test_numpy_scalars_keep_their_type(way, scalar):
+    assert way(scalar) == scalar
+    assert type(way(scalar)) is type(scalar)
+
+
+@every_way
+def test_functions_lambdas_and_local_classes_are_values(way):
+    factor = 3
+
+    class Local:
+        def times(self, x):
+            return factor * x
+
+    assert way(lambda x: x + factor)(1) == 4
+    assert way(Local)().times(2) == 6
+    assert way(Local()).times(2) == 6
+    assert isinstance(way(Local()), Local)
+
+
+# ---- No copies, and no changes -------------------------------------------------------------------------------------
+
+
+@both_sizes
+@every_way
+def test_arrays_are_read_only(way, length):
+    got = way(np.ones(length))
+    assert not got.flags.writeable
+    with pytest.raises(ValueError, match="read-only"):
+        got[0] = 2
+
+
+def test_large_arrays_are_read_without_a_copy():
+    ref = ray.put(np.arange(float(LARGE)))
+    first, second = get(ref), get(ref)
+    assert first is not second
+    assert np.shares_memory(first, second)
+    assert first.ctypes.data % 64 == 0
+
+
+def test_one_get_of_a_duplicate_does_not_copy_either():
+    ref = echo.remote(np.arange(float(LARGE)))
+    first, second = get([ref, ref])
+    assert np.shares_memory(first, second)
+
+
+@both_sizes
+def test_a_tasks_array_arguments_are_read_only_and_shared(length):
+    @ray.remote
+    def look(direct, again, inside):
+        array = ray.get(inside[0], timeout=10)
+        return direct.flags.writeable, again.flags.writeable, array.flags.writeable, np.shares_memory(direct, again)
+
+    ref = ray.put(np.ones(length))
+    assert get(look.remote(ref, ref, [ref])) == (False, False, False, True)
+
+
+def test_arrays_inside_other_values_are_not_copied_either():
+    ref = ray.put({"weights": [np.ones(LARGE), np.zeros(LARGE)]})
+    assert np.shares_memory(get(ref)["weights"][0], get(ref)["weights"][0])
+
+
+@both_sizes
+def test_changing_an_array_after_put_does_not_change_the_object(length):
+    array = np.zeros(length)
+    ref = ray.put(array)
+    array[:] = 1
+    assert not get(ref).any()
+
+
+def test_changing_a_list_after_put_does_not_change_the_object():
+    items = [1, 2]
+    ref = ray.put(items)
+    items.append(3)
+    assert get(ref) == [1, 2]
+
+
+def test_changing_what_get_returned_does_not_change_the_object():
+    ref = ray.put({"a": [1]})
+    get(ref)["a"].append(2)
+    assert get(ref) == {"a": [1]}
+
+
+def test_changing_an_argument_after_the_call_does_not_change_what_the_task_sees(gate):
+    @ray.remote
+    def late(items, array):
+        gate.wait()
+        return items, float(array.sum())
+
+    items, array = [1], np.zeros(LARGE)
+    ref = late.remote(items, array)
+    items.append(2)
+    array[:] = 1
+    gate.open()
+    assert get(ref) == ([1], 0.0)
+
+
+def test_an_array_outlives_its_reference_and_the_space_is_not_reused_under_it():
+    array = get(ray.put(np.full(LARGE, 7.0)))
+    for fill in range(20):
+        assert get(ray.put(np.full(LARGE, float(fill))))[0] == fill
+    assert (array == 7.0).all()
+
+
+# ---- Identity ------------------------------------------------------------------------------------------------------
+
+
+@every_way
+def test_recursive_values_refer_to_themselves(way):
+    items = [1]
+    items.append(items)
+    got = way(items)
+    assert got[1] is got
+
+    node, child = Node("a"), Node("b")
+    node.children.append(child)
+    child.parent = node
+    got_node = way(node)
+    assert got_node.children[0].parent is got_node
+
+
+@every_way
+@both_sizes
+def test_what_is_shared_inside_a_value_stays_shared(way, length):
+    array, items = np.ones(length), [1]
+    got = way({"a": array, "b": array, "c": [items, items]})
+    assert got["a"] is got["b"]
+    assert got["c"][0] is got["c"][1]
+
+
+def test_arrow_tables_come_back_equal_and_without_a_copy():
+    arrow = pytest.importorskip("pyarrow")
+    table = arrow.table({"x": np.arange(LARGE), "y": np.arange(float(LARGE))})
+    ref = ray.put(table)
+    first, second = get(ref), get(ref)
+    assert first.equals(table)
+    address = [got["x"].chunk(0).buffers()[1].address for got in (first, second)]
+    assert address[0] == address[1]
