@@ -125,10 +125,12 @@ class ActorHandle(CountedReference):
         self._templates: dict[tuple[str, int], FunctionTemplate] = {}
 
     def __getattr__(self, name: str) -> ActorMethod:
-        if name.startswith("__") or name in ActorHandle.__slots__:
-            raise AttributeError(name)  # not made yet, or Python looking for a protocol
+        if name in ActorHandle.__slots__:
+            raise AttributeError(name)  # not made yet
         options = self._methods.get(name)
         if options is None:
+            if name.startswith("__"):
+                raise AttributeError(name)  # Python looking for a protocol
             raise AttributeError(unknown_name("method", name, sorted(self._methods), f"actor {self._class_name}"))
         return ActorMethod(self, name, options)
 

@@ -36,7 +36,8 @@ MESSAGE_BYTES = 256
 """Bytes of a message without its payloads. Source: a packed TaskPushed takes 83 to 300 bytes."""
 
 INVARIANTS_EVERY_EVENTS = 10_000
-FIRST_PID = 1000
+FIRST_PID = 1 << 22
+"""Above what any real process has (pid_max of Linux): a virtual pid is never taken for a real one."""
 
 
 class Cluster:
@@ -126,7 +127,7 @@ class Cluster:
         """Park the driver until it knows the cluster: what `init` returns can be used at once."""
         assert self.driver is not None
         while len(self.driver.core.machine.cluster) < len(self.nodes):
-            self.fibers.sleep_ns(self.cost_model.head_message_ns)
+            self.fibers.sleep_ns(self.network.message_ns(HEAD, DRIVER_NODE))
 
     def next_pid(self) -> int:
         """The pid of a new virtual process."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dualray.shared.core_worker import CoreWorker, Execution
 from dualray.shared.model.commands import RunTask
 from dualray.shared.model.events import Event, TimerFired
-from dualray.shared.model.ids import Address, FunctionID, NodeID, TaskID, root_task_id
+from dualray.shared.model.ids import HEAD, Address, FunctionID, NodeID, TaskID, root_task_id
 from dualray.shared.seeding import task_seed
 from dualray.sim.fibers import Fiber, FiberKilled, FiberScheduler
 from dualray.sim.object_store import VirtualStore
@@ -148,8 +148,12 @@ class UserProcess(Process):
 
     def get_function(self, function: FunctionID) -> bytes:
         """Ask the control plane: there and back."""
-        self.cluster.fibers.sleep_ns(2 * self.cluster.cost_model.head_message_ns)
-        return self.cluster.functions[function]
+        pickled = self.cluster.functions[function]
+        network = self.cluster.network
+        there_ns = network.message_ns(self.node, HEAD)
+        back_ns = network.message_ns(HEAD, self.node, len(pickled))
+        self.cluster.fibers.sleep_ns(there_ns + back_ns)
+        return pickled
 
     def wake(self) -> None:
         if not self._wake_scheduled and self.is_alive and not self.cluster.is_closed:

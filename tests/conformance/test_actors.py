@@ -350,6 +350,6 @@ def test_a_constructor_argument_that_failed_is_told_by_every_call():
         raise KeyError("the argument")
 
     counter = Counter.remote(fail.remote())
-    with pytest.raises(ActorDiedError, match="an argument failed.*KeyError: 'the argument'") as caught:
+    with pytest.raises(ActorDiedError, match=r"(?s)an argument failed.*KeyError: 'the argument'") as caught:
         get(counter.add.remote())
     assert "was not made" in str(caught.value)

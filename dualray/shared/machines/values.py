@@ -306,9 +306,12 @@ class Values:
                 self._send_removal(value.object_id, value.owner)
             return
         if value.actor is not None:
-            self.out.send(HEAD, ActorOutOfScope(actor_id=value.actor))
-            del self.table[value.object_id]
-            self.lineage_released.append(value.object_id)
+            if value.state is not ValueState.FREED:
+                value.state = VALUE.check(value.state, ValueState.FREED, value.object_id, value.story())
+                self.out.send(HEAD, ActorOutOfScope(actor_id=value.actor))
+            if value.lineage_uses == 0:
+                del self.table[value.object_id]
+                self.lineage_released.append(value.object_id)
             return
         if value.state is ValueState.PENDING:
             return  # its task still runs: freed when it arrives
