@@ -28,6 +28,9 @@ the end of this module.
 
 from __future__ import annotations
 
+from contextlib import suppress
+from types import GetSetDescriptorType, MemberDescriptorType
+
 
 class DualrayError(Exception):
     """The root of every error that dualray raises on purpose."""
@@ -64,15 +67,29 @@ class TaskError(DualrayError):
         cause_type = type(cause)
         try:
             both = type(f"TaskError({cause_type.__name__})", (_TaskErrorWithCause, cause_type), {})
-            error: TaskError = both.__new__(both, *cause.args)
-        except TypeError:  # a type that allows no second base (layout conflict) stays reachable as .cause
-            return self
-        error.__dict__.update(cause.__dict__)
-        error.args = cause.args
-        error.function_name = self.function_name
-        error.remote_traceback = self.remote_traceback
-        error.cause = self.cause
+            error: TaskError = builtin_base(cause_type).__new__(both, *cause.args)
+            _copy_attributes(cause, error)
+            error.function_name = self.function_name
+            error.remote_traceback = self.remote_traceback
+            error.cause = self.cause
+        except (TypeError, AttributeError):  # a type that allows no second base, or guards its attributes
+            return self  # it stays reachable as .cause
         return error
+
+
+def builtin_base(cls: type[BaseException]) -> type[BaseException]:
+    """The exception class of Python itself that a class derives from; it makes instances without the class's own code."""
+    return next(base for base in cls.__mro__ if base.__module__ == "builtins" and issubclass(base, BaseException))
+
+
+def _copy_attributes(source: BaseException, target: BaseException) -> None:
+    """Everything that an exception knows: what is in its `__dict__`, in slots, and in Python's own fields (errno)."""
+    target.__dict__.update(source.__dict__)
+    for base in type(source).__mro__:
+        for name, field in vars(base).items():
+            if isinstance(field, MemberDescriptorType | GetSetDescriptorType) and not name.startswith("__"):
+                with suppress(AttributeError, TypeError):  # not set, or set by __new__ and fixed since
+                    setattr(target, name, getattr(source, name))
 
 
 class _TaskErrorWithCause(TaskError):

@@ -12,11 +12,6 @@ fixed, sums are formed in the order of the shards, and the linear algebra runs o
 its node is made again from its lineage: its images are loaded again, and augmented again.
 """
 
-import os
-
-for _variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ[_variable] = "1"  # read when numpy is imported, also by processes that this one starts
-
 import hashlib
 import json
 import time
@@ -118,8 +113,7 @@ def coarse_pixels(margined: Floats) -> Floats:
 # ---- Loss and gradient, on actors --------------------------------------------------------------------------------
 
 
-@ray.remote(max_restarts=3, max_task_retries=3)
-class Worker:
+class Network:
     """Computes on whatever shard it is given. It keeps nothing, so it can be restarted anywhere."""
 
     def __init__(self) -> None:
@@ -138,6 +132,9 @@ class Worker:
         odds /= norms
         odds[index, digits] -= 1.0
         return loss, (features.T @ odds).ravel()
+
+
+Worker = ray.remote(max_restarts=3, max_task_retries=3)(Network)
 
 
 # ---- The driver --------------------------------------------------------------------------------------------------

@@ -6,7 +6,8 @@ import logging
 import time
 
 from dualray.real import session as sessions
-from dualray.real.control_plane import ControlPlane, start_server
+from dualray.real.control_plane import ControlPlane
+from dualray.real.control_plane_server import start_server
 from dualray.real.runner import MachineProcess, begin
 from dualray.shared.decision_log import MachineSpec
 from dualray.shared.model.events import PeerLost, Started

@@ -6,10 +6,14 @@ there: numpy arrays, bytes and Arrow tables are made over them without a copy, r
 structures keep their identity, as pickle keeps it.
 
 References among the values (`Reference`) are noted while pickling, so that the core knows what a value refers to.
+
+Exceptions come back as they were, whatever their constructors take: pickle would call the class with `args`, which many
+constructors refuse, and others take for something else.
 """
 
 from __future__ import annotations
 
+import copyreg
 import io
 import pickle
 import struct
@@ -18,7 +22,7 @@ from typing import Any
 
 import cloudpickle
 
-from dualray.exceptions import SerializationError
+from dualray.exceptions import SerializationError, builtin_base
 from dualray.shared.model.specs import Ref
 
 ALIGNMENT = 64
@@ -46,7 +50,32 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships 
         if isinstance(obj, Reference):
             self._refs.append(obj.ref)
             return NotImplemented
+        if isinstance(obj, BaseException) and _has_default_reduce(type(obj)):
+            return _reduce_exception(obj)
         return super().reducer_override(obj)
+
+
+def _has_default_reduce(cls: type[BaseException]) -> bool:
+    """Whether neither the class nor any base of it says how it is pickled, other than those of Python itself."""
+    definers = (base for base in cls.__mro__ if "__reduce__" in vars(base) or "__reduce_ex__" in vars(base))
+    return next(definers).__module__ == "builtins"
+
+
+def _reduce_exception(error: BaseException) -> tuple[Any, ...]:
+    cls = type(error)
+    reduced: Any = error.__reduce__()
+    args, *state = reduced[1:]
+    slots: list[str] = copyreg._slotnames(cls)  # type: ignore[attr-defined]  # what pickle itself uses; the stub lacks it
+    attributes = {name: getattr(error, name) for name in slots if hasattr(error, name)}
+    return _revive_exception, (cls, args), attributes | (state[0] if state else {}) or None
+
+
+def _revive_exception(cls: type[BaseException], args: tuple[Any, ...]) -> BaseException:
+    """An exception with the state that Python's own base keeps; its own constructor must not run a second time."""
+    base = builtin_base(cls)
+    error: BaseException = base.__new__(cls, *args)
+    base.__init__(error, *args)
+    return error
 
 
 class Serialized:

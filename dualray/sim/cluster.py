@@ -7,6 +7,7 @@ with everything on it; the head learns of it only by its silence.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -194,10 +195,9 @@ class Cluster:
     def _on_crash(self, fiber: Fiber, escaped: BaseException) -> None:
         """Something escaped from user code that is no Exception: its process is over, the simulation is not."""
         process = fiber.owner
-        if isinstance(escaped, VirtualExit) and isinstance(process, UserProcess) and process is not self.driver:
-            self.nodes[NodeID(process.node)].end_worker(process.address, exit_reason(escaped))
-            return
-        raise escaped
+        if isinstance(escaped, Exception) or not isinstance(process, UserProcess) or process is self.driver:
+            raise escaped
+        self.nodes[NodeID(process.node)].end_worker(process.address, exit_reason(escaped))
 
     # ---- Deadlock and invariants -----------------------------------------------------------------------------
 
@@ -249,10 +249,16 @@ class Cluster:
             (self._log_directory / "cluster.trace").write_bytes(to_bytes(self.trace_events))
 
 
-def exit_reason(escaped: VirtualExit) -> str:
+def exit_reason(escaped: BaseException) -> str:
     """How a process ended, as its node manager would say it."""
-    status = escaped.status
-    return f"exited with code {status}" if status >= 0 else f"killed by signal {-status}"
+    if not isinstance(escaped, VirtualExit):  # as of any Python program that does not catch it
+        return f"exited with code 1; it had raised {escaped!r}"
+    if escaped.signal_number is None:
+        return f"exited with code {escaped.status}"
+    try:
+        return f"killed by {signal.Signals(escaped.signal_number).name}"
+    except ValueError:
+        return f"killed by signal {escaped.signal_number}"
 
 
 def make_cluster(settings: Mapping[str, Any], config: Config) -> Cluster:

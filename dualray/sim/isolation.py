@@ -67,7 +67,16 @@ grown."""
 
 class VirtualExit(SystemExit):
     """User code ended its virtual process. `code` is what it gave, `status` the exit status that it stands
-    for."""
+    for; `signal_number` is set when it was a signal."""
+
+    signal_number: int | None = None
+
+    @classmethod
+    def by_signal(cls, signal_number: int) -> Self:
+        """The end that a signal brings, with the status that a shell would show."""
+        ended = cls(128 + signal_number)
+        ended.signal_number = signal_number
+        return ended
 
     @property
     def status(self) -> int:
@@ -293,7 +302,7 @@ class Isolation:
             raise VirtualExit(code)
 
         def abort(fiber: Fiber) -> NoReturn:
-            raise VirtualExit(128 + signal.SIGABRT)
+            raise VirtualExit.by_signal(signal.SIGABRT)
 
         def kill(fiber: Fiber, pid: int, signal_number: int) -> None:
             if pid != fiber.owner.pid:
@@ -341,7 +350,7 @@ def _receive(signal_number: int) -> None:
     if signal_number == signal.SIGINT:
         raise KeyboardInterrupt
     if signal_number != 0:
-        raise VirtualExit(128 + signal_number)
+        raise VirtualExit.by_signal(signal_number)
 
 
 def _collect(events_performed: int) -> None:

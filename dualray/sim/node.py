@@ -10,7 +10,7 @@ from dualray.shared.model.events import ObjectReceived, ObjectSent, ReceiveFaile
 from dualray.shared.model.ids import Address, NodeID, ObjectID
 from dualray.shared.model.resources import Resources
 from dualray.shared.trace import TraceKind
-from dualray.sim.object_store import VirtualStore
+from dualray.sim.object_store import StoredBytes, VirtualStore
 from dualray.sim.runner import MachineProcess
 from dualray.sim.worker import UserProcess
 
@@ -92,7 +92,7 @@ class NodeProcess(MachineProcess):
 
         self.cluster.network.transfer(self.node, to, command.size_bytes, arrived, on_lost=lost)
 
-    def accept(self, object_id: ObjectID, data: bytes | bytearray, source: NodeID, size_bytes: int) -> None:
+    def accept(self, object_id: ObjectID, data: StoredBytes, source: NodeID, size_bytes: int) -> None:
         """All bytes of an object have arrived."""
         self.store.receive(object_id, data)
         self.trace(TraceKind.TRANSFER_ENDED, object_id.hex(), other=source, amount=size_bytes)

@@ -1,17 +1,22 @@
 """The bytes of one virtual node's object store. What is in it, and what leaves, the node machine decides.
 
 Views are read-only and share the stored bytes, as views of shared memory do; the release of the last one is reported.
+Objects begin at multiples of 64 bytes, so that numpy sees the same alignment as in shared memory.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
+from dualray.shared.serialization import ALIGNMENT
 from dualray.sim.cost_model import CostModel
 from dualray.sim.fibers import FiberScheduler
+
+StoredBytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class VirtualStore:
@@ -20,14 +25,16 @@ class VirtualStore:
     def __init__(self, fibers: FiberScheduler, cost_model: CostModel) -> None:
         self._fibers = fibers
         self._cost = cost_model
-        self._unsealed: dict[bytes, bytearray] = {}
-        self.objects: dict[bytes, bytes | bytearray] = {}
+        self._unsealed: dict[bytes, StoredBytes] = {}
+        self.objects: dict[bytes, StoredBytes] = {}
 
     def create(self, object_id: bytes, size: int) -> memoryview:
         """Memory to write an object into; its copying is paid for now."""
         self._fibers.sleep_ns(self._cost.seal_ns + self._cost.copy_ns(size))
-        self._unsealed[object_id] = bytearray(size)
-        return memoryview(self._unsealed[object_id])
+        memory = np.empty(size + ALIGNMENT, dtype=np.uint8)
+        start = -memory.ctypes.data % ALIGNMENT
+        self._unsealed[object_id] = memory[start : start + size]
+        return memoryview(self._unsealed[object_id])  # type: ignore[arg-type]  # see `open`
 
     def seal(self, object_id: bytes) -> None:
         """The bytes are complete."""
@@ -35,12 +42,12 @@ class VirtualStore:
 
     def open(self, object_id: bytes, on_release: Callable[[bytes], None]) -> memoryview:
         """A read-only view; `on_release` is called when it, and all that was made over it, is gone."""
-        exporter = np.frombuffer(self.objects[object_id], dtype=np.uint8)
+        exporter = self.objects[object_id].view()
         exporter.flags.writeable = False
         weakref.finalize(exporter, on_release, object_id).atexit = False
         return memoryview(exporter)  # type: ignore[arg-type]  # numpy's stub lacks the buffer protocol on 3.11
 
-    def receive(self, object_id: bytes, data: bytes | bytearray) -> None:
+    def receive(self, object_id: bytes, data: StoredBytes) -> None:
         """All bytes of a copy have arrived: sealed bytes never change, so the copy may share them."""
         self.objects[object_id] = data
 

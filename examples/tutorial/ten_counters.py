@@ -23,7 +23,7 @@ def main() -> None:
     ray.init()
 
     # Create ten actors.
-    counters = [Counter.remote() for _ in range(10)]
+    counters = [Counter.remote() for _ in range(10)]  # type: ignore[attr-defined]  # mypy overlooks decorators of classes
 
     # Increment each counter once and get the results. These tasks all happen in parallel.
     print(ray.get([counter.increment.remote() for counter in counters]))

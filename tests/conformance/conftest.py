@@ -55,8 +55,9 @@ def module_cluster(mode: str, request: pytest.FixtureRequest) -> Iterator[Shape]
 @pytest.fixture
 def cluster(module_cluster: Shape, request: pytest.FixtureRequest) -> Iterator[Shape]:
     """The module's cluster; afterwards nothing of it may still be leased."""
+    already_leaking = not ray.is_initialized() or not resources_are_free()
     yield module_cluster
-    if request.node.stash.get(_HAS_FAILED, True):
+    if request.node.stash.get(_HAS_FAILED, True) or already_leaking:
         return
     eventually(resources_are_free, "all resources are free again after the test")
     check_invariants()

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import dualray as ray
 
 MODES = ("sim", "real")
@@ -59,7 +61,8 @@ def eventually(condition: Callable[[], bool], what: str, within_s: float = WITHI
     deadline_s = time.monotonic() + within_s
     while not condition():
         if time.monotonic() > deadline_s:
-            raise AssertionError(f"not within {within_s:g} s: {what}")
+            available = ray.available_resources() if ray.is_initialized() else "no cluster"
+            raise AssertionError(f"not within {within_s:g} s: {what}; available are {available}")
         time.sleep(0.01)
 
 
@@ -104,6 +107,21 @@ class Gate:
     def wait(self) -> None:
         """Wait without blocking in dualray: the task keeps its CPU."""
         eventually(self.path.exists, f"the test opens the gate {self.path.name}")
+
+
+def storage_of(array: np.ndarray[Any, Any]) -> tuple[str, int]:
+    """Where an array's bytes are: equal for two arrays if writing one would change the other.
+
+    Two mappings of one file have different addresses and the same storage.
+    """
+    address = array.ctypes.data
+    maps = Path("/proc/self/maps")
+    for line in maps.read_text().splitlines() if maps.exists() else []:
+        place, _, offset, _, inode, *name = line.split(maxsplit=5)
+        first, end = (int(part, 16) for part in place.split("-"))
+        if first <= address < end and int(inode):
+            return f"{inode} {name}", address - first + int(offset, 16)
+    return "memory", address
 
 
 def mark_of_process() -> tuple[str, int]:

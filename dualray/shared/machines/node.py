@@ -95,12 +95,12 @@ class Node(Composition):
             TimerFired: lambda event: self.store.on_space_timer(event.timer),
             WorkerReady: self._on_worker_ready,
             WorkerExited: self._on_worker_exited,
-            LeaseRequested: lambda event: self.scheduler.on_requested(event),
+            LeaseRequested: self._on_lease_requested,
             LeaseReturned: lambda event: self.scheduler.on_returned(event),
             WorkerBlocked: lambda event: self.scheduler.set_blocked(event.worker, True),
             WorkerUnblocked: lambda event: self.scheduler.set_blocked(event.worker, False),
             WorkerUnwanted: lambda event: self.scheduler.stop_worker(event.worker, event.reason),
-            ObjectWanted: lambda event: self.transfer.want(event.object_id, event.owner, event.requester),
+            ObjectWanted: self._on_wanted,
             ObjectReleased: self._on_released,
             SpaceRequested: self._on_space_requested,
             ObjectSealed: lambda event: self.store.seal(event.object_id, event.requester),
@@ -145,11 +145,26 @@ class Node(Composition):
 
     # ---- Processes of this node --------------------------------------------------------------------------------
 
+    def _has_exited(self, address: Address) -> bool:
+        """Whether it was a worker of ours. What it had asked for may arrive after the news of its end: if it were
+        granted, nobody would ever give it back."""
+        return lives_on(address, self.node, self.incarnation) and address not in self.scheduler.workers
+
+    def _on_lease_requested(self, event: LeaseRequested) -> None:
+        if not self._has_exited(event.owner):
+            self.scheduler.on_requested(event)
+
+    def _on_wanted(self, event: ObjectWanted) -> None:
+        if not self._has_exited(Address(event.requester)):
+            self.transfer.want(event.object_id, event.owner, event.requester)
+
     def _on_released(self, event: ObjectReleased) -> None:
         self.transfer.give_up(event.object_id, event.requester)
         self.store.unpin(event.object_id, event.requester)
 
     def _on_space_requested(self, event: SpaceRequested) -> None:
+        if self._has_exited(event.requester):
+            return
         self.store.request_space(
             SpaceRequest(
                 object_id=event.object_id,

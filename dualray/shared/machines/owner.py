@@ -275,7 +275,10 @@ class Owner(Composition):
             self._given_back.append(task)
 
     def _on_leased_worker_died(self, event: LeasedWorkerDied) -> None:
-        self._attempts_lost(self.leases.lost(event), event.error)
+        lost, error = self.leases.lost(event), event.error
+        if lost:
+            error = ErrorInfo(kind=error.kind, message=f"{self._name_of(lost[0])} was lost: {error.message}")
+        self._attempts_lost(lost, error)
 
     def _on_node_died(self, event: NodeDied) -> None:
         self.dead_nodes[event.node] = max(event.incarnation, self.dead_nodes.get(event.node, 0))

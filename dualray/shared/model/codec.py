@@ -103,8 +103,10 @@ class _Codec:
         return [self.tags[cls], *self.encoders[cls](item)]
 
     def decode(self, fields: Any) -> Any:
-        cls = self.by_tag[fields[0]]
-        return self.decoders[cls](fields[1:])
+        tag, *values = fields
+        if type(tag) is not int or not 0 <= tag < len(self.by_tag):
+            raise ValueError(f"no event or command has the tag {tag!r}")
+        return self.decoders[self.by_tag[tag]](values)
 
 
 def _compile(names: list[str], converters: list[tuple[Convert, Convert]], cls: Any, *, encode: bool) -> Convert:
@@ -132,8 +134,15 @@ def encode(item: Event | Command) -> list[Any]:
 
 
 def decode(fields: Any) -> Any:
-    """The event or command that `encode` made the list from."""
-    return _CODEC.decode(fields)
+    """The event or command that `encode` made the list from.
+
+    Raises:
+        ValueError: no `encode` has made this.
+    """
+    try:
+        return _CODEC.decode(fields)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"these values are no event or command: {error}") from error
 
 
 def pack(value: Any) -> bytes:
@@ -147,4 +156,7 @@ def unpack(data: bytes | memoryview) -> Any:
     Raises:
         ValueError: the bytes are no msgpack, or more than one value.
     """
-    return msgpack.unpackb(data, raw=False, use_list=False, strict_map_key=False)
+    try:
+        return msgpack.unpackb(data, raw=False, use_list=False)
+    except ValueError as error:
+        raise ValueError(f"{len(data)} bytes are no msgpack value: {str(error) or type(error).__name__}") from error

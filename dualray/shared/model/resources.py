@@ -50,12 +50,12 @@ def from_units(amounts: Mapping[str, int]) -> Resources:
 def parse_resources(
     *, num_cpus: float | None, num_gpus: float | None, resources: Mapping[str, float] | None
 ) -> Resources:
-    """What a user wrote, checked and made exact.
+    """What a user wrote, checked and rounded to ten-thousandths.
 
     Raises:
-        ValueError: an amount that is negative, absurd (over 1,000,000), finer than 0.0001, or above 1 and not whole
-            for GPUs; CPU or GPU inside `resources`; an empty name.
-        TypeError: an amount that is no number, or `resources` that is no mapping.
+        ValueError: an amount that is negative, absurd (over 1,000,000), below 0.0001, or above 1 and not whole for
+            GPUs; CPU or GPU inside `resources`; an empty name.
+        TypeError: an amount that is no number, a name that is no string, or `resources` that is no mapping.
     """
     if resources is not None and not isinstance(resources, Mapping):
         raise TypeError(f"resources={resources!r} must be a dict of name to amount, such as {{'disk': 1}}")
@@ -64,7 +64,9 @@ def parse_resources(
         if amount is not None:
             amounts[name] = _units_of(option, amount)
     for name, amount in (resources or {}).items():
-        if not str(name):
+        if not isinstance(name, str):
+            raise TypeError(f"resources={dict(resources or {})!r}: the name {name!r} must be a string")
+        if not name:
             raise ValueError(f"resources={dict(resources or {})!r}: an empty resource name")
         if name in (CPU, GPU):
             raise ValueError(f"resources names {name!r}; use num_{name.lower()}s= for it")

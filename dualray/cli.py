@@ -1,0 +1,268 @@
+"""The command line: `dualray run`, `config`, `replay`, `timeline`, `sim params`, `version`.
+
+Exit codes: 0; 1 when a check has failed; 2 when the command was given something that it cannot use. `run` ends as the
+script does.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+import dualray
+from dualray.report.proof import Proof, check_directory, load_log
+from dualray.report.timeline import write_timeline
+from dualray.report.traces import read_traces
+from dualray.settings import SETTINGS, limits_of, resolve
+from dualray.shared.decision_log import Difference, replay
+from dualray.shared.model.config import Config
+from dualray.sim.cost_model import CostModel
+
+FAILED = 1
+UNUSABLE = 2
+ORPHANS_SHOWN = 10
+
+app = typer.Typer(
+    help="Distributed Python that you can prove before you deploy.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+sim = typer.Typer(help="The virtual cluster.", no_args_is_help=True)
+app.add_typer(sim, name="sim")
+
+
+def app_main() -> None:
+    """The console script `dualray`."""
+    app()
+
+
+def _refuse(why: object) -> NoReturn:
+    Console(stderr=True).print(f"dualray: {why}", style="red", markup=False, highlight=False, soft_wrap=True)
+    raise typer.Exit(UNUSABLE)
+
+
+# ---- run ---------------------------------------------------------------------------------------------------------
+
+
+@app.command(
+    "run",
+    # `dualray run script.py --mode sim --batch-size 3`: what is not ours is the script's, wherever it stands.
+    context_settings={"ignore_unknown_options": True},
+)
+def run_command(
+    script: Annotated[Path, typer.Argument(help="A Python file that calls dualray.init().")],
+    args: Annotated[list[str] | None, typer.Argument(help="For the script; after `--` all are.")] = None,
+    mode: Annotated[str | None, typer.Option(help="real or sim.")] = None,
+    nodes: Annotated[int | None, typer.Option(help="sim: virtual nodes.")] = None,
+    num_cpus: Annotated[float | None, typer.Option(help="CPUs of each node.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seeds the tasks' randomness.")] = None,
+    faults: Annotated[list[str] | None, typer.Option(help="sim: such as 'kill node-5 at 2.5s'; may repeat.")] = None,
+    decision_log: Annotated[Path | None, typer.Option(help="Directory for decision logs and traces.")] = None,
+) -> None:
+    """Run an unchanged script, with settings given from outside."""
+    if not script.is_file():
+        _refuse(f"there is no file {str(script)!r}")
+    given = {
+        "MODE": mode,
+        "NODES": nodes,
+        "NUM_CPUS": num_cpus,
+        "SEED": seed,
+        "FAULTS": ";".join(faults) if faults else None,
+        "DECISION_LOG": decision_log,
+    }
+    os.environ.update({f"DUALRAY_{name}": str(value) for name, value in given.items() if value is not None})
+    try:
+        limits_of(resolve({}))
+    except (ValueError, TypeError) as error:
+        _refuse(error)
+    _run_as_main(script, args or [])
+
+
+def _run_as_main(script: Path, args: list[str]) -> None:
+    """As `python SCRIPT ARGS` would; a runtime that the script leaves running is shut down."""
+    sys.argv = [str(script), *args]
+    sys.path[0] = str(script.resolve().parent)
+    try:
+        runpy.run_path(str(script), run_name="__main__")
+    finally:
+        dualray.shutdown()
+
+
+# ---- config ------------------------------------------------------------------------------------------------------
+
+
+@app.command("config")
+def config_command() -> None:
+    """Show every setting, its value and where it came from, and every limit of the core."""
+    try:
+        settings = resolve({})
+        config = limits_of(settings)
+    except (ValueError, TypeError) as error:
+        _refuse(error)
+    table = _table(
+        "Settings: argument of init, DUALRAY_<NAME>, dualray.toml, default", "setting", "value", "source", ""
+    )
+    for name, entry in settings.items():
+        modes = "" if len(SETTINGS[name].modes) > 1 else f"{SETTINGS[name].modes[0]} mode only: "
+        table.add_row(name, _shown(entry.value), entry.source, modes + SETTINGS[name].help)
+    given = settings["limits"].value or {}
+    limits = _table("Limits and policies: init(limits={...})", "limit", "value", "unit", "source", "why")
+    for name, default, unit, why in Config.describe():
+        source = settings["limits"].source if name in given else "default"
+        limits.add_row(name, _shown(getattr(config, name, default)), unit, source, why)
+    _print(table, limits)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, tuple):
+        return "; ".join(map(str, value)) or "none"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return "not set" if value is None else str(value)
+
+
+# ---- replay ------------------------------------------------------------------------------------------------------
+
+
+@app.command("replay")
+def replay_command(
+    path: Annotated[Path, typer.Argument(help="A decision log, or a directory with those of a run and its traces.")],
+) -> None:
+    """Derive every command of a run again, with fresh machines, and match every action with its command."""
+    try:
+        if path.is_dir():
+            exact = _show_proof(check_directory(path))
+        elif path.is_file():
+            exact = _replay_one(path)
+        else:
+            _refuse(f"there is no file or directory {str(path)!r}")
+    except ValueError as error:
+        _refuse(error)
+    if not exact:
+        raise typer.Exit(FAILED)
+
+
+def _replay_one(path: Path) -> bool:
+    log = load_log(path)
+    found = replay(log)
+    print(f"{path}: {log.spec.kind} {log.spec.address}, seed {log.seed or 'none'}")
+    if log.is_cut_off:
+        print("the log ends in the middle of a decision: its process was killed")
+    total = sum(len(decision.commands) for decision in log.decisions)
+    print(f"decisions replayed: {found.decisions:,} of {len(log.decisions):,}")
+    print(f"commands equal:     {found.commands:,} of {total:,}")
+    if found.difference is not None:
+        _show_difference(log.spec.address, found.difference)
+    return found.difference is None
+
+
+def _show_proof(proof: Proof) -> bool:
+    table = _table("Replay", "process", "decisions", "commands equal", "actions matched", "orphans", "")
+    for column in table.columns[1:5]:
+        column.justify = "right"
+    for process in proof.processes:
+        remarks = [
+            *(["differs"] if process.difference is not None else []),
+            *([] if process.has_log else ["has left no log"]),
+            *(["killed"] if process.was_killed else []),
+            *(["log cut off"] if process.is_cut_off else []),
+            *([f"{len(process.cut_short)} commands not carried out"] if process.cut_short else []),
+        ]
+        table.add_row(
+            process.process,
+            f"{process.decisions:,}",
+            f"{process.commands:,}",
+            f"{process.match.matched:,}",
+            f"{process.orphans:,}",
+            ", ".join(remarks),
+        )
+    _print(table)
+    print(f"decisions:       {proof.decisions:,}")
+    print(f"commands equal:  {proof.commands:,}, different in {len(proof.differences)} processes")
+    print(f"actions matched: {proof.matched:,}")
+    print(f"orphans:         {proof.orphans:,}")
+    for name, difference in proof.differences.items():
+        _show_difference(name, difference)
+    for process in proof.processes:
+        if process.orphans:
+            _show_keys(f"{process.process}, actions without a command", process.match.actions_without_command)
+            if not process.was_killed:
+                _show_keys(f"{process.process}, commands without an action", process.match.commands_without_action)
+    for name, keys in proof.cut_short.items():
+        _show_keys(f"{name} was killed; told to, and not seen to do", keys)
+    return proof.is_exact
+
+
+def _show_difference(process: str, difference: Difference) -> None:
+    print(f"{process}: the first command that differs: {difference}")
+
+
+def _show_keys(what: str, keys: Iterable[tuple[str, str, str, int]]) -> None:
+    listed = list(keys)
+    if not listed:
+        return
+    print(f"{what}:")
+    for kind, subject, other, attempt in listed[:ORPHANS_SHOWN]:
+        print(f"  {kind} {subject}{f' to {other}' if other else ''}, attempt {attempt}")
+    if len(listed) > ORPHANS_SHOWN:
+        print(f"  and {len(listed) - ORPHANS_SHOWN} more")
+
+
+# ---- timeline, sim params, version -------------------------------------------------------------------------------
+
+
+@app.command("timeline")
+def timeline_command(
+    directory: Annotated[Path, typer.Argument(help="A run's decision log directory.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path("timeline.json"),
+) -> None:
+    """Write a run's timeline for https://ui.perfetto.dev."""
+    try:
+        events = read_traces(directory)
+    except ValueError as error:
+        _refuse(error)
+    write_timeline(events, output)
+    print(f"{output}: {len(events):,} trace events; open it in https://ui.perfetto.dev")
+
+
+@sim.command("params")
+def sim_params_command() -> None:
+    """Show what the virtual cluster assumes: every parameter of the cost model."""
+    table = _table("The cost model", "parameter", "default", "unit", "source")
+    table.columns[1].justify = "right"
+    for param in CostModel.params():
+        table.add_row(param.name, f"{param.default:,}", param.unit, param.source)
+    _print(table)
+
+
+@app.command("version")
+def version_command() -> None:
+    """Show the version."""
+    print(f"dualray {dualray.__version__}")
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=escape(title), title_justify="left")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def _print(*tables: Table) -> None:
+    console = Console()
+    for table in tables:
+        console.print(table)
+
+
+if __name__ == "__main__":
+    app_main()

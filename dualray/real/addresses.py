@@ -1,0 +1,63 @@
+"""Addresses, and the sockets at which the processes that have them listen.
+
+Theory of operation. An address is a process's name, such as `head`, `node-0`, `node-0/w3`, `driver-1`. The
+process listens on `socket_dir / quote(address)`, in a directory that its user alone may enter. A socket appears
+there ready for use, under a hidden name first, so a socket that refuses a connection is one that a dead process
+left: whoever finds it may count the process as lost, and a new process under the address takes its place.
+"""
+
+import contextlib
+import errno
+import os
+import re
+import socket
+import stat
+import urllib.parse
+from pathlib import Path
+from typing import Final
+
+_PATH_BYTES_MAX: Final = 100
+_ADDRESS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,95}")
+
+
+def is_address(text: str) -> bool:
+    """Whether a process may be called so."""
+    return _ADDRESS.fullmatch(text) is not None
+
+
+def socket_path(socket_dir: Path, address: str) -> Path:
+    """Where the process called `address` listens; ValueError when address or path are not legal."""
+    if not is_address(address):
+        raise ValueError(f"{address!r} is not an address: 1 to 96 of A-Z a-z 0-9 . _ - / : @")
+    path = socket_dir / urllib.parse.quote(address, safe="")
+    if (length := len(os.fsencode(path))) > _PATH_BYTES_MAX:
+        raise ValueError(
+            f"the socket path {path} has {length} bytes and the system allows {_PATH_BYTES_MAX}: "
+            f"choose a shorter directory than {socket_dir}"
+        )
+    return path
+
+
+def listen(path: Path) -> socket.socket:
+    """A listening socket that appears at `path` ready for use, in place of one that a dead process left."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = path.parent.stat()
+    if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077:
+        raise PermissionError(f"{path.parent} must belong to uid {os.getuid()} alone (mode 0700)")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
+            probe.connect(os.fspath(path))
+            raise OSError(errno.EADDRINUSE, f"a live process already listens at {path}")
+    hidden = path.parent / f".{os.urandom(2).hex()}"
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        listener.bind(os.fspath(hidden))
+        hidden.chmod(0o600)
+        listener.listen(socket.SOMAXCONN)
+        hidden.rename(path)
+    except BaseException:
+        listener.close()
+        hidden.unlink(missing_ok=True)
+        raise
+    return listener

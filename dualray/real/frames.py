@@ -1,0 +1,193 @@
+"""The wire format: a message becomes a frame, and frames are cut out of a stream of bytes, without copies.
+
+Theory of operation. A frame is, little-endian: u32 marker, u32 header length, u32 number of buffers, u64 length
+of each buffer, header, buffers.
+
+Writing. `encode_frame` gives the pieces of a frame: the prefix, then the caller's own header and buffers, not
+copies. Frames of up to 16 KiB are joined, as one copy is cheaper there than a gathered write.
+
+Reading. A `FrameReader` reads 64 KiB at a time and cuts frames out of what came. The rest of a larger frame is
+read straight into a bytearray for each buffer, and memory for it is taken as it arrives: an announcement alone
+costs nothing. What is handed on is read-only. A header may be a slice of the 64 KiB that arrived together: keep
+a copy, not the view. Buffers own their memory.
+
+Both sides hold to the same `FrameLimits`: what the peer would refuse is refused at home. A peer that sends
+anything else has broken a rule, and `Refusal` says which.
+"""
+
+import dataclasses
+import os
+import socket
+import struct
+from collections.abc import Callable, Sequence
+from typing import Final
+
+IOV_MAX: Final = min(1024, os.sysconf("SC_IOV_MAX"))
+"""Pieces that one system call takes."""
+
+_FRAME: Final = struct.Struct("<III")
+_FRAME_MARKER: Final = 0x46_52_44_01
+_CHUNK_BYTES: Final = 65536
+_BATCH_BYTES: Final = 1 << 20
+"""Memory for a large frame is taken as the frame arrives: whole buffers, until this much is ahead."""
+_JOIN_BYTES: Final = 16384
+
+Bytes = bytes | bytearray | memoryview
+Deliver = Callable[[memoryview, list[memoryview]], None]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class FrameLimits:
+    """The bounds of one message.
+
+    Attributes:
+        header_bytes_max: of its header.
+        frame_bytes_max: of its header and buffers together.
+        buffers_max: how many buffers it may have.
+    """
+
+    header_bytes_max: int = 256 << 20
+    frame_bytes_max: int = 64 << 30
+    buffers_max: int = 65536
+
+
+class Refusal(Exception):
+    """The peer broke a rule: the connection is dropped, and the named one of the TransportCounters goes up."""
+
+    def __init__(self, counter: str, message: str) -> None:
+        super().__init__(message)
+        self.counter = counter
+
+
+def encode_frame(header: bytes, buffers: Sequence[Bytes], limits: FrameLimits) -> tuple[list[Bytes], int]:
+    """The pieces of one frame, none of them empty, and how many bytes they have; ValueError when it is over a limit."""
+    header_bytes = len(header)
+    if header_bytes > limits.header_bytes_max:
+        raise ValueError(f"a header of {header_bytes} bytes: the limit is {limits.header_bytes_max}")
+    if not buffers:
+        prefix = _FRAME.pack(_FRAME_MARKER, header_bytes, 0)
+        size = _FRAME.size + header_bytes
+        return ([prefix + header] if size <= _JOIN_BYTES else [prefix, header]), size
+    if len(buffers) > limits.buffers_max:
+        raise ValueError(f"{len(buffers)} buffers: the limit is {limits.buffers_max}")
+    views = [flat(buffer) for buffer in buffers]
+    sizes = [len(view) for view in views]
+    body = header_bytes + sum(sizes)
+    if body > limits.frame_bytes_max:
+        raise ValueError(f"a message of {body} bytes: the limit is {limits.frame_bytes_max}")
+    prefix = _FRAME.pack(_FRAME_MARKER, header_bytes, len(views)) + struct.pack(f"<{len(views)}Q", *sizes)
+    size = len(prefix) + body
+    if size <= _JOIN_BYTES:
+        return [b"".join((prefix, header, *views))], size
+    return [prefix, *(piece for piece in (header, *views) if len(piece))], size
+
+
+def flat(buffer: Bytes) -> Bytes:
+    """The buffer as one dimension of bytes, without a copy."""
+    if isinstance(buffer, bytes):
+        return buffer
+    view = memoryview(buffer)
+    return view.cast("B") if view.nbytes else b""
+
+
+class FrameReader:
+    """Cuts frames out of one connection's byte stream; holds a frame that has come in part."""
+
+    __slots__ = ("_carry", "_deliver", "_lengths", "_limits", "_parts", "_targets")
+
+    def __init__(self, limits: FrameLimits, deliver: Deliver) -> None:
+        self._limits = limits
+        self._deliver = deliver
+        self._carry = b""  # the beginning of a small frame, or of a large one's table of lengths
+        self._lengths: list[int] = []  # of a large frame: header and buffers
+        self._parts: list[bytearray] = []  # those of them that have memory
+        self._targets: list[memoryview] = []  # what is still to be filled, in order
+
+    def read(self, sock: socket.socket) -> tuple[int, bool]:
+        """One read: how many bytes came (0 at end of file), and whether more may be waiting."""
+        if self._targets:
+            count = sock.recvmsg_into(self._targets[:IOV_MAX])[0]
+            if count:
+                self._fill(count)
+            return count, True
+        chunk = sock.recv(_CHUNK_BYTES)
+        if chunk:
+            self._parse(self._carry + chunk if self._carry else chunk)
+        return len(chunk), len(chunk) == _CHUNK_BYTES or bool(self._targets)
+
+    def _parse(self, data: bytes) -> None:
+        view = memoryview(data)
+        length, start = len(data), 0
+        limits = self._limits
+        while length - start >= _FRAME.size:
+            marker, header_bytes, buffer_count = _FRAME.unpack_from(data, start)
+            if marker != _FRAME_MARKER:
+                raise Refusal("bad_frames", f"a frame began with {marker:#x}")
+            if header_bytes > limits.header_bytes_max or buffer_count > limits.buffers_max:
+                raise Refusal("oversized_frames", f"a header of {header_bytes}, {buffer_count} buffers")
+            body = start + _FRAME.size
+            if buffer_count == 0:
+                end = body + header_bytes
+                if end <= length:
+                    self._deliver(view[body:end], [])
+                    start = end
+                    continue
+                sizes: tuple[int, ...] = ()
+            else:
+                if length - body < 8 * buffer_count:
+                    break
+                sizes = struct.unpack_from(f"<{buffer_count}Q", data, body)
+                body += 8 * buffer_count
+                end = body + header_bytes + sum(sizes)
+            if end - body > limits.frame_bytes_max:
+                raise Refusal("oversized_frames", f"a frame announced {end - body} bytes")
+            if end <= length:
+                position = body + header_bytes
+                buffers = []
+                for size in sizes:
+                    buffers.append(memoryview(bytes(view[position : position + size])))
+                    position += size
+                self._deliver(view[body : body + header_bytes], buffers)
+                start = end
+            elif end - start <= _CHUNK_BYTES:
+                break
+            else:
+                self._lengths = [header_bytes, *sizes]
+                self._begin_large(view[body:])
+                start = length
+        self._carry = data[start:]
+
+    def _begin_large(self, arrived: memoryview) -> None:
+        self._allocate(len(arrived))
+        position = 0
+        for target in self._targets:
+            piece = arrived[position : position + len(target)]
+            target[: len(piece)] = piece
+            position += len(piece)
+        self._fill(len(arrived))
+
+    def _allocate(self, ahead_bytes: int) -> None:
+        """Give memory to the next parts: whole ones, until more than `ahead_bytes` is at hand."""
+        room = 0
+        while len(self._parts) < len(self._lengths) and room <= ahead_bytes:
+            part = bytearray(self._lengths[len(self._parts)])
+            self._parts.append(part)
+            if part:
+                self._targets.append(memoryview(part))
+                room += len(part)
+
+    def _fill(self, count: int) -> None:
+        """`count` more bytes have been written into the targets."""
+        done = 0
+        while done < len(self._targets) and count >= len(self._targets[done]):
+            count -= len(self._targets[done])
+            done += 1
+        del self._targets[:done]
+        if count:
+            self._targets[0] = self._targets[0][count:]
+        if not self._targets:
+            self._allocate(_BATCH_BYTES)
+        if not self._targets:
+            header, *buffers = [memoryview(part).toreadonly() for part in self._parts]
+            self._lengths, self._parts = [], []
+            self._deliver(header, buffers)

@@ -1,0 +1,70 @@
+"""What a transport knows of each peer: its connections, and the bytes that wait for it.
+
+Theory of operation. A `Peer` begins with the first use of its address and ends when the peer is lost; a loss is
+final, and a later connection makes a new `Peer`. It has at most one connection that is established, and at most
+one that we attempt; the address's other attempt, if there is one, is known to the transport alone until it
+becomes the connection. Its queue holds pieces of frames, the callers' own buffers, with an empty piece at the
+end of each frame, so that frames can be counted.
+
+Threads. Whoever sends reads and writes the fields below `lock` under it; the others belong to the loop's thread.
+"""
+
+import collections
+import socket
+import threading
+from typing import Final
+
+from dualray.real.frames import Bytes, FrameReader
+from dualray.real.handshake import Handshake
+from dualray.real.loop import Timer
+
+RETRY_FIRST_S: Final = 0.001
+"""The pause before the second attempt to connect; it doubles with each further one."""
+RETRY_LAST_S: Final = 0.05
+
+
+class Connection:
+    """One socket: in handshake while `handshake` is set, then established."""
+
+    __slots__ = ("closed", "deadline", "expected", "fd", "handshake", "reader", "sock")
+
+    def __init__(self, sock: socket.socket, expected: str) -> None:
+        self.sock = sock
+        self.fd = sock.fileno()
+        self.expected = expected  # whom we connect to; "" of a connection that we accepted
+        self.handshake: Handshake | None = None
+        self.deadline: Timer | None = None
+        self.reader: FrameReader | None = None
+        self.closed = False
+
+
+class Peer:
+    """What we know of one address, from its first use until it is lost. `lock` guards the fields below it."""
+
+    __slots__ = (
+        "address", "attempt", "connection", "deadline_ns", "instance", "lock", "lost", "queue",
+        "queued_bytes", "retry", "retry_s", "writer_armed",
+    )  # fmt: skip
+
+    def __init__(self, address: str, deadline_ns: int) -> None:
+        self.address = address
+        self.deadline_ns = deadline_ns
+        self.instance = b""
+        self.attempt: Connection | None = None  # ours, in handshake
+        self.retry: Timer | None = None
+        self.retry_s = RETRY_FIRST_S
+        self.lock = threading.Lock()
+        self.lost = False
+        self.connection: Connection | None = None  # established
+        self.queue: collections.deque[Bytes] = collections.deque()  # pieces; an empty one ends each frame
+        self.queued_bytes = 0
+        self.writer_armed = False
+
+    def take_off(self, written: int) -> None:
+        """The kernel has taken `written` more bytes of the queue."""
+        self.queued_bytes -= written
+        queue = self.queue
+        while queue and written >= len(queue[0]):
+            written -= len(queue.popleft())
+        if written:
+            queue[0] = memoryview(queue[0])[written:]

@@ -1,0 +1,78 @@
+"""The figures of one run, counted from its trace."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from dualray.shared.model.ids import Address, node_of
+from dualray.shared.trace import TraceEvent, TraceKind
+
+RECONSTRUCTION = "reconstruction"
+"""The reason of a TASK_RETRIED row by which a lost object is made again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """The figures of one run.
+
+    Attributes:
+        makespan_ns: from the first submission to the end of the last task.
+        nodes: that started, or had a worker that did something.
+        tasks: calls that were submitted, constructors of actors included.
+        failed: attempts that ended with an error.
+        retries: attempts after one that was lost or raised.
+        reconstructions: attempts that made a lost object again.
+        bytes_moved: bytes that arrived in a store from another one.
+        faults: in words.
+        counts: rows by kind.
+    """
+
+    makespan_ns: int
+    nodes: int
+    tasks: int
+    failed: int
+    retries: int
+    reconstructions: int
+    bytes_moved: int
+    faults: tuple[str, ...]
+    counts: Mapping[TraceKind, int]
+
+
+def summary(events: Iterable[TraceEvent]) -> Summary:
+    """Count."""
+    counts: Counter[TraceKind] = Counter()
+    nodes: set[str] = set()
+    first_submission: int | None = None
+    last_end = failed = reconstructions = bytes_moved = 0
+    faults = []
+    for event in events:
+        counts[event.kind] += 1
+        if event.kind is TraceKind.NODE_STARTED or "/" in event.process:
+            nodes.add(node_of(Address(event.process)))
+        match event.kind:
+            case TraceKind.TASK_SUBMITTED if first_submission is None:
+                first_submission = event.time_ns
+            case TraceKind.TASK_ENDED:
+                last_end = max(last_end, event.time_ns)
+                failed += event.other != ""
+            case TraceKind.TASK_RETRIED:
+                reconstructions += event.other == RECONSTRUCTION
+            case TraceKind.TRANSFER_ENDED:
+                bytes_moved += event.amount
+            case TraceKind.FAULT:
+                faults.append(f"{event.name.partition(' ')[0]} {event.subject}")
+            case _:
+                pass
+    return Summary(
+        makespan_ns=max(0, last_end - first_submission) if first_submission is not None else 0,
+        nodes=len(nodes),
+        tasks=counts[TraceKind.TASK_SUBMITTED],
+        failed=failed,
+        retries=counts[TraceKind.TASK_RETRIED] - reconstructions,
+        reconstructions=reconstructions,
+        bytes_moved=bytes_moved,
+        faults=tuple(faults),
+        counts={kind: counts[kind] for kind in TraceKind},
+    )

@@ -1,0 +1,56 @@
+"""Reading what runs leave behind: the traces and decision logs in a run's directory.
+
+A simulation writes one trace, a real run one for each process. Times of one machine can be compared, so the traces are
+merged by time; rows of one process stay in their order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from dualray.shared.trace import TraceEvent, from_bytes
+
+TRACES = "*.trace"
+DECISIONS = "*.decisions"
+
+
+def read_traces(directory: Path) -> list[TraceEvent]:
+    """All trace events of a run, in order of time.
+
+    Raises:
+        ValueError: there is no trace in the directory, or a file that is none; the message names it.
+    """
+    events: list[TraceEvent] = []
+    for path in _files(directory, TRACES, "traces"):
+        try:
+            events += from_bytes(path.read_bytes())
+        except (ValueError, TypeError, IndexError) as error:
+            raise ValueError(f"{path} is no trace of this version: {error}") from error
+    return sorted(events, key=lambda event: event.time_ns)
+
+
+def decision_logs(directory: Path) -> list[Path]:
+    """The decision logs of a run, one for each process, in order of name.
+
+    Raises:
+        ValueError: there is none.
+    """
+    return _files(directory, DECISIONS, "decision logs")
+
+
+def _files(directory: Path, pattern: str, what: str) -> list[Path]:
+    if not directory.is_dir():
+        raise ValueError(f"{directory} is not a directory")
+    found: Sequence[Path] = sorted(directory.glob(pattern), key=lambda path: natural(path.name))
+    if not found:
+        raise ValueError(
+            f"{directory} holds no {what} ({pattern}); runs write them with decision_log={str(directory)!r}"
+        )
+    return list(found)
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """A key that sorts node-2 before node-10."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]

@@ -1,0 +1,243 @@
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+import dualray as ray
+from dualray.exceptions import ActorDiedError, ActorError, ActorUnavailableError
+from tests.conformance.support import MIB, eventually, get, resources_are_free
+
+pytestmark = pytest.mark.usefixtures("cluster")
+
+
+@ray.remote
+class Counter:
+    def __init__(self, tally=None):
+        self.n = 0
+        if tally is not None:
+            tally.add()
+
+    def add(self):
+        self.n += 1
+        return self.n
+
+    def die(self, how="exit"):
+        if how == "exit":
+            os._exit(3)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def die_at_first(self, tally):
+        if tally.add(ray.get_runtime_context().get_attempt()) == 1:
+            os._exit(3)
+        return "second time"
+
+    def large(self):
+        return b"x" * MIB
+
+    def wait_for(self, gate):
+        gate.wait()
+
+
+def crash(counter):
+    with pytest.raises(ActorError):
+        get(counter.die.remote())
+
+
+# ---- Without restarts ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("how", "words"), [("exit", "exited with code 3"), ("signal", "SIGKILL")])
+def test_an_actor_that_dies_stays_dead_and_says_why(how, words):
+    counter = Counter.remote()
+    for ref in (counter.die.remote(how), counter.add.remote()):
+        with pytest.raises(ActorDiedError) as caught:
+            get(ref)
+        assert words in str(caught.value)
+        assert "Counter" in str(caught.value)
+        assert "max_restarts" in str(caught.value)
+    with pytest.raises(ActorDiedError, match=words):
+        get(counter.add.remote())
+
+
+def test_results_of_a_dead_actor_stay():
+    counter = Counter.remote()
+    small, large = counter.add.remote(), counter.large.remote()
+    ray.wait([small, large], num_returns=2, timeout=10)
+    crash(counter)
+    assert get(small) == 1
+    assert get(large) == b"x" * MIB
+
+
+def test_a_constructor_that_ends_its_worker():
+    @ray.remote
+    class Stillborn:
+        def __init__(self):
+            os._exit(4)
+
+        def method(self):
+            return 1
+
+    with pytest.raises(ActorDiedError, match="exited with code 4"):
+        get(Stillborn.remote().method.remote())
+
+
+def test_the_resources_of_a_dead_actor_are_free_again():
+    counter = Counter.options(num_cpus=2).remote()
+    get(counter.add.remote())
+    crash(counter)
+    eventually(resources_are_free, "the dead actor's CPUs are free")
+
+
+# ---- kill ----------------------------------------------------------------------------------------------------------
+
+
+def test_kill_ends_an_actor_at_once(gate):
+    counter = Counter.remote()
+    get(counter.add.remote())
+    running, waiting = counter.wait_for.remote(gate), counter.add.remote()
+    ray.kill(counter)
+    for ref in (running, waiting, counter.add.remote()):
+        with pytest.raises(ActorDiedError, match="killed"):
+            get(ref)
+
+
+def test_kill_may_be_repeated():
+    counter = Counter.remote()
+    ray.kill(counter)
+    ray.kill(counter)
+    with pytest.raises(ActorDiedError, match="killed"):
+        get(counter.add.remote())
+
+
+def test_kill_ends_an_actor_that_might_have_come_back():
+    counter = Counter.options(max_restarts=5).remote()
+    get(counter.add.remote())
+    ray.kill(counter)
+    with pytest.raises(ActorDiedError, match="killed"):
+        get(counter.add.remote())
+
+
+def test_kill_with_restart_uses_up_a_restart():
+    counter = Counter.options(max_restarts=1, max_task_retries=-1).remote()
+    assert get(counter.add.remote()) == 1
+    ray.kill(counter, no_restart=False)
+    eventually(lambda: get(counter.add.remote()) == 1, "the actor has started afresh")
+    ray.kill(counter, no_restart=False)
+
+    def is_dead():
+        try:
+            get(counter.add.remote())
+        except ActorDiedError:
+            return True
+        return False
+
+    eventually(is_dead, "the actor is dead for good")
+
+
+def test_kill_works_from_a_task():
+    @ray.remote
+    def kill(counter):
+        ray.kill(counter)
+
+    counter = Counter.remote()
+    get(kill.remote(counter))
+    with pytest.raises(ActorDiedError, match="killed"):
+        get(counter.add.remote())
+
+
+# ---- Restarts ------------------------------------------------------------------------------------------------------
+
+
+def test_an_actor_is_restarted_max_restarts_times(tally):
+    counter = Counter.options(max_restarts=2).remote(tally)
+    for _ in range(2):
+        assert get(counter.add.remote()) == 1  # a fresh state, made by the constructor with the same arguments
+        with pytest.raises(ActorUnavailableError) as caught:
+            get(counter.die.remote())
+        assert "exited with code 3" in str(caught.value)
+        assert "Counter.die" in str(caught.value)
+        assert "max_task_retries" in str(caught.value)
+    assert get(counter.add.remote()) == 1
+    with pytest.raises(ActorDiedError, match="restarted 2 times"):
+        get(counter.die.remote())
+    assert tally.count == 3
+
+
+def test_minus_one_means_restarts_without_end():
+    counter = Counter.options(max_restarts=-1).remote()
+    for _ in range(4):
+        crash(counter)
+    assert get(counter.add.remote()) == 1
+
+
+def test_a_call_that_was_lost_is_repeated_max_task_retries_times(tally):
+    counter = Counter.options(max_restarts=1, max_task_retries=1).remote()
+    assert get(counter.die_at_first.remote(tally)) == "second time"
+    assert tally.notes == ["0", "1"]
+
+
+def test_calls_behind_the_one_that_crashed_run_in_their_order_in_the_next_life(tally):
+    @ray.remote(max_restarts=1, max_task_retries=1)
+    class Log:
+        def __init__(self):
+            self.entries = []
+
+        def append(self, entry):
+            if entry == 3 and tally.add() == 1:
+                os._exit(1)
+            self.entries.append(entry)
+
+        def read(self):
+            return self.entries
+
+    log = Log.remote()
+    for entry in range(10):
+        log.append.remote(entry)
+    entries = get(log.read.remote())
+    assert entries[-7:] == [3, 4, 5, 6, 7, 8, 9]
+    assert entries == sorted(entries)
+
+
+def test_a_restarted_actor_has_its_resources():
+    counter = Counter.options(max_restarts=1, num_cpus=1).remote()
+    crash(counter)
+    get(counter.add.remote())
+    eventually(lambda: resources_are_free(CPU=1), "the actor holds its CPU again")
+    del counter
+    eventually(resources_are_free, "the CPU is free")
+
+
+def test_a_handle_in_another_process_follows_the_actor():
+    @ray.remote
+    def add(counter):
+        return ray.get(counter.add.remote(), timeout=10)
+
+    counter = Counter.options(max_restarts=1).remote()
+    assert get(add.remote(counter)) == 1
+    crash(counter)
+    assert get(add.remote(counter)) == 1
+    assert get(counter.add.remote()) == 2
+
+
+# ---- Owners --------------------------------------------------------------------------------------------------------
+
+
+def test_an_actor_ends_with_the_process_that_made_it():
+    @ray.remote
+    class Parent:
+        def __init__(self):
+            self.child = Counter.options(num_cpus=1).remote()
+
+        def give(self):
+            ray.get(self.child.add.remote(), timeout=10)
+            return self.child
+
+    parent = Parent.remote()
+    child = get(parent.give.remote())
+    ray.kill(parent)
+    with pytest.raises(ActorDiedError, match="owned it, died"):
+        for _ in range(500):
+            get(child.add.remote())
+    eventually(resources_are_free, "the child's CPU is free")

@@ -1,0 +1,291 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+
+import pytest
+
+import dualray as ray
+from dualray.exceptions import DualrayError, RayTaskError, TaskError
+from tests.conformance.support import get
+
+pytestmark = pytest.mark.usefixtures("cluster")
+
+
+class Simple(Exception):
+    pass
+
+
+class WithCode(Exception):
+    def __init__(self, message, code):
+        super().__init__(message)
+        self.code = code
+
+
+class Odd(Exception):
+    """Its constructor cannot be called with `args`."""
+
+    def __init__(self, first, *, second):
+        super().__init__(f"{first} and {second}")
+        self.first = first
+        self.second = second
+
+
+class Slotted(Exception):
+    __slots__ = ("detail",)
+
+    def __init__(self, detail):
+        super().__init__("slotted")
+        self.detail = detail
+
+
+class Holder(Exception):
+    """Cannot be pickled."""
+
+    def __init__(self):
+        super().__init__("holds a lock")
+        self.lock = threading.Lock()
+
+
+class Stern(Exception):
+    def __init__(self, n):
+        if not isinstance(n, int):
+            raise TypeError("n must be an int")
+        super().__init__(f"stern {n}")
+
+
+@ray.remote
+def fail(exception):
+    raise exception
+
+
+@ray.remote
+def fail_with(make):
+    raise make()
+
+
+@ray.remote
+def echo(value):
+    return value
+
+
+@ray.remote
+def level_one(message):
+    value = int("12")
+    return 1 / (value - 12) if message is None else deeper(message)
+
+
+def deeper(message):
+    raise Simple(message)  # this line is in the remote traceback
+
+
+@ray.remote
+def level_two(ref_or_value):
+    return ray.get(level_one.remote(ref_or_value), timeout=10)
+
+
+def error_of(ref):
+    with pytest.raises(DualrayError) as caught:
+        get(ref)
+    return caught.value
+
+
+# ---- What get raises -----------------------------------------------------------------------------------------------
+
+
+def test_the_error_is_a_task_error_and_of_the_users_own_type():
+    error = error_of(fail.remote(Simple("message")))
+    assert isinstance(error, TaskError)
+    assert isinstance(error, Simple)
+    assert RayTaskError is TaskError
+    assert type(error.cause) is Simple
+    assert error.cause.args == ("message",)
+    assert error.args == ("message",)
+
+
+def test_the_error_has_function_and_remote_traceback():
+    error = error_of(level_one.remote("over here"))
+    assert error.function_name == "level_one"
+    text = str(error)
+    assert text.startswith("level_one raised")
+    assert "Traceback (most recent call last)" in error.remote_traceback
+    assert "raise Simple(message)  # this line is in the remote traceback" in error.remote_traceback
+    assert "in deeper" in error.remote_traceback
+    assert "test_errors.py" in error.remote_traceback
+    assert "Simple: over here" in text
+    assert "core_worker" not in text
+
+
+def test_every_get_raises_it_again():
+    ref = fail.remote(Simple("again"))
+    first, second = error_of(ref), error_of(ref)
+    assert str(first) == str(second)
+    assert isinstance(second, Simple)
+
+
+def test_all_results_have_the_error():
+    for ref in fail.options(num_returns=3).remote(Simple("all")):
+        assert isinstance(error_of(ref), Simple)
+
+
+@pytest.mark.parametrize(
+    ("make", "check"),
+    [
+        (lambda: KeyError("key"), lambda error: error.args == ("key",)),
+        (lambda: ZeroDivisionError(), lambda error: error.args == ()),
+        (lambda: StopIteration(3), lambda error: error.value == 3),
+        (lambda: FileNotFoundError(2, "none", "a.txt"), lambda error: (error.errno, error.filename) == (2, "a.txt")),
+        (lambda: UnicodeDecodeError("utf8", b"\xff", 0, 1, "bad"), lambda error: (error.start, error.end) == (0, 1)),
+        (lambda: SyntaxError("bad", ("f.py", 3, 1, "x =", 3, 2)), lambda error: error.lineno == 3),
+        (lambda: ImportError("no", name="thing"), lambda error: error.name == "thing"),
+        (lambda: json.JSONDecodeError("bad", "{", 1), lambda error: (error.pos, error.doc) == (1, "{")),
+        (lambda: subprocess.CalledProcessError(2, ["ls"]), lambda error: (error.returncode, error.cmd) == (2, ["ls"])),
+        (lambda: ExceptionGroup("many", [ValueError(1)]), lambda error: isinstance(error.exceptions[0], ValueError)),
+        (lambda: WithCode("with code", 17), lambda error: error.code == 17),
+        (lambda: Odd(1, second=2), lambda error: (error.first, error.second) == (1, 2)),
+        (lambda: Slotted("detail"), lambda error: error.detail == "detail"),
+        (lambda: Stern(4), lambda error: error.args == ("stern 4",)),
+    ],
+    ids=lambda value: "",
+)
+def test_exceptions_keep_type_and_attributes(make, check):
+    original = make()
+    error = error_of(fail_with.remote(make))
+    assert isinstance(error, TaskError)
+    assert isinstance(error, type(original))
+    assert type(error.cause) is type(original)
+    assert check(original) and check(error.cause) and check(error)
+    assert type(original).__name__ in str(error)
+
+
+def test_an_exception_class_of_a_function_can_be_caught():
+    class Local(Exception):
+        pass
+
+    @ray.remote
+    def fail_locally():
+        raise Local("local")
+
+    with pytest.raises(Local, match="local"):
+        get(fail_locally.remote())
+
+
+def test_an_exception_that_cannot_be_pickled_is_told_in_words():
+    error = error_of(fail_with.remote(Holder))
+    assert isinstance(error, TaskError)
+    assert "Holder: holds a lock" in str(error)
+    assert "could not be pickled" in str(error)
+    assert "lock" in str(error)
+    assert error.cause is None
+
+
+def test_notes_and_chained_causes_are_in_the_remote_traceback():
+    @ray.remote
+    def chained():
+        try:
+            int("x")
+        except ValueError as error:
+            problem = Simple("outer")
+            problem.add_note("a note")
+            raise problem from error
+
+    text = str(error_of(chained.remote()))
+    assert "invalid literal for int()" in text
+    assert "direct cause" in text
+    assert "Simple: outer" in text
+    assert "a note" in text
+
+
+# ---- Through other tasks -------------------------------------------------------------------------------------------
+
+
+def test_an_error_goes_through_two_levels_of_tasks():
+    error = error_of(level_two.remote("deep"))
+    assert isinstance(error, Simple)
+    assert "level_two" in str(error)
+    assert "level_one" in str(error)
+    assert "raise Simple(message)  # this line is in the remote traceback" in str(error)
+
+
+def test_a_task_may_catch_the_users_type():
+    @ray.remote
+    def careful():
+        try:
+            ray.get(level_one.remote(None), timeout=10)
+        except ZeroDivisionError as error:
+            return f"caught {type(error.cause).__name__}"
+
+    assert get(careful.remote()) == "caught ZeroDivisionError"
+
+
+def test_what_depends_on_a_failed_task_has_its_error_and_does_not_run(tally):
+    @ray.remote
+    def downstream(*_):
+        tally.add()
+
+    failed = fail.remote(Simple("upstream"))
+    error = error_of(downstream.remote(1, failed))
+    assert isinstance(error, Simple)
+    assert error.function_name == "fail"
+    assert isinstance(error_of(downstream.remote(x=downstream.remote(failed)) if False else echo.remote(
+        downstream.remote(failed))), Simple)
+    assert tally.count == 0
+
+
+def test_an_actor_method_with_a_failed_argument_has_its_error_and_the_actor_lives():
+    @ray.remote
+    class Echo:
+        def echo(self, value):
+            return value
+
+    actor = Echo.remote()
+    assert isinstance(error_of(actor.echo.remote(fail.remote(Simple("argument")))), Simple)
+    assert get(actor.echo.remote(1)) == 1
+
+
+def test_a_failed_reference_inside_a_container_raises_only_when_it_is_read():
+    @ray.remote
+    def read(refs):
+        try:
+            ray.get(refs[0], timeout=10)
+        except Simple as error:
+            return f"read {error.args[0]}"
+
+    assert get(read.remote([fail.remote(Simple("inside"))])) == "read inside"
+
+
+def test_exceptions_are_values_too():
+    value = get(ray.put(ValueError("a value")))
+    assert isinstance(value, ValueError) and value.args == ("a value",)
+    returned = get(echo.remote(Odd(1, second=2)))
+    assert isinstance(returned, Odd) and returned.second == 2
+
+
+def test_a_task_error_can_be_returned_as_a_value():
+    @ray.remote
+    def collect():
+        try:
+            ray.get(fail.remote(WithCode("kept", 3)), timeout=10)
+        except Exception as error:  # noqa: BLE001  # whatever it is
+            return error
+
+    error = get(collect.remote())
+    assert isinstance(error, TaskError)
+    assert isinstance(error, WithCode)
+    assert error.code == 3
+
+
+def test_a_result_that_cannot_be_pickled_names_itself():
+    @ray.remote
+    def return_lock():
+        return {"key": [threading.Lock()]}
+
+    error = error_of(return_lock.remote())
+    assert isinstance(error, TypeError)
+    assert "return value 0 of return_lock['key'][0]" in str(error)
+
+
+def test_a_failed_task_frees_what_it_held():
+    assert all(isinstance(error_of(fail.remote(Simple(str(index)))), Simple) for index in range(20))
+    assert get([echo.remote(index) for index in range(4)]) == [0, 1, 2, 3]

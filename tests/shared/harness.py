@@ -1,0 +1,1213 @@
+"""A cluster in memory: one head, nodes, a driver and their workers, with no clock, no process and no input or output.
+
+It is the adversary of the machines. Messages stay in order between two processes, and come in any order otherwise: a
+seeded generator chooses. User code is data: a `Body` is a list of steps (`Put`, `Submit`, `Get`, ...) that a worker
+takes in turn, as its core worker would let a function take them; the driver takes its steps without waiting for them,
+as threads would. Bytes are `Content`: the references that a value holds, so that reading one hands them on.
+
+Faults: `KillWorker`, `KillNode`, `Silence` and `Reboot`. What a process had sent when it died arrives up to a point that
+the generator chooses, and for each receiver another; what is sent to it is dropped.
+
+After each event the machine that took it checks its invariants. The runner has its own: a payload is there when it is
+read, and so are the bytes of a stored object, as long as somebody has them open. `finish` ends the faults, lets
+everything come to rest, drops every reference, and demands that nothing is left anywhere.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from typing import Any, TypeAlias
+
+from dualray.shared.decision_log import Decision, Log, MachineSpec, Replay, replay
+from dualray.shared.machines.head import Head
+from dualray.shared.machines.node import Node
+from dualray.shared.machines.owner import Owner
+from dualray.shared.model import commands as c
+from dualray.shared.model import events as e
+from dualray.shared.model.codec import encode, pack
+from dualray.shared.model.config import Config
+from dualray.shared.model.errors import ErrorInfo, ErrorKind
+from dualray.shared.model.ids import (
+    HEAD,
+    ActorID,
+    Address,
+    FunctionID,
+    NodeID,
+    ObjectID,
+    TaskID,
+    WaitID,
+    actor_handle_id,
+    child_task_id,
+    lives_on,
+    node_of,
+    put_object_id,
+    return_object_id,
+    root_task_id,
+    short,
+)
+from dualray.shared.model.resources import CPU, GPU, UNITS, from_units
+from dualray.shared.model.specs import ActorSpec, FunctionTemplate, Ref, Strategy, StrategyKind, TaskSpec
+from dualray.shared.model.states import ActorState, TaskState, ValueState
+
+MS = 1_000_000
+INLINE_MAX = 100
+"""Larger values lie in the stores."""
+STEPS_MAX = 200_000
+"""Deliveries after which a cluster is taken to be in a loop."""
+
+# ---- What user code does -----------------------------------------------------------------------------------------
+# Integers choose among what the process has, modulo its number: a step means something wherever shrinking leaves it.
+
+
+@dataclass(frozen=True, slots=True)
+class Out:
+    """A return value: its size, and the references in it."""
+
+    size: int = 10
+    nested: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A function, or method: its steps, how it ends, and in how many attempts it ends badly."""
+
+    steps: tuple[Step, ...] = ()
+    outs: tuple[Out, ...] = (Out(),)
+    ending: str = "return"
+    """How its first `bad_attempts` attempts end: "raise", or "exit", which is the end of its process."""
+    bad_attempts: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    size: int = 10
+    nested: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    body: Body = Body()
+    deps: tuple[int, ...] = ()
+    nested: tuple[int, ...] = ()
+    handles: tuple[int, ...] = ()
+    retries: int = 0
+    retry_exceptions: bool = False
+    cpus: int = 1
+    gpus: int = 0
+    strategy: int = 0
+    """0 DEFAULT, 1 SPREAD, then NODE_AFFINITY to each node, hard and soft in turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class MakeActor:
+    body: Body = Body()
+    deps: tuple[int, ...] = ()
+    nested: tuple[int, ...] = ()
+    restarts: int = 0
+    strategy: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    handle: int = 0
+    body: Body = Body()
+    deps: tuple[int, ...] = ()
+    nested: tuple[int, ...] = ()
+    handles: tuple[int, ...] = ()
+    retries: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Get:
+    refs: tuple[int, ...] = (0,)
+    timeout_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    refs: tuple[int, ...] = (0,)
+    num: int = 1
+    fetch: bool = True
+    timeout_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Drop one reference; with `keep`, the process keeps it beyond the task."""
+
+    ref: int = 0
+    keep: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DropHandle:
+    handle: int = 0
+    keep: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DropValue:
+    """Drop a value that `Get` has brought: its view ends."""
+
+    value: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class KillActor:
+    handle: int = 0
+    no_restart: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    ns: int = MS
+
+
+@dataclass(frozen=True, slots=True)
+class AskState:
+    pass
+
+
+Step: TypeAlias = (
+    Put | Submit | MakeActor | Call | Get | Wait | Drop | DropHandle | DropValue | KillActor | Sleep | AskState
+)
+
+# ---- What happens to the cluster ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """Deliver so many messages."""
+
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """Deliver until nothing is on its way; timers do not fire."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """The earliest timer fires, though messages may be on their way: processes are slow at times."""
+
+
+@dataclass(frozen=True, slots=True)
+class KillWorker:
+    worker: int = 0
+    ending: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class KillNode:
+    """Never node-0, on which the driver lives."""
+
+    node: int = 1
+    silently: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """A node is not heard for a while, or for so long that it is taken for dead; then it is heard again."""
+
+    node: int = 1
+    heard_after: int = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Reboot:
+    """A node that was killed comes back as a new incarnation."""
+
+    node: int = 1
+
+
+Fault: TypeAlias = KillWorker | KillNode | Silence | Reboot
+Op: TypeAlias = Step | Fault | Deliver | Settle | Tick
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What the cluster is made of: for each node, CPUs, GPUs and bytes of its store."""
+
+    nodes: tuple[tuple[int, int, int], ...] = ((2, 0, 1000), (2, 0, 1000))
+    orderly: bool = False
+    """Some channels are always served before others, in an order that the seed gives, instead of all being alike."""
+
+
+# ---- Processes -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What bytes are: the references in a value, or in a task's arguments, and then the function's body too."""
+
+    nested: tuple[Ref, ...] = ()
+    body: Body | None = None
+
+
+class Failed(Exception):
+    """User code of a task raised."""
+
+
+class PyRef:
+    """A Python object that is a reference; shared by everyone in its process who uses it."""
+
+    __slots__ = ("ref", "users")
+
+    def __init__(self, ref: Ref) -> None:
+        self.ref = ref
+        self.users = 1
+
+
+Fiber: TypeAlias = Generator[Any, Any, None]
+
+
+@dataclass(slots=True)
+class Frame:
+    """The variables of a function that runs: references, handles, and views of stored objects."""
+
+    task_id: TaskID
+    attempt: int = 0
+    is_task: bool = True
+    actor_id: ActorID | None = None
+    submitted: int = 0
+    puts: int = 0
+    refs: list[PyRef] = field(default_factory=list)
+    handles: list[PyRef] = field(default_factory=list)
+    views: list[ObjectID] = field(default_factory=list)
+
+
+class Process:
+    """A process with a machine."""
+
+    def __init__(self, cluster: Cluster, spec: MachineSpec) -> None:
+        self.cluster = cluster
+        self.spec = spec
+        self.address = Address(spec.address)
+        self.machine = spec.make()
+        self.is_alive = True
+        self.payloads: dict[bytes, Content] = {}
+        self.decisions: list[Decision] = []
+        self.timers: dict[str, tuple[int, int]] = {}
+
+    def handle(self, event: e.Event) -> None:
+        if not self.is_alive:
+            return
+        now_ns = self.cluster.now_ns
+        commands = self.machine.handle(event, now_ns)
+        self.decisions.append(Decision(now_ns=now_ns, event=event, commands=commands))
+        if self.cluster.trace is not None:
+            self.cluster.trace(self.address, now_ns, event, commands)
+        self.machine.check_invariants()
+        for command in commands:
+            self.perform(command)
+
+    def perform(self, command: c.Command) -> None:
+        match command:
+            case c.Send():
+                found = {key: self.payloads[key] for key in command.payloads if key in self.payloads}
+                self.cluster.send(self, command.to, command.message, found)
+            case c.ArmTimer():
+                self.cluster.timer_counter += 1
+                self.timers[command.timer] = (self.cluster.now_ns + command.delay_ns, self.cluster.timer_counter)
+            case c.CancelTimer():
+                self.timers.pop(command.timer, None)
+            case c.DropPayload():
+                self.payloads.pop(command.key, None)
+            case c.WriteRecord() | c.NoteRetry():
+                pass
+            case _:
+                raise AssertionError(f"{self.address} cannot carry out {command}")
+
+    def later(self, what: str, act: Callable[[], None]) -> None:
+        """Something that this process's runner does after a while."""
+        self.cluster.enqueue((self.address, what), act)
+
+    def fire(self, timer: str) -> None:
+        del self.timers[timer]
+        self.handle(e.TimerFired(timer=timer))
+
+
+class NodeProcess(Process):
+    """A node manager, with its store's bytes and its workers."""
+
+    machine: Node
+
+    def __init__(self, cluster: Cluster, spec: MachineSpec) -> None:
+        super().__init__(cluster, spec)
+        self.node = NodeID(spec.node)
+        self.incarnation = spec.incarnation
+        self.bytes: dict[ObjectID, Content] = {}
+        self.workers: dict[Address, UserProcess | None] = {}
+        """None while one is starting."""
+        self.heard_at: int | None = None
+
+    def perform(self, command: c.Command) -> None:
+        match command:
+            case c.StartWorker(worker=worker):
+                self.workers[worker] = None
+                self.later(f"start {worker}", lambda: self._started(worker))
+            case c.StopWorker(worker=worker, reason=reason):
+                self.later(f"stop {worker}", lambda: self.end_worker(worker, f"stopped: {reason}"))
+            case c.EvictObject(object_id=object_id) | c.DeleteObject(object_id=object_id):
+                self._delete(object_id)
+            case c.SendObject():
+                self._send_object(command)
+            case _:
+                super().perform(command)
+        if self.machine.refused and self.is_alive:
+            self.cluster.node_gone(self)
+
+    def _started(self, address: Address) -> None:
+        if address in self.workers:
+            worker = UserProcess.make(self.cluster, address, self.node, is_driver=False)
+            self.workers[address] = worker
+            self.handle(e.WorkerReady(worker=address))
+
+    def end_worker(self, address: Address, reason: str) -> None:
+        if address not in self.workers or not self.is_alive:
+            return
+        worker = self.workers.pop(address)
+        if worker is not None:
+            self.cluster.process_gone(worker)
+        self.later(f"exit {address}", lambda: self.handle(e.WorkerExited(worker=address, reason=reason)))
+
+    def _delete(self, object_id: ObjectID) -> None:
+        self.bytes.pop(object_id, None)
+        readers = [
+            address
+            for address, worker in self.cluster.users.items()
+            if worker.is_alive and worker.node == self.node and worker.opened.get(object_id)
+        ]
+        assert not readers, f"{self.address} deleted object {short(object_id)}, which {readers} read"
+
+    def _send_object(self, command: c.SendObject) -> None:
+        object_id, to = command.object_id, command.to
+        assert object_id in self.bytes, f"{self.address} is to send object {short(object_id)} and has no bytes of it"
+        content = self.bytes[object_id]
+        target = self.cluster.nodes.get(to)
+        self.later(f"sent {short(object_id)} {to}", lambda: self.handle(e.ObjectSent(object_id=object_id, to=to)))
+        if target is not None:
+            key = (self.address, f"bytes {short(object_id)} {to}")
+            self.cluster.enqueue(key, lambda: self.cluster.bytes_arrive(target, object_id, self.node, content))
+
+
+class UserProcess(Process):
+    """A driver or worker: what its core worker does, with bodies instead of functions."""
+
+    machine: Owner
+
+    def __init__(self, cluster: Cluster, spec: MachineSpec) -> None:
+        super().__init__(cluster, spec)
+        self.node = NodeID(spec.node)
+        self.is_driver = spec.is_driver
+        self.frame = Frame(task_id=root_task_id(self.address, 0), is_task=not spec.is_driver)
+        self.kept: list[PyRef] = []
+        self.opened: dict[ObjectID, int] = {}
+        self.waits: dict[WaitID, Callable[[tuple[ObjectID, ...], ErrorInfo | None], None]] = {}
+        self.wait_counter = 0
+        self.fibers: dict[Fiber, None] = {}
+
+    @classmethod
+    def make(cls, cluster: Cluster, address: Address, node: NodeID, *, is_driver: bool) -> UserProcess:
+        spec = MachineSpec(kind="owner", address=address, node=node, config=cluster.config, is_driver=is_driver)
+        process = cls(cluster, spec)
+        cluster.add(process)
+        cluster.users[address] = process
+        return process
+
+    @property
+    def store(self) -> dict[ObjectID, Content]:
+        return self.cluster.nodes[self.node].bytes
+
+    def perform(self, command: c.Command) -> None:
+        match command:
+            case c.CompleteWait():
+                resume = self.waits.pop(command.wait_id)
+                self.later(f"wake {command.wait_id}", lambda: resume(command.ready, command.error))
+            case c.CopyPayload():
+                assert command.source in self.payloads, f"{self.address} has no payload to copy: {command}"
+                self.payloads[command.target] = self.payloads[command.source]
+            case c.RunTask():
+                self.later("run", lambda: self.spawn(self._execute(command)))
+            case _:
+                super().perform(command)
+
+    # ---- Fibers ----------------------------------------------------------------------------------------------
+
+    def spawn(self, fiber: Fiber) -> None:
+        self.fibers[fiber] = None
+        self._resume(fiber, None)
+
+    def _resume(self, fiber: Fiber, value: Any) -> None:
+        if not self.is_alive:
+            return
+        try:
+            awaited = fiber.send(value)
+        except StopIteration:
+            del self.fibers[fiber]
+            return
+        awaited(lambda result: self._resume(fiber, result))
+
+    def _await(self, event: e.Event, wait_id: WaitID) -> Any:
+        """What a fiber yields to start a wait, and be resumed with (ready, error)."""
+
+        def start(resume: Callable[[Any], None]) -> None:
+            self.waits[wait_id] = lambda ready, error: resume((ready, error))
+            self.handle(event)
+
+        return start
+
+    def _sleep(self, ns: int) -> Any:
+        def start(resume: Callable[[Any], None]) -> None:
+            self.cluster.sleep(self, ns, lambda: resume(None))
+
+        return start
+
+    def _new_wait(self) -> WaitID:
+        self.wait_counter += 1
+        return WaitID(self.wait_counter)
+
+    # ---- References and views ----------------------------------------------------------------------------------
+
+    def adopt(self, ref: Ref, frame: Frame) -> PyRef:
+        """A reference was unpickled."""
+        self.handle(e.RefsAdded(refs=(ref,)))
+        made = PyRef(ref)
+        self._keep_in_frame(made, frame)
+        return made
+
+    def _keep_in_frame(self, ref: PyRef, frame: Frame) -> None:
+        (frame.handles if ref.ref.object_id in self.cluster.handles else frame.refs).append(ref)
+
+    def let_go(self, ref: PyRef) -> None:
+        ref.users -= 1
+        if not ref.users:
+            object_id = ref.ref.object_id
+            self.later("drop", lambda: self.handle(e.RefsDropped(object_ids=(object_id,))))
+
+    def read(self, object_id: ObjectID, frame: Frame) -> None:
+        """Open a value that a wait has found ready: its references appear, a view of its bytes opens.
+
+        Raises:
+            Failed: it has failed.
+        """
+        value = self.machine.values.table[object_id]
+        if value.state is ValueState.FAILED:
+            assert value.error is not None
+            self.cluster.note_error(value.error)
+            if value.error.kind is ErrorKind.APPLICATION:
+                assert object_id in self.payloads, f"{self.address} has no exception of {short(object_id)}"
+            raise Failed
+        if value.state is ValueState.INLINE:
+            assert object_id in self.payloads, f"{self.address} has no bytes of inline {short(object_id)}"
+            content = self.payloads[object_id]
+        else:
+            assert object_id in self.store, f"{self.address} opens {short(object_id)}, which is not in its store"
+            content = self.store[object_id]
+            self.opened[object_id] = self.opened.get(object_id, 0) + 1
+            frame.views.append(object_id)
+        for ref in content.nested:
+            self.adopt(ref, frame)
+
+    def close_view(self, object_id: ObjectID) -> None:
+        def close() -> None:
+            self.opened[object_id] -= 1
+            self.handle(e.ViewReleased(object_id=object_id))
+
+        self.later("close", close)
+
+    def release_unread(self, object_ids: Sequence[ObjectID]) -> None:
+        for object_id in object_ids:
+            if object_id in self.machine.values.views:
+                self.handle(e.ViewReleased(object_id=object_id))
+
+    def drop_frame(self, frame: Frame) -> None:
+        for ref in frame.refs + frame.handles:
+            self.let_go(ref)
+        for object_id in frame.views:
+            self.close_view(object_id)
+        frame.refs, frame.handles, frame.views = [], [], []
+
+    # ---- Running a task ----------------------------------------------------------------------------------------
+
+    def _execute(self, task: c.RunTask) -> Fiber:
+        spec = task.spec
+        actor_id = spec.actor_id or (spec.creates.actor_id if spec.creates is not None else None)
+        frame = self.frame = Frame(task_id=spec.task_id, attempt=task.attempt, actor_id=actor_id)
+        self.cluster.started(self, task)
+        body = self.payloads[spec.task_id].body
+        assert body is not None
+        results: list[e.Result] = []
+        error: ErrorInfo | None = None
+        returned: list[PyRef] = []
+        try:
+            unread = deque(ref.object_id for ref in spec.deps)
+            try:
+                while unread:
+                    self.read(unread.popleft(), frame)
+            finally:
+                self.release_unread(unread)
+            for ref in self.payloads[spec.task_id].nested:
+                self.adopt(ref, frame)
+            for step in body.steps:
+                yield from self.take(step, frame)
+            if body.ending == "exit" and task.attempt < body.bad_attempts and self.cluster.faults_allowed:
+                self.cluster.nodes[self.node].end_worker(self.address, "exited with code 1")
+                return
+            if body.ending == "raise" and task.attempt < body.bad_attempts:
+                raise Failed
+            if spec.creates is None:
+                for index, out in enumerate(body.outs):
+                    content = self._content(out.nested, frame)
+                    returned += content[1]
+                    yield from self._store_result(task, index, out, content[0], results)
+        except Failed:
+            self.payloads[return_object_id(spec.task_id, 0)] = Content()
+            for result in results[1:]:
+                if result.inline:
+                    del self.payloads[result.object_id]
+            results = []
+            error = ErrorInfo(kind=ErrorKind.APPLICATION, message="it raised")
+        self.handle(e.TaskRan(task_id=spec.task_id, attempt=task.attempt, results=tuple(results), error=error))
+        for ref in returned:
+            self.let_go(ref)
+        self.drop_frame(frame)
+
+    def _store_result(
+        self, task: c.RunTask, index: int, out: Out, content: Content, results: list[e.Result]
+    ) -> Fiber:
+        object_id = return_object_id(task.spec.task_id, index)
+        inline = out.size <= INLINE_MAX
+        if inline:
+            self.payloads[object_id] = content
+        else:
+            retries = task.spec.template.max_retries
+            remakeable = task.spec.actor_id is None and (retries < 0 or task.attempt < retries)
+            yield from self._write(object_id, out.size, content, task.spec.owner, remakeable)
+            self.handle(e.SpaceWritten(object_id=object_id))
+        results.append(e.Result(object_id=object_id, size_bytes=out.size, inline=inline, nested=content.nested))
+
+    def _write(self, object_id: ObjectID, size: int, content: Content, owner: Address, remakeable: bool) -> Fiber:
+        wait_id = self._new_wait()
+        wanted = e.SpaceWanted(
+            wait_id=wait_id, object_id=object_id, size_bytes=size, owner=owner, remakeable=remakeable
+        )
+        ready, error = yield self._await(wanted, wait_id)
+        if error is not None:
+            self.cluster.note_error(error)
+            raise Failed
+        if ready:
+            self.store[object_id] = content
+
+    def _content(self, chosen: Sequence[int], frame: Frame) -> tuple[Content, list[PyRef]]:
+        """A value with references in it, which stay alive while it is pickled and handed over."""
+        refs = self.choose(frame.refs + frame.handles, chosen)
+        for ref in refs:
+            ref.users += 1
+        return Content(nested=tuple(ref.ref for ref in refs)), refs
+
+    @staticmethod
+    def choose(among: Sequence[PyRef], chosen: Sequence[int]) -> list[PyRef]:
+        """The references that a step's integers mean: each object once."""
+        found: dict[ObjectID, PyRef] = {}
+        for index in chosen if among else ():
+            ref = among[index % len(among)]
+            found.setdefault(ref.ref.object_id, ref)
+        return list(found.values())
+
+    # ---- Steps -------------------------------------------------------------------------------------------------
+
+    def take(self, step: Step, frame: Frame) -> Fiber:
+        match step:
+            case Put():
+                yield from self._put(step, frame)
+            case Submit() | MakeActor() | Call():
+                self._submit(step, frame)
+            case Get():
+                yield from self._get(step, frame)
+            case Wait():
+                yield from self._wait(step, frame)
+            case Drop(ref=index, keep=keep):
+                self._drop(frame.refs, index, keep)
+            case DropHandle(handle=index, keep=keep):
+                self._drop(frame.handles, index, keep)
+            case DropValue(value=index):
+                if frame.views:
+                    self.close_view(frame.views.pop(index % len(frame.views)))
+            case KillActor():
+                for handle in self.choose(frame.handles, (step.handle,)):
+                    actor_id = ActorID(handle.ref.object_id[:16])
+                    self.handle(e.ActorKillAsked(actor_id=actor_id, no_restart=step.no_restart))
+            case Sleep(ns=ns):
+                yield self._sleep(ns)
+            case AskState():
+                wait_id = self._new_wait()
+                yield self._await(e.ClusterStateAsked(wait_id=wait_id), wait_id)
+                self.machine.cluster_state.pop(wait_id)
+
+    def _drop(self, among: list[PyRef], index: int, keep: bool) -> None:
+        if among:
+            ref = among.pop(index % len(among))
+            if keep:
+                self.kept.append(ref)
+            else:
+                self.let_go(ref)
+
+    def _put(self, step: Put, frame: Frame) -> Fiber:
+        frame.puts += 1
+        object_id = put_object_id(frame.task_id, frame.attempt, frame.puts)
+        content, refs = self._content(step.nested, frame)
+        inline = step.size <= INLINE_MAX
+        try:
+            if inline:
+                self.payloads[object_id] = content
+            else:
+                try:
+                    yield from self._write(object_id, step.size, content, self.address, False)
+                except Failed:
+                    return  # the store is full: `put` raises, and user code goes on
+            self.cluster.safe.add(object_id)
+            put = e.ValuePut(object_id=object_id, size_bytes=step.size, inline=inline, nested=content.nested)
+            self.handle(put)
+            frame.refs.append(PyRef(Ref(object_id, self.address)))
+        finally:
+            for ref in refs if self.is_alive else ():
+                self.let_go(ref)
+
+    def _submit(self, step: Submit | MakeActor | Call, frame: Frame) -> None:
+        frame.submitted += 1
+        task_id = child_task_id(frame.task_id, frame.attempt, frame.submitted)
+        deps = self.choose(frame.refs, step.deps)
+        inside = [ref for ref in self.choose(frame.refs, step.nested) if ref not in deps]
+        count = len(step.body.outs)
+        resources = placement = from_units({})
+        strategy = 0
+        actor: dict[str, Any] = {}
+        retries = 0
+        match step:
+            case Submit():
+                resources = placement = from_units({CPU: step.cpus * UNITS, GPU: step.gpus * UNITS})
+                strategy, retries = step.strategy, step.retries
+                inside += self.choose(frame.handles, step.handles)
+            case MakeActor():
+                placement, strategy, count = from_units({CPU: UNITS}), step.strategy, 0
+                actor["creates"] = ActorSpec(actor_id=ActorID(task_id), max_restarts=step.restarts)
+                self.cluster.handles.add(actor_handle_id(ActorID(task_id)))
+            case Call():
+                handles = self.choose(frame.handles, (step.handle,))
+                if not handles:
+                    return
+                retries = step.retries
+                actor["actor_handle"] = handles[0].ref
+                actor["actor_id"] = ActorID(handles[0].ref.object_id[:16])
+                inside += self.choose(frame.handles, step.handles)
+        template = FunctionTemplate(
+            function_id=FunctionID(b"function"),
+            name=type(step).__name__,
+            resources=resources,
+            placement=placement,
+            num_returns=count,
+            max_retries=retries,
+            retry_exceptions=isinstance(step, Submit) and step.retry_exceptions,
+            strategy=self.cluster.strategy(strategy),
+        )
+        nested = tuple(ref.ref for ref in inside)
+        spec = TaskSpec(
+            task_id=task_id,
+            template=template,
+            owner=self.address,
+            parent=frame.task_id,
+            deps=tuple(ref.ref for ref in deps),
+            nested=nested,
+            **actor,
+        )
+        self.payloads[task_id] = Content(nested=nested, body=step.body)
+        is_safe = isinstance(step, Submit) and all(ref.ref.object_id in self.cluster.safe for ref in deps)
+        self.cluster.submitted(self, spec)
+        self.handle(e.TaskSubmitted(spec=spec))
+        if isinstance(step, MakeActor):
+            frame.handles.append(PyRef(Ref(actor_handle_id(ActorID(task_id)), self.address)))
+        for index in range(count):
+            object_id = return_object_id(task_id, index)
+            if is_safe:
+                self.cluster.safe.add(object_id)
+            frame.refs.append(PyRef(Ref(object_id, self.address)))
+
+    def _timeout(self, refs: Sequence[PyRef], timeout_ns: int | None) -> int | None:
+        """A task that waits for an actor without end may wait for itself: it waits for a while instead."""
+        is_safe = not self.frame.is_task or all(ref.ref.object_id in self.cluster.safe for ref in refs)
+        return timeout_ns if is_safe or timeout_ns is not None else 50 * MS
+
+    def _get(self, step: Get, frame: Frame) -> Fiber:
+        refs = self.choose(frame.refs, step.refs)
+        if not refs:
+            return
+        for ref in refs:
+            ref.users += 1
+        wait_id = self._new_wait()
+        started = e.WaitStarted(
+            wait_id=wait_id,
+            refs=tuple(ref.ref for ref in refs),
+            num_ready=len(refs),
+            fetch=True,
+            read=True,
+            timeout_ns=self._timeout(refs, step.timeout_ns),
+            task_id=frame.task_id if frame.is_task else None,
+        )
+        ready, _ = yield self._await(started, wait_id)
+        unread = deque(ready)
+        try:
+            while unread:
+                self.read(unread.popleft(), frame)
+        except Failed:
+            pass
+        finally:
+            self.release_unread(unread)
+            for ref in refs:
+                self.let_go(ref)
+
+    def _wait(self, step: Wait, frame: Frame) -> Fiber:
+        refs = self.choose(frame.refs, step.refs)
+        if not refs:
+            return
+        for ref in refs:
+            ref.users += 1
+        wait_id = self._new_wait()
+        started = e.WaitStarted(
+            wait_id=wait_id,
+            refs=tuple(ref.ref for ref in refs),
+            num_ready=1 + (step.num - 1) % len(refs),
+            fetch=step.fetch,
+            timeout_ns=self._timeout(refs, step.timeout_ns),
+            task_id=frame.task_id if frame.is_task else None,
+        )
+        yield self._await(started, wait_id)
+        for ref in refs:
+            self.let_go(ref)
+
+
+# ---- The cluster -----------------------------------------------------------------------------------------------------
+
+Key: TypeAlias = tuple[str, str]
+
+
+class Cluster:
+    """See the module."""
+
+    def __init__(self, shape: Shape = Shape(), *, seed: int = 0, **settings: Any) -> None:
+        self.shape = shape
+        self.rng = random.Random(seed)
+        self.config = replace(Config(inline_bytes_max=INLINE_MAX, locality_bytes_max=500), **settings)
+        self.now_ns = 0
+        self.timer_counter = 0
+        self.steps = 0
+        self.faults_allowed = True
+        self.trace: Callable[[Address, int, e.Event, list[c.Command]], None] | None = None
+        self.channels: dict[Key, deque[Callable[[], None]]] = {}
+        self._ranks: dict[Key, float] = {}
+        self._sleepers: list[tuple[int, int, UserProcess, Callable[[], None]]] = []
+        self.processes: dict[Address, Process] = {}
+        self.everyone: list[Process] = []
+        self.nodes: dict[NodeID, NodeProcess] = {}
+        self.users: dict[Address, UserProcess] = {}
+        self.handles: set[ObjectID] = set()
+        self.safe: set[ObjectID] = set()
+        self.errors: list[ErrorInfo] = []
+        self.had_faults = False
+        self.head = Process(self, MachineSpec(kind="head", address=HEAD, config=self.config))
+        self.add(self.head)
+        self.head.handle(e.Started())
+        for index in range(len(shape.nodes)):
+            self.start_node(index, 0)
+        self.driver = UserProcess.make(self, Address("driver-1"), NodeID("node-0"), is_driver=True)
+        self.driver.handle(e.Started())
+        self.settle()
+
+    # ---- Who there is ------------------------------------------------------------------------------------------
+
+    def start_node(self, index: int, incarnation: int) -> None:
+        cpus, gpus, store_bytes = self.shape.nodes[index]
+        name = f"node-{index}"
+        spec = MachineSpec(
+            kind="node",
+            address=name,
+            node=name,
+            config=self.config,
+            incarnation=incarnation,
+            total=from_units({CPU: cpus * UNITS, GPU: gpus * UNITS}).units,
+            store_bytes=store_bytes,
+        )
+        process = NodeProcess(self, spec)
+        self.nodes[NodeID(name)] = process
+        self.add(process)
+        process.handle(e.Started())
+
+    def add(self, process: Process) -> None:
+        self.processes[process.address] = process
+        self.everyone.append(process)
+
+    def strategy(self, choice: int) -> Strategy:
+        if choice == 0:
+            return Strategy()
+        if choice == 1:
+            return Strategy(kind=StrategyKind.SPREAD)
+        index, soft = divmod(choice - 2, 2)
+        node = NodeID(f"node-{index % len(self.shape.nodes)}")
+        return Strategy(kind=StrategyKind.NODE_AFFINITY, node=node, soft=bool(soft))
+
+    def living_users(self) -> list[UserProcess]:
+        return [process for process in self.users.values() if process.is_alive]
+
+    # ---- Messages ----------------------------------------------------------------------------------------------
+
+    def enqueue(self, key: Key, act: Callable[[], None]) -> None:
+        channel = self.channels.get(key)
+        if channel is None:
+            channel = self.channels[key] = deque()
+        channel.append(act)
+
+    def send(self, sender: Process, to: Address, message: e.Event, payloads: dict[bytes, Content]) -> None:
+        # It goes to the life of the receiver that the sender has a connection to.
+        receiver = self.processes.get(to)
+        if receiver is None or not receiver.is_alive:
+            return
+
+        def deliver() -> None:
+            if receiver.is_alive:
+                receiver.payloads.update(payloads)
+                receiver.handle(message)
+
+        self.enqueue((sender.address, to), deliver)
+
+    def bytes_arrive(self, target: NodeProcess, object_id: ObjectID, source: NodeID, content: Content) -> None:
+        if target.is_alive:
+            target.bytes[object_id] = content
+            target.handle(e.ObjectReceived(object_id=object_id, source=source))
+
+    def step(self) -> bool:
+        """Deliver one message, or do one thing that is due; False when there is nothing."""
+        if not self.channels:
+            return False
+        self.steps += 1
+        assert self.steps < STEPS_MAX, "the cluster does not come to rest"
+        keys = list(self.channels)
+        if self.shape.orderly:
+            key = min(keys, key=self._rank)
+            if self.rng.random() < 0.05:
+                self._ranks[key] = self.rng.random() + 1
+        else:
+            key = keys[self.rng.randrange(len(keys))]
+        channel = self.channels[key]
+        act = channel.popleft()
+        if not channel:
+            del self.channels[key]
+        act()
+        return True
+
+    def _rank(self, key: Key) -> float:
+        rank = self._ranks.get(key)
+        if rank is None:
+            rank = self._ranks[key] = self.rng.random()
+        return rank
+
+    def settle(self) -> None:
+        while self.step():
+            pass
+
+    # ---- Time --------------------------------------------------------------------------------------------------
+
+    def sleep(self, process: UserProcess, ns: int, act: Callable[[], None]) -> None:
+        self.timer_counter += 1
+        self._sleepers.append((self.now_ns + ns, self.timer_counter, process, act))
+
+    def tick(self) -> bool:
+        """The earliest timer fires; False when there is none."""
+        best: tuple[int, int] | None = None
+        fire: Callable[[], None] | None = None
+        for process in self.processes.values():
+            for name, due in process.timers.items():
+                if process.is_alive and (best is None or due < best):
+                    best = due
+                    fire = _fire(process, name)
+        for sleeper in self._sleepers:
+            if sleeper[2].is_alive and (best is None or sleeper[:2] < best):
+                best = sleeper[:2]
+                fire = self._wake(sleeper)
+        if best is None or fire is None:
+            return False
+        self.now_ns = max(self.now_ns, best[0])
+        fire()
+        return True
+
+    def _wake(self, sleeper: tuple[int, int, UserProcess, Callable[[], None]]) -> Callable[[], None]:
+        def wake() -> None:
+            self._sleepers.remove(sleeper)
+            sleeper[3]()
+
+        return wake
+
+    def rest(self) -> None:
+        """Deliver, and let timers fire when nothing is on its way, until nothing is left."""
+        while True:
+            self.settle()
+            if not self.tick():
+                return
+
+    # ---- Faults ------------------------------------------------------------------------------------------------
+
+    def process_gone(self, process: Process) -> None:
+        """A process ends: for each receiver, what it had sent arrives up to a point."""
+        process.is_alive = False
+        process.timers.clear()
+        self.had_faults = True
+        for key in [key for key in self.channels if key[0] == process.address]:
+            channel = self.channels[key]
+            is_message = Address(key[1]) in self.processes or key[1].startswith("bytes ")
+            kept = self.rng.randint(0, len(channel)) if is_message else 0
+            while len(channel) > kept:
+                channel.pop()
+            if not channel:
+                del self.channels[key]
+
+    def node_gone(self, node: NodeProcess) -> None:
+        lost = [key for key in self.channels if key[0] == node.address and key[1].startswith("bytes ")]
+        before = {key: len(self.channels[key]) for key in lost}
+        self.process_gone(node)
+        for key, count in before.items():
+            if len(self.channels.get(key, ())) < count and self.rng.random() < 0.5:
+                self._receive_fails(node, key)
+        for address, worker in list(node.workers.items()):
+            if worker is not None:
+                self.process_gone(worker)
+            del node.workers[address]
+
+    def _receive_fails(self, source: NodeProcess, key: Key) -> None:
+        """The receiver's runner sees that the source has stopped in the middle."""
+        _, name, to = key[1].split()
+        target = self.nodes[NodeID(to)]
+        for object_id in [object_id for object_id in source.bytes if short(object_id) == name]:
+            failed = e.ReceiveFailed(object_id=object_id, source=source.node)
+            self.enqueue((target.address, f"broken {name} {source.node}"), lambda: target.handle(failed))
+
+    def kill_node(self, index: int, *, silently: bool) -> None:
+        if len(self.shape.nodes) == 1:
+            return
+        node = self.nodes[NodeID(f"node-{1 + (index - 1) % (len(self.shape.nodes) - 1)}")]
+        if not node.is_alive:
+            return
+        self.node_gone(node)
+        if silently:
+            silent = e.NodeSilent(node=node.node, incarnation=node.incarnation)
+            self.enqueue((HEAD, f"silence {node.node}"), lambda: self.head.handle(silent))
+        else:
+            lost = e.PeerLost(address=node.address)
+            self.enqueue((node.address, HEAD), lambda: self._peer_lost(node, lost))
+
+    def _peer_lost(self, node: NodeProcess, lost: e.PeerLost) -> None:
+        if self.nodes[node.node] is node:  # a new life's connection is not lost
+            self.head.handle(lost)
+
+    def silence(self, index: int, heard_after: int) -> None:
+        if len(self.shape.nodes) == 1:
+            return
+        node = self.nodes[NodeID(f"node-{1 + (index - 1) % (len(self.shape.nodes) - 1)}")]
+        if not node.is_alive or node.heard_at is not None:
+            return
+        self.had_faults = True
+        node.heard_at = self.steps + heard_after
+        silent = e.NodeSilent(node=node.node, incarnation=node.incarnation)
+        self.enqueue((HEAD, f"silence {node.node}"), lambda: self.head.handle(silent))
+
+    def hear(self, *, all_nodes: bool = False) -> None:
+        """Nodes that were silent for long enough are heard again."""
+        for node in self.nodes.values():
+            if node.heard_at is not None and (all_nodes or node.heard_at <= self.steps):
+                node.heard_at = None
+                if node.is_alive:
+                    heard = e.NodeHeard(node=node.node, incarnation=node.incarnation)
+                    self.enqueue((HEAD, f"silence {node.node}"), _handle(self.head, heard))
+
+    def reboot(self, index: int) -> None:
+        index = index % len(self.shape.nodes)
+        node = self.nodes[NodeID(f"node-{index}")]
+        if not node.is_alive:
+            self.start_node(index, node.incarnation + 1)
+
+    def kill_worker(self, index: int) -> None:
+        workers = [
+            (node, address) for node in self.nodes.values() if node.is_alive for address in node.workers
+        ]
+        if workers:
+            self.had_faults = True
+            node, address = workers[index % len(workers)]
+            node.end_worker(address, "killed by SIGKILL")
+
+    # ---- Operations ----------------------------------------------------------------------------------------------
+
+    def do(self, op: Op) -> None:
+        match op:
+            case Deliver(count=count):
+                for _ in range(count):
+                    self.step()
+            case Settle():
+                self.settle()
+            case Tick():
+                self.tick()
+            case KillWorker(worker=index):
+                self.kill_worker(index)
+            case KillNode(node=index, silently=silently):
+                self.kill_node(index, silently=silently)
+            case Silence(node=index, heard_after=after):
+                self.silence(index, after)
+            case Reboot(node=index):
+                self.reboot(index)
+            case _:
+                self.driver.spawn(self.driver.take(op, self.driver.frame))
+        self.hear()
+
+    # ---- What user code must see ---------------------------------------------------------------------------------
+
+    def submitted(self, process: UserProcess, spec: TaskSpec) -> None:
+        pass
+
+    def started(self, process: UserProcess, task: c.RunTask) -> None:
+        pass
+
+    def note_error(self, error: ErrorInfo) -> None:
+        """User code met an error: without a fault, only its own and a full store are expected."""
+        self.errors.append(error)
+        expected = (ErrorKind.APPLICATION, ErrorKind.STORE_FULL)
+        assert self.had_faults or error.kind in expected, f"without a fault: {error}"
+
+    # ---- The end -------------------------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """End the faults, come to rest, drop every reference, and demand that nothing is left."""
+        self.faults_allowed = False
+        self.hear(all_nodes=True)
+        self.rest()
+        self._check_all_ended()
+        for process in self.living_users():
+            process.drop_frame(process.frame)
+            for ref in process.kept:
+                process.let_go(ref)
+            process.kept = []
+        self.rest()
+        self._check_nothing_left()
+
+    def _check_all_ended(self) -> None:
+        for process in self.living_users():
+            owner = process.machine
+            stuck = [line for wait_id in owner.values.waits for line in owner.explain_wait(wait_id)]
+            assert not process.waits, f"{process.address} waits for ever: {stuck} {list(process.waits)}"
+            assert not process.fibers, f"{process.address} has a fiber that does not end"
+            assert owner.executor.current is None, f"{process.address} does not end {owner.executor.current}"
+            assert not owner.executor.queue, f"{process.address} does not begin {owner.executor.queue}"
+            for record in owner.tasks.records.values():
+                is_alive_actor = record.spec.creates is not None and record.state is TaskState.PUSHED
+                assert record.is_done or is_alive_actor, f"{process.address}: {record.story()} does not end"
+
+    def _check_nothing_left(self) -> None:
+        for process in self.living_users():
+            self._check_owner_is_empty(process)
+        for node in self.nodes.values():
+            if node.is_alive:
+                self._check_node_is_empty(node)
+        head = self.head.machine
+        assert isinstance(head, Head)
+        _empty("head", "entries of the directory", head.directory.entries)
+        _empty("head", "pending requests", head.scheduler.pending)
+        for name, view in head.scheduler.views.items():
+            _empty("head", f"placements on {name}", view.placed)
+            total = dict(view.info.total.units)
+            assert view.free == total, f"the head believes {name} to have {view.free} free of {total}"
+        for actor_id, record in head.actors.records.items():
+            assert record.state is ActorState.DEAD, f"actor {short(actor_id)} lives on: {record.state}"
+        _empty("head", "payloads", self.head.payloads)
+        _empty("head", "leases of actors", head.actors.by_lease)
+
+    def _check_owner_is_empty(self, process: UserProcess) -> None:
+        owner, who = process.machine, process.address
+        story = {short(value.object_id): (str(value.state), value.story()) for value in owner.values.table.values()}
+        assert not story, f"{who} keeps values {story}"
+        _empty(who, "waits", owner.values.waits)
+        _empty(who, "borrows that are not acknowledged", owner.values.unacknowledged)
+        _empty(who, "removals held back", owner.values.removals_held_back)
+        _empty(who, "views", owner.values.views)
+        _empty(who, "records", [record.story() for record in owner.tasks.records.values()])
+        _empty(who, "results to acknowledge", owner.tasks.results_to_acknowledge)
+        _empty(who, "leases", owner.leases.leases)
+        _empty(who, "requests", owner.leases.requests)
+        _empty(who, "results in transit", owner.executor.in_transit)
+        _empty(who, "payloads", process.payloads)
+        _empty(who, "calls", [c for c in owner.actor_calls.clients.values() if c.queue or c.in_flight])
+
+    def _check_node_is_empty(self, node: NodeProcess) -> None:
+        machine, who = node.machine, node.address
+        _empty(who, "objects", [(short(o.object_id), list(o.pins), o.owner) for o in machine.store.objects.values()])
+        _empty(who, "bytes", {short(object_id): None for object_id in node.bytes})
+        _empty(who, "writers in line", machine.store.waiting)
+        _empty(who, "wants", {short(object_id): want.users for object_id, want in machine.transfer.wants.items()})
+        _empty(who, "leases", machine.scheduler.leases)
+        _empty(who, "slots", machine.scheduler.waiting)
+        _empty(who, "unstaffed slots", machine.scheduler.unstaffed)
+        total = machine.scheduler.total
+        assert machine.scheduler.free == total, f"{who} has {machine.scheduler.free} free of {total}"
+
+    # ---- Replays ---------------------------------------------------------------------------------------------------
+
+    def replay_all(self) -> list[Replay]:
+        """Have fresh machines derive every command again."""
+        return [
+            replay(Log(spec=process.spec, seed="", decisions=process.decisions, is_cut_off=False))
+            for process in self.everyone
+        ]
+
+    def check_replays(self) -> None:
+        for process, result in zip(self.everyone, self.replay_all(), strict=True):
+            assert result.difference is None, f"{process.address}: {result.difference}"
+
+    def fingerprint(self) -> str:
+        """A digest of every event and command."""
+        digest = blake2b(digest_size=16)
+        for process in self.everyone:
+            digest.update(process.address.encode())
+            for decision in process.decisions:
+                digest.update(pack((decision.now_ns, encode(decision.event))))
+                for command in decision.commands:
+                    digest.update(pack(encode(command)))
+        return digest.hexdigest()
+
+
+def _fire(process: Process, timer: str) -> Callable[[], None]:
+    return lambda: process.fire(timer)
+
+
+def _handle(process: Process, event: e.Event) -> Callable[[], None]:
+    return lambda: process.handle(event)
+
+
+def _empty(who: str, what: str, left: Any) -> None:
+    assert not left, f"{who} keeps {what}: {left}"
+
+
+def run(
+    shape: Shape, ops: Sequence[Op], *, seed: int = 0, replays: bool = False, faults: bool = True, **settings: Any
+) -> Cluster:
+    """Take a cluster through the operations, then to its end."""
+    cluster = Cluster(shape, seed=seed, **settings)
+    cluster.faults_allowed = faults
+    for op in ops:
+        cluster.do(op)
+    cluster.finish()
+    if replays:
+        cluster.check_replays()
+    return cluster
+
+
+__all__ = [name for name in globals() if not name.startswith("_")]

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dualray.shared.faults import Fault, FaultKind, parse_fault
+
+nodes = st.from_regex(r"node-[0-9]{1,3}", fullmatch=True)
+names = st.from_regex(r"[A-Za-z_.<>]{1,12}", fullmatch=True)
+starts = st.integers(1, 10**6)
+faults = st.one_of(
+    st.builds(lambda node, at_ns: Fault(kind=FaultKind.KILL_NODE, node=node, at_ns=at_ns), nodes, st.integers(0, 10**18)),
+    st.builds(
+        lambda node, name, start: Fault(kind=FaultKind.KILL_NODE, node=node, task_name=name, start=start),
+        nodes,
+        names,
+        starts,
+    ),
+    st.builds(lambda name, start: Fault(kind=FaultKind.KILL_WORKER, task_name=name, start=start), names, starts),
+)
+
+
+def test_a_node_at_a_time():
+    assert parse_fault("kill node-5 at 2.5s") == Fault(kind=FaultKind.KILL_NODE, node="node-5", at_ns=2_500_000_000)
+
+
+def test_a_node_when_a_task_starts():
+    assert parse_fault("kill node-5 when Network.gradient starts 40") == Fault(
+        kind=FaultKind.KILL_NODE, node="node-5", task_name="Network.gradient", start=40
+    )
+
+
+def test_the_worker_that_starts_a_task():
+    assert parse_fault(" kill  worker when step starts 3 ") == Fault(
+        kind=FaultKind.KILL_WORKER, task_name="step", start=3
+    )
+
+
+@given(faults)
+def test_a_fault_in_words_is_the_same_fault(fault):
+    assert parse_fault(str(fault)) == fault
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "fault '' is not understood; write 'kill node-5 at 2.5s'"),
+        ("kill", "fault 'kill' is not understood"),
+        ("stop node-5 at 2s", "is not understood"),
+        ("kill node-5", "is not understood"),
+        ("kill node-5 at", "is not understood"),
+        ("kill node-5 when f starts", "is not understood"),
+        ("kill node-5 when f starts -1", "is not understood"),
+        ("kill node-5 when f starts ٣", "is not understood"),
+        ("kill node-5 at soon", "fault 'kill node-5 at soon': 'soon' is not understood; write a number with one of ns"),
+        ("kill node-5 at 2s or so", "'2s or so' is not understood; write a number"),
+        ("kill node-5 when f starts 0", "fault 'kill node-5 when f starts 0': starts are counted from 1"),
+        ("kill worker when f starts 0", "starts are counted from 1"),
+        ("kill worker at 2s", "fault 'kill worker at 2s': say which worker, by the task that it starts"),
+    ],
+)
+def test_words_that_are_no_fault_are_refused_with_the_words(text, message):
+    with pytest.raises(ValueError) as refused:
+        parse_fault(text)
+    assert message in str(refused.value)

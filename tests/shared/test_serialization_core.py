@@ -1,0 +1,253 @@
+from __future__ import annotations
+
+import pickle
+import struct
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dualray.exceptions import SerializationError
+from dualray.shared.model.specs import Ref
+from dualray.shared.serialization import ALIGNMENT, Reference, deserialize, serialize
+from tests.shared.builders import DRIVER, oid, put_id, ref
+
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner) | st.tuples(inner, inner),
+    max_leaves=10,
+)
+
+
+class Pointer(Reference):
+    """What object refs and actor handles are made of."""
+
+    __slots__ = ()
+
+    def __init__(self, to: Ref) -> None:
+        self.ref = to
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Pointer, (self.ref,))
+
+
+def again(value: Any) -> Any:
+    return deserialize(serialize(value).to_bytes())
+
+
+# ---- The layout ----------------------------------------------------------------------------------------------------
+
+
+def test_layout_of_a_value_without_buffers():
+    data = serialize("text").to_bytes()
+    pickled = pickle.dumps("text", protocol=5)
+    assert data == struct.pack("<IQ", 0, len(pickled)) + pickled
+
+
+def test_layout_of_a_value_with_buffers():
+    first, second = np.arange(3, dtype=np.uint8), np.arange(100, dtype=np.float64)
+    data = serialize([first, second]).to_bytes()
+    count, pickled_bytes, *lengths = struct.unpack_from("<IQ2Q", data)
+    assert (count, lengths) == (2, [3, 800])
+    start = -(-(12 + 16 + pickled_bytes) // ALIGNMENT) * ALIGNMENT
+    assert data[start : start + 3] == first.tobytes()
+    start += ALIGNMENT
+    assert data[start : start + 800] == second.tobytes()
+    assert len(data) == start + 800
+
+
+@given(st.lists(st.integers(0, 200), max_size=5), plain)
+def test_the_size_is_known_before_a_byte_is_written(sizes, beside):
+    value = [beside, [np.zeros(size, dtype=np.uint8) for size in sizes]]
+    serialized = serialize(value)
+    target = bytearray(serialized.size_bytes)
+    serialized.write_into(memoryview(target))
+    assert len(serialized.to_bytes()) == serialized.size_bytes
+    assert bytes(target) == serialized.to_bytes()
+
+
+@given(plain)
+def test_values_come_back_equal(value):
+    assert again(value) == value
+
+
+@given(st.lists(st.integers(0, 300), min_size=1, max_size=5))
+def test_buffers_start_at_multiples_of_the_alignment(sizes):
+    arrays = [np.full(size, 7, dtype=np.uint8) for size in sizes]
+    backing = np.zeros(serialize(arrays).size_bytes + ALIGNMENT, dtype=np.uint8)
+    offset = -backing.ctypes.data % ALIGNMENT
+    target = memoryview(backing)[offset:][: serialize(arrays).size_bytes]
+    serialize(arrays).write_into(target)
+    for array, size in zip(deserialize(target), sizes, strict=True):
+        assert array.tolist() == [7] * size
+        assert size == 0 or array.ctypes.data % ALIGNMENT == 0
+
+
+@pytest.mark.parametrize(
+    "array",
+    [np.arange(6).reshape(2, 3).T, np.arange(20)[::3], np.array(3.5), np.array([]), np.array(["a", None], dtype=object)],
+    ids=["fortran", "strided", "scalar", "empty", "objects"],
+)
+def test_arrays_of_every_kind_come_back_equal(array):
+    back = again(array)
+    assert back.dtype == array.dtype
+    assert back.shape == array.shape
+    assert (back == array).all()
+
+
+# ---- Without a copy ------------------------------------------------------------------------------------------------
+
+
+def test_an_array_lies_where_its_bytes_lie():
+    data = serialize({"weights": np.arange(1000.0)}).to_bytes()
+    weights = deserialize(data)["weights"]
+    assert np.shares_memory(weights, np.frombuffer(data, dtype=np.uint8))
+
+
+def test_what_was_read_cannot_be_written_also_over_writable_memory():
+    value = np.arange(1000.0)
+    memory = bytearray(serialize(value).to_bytes())
+    array = deserialize(memoryview(memory))
+    with pytest.raises(ValueError, match="read-only"):
+        array[0] = 1
+
+
+def test_writing_copies_the_bytes_once_and_lets_go_of_the_original():
+    value = np.zeros(100)
+    data = serialize(value).to_bytes()
+    value[:] = 1
+    assert (deserialize(data) == 0).all()
+
+
+def test_large_bytes_within_a_value_are_equal():
+    value = ["x", b"y" * 100_000, bytearray(b"z" * 100)]
+    assert again(value) == value
+
+
+# ---- Identity ------------------------------------------------------------------------------------------------------
+
+
+def test_a_list_that_contains_itself():
+    value: list[Any] = [1]
+    value.append(value)
+    back = again(value)
+    assert back[0] == 1
+    assert back[1] is back
+
+
+def test_objects_that_refer_to_each_other():
+    one: dict[str, Any] = {}
+    other = {"one": one}
+    one["other"] = other
+    back = again(one)
+    assert back["other"]["one"] is back
+
+
+def test_a_part_that_occurs_twice_is_one_part():
+    part = [1, 2]
+    first, second = again([part, part])
+    assert first is second
+
+
+def test_an_array_that_occurs_twice_is_stored_once():
+    array = np.arange(1000)
+    serialized = serialize((array, array))
+    assert len(serialized.buffers) == 1
+    first, second = deserialize(serialized.to_bytes())
+    assert first is second
+
+
+def test_functions_travel_with_what_they_close_over():
+    factor = 3
+    assert again(lambda x: x * factor)(2) == 6
+
+
+# ---- References ----------------------------------------------------------------------------------------------------
+
+
+def test_references_are_noted_in_order_and_once():
+    one, other = ref(oid(1)), ref(put_id(2), "node-1/w0")
+    value = {"a": Pointer(other), "b": [Pointer(one), Pointer(other)]}
+    assert serialize(value).refs == (other, one)
+
+
+def test_references_inside_closures_are_noted():
+    pointer = Pointer(ref(oid(1)))
+    assert serialize(lambda: pointer).refs == (ref(oid(1)),)
+
+
+def test_a_value_without_references_has_none():
+    assert serialize([1, "two", np.zeros(3)]).refs == ()
+    assert serialize(3).refs == ()
+
+
+def test_a_reference_comes_back_as_what_it_was():
+    back = again([Pointer(ref(oid(1)))])[0]
+    assert type(back) is Pointer
+    assert back.ref == Ref(oid(1), DRIVER)
+
+
+# ---- What cannot be pickled ----------------------------------------------------------------------------------------
+
+
+class Holder:
+    def __init__(self, part: Any) -> None:
+        self.part = part
+
+
+def culprit(value: Any, what: str = "the value") -> str:
+    with pytest.raises(SerializationError) as failed:
+        serialize(value, what)
+    assert isinstance(failed.value, TypeError)
+    return str(failed.value)
+
+
+LOCK = threading.Lock()
+
+
+@pytest.mark.parametrize(
+    ("value", "path"),
+    [
+        (LOCK, "the value (a lock) cannot be pickled: TypeError: "),
+        ([1, LOCK], "the value[1] (a lock) cannot be pickled: "),
+        ({"a": {"b": (0, LOCK)}}, "the value['a']['b'][1] (a lock) cannot be pickled: "),
+        (Holder([LOCK]), "the value.part[0] (a lock) cannot be pickled: "),
+    ],
+)
+def test_the_part_that_cannot_be_pickled_is_named_by_its_path(value, path):
+    assert culprit(value).startswith(path)
+
+
+def test_the_caller_says_what_the_value_is():
+    assert culprit([LOCK], "argument 2 of f").startswith("argument 2 of f[0] (a lock)")
+
+
+def test_a_closure_variable_that_cannot_be_pickled_is_named():
+    lock = threading.Lock()
+
+    def use() -> bool:
+        return lock.locked()
+
+    assert culprit(use, "function use").startswith("function use, closure variable 'lock' (a lock)")
+
+
+def test_a_value_that_cannot_be_pickled_and_contains_itself_is_no_endless_search():
+    value: list[Any] = [LOCK]
+    value.insert(0, value)
+    assert "cannot be pickled" in culprit(value)
+
+
+def test_a_closure_with_a_variable_that_is_not_set_yet():
+    def outer() -> Any:
+        def inner() -> Any:
+            return later, lock
+
+        lock = LOCK
+        if lock is None:
+            later = 1
+        return inner
+
+    assert "cannot be pickled" in culprit(outer())
