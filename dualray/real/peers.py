@@ -1,12 +1,12 @@
 """What a transport knows of each peer: its connections, and the bytes that wait for it.
 
 Theory of operation. A `Peer` begins with the first use of its address and ends when the peer is lost; a loss is
-final, and a later connection makes a new `Peer`. It has at most one connection that is established, and at most
-one that we attempt; the address's other attempt, if there is one, is known to the transport alone until it
-becomes the connection. Its queue holds pieces of frames, the callers' own buffers, with an empty piece at the
-end of each frame, so that frames can be counted.
+final, and a later connection makes a new `Peer`. It has at most one `attempt`, a connection that we began and that
+is in handshake, and at most one `connection`, which is established; one that the peer began is not the peer's
+before its handshake has proved whose it is. The queue holds pieces of frames, the callers' own buffers, with an
+empty piece at the end of each frame, so that frames can be counted.
 
-Threads. Whoever sends reads and writes the fields below `lock` under it; the others belong to the loop's thread.
+Threads. `lock` guards the fields below it, which every thread that sends uses; the others are the loop's own.
 """
 
 import collections
@@ -19,7 +19,7 @@ from dualray.real.handshake import Handshake
 from dualray.real.loop import Timer
 
 RETRY_FIRST_S: Final = 0.001
-"""The pause before the second attempt to connect; it doubles with each further one."""
+"""The pause before the second attempt to connect; it doubles with each further one, up to RETRY_LAST_S."""
 RETRY_LAST_S: Final = 0.05
 
 

@@ -13,9 +13,9 @@ the socket takes at once, and queues the rest (the caller's own buffers, not cop
 Receiving. The loop reads what has come, to a bound for each turn, and cuts it into messages (`frames.py`, which
 also says what the views that are handed on may be kept for).
 
-Connecting. A connection begins with a handshake (`handshake.py`) that has a deadline, and only so many are in
-it at a time. Of two connections made at once the one begun by the lower address stays. A peer whose socket is
-missing, or whose other connection goes first, is tried again with growing pauses until `connect_timeout_s`.
+Connecting. A connection begins with a handshake (`handshake.py`), which has a deadline; while `handshakes_max`
+are under way, none is accepted. Of two connections made at once the one begun by the lower address stays. A peer
+that cannot be reached yet is tried again with growing pauses until `connect_timeout_s`.
 
 A peer without the secret, of another version, with a bad or oversized frame, too slow in the handshake or of
 another uid is dropped, counted in `counters` and logged; the process goes on.

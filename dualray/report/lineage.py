@@ -2,14 +2,14 @@
 
 Theory of operation. The rows of a trace tell which nodes held a copy of which object at any moment (OBJECT_STORED,
 TRANSFER_ENDED, OBJECT_EVICTED, OBJECT_DELETED), and what each task was made from (TASK_SUBMITTED). When a node dies,
-or the last copy of an object is evicted, the objects without a copy are lost. Those among them that a task needs which
-had not ended, was submitted later, or was started again for another reason, must be made again; what that takes, the
-product's own reconstruction policy plans, on a lineage read from the trace. Rows of reconstructions are left out: so
-the number that is predicted and the number that is counted come from different rows, and must be equal.
+the objects that only it had are lost. Those among them that a task needs which had not ended, was submitted later, or
+was started again for another reason, must be made again; what that takes, the product's own reconstruction policy
+plans, on a lineage read from the trace. Rows of reconstructions are left out: so the number that is predicted and the
+number that is counted come from different rows, and must be equal.
 
-Limits. A `get` in a driver or task leaves no row: an object that only it needs is not predicted. An argument that was
-never in a store travelled inline, and is taken to be with its owner still. References inside an argument count as
-needed. That a task has no attempt left cannot be seen.
+Limits. What a node's death costs is predicted, not what eviction costs. A `get` in a driver or task leaves no row: an
+object that only it needs is not predicted. An argument that was never in a store travelled inline, and is taken to be
+with its owner still. References inside an argument count as needed. That a task has no attempt left cannot be seen.
 """
 
 from __future__ import annotations
@@ -26,10 +26,9 @@ from dualray.shared.trace import TraceEvent, TraceKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """One moment at which last copies were lost, and what that takes.
+    """What the death of one node cost, and what that takes.
 
     Attributes:
-        cause: "kill node node-5", or "evicted on node-2".
         lost: objects that have no copy from then on.
         needed: those of them that some task needs.
         again: tasks that must run again, arguments before what is made from them.
@@ -37,7 +36,7 @@ class Loss:
     """
 
     time_ns: int
-    cause: str
+    node: str
     lost: tuple[ObjectID, ...]
     needed: tuple[ObjectID, ...]
     again: tuple[TaskID, ...]
@@ -51,33 +50,18 @@ class Copies:
         self.by_object: dict[ObjectID, dict[str, None]] = {}
         """Objects that have ever been in a store; without a copy they stay, with no node."""
 
-    def apply(self, event: TraceEvent) -> tuple[ObjectID, ...]:
-        """Take in one row; the objects whose last copy it cost."""
+    def apply(self, event: TraceEvent) -> None:
+        """Take in one row."""
         match event.kind:
             case TraceKind.OBJECT_STORED | TraceKind.TRANSFER_ENDED:
-                object_id = ObjectID(bytes.fromhex(event.subject))
-                self.by_object.setdefault(object_id, {})[node_of(Address(event.process))] = None
-            case TraceKind.OBJECT_DELETED:
-                self._drop(event)
-            case TraceKind.OBJECT_EVICTED:
-                return self._drop(event)
-            case TraceKind.FAULT if event.subject == node_of(Address(event.subject)):
-                lost = self.sole(event.subject)
+                self.by_object.setdefault(_object(event), {})[node_of(Address(event.process))] = None
+            case TraceKind.OBJECT_DELETED | TraceKind.OBJECT_EVICTED:
+                self.by_object.get(_object(event), {}).pop(node_of(Address(event.process)), None)
+            case TraceKind.FAULT if is_of_node(event):
                 for nodes in self.by_object.values():
                     nodes.pop(event.subject, None)
-                return lost
             case _:
                 pass
-        return ()
-
-    def _drop(self, event: TraceEvent) -> tuple[ObjectID, ...]:
-        object_id = ObjectID(bytes.fromhex(event.subject))
-        nodes = self.by_object.get(object_id, {})
-        node = node_of(Address(event.process))
-        if node not in nodes:
-            return ()
-        del nodes[node]
-        return () if nodes else (object_id,)
 
     def sole(self, node: str) -> tuple[ObjectID, ...]:
         """The objects whose only copy is on the node."""
@@ -85,7 +69,7 @@ class Copies:
 
 
 def predict(events: Sequence[TraceEvent], policy: ReconstructionPolicy | None = None) -> list[Loss]:
-    """Every loss of last copies in a trace, with the reconstructions that it takes."""
+    """Every death of a node in a trace, with the reconstructions that it takes."""
     policy = policy or LineageReconstruction()
     copies = Copies()
     dependencies = {
@@ -97,8 +81,10 @@ def predict(events: Sequence[TraceEvent], policy: ReconstructionPolicy | None = 
     last_needs = _last_needs(events, dependencies)
     losses = []
     for position, event in enumerate(events):
-        lost = copies.apply(event)
-        if not lost:
+        is_death = event.kind is TraceKind.FAULT and is_of_node(event)
+        lost = copies.sole(event.subject) if is_death else ()
+        copies.apply(event)
+        if not is_death:
             continue
         needed = tuple(object_id for object_id in lost if last_needs.get(object_id, -1) > position)
         again: dict[TaskID, None] = {}
@@ -108,11 +94,10 @@ def predict(events: Sequence[TraceEvent], policy: ReconstructionPolicy | None = 
             again.update(dict.fromkeys(plan.tasks))
             if plan.impossible is not None:
                 impossible.append(plan.impossible)
-        cause = f"{event.name} {event.subject}" if event.kind is TraceKind.FAULT else f"evicted on {event.process}"
         losses.append(
             Loss(
                 time_ns=event.time_ns,
-                cause=cause,
+                node=event.subject,
                 lost=lost,
                 needed=needed,
                 again=tuple(again),
@@ -123,7 +108,7 @@ def predict(events: Sequence[TraceEvent], policy: ReconstructionPolicy | None = 
 
 
 def predicted_reconstructions(events: Sequence[TraceEvent]) -> int:
-    """How many reconstructions the losses of a trace take."""
+    """How many reconstructions the deaths of nodes take."""
     return sum(len(loss.again) for loss in predict(events))
 
 
@@ -155,6 +140,15 @@ def _last_needs(
         for argument in arguments:
             needs[argument] = max(until, needs.get(argument, until))
     return needs
+
+
+def is_of_node(fault: TraceEvent) -> bool:
+    """Whether a fault befell a node as a whole."""
+    return fault.subject == node_of(Address(fault.subject))
+
+
+def _object(event: TraceEvent) -> ObjectID:
+    return ObjectID(bytes.fromhex(event.subject))
 
 
 def _task(event: TraceEvent) -> TaskID:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dualray.report.lineage import is_of_node
 from dualray.report.traces import decision_logs, natural, read_traces
 from dualray.shared.decision_log import Difference, Log, all_commands, read_log, replay
 from dualray.shared.model.ids import Address, node_of
@@ -170,8 +171,7 @@ def killed_processes(events: Iterable[TraceEvent]) -> _Killed:
     nodes: set[str] = set()
     for event in events:
         if event.kind is TraceKind.FAULT:
-            is_node = event.subject == node_of(Address(event.subject))
-            (nodes if is_node else addresses).add(event.subject)
+            (nodes if is_of_node(event) else addresses).add(event.subject)
         elif event.kind is TraceKind.WORKER_ENDED and not event.other.startswith(_STOPPED):
             addresses.add(event.subject)
     return _Killed(frozenset(addresses), frozenset(nodes))

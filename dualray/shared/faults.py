@@ -14,6 +14,7 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
+from dualray.shared.model.config import SECOND_NS
 from dualray.shared.units import parse_time_ns
 
 
@@ -35,7 +36,9 @@ class Fault:
     def __str__(self) -> str:
         target = self.node if self.kind is FaultKind.KILL_NODE else "worker"
         if self.at_ns is not None:
-            return f"kill {target} at {self.at_ns / 1e9:g}s"
+            seconds, rest_ns = divmod(self.at_ns, SECOND_NS)
+            places = f".{rest_ns:09d}".rstrip("0") if rest_ns else ""
+            return f"kill {target} at {seconds}{places}s"
         return f"kill {target} when {self.task_name} starts {self.start}"
 
 

@@ -18,6 +18,7 @@ import io
 import pickle
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from types import CellType
 from typing import Any
 
 import cloudpickle
@@ -29,6 +30,8 @@ ALIGNMENT = 64
 """Bytes; buffers start at multiples of this, as numpy and Arrow like it."""
 
 _PLAIN_TYPES = frozenset({int, float, bool, str, bytes, type(None)})
+_EMPTY_CELL = CellType()
+"""Of a variable that has not been set yet; two empty cells are equal."""
 
 
 class Reference:
@@ -155,6 +158,7 @@ def _path_to_culprit(value: Any, path: str, depth: int = 8) -> str:
         parts = [
             (f"{path}, closure variable {name!r}", cell.cell_contents)
             for name, cell in zip(names, value.__closure__, strict=True)
+            if cell != _EMPTY_CELL
         ]
     elif hasattr(value, "__dict__") and not isinstance(value, type):
         parts = [(f"{path}.{name}", part) for name, part in vars(value).items()]

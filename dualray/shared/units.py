@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 
-_NUMBER = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*)\s*")
+_NUMBER = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]{1,2})?)\s*([A-Za-z]*)\s*")
 _TIMES = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}
 _SIZES = {
     "B": 1,
@@ -44,4 +45,4 @@ def _parse(text: str, units: dict[str, int], what: str, example: str) -> int:
         raise ValueError(
             f"{what}: {text!r} is not understood; write a number with one of {', '.join(units)}: {example}"
         )
-    return round(float(match.group(1)) * unit)
+    return round(Fraction(match.group(1)) * unit)

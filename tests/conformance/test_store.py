@@ -1,0 +1,220 @@
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+import dualray as ray
+from dualray.exceptions import ObjectReconstructionFailedError, ObjectStoreFullError, TaskError
+from tests.conformance.support import MIB, get
+
+CLUSTER = {"nodes": 1, "object_store_memory": 64 * MIB, "limits": {"store_wait_ns": 300_000_000}}
+pytestmark = pytest.mark.usefixtures("cluster")
+
+
+@ray.remote
+def block(fill, tally, mebibytes=10):
+    tally.add(fill)
+    return np.full(mebibytes * MIB, fill, dtype=np.uint8)
+
+
+@ray.remote
+def plus_one(array, tally):
+    tally.add(f"plus_one {array[0]}")
+    return array + 1
+
+
+@ray.remote(num_cpus=0)
+class Maker:
+    def block(self, fill, mebibytes=10):
+        return np.full(mebibytes * MIB, fill, dtype=np.uint8)
+
+
+def put_block(fill, mebibytes=10):
+    return ray.put(np.full(mebibytes * MIB, fill, dtype=np.uint8))
+
+
+def churn(count=8, tally=None):
+    """Send more through the store than it holds."""
+    for fill in range(count):
+        get(ray.put(np.full(10 * MIB, fill, dtype=np.uint8)))
+
+
+# ---- Eviction and reconstruction -----------------------------------------------------------------------------------
+
+
+def test_more_results_than_the_store_holds_are_made_again_when_they_are_read(tally):
+    refs = [block.remote(fill, tally) for fill in range(10)]
+    ray.wait(refs, num_returns=10, timeout=20, fetch_local=False)
+    assert tally.count == 10
+    assert [int(get(ref)[-1]) for ref in refs] == list(range(10))
+    assert 14 <= tally.count <= 20  # 100 MiB went through 64: at least four were evicted, none twice
+
+
+def test_the_result_used_longest_ago_leaves_first(tally):
+    refs = [block.remote(fill, tally) for fill in range(6)]
+    for ref in refs:
+        assert get(ref) is not None
+    get(refs[0])  # used again
+    get(block.remote(6, tally))
+    get(refs[0])
+    assert tally.count == 7
+    assert get(refs[1])[0] == 1
+    assert tally.notes[7:] == ["1"]
+
+
+def test_what_a_lost_result_was_made_from_is_made_again_too(tally):
+    first = block.remote(1, tally)
+    second = plus_one.remote(first, tally)
+    third = plus_one.remote(second, tally)
+    assert get(third)[0] == 3
+    others = [block.remote(100 + fill, tally) for fill in range(6)]
+    for ref in others:
+        get(ref)
+    before = tally.count
+    assert get(third)[0] == 3
+    assert tally.notes[before:] == ["1", "plus_one 1", "plus_one 2"]
+
+
+def test_an_argument_whose_reference_is_gone_is_made_again_for_its_descendant(tally):
+    second = plus_one.remote(block.remote(1, tally), tally)
+    assert get(second)[0] == 2
+    for fill in range(6):
+        get(block.remote(100 + fill, tally))  # dropped at once
+    kept = [block.remote(200 + fill, tally) for fill in range(6)]
+    for ref in kept:
+        get(ref)
+    before = tally.count
+    assert get(second)[0] == 2
+    assert tally.notes[before:] == ["1", "plus_one 1"]
+
+
+def test_what_is_read_is_not_evicted(tally):
+    array = get(block.remote(7, tally, 20))
+    later = [block.remote(fill, tally) for fill in range(8)]
+    for ref in later:
+        get(ref)
+    assert (array == 7).all()
+    assert tally.notes.count("7") <= 2  # block 7 of the loop; the array itself was made once
+
+
+def test_what_a_running_task_reads_is_not_evicted(tally, gate):
+    @ray.remote(num_cpus=0)
+    def hold(array):
+        gate.wait()
+        return int(array.sum(dtype=np.int64))
+
+    held = hold.remote(block.remote(1, tally, 20))
+    for fill in range(6):
+        get(block.remote(10 + fill, tally))
+    gate.open()
+    assert get(held) == 20 * MIB
+    assert tally.notes.count("1") == 1
+
+
+def test_a_result_that_may_not_be_made_again_is_not_evicted(tally):
+    once = block.options(max_retries=0).remote(1, tally, 20)
+    get(once)
+    for fill in range(6):
+        get(block.remote(10 + fill, tally))
+    assert get(once)[0] == 1
+    assert tally.notes.count("1") == 1
+
+
+def test_a_result_is_made_again_as_often_as_it_has_retries_and_is_then_kept(tally):
+    twice = block.options(max_retries=1).remote(1, tally, 20)
+    get(twice)
+    for turn in range(3):
+        others = [block.remote(10 + fill, tally) for fill in range(5)]
+        for ref in others:
+            get(ref)
+        assert get(twice)[0] == 1, f"turn {turn}"
+        del others
+    assert tally.notes.count("1") == 2
+
+
+def test_results_of_actors_are_not_evicted(tally):
+    maker = Maker.remote()
+    ref = maker.block.remote(1, 20)
+    get(ref)
+    for fill in range(6):
+        get(block.remote(10 + fill, tally))
+    assert get(ref)[0] == 1
+
+
+def test_a_result_made_from_a_dropped_put_is_still_there_after_pressure_on_the_store(tally):
+    """What cannot be made again because the put that it came from is gone must not be evicted."""
+    result = plus_one.remote(np.full(10 * MIB, 1, dtype=np.uint8), tally)
+    assert get(result)[0] == 2
+    others = [block.remote(10 + fill, tally) for fill in range(7)]
+    for ref in others:
+        get(ref)
+    assert get(result)[0] == 2
+
+
+# ---- Full ----------------------------------------------------------------------------------------------------------
+
+
+def test_objects_that_were_put_are_not_evicted_and_a_full_store_says_who_holds_it():
+    refs = [put_block(fill) for fill in range(6)]
+    with pytest.raises(ObjectStoreFullError) as caught:
+        put_block(6)
+    message = str(caught.value)
+    assert "found no room within 0.3 s on node-0" in message
+    assert "of 67,108,864 bytes are in use" in message
+    assert refs[0].hex()[:8] in message
+    assert "owner driver-1" in message
+    assert message.count("owner driver-1") == 5  # the largest holders, not all
+    assert "Drop references or arrays" in message
+    assert "object_store_memory=" in message
+    assert [int(get(ref)[0]) for ref in refs] == list(range(6))
+
+
+def test_a_full_store_has_room_again_when_references_go():
+    refs = [put_block(fill) for fill in range(6)]
+    refs.pop()
+    refs.append(put_block(7))
+    assert [int(get(ref)[0]) for ref in refs] == [0, 1, 2, 3, 4, 7]
+
+
+def test_a_put_waits_for_room_that_is_about_to_come():
+    @ray.remote(num_cpus=0)
+    def hold(refs):
+        time.sleep(0.1)
+
+    refs = [put_block(fill) for fill in range(6)]
+    running = hold.remote(refs)
+    del refs
+    assert get(put_block(9))[0] == 9
+    get(running)
+
+
+def test_an_object_larger_than_the_store_is_refused_at_once():
+    start_s = time.monotonic()
+    with pytest.raises(ObjectStoreFullError, match="larger than the whole store"):
+        put_block(1, 65)
+    assert time.monotonic() - start_s < 0.25
+    with pytest.raises(ObjectStoreFullError, match="larger than the whole store"):
+        get(plus_one.remote(np.zeros(65 * MIB, dtype=np.uint8), None))
+
+
+def test_a_result_for_which_there_is_no_room_is_an_error_of_its_task(tally):
+    refs = [put_block(fill) for fill in range(6)]
+    with pytest.raises(ObjectStoreFullError, match="Largest holders") as caught:
+        get(block.options(max_retries=0).remote(1, tally))
+    assert isinstance(caught.value, TaskError)
+    assert caught.value.function_name == "block"
+    del refs
+    assert get(block.remote(1, tally))[0] == 1
+
+
+def test_small_values_need_no_room_in_the_store():
+    refs = [put_block(fill) for fill in range(6)]
+    assert get([ray.put(index) for index in range(100)]) == list(range(100))
+    assert len(refs) == 6
+
+
+def test_a_freed_object_that_cannot_be_made_again_is_lost_with_its_story():
+    """`ObjectReconstructionFailedError` is an ObjectLostError that names the object."""
+    assert issubclass(ObjectReconstructionFailedError, ray.exceptions.ObjectLostError)
