@@ -2,7 +2,8 @@
 
 `cluster` is one cluster for each module and mode; a module that needs other options says so in a constant CLUSTER.
 `start` makes clusters for one test. A module uses one of the two. After each test with `cluster` everything that was
-leased must be free again, and in sim mode every invariant of every machine must hold.
+leased must be free again, and in sim mode every invariant of every machine must hold. A test that fails gets the next
+one a fresh cluster.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from tests.conformance.support import HAS_REAL_MODE, MODES, Gate, Shape, Tally, 
 from tests.conformance.support import start_cluster
 
 TEST_TIMEOUT_S = 40
+LEASES_END_S = 5.0
 _HAS_FAILED = pytest.StashKey[bool]()
 
 
@@ -47,20 +49,28 @@ def mode(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def module_cluster(mode: str, request: pytest.FixtureRequest) -> Iterator[Shape]:
     """One cluster for all tests of a module; use `cluster`."""
-    shape = start_cluster(mode, **getattr(request.module, "CLUSTER", {}))
-    yield shape
+    yield start_cluster(mode, **_options_of(request))
     ray.shutdown()
 
 
+def _options_of(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return dict(getattr(request.module, "CLUSTER", {}))
+
+
 @pytest.fixture
-def cluster(module_cluster: Shape, request: pytest.FixtureRequest) -> Iterator[Shape]:
+def cluster(mode: str, module_cluster: Shape, request: pytest.FixtureRequest) -> Iterator[Shape]:
     """The module's cluster; afterwards nothing of it may still be leased."""
-    already_leaking = not ray.is_initialized() or not resources_are_free()
-    yield module_cluster
-    if request.node.stash.get(_HAS_FAILED, True) or already_leaking:
-        return
-    eventually(resources_are_free, "all resources are free again after the test")
-    check_invariants()
+    is_clean = False
+    try:
+        yield module_cluster
+        if not request.node.stash.get(_HAS_FAILED, True):
+            eventually(resources_are_free, "all resources are free again after the test", LEASES_END_S)
+            check_invariants()
+            is_clean = True
+    finally:
+        if not is_clean:  # what the failed test has left behind is not the next one's fault
+            ray.shutdown()
+            start_cluster(mode, **_options_of(request))
 
 
 @pytest.fixture

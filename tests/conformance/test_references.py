@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import copy
+import os
 import time
 
 import numpy as np
 import pytest
 
 import dualray as ray
-from dualray.exceptions import ObjectLostError, OwnerDiedError
+from dualray.exceptions import ActorDiedError, ObjectLostError, OwnerDiedError
 from tests.conformance.support import MIB, eventually, get
 
 CLUSTER = {"object_store_memory": 64 * MIB, "limits": {"store_wait_ns": 5_000_000_000}}
@@ -46,6 +47,9 @@ class Keeper:
     def put(self, value):
         self.own = ray.put(value)
         return [self.own]
+
+    def die(self):
+        os._exit(1)
 
 
 @ray.remote
@@ -233,7 +237,8 @@ def test_a_view_keeps_its_space_after_the_reference_is_gone():
 def test_an_object_is_lost_with_the_process_that_owns_it(size):
     keeper = Keeper.remote()
     [ref] = get(keeper.put.remote(b"x" * size))
-    ray.kill(keeper)
+    with pytest.raises(ActorDiedError):
+        get(keeper.die.remote())
 
     def is_lost():
         try:

@@ -3,7 +3,9 @@
 Theory of operation. Nodes report each sealed copy and each eviction. A node that wants an object subscribes until it
 is told of a copy. When an object is wanted and no copy is known, its owner is asked (ObjectDemanded), with the number
 of times that the last known copy has gone: so an owner that is making the object again already can tell old news from
-new. An owner that frees an object has it deleted everywhere; one that dies loses its objects.
+new. An owner that frees an object has it deleted everywhere; one that dies loses its objects. The news that an object
+is free may overtake the news that it was sealed, for they come from different processes: it is then noted, and that copy
+is deleted when it is reported.
 
 Relies on: owners answer a demand by making the object again, or with ObjectFailed.
 Guarantees: each subscriber is told of a copy, or of the failure; a freed object is forgotten.
@@ -29,6 +31,10 @@ from dualray.shared.model.ids import Address, NodeID, ObjectID, short
 from dualray.shared.model.specs import LeaseShape
 
 
+FREED_EARLY_MAX = 100_000
+"""Objects that were freed before their seal was reported; of more, those noted first are forgotten."""
+
+
 class Entry:
     """One object in stores."""
 
@@ -50,10 +56,15 @@ class Directory:
         self.is_alive = is_alive
         self.entries: dict[ObjectID, Entry] = {}
         self.dead_owners: dict[Address, None] = {}
+        self.freed_early: dict[ObjectID, None] = {}
 
     def on_added(self, event: ObjectAdded) -> None:
         """A node holds a sealed copy."""
         if not self.is_alive(event.node, event.incarnation):
+            return
+        if event.object_id in self.freed_early:
+            del self.freed_early[event.object_id]
+            self.out.send(Address(event.node), ObjectsFreed(object_ids=(event.object_id,)))
             return
         entry = self.entries.get(event.object_id)
         if entry is None:
@@ -121,10 +132,17 @@ class Directory:
         by_node: dict[NodeID, list[ObjectID]] = {}
         for object_id in event.object_ids:
             entry = self.entries.pop(object_id, None)
+            if entry is None or not (entry.nodes or entry.losses):
+                self._note_freed_early(object_id)
             for node in entry.nodes if entry is not None else ():
                 by_node.setdefault(node, []).append(object_id)
         for node, object_ids in by_node.items():
             self.out.send(Address(node), ObjectsFreed(object_ids=tuple(object_ids)))
+
+    def _note_freed_early(self, object_id: ObjectID) -> None:
+        self.freed_early[object_id] = None
+        if len(self.freed_early) > FREED_EARLY_MAX:
+            del self.freed_early[next(iter(self.freed_early))]
 
     def node_died(self, node: NodeID) -> None:
         """Its copies are gone; what others still wait for, and have no source for, is demanded of its owner."""

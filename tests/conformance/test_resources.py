@@ -1,0 +1,327 @@
+from __future__ import annotations
+
+import time
+
+import pytest
+
+import dualray as ray
+from dualray.exceptions import ActorUnschedulableError, TaskUnschedulableError
+from dualray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from tests.conformance.support import eventually, get, mark_of_process, resources_are_free
+
+CLUSTER = {"num_gpus": 2, "resources": {"disk": 2, "slot": 0.5}}
+pytestmark = pytest.mark.usefixtures("cluster")
+
+
+@ray.remote
+def gpu_ids(gate=None):
+    if gate is not None:
+        gate.wait()
+    return ray.get_gpu_ids()
+
+
+@ray.remote
+def where():
+    return ray.get_runtime_context().get_node_id()
+
+
+@ray.remote
+class Holder:
+    def ready(self):
+        return True
+
+    def gpu_ids(self):
+        return ray.get_gpu_ids()
+
+    def assigned(self):
+        return ray.get_runtime_context().get_assigned_resources()
+
+
+def hold(**options):
+    holder = Holder.options(**options).remote()
+    get(holder.ready.remote())
+    return holder
+
+
+# ---- What the cluster has ------------------------------------------------------------------------------------------
+
+
+def test_cluster_resources_are_those_of_all_nodes(cluster):
+    assert ray.cluster_resources() == {
+        "CPU": 2.0 * cluster.nodes,
+        "GPU": 2.0 * cluster.nodes,
+        "disk": 2.0 * cluster.nodes,
+        "slot": 0.5 * cluster.nodes,
+    }
+
+
+def test_nodes_says_what_each_node_has(cluster):
+    rows = ray.nodes()
+    assert [row["NodeID"] for row in rows] == [f"node-{index}" for index in range(cluster.nodes)]
+    for row in rows:
+        assert row["Alive"] is True
+        assert row["Incarnation"] == 0
+        assert row["Resources"] == {"CPU": 2.0, "GPU": 2.0, "disk": 2.0, "slot": 0.5}
+
+
+def test_what_is_held_is_not_available():
+    holder = hold(num_cpus=1, resources={"disk": 2})
+    eventually(lambda: resources_are_free(CPU=1, disk=2), "the actor holds what it asked for")
+    del holder
+    eventually(resources_are_free, "all is free again")
+
+
+def test_a_resource_of_which_nothing_is_free_is_absent(cluster):
+    holders = [hold(num_cpus=0, resources={"disk": 2}) for _ in range(cluster.nodes)]
+    eventually(lambda: "disk" not in ray.available_resources(), "all disks are held")
+    del holders
+
+
+# ---- Demands -------------------------------------------------------------------------------------------------------
+
+
+def test_fractions_are_exact():
+    holders = [hold(num_cpus=0.1) for _ in range(10)]
+    eventually(lambda: resources_are_free(CPU=1), "ten tenths are one")
+    holders += [hold(num_cpus=0.0001)]
+    eventually(lambda: resources_are_free(CPU=1.0001), "and the smallest step counts")
+    del holders
+
+
+def test_a_task_knows_what_it_holds():
+    @ray.remote(num_cpus=0.5, resources={"disk": 1.5})
+    def assigned():
+        return ray.get_runtime_context().get_assigned_resources()
+
+    assert get(assigned.remote()) == {"CPU": 0.5, "disk": 1.5}
+    assert get(hold(num_cpus=0, num_gpus=1).assigned.remote()) == {"GPU": 1.0}
+    assert get(hold().assigned.remote()) == {}
+
+
+def test_a_task_without_cpus_runs_though_all_are_taken(cluster):
+    holders = [hold(num_cpus=2) for _ in range(cluster.nodes)]
+    assert get(where.options(num_cpus=0).remote()).startswith("node-")
+    del holders
+
+
+def test_a_task_waits_until_its_demand_is_free(cluster):
+    holders = [hold(num_cpus=0, resources={"disk": 2}) for _ in range(cluster.nodes)]
+    ref = where.options(num_cpus=0, resources={"disk": 1}).remote()
+    assert ray.wait([ref], timeout=0.1) == ([], [ref])
+    holders.pop()
+    assert get(ref).startswith("node-")
+
+
+def test_custom_resources_bound_how_many_run_at_once(cluster, tally):
+    @ray.remote(num_cpus=0, resources={"slot": 0.5})
+    def one_a_node():
+        with_me = tally.notes.count("in") - tally.notes.count("out")
+        tally.add("in")
+        time.sleep(0.02)
+        tally.add("out")
+        return with_me
+
+    assert max(get([one_a_node.remote() for _ in range(3 * cluster.nodes)])) < cluster.nodes
+
+
+# ---- GPUs ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_driver_and_a_task_without_gpus_have_none():
+    assert ray.get_gpu_ids() == []
+    assert get(gpu_ids.remote()) == []
+
+
+def test_a_task_has_the_gpus_that_it_asked_for():
+    [gpu] = get(gpu_ids.options(num_gpus=1).remote())
+    assert gpu in (0, 1)
+    assert get(gpu_ids.options(num_gpus=2).remote()) == [0, 1]
+
+
+def test_two_tasks_on_one_node_have_different_gpus(gate):
+    strategy = NodeAffinitySchedulingStrategy("node-0", soft=False)
+    task = gpu_ids.options(num_gpus=1, scheduling_strategy=strategy)
+    refs = [task.remote(gate), task.remote(gate)]
+    assert ray.wait(refs, timeout=0.1)[0] == []
+    gate.open()
+    assert sorted(get(refs)) == [[0], [1]]
+
+
+def test_fractions_share_a_gpu_and_wholes_do_not():
+    strategy = NodeAffinitySchedulingStrategy("node-0", soft=False)
+    halves = [hold(num_cpus=0, num_gpus=0.5, scheduling_strategy=strategy) for _ in range(2)]
+    whole = hold(num_cpus=0, num_gpus=1, scheduling_strategy=strategy)
+    [first], [second] = get([half.gpu_ids.remote() for half in halves])
+    [other] = get(whole.gpu_ids.remote())
+    assert first == second
+    assert other != first
+    quarter = gpu_ids.options(num_cpus=0, num_gpus=0.25, scheduling_strategy=strategy).remote()
+    assert ray.wait([quarter], timeout=0.1)[0] == []
+    halves.pop()
+    assert get(quarter) == [first]
+
+
+def test_an_actor_holds_its_gpu_for_life():
+    holder = hold(num_gpus=1)
+    ids = get(holder.gpu_ids.remote())
+    assert len(ids) == 1
+    assert get(holder.gpu_ids.remote()) == ids
+    eventually(lambda: resources_are_free(CPU=1, GPU=1), "the actor holds its GPU")
+
+
+def test_a_blocked_task_keeps_its_gpus(cluster):
+    strategy = NodeAffinitySchedulingStrategy("node-0", soft=False)
+    child = gpu_ids.options(num_gpus=2, scheduling_strategy=strategy)
+
+    @ray.remote(num_gpus=2, scheduling_strategy=strategy)
+    def parent():
+        ref = child.remote()
+        ready, _ = ray.wait([ref], timeout=0.2)
+        return len(ready), [ref]
+
+    ready, [ref] = get(parent.remote())
+    assert ready == 0
+    assert get(ref) == [0, 1]
+
+
+# ---- Where ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_drivers_context():
+    context = ray.get_runtime_context()
+    assert context.get_node_id() == "node-0"
+    assert context.get_worker_id() == "driver-1"
+    assert context.get_task_id() is None
+    assert context.get_task_name() is None
+    assert context.get_actor_id() is None
+    assert context.get_attempt() == 0
+    assert context.get_assigned_resources() == {}
+
+
+def test_a_tasks_context(mode):
+    @ray.remote
+    def look():
+        context = ray.get_runtime_context()
+        return (
+            context.mode,
+            context.get_node_id(),
+            context.get_worker_id(),
+            context.get_task_id(),
+            context.get_task_name(),
+            context.get_actor_id(),
+        )
+
+    ref = look.remote()
+    found_mode, node, worker, task, name, actor = get(ref)
+    assert found_mode == mode
+    assert worker.startswith(f"{node}/w")
+    assert task == ref.hex()[:32]
+    assert name == "look"
+    assert actor is None
+
+
+def test_an_actors_context():
+    @ray.remote
+    class Look:
+        def __init__(self):
+            self.at_first = self.look()
+
+        def look(self):
+            context = ray.get_runtime_context()
+            return context.get_actor_id(), context.get_worker_id()
+
+        def name(self):
+            return ray.get_runtime_context().get_task_name()
+
+        def both(self):
+            return self.at_first, self.look()
+
+    actor = Look.remote()
+    at_first, now = get(actor.both.remote())
+    assert at_first == now
+    assert now[0] in repr(actor)
+    assert get(actor.name.remote()) == "Look.name"
+
+
+def test_spread_uses_every_node(cluster):
+    spread = where.options(scheduling_strategy="SPREAD", num_cpus=2)
+    found = get([spread.remote() for _ in range(4 * cluster.nodes)])
+    assert set(found) == {f"node-{index}" for index in range(cluster.nodes)}
+
+
+def test_spread_places_actors_round_robin(cluster):
+    @ray.remote(num_cpus=1, scheduling_strategy="SPREAD")
+    class Where:
+        def where(self):
+            return ray.get_runtime_context().get_node_id()
+
+    actors = [Where.remote() for _ in range(cluster.nodes)]
+    assert len(set(get([actor.where.remote() for actor in actors]))) == cluster.nodes
+
+
+def test_node_affinity_goes_where_it_says(cluster):
+    for index in range(cluster.nodes):
+        strategy = NodeAffinitySchedulingStrategy(f"node-{index}", soft=False)
+        assert get([where.options(scheduling_strategy=strategy).remote() for _ in range(3)]) == [f"node-{index}"] * 3
+
+
+def test_soft_affinity_goes_elsewhere_when_the_node_is_not_there():
+    strategy = NodeAffinitySchedulingStrategy("node-99", soft=True)
+    assert get(where.options(scheduling_strategy=strategy).remote()).startswith("node-")
+
+
+def test_a_context_names_a_node_that_affinity_understands():
+    strategy = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    assert get(where.options(scheduling_strategy=strategy).remote()) == "node-0"
+
+
+def test_a_worker_is_used_again():
+    @ray.remote
+    def who():
+        return mark_of_process()
+
+    assert len({get(who.remote()) for _ in range(10)}) <= 2
+
+
+# ---- Infeasible ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "lacks"),
+    [
+        ({"num_cpus": 1000}, "1000 CPU; the nearest node, node-0, has .* and lacks 998 CPU"),
+        ({"num_gpus": 3}, "lacks 1 GPU"),
+        ({"resources": {"disk": 3}}, "lacks 1 disk"),
+        ({"resources": {"tpu": 1}}, "lacks 1 tpu"),
+        ({"resources": {"slot": 0.6}}, "lacks 0.1 slot"),
+    ],
+    ids=str,
+)
+def test_an_infeasible_demand_raises_at_remote_and_names_what_is_lacking(options, lacks):
+    with pytest.raises(TaskUnschedulableError, match=rf"where can never run in this cluster: .*{lacks}"):
+        where.options(**options).remote()
+    with pytest.raises(ActorUnschedulableError, match=rf"Holder can never run in this cluster: .*{lacks}"):
+        Holder.options(**options).remote()
+
+
+def test_an_infeasible_demand_raises_in_a_task_too():
+    @ray.remote
+    def parent():
+        where.options(num_cpus=1000).remote()
+
+    with pytest.raises(TaskUnschedulableError, match="998 CPU"):
+        get(parent.remote())
+
+
+def test_affinity_to_a_node_that_is_not_there_raises_and_names_those_that_are():
+    strategy = NodeAffinitySchedulingStrategy("node-99", soft=False)
+    with pytest.raises(TaskUnschedulableError, match="names node 'node-99'.*is not alive; alive nodes: node-0"):
+        where.options(scheduling_strategy=strategy).remote()
+
+
+def test_a_demand_that_is_only_busy_does_not_raise(cluster):
+    holders = [hold(num_cpus=2) for _ in range(cluster.nodes)]
+    ref = where.options(num_cpus=2).remote()
+    assert ray.wait([ref], timeout=0.05)[0] == []
+    del holders
+    assert get(ref).startswith("node-")
