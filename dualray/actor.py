@@ -9,10 +9,10 @@ from dualray import runtime
 from dualray.object_ref import CountedReference, ObjectRef
 from dualray.options import ActorOptions, MethodOptions, strategy_of, unknown_name, with_changes
 from dualray.remote_function import as_returned
-from dualray.shared.core_worker import METHOD_OPTIONS
 from dualray.shared.model.ids import FunctionID, ObjectID, short
 from dualray.shared.model.resources import NOTHING
 from dualray.shared.model.specs import FunctionTemplate, Ref
+from dualray.shared.task_runner import METHOD_OPTIONS
 
 C = TypeVar("C")
 F = TypeVar("F", bound=Callable[..., Any])

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from dualray.exceptions import NotInitializedError
-from dualray.shared.core_worker import Execution
+from dualray.shared.host import Execution
 from dualray.shared.model.ids import Address, FunctionID, NodeID, ObjectID
 from dualray.shared.model.specs import FunctionTemplate, NodeState, Ref
 

@@ -25,8 +25,9 @@ from dualray.real.recorder import Recorder
 from dualray.real.runner import Timers, decode_message, encode_message
 from dualray.real.session import Session
 from dualray.real.transport import Transport
-from dualray.shared.core_worker import CoreWorker, Execution
+from dualray.shared.core_worker import CoreWorker
 from dualray.shared.decision_log import MachineSpec
+from dualray.shared.host import Execution
 from dualray.shared.model.codec import pack
 from dualray.shared.model.commands import RunTask
 from dualray.shared.model.events import Event, TimerFired

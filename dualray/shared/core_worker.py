@@ -11,15 +11,16 @@ this process takes in first.
 
 from __future__ import annotations
 
-import traceback
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from dualray import exceptions
-from dualray.exceptions import DualrayError, GetTimeoutError, SerializationError, TaskError
+from dualray.exceptions import DualrayError, GetTimeoutError
+from dualray.shared.arguments import pack_arguments
+from dualray.shared.failures import as_exception
+from dualray.shared.host import Execution, Host, Signal
 from dualray.shared.machines.owner import Owner
 from dualray.shared.model.commands import (
     ArmTimer,
@@ -34,18 +35,15 @@ from dualray.shared.model.commands import (
     WriteRecord,
 )
 from dualray.shared.model.config import Config
-from dualray.shared.model.errors import ErrorInfo, ErrorKind
+from dualray.shared.model.errors import ErrorInfo
 from dualray.shared.model.events import (
     ActorKillAsked,
     ClusterStateAsked,
     Event,
     RefsAdded,
     RefsDropped,
-    Result,
     SpaceWanted,
-    SpaceWritten,
     TaskPushed,
-    TaskRan,
     TaskSubmitted,
     ValuePut,
     ViewReleased,
@@ -67,97 +65,9 @@ from dualray.shared.model.ids import (
 )
 from dualray.shared.model.specs import ActorSpec, FunctionTemplate, LeaseShape, NodeState, Ref, TaskSpec
 from dualray.shared.model.states import ValueState
-from dualray.shared.policies.retry import RETRY_FOREVER
-from dualray.shared.serialization import Reference, Serialized, deserialize, serialize
+from dualray.shared.serialization import Serialized, deserialize, serialize
+from dualray.shared.task_runner import Export, TaskRunner
 from dualray.shared.trace import TraceKind
-
-
-METHOD_OPTIONS = "__dualray_method_options__"
-"""The attribute under which an actor class's method carries its options."""
-
-
-class Signal(Protocol):
-    """Something that one thread or fiber waits for."""
-
-    def wait(self) -> object: ...
-
-    def set(self) -> None: ...
-
-
-class LocalStore(Protocol):
-    """The bytes of this node's object store."""
-
-    def create(self, object_id: bytes, size: int) -> memoryview: ...
-
-    def seal(self, object_id: bytes) -> None: ...
-
-    def open(self, object_id: bytes, on_release: Callable[[bytes], None]) -> memoryview: ...
-
-
-class Host(Protocol):
-    """What a mode provides to a process that runs user code."""
-
-    @property
-    def lock(self) -> AbstractContextManager[Any, bool | None]: ...
-
-    @property
-    def store(self) -> LocalStore: ...
-
-    def now_ns(self) -> int: ...
-
-    def send(self, to: Address, message: Event, payloads: Sequence[tuple[bytes, bytes]]) -> None: ...
-
-    def arm_timer(self, timer: str, delay_ns: int) -> None: ...
-
-    def cancel_timer(self, timer: str) -> None: ...
-
-    def run_task(self, task: RunTask) -> None:
-        """Have `CoreWorker.execute(task)` called where user code runs."""
-
-    def call(
-        self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution
-    ) -> Any:
-        """Call user code, in the environment and, in sim mode, at the cost of the task."""
-
-    def new_signal(self) -> Signal: ...
-
-    def write_record(self, table: str, key: str, fields: tuple[tuple[str, str], ...]) -> None: ...
-
-    def put_function(self, function: FunctionID, pickled: bytes) -> None: ...
-
-    def get_function(self, function: FunctionID) -> bytes: ...
-
-    def log(self, event: Event, now_ns: int, commands: Sequence[Command]) -> None: ...
-
-    def trace(
-        self,
-        kind: TraceKind,
-        subject: str,
-        *,
-        other: str = "",
-        name: str = "",
-        amount: int = 0,
-        deps: tuple[str, ...] = (),
-    ) -> None: ...
-
-    def wake(self) -> None:
-        """Queued finalizers want to be taken in soon."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Execution:
-    """The task that runs in a process, or the driver's implicit one: what ids are derived from."""
-
-    task_id: TaskID
-    attempt: int = 0
-    name: str = "driver"
-    gpu_ids: tuple[int, ...] = ()
-    actor_id: ActorID | None = None
-    resources: FunctionTemplate | None = None
-    duration: Any = None
-    is_task: bool = True
-    submitted: int = 0
-    puts: int = 0
 
 
 @dataclass(slots=True)
@@ -166,44 +76,6 @@ class _Wait:
     ready: tuple[ObjectID, ...] = ()
     error: ErrorInfo | None = None
     is_done: bool = False
-
-
-@dataclass(slots=True)
-class Export:
-    """What the function table holds, pickled: a function or class, and what sim mode needs to know of it."""
-
-    target: Any
-    duration: Any = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Dep:
-    """Stands in pickled arguments for the value of the task's `index`-th dependency."""
-
-    index: int
-
-
-@dataclass(slots=True)
-class _Arguments:
-    payload: bytes
-    deps: list[Ref] = field(default_factory=list)
-    nested: tuple[Ref, ...] = ()
-    kept_alive: list[ObjectID] = field(default_factory=list)
-
-
-_ERRORS: dict[ErrorKind, type[DualrayError]] = {
-    ErrorKind.APPLICATION: exceptions.TaskError,
-    ErrorKind.WORKER_CRASHED: exceptions.WorkerCrashedError,
-    ErrorKind.NODE_DIED: exceptions.NodeDiedError,
-    ErrorKind.TASK_UNSCHEDULABLE: exceptions.TaskUnschedulableError,
-    ErrorKind.ACTOR_UNSCHEDULABLE: exceptions.ActorUnschedulableError,
-    ErrorKind.ACTOR_DIED: exceptions.ActorDiedError,
-    ErrorKind.ACTOR_UNAVAILABLE: exceptions.ActorUnavailableError,
-    ErrorKind.OBJECT_LOST: exceptions.ObjectLostError,
-    ErrorKind.RECONSTRUCTION_FAILED: exceptions.ObjectReconstructionFailedError,
-    ErrorKind.OWNER_DIED: exceptions.OwnerDiedError,
-    ErrorKind.STORE_FULL: exceptions.ObjectStoreFullError,
-}
 
 
 class CoreWorker:
@@ -225,8 +97,7 @@ class CoreWorker:
         self._waits: dict[WaitID, _Wait] = {}
         self._wait_counter = 0
         self._exported: set[FunctionID] = set()
-        self._loaded: dict[FunctionID, Export] = {}
-        self._instance: Any = None
+        self._runner = TaskRunner(self)
         self._dropped: deque[ObjectID] = deque()
         self._released: deque[ObjectID] = deque()
 
@@ -409,7 +280,9 @@ class CoreWorker:
         kwargs: Mapping[str, Any],
         **actor: Any,
     ) -> TaskSpec:
-        arguments = self._pack_arguments(template.name, args, kwargs)
+        arguments = pack_arguments(
+            template.name, args, kwargs, inline_bytes_max=self.config.inline_bytes_max, put=self._put
+        )
         self.payloads[task_id] = arguments.payload
         spec = TaskSpec(
             task_id=task_id,
@@ -421,7 +294,7 @@ class CoreWorker:
             nested=arguments.nested,
             **actor,
         )
-        self._dropped.extend(arguments.kept_alive)  # from now on the task holds them
+        self._dropped.extend(ref.object_id for ref in arguments.put)  # from now on the task holds them
         return spec
 
     def _submit(self, spec: TaskSpec) -> None:
@@ -435,48 +308,6 @@ class CoreWorker:
             )
             self._handle(TaskSubmitted(spec=spec))
             self._take_in_finalizers()
-
-    def _pack_arguments(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Arguments:
-        """Pickle arguments: references become dependencies, large values go to the store on their own."""
-        arguments = _Arguments(b"")
-        positions: dict[Ref, _Dep] = {}
-
-        def depend(ref: Ref) -> _Dep:
-            if ref not in positions:
-                positions[ref] = _Dep(len(arguments.deps))
-                arguments.deps.append(ref)
-            return positions[ref]
-
-        def pack(value: Any) -> Any:
-            return depend(value.ref) if _is_object_ref(value) else value
-
-        packed = ([pack(value) for value in args], {key: pack(value) for key, value in kwargs.items()})
-        try:
-            serialized = serialize(packed)
-        except SerializationError:
-            for position, value in [*enumerate(args), *kwargs.items()]:
-                serialize(pack(value), f"argument {position!r} of {name}")
-            raise
-        if serialized.size_bytes > self.config.inline_bytes_max:
-
-            def promote(value: Any, which: str) -> Any:
-                if isinstance(value, _Dep):
-                    return value
-                alone = serialize(value, which)
-                if alone.size_bytes <= self.config.inline_bytes_max:
-                    return value
-                ref = self._put(alone)
-                arguments.kept_alive.append(ref.object_id)
-                return depend(ref)
-
-            packed = (
-                [promote(value, f"argument {index} of {name}") for index, value in enumerate(packed[0])],
-                {key: promote(value, f"argument {key!r} of {name}") for key, value in packed[1].items()},
-            )
-            serialized = serialize(packed)
-        arguments.payload = serialized.to_bytes()
-        arguments.nested = tuple(ref for ref in serialized.refs if ref not in positions)
-        return arguments
 
     # ---- Values ----------------------------------------------------------------------------------------------
 
@@ -493,13 +324,18 @@ class CoreWorker:
         if inline:
             self.payloads[object_id] = serialized.to_bytes()
         else:
-            self._write_to_store(object_id, serialized, self.address, remakeable=False)
+            self.write_to_store(object_id, serialized, self.address, remakeable=False)
         self.dispatch(
             ValuePut(object_id=object_id, size_bytes=serialized.size_bytes, inline=inline, nested=serialized.refs)
         )
         return Ref(object_id, self.address)
 
-    def _write_to_store(self, object_id: ObjectID, serialized: Serialized, owner: Address, *, remakeable: bool) -> None:
+    def write_to_store(self, object_id: ObjectID, serialized: Serialized, owner: Address, *, remakeable: bool) -> None:
+        """Reserve room in this node's store, waiting for it if need be, and write the bytes; sealing is the caller's.
+
+        Raises:
+            ObjectStoreFullError: no room; the message names the largest holders.
+        """
         wait_id, wait = self._new_wait()
         self.dispatch(
             SpaceWanted(
@@ -512,7 +348,7 @@ class CoreWorker:
         )
         self._await(wait_id, wait)
         if wait.error is not None:
-            raise _exception(wait.error)
+            raise as_exception(wait.error, None)
         if wait.ready:  # otherwise an earlier attempt has left the same object here
             serialized.write_into(self.host.store.create(object_id, serialized.size_bytes))
             self.host.store.seal(object_id)
@@ -539,14 +375,7 @@ class CoreWorker:
             )
         )
         self._await(wait_id, wait)
-        values: dict[ObjectID, Any] = {}
-        unread = deque(wait.ready)
-        try:
-            while unread:
-                object_id = unread.popleft()
-                values[object_id] = self._read(object_id)
-        finally:
-            self._release_unread(unread)
+        values = dict(zip(wait.ready, self.read_all(wait.ready), strict=True))
         if len(values) < len(distinct):
             raise self._timed_out(distinct, values, timeout_ns)
         return [values[ref.object_id] for ref in refs]
@@ -554,11 +383,26 @@ class CoreWorker:
     def _waiting_task(self) -> TaskID | None:
         return self.execution.task_id if self.execution.is_task else None
 
+    def read_all(self, object_ids: Sequence[ObjectID]) -> list[Any]:
+        """The values of objects that are in reach, pinned for one read each.
+
+        Raises:
+            DualrayError: the first one, in order, that has failed.
+        """
+        unread = deque(object_ids)
+        values = []
+        try:
+            while unread:
+                values.append(self._read(unread.popleft()))
+        finally:
+            self._release_unread(unread)
+        return values
+
     def _read(self, object_id: ObjectID) -> Any:
         value = self.machine.values.table[object_id]
         if value.state is ValueState.FAILED:
             assert value.error is not None
-            raise self._failure(object_id, value.error)
+            raise as_exception(value.error, self.payloads.get(object_id))
         if value.state is ValueState.INLINE:
             return deserialize(self.payloads[object_id])
         return deserialize(self._open(object_id))
@@ -570,12 +414,6 @@ class CoreWorker:
         for object_id in object_ids:
             if object_id in self.machine.values.views:
                 self.dispatch(ViewReleased(object_id=object_id))
-
-    def _failure(self, object_id: ObjectID, error: ErrorInfo) -> BaseException:
-        if error.kind is ErrorKind.APPLICATION and object_id in self.payloads:
-            failure: TaskError = deserialize(self.payloads[object_id])
-            return failure.as_instance_of_cause()
-        return _exception(error)
 
     def _timed_out(
         self, refs: Sequence[Ref], values: Mapping[ObjectID, Any], timeout_ns: int | None
@@ -638,147 +476,10 @@ class CoreWorker:
         """End an actor now."""
         self.dispatch(ActorKillAsked(actor_id=ActorID(handle.object_id[:16]), no_restart=no_restart))
 
-    # ---- Running a task --------------------------------------------------------------------------------------
-
     def execute(self, task: RunTask) -> None:
-        """Run one task from its pickled arguments to its sealed results. Called where user code runs."""
-        spec = task.spec
-        is_actor_task = spec.actor_id is not None
-        self.execution = Execution(
-            task_id=spec.task_id,
-            attempt=task.attempt,
-            name=spec.template.name,
-            gpu_ids=task.gpu_ids if not is_actor_task else self.execution.gpu_ids,
-            actor_id=spec.actor_id or (spec.creates.actor_id if spec.creates else None),
-            resources=spec.template if not is_actor_task else self.execution.resources,
-        )
-        self.host.trace(
-            TraceKind.TASK_STARTED, spec.task_id.hex(), name=spec.template.name, amount=task.attempt
-        )
-        error: ErrorInfo | None = None
-        results: list[Result] = []
-        returned: list[Any] = []  # kept until TaskRan: from then on the machine holds the references among them
-        try:
-            returned = _split(self._call(task), spec.template.num_returns if spec.creates is None else 0, spec)
-            results = self._store_results(task, returned)
-        except Exception as exception:  # noqa: BLE001 - it is the user's, and travels to whoever asked
-            error = self._note_failure(spec, exception)
-            results = []
-        self.host.trace(
-            TraceKind.TASK_ENDED,
-            spec.task_id.hex(),
-            name=spec.template.name,
-            amount=task.attempt,
-            other=error.kind if error else "",
-        )
-        self.dispatch(TaskRan(task_id=spec.task_id, attempt=task.attempt, results=tuple(results), error=error))
-
-    def _call(self, task: RunTask) -> Any:
-        spec = task.spec
-        args, kwargs = self._unpack_arguments(spec)
-        export = self._load(spec.template.function_id)
-        self.execution.duration = export.duration
-        if spec.creates is not None:
-            self._instance = self.host.call(export.target, args, kwargs, self.execution)
-            return None
-        if spec.actor_id is not None:
-            method = getattr(self._instance, spec.template.name.rpartition(".")[2])
-            self.execution.duration = getattr(getattr(method, METHOD_OPTIONS, None), "duration", None)
-            return self.host.call(method, args, kwargs, self.execution)
-        return self.host.call(export.target, args, kwargs, self.execution)
-
-    def _load(self, function: FunctionID) -> Export:
-        export = self._loaded.get(function)
-        if export is None:
-            export = self._loaded[function] = deserialize(self.host.get_function(function))
-        return export
-
-    def _unpack_arguments(self, spec: TaskSpec) -> tuple[list[Any], dict[str, Any]]:
-        values: list[Any] = []
-        unread = deque(ref.object_id for ref in spec.deps)
-        try:
-            while unread:
-                values.append(self._read(unread.popleft()))
-        finally:
-            self._release_unread(unread)
-        args, kwargs = deserialize(self.payloads[spec.task_id])
-
-        def unpack(value: Any) -> Any:
-            return values[value.index] if type(value) is _Dep else value
-
-        return [unpack(value) for value in args], {key: unpack(value) for key, value in kwargs.items()}
-
-    def _store_results(self, task: RunTask, values: Sequence[Any]) -> list[Result]:
-        spec = task.spec
-        # The attempts count retries and reconstructions alike; after the last one the object cannot be made again.
-        max_retries = spec.template.max_retries
-        remakeable = spec.actor_id is None and (max_retries == RETRY_FOREVER or task.attempt < max_retries)
-        results = []
-        for index, value in enumerate(values):
-            object_id = return_object_id(spec.task_id, index)
-            serialized = serialize(value, f"return value {index} of {spec.template.name}")
-            inline = serialized.size_bytes <= self.config.inline_bytes_max
-            if inline:
-                self.payloads[object_id] = serialized.to_bytes()
-            else:
-                self._write_to_store(object_id, serialized, spec.owner, remakeable=remakeable)
-                self.dispatch(SpaceWritten(object_id=object_id))
-            results.append(
-                Result(
-                    object_id=object_id, size_bytes=serialized.size_bytes, inline=inline, nested=serialized.refs
-                )
-            )
-        return results
-
-    def _note_failure(self, spec: TaskSpec, exception: Exception) -> ErrorInfo:
-        """Pickle what user code raised; the error that goes with it."""
-        text = _user_traceback(exception)
-        failure = TaskError(spec.template.name, text, exception)
-        try:
-            payload = serialize(failure).to_bytes()
-            deserialize(payload)
-        except Exception as why:  # noqa: BLE001 - pickling runs the user's code
-            note = f"{text}(The exception itself could not be pickled: {why})\n"
-            payload = serialize(TaskError(spec.template.name, note)).to_bytes()
-        self.payloads[return_object_id(spec.task_id, 0)] = payload
-        return ErrorInfo(kind=ErrorKind.APPLICATION, message=text)
+        """Run one task. Called where user code runs."""
+        self._runner.execute(task)
 
 
 def _take_all(queue: deque[ObjectID]) -> tuple[ObjectID, ...]:
     return tuple(queue.popleft() for _ in range(len(queue)))
-
-
-def _is_object_ref(value: Any) -> bool:
-    return isinstance(value, Reference) and getattr(value, "is_value", False)
-
-
-def _split(returned: Any, count: int, spec: TaskSpec) -> list[Any]:
-    name = spec.template.name
-    if count == 0:
-        return []
-    if count == 1:
-        return [returned]
-    try:
-        values = list(returned)
-    except TypeError:
-        raise ValueError(
-            f"{name} has num_returns={count} and returned a {type(returned).__name__}, which cannot be split"
-        ) from None
-    if len(values) != count:
-        raise ValueError(f"{name} has num_returns={count} and returned {len(values)} values")
-    return values
-
-
-def _exception(error: ErrorInfo) -> DualrayError:
-    if error.kind is ErrorKind.APPLICATION:
-        return TaskError("a task", error.message)
-    return _ERRORS[error.kind](error.message)
-
-
-def _user_traceback(exception: BaseException) -> str:
-    """The traceback without the frames of this module and the host's."""
-    frames = exception.__traceback__
-    while frames is not None and "/dualray/" in frames.tb_frame.f_code.co_filename.replace("\\", "/"):
-        frames = frames.tb_next
-    return "".join(traceback.format_exception(type(exception), exception, frames or exception.__traceback__))
-

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dualray.shared.core_worker import CoreWorker, Execution
+from dualray.shared.core_worker import CoreWorker
+from dualray.shared.host import Execution
 from dualray.shared.model.commands import RunTask
 from dualray.shared.model.events import Event, TimerFired
 from dualray.shared.model.ids import HEAD, Address, FunctionID, NodeID, TaskID, root_task_id

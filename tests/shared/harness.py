@@ -1081,7 +1081,12 @@ class Cluster:
     def note_error(self, error: ErrorInfo) -> None:
         """User code met an error: without a fault, only its own and a full store are expected."""
         self.errors.append(error)
-        expected = (ErrorKind.APPLICATION, ErrorKind.STORE_FULL)
+        expected = (
+            ErrorKind.APPLICATION,
+            ErrorKind.STORE_FULL,
+            ErrorKind.TASK_UNSCHEDULABLE,
+            ErrorKind.ACTOR_UNSCHEDULABLE,
+        )
         assert self.had_faults or error.kind in expected, f"without a fault: {error}"
 
     # ---- The end -------------------------------------------------------------------------------------------------

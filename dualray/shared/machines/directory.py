@@ -30,7 +30,6 @@ from dualray.shared.model.events import (
 from dualray.shared.model.ids import Address, NodeID, ObjectID, short
 from dualray.shared.model.specs import LeaseShape
 
-
 FREED_EARLY_MAX = 100_000
 """Objects that were freed before their seal was reported; of more, those noted first are forgotten."""
 

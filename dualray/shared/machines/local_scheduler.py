@@ -102,7 +102,7 @@ class LocalScheduler:
         self.config = config
         self.total = dict(total.units)
         self.free = dict(total.units)
-        self.gpus_free = {gpu: UNITS for gpu in range(total.get(GPU) // UNITS)}
+        self.gpus_free = dict.fromkeys(range(total.get(GPU) // UNITS), UNITS)
         self._want = want
         self._release = release
         self._is_local = is_local

@@ -14,7 +14,6 @@ from typing import TypeAlias
 
 from dualray.shared.model.errors import ErrorInfo
 from dualray.shared.model.ids import ActorID, Address, LeaseID, NodeID, ObjectID, RequestID, TaskID, WaitID
-from dualray.shared.model.resources import Resources
 from dualray.shared.model.specs import LeaseShape, NodeInfo, NodeState, Ref, TaskSpec
 from dualray.shared.model.states import ActorState, ValueState
 

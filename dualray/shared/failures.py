@@ -1,0 +1,54 @@
+"""Errors of the core as exceptions of the user's, and exceptions of user code as payloads."""
+
+from __future__ import annotations
+
+import traceback
+
+from dualray import exceptions
+from dualray.exceptions import DualrayError, TaskError
+from dualray.shared.model.errors import ErrorInfo, ErrorKind
+from dualray.shared.serialization import deserialize, serialize
+
+_ERRORS: dict[ErrorKind, type[DualrayError]] = {
+    ErrorKind.APPLICATION: exceptions.TaskError,
+    ErrorKind.WORKER_CRASHED: exceptions.WorkerCrashedError,
+    ErrorKind.NODE_DIED: exceptions.NodeDiedError,
+    ErrorKind.TASK_UNSCHEDULABLE: exceptions.TaskUnschedulableError,
+    ErrorKind.ACTOR_UNSCHEDULABLE: exceptions.ActorUnschedulableError,
+    ErrorKind.ACTOR_DIED: exceptions.ActorDiedError,
+    ErrorKind.ACTOR_UNAVAILABLE: exceptions.ActorUnavailableError,
+    ErrorKind.OBJECT_LOST: exceptions.ObjectLostError,
+    ErrorKind.RECONSTRUCTION_FAILED: exceptions.ObjectReconstructionFailedError,
+    ErrorKind.OWNER_DIED: exceptions.OwnerDiedError,
+    ErrorKind.STORE_FULL: exceptions.ObjectStoreFullError,
+}
+
+
+def as_exception(error: ErrorInfo, payload: bytes | None) -> DualrayError:
+    """What `get` raises for a failed object; `payload` is the pickled exception of user code, where there is one."""
+    if error.kind is not ErrorKind.APPLICATION:
+        return _ERRORS[error.kind](error.message)
+    if payload is None:
+        return TaskError("a task", error.message)
+    failure: TaskError = deserialize(payload)
+    return failure.as_instance_of_cause()
+
+
+def as_payload(function_name: str, exception: Exception) -> tuple[bytes, ErrorInfo]:
+    """What user code raised, pickled, and the error that goes with it."""
+    text = _user_traceback(exception)
+    try:
+        payload = serialize(TaskError(function_name, text, exception)).to_bytes()
+        deserialize(payload)
+    except Exception as why:  # noqa: BLE001 - pickling runs the user's code
+        note = f"{text}(The exception itself could not be pickled: {why})\n"
+        payload = serialize(TaskError(function_name, note)).to_bytes()
+    return payload, ErrorInfo(kind=ErrorKind.APPLICATION, message=text)
+
+
+def _user_traceback(exception: BaseException) -> str:
+    """The traceback without the frames of dualray itself."""
+    frames = exception.__traceback__
+    while frames is not None and "/dualray/" in frames.tb_frame.f_code.co_filename.replace("\\", "/"):
+        frames = frames.tb_next
+    return "".join(traceback.format_exception(type(exception), exception, frames or exception.__traceback__))

@@ -1,0 +1,101 @@
+"""The seam below the core worker: what a mode provides to a process that runs user code.
+
+There is one class for each mode: dualray/real/process.py and dualray/sim/worker.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from dualray.shared.model.commands import Command, RunTask
+from dualray.shared.model.events import Event
+from dualray.shared.model.ids import ActorID, Address, FunctionID, TaskID
+from dualray.shared.model.specs import FunctionTemplate
+from dualray.shared.trace import TraceKind
+
+
+@dataclass(slots=True, kw_only=True)
+class Execution:
+    """The task that runs in a process, or the driver's implicit one: what ids are derived from."""
+
+    task_id: TaskID
+    attempt: int = 0
+    name: str = "driver"
+    gpu_ids: tuple[int, ...] = ()
+    actor_id: ActorID | None = None
+    resources: FunctionTemplate | None = None
+    duration: Any = None
+    is_task: bool = True
+    submitted: int = 0
+    puts: int = 0
+
+
+class Signal(Protocol):
+    """Something that one thread or fiber waits for."""
+
+    def wait(self) -> object: ...
+
+    def set(self) -> None: ...
+
+
+class LocalStore(Protocol):
+    """The bytes of this node's object store."""
+
+    def create(self, object_id: bytes, size: int) -> memoryview: ...
+
+    def seal(self, object_id: bytes) -> None: ...
+
+    def open(self, object_id: bytes, on_release: Callable[[bytes], None]) -> memoryview: ...
+
+
+class Host(Protocol):
+    """What a mode provides to a process that runs user code."""
+
+    @property
+    def lock(self) -> AbstractContextManager[Any, bool | None]: ...
+
+    @property
+    def store(self) -> LocalStore: ...
+
+    def now_ns(self) -> int: ...
+
+    def send(self, to: Address, message: Event, payloads: Sequence[tuple[bytes, bytes]]) -> None: ...
+
+    def arm_timer(self, timer: str, delay_ns: int) -> None: ...
+
+    def cancel_timer(self, timer: str) -> None: ...
+
+    def run_task(self, task: RunTask) -> None:
+        """Have `CoreWorker.execute(task)` called where user code runs."""
+
+    def call(
+        self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution
+    ) -> Any:
+        """Call user code, in the environment and, in sim mode, at the cost of the task."""
+
+    def new_signal(self) -> Signal: ...
+
+    def write_record(self, table: str, key: str, fields: tuple[tuple[str, str], ...]) -> None: ...
+
+    def put_function(self, function: FunctionID, pickled: bytes) -> None: ...
+
+    def get_function(self, function: FunctionID) -> bytes: ...
+
+    def log(self, event: Event, now_ns: int, commands: Sequence[Command]) -> None: ...
+
+    def trace(
+        self,
+        kind: TraceKind,
+        subject: str,
+        *,
+        other: str = "",
+        name: str = "",
+        amount: int = 0,
+        deps: tuple[str, ...] = (),
+    ) -> None: ...
+
+    def wake(self) -> None:
+        """Queued finalizers want to be taken in soon."""

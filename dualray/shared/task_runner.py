@@ -1,0 +1,142 @@
+"""Running one task: from its pickled arguments, through the user's code, to its sealed results.
+
+Runs where user code runs: on a worker's main thread, or in a fiber. The executor machine has brought the arguments into
+reach; what the function returns is stored, small values as payloads of this process, and reported with `TaskRan`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dualray.shared.arguments import unpack_arguments
+from dualray.shared.failures import as_payload
+from dualray.shared.host import Execution
+from dualray.shared.model.commands import RunTask
+from dualray.shared.model.errors import ErrorInfo
+from dualray.shared.model.events import Result, SpaceWritten, TaskRan
+from dualray.shared.model.ids import FunctionID, return_object_id
+from dualray.shared.model.specs import TaskSpec
+from dualray.shared.policies.retry import RETRY_FOREVER
+from dualray.shared.serialization import deserialize, serialize
+from dualray.shared.trace import TraceKind
+
+if TYPE_CHECKING:
+    from dualray.shared.core_worker import CoreWorker
+
+METHOD_OPTIONS = "__dualray_method_options__"
+"""The attribute under which an actor class's method carries its options."""
+
+
+@dataclass(slots=True)
+class Export:
+    """What the function table holds, pickled: a function or class, and what sim mode needs to know of it."""
+
+    target: Any
+    duration: Any = None
+
+
+class TaskRunner:
+    """See the module. Keeps the functions that this process has loaded, and its actor's instance."""
+
+    def __init__(self, core: CoreWorker) -> None:
+        self._core = core
+        self._host = core.host
+        self._loaded: dict[FunctionID, Export] = {}
+        self._instance: Any = None
+
+    def execute(self, task: RunTask) -> None:
+        """Run one task from its pickled arguments to its sealed results. Called where user code runs."""
+        spec = task.spec
+        is_actor_task = spec.actor_id is not None
+        self._core.execution = Execution(
+            task_id=spec.task_id,
+            attempt=task.attempt,
+            name=spec.template.name,
+            gpu_ids=task.gpu_ids if not is_actor_task else self._core.execution.gpu_ids,
+            actor_id=spec.actor_id or (spec.creates.actor_id if spec.creates else None),
+            resources=spec.template if not is_actor_task else self._core.execution.resources,
+        )
+        self._host.trace(
+            TraceKind.TASK_STARTED, spec.task_id.hex(), name=spec.template.name, amount=task.attempt
+        )
+        error: ErrorInfo | None = None
+        results: list[Result] = []
+        returned: list[Any] = []  # kept until TaskRan: from then on the machine holds the references among them
+        try:
+            returned = _split(self._call(task), spec.template.num_returns if spec.creates is None else 0, spec)
+            results = self._store_results(task, returned)
+        except Exception as exception:  # noqa: BLE001 - it is the user's, and travels to whoever asked
+            payload, error = as_payload(spec.template.name, exception)
+            self._core.payloads[return_object_id(spec.task_id, 0)] = payload
+            results = []
+        self._host.trace(
+            TraceKind.TASK_ENDED,
+            spec.task_id.hex(),
+            name=spec.template.name,
+            amount=task.attempt,
+            other=error.kind if error else "",
+        )
+        self._core.dispatch(TaskRan(task_id=spec.task_id, attempt=task.attempt, results=tuple(results), error=error))
+
+    def _call(self, task: RunTask) -> Any:
+        spec = task.spec
+        values = self._core.read_all([ref.object_id for ref in spec.deps])
+        args, kwargs = unpack_arguments(self._core.payloads[spec.task_id], values)
+        del values
+        export = self._load(spec.template.function_id)
+        self._core.execution.duration = export.duration
+        if spec.creates is not None:
+            self._instance = self._host.call(export.target, args, kwargs, self._core.execution)
+            return None
+        if spec.actor_id is not None:
+            method = getattr(self._instance, spec.template.name.rpartition(".")[2])
+            self._core.execution.duration = getattr(getattr(method, METHOD_OPTIONS, None), "duration", None)
+            return self._host.call(method, args, kwargs, self._core.execution)
+        return self._host.call(export.target, args, kwargs, self._core.execution)
+
+    def _load(self, function: FunctionID) -> Export:
+        export = self._loaded.get(function)
+        if export is None:
+            export = self._loaded[function] = deserialize(self._host.get_function(function))
+        return export
+
+    def _store_results(self, task: RunTask, values: Sequence[Any]) -> list[Result]:
+        spec = task.spec
+        # The attempts count retries and reconstructions alike; after the last one the object cannot be made again.
+        max_retries = spec.template.max_retries
+        remakeable = spec.actor_id is None and (max_retries == RETRY_FOREVER or task.attempt < max_retries)
+        results = []
+        for index, value in enumerate(values):
+            object_id = return_object_id(spec.task_id, index)
+            serialized = serialize(value, f"return value {index} of {spec.template.name}")
+            inline = serialized.size_bytes <= self._core.config.inline_bytes_max
+            if inline:
+                self._core.payloads[object_id] = serialized.to_bytes()
+            else:
+                self._core.write_to_store(object_id, serialized, spec.owner, remakeable=remakeable)
+                self._core.dispatch(SpaceWritten(object_id=object_id))
+            results.append(
+                Result(
+                    object_id=object_id, size_bytes=serialized.size_bytes, inline=inline, nested=serialized.refs
+                )
+            )
+        return results
+
+
+def _split(returned: Any, count: int, spec: TaskSpec) -> list[Any]:
+    name = spec.template.name
+    if count == 0:
+        return []
+    if count == 1:
+        return [returned]
+    try:
+        values = list(returned)
+    except TypeError:
+        raise ValueError(
+            f"{name} has num_returns={count} and returned a {type(returned).__name__}, which cannot be split"
+        ) from None
+    if len(values) != count:
+        raise ValueError(f"{name} has num_returns={count} and returned {len(values)} values")
+    return values
