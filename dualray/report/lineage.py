@@ -9,7 +9,8 @@ number that is counted come from different rows, and must be equal.
 
 Limits. What a node's death costs is predicted, not what eviction costs. A `get` in a driver or task leaves no row: an
 object that only it needs is not predicted. An argument that was never in a store travelled inline, and is taken to be
-with its owner still. References inside an argument count as needed. That a task has no attempt left cannot be seen.
+with its owner still. An argument that is freed between the death and the moment at which it is needed again counts as
+available. References inside an argument count as needed. That a task has no attempt left cannot be seen.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from tests.conformance.support import start_cluster
 TEST_TIMEOUT_S = 40
 LEASES_END_S = 5.0
 _HAS_FAILED = pytest.StashKey[bool]()
+_IS_SPOILT = pytest.StashKey[bool]()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -49,16 +50,16 @@ def mode(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def module_cluster(mode: str, request: pytest.FixtureRequest) -> Iterator[Shape]:
     """One cluster for all tests of a module; use `cluster`."""
-    yield start_cluster(mode, **_options_of(request))
+    yield start_cluster(mode, **_options_of(request.module))
     ray.shutdown()
 
 
-def _options_of(request: pytest.FixtureRequest) -> dict[str, Any]:
-    return dict(getattr(request.module, "CLUSTER", {}))
+def _options_of(module: object) -> dict[str, Any]:
+    return dict(getattr(module, "CLUSTER", {}))
 
 
 @pytest.fixture
-def cluster(mode: str, module_cluster: Shape, request: pytest.FixtureRequest) -> Iterator[Shape]:
+def cluster(module_cluster: Shape, request: pytest.FixtureRequest) -> Iterator[Shape]:
     """The module's cluster; afterwards nothing of it may still be leased."""
     is_clean = False
     try:
@@ -68,9 +69,23 @@ def cluster(mode: str, module_cluster: Shape, request: pytest.FixtureRequest) ->
             check_invariants()
             is_clean = True
     finally:
-        if not is_clean:  # what the failed test has left behind is not the next one's fault
-            ray.shutdown()
-            start_cluster(mode, **_options_of(request))
+        request.config.stash[_IS_SPOILT] = not is_clean
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """What a failed test has left behind is not the next one's fault. Here, and not in a fixture: the check for leaks
+    of the next test must find the new cluster in place."""
+    if not item.config.stash.get(_IS_SPOILT, False):
+        return
+    item.config.stash[_IS_SPOILT] = False
+    if ray.is_initialized() and "cluster" in getattr(item, "fixturenames", ()):
+        current = runtime.current_or_none()
+        assert current is not None
+        ray.shutdown()
+        assert isinstance(item, pytest.Function)
+        if item.callspec.params["mode"] == current.mode:
+            start_cluster(current.mode, **_options_of(item.module))
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import time
 
 import numpy as np
@@ -11,6 +12,13 @@ from tests.conformance.support import MIB, get, storage_of
 
 CLUSTER = {"nodes": 1, "object_store_memory": 64 * MIB, "limits": {"store_wait_ns": 300_000_000}}
 pytestmark = pytest.mark.usefixtures("cluster")
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_held_by_cycles():
+    """An exception that was caught holds the frames of its test, and with them references, until garbage collection."""
+    yield
+    gc.collect()
 
 
 @ray.remote

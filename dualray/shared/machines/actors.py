@@ -32,7 +32,18 @@ from dualray.shared.model.events import (
     TaskPushed,
     WorkerUnwanted,
 )
-from dualray.shared.model.ids import HEAD, ActorID, Address, LeaseID, NodeID, ObjectID, RequestID, node_of, short
+from dualray.shared.model.ids import (
+    HEAD,
+    ActorID,
+    Address,
+    LeaseID,
+    NodeID,
+    ObjectID,
+    RequestID,
+    exception_id,
+    node_of,
+    short,
+)
 from dualray.shared.model.specs import LeaseShape, TaskSpec
 from dualray.shared.model.states import ACTOR, ActorState
 
@@ -72,11 +83,16 @@ class ActorRecord:
 class Actors:
     """See the module."""
 
-    def __init__(self, *, out: Outbox, request_lease: Callable[[LeaseRequested], None]) -> None:
+    def __init__(
+        self, *, out: Outbox, request_lease: Callable[[LeaseRequested], None], is_gone: Callable[[Address], bool]
+    ) -> None:
         self.out = out
         self._request_lease = request_lease
+        self._is_gone = is_gone
         self.records: dict[ActorID, ActorRecord] = {}
         self.by_lease: dict[LeaseID, ActorID] = {}
+        self.payload_uses: dict[bytes, int] = {}
+        """Payloads kept for restarts: a small argument may belong to several actors."""
 
     def _record(self, actor_id: ActorID) -> ActorRecord:
         record = self.records.get(actor_id)
@@ -90,13 +106,29 @@ class Actors:
         """Make this actor."""
         spec = event.spec
         assert spec.creates is not None
+        self._use_payloads(event)
+        if self._is_gone(spec.owner):
+            self._drop_payloads(spec, event.inline_deps)
+            return
         record = self._record(spec.creates.actor_id)
         if record.state is ActorState.DEAD:  # killed, or its last handle went, before it was made
+            self._drop_payloads(spec, event.inline_deps)
             return
         record.spec = spec
         record.inline_deps = event.inline_deps
         record.restarts_left = spec.creates.max_restarts
         self._place(record)
+
+    def _use_payloads(self, event: ActorRegistered) -> None:
+        for key in (event.spec.task_id, *event.inline_deps):
+            self.payload_uses[key] = self.payload_uses.get(key, 0) + 1
+
+    def _drop_payloads(self, spec: TaskSpec, inline_deps: tuple[ObjectID, ...]) -> None:
+        for key in (spec.task_id, *inline_deps):
+            self.payload_uses[key] -= 1
+            if not self.payload_uses[key]:
+                del self.payload_uses[key]
+                self.out.add(DropPayload(key=key))
 
     def _place(self, record: ActorRecord) -> None:
         spec = record.spec
@@ -148,6 +180,8 @@ class Actors:
 
     def on_constructed(self, event: TaskFinished) -> None:
         """The constructor returned, or raised."""
+        if event.error is not None and event.error.kind is ErrorKind.APPLICATION:
+            self.out.add(DropPayload(key=exception_id(event.task_id)))  # its text is enough for us
         actor_id = ActorID(event.task_id)
         record = self.records.get(actor_id)
         if record is None or record.life != event.attempt or record.worker != event.worker:
@@ -237,13 +271,14 @@ class Actors:
         self._become(actor_id, record, ActorState.DEAD)
         record.worker = None
         if record.spec is not None:
-            for key in (record.spec.task_id, *record.inline_deps):
-                self.out.add(DropPayload(key=key))
+            self._drop_payloads(record.spec, record.inline_deps)
 
     # ---- Told ------------------------------------------------------------------------------------------------
 
     def on_subscribed(self, event: ActorSubscribed) -> None:
         """Tell the subscriber of the state, now and whenever it changes."""
+        if self._is_gone(event.subscriber):
+            return
         record = self._record(event.actor_id)
         record.subscribers[event.subscriber] = None
         self._tell(event.actor_id, record, event.subscriber)

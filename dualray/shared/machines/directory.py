@@ -3,9 +3,12 @@
 Theory of operation. Nodes report each sealed copy and each eviction. A node that wants an object subscribes until it
 is told of a copy. When an object is wanted and no copy is known, its owner is asked (ObjectDemanded), with the number
 of times that the last known copy has gone: so an owner that is making the object again already can tell old news from
-new. An owner that frees an object has it deleted everywhere; one that dies loses its objects. The news that an object
-is free may overtake the news that it was sealed, for they come from different processes: it is then noted, and that copy
-is deleted when it is reported.
+new. An owner that frees an object has it deleted everywhere; one that dies loses its objects.
+
+The news of a copy may come after the news that its object is free, or has failed, for they come from different processes:
+the copy was sealed or fetched meanwhile, or it is that of an attempt that was given up. The last objects that were freed
+are therefore noted. When a copy of one is reported its owner is asked (ObjectDemanded, with NO_DEMAND for the losses): it
+answers only when it does not want the copy, which may also be a new one, of a task that runs again.
 
 Relies on: owners answer a demand by making the object again, or with ObjectFailed.
 Guarantees: each subscriber is told of a copy, or of the failure; a freed object is forgotten.
@@ -30,8 +33,11 @@ from dualray.shared.model.events import (
 from dualray.shared.model.ids import Address, NodeID, ObjectID, short
 from dualray.shared.model.specs import LeaseShape
 
-FREED_EARLY_MAX = 100_000
-"""Objects that were freed before their seal was reported; of more, those noted first are forgotten."""
+FREED_MAX = 100_000
+"""Freed objects that are noted; of more, those noted first are forgotten."""
+
+NO_DEMAND = -1
+"""Losses of an object of which a copy is known, but perhaps not wanted."""
 
 
 class Entry:
@@ -50,24 +56,29 @@ class Entry:
 class Directory:
     """See the module."""
 
-    def __init__(self, *, out: Outbox, is_alive: Callable[[NodeID, int], bool]) -> None:
+    def __init__(
+        self, *, out: Outbox, is_alive: Callable[[NodeID, int | None], bool], is_gone: Callable[[Address], bool]
+    ) -> None:
         self.out = out
         self.is_alive = is_alive
+        self.is_gone = is_gone
         self.entries: dict[ObjectID, Entry] = {}
-        self.dead_owners: dict[Address, None] = {}
-        self.freed_early: dict[ObjectID, None] = {}
+        self.freed: dict[ObjectID, None] = {}
+        # Worklist that the head machine drains.
+        self.copies_lost: list[ObjectID] = []
 
     def on_added(self, event: ObjectAdded) -> None:
         """A node holds a sealed copy."""
         if not self.is_alive(event.node, event.incarnation):
             return
-        if event.object_id in self.freed_early:
-            del self.freed_early[event.object_id]
+        if self.is_gone(event.owner):
             self.out.send(Address(event.node), ObjectsFreed(object_ids=(event.object_id,)))
             return
         entry = self.entries.get(event.object_id)
         if entry is None:
             entry = self.entries[event.object_id] = Entry(event.owner)
+            if event.object_id in self.freed:
+                self.out.send(event.owner, ObjectDemanded(object_id=event.object_id, losses=NO_DEMAND))
         entry.size_bytes = event.size_bytes
         entry.nodes[event.node] = None
         fields = (("owner", event.owner), ("bytes", str(event.size_bytes)), ("nodes", " ".join(entry.nodes)))
@@ -77,7 +88,7 @@ class Directory:
         entry.subscribers.clear()
 
     def on_removed(self, event: ObjectRemoved) -> None:
-        """A node has evicted its copy."""
+        """A node has a copy no more."""
         entry = self.entries.get(event.object_id)
         if entry is not None and self.is_alive(event.node, event.incarnation):
             self._lose_copy(event.object_id, entry, event.node)
@@ -88,19 +99,22 @@ class Directory:
         del entry.nodes[node]
         if not entry.nodes:
             entry.losses += 1
+            self.copies_lost.append(object_id)
             if entry.subscribers:
                 self._demand(object_id, entry)
 
     def on_wanted(self, event: LocationsWanted) -> None:
         """A node wants to know where an object is."""
+        if not self.is_alive(event.node, None):
+            return
+        if self.is_gone(event.owner):
+            self._fail(event.object_id, (event.node,), _owner_died(event.object_id, event.owner))
+            return
         entry = self.entries.get(event.object_id)
         if entry is None:
             entry = self.entries[event.object_id] = Entry(event.owner)
         if any(node != event.node for node in entry.nodes):
             self._tell(event.object_id, entry, event.node)
-            return
-        if event.owner in self.dead_owners:
-            self._fail(event.object_id, (event.node,), _owner_died(event.object_id, event.owner))
             return
         entry.subscribers[event.node] = None
         if not entry.nodes:
@@ -116,11 +130,8 @@ class Directory:
         self.out.send(entry.owner, ObjectDemanded(object_id=object_id, losses=entry.losses))
 
     def on_failed(self, event: ObjectFailed) -> None:
-        """The owner cannot make the object again."""
-        entry = self.entries.get(event.object_id)
-        if entry is not None:
-            self._fail(event.object_id, entry.subscribers, event.error)
-            entry.subscribers.clear()
+        """The owner cannot make the object again, or does not want it: what copies there are go."""
+        self._forget(event.object_id, event.error)
 
     def _fail(self, object_id: ObjectID, nodes: Iterable[NodeID], error: ErrorInfo) -> None:
         for node in nodes:
@@ -128,20 +139,20 @@ class Directory:
 
     def on_freed(self, event: ObjectsFreed) -> None:
         """Nobody wants these objects: delete every copy."""
-        by_node: dict[NodeID, list[ObjectID]] = {}
         for object_id in event.object_ids:
-            entry = self.entries.pop(object_id, None)
-            if entry is None or not (entry.nodes or entry.losses):
-                self._note_freed_early(object_id)
-            for node in entry.nodes if entry is not None else ():
-                by_node.setdefault(node, []).append(object_id)
-        for node, object_ids in by_node.items():
-            self.out.send(Address(node), ObjectsFreed(object_ids=tuple(object_ids)))
+            message = f"Object {short(object_id)} was freed: its last reference had been dropped."
+            self._forget(object_id, ErrorInfo(kind=ErrorKind.OBJECT_LOST, message=message))
 
-    def _note_freed_early(self, object_id: ObjectID) -> None:
-        self.freed_early[object_id] = None
-        if len(self.freed_early) > FREED_EARLY_MAX:
-            del self.freed_early[next(iter(self.freed_early))]
+    def _forget(self, object_id: ObjectID, error: ErrorInfo) -> None:
+        self.freed.pop(object_id, None)
+        self.freed[object_id] = None
+        if len(self.freed) > FREED_MAX:
+            del self.freed[next(iter(self.freed))]
+        entry = self.entries.pop(object_id, None)
+        if entry is not None:
+            for node in entry.nodes:
+                self.out.send(Address(node), ObjectsFreed(object_ids=(object_id,)))
+            self._fail(object_id, entry.subscribers, error)
 
     def node_died(self, node: NodeID) -> None:
         """Its copies are gone; what others still wait for, and have no source for, is demanded of its owner."""
@@ -156,9 +167,13 @@ class Directory:
         """What they owned can be made by nobody; nodes delete their copies themselves."""
         for object_id, entry in list(self.entries.items()):
             if is_dead(entry.owner):
-                self.dead_owners[entry.owner] = None
                 self._fail(object_id, entry.subscribers, _owner_died(object_id, entry.owner))
                 del self.entries[object_id]
+
+    def has_copy(self, object_id: ObjectID) -> bool:
+        """Whether some node holds the object."""
+        entry = self.entries.get(object_id)
+        return entry is not None and bool(entry.nodes)
 
     def local_bytes(self, shape: LeaseShape) -> Mapping[NodeID, int]:
         """For each node, how many bytes of the shape's arguments it holds."""

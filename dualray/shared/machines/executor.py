@@ -4,7 +4,8 @@ Theory of operation. A pushed task waits in the queue (QUEUED here, PUSHED for i
 arguments fetched (FETCHING), then runs (RUNNING), then ends: results in the store are sealed already, the others travel
 with TaskFinished. A task that still holds references whose borrow is not acknowledged is reported when it is
 (ENDING, see values.py). When a plain task blocks in `get`, the tasks behind it are given back to their owners, so that
-no child waits behind its blocked parent; an actor keeps its queue, because its callers' order is kept here.
+no child waits behind its blocked parent, and what is pushed while it is blocked is given back at once; an actor keeps its
+queue, because its callers' order is kept here. Calls of a process that died are dropped if they have not started.
 
 Relies on: values.py for the fetching, and for references in results.
 Guarantees: at most one task runs; each task pushed here is reported as finished, or recalled, exactly once.
@@ -27,7 +28,7 @@ from dualray.shared.model.events import (
     TasksRecalled,
     WaitStarted,
 )
-from dualray.shared.model.ids import Address, NodeID, ObjectID, TaskID, WaitID, return_object_id, short
+from dualray.shared.model.ids import Address, NodeID, ObjectID, TaskID, WaitID, exception_id, return_object_id, short
 from dualray.shared.model.specs import Ref
 from dualray.shared.model.states import ValueState
 
@@ -52,6 +53,8 @@ class Executor:
         self.ended: TaskRan | None = None
         self.started_ns = 0
         self.is_actor = False
+        self.caller_is_dead = False
+        """Whether the process that pushed the task in hand has died: nobody will take its results."""
         self.in_transit: dict[tuple[TaskID, int], tuple[Address, tuple[Ref, ...]]] = {}
         self._fetch_counter = 0
         self._fetch: WaitID | None = None
@@ -73,6 +76,9 @@ class Executor:
             elif value.owner != self.address:
                 self.values.set_stored(value, 0, None)
         self.queue.append(event)
+        self.values.meet(event.reply_to)
+        if self.values.is_blocked:
+            self.recall_waiting()
 
     def next(self) -> None:
         """Begin with the next task if none is in hand."""
@@ -87,8 +93,8 @@ class Executor:
             WaitStarted(wait_id=self._fetch, refs=deps, num_ready=len(deps), fetch=True, read=True)
         )
 
-    def on_fetched(self, wait_id: WaitID) -> None:
-        """The arguments of the task in hand are here, or one of them never will be."""
+    def on_fetched(self, wait_id: WaitID, opened: tuple[ObjectID, ...]) -> None:
+        """The arguments of the task in hand are here, or one of them never will be; `opened` are pinned for it."""
         event = self.current
         if event is None or wait_id != self._fetch:
             return
@@ -99,19 +105,17 @@ class Executor:
             self.out.add(RunTask(spec=event.spec, attempt=event.attempt, gpu_ids=event.gpu_ids))
             return
         object_id, error = failed
-        for ref in dict.fromkeys(event.spec.deps):  # those that did come were pinned for reading
-            if self.values.table[ref.object_id].state is ValueState.STORED and ref.object_id in self.values.views:
-                self.values.on_view_released(ref.object_id)
+        for opened_id in opened:  # those that did come were pinned for reading
+            self.values.on_view_released(opened_id)
         if error.kind is ErrorKind.APPLICATION:
-            self.out.add(CopyPayload(source=object_id, target=return_object_id(event.spec.task_id, 0)))
-        self.on_ran(TaskRan(task_id=event.spec.task_id, attempt=event.attempt, results=(), error=error))
+            self.out.add(CopyPayload(source=object_id, target=exception_id(event.spec.task_id)))
+        self._end(TaskRan(task_id=event.spec.task_id, attempt=event.attempt, results=(), error=error))
 
     def _failed_argument(self, event: TaskPushed) -> tuple[ObjectID, ErrorInfo] | None:
         for ref in event.spec.deps:
-            value = self.values.table[ref.object_id]
-            if value.state is ValueState.FAILED:
-                assert value.error is not None
-                return ref.object_id, value.error
+            error = self.values.table[ref.object_id].failure
+            if error is not None:
+                return ref.object_id, error
         return None
 
     def on_ran(self, event: TaskRan) -> None:
@@ -121,11 +125,17 @@ class Executor:
             "task {} ended and was not in hand",
             short(event.task_id),
         )
+        if event.error is not None:  # what it raised is the payload of its first result: it travels under a key of its own
+            key = return_object_id(event.task_id, 0)
+            self.out.add(CopyPayload(source=key, target=exception_id(event.task_id)))
+            self._drop_unless_used(key)
+        self._end(event)
+
+    def _end(self, event: TaskRan) -> None:
         assert self.current is not None
-        for result in event.results:
-            self.values.hold_in_transit(result.nested)
         nested = tuple(ref for result in event.results for ref in result.nested)
-        if nested:
+        if nested and not self.caller_is_dead:
+            self.values.hold_in_transit(nested)
             self.in_transit[event.task_id, event.attempt] = (self.current.reply_to, nested)
         self.phase = Phase.ENDING
         self.ended = event
@@ -139,10 +149,11 @@ class Executor:
         if owners - {pushed.reply_to}:  # to the task's own owner, the borrow goes ahead of TaskFinished
             return
         self.current = self.ended = None
+        self.caller_is_dead = False
         failed_with_exception = ran.error is not None and ran.error.kind is ErrorKind.APPLICATION
         payloads: list[bytes] = [result.object_id for result in ran.results if result.inline]
         if failed_with_exception:
-            payloads.append(return_object_id(ran.task_id, 0))
+            payloads.append(exception_id(ran.task_id))
         self.out.send(
             pushed.reply_to,
             TaskFinished(
@@ -156,9 +167,22 @@ class Executor:
             ),
             tuple(payloads),
         )
-        for key in payloads:
-            self.out.add(DropPayload(key=key))
-        self.out.add(DropPayload(key=ran.task_id))
+        for result in ran.results:
+            if result.inline:
+                self._drop_unless_used(result.object_id)
+        if failed_with_exception:
+            self.out.add(DropPayload(key=exception_id(ran.task_id)))
+        self._forget(pushed)
+
+    def _drop_unless_used(self, object_id: ObjectID) -> None:
+        """Bytes that a task of this process made: it may hold a reference to the same object, of an earlier attempt."""
+        value = self.values.table.get(object_id)
+        if value is None or value.state not in (ValueState.INLINE, ValueState.FAILED):
+            self.out.add(DropPayload(key=object_id))
+
+    def _forget(self, pushed: TaskPushed) -> None:
+        if pushed.spec.owner != self.address:  # else we need its arguments in case it runs again
+            self.out.add(DropPayload(key=pushed.spec.task_id))
         self.values.release_from_task(pushed.spec.deps)
 
     def on_results_taken(self, event: ResultsTaken) -> None:
@@ -167,7 +191,12 @@ class Executor:
         self.values.release_from_transit(nested)
 
     def on_process_died(self, dead: frozenset[Address]) -> None:
-        """Results in transit to a process that died are taken by nobody."""
+        """Results in transit to a process that died are taken by nobody, and what it has pushed is not begun."""
+        if self.current is not None and self.current.reply_to in dead:
+            self.caller_is_dead = True
+        for event in [event for event in self.queue if event.reply_to in dead]:
+            self.queue.remove(event)
+            self._forget(event)
         for key, (to, nested) in list(self.in_transit.items()):
             if to in dead:
                 del self.in_transit[key]
@@ -180,8 +209,7 @@ class Executor:
         by_owner: dict[Address, list[TaskID]] = {}
         for event in self.queue:
             by_owner.setdefault(event.reply_to, []).append(event.spec.task_id)
-            self.out.add(DropPayload(key=event.spec.task_id))
-            self.values.release_from_task(event.spec.deps)
+            self._forget(event)
         self.queue.clear()
         for owner, tasks in by_owner.items():
             self.out.send(owner, TasksRecalled(worker=self.address, tasks=tuple(tasks)))

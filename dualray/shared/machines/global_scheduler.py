@@ -7,6 +7,8 @@ refused; in an open cluster it waits all the same).
 
 What a node is believed to have free is what it last reported, less what was placed there and is not settled yet: so
 one report that is late cannot make two placements of one CPU. What was not settled when its node died is placed again.
+A placement that waits for an argument of which no copy exists takes nothing: else the task that makes the argument again
+might find no room.
 
 Relies on: each node settles each placed request once for each lease.
 Guarantees: a request is with one node, or waiting here, or refused.
@@ -21,7 +23,7 @@ from dualray.shared.machines.base import Outbox, ensure
 from dualray.shared.model.config import Config
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.events import LeaseRefused, LeaseRequested, ResourcesReported
-from dualray.shared.model.ids import HEAD, Address, NodeID, RequestID
+from dualray.shared.model.ids import HEAD, Address, NodeID, ObjectID, RequestID
 from dualray.shared.model.resources import Resources
 from dualray.shared.model.specs import LeaseShape, NodeInfo, StrategyKind
 from dualray.shared.policies import load_policy
@@ -35,7 +37,7 @@ from dualray.shared.policies.spread import SpreadPlacement
 class NodeView:
     """A node as the head believes it to be."""
 
-    __slots__ = ("candidate", "free", "info", "placed", "reported")
+    __slots__ = ("candidate", "free", "info", "placed", "reported", "stalled")
 
     def __init__(self, info: NodeInfo) -> None:
         self.info = info
@@ -43,6 +45,8 @@ class NodeView:
         self.free = dict(self.reported)
         self.placed: dict[RequestID, list[LeaseRequested]] = {}
         """One entry for each lease placed here and not settled."""
+        self.stalled: dict[RequestID, None] = {}
+        """Of these, the ones that wait for an argument of which no copy exists."""
         self.candidate = Candidate(node=info.node, total=dict(info.total.units), free=self.free)
 
     def take(self, demand: Resources) -> None:
@@ -50,12 +54,13 @@ class NodeView:
             self.free[name] = self.free.get(name, 0) - amount
 
     def recount(self) -> None:
-        """What is free: the last report, less what is placed and not settled."""
+        """What is free: the last report, less what is placed, not settled and not stalled."""
         self.free.clear()
         self.free.update(self.reported)
-        for requests in self.placed.values():
-            for request in requests:
-                self.take(request.shape.placement)
+        for request_id, requests in self.placed.items():
+            if request_id not in self.stalled:
+                for request in requests:
+                    self.take(request.shape.placement)
 
 
 class GlobalScheduler:
@@ -68,11 +73,15 @@ class GlobalScheduler:
         config: Config,
         nodes: Callable[[], tuple[NodeInfo, ...]],
         local_bytes: Callable[[LeaseShape], Mapping[NodeID, int]],
+        has_copy: Callable[[ObjectID], bool],
+        is_gone: Callable[[Address], bool],
     ) -> None:
         self.out = out
         self.config = config
         self._nodes = nodes
         self._local_bytes = local_bytes
+        self._has_copy = has_copy
+        self._is_gone = is_gone
         self.views: dict[NodeID, NodeView] = {}
         self.candidates: dict[NodeID, Candidate] = {}
         self.pending: deque[LeaseRequested] = deque()
@@ -88,7 +97,9 @@ class GlobalScheduler:
     # ---- Requests --------------------------------------------------------------------------------------------
 
     def request(self, request: LeaseRequested) -> None:
-        """Place what can be placed; the rest waits, or is refused."""
+        """Place what can be placed; the rest waits, or is refused. What a dead process asked for is forgotten."""
+        if self._is_gone(request.owner):
+            return
         left = self._place(request)
         if left:
             self.pending.append(_with_count(request, left))
@@ -128,7 +139,10 @@ class GlobalScheduler:
 
     def _forward(self, request: LeaseRequested, node: NodeID) -> None:
         view = self.views[node]
-        view.take(request.shape.placement)
+        if self._is_stalled(request):
+            view.stalled[request.request_id] = None
+        else:
+            view.take(request.shape.placement)
         view.placed.setdefault(request.request_id, []).append(request)
         self.placed_count += 1
         placed = LeaseRequested(
@@ -140,6 +154,22 @@ class GlobalScheduler:
             via=request.via,
         )
         self.out.send(Address(node), placed)
+
+    def _is_stalled(self, request: LeaseRequested) -> bool:
+        return not all(self._has_copy(hint.object_id) for hint in request.shape.deps)
+
+    def on_copies_lost(self) -> None:
+        """The last copy of some object is gone: what was placed and needs it is stalled."""
+        for view in self.views.values():
+            stalled = [
+                request_id
+                for request_id, requests in view.placed.items()
+                if request_id not in view.stalled and self._is_stalled(requests[0])
+            ]
+            if stalled:
+                view.stalled.update(dict.fromkeys(stalled))
+                view.recount()
+        self.retry_pending()
 
     def _refuse(self, request: LeaseRequested, reason: str) -> None:
         why = why_infeasible(request.shape, self._nodes()) or reason
@@ -185,6 +215,7 @@ class GlobalScheduler:
             requests.pop()
             if not requests:
                 del view.placed[request_id]
+                view.stalled.pop(request_id, None)
         view.reported = event.available
         view.recount()
         self.retry_pending()
@@ -217,9 +248,9 @@ class GlobalScheduler:
     def check_invariants(self) -> None:
         for node, view in self.views.items():
             expected = dict(view.reported)
-            for requests in view.placed.values():
+            for request_id, requests in view.placed.items():
                 ensure(bool(requests), "node {} has an empty placement", node)
-                for request in requests:
+                for request in requests if request_id not in view.stalled else ():
                     for name, amount in request.shape.placement.units:
                         expected[name] = expected.get(name, 0) - amount
             ensure(expected == view.free, "node {} is believed to have {} free, not {}", node, view.free, expected)

@@ -66,14 +66,20 @@ class Head(Composition):
         super().__init__()
         self.config = config
         self.membership = Membership(out=self.out, config=config)
-        self.directory = Directory(out=self.out, is_alive=self.membership.is_alive)
+        self.directory = Directory(
+            out=self.out, is_alive=self.membership.is_alive, is_gone=self.membership.is_gone
+        )
         self.scheduler = GlobalScheduler(
             out=self.out,
             config=config,
             nodes=self.membership.alive,
             local_bytes=self.directory.local_bytes,
+            has_copy=self.directory.has_copy,
+            is_gone=self.membership.is_gone,
         )
-        self.actors = Actors(out=self.out, request_lease=self.scheduler.request)
+        self.actors = Actors(
+            out=self.out, request_lease=self.scheduler.request, is_gone=self.membership.is_gone
+        )
         self.table = {
             Started: lambda event: None,
             TimerFired: lambda event: self.membership.on_timer(event.timer),
@@ -85,7 +91,7 @@ class Head(Composition):
             DriverLeft: lambda event: self._driver_gone(event.address),
             WorkerDied: self._on_worker_died,
             LeaseRequested: lambda event: self.scheduler.request(event),
-            LeaseGranted: lambda event: self.actors.on_granted(event),
+            LeaseGranted: self._on_granted,
             LeaseRefused: lambda event: self.actors.on_refused(event),
             LeasedWorkerDied: lambda event: self.actors.on_worker_died(event),
             TaskFinished: lambda event: self.actors.on_constructed(event),
@@ -117,10 +123,14 @@ class Head(Composition):
 
     def _driver_gone(self, address: Address) -> None:
         if self.membership.drivers.pop(address, None) is not None:
+            self.membership.note_dead(address)
             self._owners_died(lambda other: other == address)
             self._announce(OwnerDied(address=address))
 
     def _on_worker_died(self, event: WorkerDied) -> None:
+        if self.membership.is_gone(event.worker):
+            return
+        self.membership.note_dead(event.worker)
         self._owners_died(lambda other: other == event.worker)
         self._announce(OwnerDied(address=event.worker))
 
@@ -134,6 +144,10 @@ class Head(Composition):
             self.out.send(Address(info.node), event)
         for driver in self.membership.drivers:
             self.out.send(driver, event)
+
+    def _on_granted(self, event: LeaseGranted) -> None:
+        if self.membership.is_alive(event.node, event.incarnation):  # else it has been placed again
+            self.actors.on_granted(event)
 
     def _on_reported(self, event: ResourcesReported) -> None:
         if self.membership.is_alive(event.node, event.incarnation):
@@ -165,7 +179,12 @@ class Head(Composition):
                 self._node_died(self.membership.died.popleft())
             elif self.membership.joined:
                 self._announce(ClusterChanged(nodes=self.membership.alive()))
-                self.scheduler.on_node_joined(self.membership.joined.popleft())
+                info = self.membership.joined.popleft()
+                self.membership.tell_of_the_dead(info.node)
+                self.scheduler.on_node_joined(info)
+            elif self.directory.copies_lost:
+                self.directory.copies_lost.clear()
+                self.scheduler.on_copies_lost()
             elif self.scheduler.refused_actors:
                 self.actors.on_refused(self.scheduler.refused_actors.popleft())
             else:
@@ -175,6 +194,7 @@ class Head(Composition):
         # First the news, so that an owner that is asked for an object knows that the node which held it is gone.
         self._announce(NodeDied(node=info.node, incarnation=info.incarnation))
         self._announce(ClusterChanged(nodes=self.membership.alive()))
+        self.membership.forget_dead_on(info)
         self._owners_died(lambda address: lives_on(address, info.node, info.incarnation))
         self.directory.node_died(info.node)
         self.actors.on_node_died(info.node)

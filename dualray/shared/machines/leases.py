@@ -6,10 +6,11 @@ to use one worker with its resources: the owner pushes tasks of that shape strai
 `push_window_ns` of work (1 while the mean is unknown), so that short tasks are pipelined and long ones are not stuck
 behind one another. Leases that stay idle go back after `lease_idle_ns`.
 
-A worker that blocks in `get` recalls what it has not started; a worker or node that dies gives back what was pushed to
+A worker that blocks in `get` recalls what it has not started, and gets nothing more before its task is done: what it
+waits for may be the very task that would wait behind it. A worker or node that dies gives back what was pushed to
 it, and only the task that was running (the oldest) is told that it failed.
 
-Relies on: each lease asked for is granted, refused, or asked for again by the head when a node dies.
+Relies on: each lease asked for is granted or refused, as long as no node dies.
 Guarantees: a task is pushed to one worker at a time; no lease is kept idle for ever; none is asked for without a task
 that waits for it.
 """
@@ -40,7 +41,7 @@ _MEAN_WEIGHT = 8
 class Lease:
     """A leased worker and the tasks pushed to it, oldest first."""
 
-    __slots__ = ("gpu_ids", "has_room", "idle_since_ns", "in_flight", "incarnation", "lease_id", "node", "queue", "worker")
+    __slots__ = ("blocked", "gpu_ids", "has_room", "idle_since_ns", "in_flight", "incarnation", "lease_id", "node", "queue", "worker")
 
     def __init__(self, event: LeaseGranted, queue: ShapeQueue) -> None:
         self.lease_id = event.lease_id
@@ -51,6 +52,7 @@ class Lease:
         self.queue = queue
         self.in_flight: dict[TaskID, None] = {}
         self.has_room = False
+        self.blocked = False
         self.idle_since_ns = 0
 
 
@@ -124,7 +126,7 @@ class Leases:
 
     def _offer(self, lease: Lease) -> None:
         """Note that the lease has room, if it has: idle leases are preferred to busy ones."""
-        if lease.has_room or len(lease.in_flight) >= self._window(lease.queue):
+        if lease.has_room or lease.blocked or len(lease.in_flight) >= self._window(lease.queue):
             return
         lease.has_room = True
         if lease.in_flight:
@@ -191,17 +193,30 @@ class Leases:
         return queue
 
     def finished(self, task: TaskID, lease_id: LeaseID, duration_ns: int) -> None:
-        """A pushed task is done, or was given back (`duration_ns` 0): its place is free."""
+        """A pushed task is done: its place is free."""
         lease = self.leases.get(lease_id)
         if lease is None:
             return
         del lease.in_flight[task]
+        lease.blocked = False
         queue = lease.queue
-        if duration_ns:
-            queue.mean_ns = (queue.mean_ns * (_MEAN_WEIGHT - 1) + duration_ns) // _MEAN_WEIGHT or duration_ns
+        mean_ns = queue.mean_ns or duration_ns
+        queue.mean_ns = max(1, (mean_ns * (_MEAN_WEIGHT - 1) + duration_ns) // _MEAN_WEIGHT)
         self._offer(lease)
         self._note_idle(lease)
         self.dirty[queue.shape] = None
+
+    def recalled(self, task: TaskID, lease_id: LeaseID) -> None:
+        """A task was given back by a worker that is blocked."""
+        lease = self.leases[lease_id]
+        del lease.in_flight[task]
+        lease.blocked = bool(lease.in_flight)
+        if lease.blocked:
+            self._withdraw(lease)
+        else:
+            self._offer(lease)
+            self._note_idle(lease)
+        self.dirty[lease.queue.shape] = None
 
     def lost(self, event: LeasedWorkerDied) -> list[TaskID]:
         """A leased worker died: the tasks pushed to it, the one that may have been running first."""
@@ -209,18 +224,27 @@ class Leases:
         return [] if lease is None else self._drop(lease)
 
     def lost_with_node(self, node: NodeID, incarnation: int) -> list[list[TaskID]]:
-        """A node died: for each lease there, the tasks pushed to it."""
+        """A node died: for each lease there, the tasks pushed to it. Leases granted there may have been lost on their way,
+        when the head knew already that they were granted: all that is asked for is asked for again. What is granted to
+        the old requests is given back."""
+        for queue, count in self.requests.values():
+            queue.requested -= count
+            self.dirty[queue.shape] = None
+        self.requests.clear()
         on_node = [lease for lease in self.leases.values() if lease.node == node and lease.incarnation <= incarnation]
         return [self._drop(lease) for lease in on_node]
 
     def _drop(self, lease: Lease) -> list[TaskID]:
         del self.leases[lease.lease_id]
         del lease.queue.leases[lease.lease_id]
+        self._withdraw(lease)
+        self.dirty[lease.queue.shape] = None
+        return list(lease.in_flight)
+
+    def _withdraw(self, lease: Lease) -> None:
         if lease.has_room:
             lease.queue.room.remove(lease)
             lease.has_room = False
-        self.dirty[lease.queue.shape] = None
-        return list(lease.in_flight)
 
     # ---- Idle leases -----------------------------------------------------------------------------------------
 

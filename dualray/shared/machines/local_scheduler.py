@@ -38,6 +38,8 @@ from dualray.shared.model.resources import CPU, GPU, UNITS, Resources, fits
 from dualray.shared.model.specs import LeaseShape, StrategyKind
 from dualray.shared.model.states import WORKER, WorkerState
 
+_SLOT = "lease slot "
+
 
 class Worker:
     """One worker process of this node."""
@@ -159,7 +161,7 @@ class LocalScheduler:
         return max(fitting, 0)
 
     def _queue(self, request: LeaseRequested) -> None:
-        slot = Slot(f"lease slot {self._slot_counter} of {self.node}", request)
+        slot = Slot(f"{_SLOT}{self._slot_counter} of {self.node}", request)
         self._slot_counter += 1
         self.waiting[slot.key] = slot
         slot.missing = dict.fromkeys(hint.object_id for hint in request.shape.deps)
@@ -413,3 +415,8 @@ class LocalScheduler:
                 worker.state,
             )
             ensure((worker in self.idle) == (worker.state is WorkerState.IDLE), "worker {} and the idle list disagree", worker.address)
+
+
+def is_slot(user: str) -> bool:
+    """Whether a user of the store is a slot or lease, as opposed to a process."""
+    return user.startswith(_SLOT)

@@ -19,8 +19,16 @@ from collections import deque
 from dualray.shared.machines.base import Outbox, ensure
 from dualray.shared.model.commands import ArmTimer, CancelTimer, WriteRecord
 from dualray.shared.model.config import Config
-from dualray.shared.model.events import NodeHeard, NodeJoined, NodeRefused, NodeSilent, NodeWelcomed
-from dualray.shared.model.ids import Address, NodeID
+from dualray.shared.model.events import (
+    NodeDied,
+    NodeHeard,
+    NodeJoined,
+    NodeRefused,
+    NodeSilent,
+    NodeWelcomed,
+    OwnerDied,
+)
+from dualray.shared.model.ids import Address, NodeID, lives_on, node_of
 from dualray.shared.model.specs import NodeInfo
 from dualray.shared.model.states import NODE, NodeHealth
 
@@ -45,18 +53,49 @@ class Membership:
         self.config = config
         self.members: dict[NodeID, Member] = {}
         self.drivers: dict[Address, NodeID] = {}
+        self.dead: dict[Address, None] = {}
+        """Drivers and workers that died; of workers, those that died before their node."""
         # Worklists that the head machine drains.
         self.joined: deque[NodeInfo] = deque()
         self.died: deque[NodeInfo] = deque()
 
-    def is_alive(self, node: NodeID, incarnation: int) -> bool:
-        """Whether this life of the node has not been declared dead."""
+    def is_alive(self, node: NodeID, incarnation: int | None) -> bool:
+        """Whether this life of the node, or with None its present one, has not been declared dead."""
         member = self.members.get(node)
         return (
             member is not None
-            and member.info.incarnation == incarnation
+            and incarnation in (None, member.info.incarnation)
             and member.health is not NodeHealth.DEAD
         )
+
+    def is_gone(self, address: Address) -> bool:
+        """Whether a driver or worker has died."""
+        if address in self.dead:
+            return True
+        member = self.members.get(node_of(address)) if "/" in address else None
+        return member is not None and lives_on(address, member.info.node, self._last_dead(member))
+
+    def _last_dead(self, member: Member) -> int:
+        """The last life of a node that is over; -1 when there is none."""
+        return member.info.incarnation - (member.health is not NodeHealth.DEAD)
+
+    def tell_of_the_dead(self, node: NodeID) -> None:
+        """A node that has just joined has missed the news."""
+        for member in self.members.values():
+            incarnation = self._last_dead(member)
+            if incarnation >= 0:
+                self.out.send(Address(node), NodeDied(node=member.info.node, incarnation=incarnation))
+        for address in self.dead:
+            self.out.send(Address(node), OwnerDied(address=address))
+
+    def note_dead(self, address: Address) -> None:
+        """A driver or worker has died."""
+        self.dead[address] = None
+
+    def forget_dead_on(self, info: NodeInfo) -> None:
+        """A life of a node is over: so much is known of all its workers."""
+        for address in [address for address in self.dead if lives_on(address, info.node, info.incarnation)]:
+            del self.dead[address]
 
     def alive(self) -> tuple[NodeInfo, ...]:
         """The nodes that are not dead."""

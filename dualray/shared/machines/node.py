@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dualray.shared.machines.base import Composition, bounded_steps
-from dualray.shared.machines.local_scheduler import LocalScheduler
+from dualray.shared.machines.local_scheduler import LocalScheduler, is_slot
 from dualray.shared.machines.object_store import ObjectStore, SpaceRequest
 from dualray.shared.machines.transfer import Transfer, is_incoming
 from dualray.shared.model.config import Config
@@ -39,6 +39,7 @@ from dualray.shared.model.events import (
     ObjectUnavailable,
     ObjectWanted,
     OwnerDied,
+    PeerMet,
     ReceiveFailed,
     SpaceDenied,
     SpaceGranted,
@@ -51,7 +52,7 @@ from dualray.shared.model.events import (
     WorkerUnblocked,
     WorkerUnwanted,
 )
-from dualray.shared.model.ids import HEAD, Address, NodeID, lives_on
+from dualray.shared.model.ids import HEAD, Address, NodeID, lives_on, node_of
 from dualray.shared.model.resources import Resources
 from dualray.shared.model.specs import NodeInfo
 from dualray.shared.model.states import WorkerState
@@ -113,11 +114,15 @@ class Node(Composition):
             ObjectsFreed: self._on_freed,
             ObjectFailed: lambda event: self.transfer.on_failed(event.object_id, event.error),
             OwnerDied: self._on_owner_died,
+            PeerMet: self._on_peer_met,
             NodeDied: self._on_node_died,
             NodeWelcomed: lambda event: self.scheduler.prestart(),
             NodeRefused: self._on_refused,
             ClusterChanged: self._on_cluster_changed,
         }
+        self.dead: dict[Address, None] = {}
+        """Owners that died, but not with their node."""
+        self.dead_nodes: dict[NodeID, int] = {}
         self.refused = False
         """The head has declared this life of the node dead: the runner must end it."""
 
@@ -182,11 +187,21 @@ class Node(Composition):
             self.store.free(object_id)
 
     def _on_owner_died(self, event: OwnerDied) -> None:
+        self.dead[event.address] = None
         self._owners_died(lambda address: address == event.address)
         self._user_died(event.address)
         self._relay(event)
 
+    def _on_peer_met(self, event: PeerMet) -> None:
+        """A process of ours wants to hear of another's death: it may have started after the news."""
+        node = node_of(event.peer)
+        if event.peer in self.dead or lives_on(event.peer, node, self.dead_nodes.get(node, -1)):
+            self.out.send(event.process, OwnerDied(address=event.peer))
+
     def _on_node_died(self, event: NodeDied) -> None:
+        self.dead_nodes[event.node] = max(event.incarnation, self.dead_nodes.get(event.node, -1))
+        for address in [address for address in self.dead if lives_on(address, event.node, event.incarnation)]:
+            del self.dead[address]
         self._owners_died(lambda address: lives_on(address, event.node, event.incarnation))
         self.transfer.node_died(event.node)
         self._relay(event)
@@ -207,7 +222,7 @@ class Node(Composition):
                 self.out.send(worker.address, event)
 
     def _on_refused(self, event: NodeRefused) -> None:
-        self.refused = event.incarnation == self.incarnation
+        self.refused = self.refused or event.incarnation == self.incarnation
 
     # ---- The drain -------------------------------------------------------------------------------------------
 
@@ -241,13 +256,13 @@ class Node(Composition):
             transfer.on_abandoned(store.abandoned.popleft())
         elif transfer.arrived:
             user, object_id, size_bytes = transfer.arrived.popleft()
-            if user in self.scheduler.waiting:
+            if is_slot(user):
                 self.scheduler.on_argument(user, object_id)
             else:
                 self.out.send(Address(user), ObjectArrived(object_id=object_id, size_bytes=size_bytes))
         elif transfer.unavailable:
             user, object_id, error = transfer.unavailable.popleft()
-            if user in self.scheduler.waiting:
+            if is_slot(user):
                 self.scheduler.on_argument_failed(user, error)
             else:
                 self.out.send(Address(user), ObjectUnavailable(object_id=object_id, error=error))

@@ -68,6 +68,8 @@ class ObjectStore:
         """In order of last use, oldest first."""
         self.used_bytes = 0
         self.waiting: deque[SpaceRequest] = deque()
+        self.joined: dict[ObjectID, deque[SpaceRequest]] = {}
+        """Who wants to write an object that somebody else is writing."""
         # Worklists that the node machine drains.
         self.granted: deque[tuple[SpaceRequest, bool]] = deque()
         self.denied: deque[tuple[SpaceRequest, ErrorInfo]] = deque()
@@ -79,7 +81,7 @@ class ObjectStore:
     def request_space(self, request: SpaceRequest) -> None:
         """Reserve room now, or wait in line for it, or be refused when it can never be had."""
         if request.object_id in self.objects:
-            self.granted.append((request, True))
+            self._share(request)
             return
         if request.size_bytes > self.capacity_bytes:
             self.denied.append((request, self._full(request, "is larger than the whole store")))
@@ -87,6 +89,34 @@ class ObjectStore:
         if self.waiting or not self._reserve(request):
             self.waiting.append(request)
             self.out.add(ArmTimer(timer=_timer(request), delay_ns=self.config.store_wait_ns))
+
+    def _share(self, request: SpaceRequest) -> None:
+        """The object is here already, or is being written by somebody else: then wait for that."""
+        stored = self.objects[request.object_id]
+        if stored.state is StoredState.CREATED:
+            self.joined.setdefault(request.object_id, deque()).append(request)
+            return
+        if stored.freed:  # made again before the last reader of the old copy has gone
+            stored.freed = False
+            self._announce(stored)
+        self.granted.append((request, True))
+
+    def _written(self, object_id: ObjectID) -> None:
+        """The object has been written, or will not be: those who waited for that have it, or write it themselves."""
+        for request in self.joined.pop(object_id, ()):
+            self.request_space(request)
+
+    def _announce(self, stored: StoredObject) -> None:
+        self.out.send(
+            HEAD,
+            ObjectAdded(
+                object_id=stored.object_id,
+                size_bytes=stored.size_bytes,
+                owner=stored.owner,
+                node=self.node,
+                incarnation=self.incarnation,
+            ),
+        )
 
     def _reserve(self, request: SpaceRequest) -> bool:
         excess = self.used_bytes + request.size_bytes - self.capacity_bytes
@@ -113,6 +143,9 @@ class ObjectStore:
         ensure(not stored.pins, "object {} is evicted and pinned by {}", short(stored.object_id), list(stored.pins))
         self._remove(stored)
         self.out.add(EvictObject(object_id=stored.object_id))
+        self._announce_loss(stored)
+
+    def _announce_loss(self, stored: StoredObject) -> None:
         self.out.send(
             HEAD, ObjectRemoved(object_id=stored.object_id, node=self.node, incarnation=self.incarnation)
         )
@@ -124,6 +157,7 @@ class ObjectStore:
     def _delete(self, stored: StoredObject) -> None:
         self._remove(stored)
         self.out.add(DeleteObject(object_id=stored.object_id))
+        self._written(stored.object_id)
         self.serve_waiting()
 
     def serve_waiting(self) -> None:
@@ -131,7 +165,7 @@ class ObjectStore:
         while self.waiting:
             request = self.waiting[0]
             if request.object_id in self.objects:
-                self.granted.append((request, True))
+                self._share(request)
             elif not self._reserve(request):
                 return
             self.waiting.popleft()
@@ -169,26 +203,23 @@ class ObjectStore:
     def seal(self, object_id: ObjectID, user: str) -> None:
         """The bytes are complete; the writer's pin ends when those who wait for the object have theirs."""
         stored = self.objects.get(object_id)
-        if stored is None or stored.state is StoredState.SEALED:
+        if stored is None or stored.state is StoredState.SEALED or user not in stored.pins:
             return
         stored.state = STORED.check(stored.state, StoredState.SEALED, object_id)
-        self.out.send(
-            HEAD,
-            ObjectAdded(
-                object_id=object_id,
-                size_bytes=stored.size_bytes,
-                owner=stored.owner,
-                node=self.node,
-                incarnation=self.incarnation,
-            ),
-        )
+        self._announce(stored)
         self.sealed.append((object_id, user))
+        self._written(object_id)
 
     def abort(self, object_id: ObjectID, user: str) -> None:
         """The writer will not write: give the room back."""
         stored = self.objects.get(object_id)
         if stored is not None and stored.state is StoredState.CREATED and user in stored.pins:
             self._delete(stored)
+
+    def is_readable(self, object_id: ObjectID) -> bool:
+        """Whether the bytes are here, though perhaps only until their last reader has gone."""
+        stored = self.objects.get(object_id)
+        return stored is not None and stored.state is StoredState.SEALED
 
     def is_sealed(self, object_id: ObjectID) -> bool:
         stored = self.objects.get(object_id)
@@ -215,17 +246,23 @@ class ObjectStore:
             self.serve_waiting()
 
     def free(self, object_id: ObjectID) -> None:
-        """Nobody wants the object: it goes now, or with its last pin."""
+        """Nobody wants the object: it goes now, or with its last pin. One that is being written is another one, made
+        again, of which the head will hear."""
         stored = self.objects.get(object_id)
-        if stored is None:
+        if stored is None or stored.state is StoredState.CREATED or stored.freed:
             return
         stored.freed = True
+        self._announce_loss(stored)
         if not stored.pins:
             self._delete(stored)
 
     def release_all(self, user: str) -> None:
         """A user died: its pins and unfinished writes go, and its place in the line."""
-        self.waiting = deque(request for request in self.waiting if request.user != user)
+        for request in [request for request in self.waiting if request.user == user]:
+            self.waiting.remove(request)
+            self.out.add(CancelTimer(timer=_timer(request)))
+        for object_id, requests in list(self.joined.items()):
+            self.joined[object_id] = deque(request for request in requests if request.user != user)
         for stored in [stored for stored in self.objects.values() if user in stored.pins]:
             if stored.state is StoredState.CREATED:
                 self._delete(stored)

@@ -73,8 +73,8 @@ from dualray.shared.model.ids import (
     ObjectID,
     TaskID,
     WaitID,
+    exception_id,
     lives_on,
-    return_object_id,
     short,
 )
 from dualray.shared.model.specs import LeaseShape, NodeInfo, NodeState
@@ -134,7 +134,7 @@ class Owner(Composition):
             LeasedWorkerDied: self._on_leased_worker_died,
             NodeDied: self._on_node_died,
             OwnerDied: self._on_owner_died,
-            TaskPushed: lambda event: self.executor.on_pushed(event),
+            TaskPushed: self._on_pushed,
             TaskFinished: self._on_task_finished,
             TasksRecalled: self._on_recalled,
             ValueRequested: lambda event: self.values.on_value_requested(event),
@@ -243,19 +243,24 @@ class Owner(Composition):
         else:
             self.values.on_wait_timer(WaitID(int(event.timer.partition(":")[2])))
 
+    def _on_pushed(self, event: TaskPushed) -> None:
+        self.executor.on_pushed(event)
+        if any(wait.blocked for wait in self.values.waits.values()):
+            self.executor.recall_waiting()
+
     def _on_task_finished(self, event: TaskFinished) -> None:
         record = self.tasks.is_current(event)
         if record is None:
             self.tasks.drop_late(event)
             return
         if record.lease_id is not None:
-            self.leases.finished(event.task_id, record.lease_id, max(1, event.duration_ns))
+            self.leases.finished(event.task_id, record.lease_id, event.duration_ns)
         if event.error is None:
             if record.spec.actor_id is not None:
                 self.actor_calls.finished(record)
             self.tasks.finish(record, event)
             return
-        payload = return_object_id(event.task_id, 0)
+        payload = exception_id(event.task_id) if event.error.kind is ErrorKind.APPLICATION else None
         if self.tasks.attempt_lost(record, event.error, payload=payload):
             if record.spec.actor_id is not None:
                 self.actor_calls.repeat(record)
@@ -270,7 +275,7 @@ class Owner(Composition):
             if record is None or record.state is not TaskState.PUSHED or record.worker != event.worker:
                 continue
             assert record.lease_id is not None
-            self.leases.finished(task, record.lease_id, 0)
+            self.leases.recalled(task, record.lease_id)
             self.tasks.set_queued(record)
             self._given_back.append(task)
 
@@ -285,15 +290,10 @@ class Owner(Composition):
         for lost in self.leases.lost_with_node(event.node, event.incarnation):
             running = f"Node {event.node} died while it ran {self._name_of(lost[0])}." if lost else ""
             self._attempts_lost(lost, ErrorInfo(kind=ErrorKind.NODE_DIED, message=running))
-        owners = {value.owner for value in self.values.table.values()}
-        borrowers = {address for value in self.values.table.values() for address in value.borrowers}
-        receivers = {to for to, _ in self.executor.in_transit.values()}
+        self.tasks.on_node_died(lambda address: lives_on(address, event.node, event.incarnation))
+        met = self.values.met
         self._processes_died(
-            frozenset(
-                address
-                for address in owners | borrowers | receivers
-                if lives_on(address, event.node, event.incarnation)
-            )
+            frozenset(address for address in met if lives_on(address, event.node, event.incarnation))
         )
 
     def _name_of(self, task: TaskID) -> str:
@@ -360,7 +360,7 @@ class Owner(Composition):
             task, worker = calls.to_push.popleft()
             self._push(tasks.records[task], worker, None, ())
         elif values.waits_completed:
-            self.executor.on_fetched(values.waits_completed.popleft())
+            self.executor.on_fetched(*values.waits_completed.popleft())
         elif values.lineage_released:
             tasks.on_return_gone(values.lineage_released.popleft())
         elif tasks.results_to_acknowledge and not values.unacknowledged:

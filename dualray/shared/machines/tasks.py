@@ -16,13 +16,21 @@ Guarantees: every task accepted reaches FINISHED or FAILED exactly once, unless 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from dualray.shared.machines.base import Outbox, ensure
-from dualray.shared.machines.values import Value, Values
+from dualray.shared.machines.values import Value, Values, came_out_small
 from dualray.shared.model.commands import CopyPayload, DropPayload, NoteRetry, WriteRecord
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
-from dualray.shared.model.events import ActorFailed, ObjectDemanded, ObjectFailed, Result, ResultsTaken, TaskFinished
+from dualray.shared.model.events import (
+    ActorFailed,
+    ObjectDemanded,
+    ObjectFailed,
+    ObjectsFreed,
+    Result,
+    ResultsTaken,
+    TaskFinished,
+)
 from dualray.shared.model.ids import (
     HEAD,
     Address,
@@ -30,6 +38,7 @@ from dualray.shared.model.ids import (
     ObjectID,
     TaskID,
     actor_handle_id,
+    exception_id,
     return_object_id,
     short,
     task_of,
@@ -196,6 +205,8 @@ class Tasks:
                 error = ErrorInfo(kind=error.kind, message=f"{error.message} It was tried {tries} times.")
             self.fail(record, error, payload=payload)
             return False
+        if payload is not None:
+            self.out.add(DropPayload(key=payload))
         self._use_attempt(record, "retry")
         self.set_queued(record)
         return True
@@ -220,10 +231,14 @@ class Tasks:
 
     def drop_late(self, event: TaskFinished) -> None:
         """Late news of an attempt that was given up: its bytes are not needed, unless an earlier result is in use."""
+        if event.error is not None and event.error.kind is ErrorKind.APPLICATION:
+            self.out.add(DropPayload(key=exception_id(event.task_id)))
         for result in event.results:
             value = self.values.table.get(result.object_id)
-            if result.inline and (value is None or value.state is ValueState.PENDING):
+            if result.inline and (value is None or value.state in (ValueState.PENDING, ValueState.FREED)):
                 self.out.add(DropPayload(key=result.object_id))
+            elif not result.inline and (value is None or value.state is ValueState.FAILED):
+                self._free(result.object_id)
         if any(result.nested for result in event.results):
             self.out.send(event.worker, ResultsTaken(task_id=event.task_id, attempt=event.attempt))
 
@@ -239,16 +254,32 @@ class Tasks:
             self.results_to_acknowledge.append(
                 (event.worker, ResultsTaken(task_id=event.task_id, attempt=event.attempt))
             )
+        if not any(self._is_stored(result.object_id) for result in event.results):
+            record.returns_kept = 0  # small results are never lost: there is nothing to make again
         self._let_go_of_arguments(record)
+
+    def _is_stored(self, object_id: ObjectID) -> bool:
+        value = self.values.table.get(object_id)
+        return value is not None and value.state is ValueState.STORED
 
     def _accept(self, result: Result, event: TaskFinished) -> None:
         value = self.values.table.get(result.object_id)
-        if value is None or value.state is not ValueState.PENDING:
-            return  # released meanwhile, or still there from an earlier attempt with the same bytes
+        if value is None or value.state is ValueState.FAILED:  # nobody wants it, or those who did were told
+            if result.inline:
+                self.out.add(DropPayload(key=result.object_id))
+            else:
+                self._free(result.object_id)
+            return
+        if value.state is not ValueState.PENDING:
+            return  # still there from an earlier attempt with the same bytes
         if result.inline:
             self.values.set_inline(value, result.size_bytes, result.nested)
         else:
             self.values.set_stored(value, result.size_bytes, event.worker, result.nested)
+
+    def _free(self, object_id: ObjectID) -> None:
+        """An attempt has left a sealed object, or may have, that no entry stands for."""
+        self.out.send(HEAD, ObjectsFreed(object_ids=(object_id,)))
 
     def fail(self, record: TaskRecord, error: ErrorInfo, *, payload: ObjectID | None = None) -> None:
         """The task has failed for good; `payload` names the pickled exception of an APPLICATION error."""
@@ -256,18 +287,23 @@ class Tasks:
         if spec.creates is not None and record.worker is None:
             failed = ActorFailed(actor_id=spec.creates.actor_id, owner=self.address, error=error)
             self.out.send(HEAD, failed)
+        was_pushed = record.worker is not None or record.attempt > 0
         self._set_state(record, TaskState.FAILED)
         self._record_end(record, error)
         for index in range(0 if spec.creates else spec.template.num_returns):
             object_id = return_object_id(spec.task_id, index)
             value = self.values.table.get(object_id)
+            if was_pushed and (value is None or value.state is not ValueState.STORED):
+                self._free(object_id)  # an attempt may have sealed it before it came to its bad end
             if value is None or value.state is not ValueState.PENDING:
                 continue
-            if error.kind is ErrorKind.APPLICATION and payload is not None and payload != object_id:
+            if error.kind is ErrorKind.APPLICATION and payload is not None:
                 self.out.add(CopyPayload(source=payload, target=object_id))
             if value.demanded:
                 self.out.send(HEAD, ObjectFailed(object_id=object_id, error=error))
             self.values.set_failed(value, error)
+        if payload == exception_id(spec.task_id):
+            self.out.add(DropPayload(key=payload))
         self._let_go_of_arguments(record)
 
     def _let_go_of_arguments(self, record: TaskRecord) -> None:
@@ -331,25 +367,38 @@ class Tasks:
 
     def on_demanded(self, event: ObjectDemanded, *, sealed_node_is_dead: bool) -> None:
         """A node wants an object of ours and the head knows no copy."""
-        value = self.values.table.get(event.object_id)
-        if value is None or value.owner != self.address or value.state is ValueState.FREED:
-            error = ErrorInfo(
-                kind=ErrorKind.OBJECT_LOST,
-                message=f"Object {short(event.object_id)} was freed: its last reference had been dropped.",
-            )
+        error = self._why_not(event.object_id)
+        if error is not None:
             self.out.send(HEAD, ObjectFailed(object_id=event.object_id, error=error))
             return
+        if event.losses < 0:  # a copy is known, and it is wanted
+            return
+        value = self.values.table[event.object_id]
         value.demanded = True
-        if value.state is ValueState.FAILED:
-            assert value.error is not None
-            self.out.send(HEAD, ObjectFailed(object_id=event.object_id, error=value.error))
-        elif value.state is ValueState.STORED and (event.losses > value.losses_answered or sealed_node_is_dead):
+        if value.state is ValueState.STORED and (event.losses > value.losses_answered or sealed_node_is_dead):
             value.losses_answered = max(event.losses, value.losses_answered)
             self.remake(value)
 
+    def _why_not(self, object_id: ObjectID) -> ErrorInfo | None:
+        """Why there will be no stored copy of an object, if so."""
+        value = self.values.table.get(object_id)
+        if value is None or value.owner != self.address or value.state is ValueState.FREED:
+            message = f"Object {short(object_id)} was freed: its last reference had been dropped."
+            return ErrorInfo(kind=ErrorKind.OBJECT_LOST, message=message)
+        if value.state is ValueState.INLINE:
+            return came_out_small(object_id)
+        return value.error if value.state is ValueState.FAILED else None
+
+    def on_node_died(self, is_dead: Callable[[Address], bool]) -> None:
+        """Copies that were sealed there are gone; the head may have asked for one before we knew."""
+        for value in list(self.values.table.values()):
+            if value.owner == self.address and value.state is ValueState.STORED and value.demanded:
+                if value.sealed_by is not None and is_dead(value.sealed_by):
+                    self.remake(value)
+
     def remake(self, value: Value) -> None:
         """Make a lost or freed object again, with whatever of its lineage is gone too."""
-        if value.state is ValueState.PENDING:
+        if value.state not in (ValueState.STORED, ValueState.FREED):
             return
         plan = self.reconstruction.plan(value.object_id, self)
         if plan.impossible is not None:
@@ -357,7 +406,7 @@ class Tasks:
             message = f"Object {short(value.object_id)} was lost and cannot be made again: {plan.impossible}."
             error = ErrorInfo(kind=kind, message=message)
             self.out.send(HEAD, ObjectFailed(object_id=value.object_id, error=error))
-            value.state = ValueState.PENDING
+            self.values.set_remaking(value)
             self.values.set_failed(value, error)
             return
         for task in plan.tasks:

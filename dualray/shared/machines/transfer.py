@@ -16,7 +16,7 @@ from collections import deque
 
 from dualray.shared.machines.base import Outbox, ensure
 from dualray.shared.machines.object_store import ObjectStore, SpaceRequest
-from dualray.shared.model.commands import SendObject
+from dualray.shared.model.commands import DeleteObject, SendObject
 from dualray.shared.model.errors import ErrorInfo
 from dualray.shared.model.events import LocationsKnown, LocationsWanted, ObjectNotHere, ObjectRequested
 from dualray.shared.model.ids import HEAD, Address, NodeID, ObjectID, short
@@ -55,7 +55,7 @@ class Transfer:
 
     def want(self, object_id: ObjectID, owner: Address, user: str) -> None:
         """Bring the object here and pin it for the user."""
-        if self.store.is_sealed(object_id):
+        if self.store.is_readable(object_id):
             stored = self.store.pin(object_id, user)
             self.arrived.append((user, object_id, stored.size_bytes))
             return
@@ -149,6 +149,8 @@ class Transfer:
         want = self.wants.get(object_id)
         if want is not None and want.source == source:
             self.store.seal(object_id, _INCOMING)
+        elif object_id not in self.store.objects:  # nobody waits for them any more
+            self.out.add(DeleteObject(object_id=object_id))
 
     def on_sealed(self, object_id: ObjectID) -> None:
         """The object can be read here: those who wait for it have it pinned."""

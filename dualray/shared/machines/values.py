@@ -5,7 +5,8 @@ the first reference owns the object: it knows its state and who borrows it. A va
 process needs it: local references (Python objects), tasks that take it as an argument, containers (another held value
 whose bytes refer to it), results in transit, and, of owned values, borrowers elsewhere. When nothing holds it any
 more it is freed: its bytes go, and what its bytes referred to is released in turn. An owned entry outlives its bytes
-while lineage needs it (lineage.py).
+while lineage needs it (tasks.py), unless lineage ends with it: small values, and values that were put, are kept whole
+as long as something in use may have to be made from them again.
 
 Handing a reference over. Whoever sends a reference keeps it until the receiver has registered with the owner:
 - a task's arguments are held by its submitter until the task has finished;
@@ -40,13 +41,14 @@ from dualray.shared.model.events import (
     ObjectsFreed,
     ObjectUnavailable,
     ObjectWanted,
+    PeerMet,
     ValueReported,
     ValueRequested,
     WaitStarted,
     WorkerBlocked,
     WorkerUnblocked,
 )
-from dualray.shared.model.ids import HEAD, ActorID, Address, ObjectID, TaskID, WaitID, short
+from dualray.shared.model.ids import HEAD, ActorID, Address, ObjectID, TaskID, WaitID, is_put, short
 from dualray.shared.model.specs import Ref
 from dualray.shared.model.states import VALUE, ValueState
 
@@ -63,6 +65,8 @@ class Value:
         "container_uses",
         "demanded",
         "error",
+        "fetch_error",
+        "is_ghost",
         "lineage_uses",
         "local",
         "local_refs",
@@ -91,6 +95,8 @@ class Value:
         self.nested: tuple[Ref, ...] = ()
         self.actor: ActorID | None = None
         """Set when the object stands for an actor's handle."""
+        self.is_ghost = False
+        """A reference of our own that came back when the object had been freed."""
         # What holds it.
         self.local_refs = 0
         self.task_uses = 0
@@ -106,15 +112,33 @@ class Value:
         # In this node's store.
         self.wanted = False
         self.local = False
+        self.fetch_error: ErrorInfo | None = None
+        """Why it could not be brought here when it was last wanted; it may be possible another time."""
         # Reconstruction.
         self.losses_answered = 0
         self.demanded = False
 
     @property
+    def failure(self) -> ErrorInfo | None:
+        """What reading the value here and now would raise, if it would."""
+        return self.error if self.state is ValueState.FAILED else self.fetch_error
+
+    @property
     def held(self) -> bool:
         return bool(
-            self.local_refs or self.task_uses or self.container_uses or self.transit_uses or self.borrowers or self.waits
+            self.local_refs
+            or self.task_uses
+            or self.container_uses
+            or self.transit_uses
+            or self.borrowers
+            or self.waits
+            or (self.lineage_uses and self._ends_lineage)
         )
+
+    @property
+    def _ends_lineage(self) -> bool:
+        """Kept while lineage needs it: a small value costs little, and a value that was put can be made by nobody."""
+        return self.state is ValueState.INLINE or is_put(self.object_id)
 
     def story(self) -> str:
         """What is known of the object, for errors."""
@@ -153,11 +177,15 @@ class Values:
         self.waits: dict[WaitID, Wait] = {}
         self.unacknowledged: dict[ObjectID, None] = {}
         self.removals_held_back: list[tuple[ObjectID, Address]] = []
+        self.met: dict[Address, None] = {}
+        """Processes that we have to do with, and that are alive as far as we know."""
+        self.asked: dict[ObjectID, None] = {}
+        """Objects that we asked the node manager for, and that it has not answered."""
         self.views: dict[ObjectID, int] = {}
         """Reads of stored objects that this process has not given back; they outlive references."""
         # Worklists that the owner machine drains.
         self.tasks_to_look_at: deque[TaskID] = deque()
-        self.waits_completed: deque[WaitID] = deque()
+        self.waits_completed: deque[tuple[WaitID, tuple[ObjectID, ...]]] = deque()
         self.lineage_released: deque[ObjectID] = deque()
         self.remake_wanted: deque[ObjectID] = deque()
 
@@ -175,13 +203,26 @@ class Values:
         value = self.table.get(ref.object_id)
         if value is None:
             value = self.table[ref.object_id] = Value(ref.object_id, ref.owner, ValueState.UNKNOWN)
+            self.meet(ref.owner)
             if ref.owner == self.address:  # a reference of our own came back after we had freed the object
+                value.is_ghost = True
                 value.state = ValueState.FAILED
                 value.error = ErrorInfo(
                     kind=ErrorKind.OBJECT_LOST,
                     message=f"Object {short(ref.object_id)} was freed: its last reference had been dropped.",
                 )
         return value
+
+    def meet(self, peer: Address) -> None:
+        """From now on we want to hear of the peer's death. It may have died already: the node manager knows."""
+        if peer not in self.met and peer not in (self.address, self.node, HEAD):
+            self.met[peer] = None
+            self.out.send(self.node, PeerMet(process=self.address, peer=peer))
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether a task of this process waits."""
+        return any(wait.blocked for wait in self.waits.values())
 
     def is_ready(self, value: Value) -> bool:
         return value.state in _READY
@@ -202,11 +243,7 @@ class Values:
         value.size_bytes = size_bytes
         self._contain(value, nested)
         if value.demanded and value.owner == self.address:  # nodes that wait for a stored copy would wait for ever
-            error = ErrorInfo(
-                kind=ErrorKind.RECONSTRUCTION_FAILED,
-                message=f"Object {short(value.object_id)} came out small when it was made again, and large before.",
-            )
-            self.out.send(HEAD, ObjectFailed(object_id=value.object_id, error=error))
+            self.out.send(HEAD, ObjectFailed(object_id=value.object_id, error=came_out_small(value.object_id)))
         self._became_ready(value)
 
     def set_stored(self, value: Value, size_bytes: int, by: Address | None, nested: tuple[Ref, ...] = ()) -> None:
@@ -228,16 +265,18 @@ class Values:
 
     def set_remaking(self, value: Value) -> None:
         """The task that makes the value runs again."""
+        if value.state is ValueState.FREED:  # the head's count of losses begins anew, and may have begun before our news
+            value.losses_answered = -1
         value.state = VALUE.check(value.state, ValueState.PENDING, value.object_id, value.story())
         value.sealed_by = None
 
     def _contain(self, value: Value, nested: tuple[Ref, ...]) -> None:
-        if nested and not value.nested:
-            value.nested = nested
-            for ref in nested:
-                inner = self.entry(ref)
-                inner.container_uses += 1
-                self._register_borrow(inner)
+        before, value.nested = value.nested, nested
+        for ref in nested:
+            inner = self.entry(ref)
+            inner.container_uses += 1
+            self._register_borrow(inner)
+        self._release_contained(before)
 
     def _became_ready(self, value: Value) -> None:
         self.tasks_to_look_at.extend(value.waiting_tasks)
@@ -322,7 +361,8 @@ class Values:
             value.state = VALUE.check(value.state, ValueState.FREED, value.object_id, value.story())
         if value.lineage_uses == 0:
             del self.table[value.object_id]
-            self.lineage_released.append(value.object_id)
+            if not value.is_ghost:
+                self.lineage_released.append(value.object_id)
 
     def _forget_bytes(self, value: Value) -> None:
         if value.state in (ValueState.INLINE, ValueState.FAILED):
@@ -330,6 +370,9 @@ class Values:
         if value.wanted or value.local:
             self._unpin(value)
         nested, value.nested = value.nested, ()
+        self._release_contained(nested)
+
+    def _release_contained(self, nested: tuple[Ref, ...]) -> None:
         for ref in nested:
             inner = self.table[ref.object_id]
             inner.container_uses -= 1
@@ -339,7 +382,13 @@ class Values:
         if value.object_id in self.views:
             return  # a view lives on: its release unpins
         value.wanted = value.local = False
-        self.out.send(self.node, ObjectReleased(object_id=value.object_id, requester=self.address))
+        self._release_pin(value.object_id)
+
+    def _release_pin(self, object_id: ObjectID) -> None:
+        """Give the pin back, unless a view lives on, whose release does so, or the node has still to answer that it is
+        pinned: an answer to an old question must not be taken for one to a new question."""
+        if object_id not in self.views and object_id not in self.asked:
+            self.out.send(self.node, ObjectReleased(object_id=object_id, requester=self.address))
 
     def _send_removal(self, object_id: ObjectID, owner: Address) -> None:
         self.unacknowledged.pop(object_id, None)
@@ -353,6 +402,7 @@ class Values:
     def on_borrow_added(self, event: BorrowAdded) -> None:
         value = self.table.get(event.object_id)
         if value is not None:
+            self.meet(event.borrower)
             value.borrowers[event.borrower] = None
         self.out.send(event.borrower, BorrowAcknowledged(object_id=event.object_id))
 
@@ -390,6 +440,7 @@ class Values:
         elif self.is_ready(value):
             self._report(value, event.requester)
         else:
+            self.meet(event.requester)
             value.requesters[event.requester] = None
             self.look_up(value)
 
@@ -422,12 +473,16 @@ class Values:
     def on_process_died(self, dead: Iterable[Address]) -> None:
         """Borrowers that died hold nothing; what dead processes owned is lost unless we have it."""
         gone = frozenset(dead)
+        for address in dead:
+            self.met.pop(address, None)
         for value in list(self.table.values()):
             if value.owner in gone:
                 self.unacknowledged.pop(value.object_id, None)
                 if not self.is_ready(value) or value.state is ValueState.STORED:
                     self._owner_lost(value)
             else:
+                for address in [requester for requester in value.requesters if requester in gone]:
+                    del value.requesters[address]
                 for address in [borrower for borrower in value.borrowers if borrower in gone]:
                     del value.borrowers[address]
                     self.release(value)
@@ -451,6 +506,8 @@ class Values:
         wait = self.waits[event.wait_id] = Wait(event)
         for ref in event.refs:
             value = self.entry(ref)
+            if wait.fetch:
+                value.fetch_error = None
             if self._counts(wait, value):
                 self._count(wait, value)
             else:
@@ -476,16 +533,18 @@ class Values:
 
     def _counts(self, wait: Wait, value: Value) -> bool:
         if value.state is ValueState.STORED and wait.fetch:
-            return value.local
+            return value.local or value.fetch_error is not None
         return value.state in _READY
 
     def _fetch_if_needed(self, wait: Wait, value: Value) -> None:
         if wait.fetch and value.state is ValueState.STORED and not value.wanted:
             value.wanted = True
-            self.out.send(
-                self.node,
-                ObjectWanted(object_id=value.object_id, owner=value.owner, requester=self.address),
-            )
+            if value.object_id not in self.asked:
+                self.asked[value.object_id] = None
+                self.out.send(
+                    self.node,
+                    ObjectWanted(object_id=value.object_id, owner=value.owner, requester=self.address),
+                )
 
     def _progress(self, wait_id: WaitID, value: Value) -> None:
         wait = self.waits[wait_id]
@@ -500,7 +559,7 @@ class Values:
 
     def _count(self, wait: Wait, value: Value) -> None:
         wait.ready.add(value.object_id)
-        wait.failed = wait.failed or value.state is ValueState.FAILED
+        wait.failed = wait.failed or value.failure is not None
 
     def _is_complete(self, wait: Wait) -> bool:
         return len(wait.ready) >= wait.num_ready or (wait.read and wait.failed)
@@ -510,11 +569,12 @@ class Values:
         ready = tuple(object_id for object_id in wait.object_ids if object_id in wait.ready)
         for object_id in wait.missing:
             self.table[object_id].waits.pop(wait_id, None)
-        if wait.read:
-            for object_id in ready:
-                value = self.table[object_id]
-                if value.state is ValueState.STORED:
-                    self.views[object_id] = self.views.get(object_id, 0) + 1
+        opened = []
+        for object_id in ready if wait.read else ():
+            value = self.table[object_id]
+            if value.state is ValueState.STORED and value.local:
+                opened.append(object_id)
+                self.views[object_id] = self.views.get(object_id, 0) + 1
         if wait.timed:
             self.out.add(CancelTimer(timer=f"wait:{wait_id}"))
         if wait.blocked:
@@ -522,7 +582,7 @@ class Values:
         if wait_id >= 0:
             self.out.add(CompleteWait(wait_id=wait_id, ready=ready))
         else:
-            self.waits_completed.append(wait_id)
+            self.waits_completed.append((wait_id, tuple(opened)))
         for object_id in wait.object_ids:
             kept = self.table.get(object_id)
             if kept is not None:
@@ -538,26 +598,37 @@ class Values:
         del self.views[object_id]
         value = self.table.get(object_id)
         if value is None:  # the references went before the view
-            self.out.send(self.node, ObjectReleased(object_id=object_id, requester=self.address))
-        elif not value.waits:
+            self._release_pin(object_id)
+        elif not (value.waits and value.wanted):
             self._unpin(value)
 
     # ---- This node's store -----------------------------------------------------------------------------------
 
     def on_object_arrived(self, event: ObjectArrived) -> None:
+        self.asked.pop(event.object_id, None)
         value = self.table.get(event.object_id)
         if value is None or not value.wanted:
-            self.out.send(self.node, ObjectReleased(object_id=event.object_id, requester=self.address))
+            self._release_pin(event.object_id)
             return
         value.local = True
         for wait_id in list(value.waits):
             self._progress(wait_id, value)
 
     def on_object_unavailable(self, event: ObjectUnavailable) -> None:
+        self.asked.pop(event.object_id, None)
         value = self.table.get(event.object_id)
-        if value is not None and value.state is ValueState.STORED:
-            value.wanted = False
+        if value is None or not value.wanted:
+            return
+        value.wanted = False
+        if value.state is not ValueState.STORED:
+            return
+        if event.error.kind is ErrorKind.STORE_FULL:
+            value.fetch_error = event.error
+        elif value.owner != self.address:
             self.set_failed(value, event.error)
+            return
+        for wait_id in list(value.waits):  # we own it, and know better: ask again
+            self._progress(wait_id, value)
 
     # ---- Invariants ------------------------------------------------------------------------------------------
 
@@ -585,3 +656,9 @@ class Values:
                     wait_id,
                     short(object_id),
                 )
+
+
+def came_out_small(object_id: ObjectID) -> ErrorInfo:
+    """Why nodes that wait for a stored copy of an object wait in vain, though the object is there."""
+    message = f"Object {short(object_id)} came out small when it was made again, and large before."
+    return ErrorInfo(kind=ErrorKind.RECONSTRUCTION_FAILED, message=message)

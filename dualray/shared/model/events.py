@@ -378,6 +378,15 @@ class OwnerDied:
     address: Address
 
 
+@dataclass(slots=True, kw_only=True)
+class PeerMet:
+    """To a node manager: a process of its node has to do with another one from now on, and must hear of its death; the
+    other may have died already."""
+
+    process: Address
+    peer: Address
+
+
 # ---- Objects in stores: process <-> node manager <-> head ------------------------------------------------------
 
 
@@ -727,6 +736,7 @@ NodeMessage: TypeAlias = (
     | WorkerBlocked
     | WorkerUnblocked
     | OwnerDied
+    | PeerMet
     | ObjectWanted
     | ObjectReleased
     | SpaceRequested

@@ -64,6 +64,11 @@ def put_object_id(task: TaskID, attempt: int, counter: int) -> ObjectID:
     return ObjectID(task + (_PUT_BIT | (attempt & _ATTEMPT_MASK) << _ATTEMPT_SHIFT | counter).to_bytes(4, "big"))
 
 
+def exception_id(task: TaskID) -> ObjectID:
+    """The key under which the exception that ended a task travels: no value of the task has it."""
+    return return_object_id(task, _PUT_BIT - 1)
+
+
 def task_of(object_id: ObjectID) -> TaskID:
     """The task that makes, or put, the object."""
     return TaskID(object_id[:_TASK_ID_BYTES])

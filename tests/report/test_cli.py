@@ -1,0 +1,199 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgpack
+import pytest
+from typer.testing import CliRunner
+
+import dualray
+from dualray.cli import app
+from tests.report.support import simulate, two_steps
+
+SCRIPT = """
+import os, sys
+from helper import HELPED
+import dualray as ray
+assert __name__ == "__main__"
+ray.init()
+@ray.remote
+def f(x):
+    return x + 1
+print(ray.get(f.remote(1)), len(ray.nodes()), ray.get_runtime_context().mode, HELPED, sys.argv[1:])
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    """A script that imports its neighbour, and leaves its cluster running."""
+    (tmp_path / "helper.py").write_text("HELPED = 'helped'\n")
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def dualray_command(*args: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    """`dualray ARGS`, as a user would."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("DUALRAY_")}
+    command = [sys.executable, "-m", "dualray.cli", *map(str, args)]
+    return subprocess.run(command, capture_output=True, text=True, env=clean | environment, timeout=60)
+
+
+def in_process(*args: object, code: int = 0, **environment: str) -> str:
+    """The same without a process, for commands that run no script; stdout and stderr, with its lines unfolded."""
+    clean: dict[str, str | None] = {name: None for name in os.environ if name.startswith("DUALRAY_")}
+    result = CliRunner().invoke(app, [*map(str, args)], env=clean | {"COLUMNS": "200"} | environment)
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+# ---- run ---------------------------------------------------------------------------------------------------------
+
+
+def test_run_takes_settings_and_leaves_the_rest_to_the_script(script: Path):
+    done = dualray_command("run", script, "a", "--mode", "sim", "--size", "3", "--nodes", "3", "-v")
+    assert done.stderr == ""
+    assert done.stdout == "2 3 sim helped ['a', '--size', '3', '-v']\n"
+
+
+def test_run_after_two_dashes_leaves_everything_to_the_script(script: Path):
+    done = dualray_command("run", "--mode", "sim", script, "--", "--nodes", "3")
+    assert done.stdout == "2 1 sim helped ['--nodes', '3']\n"
+
+
+def test_run_writes_logs_also_when_the_script_forgets_to_shut_down(script: Path, tmp_path: Path):
+    log = tmp_path / "log"
+    done = dualray_command("run", script, "--mode", "sim", "--decision-log", log, "--nodes", 2)
+    assert done.returncode == 0
+    assert "orphans:         0" in in_process("replay", log)
+
+
+def test_run_passes_several_faults(script: Path):
+    faults = ("--faults", "kill node-1 at 1s", "--faults", "kill node-7 at 1s")
+    done = dualray_command("run", script, "--mode", "sim", "--nodes", 3, *faults)
+    assert done.returncode == 1
+    assert "there is no 'node-7'" in done.stderr
+
+
+def test_run_ends_as_the_script_does(tmp_path: Path):
+    script = tmp_path / "script.py"
+    script.write_text("import sys\nsys.exit(7)\n")
+    assert dualray_command("run", script).returncode == 7
+    script.write_text("raise KeyError('lost')\n")
+    done = dualray_command("run", script)
+    assert done.returncode == 1
+    assert done.stderr.endswith("KeyError: 'lost'\n")
+
+
+@pytest.mark.parametrize(
+    ("args", "why"),
+    [
+        (["nowhere.py"], "there is no file 'nowhere.py'"),
+        (["SCRIPT", "--mode", "sym"], "DUALRAY_MODE='sym' must be 'real' or 'sim'. Did you mean 'sim'?"),
+        (["SCRIPT", "--mode", "sim", "--nodes", "0"], "DUALRAY_NODES='0' must be between 1 and 1,000,000"),
+        (["SCRIPT", "--mode", "sim", "--faults", "break node-1"], "fault 'break node-1' is not understood"),
+    ],
+)
+def test_run_refuses_what_it_cannot_use(script: Path, args: list[str], why: str):
+    done = dualray_command("run", *[str(script) if arg == "SCRIPT" else arg for arg in args])
+    assert done.returncode == 2
+    assert done.stderr.startswith("dualray: ")
+    assert why in done.stderr
+    assert done.stdout == ""
+
+
+# ---- config ------------------------------------------------------------------------------------------------------
+
+
+def test_config_shows_values_sources_and_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "dualray.toml").write_text("num_gpus = 2\n[limits]\npush_window_max = 7\n")
+    shown = in_process("config", DUALRAY_NODES="11")
+    rows = {row[0]: row[1:] for row in (_cells(line) for line in shown.splitlines()) if row}
+    assert rows["nodes"][:2] == ["11", "environment"]
+    assert rows["num_gpus"][:2] == ["2", "dualray.toml"]
+    assert rows["mode"][:2] == ["real", "default"]
+    assert rows["push_window_max"][:3] == ["7", "tasks", "dualray.toml"]
+    assert rows["lease_idle_ns"][:3] == ["2,000,000", "ns", "default"]
+
+
+def _cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.split("│")[1:-1]]
+
+
+def test_config_refuses_a_setting_that_is_wrong():
+    assert "DUALRAY_NODES='many' must be a whole number" in in_process("config", code=2, DUALRAY_NODES="many")
+
+
+# ---- replay, timeline --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("run")
+    simulate(lambda: two_steps(3), path, faults=["kill node-2 when digest starts 4"])
+    return path
+
+
+def test_replay_of_a_run(log: Path):
+    shown = in_process("replay", log)
+    assert "different in 0 processes" in shown
+    assert "orphans:         0" in shown
+    assert "killed" in shown
+
+
+def test_replay_of_one_log(log: Path):
+    shown = in_process("replay", log / "head.decisions")
+    assert "head head, seed 0" in shown
+    assert "decisions replayed: " in shown
+    assert "commands equal: " in shown
+
+
+def test_replay_of_a_log_that_differs_names_the_first_command(log: Path, tmp_path: Path):
+    unpacker = msgpack.Unpacker(raw=False, strict_map_key=False)
+    unpacker.feed((log / "driver-1.decisions").read_bytes())
+    values = list(unpacker)
+    next(value for value in values[1:] if value[2])[2] = []
+    path = tmp_path / "driver-1.decisions"
+    path.write_bytes(b"".join(msgpack.packb(value) for value in values))
+    shown = in_process("replay", path, code=1)
+    assert "driver-1: the first command that differs: decision " in shown
+    assert "logged:  None" in shown
+
+
+def test_replay_of_a_log_that_was_cut_off_says_so(log: Path, tmp_path: Path):
+    path = tmp_path / "head.decisions"
+    path.write_bytes((log / "head.decisions").read_bytes()[:-3])
+    assert "ends in the middle of a decision" in in_process("replay", path)
+
+
+def test_replay_refuses_what_is_no_log(tmp_path: Path):
+    assert "there is no file or directory" in in_process("replay", tmp_path / "nowhere", code=2)
+    assert "holds no traces" in in_process("replay", tmp_path, code=2)
+    (tmp_path / "text").write_text("hello")
+    assert "this is no decision log" in in_process("replay", tmp_path / "text", code=2)
+
+
+def test_timeline_writes_a_file(log: Path, tmp_path: Path):
+    path = tmp_path / "picture.json"
+    assert "https://ui.perfetto.dev" in in_process("timeline", log, "-o", path)
+    assert json.loads(path.read_text())["traceEvents"]
+    assert "is not a directory" in in_process("timeline", tmp_path / "nowhere", "-o", path, code=2)
+
+
+# ---- the rest ----------------------------------------------------------------------------------------------------
+
+
+def test_sim_params_shows_every_number_with_its_source():
+    shown = in_process("sim", "params")
+    assert "nic_bytes_per_s" in shown
+    assert "1,250,000,000" in shown
+    assert "assumption" in shown
+
+
+def test_version():
+    assert in_process("version") == f"dualray {dualray.__version__}\n"

@@ -1,0 +1,212 @@
+"""Settings: precedence, sources, and what each refuses. No cluster is started here."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from dualray.settings import SETTINGS, limits_of, resolve
+from dualray.shared.model.config import Config
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    """A working directory without a config file, and no settings in the environment."""
+    monkeypatch.chdir(tmp_path)
+    for name in (*SETTINGS, "config"):
+        monkeypatch.delenv(f"DUALRAY_{name.upper()}", raising=False)
+    return tmp_path
+
+
+def values(**arguments):
+    return {name: entry.value for name, entry in resolve(arguments).items()}
+
+
+def test_defaults():
+    found = resolve({})
+    assert {entry.source for entry in found.values()} == {"default"}
+    assert found["mode"].value == "real"
+    assert found["nodes"].value == 1
+    assert found["log_to_driver"].value is True
+    assert set(found) == set(SETTINGS)
+
+
+def test_argument_beats_environment_beats_file_beats_default(elsewhere, monkeypatch):
+    (elsewhere / "dualray.toml").write_text('mode = "sim"\nnum_cpus = 1\nnum_gpus = 1\nnodes = 1\nseed = 1\n')
+    monkeypatch.setenv("DUALRAY_NUM_CPUS", "2")
+    monkeypatch.setenv("DUALRAY_NUM_GPUS", "2")
+    found = resolve({"num_cpus": 3})
+    assert (found["num_cpus"].value, found["num_cpus"].source) == (3, "argument")
+    assert (found["num_gpus"].value, found["num_gpus"].source) == (2.0, "environment")
+    assert (found["nodes"].value, found["nodes"].source) == (1, "dualray.toml")
+    assert (found["seed"].value, found["seed"].source) == (1, "dualray.toml")
+    assert (found["resources"].value, found["resources"].source) == (None, "default")
+
+
+def test_a_config_file_may_be_named(elsewhere, monkeypatch):
+    path = elsewhere / "other.toml"
+    path.write_text("num_cpus = 7\n[resources]\ndisk = 2\n[limits]\npush_window_max = 3\n")
+    monkeypatch.setenv("DUALRAY_CONFIG", str(path))
+    found = resolve({})
+    assert found["num_cpus"].value == 7
+    assert found["num_cpus"].source == str(path)
+    assert found["resources"].value == {"disk": 2}
+    assert limits_of(found).push_window_max == 3
+
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("mode", "sim", "sim"),
+        ("num_cpus", "1.5", 1.5),
+        ("nodes", "11", 11),
+        ("seed", "-3", -3),
+        ("object_store_memory", "2GiB", 2 * 1024**3),
+        ("object_store_memory", "2000000", 2_000_000),
+        ("log_to_driver", "false", False),
+        ("log_to_driver", "1", True),
+        ("resources", '{"disk": 2}', {"disk": 2}),
+        ("limits", '{"push_window_max": 3}', {"push_window_max": 3}),
+    ],
+)
+def test_settings_from_the_environment(monkeypatch, name, text, value):
+    monkeypatch.setenv("DUALRAY_MODE", "sim")
+    monkeypatch.setenv(f"DUALRAY_{name.upper()}", text)
+    assert values()[name] == value
+
+
+def test_faults_from_the_environment_are_separated_by_semicolons(monkeypatch):
+    monkeypatch.setenv("DUALRAY_MODE", "sim")
+    monkeypatch.setenv("DUALRAY_FAULTS", "kill node-1 at 1s; kill worker when f starts 2")
+    assert [str(fault) for fault in values()["faults"]] == ["kill node-1 at 1s", "kill worker when f starts 2"]
+
+
+def test_limits_become_a_config():
+    config = limits_of(resolve({"limits": {"lease_idle_ns": 5, "placement_policy": "a.b:C"}}))
+    assert config == dataclasses.replace(Config(), lease_idle_ns=5, placement_policy="a.b:C")
+
+
+def test_every_setting_and_limit_is_described():
+    assert all(setting.help for setting in SETTINGS.values())
+    rows = Config.describe()
+    assert [row[0] for row in rows] == [field.name for field in dataclasses.fields(Config)]
+    assert all(unit and why for _, _, unit, why in rows)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"mode": "simm"}, "mode='simm' must be 'real' or 'sim'. Did you mean 'sim'?"),
+        ({"num_cpus": -1}, "num_cpus=-1 must be between 0 and 1,000,000"),
+        ({"num_cpus": float("nan")}, "num_cpus=nan must be between"),
+        ({"num_cpus": 1e9}, "num_cpus=1000000000.0 must be between"),
+        ({"num_gpus": float("inf")}, "num_gpus=inf must be between"),
+        ({"num_cpus": "many"}, "num_cpus='many' must be a number"),
+        ({"num_cpus": True}, "num_cpus=True must be a number"),
+        ({"nodes": 0}, "nodes=0 must be between 1 and"),
+        ({"nodes": 2.5}, "nodes=2.5 must be an int"),
+        ({"nodes": "many"}, "nodes='many' must be a whole number"),
+        ({"seed": "x"}, "seed='x' must be a whole number"),
+        ({"seed": 1.5}, "seed=1.5 must be an int"),
+        ({"object_store_memory": 5}, "object_store_memory=5 must be at least 1 MiB"),
+        ({"object_store_memory": "2 parsecs"}, "'2 parsecs' is not understood"),
+        ({"object_store_memory": 1e9}, "must be a number of bytes, or a text such as '2GiB'"),
+        ({"resources": ["disk"]}, "resources=['disk'] must be a dict of name to amount"),
+        ({"log_to_driver": "maybe"}, "log_to_driver='maybe' must be True or False"),
+        ({"limits": {"push_window": 1}}, "limits has no 'push_window'. Did you mean 'push_window_"),
+        ({"faults": ["kill node-1 soon"]}, "fault 'kill node-1 soon' is not understood; write 'kill node-5 at 2.5s'"),
+        ({"faults": ["kill worker at 1s"]}, "say which worker, by the task that it starts"),
+        ({"faults": ["kill node-1 when f starts 0"]}, "starts are counted from 1"),
+        ({"faults": 3}, "faults=3 must be a list of faults"),
+    ],
+    ids=str,
+)
+def test_a_value_that_a_setting_cannot_have(arguments, words):
+    mode = {} if "mode" in arguments or "log_to_driver" in arguments else {"mode": "sim"}
+    with pytest.raises((ValueError, TypeError)) as caught:
+        limits_of(resolve(mode | arguments))
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("limits", "words"),
+    [
+        ({"push_window_max": "many"}, "push_window_max='many' must be of type int, like 64"),
+        ({"push_window_max": True}, "must be of type int"),
+        ({"placement_policy": 3}, "placement_policy=3 must be of type str"),
+    ],
+)
+def test_a_limit_of_a_wrong_type(limits, words):
+    with pytest.raises(ValueError, match=words):
+        limits_of(resolve({"limits": limits}))
+
+
+def test_a_bad_value_names_where_it_came_from(elsewhere, monkeypatch):
+    monkeypatch.setenv("DUALRAY_NUM_CPUS", "-1")
+    with pytest.raises(ValueError, match=r"DUALRAY_NUM_CPUS='-1' must be"):
+        resolve({})
+    monkeypatch.delenv("DUALRAY_NUM_CPUS")
+    (elsewhere / "dualray.toml").write_text("num_cpus = -1\n")
+    with pytest.raises(ValueError, match=r"num_cpus in dualray\.toml=-1 must be"):
+        resolve({})
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("num_cpu = 1\n", "dualray.toml: unknown setting 'num_cpu'. Did you mean 'num_cpus'?"),
+        ("num_cpus = = 1\n", "dualray.toml: Invalid value (at line 1, column 12)"),
+    ],
+)
+def test_a_bad_config_file(elsewhere, content, words):
+    (elsewhere / "dualray.toml").write_text(content)
+    with pytest.raises(ValueError) as caught:
+        resolve({})
+    assert words in str(caught.value)
+
+
+def test_a_config_file_that_is_not_there(monkeypatch):
+    monkeypatch.setenv("DUALRAY_CONFIG", "nowhere.toml")
+    with pytest.raises(ValueError, match="DUALRAY_CONFIG names 'nowhere.toml', which does not exist"):
+        resolve({})
+
+
+# ---- Settings of one mode --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("mode", "arguments", "words"),
+    [
+        ("real", {"nodes": 3}, r"init\(nodes=\.\.\.\) belongs to sim mode, and mode='real' was given"),
+        ("real", {"faults": ["kill node-1 at 1s"]}, r"init\(faults=\.\.\.\) belongs to sim mode"),
+        ("sim", {"log_to_driver": True}, r"init\(log_to_driver=\.\.\.\) belongs to real mode, and mode='sim' was given"),
+    ],
+)
+def test_with_the_mode_in_the_code_an_argument_of_the_other_is_an_error(mode, arguments, words):
+    with pytest.raises(ValueError, match=words):
+        resolve({"mode": mode} | arguments)
+
+
+def test_where_the_mode_came_from_outside_it_is_ignored_with_one_warning(monkeypatch):
+    monkeypatch.setenv("DUALRAY_MODE", "real")
+    with pytest.warns(UserWarning) as warned:
+        found = resolve({"nodes": 3, "faults": ["kill node-1 at 1s"]})
+    [warning] = warned
+    text = str(warning.message)
+    assert "nodes, faults ignored" in text
+    assert "mode 'real' was chosen by environment" in text
+    assert found["mode"].value == "real"
+
+
+def test_what_the_environment_or_a_file_say_of_the_other_mode_is_silently_left(elsewhere, monkeypatch):
+    (elsewhere / "dualray.toml").write_text("nodes = 3\n")
+    monkeypatch.setenv("DUALRAY_FAULTS", "kill node-1 at 1s")
+    assert values(mode="real")["mode"] == "real"
+
+
+def test_an_argument_of_sim_mode_without_any_mode_is_an_error_too():
+    """The default mode is real; nobody chose it, so nobody meant nodes= to be ignored."""
+    with pytest.raises(ValueError, match=r"nodes.*belongs to sim mode"):
+        resolve({"nodes": 3})
