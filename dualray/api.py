@@ -6,6 +6,7 @@ The mode is chosen once, in `init`; nothing below it asks which one it is.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -234,7 +235,7 @@ def _timeout_ns(timeout: float | None) -> int | None:
         raise TypeError(f"timeout={timeout!r} must be a number of seconds, or None")
     if not timeout >= 0:
         raise ValueError(f"timeout={timeout!r} must not be negative; it counts seconds, and None waits without end")
-    return round(timeout * 1e9)
+    return None if timeout == math.inf else round(timeout * 1e9)
 
 
 def kill(actor: ActorHandle, *, no_restart: bool = True) -> None:

@@ -120,6 +120,11 @@ def _check(options: TaskOptions | ActorOptions | MethodOptions, what: str) -> No
             raise TypeError(f"{what}: {name}={value!r} must be an int")
         if value < least:
             raise ValueError(f"{what}: {name}={value!r} must be at least {least}")
+    if options.name is not None and not isinstance(options.name, str):
+        raise TypeError(f"{what}: name={options.name!r} must be a str")
+    retry_exceptions = getattr(options, "retry_exceptions", False)
+    if not isinstance(retry_exceptions, bool):
+        raise TypeError(f"{what}: retry_exceptions={retry_exceptions!r} must be True or False")
     duration = options.duration
     if duration is not None and not callable(duration):
         if isinstance(duration, bool) or not isinstance(duration, int | float):

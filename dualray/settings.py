@@ -7,6 +7,7 @@ the file that DUALRAY_CONFIG names), default. `dualray config` prints them all.
 from __future__ import annotations
 
 import difflib
+import json
 import os
 import tomllib
 import warnings
@@ -108,7 +109,16 @@ def _seed(name: str, value: Any) -> int | None:
     return value
 
 
+def _json(name: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{name}={text!r} must be JSON: {error}") from None
+
+
 def _resources(name: str, value: Any) -> dict[str, float] | None:
+    if isinstance(value, str):
+        value = _json(name, value)
     if value is not None and not isinstance(value, Mapping):
         raise TypeError(f"{name}={value!r} must be a dict of name to amount, such as {{'disk': 1}}")
     return None if value is None else dict(value)
@@ -127,6 +137,10 @@ def _path(name: str, value: Any) -> Path | None:
 
 
 def _limits(name: str, value: Any) -> dict[str, Any]:
+    if isinstance(value, str):
+        value = _json(name, value)
+    if value is not None and not isinstance(value, Mapping):
+        raise TypeError(f"{name}={value!r} must be a dict of name to value, such as {{'push_window_max': 8}}")
     known = [row[0] for row in Config.describe()]
     for key in value or {}:
         if key not in known:

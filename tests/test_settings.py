@@ -113,6 +113,8 @@ def test_every_setting_and_limit_is_described():
         ({"object_store_memory": 5}, "object_store_memory=5 must be at least 1 MiB"),
         ({"object_store_memory": "2 parsecs"}, "'2 parsecs' is not understood"),
         ({"object_store_memory": 1e9}, "must be a number of bytes, or a text such as '2GiB'"),
+        ({"resources": "disk=2"}, "resources='disk=2' must be JSON"),
+        ({"limits": [1]}, "limits=[1] must be a dict of name to value"),
         ({"resources": ["disk"]}, "resources=['disk'] must be a dict of name to amount"),
         ({"log_to_driver": "maybe"}, "log_to_driver='maybe' must be True or False"),
         ({"limits": {"push_window": 1}}, "limits has no 'push_window'. Did you mean 'push_window_"),
@@ -206,7 +208,6 @@ def test_what_the_environment_or_a_file_say_of_the_other_mode_is_silently_left(e
     assert values(mode="real")["mode"] == "real"
 
 
-def test_an_argument_of_sim_mode_without_any_mode_is_an_error_too():
-    """The default mode is real; nobody chose it, so nobody meant nodes= to be ignored."""
-    with pytest.raises(ValueError, match=r"nodes.*belongs to sim mode"):
+def test_an_argument_of_sim_mode_while_nobody_chose_a_mode():
+    with pytest.warns(UserWarning, match=r"nodes ignored: mode 'real' was chosen by default"):
         resolve({"nodes": 3})

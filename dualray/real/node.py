@@ -73,6 +73,8 @@ class NodeProcess(MachineProcess):
         self._pids: dict[str, int] = {}
         self._stops: dict[str, str] = {}
         self._outputs: dict[str, dict[int, WorkerOutput]] = {}
+        self._stderr: dict[str, WorkerOutput] = {}
+        """Kept until the worker's exit is known, which may be later than the end of its output."""
         self.template.start()
 
     # ---- Commands --------------------------------------------------------------------------------------------
@@ -129,6 +131,8 @@ class NodeProcess(MachineProcess):
                 shown_on=shown_on if self.session.log_to_driver else None,
                 lines_kept=self.session.config.stderr_lines_kept,
             )
+            if shown_on == 2:
+                self._stderr[worker] = outputs[fd]
             os.set_blocking(fd, False)
             self.loop.add_reader(fd, lambda fd=fd: self._on_output(worker, fd))  # type: ignore[misc]  # bound default
 
@@ -153,6 +157,7 @@ class NodeProcess(MachineProcess):
             os.kill(pid, signal.SIGKILL)
 
     def _on_fork_failed(self, worker: str, error: str) -> None:
+        self._stderr.pop(worker, None)
         for fd in list(self._outputs.pop(worker, {})):
             self.loop.remove_reader(fd)
             os.close(fd)
@@ -162,11 +167,10 @@ class NodeProcess(MachineProcess):
     def _on_exited(self, worker: str, pid: int, status: int) -> None:
         """A worker is gone; what it printed last says why, perhaps."""
         self._pids.pop(worker, None)
-        lines: list[bytes] = []
-        for fd, output in list(self._outputs.get(worker, {}).items()):
+        for fd in list(self._outputs.get(worker, {})):
             self._drain(worker, fd)
-            lines = list(output.last_lines)  # stderr comes last
         self._outputs.pop(worker, None)
+        lines = list(self._stderr.pop(worker).last_lines)
         reason = f"stopped: {self._stops.pop(worker)}" if worker in self._stops else exit_reason(status)
         self.recorder.trace(TraceKind.WORKER_ENDED, worker, other=reason)
         if lines:

@@ -10,6 +10,7 @@ import os
 import queue
 import signal
 import sys
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -58,8 +59,11 @@ def main(argv: Mapping[str, str]) -> None:
             process.core.execute(tasks.get())
     except SystemExit as exit_:  # user code wants its process to end
         _exit(exit_.code)
-    except BaseException as error:  # noqa: BLE001 - whatever it is, this process must not go on as if it were well
+    except Exception as error:  # noqa: BLE001 - user code's are caught where it runs: this one is ours
         _end_after_error(error)
+    except BaseException:  # noqa: BLE001 - user code's, and nobody has caught it: so ends a Python process
+        traceback.print_exc()
+        _exit(1)
 
 
 def _exit(code: object) -> None:

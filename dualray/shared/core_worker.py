@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dualray import exceptions
-from dualray.exceptions import DualrayError, GetTimeoutError
+from dualray.exceptions import DualrayError, GetTimeoutError, SerializationError
 from dualray.shared.arguments import pack_arguments
 from dualray.shared.failures import as_exception
 from dualray.shared.host import Execution, Host, Signal
@@ -216,7 +216,11 @@ class CoreWorker:
 
     def export(self, target: Any, *, duration: Any, what: str) -> FunctionID:
         """Put a function or class into the function table, once."""
-        pickled = serialize(Export(target, duration), what).to_bytes()
+        try:
+            pickled = serialize(Export(target, duration), what).to_bytes()
+        except SerializationError:
+            serialize(target, what)  # raises, and names the part of the function or class
+            raise
         identity = function_id(pickled)
         if identity not in self._exported:
             self._exported.add(identity)
@@ -400,9 +404,8 @@ class CoreWorker:
 
     def _read(self, object_id: ObjectID) -> Any:
         value = self.machine.values.table[object_id]
-        if value.state is ValueState.FAILED:
-            assert value.error is not None
-            raise as_exception(value.error, self.payloads.get(object_id))
+        if value.failure is not None:
+            raise as_exception(value.failure, self.payloads.get(object_id))
         if value.state is ValueState.INLINE:
             return deserialize(self.payloads[object_id])
         return deserialize(self._open(object_id))

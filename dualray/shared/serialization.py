@@ -13,11 +13,13 @@ constructors refuse, and others take for something else.
 
 from __future__ import annotations
 
+import contextlib
 import copyreg
 import io
 import pickle
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import CodeType, FunctionType
 from types import CellType
 from typing import Any
 
@@ -28,6 +30,9 @@ from dualray.shared.model.specs import Ref
 
 ALIGNMENT = 64
 """Bytes; buffers start at multiples of this, as numpy and Arrow like it."""
+
+_CULPRIT_DEPTH_MAX = 8
+"""How deep the search for what cannot be pickled goes."""
 
 _PLAIN_TYPES = frozenset({int, float, bool, str, bytes, type(None)})
 _EMPTY_CELL = CellType()
@@ -146,26 +151,38 @@ def serialize(value: Any, what: str = "the value") -> Serialized:
     return Serialized(file.getvalue(), buffers, tuple(dict.fromkeys(refs)))
 
 
-def _path_to_culprit(value: Any, path: str, depth: int = 8) -> str:
-    """Follow containers and attributes to the innermost part that cannot be pickled by itself."""
-    parts: list[tuple[str, Any]] = []
-    if isinstance(value, Mapping):
-        parts = [(f"{path}[{key!r}]", part) for key, part in value.items()]
-    elif isinstance(value, list | tuple | set | frozenset):
-        parts = [(f"{path}[{index}]", part) for index, part in enumerate(value)]
-    elif callable(value) and getattr(value, "__closure__", None):
-        names = value.__code__.co_freevars
-        parts = [
-            (f"{path}, closure variable {name!r}", cell.cell_contents)
-            for name, cell in zip(names, value.__closure__, strict=True)
-            if cell != _EMPTY_CELL
-        ]
-    elif hasattr(value, "__dict__") and not isinstance(value, type):
-        parts = [(f"{path}.{name}", part) for name, part in vars(value).items()]
-    for name, part in parts if depth else []:
-        if not _can_be_pickled(part):
-            return _path_to_culprit(part, name, depth - 1)
+def _path_to_culprit(value: Any, path: str, outer: tuple[Any, ...] = ()) -> str:
+    """Follow containers, attributes, closures and globals to the innermost part that cannot be pickled by itself."""
+    outer = (*outer, value)
+    for name, part in _parts(value, path) if len(outer) <= _CULPRIT_DEPTH_MAX else ():
+        if not any(part is seen for seen in outer) and not _can_be_pickled(part):
+            return _path_to_culprit(part, name, outer)
     return f"{path} (a {type(value).__name__})"
+
+
+def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        yield from ((f"{path}[{key!r}]", part) for key, part in value.items())
+    elif isinstance(value, list | tuple | set | frozenset):
+        yield from ((f"{path}[{index}]", part) for index, part in enumerate(value))
+    elif isinstance(value, FunctionType):
+        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+            with contextlib.suppress(ValueError):  # a variable that has no value yet
+                yield f"{path}, closure variable {name!r}", cell.cell_contents
+        for name in _global_names(value.__code__):
+            if name in value.__globals__:
+                yield f"{path}, global variable {name!r}", value.__globals__[name]
+    elif isinstance(value, type):
+        yield from ((f"{path}.{name}", part) for name, part in vars(value).items() if not name.startswith("__"))
+        yield from ((f"{path}.{name}", part) for name, part in vars(value).items() if isinstance(part, FunctionType))
+    elif hasattr(value, "__dict__"):
+        yield from ((f"{path}.{name}", part) for name, part in vars(value).items())
+
+
+def _global_names(code: CodeType) -> list[str]:
+    """The names of globals that a function and those defined in it may use."""
+    inner = (_global_names(constant) for constant in code.co_consts if isinstance(constant, CodeType))
+    return list(dict.fromkeys([*code.co_names, *(name for names in inner for name in names)]))
 
 
 def _can_be_pickled(value: Any) -> bool:

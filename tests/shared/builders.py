@@ -30,6 +30,7 @@ from dualray.shared.model.events import (
     ObjectArrived,
     ObjectSealed,
     ObjectWanted,
+    PeerMet,
     ResourcesReported,
     Result,
     SpaceRequested,
@@ -230,8 +231,12 @@ def sent(commands: list[Command], kind: type[T], to: str | None = None) -> list[
 
 
 def sends(commands: list[Command]) -> list[tuple[str, str]]:
-    """Who was sent what, by the name of its type."""
-    return [(command.to, type(command.message).__name__) for command in of(commands, Send)]
+    """Who was sent what, by the name of its type; which processes have met is left out."""
+    return [
+        (command.to, type(command.message).__name__)
+        for command in of(commands, Send)
+        if not isinstance(command.message, PeerMet)
+    ]
 
 
 def payloads_of(commands: list[Command], kind: type[Any]) -> tuple[bytes, ...]:

@@ -56,7 +56,7 @@ from dualray.shared.model.states import ActorState, TaskState, ValueState
 MS = 1_000_000
 INLINE_MAX = 100
 """Larger values lie in the stores."""
-STEPS_MAX = 200_000
+STEPS_MAX = 100_000
 """Deliveries after which a cluster is taken to be in a loop."""
 
 # ---- What user code does -----------------------------------------------------------------------------------------
@@ -354,6 +354,7 @@ class NodeProcess(Process):
             case c.StopWorker(worker=worker, reason=reason):
                 self.later(f"stop {worker}", lambda: self.end_worker(worker, f"stopped: {reason}"))
             case c.EvictObject(object_id=object_id) | c.DeleteObject(object_id=object_id):
+                self.cluster.had_losses = self.cluster.had_losses or isinstance(command, c.EvictObject)
                 self._delete(object_id)
             case c.SendObject():
                 self._send_object(command)
@@ -430,8 +431,9 @@ class UserProcess(Process):
                 resume = self.waits.pop(command.wait_id)
                 self.later(f"wake {command.wait_id}", lambda: resume(command.ready, command.error))
             case c.CopyPayload():
-                assert command.source in self.payloads, f"{self.address} has no payload to copy: {command}"
-                self.payloads[command.target] = self.payloads[command.source]
+                # An exception that came by way of the head, to a node that wanted the object, is a text only.
+                if command.source in self.payloads or not self.cluster.had_losses:
+                    self.payloads[command.target] = self.payloads[command.source]
             case c.RunTask():
                 self.later("run", lambda: self.spawn(self._execute(command)))
             case _:
@@ -497,10 +499,9 @@ class UserProcess(Process):
             Failed: it has failed.
         """
         value = self.machine.values.table[object_id]
-        if value.state is ValueState.FAILED:
-            assert value.error is not None
-            self.cluster.note_error(value.error)
-            if value.error.kind is ErrorKind.APPLICATION:
+        if value.failure is not None:
+            self.cluster.note_error(value.failure)
+            if value.failure.kind is ErrorKind.APPLICATION and not self.cluster.had_losses:
                 assert object_id in self.payloads, f"{self.address} has no exception of {short(object_id)}"
             raise Failed
         if value.state is ValueState.INLINE:
@@ -819,6 +820,8 @@ class Cluster:
         self.safe: set[ObjectID] = set()
         self.errors: list[ErrorInfo] = []
         self.had_faults = False
+        self.had_losses = False
+        """Whether an object may have had to be made again."""
         self.head = Process(self, MachineSpec(kind="head", address=HEAD, config=self.config))
         self.add(self.head)
         self.head.handle(e.Started())
@@ -872,6 +875,7 @@ class Cluster:
         channel.append(act)
 
     def send(self, sender: Process, to: Address, message: e.Event, payloads: dict[bytes, Content]) -> None:
+        assert to in self.processes or "/w" in to, f"{sender.address} sends {message} to {to}"
         # It goes to the life of the receiver that the sender has a connection to.
         receiver = self.processes.get(to)
         if receiver is None or not receiver.is_alive:
@@ -964,7 +968,7 @@ class Cluster:
         """A process ends: for each receiver, what it had sent arrives up to a point."""
         process.is_alive = False
         process.timers.clear()
-        self.had_faults = True
+        self.had_faults = self.had_losses = True
         for key in [key for key in self.channels if key[0] == process.address]:
             channel = self.channels[key]
             is_message = Address(key[1]) in self.processes or key[1].startswith("bytes ")
@@ -1018,7 +1022,7 @@ class Cluster:
         node = self.nodes[NodeID(f"node-{1 + (index - 1) % (len(self.shape.nodes) - 1)}")]
         if not node.is_alive or node.heard_at is not None:
             return
-        self.had_faults = True
+        self.had_faults = self.had_losses = True
         node.heard_at = self.steps + heard_after
         silent = e.NodeSilent(node=node.node, incarnation=node.incarnation)
         self.enqueue((HEAD, f"silence {node.node}"), lambda: self.head.handle(silent))
@@ -1043,7 +1047,7 @@ class Cluster:
             (node, address) for node in self.nodes.values() if node.is_alive for address in node.workers
         ]
         if workers:
-            self.had_faults = True
+            self.had_faults = self.had_losses = True
             node, address = workers[index % len(workers)]
             node.end_worker(address, "killed by SIGKILL")
 

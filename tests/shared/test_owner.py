@@ -66,7 +66,7 @@ from dualray.shared.model.events import (
     WorkerBlocked,
     WorkerUnblocked,
 )
-from dualray.shared.model.ids import HEAD, Address, NodeID, RequestID, WaitID
+from dualray.shared.model.ids import HEAD, Address, NodeID, RequestID, WaitID, exception_id
 from dualray.shared.model.resources import NOTHING
 from dualray.shared.model.specs import NodeState, Strategy, StrategyKind
 from dualray.shared.model.states import ActorState, ValueState
@@ -122,6 +122,13 @@ def pushes(commands) -> list[tuple[int, int, str]]:
         for command in of(commands, Send)
         if isinstance(command.message, TaskPushed)
     ]
+
+
+def error_of(stepper: OwnerStepper, object_id) -> str:
+    """What reading the object raises."""
+    failure = stepper.machine.values.table[object_id].failure
+    assert failure is not None
+    return failure.message
 
 
 def demanded(stepper: OwnerStepper, object_id, losses: int = 1):
@@ -362,8 +369,7 @@ def test_when_a_worker_dies_only_its_oldest_task_uses_a_retry(ahead):
 
 def test_when_a_worker_dies_its_tasks_run_elsewhere_in_their_old_order(ahead):
     ahead.worker_died()
-    commands = ahead.grant(1, request=1) + ahead.grant(2, request=1) + ahead.grant(3, request=1)
-    assert pushes(commands) == [(2, 1, "node-0/w1"), (3, 0, "node-0/w2"), (4, 0, "node-0/w3")]
+    assert pushes(ahead.grant(1, request=1)) == [(2, 1, "node-0/w1"), (3, 0, "node-0/w1"), (4, 0, "node-0/w1")]
 
 
 def test_a_task_without_retries_fails_with_its_worker_and_those_behind_it_do_not(driver):
@@ -374,7 +380,7 @@ def test_a_task_without_retries_fails_with_its_worker_and_those_behind_it_do_not
     assert retries(commands) == []
     assert completed(commands) == [(1, (oid(2),))]
     assert [asked.count for asked in sent(commands, LeaseRequested)] == [1]
-    assert driver.machine.values.table[oid(2)].error == CRASH
+    assert error_of(driver, oid(2)) == f"f (task 02020202) was lost: {CRASH.message}"
 
 
 def test_retries_have_an_end_and_the_error_counts_the_tries(driver):
@@ -383,7 +389,7 @@ def test_retries_have_an_end_and_the_error_counts_the_tries(driver):
         driver.grant(attempt, request=attempt)
         commands = driver.worker_died(attempt)
     assert retries(commands) == []
-    assert driver.machine.values.table[oid(1)].error.message == f"{CRASH.message} It was tried 3 times."
+    assert error_of(driver, oid(1)) == f"f (task 01010101) was lost: {CRASH.message} It was tried 3 times."
 
 
 def test_minus_one_retries_have_no_end(driver):
@@ -507,9 +513,11 @@ def test_an_exception_of_the_last_retry_is_the_users_own(driver):
 def test_the_exception_is_the_payload_of_every_return_value(driver):
     driver.submit(task(1, num_returns=3))
     driver.grant()
-    assert of(driver.finish(1, failed=RAISED), CopyPayload) == [
-        CopyPayload(source=oid(1, 0), target=oid(1, index)) for index in (1, 2)
+    commands = driver.finish(1, failed=RAISED)
+    assert of(commands, CopyPayload) == [
+        CopyPayload(source=exception_id(tid(1)), target=oid(1, index)) for index in range(3)
     ]
+    assert commands[-1] == DropPayload(key=exception_id(tid(1)))
 
 
 # ---- Arguments -----------------------------------------------------------------------------------------------------
@@ -529,13 +537,14 @@ def test_an_argument_that_failed_fails_the_task_without_a_lease(driver):
     commands = driver.worker_died()
     assert completed(commands) == [(1, (oid(2),))]
     assert pushes(commands) == []
-    assert driver.machine.values.table[oid(2)].error == CRASH
+    assert error_of(driver, oid(2)) == error_of(driver, oid(1))
 
 
 def test_an_argument_that_raised_hands_on_its_exception(driver):
     driver.submit(task(1), task(2, deps=(ref(oid(1)),)), task(3, deps=(ref(oid(2)),)))
     driver.grant()
     assert of(driver.finish(1, failed=RAISED), CopyPayload) == [
+        CopyPayload(source=exception_id(tid(1)), target=oid(1)),
         CopyPayload(source=oid(1), target=oid(2)),
         CopyPayload(source=oid(2), target=oid(3)),
     ]
@@ -561,3 +570,545 @@ def test_an_argument_that_is_given_twice_is_one_argument(driver):
     driver.finish(2)
     driver(dropped(oid(1), oid(2)))
     assert not driver.machine.values.table
+
+
+# ---- Reconstruction --------------------------------------------------------------------------------------------------
+
+
+def stored_chain(driver: OwnerStepper, *, max_retries: int = 3) -> None:
+    """Task 1 makes a large object, task 2 another of it; nobody holds the first any more."""
+    driver.run(1, inline=False, max_retries=max_retries)
+    driver.run(2, lease=1, deps=(ref(oid(1)),), inline=False, max_retries=max_retries)
+    driver(dropped(oid(1)))
+
+
+def failures(commands) -> list[tuple[bytes, ErrorKind]]:
+    """Of which objects the head was told that they will not come."""
+    return [(failed.object_id, failed.error.kind) for failed in sent(commands, ObjectFailed, HEAD)]
+
+
+def test_a_stored_object_that_was_lost_is_made_again_when_it_is_demanded(driver):
+    driver.run(1, inline=False)
+    commands = demanded(driver, oid(1))
+    assert retries(commands) == [(1, 1, "reconstruction")]
+    assert pushes(commands) == [(1, 1, WORKER)]
+
+
+def test_nothing_is_made_again_before_it_is_demanded(driver):
+    driver.run(1, inline=False, max_retries=3)
+    assert retries(driver.node_died("node-0")) == []
+
+
+def test_readers_wait_for_the_copy_that_is_being_made(driver):
+    driver.run(1, inline=False)
+    demanded(driver, oid(1))
+    assert completed(driver.wait(1, ref(oid(1)), fetch=False)) == []
+    assert completed(driver.finish(1, attempt=1, inline=False)) == [(1, (oid(1),))]
+
+
+def test_a_demand_for_a_loss_that_was_answered_is_old_news(driver):
+    driver.run(1, inline=False)
+    demanded(driver, oid(1), losses=1)
+    driver.finish(1, attempt=1, inline=False)
+    assert retries(demanded(driver, oid(1), losses=1)) == []
+    assert retries(demanded(driver, oid(1), losses=2)) == [(1, 2, "reconstruction")]
+
+
+def test_a_demand_before_any_loss_means_that_the_copy_is_on_its_way(driver):
+    driver.run(1, inline=False)
+    assert retries(demanded(driver, oid(1), losses=0)) == []
+
+
+def test_a_demand_before_any_loss_is_answered_when_the_node_that_sealed_it_is_dead(driver):
+    driver.submit(task(1))
+    driver.grant(node="node-1")
+    driver.finish(1, worker="node-1/w0", inline=False)
+    driver.node_died("node-1")
+    assert retries(demanded(driver, oid(1), losses=0)) == [(1, 1, "reconstruction")]
+
+
+def test_a_demand_that_came_before_the_death_of_the_node_that_sealed_it_is_answered_then(driver):
+    driver.submit(task(1))
+    driver.grant(node="node-1")
+    driver.finish(1, worker="node-1/w0", inline=False)
+    assert retries(demanded(driver, oid(1), losses=0)) == []
+    assert retries(driver.node_died("node-1")) == [(1, 1, "reconstruction")]
+
+
+def test_a_demand_while_the_object_is_being_made_starts_nothing(driver):
+    driver.submit(task(1))
+    driver.grant()
+    assert retries(demanded(driver, oid(1))) == []
+    demanded(driver, oid(1))
+    assert failures(driver.finish(1, inline=False)) == []
+
+
+def test_a_lost_object_whose_arguments_were_freed_is_made_with_them_in_order(driver):
+    stored_chain(driver)
+    commands = demanded(driver, oid(2))
+    assert retries(commands) == [(1, 1, "reconstruction"), (2, 1, "reconstruction")]
+    assert [number for number, _, _ in pushes(commands)] == [1]
+    assert [number for number, _, _ in pushes(driver.finish(1, attempt=1, inline=False) + driver.grant(2, request=2))] == [2]
+
+
+def test_an_argument_that_was_made_for_lineage_alone_is_freed_again(driver):
+    stored_chain(driver)
+    demanded(driver, oid(2))
+    driver.finish(1, attempt=1, inline=False)
+    driver.grant(2, request=2)
+    commands = driver.finish(2, attempt=1, worker="node-0/w2", inline=False)
+    assert sent(commands, ObjectsFreed) == [ObjectsFreed(object_ids=(oid(1),))]
+
+
+def test_an_object_that_was_put_cannot_be_made_again(driver):
+    driver.put(1, inline=False)
+    assert failures(demanded(driver, put_id(1))) == [(put_id(1), ErrorKind.RECONSTRUCTION_FAILED)]
+    assert error_of(driver, put_id(1)) == (
+        "Object 00000000:80000001 was lost and cannot be made again: "
+        "object 00000000:80000001 was put, and no task can make it again."
+    )
+
+
+def test_the_result_of_a_task_without_attempts_cannot_be_made_again(driver):
+    driver.run(1, inline=False, max_retries=0)
+    commands = demanded(driver, oid(1))
+    assert failures(commands) == [(oid(1), ErrorKind.RECONSTRUCTION_FAILED)]
+    assert retries(commands) == []
+    assert "has no attempt left" in error_of(driver, oid(1))
+
+
+def test_making_again_uses_up_the_attempts(driver):
+    driver.run(1, inline=False, max_retries=1)
+    demanded(driver, oid(1), losses=1)
+    driver.finish(1, attempt=1, inline=False)
+    assert failures(demanded(driver, oid(1), losses=2)) == [(oid(1), ErrorKind.RECONSTRUCTION_FAILED)]
+
+
+def test_who_waits_for_an_object_that_cannot_be_made_again_is_told(driver):
+    driver.put(1, inline=False)
+    driver.wait(1, ref(put_id(1)))
+    assert completed(demanded(driver, put_id(1))) == [(1, (put_id(1),))]
+
+
+def test_a_small_argument_is_kept_for_lineage_and_not_made_again(driver):
+    driver.run(1)
+    driver.run(2, lease=1, deps=(ref(oid(1)),), inline=False)
+    driver(dropped(oid(1)))
+    commands = demanded(driver, oid(2))
+    assert retries(commands) == [(2, 1, "reconstruction")]
+    assert len(pushes(commands)) == 1
+
+
+def test_a_demand_for_an_object_that_was_freed_is_answered_with_failure(driver):
+    driver.run(1, inline=False)
+    driver(dropped(oid(1)))
+    assert failures(demanded(driver, oid(1))) == [(oid(1), ErrorKind.OBJECT_LOST)]
+
+
+def test_a_result_that_comes_out_small_when_it_is_made_again_is_said_to_be_no_object_of_the_stores(driver):
+    driver.run(1, inline=False)
+    demanded(driver, oid(1))
+    assert failures(driver.finish(1, attempt=1)) == [(oid(1), ErrorKind.RECONSTRUCTION_FAILED)]
+
+
+def test_a_task_that_fails_when_it_runs_again_fails_its_result(driver):
+    driver.run(1, inline=False)
+    demanded(driver, oid(1))
+    assert failures(driver.finish(1, attempt=1, failed=RAISED)) == [(oid(1), ErrorKind.APPLICATION)]
+
+
+def test_other_results_of_the_task_that_are_still_there_are_left_alone(driver):
+    driver.submit(task(1, num_returns=2))
+    driver.grant()
+    driver.finish(1, returns=2, inline=False)
+    demanded(driver, oid(1, 0))
+    assert driver.machine.values.table[oid(1, 1)].state is ValueState.STORED
+    driver.finish(1, attempt=1, returns=2, inline=False)
+    assert driver.machine.values.table[oid(1, 0)].state is ValueState.STORED
+
+
+# ---- References ------------------------------------------------------------------------------------------------------
+
+
+def test_a_small_value_is_dropped_with_its_last_reference(driver):
+    driver.put(1)
+    assert driver(dropped(put_id(1))) == [DropPayload(key=put_id(1))]
+    assert not driver.machine.values.table
+
+
+def test_a_stored_value_is_freed_at_the_head_with_its_last_reference(driver):
+    driver.put(1, inline=False)
+    assert driver(dropped(put_id(1))) == [Send(to=HEAD, message=ObjectsFreed(object_ids=(put_id(1),)))]
+
+
+def test_a_value_stays_while_a_reference_is_left(driver):
+    driver.put(1)
+    driver(RefsAdded(refs=(ref(put_id(1)),)))
+    assert driver(dropped(put_id(1))) == []
+    assert driver(dropped(put_id(1))) == [DropPayload(key=put_id(1))]
+
+
+def test_a_result_that_nobody_wants_any_more_is_dropped_when_it_comes(driver):
+    driver.submit(task(1))
+    driver.grant()
+    assert driver(dropped(oid(1))) == []
+    assert DropPayload(key=oid(1)) in driver.finish(1)
+    assert not driver.machine.values.table
+    assert not driver.machine.tasks.records
+
+
+def test_a_large_result_that_nobody_wants_any_more_is_freed_when_it_comes(driver):
+    driver.submit(task(1))
+    driver.grant()
+    driver(dropped(oid(1)))
+    assert sent(driver.finish(1, inline=False), ObjectsFreed) == [ObjectsFreed(object_ids=(oid(1),))]
+
+
+def test_an_argument_lives_until_its_task_has_finished(driver):
+    driver.put(1)
+    driver.submit(task(1, nested=(ref(put_id(1)),)))
+    driver.grant()
+    assert driver(dropped(put_id(1))) == []
+    assert DropPayload(key=put_id(1)) in driver.finish(1)
+
+
+def test_the_arguments_payload_goes_when_the_task_can_not_run_again(driver):
+    driver.submit(task(1))
+    driver.grant()
+    assert DropPayload(key=tid(1)) in driver.finish(1)
+
+
+def test_the_arguments_payload_stays_while_a_large_result_may_have_to_be_made_again(driver):
+    assert DropPayload(key=tid(1)) not in driver.run(1, inline=False)
+    assert DropPayload(key=tid(1)) in driver(dropped(oid(1)))
+
+
+def test_a_value_lives_in_the_values_that_contain_it(driver):
+    driver.put(1)
+    driver.put(2, nested=(ref(put_id(1)),))
+    assert driver(dropped(put_id(1))) == []
+    assert driver(dropped(put_id(2))) == [DropPayload(key=put_id(2)), DropPayload(key=put_id(1))]
+
+
+def borrowed(object_id, borrower: str = OTHER) -> BorrowAdded:
+    return BorrowAdded(object_id=object_id, borrower=Address(borrower))
+
+
+def test_a_borrower_is_noted_acknowledged_and_keeps_the_value(driver):
+    driver.put(1)
+    assert sends(driver(borrowed(put_id(1)))) == [(OTHER, "BorrowAcknowledged")]
+    assert driver(dropped(put_id(1))) == []
+    removed = driver(BorrowRemoved(object_id=put_id(1), borrower=OTHER))
+    assert removed == [DropPayload(key=put_id(1))]
+
+
+def test_a_borrow_of_what_is_gone_is_acknowledged_too(driver):
+    assert sends(driver(borrowed(put_id(1)))) == [(OTHER, "BorrowAcknowledged")]
+
+
+@pytest.mark.parametrize(
+    "death",
+    [OwnerDied(address=OTHER), NodeDied(node=NodeID("node-1"), incarnation=0), NodeDied(node=NodeID("node-1"), incarnation=3)],
+)
+def test_a_borrower_that_died_keeps_nothing(driver, death):
+    driver.put(1)
+    driver(borrowed(put_id(1)), dropped(put_id(1)))
+    assert driver(death) == [DropPayload(key=put_id(1))]
+
+
+def test_the_death_of_an_earlier_life_of_a_borrowers_node_changes_nothing(driver):
+    driver.put(1)
+    driver(borrowed(put_id(1), "node-1~2/w0"), dropped(put_id(1)))
+    assert driver(NodeDied(node=NodeID("node-1"), incarnation=1)) == []
+
+
+def test_a_reference_from_elsewhere_is_borrowed_once(driver):
+    commands = driver(RefsAdded(refs=(ref(oid(9), OTHER), ref(oid(9), OTHER))))
+    assert sends(commands) == [(OTHER, "BorrowAdded")]
+    driver.acknowledged(oid(9))
+    assert driver(dropped(oid(9))) == []
+    assert sends(driver(dropped(oid(9)))) == [(OTHER, "BorrowRemoved")]
+
+
+def test_a_borrow_that_ends_before_it_was_acknowledged_ends_at_once(driver):
+    driver(RefsAdded(refs=(ref(oid(9), OTHER),)))
+    assert sends(driver(dropped(oid(9)))) == [(OTHER, "BorrowRemoved")]
+
+
+def test_no_borrow_ends_while_another_is_not_acknowledged(driver):
+    """It may be what keeps that other object alive."""
+    driver(RefsAdded(refs=(ref(oid(9), OTHER),)))
+    driver.acknowledged(oid(9))
+    driver(RefsAdded(refs=(ref(oid(8), "node-2/w0"),)))
+    assert driver(dropped(oid(9))) == []
+    assert sends(driver.acknowledged(oid(8))) == [(OTHER, "BorrowRemoved")]
+
+
+def test_a_borrow_whose_end_was_held_back_and_that_began_anew_does_not_end(driver):
+    driver(RefsAdded(refs=(ref(oid(9), OTHER),)))
+    driver.acknowledged(oid(9))
+    driver(RefsAdded(refs=(ref(oid(8), "node-2/w0"),)), dropped(oid(9)), RefsAdded(refs=(ref(oid(9), OTHER),)))
+    driver.acknowledged(oid(8))
+    assert sent(driver.acknowledged(oid(9)), BorrowRemoved) == []
+
+
+def test_an_owner_that_dies_takes_what_was_not_read_with_it(driver):
+    driver(RefsAdded(refs=(ref(oid(9), OTHER),)))
+    driver.wait(1, ref(oid(9), OTHER))
+    commands = driver(OwnerDied(address=OTHER))
+    assert completed(commands) == [(1, (oid(9),))]
+    assert driver.machine.values.table[oid(9)].error.kind is ErrorKind.OWNER_DIED
+    assert error_of(driver, oid(9)).startswith("Object 09090909:0 is lost: node-1/w0, which owned it, died. Keep ")
+
+
+def test_a_small_value_outlives_its_owner_where_it_was_read(driver):
+    driver(RefsAdded(refs=(ref(oid(9), OTHER),)))
+    driver.wait(1, ref(oid(9), OTHER))
+    driver(ValueReported(object_id=oid(9), state=ValueState.INLINE, size_bytes=10), OwnerDied(address=OTHER))
+    assert driver.machine.values.table[oid(9)].state is ValueState.INLINE
+
+
+def test_an_owner_answers_with_the_bytes_when_the_value_is_small(driver):
+    driver.put(1)
+    assert driver(ValueRequested(object_id=put_id(1), requester=OTHER)) == [
+        Send(
+            to=OTHER,
+            message=ValueReported(object_id=put_id(1), state=ValueState.INLINE, size_bytes=10),
+            payloads=(put_id(1),),
+        )
+    ]
+
+
+def test_an_owner_answers_with_the_place_when_the_value_is_large(driver):
+    driver.put(1, inline=False)
+    (answer,) = of(driver(ValueRequested(object_id=put_id(1), requester=OTHER)), Send)
+    assert answer.message == ValueReported(object_id=put_id(1), state=ValueState.STORED, size_bytes=1000)
+    assert answer.payloads == ()
+
+
+def test_an_owner_answers_with_the_exception_when_the_task_raised(driver):
+    driver.run(1, failed=RAISED)
+    (answer,) = of(driver(ValueRequested(object_id=oid(1), requester=OTHER)), Send)
+    assert answer.message == ValueReported(object_id=oid(1), state=ValueState.FAILED, size_bytes=0, error=RAISED)
+    assert answer.payloads == (oid(1),)
+
+
+def test_an_owner_answers_once_the_value_is_ready(driver):
+    driver.submit(task(1))
+    driver.grant()
+    assert sent(driver(ValueRequested(object_id=oid(1), requester=OTHER)), ValueReported) == []
+    assert [answer.state for answer in sent(driver.finish(1), ValueReported, OTHER)] == [ValueState.INLINE]
+
+
+def test_an_owner_answers_for_what_it_has_freed_with_failure(driver):
+    (answer,) = sent(driver(ValueRequested(object_id=oid(1), requester=OTHER)), ValueReported)
+    assert (answer.state, answer.error.kind) == (ValueState.FAILED, ErrorKind.OBJECT_LOST)
+
+
+def test_a_reference_of_ours_that_comes_back_after_we_freed_it_fails(driver):
+    driver(RefsAdded(refs=(ref(oid(1)),)))
+    assert completed(driver.wait(1, ref(oid(1)))) == [(1, (oid(1),))]
+    assert error_of(driver, oid(1)) == "Object 01010101:0 was freed: its last reference had been dropped."
+    driver(dropped(oid(1)))
+    assert not driver.machine.values.table
+
+
+def test_an_answer_that_nobody_waits_for_any_more_is_dropped(driver):
+    reported = ValueReported(object_id=oid(9), state=ValueState.INLINE, size_bytes=10)
+    assert driver(reported) == [DropPayload(key=oid(9))]
+
+
+def test_results_that_carry_references_are_taken_when_their_owner_has_acknowledged(driver):
+    driver.submit(task(1))
+    driver.grant()
+    commands = driver.finish(1, nested=(ref(oid(7), WORKER),))
+    assert sends(commands) == [(WORKER, "BorrowAdded")]
+    assert sends(driver.acknowledged(oid(7))) == [(WORKER, "ResultsTaken")]
+
+
+def test_results_that_carry_references_of_our_own_are_taken_at_once(driver):
+    driver.put(1)
+    driver.submit(task(1))
+    driver.grant()
+    assert sends(driver.finish(1, nested=(ref(put_id(1)),))) == [(WORKER, "ResultsTaken")]
+
+
+# ---- Waits -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_wait_for_what_is_ready_ends_at_once(driver):
+    driver.put(1)
+    assert driver.wait(1, ref(put_id(1))) == [CompleteWait(wait_id=WaitID(1), ready=(put_id(1),))]
+
+
+def test_a_wait_ends_when_enough_is_ready_and_says_what_is(driver):
+    driver.submit(task(1), task(2), task(3))
+    for number in range(3):
+        driver.grant(number, request=number)
+    assert completed(driver.wait(1, ref(oid(1)), ref(oid(2)), ref(oid(3)), num_ready=2)) == []
+    assert completed(driver.finish(3, worker="node-0/w2")) == []
+    assert completed(driver.finish(1)) == [(1, (oid(1), oid(3)))]
+
+
+def test_a_wait_that_finds_more_than_it_asked_for_says_so(driver):
+    driver.put(1)
+    driver.put(2)
+    assert completed(driver.wait(1, ref(put_id(2)), ref(put_id(1)), num_ready=1)) == [(1, (put_id(2), put_id(1)))]
+
+
+def test_what_is_stored_somewhere_is_ready_for_a_wait_that_does_not_fetch(driver):
+    driver.run(1, inline=False)
+    assert completed(driver.wait(1, ref(oid(1)), fetch=False)) == [(1, (oid(1),))]
+
+
+def test_what_is_stored_somewhere_is_brought_here_for_a_wait_that_fetches(driver):
+    driver.run(1, inline=False)
+    commands = driver.wait(1, ref(oid(1)))
+    assert sent(commands, ObjectWanted, NODE) == [ObjectWanted(object_id=oid(1), owner=DRIVER, requester=DRIVER)]
+    commands = driver.arrived(oid(1))
+    assert completed(commands) == [(1, (oid(1),))]
+    assert sends(commands) == [(NODE, "ObjectReleased")]
+
+
+def test_what_was_read_stays_pinned_until_its_last_view_is_gone(driver):
+    driver.run(1, inline=False)
+    driver.wait(1, ref(oid(1)), read=True)
+    assert sent(driver.arrived(oid(1)), ObjectReleased) == []
+    assert completed(driver.wait(2, ref(oid(1)), read=True)) == [(2, (oid(1),))]
+    assert driver(ViewReleased(object_id=oid(1))) == []
+    assert sends(driver(ViewReleased(object_id=oid(1)))) == [(NODE, "ObjectReleased")]
+
+
+def test_a_view_outlives_the_references(driver):
+    driver.run(1, inline=False)
+    driver.wait(1, ref(oid(1)), read=True)
+    driver.arrived(oid(1))
+    assert sends(driver(dropped(oid(1)))) == [(HEAD, "ObjectsFreed")]
+    assert sends(driver(ViewReleased(object_id=oid(1)))) == [(NODE, "ObjectReleased")]
+
+
+def test_two_waits_bring_an_object_here_once(driver):
+    driver.run(1, inline=False)
+    driver.wait(1, ref(oid(1)))
+    assert sent(driver.wait(2, ref(oid(1))), ObjectWanted) == []
+    assert completed(driver.arrived(oid(1))) == [(1, (oid(1),)), (2, (oid(1),))]
+
+
+def test_a_read_ends_early_when_one_of_its_objects_has_failed(driver):
+    driver.submit(task(1), task(2))
+    driver.grant(0, request=0)
+    driver.grant(1, request=1)
+    driver.wait(1, ref(oid(1)), ref(oid(2)), read=True)
+    assert completed(driver.finish(2, worker="node-0/w1", failed=RAISED)) == [(1, (oid(2),))]
+
+
+def test_a_wait_counts_what_has_failed_as_ready(driver):
+    driver.submit(task(1), task(2))
+    driver.grant()
+    driver.wait(1, ref(oid(1)), ref(oid(2)))
+    assert completed(driver.finish(1, failed=RAISED)) == []
+
+
+def test_a_wait_ends_at_its_timeout_with_what_is_ready(driver):
+    driver.put(1)
+    driver.submit(task(2))
+    commands = driver.wait(7, ref(put_id(1)), ref(oid(2)), timeout_ns=5 * MS)
+    assert of(commands, ArmTimer) == [ArmTimer(timer="wait:7", delay_ns=5 * MS)]
+    assert driver(TimerFired(timer="wait:7")) == [CompleteWait(wait_id=WaitID(7), ready=(put_id(1),))]
+
+
+def test_a_wait_that_ends_before_its_timeout_stops_the_clock(driver):
+    driver.submit(task(1))
+    driver.grant()
+    driver.wait(7, ref(oid(1)), timeout_ns=5 * MS)
+    assert CancelTimer(timer="wait:7") in driver.finish(1)
+    assert driver(TimerFired(timer="wait:7")) == []
+
+
+def test_timeout_0_asks_what_is_ready_now(driver):
+    driver.submit(task(1))
+    commands = driver.wait(1, ref(oid(1)), timeout_ns=0)
+    assert completed(commands) == [(1, ())]
+    assert of(commands, ArmTimer) == []
+
+
+def test_a_task_that_waits_lends_its_cpu(worker):
+    worker.pushed(task(1, owner=OTHER))
+    worker.submit(task(2, owner=WORKER))
+    assert sends(worker.wait(1, ref(oid(2), WORKER), of_task=1)) == [(NODE, "WorkerBlocked")]
+    worker.grant(5)
+    assert sent(worker.finish(2, worker="node-0/w5"), WorkerUnblocked) == [WorkerUnblocked(worker=WORKER)]
+
+
+def test_a_task_that_finds_what_it_waits_for_keeps_its_cpu(worker):
+    worker.pushed(task(1, owner=OTHER))
+    worker.put(1)
+    assert sent(worker.wait(1, ref(put_id(1), WORKER), of_task=1), WorkerBlocked) == []
+
+
+def test_a_driver_that_waits_has_no_cpu_to_lend(driver):
+    driver.submit(task(1))
+    assert sent(driver.wait(1, ref(oid(1))), WorkerBlocked) == []
+
+
+def test_an_object_that_can_not_come_fails_the_borrowers_wait(driver):
+    driver(RefsAdded(refs=(ref(oid(9), OTHER),)))
+    driver.wait(1, ref(oid(9), OTHER))
+    driver(ValueReported(object_id=oid(9), state=ValueState.STORED, size_bytes=1000))
+    lost = error(ErrorKind.OBJECT_LOST, "gone")
+    assert completed(driver(ObjectUnavailable(object_id=oid(9), error=lost))) == [(1, (oid(9),))]
+    assert error_of(driver, oid(9)) == "gone"
+
+
+def test_an_object_for_which_there_is_no_room_now_may_be_asked_for_again(driver):
+    driver.run(1, inline=False)
+    driver.wait(1, ref(oid(1)))
+    full = error(ErrorKind.STORE_FULL, "full")
+    assert completed(driver(ObjectUnavailable(object_id=oid(1), error=full))) == [(1, (oid(1),))]
+    assert error_of(driver, oid(1)) == "full"
+    assert sends(driver.wait(2, ref(oid(1)))) == [(NODE, "ObjectWanted")]
+    assert completed(driver.arrived(oid(1))) == [(2, (oid(1),))]
+
+
+# ---- Room in the store -----------------------------------------------------------------------------------------------
+
+
+def space_wanted(wait_id: int) -> SpaceWanted:
+    return SpaceWanted(wait_id=WaitID(wait_id), object_id=oid(1), size_bytes=500, owner=OTHER, remakeable=True)
+
+
+def test_room_is_asked_of_the_nodes_store(worker):
+    assert worker(space_wanted(1)) == [
+        Send(
+            to=Address(NODE),
+            message=SpaceRequested(object_id=oid(1), size_bytes=500, owner=OTHER, requester=WORKER, remakeable=True),
+        )
+    ]
+
+
+def test_room_that_was_granted_lets_the_writer_write(worker):
+    worker(space_wanted(1))
+    assert completed(worker(SpaceGranted(object_id=oid(1)))) == [(1, (oid(1),))]
+    assert sends(worker(SpaceWritten(object_id=oid(1)))) == [(NODE, "ObjectSealed")]
+
+
+def test_what_is_there_already_is_not_written_again(worker):
+    worker(space_wanted(1))
+    assert completed(worker(SpaceGranted(object_id=oid(1), present=True))) == [(1, ())]
+
+
+def test_room_that_was_denied_fails_the_writer(worker):
+    worker(space_wanted(1))
+    full = error(ErrorKind.STORE_FULL)
+    assert worker(SpaceDenied(object_id=oid(1), error=full)) == [CompleteWait(wait_id=WaitID(1), error=full)]
+
+
+def test_two_writers_of_one_object_are_answered_in_turn(worker):
+    worker(space_wanted(1), space_wanted(2))
+    assert completed(worker(SpaceGranted(object_id=oid(1)))) == [(1, (oid(1),))]
+    assert completed(worker(SpaceGranted(object_id=oid(1), present=True))) == [(2, ())]
+
+
+def test_a_large_put_is_sealed_and_its_owner_knows_it_stored(driver):
+    assert sent(driver.put(1, inline=False), ObjectSealed) == [ObjectSealed(object_id=put_id(1), requester=DRIVER)]
+    assert driver.machine.values.table[put_id(1)].state is ValueState.STORED

@@ -134,7 +134,7 @@ class Owner(Composition):
             LeasedWorkerDied: self._on_leased_worker_died,
             NodeDied: self._on_node_died,
             OwnerDied: self._on_owner_died,
-            TaskPushed: self._on_pushed,
+            TaskPushed: lambda event: self.executor.on_pushed(event),
             TaskFinished: self._on_task_finished,
             TasksRecalled: self._on_recalled,
             ValueRequested: lambda event: self.values.on_value_requested(event),
@@ -186,7 +186,7 @@ class Owner(Composition):
     def _on_actor_changed(self, event: ActorChanged) -> None:
         self.actor_calls.on_changed(event)
         record = self.tasks.records.get(TaskID(event.actor_id))
-        if record is not None and record.state is TaskState.PUSHED and event.state is ActorState.DEAD:
+        if record is not None and not record.is_done and event.state is ActorState.DEAD:
             assert event.error is not None
             self.tasks.fail(record, event.error)  # the constructor's arguments are needed no more
 
@@ -242,11 +242,6 @@ class Owner(Composition):
             self.leases.on_idle_timer()
         else:
             self.values.on_wait_timer(WaitID(int(event.timer.partition(":")[2])))
-
-    def _on_pushed(self, event: TaskPushed) -> None:
-        self.executor.on_pushed(event)
-        if any(wait.blocked for wait in self.values.waits.values()):
-            self.executor.recall_waiting()
 
     def _on_task_finished(self, event: TaskFinished) -> None:
         record = self.tasks.is_current(event)

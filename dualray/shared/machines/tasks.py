@@ -39,6 +39,7 @@ from dualray.shared.model.ids import (
     TaskID,
     actor_handle_id,
     exception_id,
+    is_put,
     return_object_id,
     short,
     task_of,
@@ -52,7 +53,18 @@ from dualray.shared.policies.retry import RETRY_FOREVER, RetryPolicy
 class TaskRecord:
     """One task as its owner sees it."""
 
-    __slots__ = ("attempt", "lease_id", "missing", "retries_left", "returns_kept", "shape", "spec", "state", "worker")
+    __slots__ = (
+        "attempt",
+        "lease_id",
+        "missing",
+        "retries_left",
+        "returns_kept",
+        "shape",
+        "spec",
+        "state",
+        "was_pushed",
+        "worker",
+    )
 
     def __init__(self, spec: TaskSpec) -> None:
         self.spec = spec
@@ -63,6 +75,7 @@ class TaskRecord:
         self.shape: LeaseShape | None = None
         self.lease_id: LeaseID | None = None
         self.worker: Address | None = None
+        self.was_pushed = False
         self.returns_kept = 0
         """Result entries that exist; when none is left and the task is done, the record goes."""
 
@@ -186,6 +199,7 @@ class Tasks:
         self._set_state(record, TaskState.PUSHED)
         record.worker = worker
         record.lease_id = lease_id
+        record.was_pushed = True
 
     def set_queued(self, record: TaskRecord) -> None:
         """A push was given back without having started, or is to be repeated."""
@@ -287,13 +301,12 @@ class Tasks:
         if spec.creates is not None and record.worker is None:
             failed = ActorFailed(actor_id=spec.creates.actor_id, owner=self.address, error=error)
             self.out.send(HEAD, failed)
-        was_pushed = record.worker is not None or record.attempt > 0
         self._set_state(record, TaskState.FAILED)
         self._record_end(record, error)
         for index in range(0 if spec.creates else spec.template.num_returns):
             object_id = return_object_id(spec.task_id, index)
             value = self.values.table.get(object_id)
-            if was_pushed and (value is None or value.state is not ValueState.STORED):
+            if record.was_pushed and (value is None or value.state is not ValueState.STORED):
                 self._free(object_id)  # an attempt may have sealed it before it came to its bad end
             if value is None or value.state is not ValueState.PENDING:
                 continue
@@ -333,7 +346,7 @@ class Tasks:
 
     def on_return_gone(self, object_id: ObjectID) -> None:
         """The entry of a result is gone: nobody will ask for it again."""
-        record = self.records.get(task_of(object_id))
+        record = None if is_put(object_id) else self.records.get(task_of(object_id))
         if record is not None:
             record.returns_kept -= 1
             self._drop_if_done(record)

@@ -1,0 +1,213 @@
+"""Beginning and ending: what `init` refuses, what comes before it, and what is left after `shutdown`."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+
+import pytest
+
+import dualray as ray
+from dualray.exceptions import AlreadyInitializedError, DualrayError, NotInitializedError
+from tests.conformance.support import MIB, MODES, get, options_for, start_cluster
+
+
+@pytest.fixture
+def nothing_started() -> Iterator[None]:
+    assert not ray.is_initialized()
+    yield
+    left_behind = ray.is_initialized()
+    ray.shutdown()
+    assert not left_behind, "what was refused must not leave a cluster behind"
+
+
+@ray.remote
+def f(*args, **kwargs):
+    return args, kwargs
+
+
+@ray.remote
+class A:
+    def method(self):
+        return 1
+
+
+def message_of(error_type, call, *args, **kwargs):
+    with pytest.raises(error_type) as caught:
+        call(*args, **kwargs)
+    return str(caught.value)
+
+
+@pytest.mark.usefixtures("nothing_started")
+@pytest.mark.parametrize(
+    ("verb", "call"),
+    [
+        ("put", lambda: ray.put(1)),
+        ("f.remote()", lambda: f.remote()),
+        ("A.remote()", lambda: A.remote()),
+        ("wait", lambda: ray.wait([])),
+        ("get", lambda: ray.get([])),
+        ("kill", lambda: ray.kill(None)),
+        ("nodes", lambda: ray.nodes()),
+        ("cluster_resources", lambda: ray.cluster_resources()),
+        ("available_resources", lambda: ray.available_resources()),
+        ("get_gpu_ids", lambda: ray.get_gpu_ids()),
+        ("get_runtime_context", lambda: ray.get_runtime_context()),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_verb_before_init(verb, call):
+    message = message_of(NotInitializedError, call)
+    assert message == f"{verb} was called before dualray.init(). Call dualray.init() first."
+
+
+@pytest.mark.usefixtures("nothing_started")
+def test_shutdown_before_init_does_nothing():
+    ray.shutdown()
+    ray.shutdown()
+
+
+def test_init_twice(start, mode):
+    start()
+    message = message_of(AlreadyInitializedError, ray.init, mode=mode)
+    assert "was called before" in message
+    assert "dualray.shutdown()" in message
+    assert "ignore_reinit_error=True" in message
+    assert ray.init(mode=mode, ignore_reinit_error=True) is ray.init(ignore_reinit_error=True)
+    assert get(f.remote()) == ((), {})
+
+
+def test_init_after_shutdown(start):
+    for _ in range(2):
+        start(num_cpus=1)
+        assert ray.is_initialized()
+        assert get(f.remote(1)) == ((1,), {})
+        ray.shutdown()
+        assert not ray.is_initialized()
+        ray.shutdown()
+
+
+def test_references_of_a_cluster_that_is_gone(mode):
+    start_cluster(mode)
+    ref, actor = ray.put(b"x" * MIB), A.remote()
+    get(actor.method.remote())
+    ray.shutdown()
+    assert "before dualray.init()" in message_of(NotInitializedError, ray.get, ref)
+    start_cluster(mode)
+    try:
+        assert isinstance(ref, ray.ObjectRef)
+        for call in (lambda: ray.get(ref, timeout=5), lambda: ray.wait([ref], timeout=5), lambda: f.remote(ref)):
+            assert "shut down" in message_of(DualrayError, call)
+        assert "shut down" in message_of(DualrayError, lambda: actor.method.remote())
+    finally:
+        ray.shutdown()
+
+
+@pytest.mark.usefixtures("nothing_started")
+@pytest.mark.parametrize("started_mode", MODES)
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"num_cpus": -1}, "num_cpus=-1 must be between 0 and 1,000,000"),
+        ({"num_cpus": float("nan")}, "num_cpus=nan must be between"),
+        ({"num_gpus": 1.5}, "more than one GPU must be a whole number"),
+        ({"resources": {"CPU": 1}}, "resources names 'CPU'; use num_cpus= for it"),
+        ({"resources": {"disk": -1}}, "resources['disk']=-1 must be between"),
+        ({"resources": {"disk": "lots"}}, "resources['disk']='lots' must be a number"),
+        ({"object_store_memory": 10}, "at least 1 MiB"),
+        ({"limits": {"push_windw_max": 1}}, "limits has no 'push_windw_max'. Did you mean 'push_window_max'?"),
+        ({"limits": {"placement_policy": "nowhere:Policy"}}, "module 'nowhere' cannot be imported"),
+        ({"limits": {"eviction_policy": "dualray.shared.policies.lru:Lru"}}, "has no 'Lru'"),
+        ({"limits": {"retry_policy": "no colon"}}, "must be written 'package.module:Class'"),
+        ({"mode": "simulation"}, "mode='simulation' must be 'real' or 'sim'. Did you mean 'sim'?"),
+    ],
+    ids=str,
+)
+def test_init_refuses_what_cannot_be_and_starts_nothing(started_mode, changes, words):
+    message = message_of((ValueError, TypeError), ray.init, **(options_for(started_mode) | changes))
+    assert words in message
+
+
+@pytest.mark.usefixtures("nothing_started")
+@pytest.mark.parametrize(
+    ("faults", "words"),
+    [
+        (["kill node-9 at 1s"], "there is no 'node-9'; nodes are node-0 to node-2"),
+        (["kill node-0 at 1s"], "node-0 runs the driver"),
+        (["explode node-1 at 1s"], "fault 'explode node-1 at 1s' is not understood"),
+        (["kill node-1 at 5 parsecs"], "'5 parsecs' is not understood; write a number with one of"),
+    ],
+)
+def test_bad_faults(faults, words):
+    assert words in message_of(ValueError, ray.init, mode="sim", nodes=3, faults=faults)
+
+
+@pytest.mark.usefixtures("nothing_started")
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"mode": "real", "nodes": 3}, "init(nodes=...) belongs to sim mode, and mode='real' was given: leave out one"),
+        ({"mode": "real", "faults": ["kill node-1 at 1s"]}, "init(faults=...) belongs to sim mode"),
+        ({"mode": "sim", "log_to_driver": False}, "init(log_to_driver=...) belongs to real mode"),
+    ],
+)
+def test_an_argument_of_the_other_mode(arguments, words):
+    assert words in message_of(ValueError, ray.init, **arguments)
+
+
+def test_an_argument_of_the_other_mode_where_the_mode_came_from_outside(mode, monkeypatch):
+    monkeypatch.setenv("DUALRAY_MODE", mode)
+    other = {"nodes": 3, "faults": []} if mode == "real" else {"log_to_driver": False}
+    with pytest.warns(UserWarning) as warned:
+        ray.init(num_cpus=1, **other)
+    try:
+        [warning] = warned
+        assert "ignored" in str(warning.message)
+        assert f"mode {mode!r} was chosen by environment" in str(warning.message)
+        assert warning.filename == __file__
+        assert get(f.remote(1)) == ((1,), {})
+    finally:
+        ray.shutdown()
+
+
+@pytest.mark.usefixtures("nothing_started")
+def test_a_bad_config_file(tmp_path, monkeypatch):
+    (tmp_path / "dualray.toml").write_text("mod = 'sim'\n")
+    monkeypatch.chdir(tmp_path)
+    assert message_of(ValueError, ray.init) == "dualray.toml: unknown setting 'mod'. Did you mean 'mode'?"
+
+
+@pytest.mark.usefixtures("nothing_started")
+def test_an_argument_that_init_does_not_have():
+    assert "num_cpu" in message_of(TypeError, ray.init, mode="sim", num_cpu=1)
+
+
+def test_no_warning_is_given_for_what_is_right(mode):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        start_cluster(mode)
+        get(f.remote(1))
+        ray.shutdown()
+
+
+def test_shutdown_while_tasks_run_and_references_live(start, gate):
+    @ray.remote
+    def wait_long():
+        gate.wait()
+
+    start()
+    refs = [wait_long.remote() for _ in range(3)]
+    actor = A.remote()
+    value = get(ray.put(b"x" * MIB))
+    ray.shutdown()
+    assert len(value) == MIB
+    del refs, actor
+
+
+def test_the_environment_of_the_driver_is_left_alone(start):
+    before = dict(os.environ)
+    start()
+    get(f.remote(1))
+    ray.shutdown()
+    assert dict(os.environ) == before
