@@ -144,6 +144,7 @@ class ActorHandle(CountedReference):
         return hash(self.ref.object_id)
 
     def __reduce__(self) -> tuple[Any, ...]:
+        self.check()
         fields = (self._class_name, self._methods, self._function_id, self._max_task_retries)
         return _revive_handle, (self.ref.object_id, self.ref.owner, fields)
 
@@ -190,6 +191,7 @@ class ActorMethod:
     def remote(self, *args: Any, **kwargs: Any) -> Any:
         """Call the method; references to its results, as for remote functions."""
         verbs = runtime.current(f"{self._name}.remote()").verbs
+        self._handle.check()
         template = self._handle._template_for(self._name, self._options.num_returns)
         refs = verbs.submit_actor_task(self._handle.ref, template, args, kwargs)
         return as_returned([ObjectRef(ref, verbs) for ref in refs])

@@ -158,6 +158,7 @@ def get(refs: Any, *, timeout: float | None = None) -> Any:
     """
     verbs = runtime.current("get").verbs
     if isinstance(refs, ObjectRef):
+        refs.check()
         return verbs.get([refs.ref], _timeout_ns(timeout))[0]
     if not isinstance(refs, list | tuple):
         raise TypeError(f"get takes an ObjectRef or a list of them, not {refs!r} (a {type(refs).__name__})")
@@ -226,6 +227,7 @@ def _check_refs(verb: str, refs: Sequence[Any]) -> None:
     for index, ref in enumerate(refs):
         if not isinstance(ref, ObjectRef):
             raise TypeError(f"{verb}: item {index} is {ref!r} (a {type(ref).__name__}), not an ObjectRef")
+        ref.check()
 
 
 def _timeout_ns(timeout: float | None) -> int | None:
@@ -247,6 +249,7 @@ def kill(actor: ActorHandle, *, no_restart: bool = True) -> None:
     verbs = runtime.current("kill").verbs
     if not isinstance(actor, ActorHandle):
         raise TypeError(f"kill takes an actor handle, not {actor!r} (a {type(actor).__name__})")
+    actor.check()
     verbs.kill_actor(actor.ref, no_restart=no_restart)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Generic, NoReturn, TypeVar
 
 from dualray import runtime
+from dualray.exceptions import DualrayError
 from dualray.runtime import Verbs
 from dualray.shared.model.ids import Address, ObjectID
 from dualray.shared.model.specs import Ref
@@ -27,6 +28,15 @@ class CountedReference(Reference):
         verbs = getattr(self, "_verbs", None)
         if verbs is not None:
             verbs.drop(self.ref.object_id)
+
+    def check(self) -> None:
+        """Raise when the cluster that the reference belongs to is gone.
+
+        Raises:
+            DualrayError: it was shut down; ids are used again by the next one, so the reference would mean another object.
+        """
+        if self._verbs.is_closed:
+            raise DualrayError(f"{self!r} belongs to a cluster that was shut down: make it anew after dualray.init()")
 
 
 class ObjectRef(CountedReference, Generic[T]):
@@ -59,6 +69,7 @@ class ObjectRef(CountedReference, Generic[T]):
         return f"ObjectRef({self.hex()})"
 
     def __reduce__(self) -> tuple[Any, ...]:
+        self.check()
         return _revive, (self.ref.object_id, self.ref.owner)
 
     def __iter__(self) -> NoReturn:

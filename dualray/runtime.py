@@ -21,6 +21,7 @@ class Verbs(Protocol):
     address: Address
     node: NodeID
     execution: Execution
+    is_closed: bool
 
     def export(self, target: Any, *, duration: Any, what: str) -> FunctionID: ...
 

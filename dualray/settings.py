@@ -18,6 +18,7 @@ from typing import Any
 
 from dualray.shared.faults import Fault, parse_fault
 from dualray.shared.model.config import Config
+from dualray.shared.policies import load_policy
 from dualray.shared.units import parse_size_bytes
 
 MODES = ("real", "sim")
@@ -240,11 +241,13 @@ def limits_of(resolved: Mapping[str, Resolved]) -> Config:
     """The core's configuration.
 
     Raises:
-        ValueError: a limit that is not of its type.
+        ValueError: a limit that is not of its type, or a policy that cannot be loaded.
     """
     given = resolved["limits"].value or {}
     for name, value in given.items():
         default = getattr(Config(), name)
         if not isinstance(value, type(default)) or isinstance(value, bool):
             raise ValueError(f"limits: {name}={value!r} must be of type {type(default).__name__}, like {default!r}")
+        if name.endswith("_policy"):
+            load_policy(value)  # here, and not first in a process that the user does not see
     return Config(**given)

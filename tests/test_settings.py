@@ -9,6 +9,8 @@ import pytest
 from dualray.settings import SETTINGS, limits_of, resolve
 from dualray.shared.model.config import Config
 
+POLICY = "tests.planted.policies:RetryNever"
+
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path, monkeypatch):
@@ -84,8 +86,8 @@ def test_faults_from_the_environment_are_separated_by_semicolons(monkeypatch):
 
 
 def test_limits_become_a_config():
-    config = limits_of(resolve({"limits": {"lease_idle_ns": 5, "placement_policy": "a.b:C"}}))
-    assert config == dataclasses.replace(Config(), lease_idle_ns=5, placement_policy="a.b:C")
+    config = limits_of(resolve({"limits": {"lease_idle_ns": 5, "retry_policy": POLICY}}))
+    assert config == dataclasses.replace(Config(), lease_idle_ns=5, retry_policy=POLICY)
 
 
 def test_every_setting_and_limit_is_described():
@@ -138,6 +140,9 @@ def test_a_value_that_a_setting_cannot_have(arguments, words):
         ({"push_window_max": "many"}, "push_window_max='many' must be of type int, like 64"),
         ({"push_window_max": True}, "must be of type int"),
         ({"placement_policy": 3}, "placement_policy=3 must be of type str"),
+        ({"placement_policy": "nowhere:Policy"}, "module 'nowhere' cannot be imported"),
+        ({"placement_policy": "tests.planted.policies:None_"}, "has no 'None_'"),
+        ({"retry_policy": "BoundedRetry"}, "must be written 'package.module:Class'"),
     ],
 )
 def test_a_limit_of_a_wrong_type(limits, words):

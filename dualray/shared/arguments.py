@@ -56,7 +56,10 @@ def pack_arguments(
         return positions[ref]
 
     def pack(value: Any) -> Any:
-        return depend(value.ref) if _stands_for_a_value(value) else value
+        if not _stands_for_a_value(value):
+            return value
+        value.check()
+        return depend(value.ref)
 
     def promote(value: Any, which: str) -> Any:
         if isinstance(value, _Dep):

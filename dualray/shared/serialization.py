@@ -46,6 +46,9 @@ class Reference:
 
     ref: Ref
 
+    def check(self) -> None:
+        """Raise when the reference cannot be used any more."""
+
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships no types
     def __init__(

@@ -648,15 +648,14 @@ def test_a_lost_object_whose_arguments_were_freed_is_made_with_them_in_order(dri
     commands = demanded(driver, oid(2))
     assert retries(commands) == [(1, 1, "reconstruction"), (2, 1, "reconstruction")]
     assert [number for number, _, _ in pushes(commands)] == [1]
-    assert [number for number, _, _ in pushes(driver.finish(1, attempt=1, inline=False) + driver.grant(2, request=2))] == [2]
+    assert [number for number, _, _ in pushes(driver.finish(1, attempt=1, inline=False))] == [2]
 
 
 def test_an_argument_that_was_made_for_lineage_alone_is_freed_again(driver):
     stored_chain(driver)
     demanded(driver, oid(2))
     driver.finish(1, attempt=1, inline=False)
-    driver.grant(2, request=2)
-    commands = driver.finish(2, attempt=1, worker="node-0/w2", inline=False)
+    commands = driver.finish(2, attempt=1, worker="node-0/w1", inline=False)
     assert sent(commands, ObjectsFreed) == [ObjectsFreed(object_ids=(oid(1),))]
 
 
@@ -692,7 +691,7 @@ def test_who_waits_for_an_object_that_cannot_be_made_again_is_told(driver):
 
 def test_a_small_argument_is_kept_for_lineage_and_not_made_again(driver):
     driver.run(1)
-    driver.run(2, lease=1, deps=(ref(oid(1)),), inline=False)
+    driver.run(2, deps=(ref(oid(1)),), inline=False)
     driver(dropped(oid(1)))
     commands = demanded(driver, oid(2))
     assert retries(commands) == [(2, 1, "reconstruction")]
@@ -1112,3 +1111,443 @@ def test_two_writers_of_one_object_are_answered_in_turn(worker):
 def test_a_large_put_is_sealed_and_its_owner_knows_it_stored(driver):
     assert sent(driver.put(1, inline=False), ObjectSealed) == [ObjectSealed(object_id=put_id(1), requester=DRIVER)]
     assert driver.machine.values.table[put_id(1)].state is ValueState.STORED
+
+
+# ---- Actors ----------------------------------------------------------------------------------------------------------
+
+HOME = "node-1/w3"
+
+
+@pytest.fixture
+def actor(driver) -> OwnerStepper:
+    """A driver that has made actor 1, which is not placed yet."""
+    driver.submit(constructor(1))
+    return driver
+
+
+@pytest.fixture
+def alive(actor) -> OwnerStepper:
+    actor.actor_is(1, ActorState.ALIVE, worker=HOME)
+    return actor
+
+
+def call(number: int, **options):
+    return task(number, actor=1, resources=NOTHING, max_retries=options.pop("max_task_retries", 0), **options)
+
+
+GONE = error(ErrorKind.ACTOR_DIED, "Actor 01010101 has ended: It was killed.")
+AWAY = error(ErrorKind.ACTOR_UNAVAILABLE, "Node node-1 died.")
+
+
+def test_an_actor_is_registered_with_the_head_with_its_arguments_beside(driver):
+    driver.put(1)
+    commands = driver.submit(constructor(1, deps=(ref(put_id(1)),)))
+    registered = ActorRegistered(spec=constructor(1, deps=(ref(put_id(1)),)), inline_deps=(put_id(1),))
+    assert Send(to=HEAD, message=registered, payloads=(tid(1), put_id(1))) in commands
+    assert sent(commands, ActorSubscribed, HEAD) == [ActorSubscribed(actor_id=aid(1), subscriber=DRIVER)]
+    assert sent(commands, LeaseRequested) == []
+
+
+def test_an_actor_whose_argument_fails_is_never_made(driver):
+    driver.submit(task(2), constructor(1, deps=(ref(oid(2)),)))
+    driver.grant()
+    commands = driver.finish(2, failed=RAISED)
+    assert sent(commands, ActorFailed, HEAD) == [ActorFailed(actor_id=aid(1), owner=DRIVER, error=RAISED)]
+
+
+def test_calls_wait_until_the_actor_is_alive_and_go_in_order(actor):
+    assert pushes(actor.submit(call(2), call(3))) == []
+    commands = actor.actor_is(1, ActorState.ALIVE, worker=HOME)
+    assert pushes(commands) == [(2, 0, HOME), (3, 0, HOME)]
+
+
+def test_a_call_goes_straight_to_the_actors_worker(alive):
+    assert sends(alive.submit(call(2))) == [(HOME, "TaskPushed")]
+
+
+def test_a_call_that_waits_for_an_argument_holds_back_those_behind_it(alive):
+    alive.submit(task(5))
+    alive.grant()
+    assert pushes(alive.submit(call(2, deps=(ref(oid(5)),)), call(3))) == []
+    assert pushes(alive.finish(5)) == [(2, 0, HOME), (3, 0, HOME)]
+
+
+def test_a_call_whose_argument_failed_lets_those_behind_it_go(alive):
+    alive.submit(task(5))
+    alive.grant()
+    alive.submit(call(2, deps=(ref(oid(5)),)), call(3))
+    assert pushes(alive.finish(5, failed=RAISED)) == [(3, 0, HOME)]
+
+
+def test_a_handle_from_elsewhere_asks_the_head_where_the_actor_is(driver):
+    commands = driver.submit(call(2))
+    assert sent(commands, ActorSubscribed, HEAD) == [ActorSubscribed(actor_id=aid(1), subscriber=DRIVER)]
+
+
+def test_calls_that_may_not_be_repeated_fail_when_the_actor_restarts(alive):
+    alive.submit(call(2, name="Actor.step"))
+    alive.wait(1, ref(oid(2)))
+    commands = alive.actor_is(1, ActorState.RESTARTING, life=1, failed=AWAY)
+    assert completed(commands) == [(1, (oid(2),))]
+    assert error_of(alive, oid(2)) == (
+        "Actor 01010101 was lost while it had the call Actor.step (task 02020202): Node node-1 died. "
+        "It restarts; set max_task_retries to have such calls repeated."
+    )
+    assert alive.machine.values.table[oid(2)].error.kind is ErrorKind.ACTOR_UNAVAILABLE
+
+
+def test_calls_that_may_be_repeated_go_to_the_next_life_before_those_made_since(alive):
+    alive.submit(call(2, max_task_retries=1), call(3), call(4, max_task_retries=1))
+    commands = alive.actor_is(1, ActorState.RESTARTING, life=1, failed=AWAY)
+    assert retries(commands) == [(2, 1, "retry"), (4, 1, "retry")]
+    alive.submit(call(5))
+    assert pushes(alive.actor_is(1, ActorState.ALIVE, life=1, worker="node-2/w0")) == [
+        (2, 1, "node-2/w0"),
+        (4, 1, "node-2/w0"),
+        (5, 0, "node-2/w0"),
+    ]
+
+
+def test_calls_made_while_the_actor_restarts_wait_for_it(alive):
+    alive.actor_is(1, ActorState.RESTARTING, life=1, failed=AWAY)
+    assert pushes(alive.submit(call(2))) == []
+    assert pushes(alive.actor_is(1, ActorState.ALIVE, life=1, worker=HOME)) == [(2, 0, HOME)]
+
+
+def test_calls_in_flight_are_lost_also_when_the_news_of_the_restart_is_the_next_life(alive):
+    alive.submit(call(2, max_task_retries=1))
+    commands = alive.actor_is(1, ActorState.ALIVE, life=1, worker="node-2/w0")
+    assert pushes(commands) == [(2, 1, "node-2/w0")]
+
+
+def test_when_the_actor_has_died_sent_and_waiting_calls_fail_with_its_reason(alive):
+    alive.submit(task(5), call(2, max_task_retries=5), call(3, deps=(ref(oid(5)),)))
+    alive.wait(1, ref(oid(2)), ref(oid(3)))
+    assert completed(alive.actor_is(1, ActorState.DEAD, failed=GONE)) == [(1, (oid(2), oid(3)))]
+    assert error_of(alive, oid(2)) == error_of(alive, oid(3)) == GONE.message
+
+
+def test_a_call_to_an_actor_that_has_died_fails_at_once(alive):
+    alive.actor_is(1, ActorState.DEAD, failed=GONE)
+    alive.submit(call(2))
+    assert error_of(alive, oid(2)) == GONE.message
+
+
+def test_death_is_final(alive):
+    alive.actor_is(1, ActorState.DEAD, failed=GONE)
+    alive.actor_is(1, ActorState.ALIVE, life=1, worker=HOME)
+    assert pushes(alive.submit(call(2))) == []
+
+
+def test_news_of_an_earlier_life_is_old(alive):
+    alive.actor_is(1, ActorState.ALIVE, life=1, worker="node-2/w0")
+    alive.actor_is(1, ActorState.RESTARTING, life=0, failed=AWAY)
+    assert pushes(alive.submit(call(2))) == [(2, 0, "node-2/w0")]
+
+
+def test_an_answer_of_an_earlier_life_is_dropped(alive):
+    alive.submit(call(2, max_task_retries=1))
+    alive.actor_is(1, ActorState.ALIVE, life=1, worker="node-2/w0")
+    assert alive.finish(2, worker=HOME) == [DropPayload(key=oid(2))]
+    assert alive.machine.values.table[oid(2)].state is ValueState.PENDING
+
+
+def test_an_answered_call_is_not_lost_with_the_actor(alive):
+    alive.submit(call(2))
+    alive.finish(2, worker=HOME)
+    alive.actor_is(1, ActorState.RESTARTING, life=1, failed=AWAY)
+    assert alive.machine.values.table[oid(2)].state is ValueState.INLINE
+
+
+def test_a_method_that_raised_is_called_again_when_it_asks_for_that(alive):
+    alive.submit(call(2, max_task_retries=1, retry_exceptions=True))
+    assert pushes(alive.finish(2, worker=HOME, failed=RAISED)) == [(2, 1, HOME)]
+    alive.finish(2, attempt=1, worker=HOME, failed=RAISED)
+    assert alive.machine.values.table[oid(2)].error.kind is ErrorKind.APPLICATION
+
+
+def test_the_last_handle_ends_the_actor(alive):
+    assert sent(alive(dropped(oid(1))), ActorOutOfScope, HEAD) == [ActorOutOfScope(actor_id=aid(1))]
+
+
+def test_a_call_that_is_not_finished_keeps_the_actor(alive):
+    spec = call(2)
+    spec.actor_handle = ref(oid(1))
+    alive.submit(spec)
+    assert sent(alive(dropped(oid(1))), ActorOutOfScope) == []
+    assert len(sent(alive.finish(2, worker=HOME), ActorOutOfScope)) == 1
+
+
+def test_the_arguments_of_the_constructor_are_kept_until_the_actor_has_died(driver):
+    driver.put(1)
+    driver.submit(constructor(1, deps=(ref(put_id(1)),)))
+    driver.actor_is(1, ActorState.ALIVE, worker=HOME)
+    assert DropPayload(key=put_id(1)) not in driver(dropped(put_id(1), oid(1)))
+    assert DropPayload(key=put_id(1)) in driver.actor_is(1, ActorState.DEAD, failed=GONE)
+    assert not driver.machine.tasks.records
+
+
+def test_an_actor_that_was_killed_before_its_arguments_were_ready_lets_go_of_them(driver):
+    driver.submit(task(2), constructor(1, deps=(ref(oid(2)),)))
+    driver.grant()
+    driver.actor_is(1, ActorState.DEAD, failed=GONE)
+    driver(dropped(oid(1), oid(2)))
+    commands = driver.finish(2)
+    assert sent(commands, ActorRegistered) == []
+    assert not driver.machine.tasks.records
+    assert not driver.machine.values.table
+
+
+def test_a_kill_is_the_heads_business(driver):
+    killed = driver(ActorKillAsked(actor_id=aid(1), no_restart=False))
+    assert killed == [Send(to=HEAD, message=ActorKillRequested(actor_id=aid(1), no_restart=False))]
+
+
+# ---- The cluster -----------------------------------------------------------------------------------------------------
+
+
+def test_the_clusters_state_is_asked_of_the_head(driver):
+    asked = driver(ClusterStateAsked(wait_id=WaitID(3)))
+    assert asked == [Send(to=HEAD, message=ClusterStateRequested(wait_id=WaitID(3), requester=DRIVER))]
+    row = NodeState(node=NodeID("node-0"), incarnation=0, alive=True, total=cpus(2), available=cpus(1))
+    assert completed(driver(ClusterStateReported(wait_id=WaitID(3), nodes=(row,)))) == [(3, ())]
+    assert driver.machine.cluster_state[WaitID(3)] == (row,)
+
+
+def test_a_demand_that_no_node_could_meet_is_known_before_it_is_submitted(driver):
+    assert driver.machine.why_infeasible(shape(cpus(8))) is None  # nothing is known of the cluster yet
+    driver(ClusterChanged(nodes=(info("node-0", cpus(2)),)))
+    assert driver.machine.why_infeasible(shape(cpus(2))) is None
+    assert "node-0, has 2 CPU and lacks 6 CPU" in driver.machine.why_infeasible(shape(cpus(8)))
+
+
+def test_in_an_open_cluster_no_demand_is_infeasible():
+    driver = OwnerStepper(infeasible="wait")
+    driver(ClusterChanged(nodes=(info("node-0", cpus(2)),)))
+    assert driver.machine.why_infeasible(shape(cpus(8))) is None
+
+
+# ---- Why does it wait? -----------------------------------------------------------------------------------------------
+
+
+def why(stepper: OwnerStepper, object_id) -> str:
+    return stepper.machine.explain_object(object_id)
+
+
+def test_why_it_waits_for_its_arguments(driver):
+    driver.submit(task(1), task(2, deps=(ref(oid(1)),), name="g"))
+    assert why(driver, oid(2)) == (
+        "object 02020202:0 is made by g (task 02020202), which waits for its arguments 01010101:0"
+    )
+
+
+def test_why_it_waits_for_a_worker(driver):
+    driver.submit(task(1, resources=cpus(2, gpus=1)))
+    assert why(driver, oid(1)) == (
+        "object 01010101:0 is made by f (task 01010101), which waits for a worker with 2 CPU, 1 GPU"
+    )
+
+
+def test_why_it_waits_for_the_worker_that_has_it(driver):
+    driver.submit(task(1))
+    driver.grant()
+    assert why(driver, oid(1)) == "object 01010101:0 is made by f (task 01010101), which node-0/w0 has"
+
+
+def test_why_it_waits_for_an_actor(actor):
+    actor.submit(call(2, name="Actor.step"))
+    assert why(actor, oid(2)) == (
+        "object 02020202:0 is made by Actor.step (task 02020202), which waits for actor 01010101 (PENDING)"
+    )
+
+
+def test_why_it_waits_for_another_owner(driver):
+    driver(RefsAdded(refs=(ref(oid(9), OTHER),)))
+    assert why(driver, oid(9)) == "object 09090909:0 is owned by node-1/w0, which has not said that it is ready"
+
+
+def test_why_it_waits_for_the_store(driver):
+    driver.run(1, inline=False)
+    driver.wait(1, ref(oid(1)))
+    assert why(driver, oid(1)) == "object 01010101:0 is in a store and is being brought to node-0"
+
+
+def test_why_it_waits_for_what_is_not_known(driver):
+    assert why(driver, oid(9)) == "object 09090909:0 is not known to driver-1"
+
+
+def test_a_wait_explains_just_what_it_misses(driver):
+    driver.put(1)
+    driver.submit(task(2))
+    driver.wait(4, ref(put_id(1)), ref(oid(2)))
+    assert driver.machine.explain_wait(WaitID(4)) == [why(driver, oid(2))]
+    assert driver.machine.explain_wait(WaitID(5)) == []
+
+
+# ---- A worker's side -------------------------------------------------------------------------------------------------
+
+
+def inline_result(number: int, *nested) -> Result:
+    return Result(object_id=oid(number), size_bytes=10, inline=True, nested=nested)
+
+
+def given(number: int, **options):
+    """A task that another process owns, as a worker gets it."""
+    return task(number, owner=OTHER, **options)
+
+
+def test_a_pushed_task_runs(worker):
+    assert of(worker.pushed(given(1)), RunTask) == [RunTask(spec=given(1), attempt=0)]
+
+
+def test_tasks_run_one_at_a_time_in_the_order_in_which_they_came(worker):
+    assert started(worker.pushed(given(1)) + worker.pushed(given(2)) + worker.pushed(given(3))) == [tid(1)]
+    assert started(worker.ran(1)) == [tid(2)]
+    assert started(worker.ran(2)) == [tid(3)]
+
+
+def test_a_finished_task_is_reported_with_its_small_results_and_its_time(worker):
+    worker.pushed(given(1), attempt=2)
+    worker.now_ns = 7 * MS
+    (finished,) = [each for each in of(worker.ran(1, inline_result(1), attempt=2), Send) if each.to == OTHER]
+    assert finished.message == TaskFinished(
+        task_id=tid(1), attempt=2, worker=WORKER, node=NODE, results=(inline_result(1),), duration_ns=7 * MS
+    )
+    assert finished.payloads == (oid(1),)
+
+
+def test_what_a_finished_task_took_and_gave_is_dropped(worker):
+    worker.pushed(given(1, deps=(ref(oid(9), OTHER),)), inline=(oid(9),))
+    drops = {drop.key for drop in of(worker.ran(1, inline_result(1)), DropPayload)}
+    assert drops == {tid(1), oid(1), oid(9)}
+    assert not worker.machine.values.table
+
+
+def test_an_exception_travels_as_a_payload_under_its_own_key(worker):
+    worker.pushed(given(1))
+    commands = worker.ran(1, failed=RAISED)
+    assert payloads_of(commands, TaskFinished) == (exception_id(tid(1)),)
+    assert CopyPayload(source=oid(1), target=exception_id(tid(1))) in commands
+
+
+def test_large_arguments_are_brought_and_pinned_before_the_task_runs(worker):
+    commands = worker.pushed(given(1, deps=(ref(oid(9), OTHER),)))
+    assert sent(commands, ObjectWanted, NODE) == [ObjectWanted(object_id=oid(9), owner=OTHER, requester=WORKER)]
+    assert started(commands) == []
+    assert started(worker.arrived(oid(9))) == [tid(1)]
+
+
+def test_small_arguments_came_along(worker):
+    assert started(worker.pushed(given(1, deps=(ref(oid(9), OTHER),)), inline=(oid(9),))) == [tid(1)]
+
+
+def test_a_task_whose_argument_can_not_come_ends_without_having_run(worker):
+    worker.pushed(given(1, deps=(ref(oid(9), OTHER),)))
+    lost = error(ErrorKind.OBJECT_LOST, "gone")
+    commands = worker(ObjectUnavailable(object_id=oid(9), error=lost))
+    assert started(commands) == []
+    assert [finished.error for finished in sent(commands, TaskFinished, OTHER)] == [lost]
+
+
+def test_arguments_that_did_come_are_released_when_another_can_not(worker):
+    worker.pushed(given(1, deps=(ref(oid(8), OTHER), ref(oid(9), OTHER))))
+    worker.arrived(oid(8))
+    commands = worker(ObjectUnavailable(object_id=oid(9), error=error(ErrorKind.OBJECT_LOST)))
+    assert sent(commands, ObjectReleased, NODE) == [ObjectReleased(object_id=oid(8), requester=WORKER)]
+
+
+def test_a_task_that_holds_a_borrow_is_reported_when_it_is_acknowledged(worker):
+    worker.pushed(given(1))
+    worker(RefsAdded(refs=(ref(oid(9), "driver-2"),)))
+    assert sent(worker.ran(1), TaskFinished) == []
+    assert len(sent(worker.acknowledged(oid(9)), TaskFinished)) == 1
+
+
+def test_a_borrow_from_the_tasks_own_owner_goes_ahead_of_the_report(worker):
+    worker.pushed(given(1))
+    borrow = worker(RefsAdded(refs=(ref(oid(9), OTHER),)))
+    assert sends(borrow + worker.ran(1))[:2] == [(OTHER, "BorrowAdded"), (OTHER, "TaskFinished")]
+
+
+def test_the_next_task_waits_while_the_last_is_not_reported(worker):
+    worker.pushed(given(1))
+    worker.pushed(given(2))
+    worker(RefsAdded(refs=(ref(oid(9), "driver-2"),)))
+    assert started(worker.ran(1)) == []
+    assert started(worker.acknowledged(oid(9))) == [tid(2)]
+
+
+def test_a_report_does_not_wait_for_an_owner_that_died(worker):
+    worker.pushed(given(1))
+    worker(RefsAdded(refs=(ref(oid(9), "driver-2"),)))
+    worker.ran(1)
+    assert len(sent(worker(OwnerDied(address=Address("driver-2"))), TaskFinished)) == 1
+
+
+def test_results_that_carry_references_keep_them_until_they_are_taken(worker):
+    worker.pushed(given(1))
+    worker.put(1)
+    worker.ran(1, inline_result(1, ref(put_id(1), WORKER)))
+    assert worker(dropped(put_id(1))) == []
+    assert worker(ResultsTaken(task_id=tid(1), attempt=0)) == [DropPayload(key=put_id(1))]
+
+
+def test_results_that_nobody_will_take_keep_nothing(worker):
+    worker.pushed(given(1))
+    worker.put(1)
+    worker.ran(1, inline_result(1, ref(put_id(1), WORKER)))
+    worker(dropped(put_id(1)))
+    assert worker(OwnerDied(address=OTHER)) == [DropPayload(key=put_id(1))]
+
+
+def test_a_task_that_blocks_gives_back_what_has_not_started(worker):
+    worker.submit(task(9, owner=WORKER))
+    for number in (1, 2, 3):
+        worker.pushed(given(number))
+    worker.pushed(task(4, owner="driver-2"), reply_to="driver-2")
+    commands = worker.wait(1, ref(oid(9), WORKER), of_task=1)
+    assert sent(commands, TasksRecalled, OTHER) == [TasksRecalled(worker=WORKER, tasks=(tid(2), tid(3)))]
+    assert sent(commands, TasksRecalled, "driver-2") == [TasksRecalled(worker=WORKER, tasks=(tid(4),))]
+    assert {tid(2), tid(3), tid(4)} <= {drop.key for drop in of(commands, DropPayload)}
+
+
+def test_what_is_pushed_while_a_task_is_blocked_is_given_back_at_once(worker):
+    worker.submit(task(9, owner=WORKER))
+    worker.pushed(given(1))
+    worker.wait(1, ref(oid(9), WORKER), of_task=1)
+    assert sent(worker.pushed(given(2)), TasksRecalled) == [TasksRecalled(worker=WORKER, tasks=(tid(2),))]
+
+
+def test_an_actor_that_blocks_keeps_its_calls(worker):
+    worker.pushed(constructor(1, owner=OTHER), reply_to=HEAD)
+    worker.ran(1)
+    worker.submit(task(9, owner=WORKER))
+    worker.pushed(given(2, actor=1))
+    worker.pushed(given(3, actor=1))
+    assert sent(worker.wait(1, ref(oid(9), WORKER), of_task=2), TasksRecalled) == []
+
+
+def test_tasks_of_a_process_that_died_are_not_begun(worker):
+    for number in (1, 2):
+        worker.pushed(given(number))
+    worker.pushed(task(3, owner="driver-2"), reply_to="driver-2")
+    worker(OwnerDied(address=OTHER))
+    assert started(worker.ran(1)) == [tid(3)]
+
+
+def test_a_submitted_task_is_submitted_once(driver):
+    driver.submit(task(1))
+    with pytest.raises(Exception, match="task 01010101 was submitted twice"):
+        driver.machine.handle(TaskSubmitted(spec=task(1)), 0)
+
+
+def test_a_borrow_from_two_processes_ends_with_the_last(driver):
+    driver.put(1)
+    driver(borrowed(put_id(1)), borrowed(put_id(1), "node-2/w0"), dropped(put_id(1)))
+    assert driver(BorrowRemoved(object_id=put_id(1), borrower=OTHER)) == []
+    removed = driver(BorrowRemoved(object_id=put_id(1), borrower=Address("node-2/w0")))
+    assert removed == [DropPayload(key=put_id(1))]
+
+
+def test_an_acknowledgement_of_nothing_is_nothing(driver):
+    assert driver(BorrowAcknowledged(object_id=oid(9))) == []

@@ -102,6 +102,11 @@ class ActorCalls:
             client.queue.append(record.spec.task_id)  # reconstruction: made long ago, its turn is now
         self.dirty[client.actor_id] = None
 
+    def gave_way(self, record: TaskRecord) -> None:
+        """An argument of the call failed: it holds back those behind it no more."""
+        assert record.spec.actor_id is not None
+        self.dirty[record.spec.actor_id] = None
+
     def finished(self, record: TaskRecord) -> None:
         """A call was answered."""
         assert record.spec.actor_id is not None

@@ -104,7 +104,9 @@ class LocalScheduler:
         self.config = config
         self.total = dict(total.units)
         self.free = dict(total.units)
-        self.gpus_free = dict.fromkeys(range(total.get(GPU) // UNITS), UNITS)
+        gpu_units = total.get(GPU)
+        self.gpus = {gpu: min(UNITS, gpu_units - gpu * UNITS) for gpu in range(-(-gpu_units // UNITS))}
+        self.gpus_free = dict(self.gpus)
         self._want = want
         self._release = release
         self._is_local = is_local
@@ -158,7 +160,16 @@ class LocalScheduler:
         fitting = count
         for name, amount in shape.placement.units:
             fitting = min(fitting, self.free.get(name, 0) // amount)
-        return max(fitting, 0)
+        return max(min(fitting, self._gpu_places(shape.resources)), 0)
+
+    def _gpu_places(self, resources: Resources) -> int:
+        """How many demands the single GPUs can take: what is free on two of them does not make a third."""
+        units = resources.get(GPU)
+        if not units:
+            return self.config.lease_requests_max
+        if units >= UNITS:
+            return sum(free == UNITS for free in self.gpus_free.values()) // (units // UNITS)
+        return sum(free // units for free in self.gpus_free.values())
 
     def _queue(self, request: LeaseRequested) -> None:
         slot = Slot(f"{_SLOT}{self._slot_counter} of {self.node}", request)
@@ -196,7 +207,7 @@ class LocalScheduler:
     def dispatch(self) -> None:
         """Give resources and workers to slots, in order of arrival, as far as they go."""
         for slot in list(self.waiting.values()):
-            if not slot.missing and fits(self.free, slot.shape.placement):
+            if not slot.missing and self._has_room(slot.shape):
                 del self.waiting[slot.key]
                 self._allocate(slot)
         while self.unstaffed and self.idle:
@@ -205,6 +216,9 @@ class LocalScheduler:
         starting = sum(worker.state is WorkerState.STARTING for worker in self.workers.values())
         for _ in range(min(len(self.unstaffed), self.config.worker_starts_max) - starting):
             self._start_worker()
+
+    def _has_room(self, shape: LeaseShape) -> bool:
+        return fits(self.free, shape.placement) and self._gpu_places(shape.resources) > 0
 
     def _allocate(self, slot: Slot) -> None:
         lease_id = LeaseID(f"{self.node}~{self.incarnation}/lease{self._lease_counter}")
@@ -250,7 +264,7 @@ class LocalScheduler:
             shares = tuple((gpu, UNITS) for gpu in whole)
         else:
             roomy = [(free, gpu) for gpu, free in self.gpus_free.items() if free >= units]
-            shares = ((min(roomy)[1], units),) if roomy else ()
+            shares = ((min(roomy)[1], units),)
         for gpu, share in shares:
             self.gpus_free[gpu] -= share
         return shares
@@ -406,7 +420,7 @@ class LocalScheduler:
             )
             ensure(name == CPU or self.free[name] >= 0, "{}: {} is leased twice", self.node, name)
         for gpu, free in self.gpus_free.items():
-            ensure(free >= 0 and free + shares.get(gpu, 0) == UNITS, "{}: GPU {} is leased twice", self.node, gpu)
+            ensure(free >= 0 and free + shares.get(gpu, 0) == self.gpus[gpu], "{}: GPU {} is leased twice", self.node, gpu)
         for worker in self.workers.values():
             ensure(
                 (worker.state is WorkerState.LEASED) == (worker.lease is not None) or worker.lease is None,

@@ -335,7 +335,7 @@ class Owner(Composition):
             if value is not None and value.state is ValueState.FREED:
                 tasks.remake(value)
         elif values.tasks_to_look_at:
-            tasks.look_at(values.tasks_to_look_at.popleft())
+            self._look_at(values.tasks_to_look_at.popleft())
         elif self._given_back:
             for task in reversed(self._given_back):
                 self._place(tasks.records[task], first=True)
@@ -369,6 +369,12 @@ class Owner(Composition):
         else:
             return False
         return True
+
+    def _look_at(self, task: TaskID) -> None:
+        record = self.tasks.records.get(task)
+        self.tasks.look_at(task)
+        if record is not None and record.is_done and record.spec.actor_id is not None:
+            self.actor_calls.gave_way(record)
 
     def _place(self, record: TaskRecord, *, first: bool) -> None:
         spec = record.spec
