@@ -51,7 +51,7 @@ build: env  ## Build the wheel into dist/
 	$(BIN)/python -m build --wheel --outdir dist .
 
 clean:  ## Remove what the other targets made, except .venv
-	rm -rf dist build *.egg-info timeline_*.json
+	rm -rf dist build *.egg-info demo_output timeline_*.json
 	rm -rf .benchmarks .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
 

@@ -105,7 +105,7 @@ def measure(benchmark: BenchmarkFixture, results: Results) -> Measure:
     ) -> None:
         benchmark.group = row.name
         benchmark.extra_info.update(peer=peer, count=row.count, unit=row.unit)
-        benchmark.pedantic(one_round, setup=setup, rounds=row.rounds, warmup_rounds=warm)
+        benchmark.pedantic(one_round, setup=setup, rounds=row.rounds, warmup_rounds=warm)  # type: ignore[no-untyped-call]
         if benchmark.stats is not None:  # None under --benchmark-disable
             median_s: float = benchmark.stats.stats.median
             results.rows[row.name] = row
@@ -126,7 +126,9 @@ def pytest_terminal_summary(config: pytest.Config) -> None:
 
 def table_of(results: Results) -> Table:
     """The figures side by side."""
-    table = Table(title="Medians; a ratio above 1 means that dualray is faster", title_justify="left", box=box.SIMPLE_HEAD)
+    table = Table(
+        title="Medians; a ratio above 1 means that dualray is faster", title_justify="left", box=box.SIMPLE_HEAD
+    )
     for heading in ("row", "one operation", "dualray", "the other", "ratio"):
         is_number = heading in ("dualray", "the other", "ratio")
         table.add_column(heading, justify="right" if is_number else "left", no_wrap=is_number or heading == "row")
@@ -139,7 +141,7 @@ def table_of(results: Results) -> Table:
             row.operation,
             shown(ours, row.unit),
             f"{shown(theirs, row.unit)} {other}",
-            f"{row.ratio(ours, theirs):,.2f}" if ours and theirs else "",
+            shown(row.ratio(ours, theirs), "") if ours and theirs else "",
         )
     return table
 

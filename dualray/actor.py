@@ -70,9 +70,7 @@ class ActorClass(Generic[C]):
             max_restarts=options.max_restarts,
             max_task_retries=options.max_task_retries,
         )
-        return ActorHandle(
-            ref, verbs, self._name, self._methods, self._template.function_id, options.max_task_retries
-        )
+        return ActorHandle(ref, verbs, self._name, self._methods, self._template.function_id, options.max_task_retries)
 
     def _make_template(self, verbs: runtime.Verbs) -> FunctionTemplate:
         options = self._options

@@ -25,7 +25,6 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-
 def init(
     *,
     mode: str | None = None,

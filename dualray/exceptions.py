@@ -78,7 +78,7 @@ class TaskError(DualrayError):
 
 
 def builtin_base(cls: type[BaseException]) -> type[BaseException]:
-    """The exception class of Python itself that a class derives from; it makes instances without the class's own code."""
+    """Python's own exception class that a class derives from: it makes instances without the class's own code."""
     return next(base for base in cls.__mro__ if base.__module__ == "builtins" and issubclass(base, BaseException))
 
 

@@ -33,7 +33,7 @@ class CountedReference(Reference):
         """Raise when the cluster that the reference belongs to is gone.
 
         Raises:
-            DualrayError: it was shut down; ids are used again by the next one, so the reference would mean another object.
+            DualrayError: it was shut down; the next one uses ids again, so the reference would mean another object.
         """
         if self._verbs.is_closed:
             raise DualrayError(f"{self!r} belongs to a cluster that was shut down: make it anew after dualray.init()")
@@ -74,7 +74,6 @@ class ObjectRef(CountedReference, Generic[T]):
 
     def __iter__(self) -> NoReturn:
         raise TypeError(f"{self!r} is a reference, not the value: use dualray.get(ref) to read it")
-
 
     def __copy__(self) -> ObjectRef[T]:
         return self

@@ -1,7 +1,7 @@
 """What a user gets who asks for something that cannot be: an error of its own each, and its message is read.
 
 Both modes, wherever a cluster is needed. Errors that a task or worker brings about are in tests/conformance; here is
-what their messages say. What `init` refuses is in tests/conformance/test_init.py, and settings are in tests/test_settings.py.
+what their messages say. What `init` refuses is in tests/conformance/test_init.py, settings in tests/test_settings.py.
 """
 
 from __future__ import annotations
@@ -69,8 +69,14 @@ def message_of(error_type, call, *args, **kwargs):
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: f.options(num_cpu=1), "f.options() has no option 'num_cpu'. Did you mean 'num_cpus'? Known: num_cpus,"),
-        (lambda: ray.remote(max_retry=1)(len), "remote function len has no option 'max_retry'. Did you mean 'max_retries'"),
+        (
+            lambda: f.options(num_cpu=1),
+            "f.options() has no option 'num_cpu'. Did you mean 'num_cpus'? Known: num_cpus,",
+        ),
+        (
+            lambda: ray.remote(max_retry=1)(len),
+            "remote function len has no option 'max_retry'. Did you mean 'max_retries'",
+        ),
         (lambda: A.options(max_restart=1), "A.options() has no option 'max_restart'. Did you mean 'max_restarts'?"),
         (lambda: A.options(num_returns=2), "A.options() has no option 'num_returns'."),
         (lambda: f.options(max_restarts=2), "f.options() has no option 'max_restarts'. Did you mean 'max_retries'?"),
@@ -93,7 +99,10 @@ def message_of(error_type, call, *args, **kwargs):
         (lambda: f.options(max_retries=None), "max_retries=None must be an int"),
         (lambda: A.options(max_restarts=-2), "max_restarts=-2 must be at least -1"),
         (lambda: A.options(max_task_retries="x"), "max_task_retries='x' must be an int"),
-        (lambda: f.options(scheduling_strategy="SPRED"), "scheduling_strategy='SPRED' must be 'DEFAULT', 'SPREAD' or a"),
+        (
+            lambda: f.options(scheduling_strategy="SPRED"),
+            "scheduling_strategy='SPRED' must be 'DEFAULT', 'SPREAD' or a",
+        ),
         (lambda: f.options(duration=-1), "duration=-1 must not be negative"),
         (lambda: f.options(duration="1s"), "duration='1s' must be seconds, or a function of the arguments"),
         (lambda: f.options(name=3), "name=3 must be a str"),
@@ -138,7 +147,10 @@ def test_remote_of_something_else(make, words):
         (lambda: ray.wait(ray.put(1)), "wait takes a list of ObjectRefs, not ObjectRef("),
         (lambda: ray.wait((ray.put(1),)), "(a tuple)"),
         (lambda: ray.wait([1]), "wait: item 0 is 1 (a int), not an ObjectRef"),
-        (lambda: ray.wait([ray.put(1)], num_returns=0), "num_returns=0 must be between 1 and the number of references, 1"),
+        (
+            lambda: ray.wait([ray.put(1)], num_returns=0),
+            "num_returns=0 must be between 1 and the number of references, 1",
+        ),
         (lambda: ray.wait([ray.put(1)], num_returns=2), "num_returns=2 must be between 1 and"),
         (lambda: ray.wait([ray.put(1)], num_returns=True), "num_returns=True must be an int"),
         (lambda: ray.wait([ray.put(1)], timeout=-0.5), "timeout=-0.5 must not be negative"),

@@ -9,7 +9,7 @@ import pytest
 from dualray.settings import SETTINGS, limits_of, resolve
 from dualray.shared.model.config import Config
 
-POLICY = "tests.planted.policies:RetryNever"
+POLICY = "tests.planted.policies:NeverRetries"
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +55,6 @@ def test_a_config_file_may_be_named(elsewhere, monkeypatch):
     assert found["num_cpus"].source == str(path)
     assert found["resources"].value == {"disk": 2}
     assert limits_of(found).push_window_max == 3
-
 
 
 @pytest.mark.parametrize(
@@ -176,7 +175,7 @@ def test_a_bad_config_file(elsewhere, content, words):
 
 def test_a_config_file_that_is_not_there(monkeypatch):
     monkeypatch.setenv("DUALRAY_CONFIG", "nowhere.toml")
-    with pytest.raises(ValueError, match="DUALRAY_CONFIG names 'nowhere.toml', which does not exist"):
+    with pytest.raises(ValueError, match=r"DUALRAY_CONFIG names 'nowhere.toml', which does not exist"):
         resolve({})
 
 
@@ -188,7 +187,11 @@ def test_a_config_file_that_is_not_there(monkeypatch):
     [
         ("real", {"nodes": 3}, r"init\(nodes=\.\.\.\) belongs to sim mode, and mode='real' was given"),
         ("real", {"faults": ["kill node-1 at 1s"]}, r"init\(faults=\.\.\.\) belongs to sim mode"),
-        ("sim", {"log_to_driver": True}, r"init\(log_to_driver=\.\.\.\) belongs to real mode, and mode='sim' was given"),
+        (
+            "sim",
+            {"log_to_driver": True},
+            r"init\(log_to_driver=\.\.\.\) belongs to real mode, and mode='sim' was given",
+        ),
     ],
 )
 def test_with_the_mode_in_the_code_an_argument_of_the_other_is_an_error(mode, arguments, words):
@@ -198,7 +201,7 @@ def test_with_the_mode_in_the_code_an_argument_of_the_other_is_an_error(mode, ar
 
 def test_where_the_mode_came_from_outside_it_is_ignored_with_one_warning(monkeypatch):
     monkeypatch.setenv("DUALRAY_MODE", "real")
-    with pytest.warns(UserWarning) as warned:
+    with pytest.warns(UserWarning, match="ignored") as warned:
         found = resolve({"nodes": 3, "faults": ["kill node-1 at 1s"]})
     [warning] = warned
     text = str(warning.message)

@@ -112,9 +112,7 @@ class NodeProcess(MachineProcess):
             [(object_id, data)] = payloads
             self.store.create(object_id, len(data))[:] = data
             self.store.seal(object_id)
-            self.recorder.trace(
-                TraceKind.TRANSFER_ENDED, object_id.hex(), other=message.source, amount=len(data)
-            )
+            self.recorder.trace(TraceKind.TRANSFER_ENDED, object_id.hex(), other=message.source, amount=len(data))
             payloads = []
         super().receive(message, payloads)
 
@@ -223,4 +221,3 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-

@@ -63,9 +63,7 @@ class UserProcess:
         self.lock = threading.RLock()
         self.store = SharedMemoryStore(session.store_directory)
         self.run_task = on_task
-        spec = MachineSpec(
-            kind="owner", address=address, node=node, config=session.config, is_driver=is_driver
-        )
+        spec = MachineSpec(kind="owner", address=address, node=node, config=session.config, is_driver=is_driver)
         self.recorder = Recorder(session.record_directory, spec, seed=session.seed)
         self.core = CoreWorker(
             address=address, node=node, config=session.config, host=self, root=root, is_driver=is_driver
@@ -164,4 +162,3 @@ class UserProcess:
 
     def wake(self) -> None:
         self.loop.call_soon(self.core.take_in_finalizers)
-

@@ -231,8 +231,7 @@ class CoreWorker:
         """Submit a call of a remote function; its results, as references of this process."""
         self._check_feasible(template, exceptions.TaskUnschedulableError)
         task_id = self._next_task_id()
-        spec = self._spec(task_id, template, args, kwargs)
-        self._submit(spec)
+        self._submit(task_id, template, args, kwargs)
         return [Ref(return_object_id(task_id, index), self.address) for index in range(template.num_returns)]
 
     def create_actor(
@@ -249,7 +248,7 @@ class CoreWorker:
         task_id = self._next_task_id()
         actor_id = ActorID(task_id)
         actor = ActorSpec(actor_id=actor_id, max_restarts=max_restarts, max_task_retries=max_task_retries)
-        self._submit(self._spec(task_id, template, args, kwargs, creates=actor))
+        self._submit(task_id, template, args, kwargs, creates=actor)
         return Ref(actor_handle_id(actor_id), self.address)
 
     def submit_actor_task(
@@ -258,8 +257,7 @@ class CoreWorker:
         """Submit a call of an actor's method."""
         task_id = self._next_task_id()
         actor_id = ActorID(handle.object_id[:16])
-        spec = self._spec(task_id, template, args, kwargs, actor_id=actor_id, actor_handle=handle)
-        self._submit(spec)
+        self._submit(task_id, template, args, kwargs, actor_id=actor_id, actor_handle=handle)
         return [Ref(return_object_id(task_id, index), self.address) for index in range(template.num_returns)]
 
     def _check_feasible(self, template: FunctionTemplate, error: type[DualrayError]) -> None:
@@ -276,14 +274,14 @@ class CoreWorker:
             execution.submitted += 1
             return child_task_id(execution.task_id, execution.attempt, execution.submitted)
 
-    def _spec(
+    def _submit(
         self,
         task_id: TaskID,
         template: FunctionTemplate,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         **actor: Any,
-    ) -> TaskSpec:
+    ) -> None:
         arguments = pack_arguments(
             template.name, args, kwargs, inline_bytes_max=self.config.inline_bytes_max, put=self._put
         )
@@ -298,10 +296,6 @@ class CoreWorker:
             nested=arguments.nested,
             **actor,
         )
-        self._dropped.extend(ref.object_id for ref in arguments.put)  # from now on the task holds them
-        return spec
-
-    def _submit(self, spec: TaskSpec) -> None:
         with self.host.lock:
             self.host.trace(
                 TraceKind.TASK_SUBMITTED,
@@ -311,6 +305,8 @@ class CoreWorker:
                 deps=tuple(ref.object_id.hex() for ref in spec.deps + spec.nested),
             )
             self._handle(TaskSubmitted(spec=spec))
+            # From now on the task holds what packing has put; not earlier, for another thread may take in finalizers.
+            self._dropped.extend(ref.object_id for ref in arguments.put)
             self._take_in_finalizers()
 
     # ---- Values ----------------------------------------------------------------------------------------------

@@ -67,6 +67,4 @@ def parse_fault(text: str) -> Fault:
         if task is None:
             raise ValueError(f"fault {text!r}: say which worker, by the task that it starts: 'when f starts 3'")
         return Fault(kind=FaultKind.KILL_WORKER, task_name=task, start=int(start))
-    return Fault(
-        kind=FaultKind.KILL_NODE, node=target, at_ns=at_ns, task_name=task, start=int(start) if start else 1
-    )
+    return Fault(kind=FaultKind.KILL_NODE, node=target, at_ns=at_ns, task_name=task, start=int(start) if start else 1)

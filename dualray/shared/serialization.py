@@ -19,8 +19,7 @@ import io
 import pickle
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import CodeType, FunctionType
-from types import CellType
+from types import CellType, CodeType, FunctionType
 from typing import Any
 
 import cloudpickle

@@ -58,9 +58,7 @@ class TaskRunner:
             actor_id=spec.actor_id or (spec.creates.actor_id if spec.creates else None),
             resources=spec.template if not is_actor_task else self._core.execution.resources,
         )
-        self._host.trace(
-            TraceKind.TASK_STARTED, spec.task_id.hex(), name=spec.template.name, amount=task.attempt
-        )
+        self._host.trace(TraceKind.TASK_STARTED, spec.task_id.hex(), name=spec.template.name, amount=task.attempt)
         error: ErrorInfo | None = None
         results: list[Result] = []
         returned: list[Any] = []  # kept until TaskRan: from then on the machine holds the references among them
@@ -118,9 +116,7 @@ class TaskRunner:
                 self._core.write_to_store(object_id, serialized, spec.owner, remakeable=remakeable)
                 self._core.dispatch(SpaceWritten(object_id=object_id))
             results.append(
-                Result(
-                    object_id=object_id, size_bytes=serialized.size_bytes, inline=inline, nested=serialized.refs
-                )
+                Result(object_id=object_id, size_bytes=serialized.size_bytes, inline=inline, nested=serialized.refs)
             )
         return results
 

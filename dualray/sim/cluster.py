@@ -86,9 +86,7 @@ class Cluster:
 
     def start_node(self, node: NodeID, *, total: Resources, store_bytes: int, incarnation: int = 0) -> None:
         """A machine boots."""
-        process = NodeProcess(
-            cluster=self, node=node, incarnation=incarnation, total=total, store_bytes=store_bytes
-        )
+        process = NodeProcess(cluster=self, node=node, incarnation=incarnation, total=total, store_bytes=store_bytes)
         self.nodes[node] = process
         spec = MachineSpec(
             kind="node",
@@ -141,9 +139,7 @@ class Cluster:
 
     # ---- Messages and notes ----------------------------------------------------------------------------------
 
-    def send(
-        self, sender: Process, to: Address, message: Event, payloads: Sequence[tuple[bytes, bytes]]
-    ) -> None:
+    def send(self, sender: Process, to: Address, message: Event, payloads: Sequence[tuple[bytes, bytes]]) -> None:
         """Deliver a message after the network's delay, unless the receiver is gone by then."""
         size_bytes = MESSAGE_BYTES + sum(len(data) for _, data in payloads)
         destination = self.processes.get(to)

@@ -23,12 +23,8 @@ class NodeProcess(MachineProcess):
 
     machine: Node
 
-    def __init__(
-        self, *, cluster: Cluster, node: NodeID, incarnation: int, total: Resources, store_bytes: int
-    ) -> None:
-        machine = Node(
-            node=node, incarnation=incarnation, total=total, store_bytes=store_bytes, config=cluster.config
-        )
+    def __init__(self, *, cluster: Cluster, node: NodeID, incarnation: int, total: Resources, store_bytes: int) -> None:
+        machine = Node(node=node, incarnation=incarnation, total=total, store_bytes=store_bytes, config=cluster.config)
         super().__init__(cluster=cluster, address=Address(node), node=node, machine=machine)
         self.incarnation = incarnation
         self.store = VirtualStore(cluster.fibers, cluster.cost_model)

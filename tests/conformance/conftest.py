@@ -16,8 +16,16 @@ import pytest
 
 import dualray as ray
 from dualray import runtime
-from tests.conformance.support import HAS_REAL_MODE, MODES, Gate, Shape, Tally, eventually, resources_are_free
-from tests.conformance.support import start_cluster
+from tests.conformance.support import (
+    HAS_REAL_MODE,
+    MODES,
+    Gate,
+    Shape,
+    Tally,
+    eventually,
+    resources_are_free,
+    start_cluster,
+)
 
 TEST_TIMEOUT_S = 40
 LEASES_END_S = 5.0

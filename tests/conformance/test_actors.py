@@ -204,7 +204,7 @@ def test_a_method_that_returns_a_wrong_number_of_values():
 
 def test_a_method_that_does_not_exist_names_the_nearest():
     dog = ray.remote(Dog).remote("Rex")
-    with pytest.raises(AttributeError, match="has no method 'speek'.*Did you mean 'speak'"):
+    with pytest.raises(AttributeError, match=r"has no method 'speek'.*Did you mean 'speak'"):
         dog.speek.remote()
 
 

@@ -228,8 +228,10 @@ def test_what_depends_on_a_failed_task_has_its_error_and_does_not_run(tally):
     error = error_of(downstream.remote(1, failed))
     assert isinstance(error, Simple)
     assert error.function_name == "fail"
-    assert isinstance(error_of(downstream.remote(x=downstream.remote(failed)) if False else echo.remote(
-        downstream.remote(failed))), Simple)
+    assert isinstance(
+        error_of(downstream.remote(x=downstream.remote(failed)) if False else echo.remote(downstream.remote(failed))),
+        Simple,
+    )
     assert tally.count == 0
 
 

@@ -315,7 +315,7 @@ def test_an_infeasible_demand_raises_in_a_task_too():
 
 def test_affinity_to_a_node_that_is_not_there_raises_and_names_those_that_are():
     strategy = NodeAffinitySchedulingStrategy("node-99", soft=False)
-    with pytest.raises(TaskUnschedulableError, match="names node 'node-99'.*is not alive; alive nodes: node-0"):
+    with pytest.raises(TaskUnschedulableError, match=r"names node 'node-99'.*is not alive; alive nodes: node-0"):
         where.options(scheduling_strategy=strategy).remote()
 
 

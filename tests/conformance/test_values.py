@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import datetime
+import datetime as dt
 import decimal
 import enum
 import fractions
@@ -90,7 +90,7 @@ both_sizes = pytest.mark.parametrize("length", [SMALL, LARGE], ids=["inline", "i
         collections.deque([1, 2], maxlen=3),
         decimal.Decimal("1.10"),
         fractions.Fraction(1, 3),
-        datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC),
+        dt.datetime(2020, 1, 1, tzinfo=dt.UTC),
         int,
         ValueError,
         Ellipsis,

@@ -31,6 +31,15 @@ class NeverPlaces:
         return Placement(Outcome.FAILED, reason="always later")
 
 
+class AlwaysTheFirstNode:
+    """Places everything on the first node, whether or not it is free, and names it even when others are idle."""
+
+    def choose(self, shape: LeaseShape, view: ClusterView, via: NodeID | None) -> Placement:
+        if not_placed(shape, view).outcome is Outcome.INFEASIBLE:
+            return not_placed(shape, view)
+        return Placement(Outcome.SUCCESS, next(iter(view.candidates)), "the first")
+
+
 class EvictsTheNewest:
     """Most recently used first: what is about to be read again goes."""
 
@@ -51,6 +60,29 @@ class EvictsTooLittle:
         return []
 
 
+class EvictsNothing:
+    """Says that there is nothing to evict."""
+
+    def choose(self, evictable: Iterable[tuple[ObjectID, int]], bytes_needed: int) -> list[ObjectID] | None:
+        return None
+
+
+class EvictsWhatIsRead:
+    """Remembers the first object that it was ever offered, and evicts that, though somebody may read it by now."""
+
+    def __init__(self) -> None:
+        self._remembered: ObjectID | None = None
+
+    def choose(self, evictable: Iterable[tuple[ObjectID, int]], bytes_needed: int) -> list[ObjectID] | None:
+        offered = [object_id for object_id, _ in evictable]
+        if self._remembered is not None:
+            return [self._remembered]
+        if len(offered) < 2:
+            return offered or None
+        self._remembered = offered[1]
+        return offered[:1]
+
+
 class NeverRetries:
     """Gives up at the first crash."""
 
@@ -63,6 +95,13 @@ class RetriesWhatRaised:
 
     def should_retry(self, *, kind: ErrorKind, retries_left: int, retry_exceptions: bool) -> bool:
         return retries_left != 0
+
+
+class RetriesForever:
+    """Does not count."""
+
+    def should_retry(self, *, kind: ErrorKind, retries_left: int, retry_exceptions: bool) -> bool:
+        return kind is ErrorKind.WORKER_CRASHED
 
 
 class RemakesWhatIsThere:
@@ -78,3 +117,10 @@ class GivesUpLostObjects:
 
     def plan(self, object_id: ObjectID, lineage: Lineage) -> Plan:
         return Plan(impossible="nothing is made again here")
+
+
+class RemakesNothing:
+    """Says that all is planned, and plans nothing."""
+
+    def plan(self, object_id: ObjectID, lineage: Lineage) -> Plan:
+        return Plan()

@@ -94,7 +94,8 @@ def test_twenty_sessions_in_one_process_leave_nothing() -> None:
     def double(x: int) -> int:
         return 2 * x
 
-    before = set(os.listdir(f"/proc/{os.getpid()}/fd"))
+    descriptors = Path(f"/proc/{os.getpid()}/fd")
+    before = {path.name for path in descriptors.iterdir()}
     directories = []
     for _ in range(20):
         runtime = dualray.init(num_cpus=2)
@@ -103,7 +104,7 @@ def test_twenty_sessions_in_one_process_leave_nothing() -> None:
         dualray.shutdown()
     for directory in directories:
         assert leftovers(directory) == []
-    after = set(os.listdir(f"/proc/{os.getpid()}/fd"))
+    after = {path.name for path in descriptors.iterdir()}
     assert len(after) <= len(before) + 1, "descriptors leak from session to session"
 
 

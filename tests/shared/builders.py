@@ -276,7 +276,9 @@ class OwnerStepper(Stepper[Owner]):
     def submit(self, *specs: TaskSpec) -> list[Command]:
         return self(*(TaskSubmitted(spec=spec) for spec in specs))
 
-    def grant(self, lease: int = 0, *, request: int = 0, node: str = NODE, gpu_ids: tuple[int, ...] = ()) -> list[Command]:
+    def grant(
+        self, lease: int = 0, *, request: int = 0, node: str = NODE, gpu_ids: tuple[int, ...] = ()
+    ) -> list[Command]:
         """Lease `lease` of worker `lease`, for this owner's request number `request`."""
         return self(
             LeaseGranted(
@@ -332,9 +334,7 @@ class OwnerStepper(Stepper[Owner]):
         return first + self.finish(number, worker=f"{NODE}/w{lease}", **options)
 
     def put(self, number: int, *, inline: bool = True, nested: tuple[Ref, ...] = ()) -> list[Command]:
-        return self(
-            ValuePut(object_id=put_id(number), size_bytes=10 if inline else 1000, inline=inline, nested=nested)
-        )
+        return self(ValuePut(object_id=put_id(number), size_bytes=10 if inline else 1000, inline=inline, nested=nested))
 
     def wait(
         self,
@@ -365,7 +365,13 @@ class OwnerStepper(Stepper[Owner]):
         return self(NodeDied(node=NodeID(node), incarnation=incarnation))
 
     def actor_is(
-        self, number: int, state: ActorState, *, life: int = 0, worker: str | None = None, failed: ErrorInfo | None = None
+        self,
+        number: int,
+        state: ActorState,
+        *,
+        life: int = 0,
+        worker: str | None = None,
+        failed: ErrorInfo | None = None,
     ) -> list[Command]:
         return self(
             ActorChanged(
@@ -455,7 +461,7 @@ class NodeStepper(Stepper[Node]):
         size_bytes: int = 100,
         *,
         owner: str = DRIVER,
-        by: str = "node-0/w0",
+        by: str = DRIVER,
         remakeable: bool = True,
     ) -> list[Command]:
         return self(
@@ -468,16 +474,14 @@ class NodeStepper(Stepper[Node]):
             )
         )
 
-    def seal(self, object_id: ObjectID, *, by: str = "node-0/w0") -> list[Command]:
+    def seal(self, object_id: ObjectID, *, by: str = DRIVER) -> list[Command]:
         return self(ObjectSealed(object_id=object_id, requester=Address(by)))
 
     def store(self, object_id: ObjectID, size_bytes: int = 100, **options: Any) -> list[Command]:
         """Reserve room and seal: the object is here and pinned by nobody."""
-        return self.reserve(object_id, size_bytes, **options) + self.seal(
-            object_id, by=options.get("by", "node-0/w0")
-        )
+        return self.reserve(object_id, size_bytes, **options) + self.seal(object_id, by=options.get("by", DRIVER))
 
-    def want(self, object_id: ObjectID, *, by: str = "node-0/w0", owner: str = DRIVER) -> list[Command]:
+    def want(self, object_id: ObjectID, *, by: str = DRIVER, owner: str = DRIVER) -> list[Command]:
         return self(ObjectWanted(object_id=object_id, owner=Address(owner), requester=Address(by)))
 
     def locations(self, object_id: ObjectID, *nodes: str, size_bytes: int = 100) -> list[Command]:

@@ -5,8 +5,8 @@ seeded generator chooses. User code is data: a `Body` is a list of steps (`Put`,
 takes in turn, as its core worker would let a function take them; the driver takes its steps without waiting for them,
 as threads would. Bytes are `Content`: the references that a value holds, so that reading one hands them on.
 
-Faults: `KillWorker`, `KillNode`, `Silence` and `Reboot`. What a process had sent when it died arrives up to a point that
-the generator chooses, and for each receiver another; what is sent to it is dropped.
+Faults: `KillWorker`, `KillNode`, `Silence` and `Reboot`. What a process had sent when it died arrives up to a point
+that the generator chooses, and for each receiver another; what is sent to it is dropped.
 
 After each event the machine that took it checks its invariants. The runner has its own: a payload is there when it is
 read, and so are the bytes of a stored object, as long as somebody has them open. `finish` ends the faults, lets
@@ -19,6 +19,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from hashlib import blake2b
 from typing import Any, TypeAlias
 
@@ -42,8 +43,6 @@ from dualray.shared.model.ids import (
     WaitID,
     actor_handle_id,
     child_task_id,
-    lives_on,
-    node_of,
     put_object_id,
     return_object_id,
     root_task_id,
@@ -579,9 +578,7 @@ class UserProcess(Process):
             self.let_go(ref)
         self.drop_frame(frame)
 
-    def _store_result(
-        self, task: c.RunTask, index: int, out: Out, content: Content, results: list[e.Result]
-    ) -> Fiber:
+    def _store_result(self, task: c.RunTask, index: int, out: Out, content: Content, results: list[e.Result]) -> Fiber:
         object_id = return_object_id(task.spec.task_id, index)
         inline = out.size <= INLINE_MAX
         if inline:
@@ -996,7 +993,7 @@ class Cluster:
         target = self.nodes[NodeID(to)]
         for object_id in [object_id for object_id in source.bytes if short(object_id) == name]:
             failed = e.ReceiveFailed(object_id=object_id, source=source.node)
-            self.enqueue((target.address, f"broken {name} {source.node}"), lambda: target.handle(failed))
+            self.enqueue((target.address, f"broken {name} {source.node}"), partial(target.handle, failed))
 
     def kill_node(self, index: int, *, silently: bool) -> None:
         if len(self.shape.nodes) == 1:
@@ -1043,9 +1040,7 @@ class Cluster:
             self.start_node(index, node.incarnation + 1)
 
     def kill_worker(self, index: int) -> None:
-        workers = [
-            (node, address) for node in self.nodes.values() if node.is_alive for address in node.workers
-        ]
+        workers = [(node, address) for node in self.nodes.values() if node.is_alive for address in node.workers]
         if workers:
             self.had_faults = self.had_losses = True
             node, address = workers[index % len(workers)]
@@ -1090,6 +1085,7 @@ class Cluster:
             ErrorKind.STORE_FULL,
             ErrorKind.TASK_UNSCHEDULABLE,
             ErrorKind.ACTOR_UNSCHEDULABLE,
+            ErrorKind.ACTOR_DIED,
         )
         assert self.had_faults or error.kind in expected, f"without a fault: {error}"
 
@@ -1136,7 +1132,9 @@ class Cluster:
             total = dict(view.info.total.units)
             assert view.free == total, f"the head believes {name} to have {view.free} free of {total}"
         for actor_id, record in head.actors.records.items():
-            assert record.state is ActorState.DEAD, f"actor {short(actor_id)} lives on: {record.state}"
+            # Of an actor whose maker died too early, the head has nothing but the subscribers.
+            is_over = record.state is ActorState.DEAD or record.spec is None
+            assert is_over, f"actor {short(actor_id)} lives on: {record.state}"
         _empty("head", "payloads", self.head.payloads)
         _empty("head", "leases of actors", head.actors.by_lease)
 

@@ -180,7 +180,8 @@ def test_bytes_that_nobody_packed_are_refused_or_are_plain_values(data):
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"\xc1", b"\x92\x01", b"\x01\x02", b"\x81\x80\xc0", b"\xa1\xff", b"\x91" * 5000, msgpack.packb([1])[:-1]]
+    "data",
+    [b"", b"\xc1", b"\x92\x01", b"\x01\x02", b"\x81\x80\xc0", b"\xa1\xff", b"\x91" * 5000, msgpack.packb([1])[:-1]],
 )
 def test_bytes_that_are_no_msgpack_are_refused_in_words(data):
     with pytest.raises(ValueError, match=rf"{len(data)} bytes are no msgpack value: .+"):

@@ -10,7 +10,9 @@ nodes = st.from_regex(r"node-[0-9]{1,3}", fullmatch=True)
 names = st.from_regex(r"[A-Za-z_.<>]{1,12}", fullmatch=True)
 starts = st.integers(1, 10**6)
 faults = st.one_of(
-    st.builds(lambda node, at_ns: Fault(kind=FaultKind.KILL_NODE, node=node, at_ns=at_ns), nodes, st.integers(0, 10**18)),
+    st.builds(
+        lambda node, at_ns: Fault(kind=FaultKind.KILL_NODE, node=node, at_ns=at_ns), nodes, st.integers(0, 10**18)
+    ),
     st.builds(
         lambda node, name, start: Fault(kind=FaultKind.KILL_NODE, node=node, task_name=name, start=start),
         nodes,

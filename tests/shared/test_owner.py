@@ -807,7 +807,11 @@ def test_a_borrow_of_what_is_gone_is_acknowledged_too(driver):
 
 @pytest.mark.parametrize(
     "death",
-    [OwnerDied(address=OTHER), NodeDied(node=NodeID("node-1"), incarnation=0), NodeDied(node=NodeID("node-1"), incarnation=3)],
+    [
+        OwnerDied(address=OTHER),
+        NodeDied(node=NodeID("node-1"), incarnation=0),
+        NodeDied(node=NodeID("node-1"), incarnation=3),
+    ],
 )
 def test_a_borrower_that_died_keeps_nothing(driver, death):
     driver.put(1)

@@ -92,7 +92,10 @@ def test_hybrid_with_threshold_100_always_packs():
 
 def test_hybrid_looks_at_the_resource_that_is_used_most():
     demand = shape(cpus(1, disk=1))
-    nodes = [candidate("node-a", cpus(8, disk=2), cpus(8, disk=1)), candidate("node-b", cpus(8, disk=2), cpus(4, disk=2))]
+    nodes = [
+        candidate("node-a", cpus(8, disk=2), cpus(8, disk=1)),
+        candidate("node-b", cpus(8, disk=2), cpus(4, disk=2)),
+    ]
     assert hybrid(demand, *nodes) == "node-b"
 
 
@@ -216,7 +219,7 @@ def test_locality_is_blind_to_nodes_that_are_gone():
     assert locality(candidate("node-a", cpus(4)), z=100) == "node-a"
 
 
-# ---- What must hold for every placement --------------------------------------------------------------------------------
+# ---- What must hold for every placement -----------------------------------------------------------------------
 
 
 @st.composite
@@ -227,7 +230,9 @@ def views(draw: st.DrawFn) -> ClusterView:
         # A CPU may be lent twice while a blocked task goes on, so what is free may be below zero.
         free = {"CPU": draw(st.integers(-10_000, total["CPU"])), "GPU": draw(st.integers(0, total["GPU"]))}
         nodes.append(Candidate(node=NodeID(f"node-{letter}"), total=total, free=free))
-    local_bytes = {NodeID(f"node-{letter}"): draw(st.integers(1, 100)) for letter in draw(st.sets(st.sampled_from("abx")))}
+    local_bytes = {
+        NodeID(f"node-{letter}"): draw(st.integers(1, 100)) for letter in draw(st.sets(st.sampled_from("abx")))
+    }
     return ClusterView(
         candidates={each.node: each for each in nodes},
         spread_threshold_percent=draw(st.integers(0, 100)),
@@ -344,7 +349,11 @@ class Past:
     """A lineage from `made`: task number -> the objects it took. Tasks not named there are not known any more."""
 
     def __init__(
-        self, made: Mapping[int, tuple[ObjectID, ...]], *, available: tuple[ObjectID, ...] = (), spent: tuple[int, ...] = ()
+        self,
+        made: Mapping[int, tuple[ObjectID, ...]],
+        *,
+        available: tuple[ObjectID, ...] = (),
+        spent: tuple[int, ...] = (),
     ) -> None:
         self.made = {tid(number): objects for number, objects in made.items()}
         self.available = available
@@ -398,7 +407,9 @@ def test_two_results_of_one_task_run_it_once():
 
 def test_a_long_chain_needs_no_deep_stack():
     past = Past({})
-    past.made = {TaskID(n.to_bytes(16, "big")): (ObjectID((n - 1).to_bytes(16, "big") + bytes(4)),) for n in range(1, 5000)}
+    past.made = {
+        TaskID(n.to_bytes(16, "big")): (ObjectID((n - 1).to_bytes(16, "big") + bytes(4)),) for n in range(1, 5000)
+    }
     past.made[TaskID(bytes(16))] = ()
     wanted = ObjectID((4999).to_bytes(16, "big") + bytes(4))
     assert len(LineageReconstruction().plan(wanted, past).tasks) == 5000
@@ -443,9 +454,7 @@ def test_each_task_of_a_plan_comes_once_and_after_what_it_needs(data):
 # ---- Loading -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "setting", ["placement_policy", "eviction_policy", "retry_policy", "reconstruction_policy"]
-)
+@pytest.mark.parametrize("setting", ["placement_policy", "eviction_policy", "retry_policy", "reconstruction_policy"])
 def test_the_default_policies_load(setting):
     load_policy(getattr(Config(), setting))
 

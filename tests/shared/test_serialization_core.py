@@ -88,7 +88,13 @@ def test_buffers_start_at_multiples_of_the_alignment(sizes):
 
 @pytest.mark.parametrize(
     "array",
-    [np.arange(6).reshape(2, 3).T, np.arange(20)[::3], np.array(3.5), np.array([]), np.array(["a", None], dtype=object)],
+    [
+        np.arange(6).reshape(2, 3).T,
+        np.arange(20)[::3],
+        np.array(3.5),
+        np.array([]),
+        np.array(["a", None], dtype=object),
+    ],
     ids=["fortran", "strided", "scalar", "empty", "objects"],
 )
 def test_arrays_of_every_kind_come_back_equal(array):

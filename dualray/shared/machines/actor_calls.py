@@ -25,13 +25,14 @@ from dualray.shared.model.states import ActorState, TaskState
 class ActorClient:
     """One actor as one caller sees it."""
 
-    __slots__ = ("actor_id", "error", "in_flight", "life", "queue", "state", "worker")
+    __slots__ = ("actor_id", "error", "in_flight", "life", "owner", "queue", "state", "worker")
 
     def __init__(self, actor_id: ActorID) -> None:
         self.actor_id = actor_id
         self.state = ActorState.PENDING
         self.life = 0
         self.worker: Address | None = None
+        self.owner: Address | None = None
         self.error: ErrorInfo | None = None
         self.queue: deque[TaskID] = deque()
         self.in_flight: dict[TaskID, None] = {}
@@ -61,6 +62,8 @@ class ActorCalls:
         """A call was made: its place in the order is taken now, whenever its arguments are ready."""
         assert record.spec.actor_id is not None
         client = self.client(record.spec.actor_id)
+        if record.spec.actor_handle is not None:
+            client.owner = record.spec.actor_handle.owner
         client.queue.append(record.spec.task_id)
         self.dirty[client.actor_id] = None
 
@@ -153,6 +156,23 @@ class ActorCalls:
                 again.append(task)
         client.in_flight.clear()
         client.queue.extendleft(reversed(again))
+
+    def on_process_died(self, dead: frozenset[Address]) -> None:
+        """Actors end with the process that made them. The head knows of that, unless the process died before it could
+        tell the head of the actor."""
+        for client in self.clients.values():
+            if client.owner in dead and client.state is not ActorState.DEAD:
+                message = f"Actor {short(client.actor_id)} has ended: {client.owner}, which owned it, died."
+                error = ErrorInfo(kind=ErrorKind.ACTOR_DIED, message=message)
+                self.on_changed(
+                    ActorChanged(
+                        actor_id=client.actor_id,
+                        state=ActorState.DEAD,
+                        life=client.life,
+                        worker=None,
+                        error=error,
+                    )
+                )
 
     def check_invariants(self) -> None:
         for client in self.clients.values():

@@ -5,10 +5,10 @@ is told of a copy. When an object is wanted and no copy is known, its owner is a
 of times that the last known copy has gone: so an owner that is making the object again already can tell old news from
 new. An owner that frees an object has it deleted everywhere; one that dies loses its objects.
 
-The news of a copy may come after the news that its object is free, or has failed, for they come from different processes:
-the copy was sealed or fetched meanwhile, or it is that of an attempt that was given up. The last objects that were freed
-are therefore noted. When a copy of one is reported its owner is asked (ObjectDemanded, with NO_DEMAND for the losses): it
-answers only when it does not want the copy, which may also be a new one, of a task that runs again.
+The news of a copy may come after the news that its object is free, or has failed, for they come from different
+processes: the copy was sealed or fetched meanwhile, or it is that of an attempt that was given up. The last objects
+that were freed are therefore noted. When a copy of one is reported its owner is asked (ObjectDemanded, with NO_DEMAND
+for the losses): it answers only when it does not want the copy, which may also be a new one, of a task that runs again.
 
 Relies on: owners answer a demand by making the object again, or with ObjectFailed.
 Guarantees: each subscriber is told of a copy, or of the failure; a freed object is forgotten.

@@ -4,8 +4,8 @@ Theory of operation. A pushed task waits in the queue (QUEUED here, PUSHED for i
 arguments fetched (FETCHING), then runs (RUNNING), then ends: results in the store are sealed already, the others travel
 with TaskFinished. A task that still holds references whose borrow is not acknowledged is reported when it is
 (ENDING, see values.py). When a plain task blocks in `get`, the tasks behind it are given back to their owners, so that
-no child waits behind its blocked parent, and what is pushed while it is blocked is given back at once; an actor keeps its
-queue, because its callers' order is kept here. Calls of a process that died are dropped if they have not started.
+no child waits behind its blocked parent, and what is pushed while it is blocked is given back at once; an actor keeps
+its queue, because its callers' order is kept here. Calls of a process that died are dropped if they have not started.
 
 Relies on: values.py for the fetching, and for references in results.
 Guarantees: at most one task runs; each task pushed here is reported as finished, or recalled, exactly once.
@@ -89,9 +89,7 @@ class Executor:
         self._fetch_counter += 1
         self._fetch = WaitID(-self._fetch_counter)
         deps = tuple(dict.fromkeys(event.spec.deps))
-        self.values.start_wait(
-            WaitStarted(wait_id=self._fetch, refs=deps, num_ready=len(deps), fetch=True, read=True)
-        )
+        self.values.start_wait(WaitStarted(wait_id=self._fetch, refs=deps, num_ready=len(deps), fetch=True, read=True))
 
     def on_fetched(self, wait_id: WaitID, opened: tuple[ObjectID, ...]) -> None:
         """The arguments of the task in hand are here, or one of them never will be; `opened` are pinned for it."""
@@ -125,7 +123,9 @@ class Executor:
             "task {} ended and was not in hand",
             short(event.task_id),
         )
-        if event.error is not None:  # what it raised is the payload of its first result: it travels under a key of its own
+        if (
+            event.error is not None
+        ):  # what it raised is the payload of its first result: it travels under a key of its own
             key = return_object_id(event.task_id, 0)
             self.out.add(CopyPayload(source=key, target=exception_id(event.task_id)))
             self._drop_unless_used(key)

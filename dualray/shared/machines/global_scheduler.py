@@ -7,8 +7,8 @@ refused; in an open cluster it waits all the same).
 
 What a node is believed to have free is what it last reported, less what was placed there and is not settled yet: so
 one report that is late cannot make two placements of one CPU. What was not settled when its node died is placed again.
-A placement that waits for an argument of which no copy exists takes nothing: else the task that makes the argument again
-might find no room.
+A placement that waits for an argument of which no copy exists takes nothing: else the task that makes the argument
+again might find no room.
 
 Relies on: each node settles each placed request once for each lease.
 Guarantees: a request is with one node, or waiting here, or refused.

@@ -66,9 +66,7 @@ class Head(Composition):
         super().__init__()
         self.config = config
         self.membership = Membership(out=self.out, config=config)
-        self.directory = Directory(
-            out=self.out, is_alive=self.membership.is_alive, is_gone=self.membership.is_gone
-        )
+        self.directory = Directory(out=self.out, is_alive=self.membership.is_alive, is_gone=self.membership.is_gone)
         self.scheduler = GlobalScheduler(
             out=self.out,
             config=config,
@@ -77,9 +75,7 @@ class Head(Composition):
             has_copy=self.directory.has_copy,
             is_gone=self.membership.is_gone,
         )
-        self.actors = Actors(
-            out=self.out, request_lease=self.scheduler.request, is_gone=self.membership.is_gone
-        )
+        self.actors = Actors(out=self.out, request_lease=self.scheduler.request, is_gone=self.membership.is_gone)
         self.table = {
             Started: lambda event: None,
             TimerFired: lambda event: self.membership.on_timer(event.timer),

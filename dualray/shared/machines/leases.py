@@ -41,7 +41,18 @@ _MEAN_WEIGHT = 8
 class Lease:
     """A leased worker and the tasks pushed to it, oldest first."""
 
-    __slots__ = ("blocked", "gpu_ids", "has_room", "idle_since_ns", "in_flight", "incarnation", "lease_id", "node", "queue", "worker")
+    __slots__ = (
+        "blocked",
+        "gpu_ids",
+        "has_room",
+        "idle_since_ns",
+        "in_flight",
+        "incarnation",
+        "lease_id",
+        "node",
+        "queue",
+        "worker",
+    )
 
     def __init__(self, event: LeaseGranted, queue: ShapeQueue) -> None:
         self.lease_id = event.lease_id
@@ -224,9 +235,9 @@ class Leases:
         return [] if lease is None else self._drop(lease)
 
     def lost_with_node(self, node: NodeID, incarnation: int) -> list[list[TaskID]]:
-        """A node died: for each lease there, the tasks pushed to it. Leases granted there may have been lost on their way,
-        when the head knew already that they were granted: all that is asked for is asked for again. What is granted to
-        the old requests is given back."""
+        """A node died: for each lease there, the tasks pushed to it. Leases granted there may have been lost on their
+        way, when the head knew already that they were granted: all that is asked for is asked for again. What is
+        granted to the old requests is given back."""
         for queue, count in self.requests.values():
             queue.requested -= count
             self.dirty[queue.shape] = None

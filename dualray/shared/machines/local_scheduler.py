@@ -160,13 +160,13 @@ class LocalScheduler:
         fitting = count
         for name, amount in shape.placement.units:
             fitting = min(fitting, self.free.get(name, 0) // amount)
-        return max(min(fitting, self._gpu_places(shape.resources)), 0)
+        gpu_units = shape.resources.get(GPU)
+        if gpu_units:
+            fitting = min(fitting, self._gpu_places(gpu_units))
+        return max(fitting, 0)
 
-    def _gpu_places(self, resources: Resources) -> int:
-        """How many demands the single GPUs can take: what is free on two of them does not make a third."""
-        units = resources.get(GPU)
-        if not units:
-            return self.config.lease_requests_max
+    def _gpu_places(self, units: int) -> int:
+        """How many such demands the GPUs can take: what is free on two of them does not make a third."""
         if units >= UNITS:
             return sum(free == UNITS for free in self.gpus_free.values()) // (units // UNITS)
         return sum(free // units for free in self.gpus_free.values())
@@ -202,6 +202,11 @@ class LocalScheduler:
             self.settled.append(slot.request_id)
             self._changed = True
 
+    def settle(self, request: LeaseRequested) -> None:
+        """Nobody waits for what was placed here."""
+        self.settled.extend([request.request_id] * request.count)
+        self._changed = True
+
     # ---- Dispatch --------------------------------------------------------------------------------------------
 
     def dispatch(self) -> None:
@@ -218,7 +223,8 @@ class LocalScheduler:
             self._start_worker()
 
     def _has_room(self, shape: LeaseShape) -> bool:
-        return fits(self.free, shape.placement) and self._gpu_places(shape.resources) > 0
+        gpu_units = shape.resources.get(GPU)
+        return fits(self.free, shape.placement) and (not gpu_units or self._gpu_places(gpu_units) > 0)
 
     def _allocate(self, slot: Slot) -> None:
         lease_id = LeaseID(f"{self.node}~{self.incarnation}/lease{self._lease_counter}")
@@ -343,9 +349,7 @@ class LocalScheduler:
             self._end_lease(lease)
             message = f"Worker {event.worker} died: {event.reason}."
             error = ErrorInfo(kind=ErrorKind.WORKER_CRASHED, message=message)
-            self.out.send(
-                lease.owner, LeasedWorkerDied(lease_id=lease.lease_id, worker=event.worker, error=error)
-            )
+            self.out.send(lease.owner, LeasedWorkerDied(lease_id=lease.lease_id, worker=event.worker, error=error))
         if starting:
             self._start_failures += 1
             if self._start_failures >= self.config.worker_start_failures_max:
@@ -393,9 +397,7 @@ class LocalScheduler:
         settled, self.settled = tuple(self.settled), []
         self.out.send(
             HEAD,
-            ResourcesReported(
-                node=self.node, incarnation=self.incarnation, available=dict(self.free), settled=settled
-            ),
+            ResourcesReported(node=self.node, incarnation=self.incarnation, available=dict(self.free), settled=settled),
         )
 
     # ---- Invariants ------------------------------------------------------------------------------------------
@@ -420,7 +422,8 @@ class LocalScheduler:
             )
             ensure(name == CPU or self.free[name] >= 0, "{}: {} is leased twice", self.node, name)
         for gpu, free in self.gpus_free.items():
-            ensure(free >= 0 and free + shares.get(gpu, 0) == self.gpus[gpu], "{}: GPU {} is leased twice", self.node, gpu)
+            whole = free + shares.get(gpu, 0) == self.gpus[gpu]
+            ensure(free >= 0 and whole, "{}: GPU {} is leased twice", self.node, gpu)
         for worker in self.workers.values():
             ensure(
                 (worker.state is WorkerState.LEASED) == (worker.lease is not None) or worker.lease is None,
@@ -428,7 +431,11 @@ class LocalScheduler:
                 worker.address,
                 worker.state,
             )
-            ensure((worker in self.idle) == (worker.state is WorkerState.IDLE), "worker {} and the idle list disagree", worker.address)
+            ensure(
+                (worker in self.idle) == (worker.state is WorkerState.IDLE),
+                "worker {} and the idle list disagree",
+                worker.address,
+            )
 
 
 def is_slot(user: str) -> bool:

@@ -64,9 +64,7 @@ class Node(Composition):
 
     kind = "node"
 
-    def __init__(
-        self, *, node: NodeID, incarnation: int, total: Resources, store_bytes: int, config: Config
-    ) -> None:
+    def __init__(self, *, node: NodeID, incarnation: int, total: Resources, store_bytes: int, config: Config) -> None:
         super().__init__()
         self.node = node
         self.incarnation = incarnation
@@ -123,6 +121,8 @@ class Node(Composition):
         self.dead: dict[Address, None] = {}
         """Owners that died, but not with their node."""
         self.dead_nodes: dict[NodeID, int] = {}
+        self.met: dict[Address, dict[Address, None]] = {}
+        """Which drivers want to hear of a process's death."""
         self.refused = False
         """The head has declared this life of the node dead: the runner must end it."""
 
@@ -158,6 +158,8 @@ class Node(Composition):
     def _on_lease_requested(self, event: LeaseRequested) -> None:
         if not self._has_exited(event.owner):
             self.scheduler.on_requested(event)
+        elif event.placed:
+            self.scheduler.settle(event)
 
     def _on_wanted(self, event: ObjectWanted) -> None:
         if not self._has_exited(Address(event.requester)):
@@ -197,6 +199,13 @@ class Node(Composition):
         node = node_of(event.peer)
         if event.peer in self.dead or lives_on(event.peer, node, self.dead_nodes.get(node, -1)):
             self.out.send(event.process, OwnerDied(address=event.peer))
+        elif event.process not in self.scheduler.workers:  # a driver hears it from the head, and may have before us
+            self.met.setdefault(event.peer, {})[event.process] = None
+
+    def _tell_drivers(self, is_dead: Callable[[Address], bool]) -> None:
+        for peer in [peer for peer in self.met if is_dead(peer)]:
+            for process in self.met.pop(peer):
+                self.out.send(process, OwnerDied(address=peer))
 
     def _on_node_died(self, event: NodeDied) -> None:
         self.dead_nodes[event.node] = max(event.incarnation, self.dead_nodes.get(event.node, -1))
@@ -207,6 +216,7 @@ class Node(Composition):
         self._relay(event)
 
     def _owners_died(self, is_dead: Callable[[Address], bool]) -> None:
+        self._tell_drivers(is_dead)
         self.scheduler.owners_died(is_dead)
         for stored in [stored for stored in self.store.objects.values() if is_dead(stored.owner)]:
             self.store.free(stored.object_id)

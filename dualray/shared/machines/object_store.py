@@ -146,9 +146,7 @@ class ObjectStore:
         self._announce_loss(stored)
 
     def _announce_loss(self, stored: StoredObject) -> None:
-        self.out.send(
-            HEAD, ObjectRemoved(object_id=stored.object_id, node=self.node, incarnation=self.incarnation)
-        )
+        self.out.send(HEAD, ObjectRemoved(object_id=stored.object_id, node=self.node, incarnation=self.incarnation))
 
     def _remove(self, stored: StoredObject) -> None:
         del self.objects[stored.object_id]

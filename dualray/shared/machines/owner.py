@@ -287,9 +287,7 @@ class Owner(Composition):
             self._attempts_lost(lost, ErrorInfo(kind=ErrorKind.NODE_DIED, message=running))
         self.tasks.on_node_died(lambda address: lives_on(address, event.node, event.incarnation))
         met = self.values.met
-        self._processes_died(
-            frozenset(address for address in met if lives_on(address, event.node, event.incarnation))
-        )
+        self._processes_died(frozenset(address for address in met if lives_on(address, event.node, event.incarnation)))
 
     def _name_of(self, task: TaskID) -> str:
         return f"{self.tasks.records[task].spec.template.name} (task {short(task)})"
@@ -311,6 +309,7 @@ class Owner(Composition):
     def _processes_died(self, dead: frozenset[Address]) -> None:
         self.values.on_process_died(dead)
         self.executor.on_process_died(dead)
+        self.actor_calls.on_process_died(dead)
 
     def _on_demanded(self, event: ObjectDemanded) -> None:
         value = self.values.table.get(event.object_id)
@@ -332,7 +331,7 @@ class Owner(Composition):
         values, tasks, leases, calls = self.values, self.tasks, self.leases, self.actor_calls
         if values.remake_wanted:
             value = values.table.get(values.remake_wanted.popleft())
-            if value is not None and value.state is ValueState.FREED:
+            if value is not None and (value.state is ValueState.FREED or tasks.is_lost(value)):
                 tasks.remake(value)
         elif values.tasks_to_look_at:
             self._look_at(values.tasks_to_look_at.popleft())
@@ -453,4 +452,3 @@ class Owner(Composition):
         self.leases.check_invariants()
         self.actor_calls.check_invariants()
         self.executor.check_invariants()
-

@@ -174,9 +174,7 @@ class Tasks:
         for ref in record.spec.deps:
             value = self.values.table[ref.object_id]
             if value.state is ValueState.STORED:
-                hints.append(
-                    ObjectHint(object_id=ref.object_id, owner=ref.owner, size_bytes=value.size_bytes)
-                )
+                hints.append(ObjectHint(object_id=ref.object_id, owner=ref.owner, size_bytes=value.size_bytes))
         return LeaseShape(
             resources=template.resources,
             placement=template.placement,
@@ -188,9 +186,7 @@ class Tasks:
     def inline_deps(self, record: TaskRecord) -> tuple[ObjectID, ...]:
         """The arguments that travel with the task."""
         return tuple(
-            ref.object_id
-            for ref in record.spec.deps
-            if self.values.table[ref.object_id].state is ValueState.INLINE
+            ref.object_id for ref in record.spec.deps if self.values.table[ref.object_id].state is ValueState.INLINE
         )
 
     # ---- Attempts --------------------------------------------------------------------------------------------
@@ -286,6 +282,7 @@ class Tasks:
             return
         if value.state is not ValueState.PENDING:
             return  # still there from an earlier attempt with the same bytes
+        value.is_last = not self.may_run_again(event.task_id)
         if result.inline:
             self.values.set_inline(value, result.size_bytes, result.nested)
         else:
@@ -307,13 +304,12 @@ class Tasks:
             object_id = return_object_id(spec.task_id, index)
             value = self.values.table.get(object_id)
             if record.was_pushed and (value is None or value.state is not ValueState.STORED):
-                self._free(object_id)  # an attempt may have sealed it before it came to its bad end
+                # A node may wait for it; or an attempt has sealed it before it came to its bad end.
+                self.out.send(HEAD, ObjectFailed(object_id=object_id, error=error))
             if value is None or value.state is not ValueState.PENDING:
                 continue
             if error.kind is ErrorKind.APPLICATION and payload is not None:
                 self.out.add(CopyPayload(source=payload, target=object_id))
-            if value.demanded:
-                self.out.send(HEAD, ObjectFailed(object_id=object_id, error=error))
             self.values.set_failed(value, error)
         if payload == exception_id(spec.task_id):
             self.out.add(DropPayload(key=payload))
@@ -388,9 +384,14 @@ class Tasks:
             return
         value = self.values.table[event.object_id]
         value.demanded = True
-        if value.state is ValueState.STORED and (event.losses > value.losses_answered or sealed_node_is_dead):
-            value.losses_answered = max(event.losses, value.losses_answered)
+        value.losses_demanded = max(event.losses, value.losses_demanded)
+        if value.state is ValueState.STORED and (self.is_lost(value) or sealed_node_is_dead):
             self.remake(value)
+
+    @staticmethod
+    def is_lost(value: Value) -> bool:
+        """Whether the head has lost the last copy more often than we have made one."""
+        return value.losses_demanded > value.losses_answered
 
     def _why_not(self, object_id: ObjectID) -> ErrorInfo | None:
         """Why there will be no stored copy of an object, if so."""
@@ -413,6 +414,7 @@ class Tasks:
         """Make a lost or freed object again, with whatever of its lineage is gone too."""
         if value.state not in (ValueState.STORED, ValueState.FREED):
             return
+        value.losses_answered = max(value.losses_demanded, value.losses_answered)
         plan = self.reconstruction.plan(value.object_id, self)
         if plan.impossible is not None:
             kind = ErrorKind.RECONSTRUCTION_FAILED
@@ -455,4 +457,6 @@ class Tasks:
                 ensure(value is not None, "task {} has lost its argument {}", short(task), short(ref.object_id))
                 assert value is not None
                 ensure(value.lineage_uses > 0, "object {} is not kept for lineage", short(ref.object_id))
-                ensure(record.is_done or value.task_uses > 0, "object {} is not held for its task", short(ref.object_id))
+                ensure(
+                    record.is_done or value.task_uses > 0, "object {} is not held for its task", short(ref.object_id)
+                )

@@ -67,13 +67,16 @@ class Value:
         "error",
         "fetch_error",
         "is_ghost",
+        "is_last",
         "lineage_uses",
         "local",
         "local_refs",
         "losses_answered",
+        "losses_demanded",
         "nested",
         "object_id",
         "owner",
+        "readers",
         "requesters",
         "sealed_by",
         "size_bytes",
@@ -107,6 +110,8 @@ class Value:
         self.borrow_sent = False
         # Who waits for it.
         self.waits: dict[WaitID, None] = {}
+        self.readers: dict[WaitID, None] = {}
+        """Waits that have counted it as local, and wait for other objects: it stays pinned for them."""
         self.waiting_tasks: dict[TaskID, None] = {}
         self.requesters: dict[Address, None] = {}
         # In this node's store.
@@ -115,13 +120,18 @@ class Value:
         self.fetch_error: ErrorInfo | None = None
         """Why it could not be brought here when it was last wanted; it may be possible another time."""
         # Reconstruction.
+        self.is_last = False
+        """Whether the task that made it has no attempt left."""
         self.losses_answered = 0
+        self.losses_demanded = 0
         self.demanded = False
 
     @property
     def failure(self) -> ErrorInfo | None:
         """What reading the value here and now would raise, if it would."""
-        return self.error if self.state is ValueState.FAILED else self.fetch_error
+        if self.state is ValueState.FAILED:
+            return self.error
+        return self.fetch_error if self.state is ValueState.STORED else None
 
     @property
     def held(self) -> bool:
@@ -137,8 +147,8 @@ class Value:
 
     @property
     def _ends_lineage(self) -> bool:
-        """Kept while lineage needs it: a small value costs little, and a value that was put can be made by nobody."""
-        return self.state is ValueState.INLINE or is_put(self.object_id)
+        """Kept while lineage needs it: a small value costs little, and some values can be made again by nobody."""
+        return self.state is ValueState.INLINE or self.is_last or is_put(self.object_id)
 
     def story(self) -> str:
         """What is known of the object, for errors."""
@@ -151,7 +161,18 @@ class Value:
 class Wait:
     """One `get`, `wait`, or fetching of a task's arguments."""
 
-    __slots__ = ("blocked", "failed", "fetch", "missing", "num_ready", "object_ids", "read", "ready", "task_id", "timed")
+    __slots__ = (
+        "blocked",
+        "failed",
+        "fetch",
+        "missing",
+        "num_ready",
+        "object_ids",
+        "read",
+        "ready",
+        "task_id",
+        "timed",
+    )
 
     def __init__(self, event: WaitStarted) -> None:
         self.object_ids = tuple(ref.object_id for ref in event.refs)
@@ -252,6 +273,8 @@ class Values:
         value.size_bytes = size_bytes
         value.sealed_by = by
         value.demanded = False
+        if value.losses_demanded > value.losses_answered:  # it has been made again, and the copy has gone meanwhile
+            self.remake_wanted.append(value.object_id)
         self._contain(value, nested)
         self._became_ready(value)
 
@@ -265,8 +288,10 @@ class Values:
 
     def set_remaking(self, value: Value) -> None:
         """The task that makes the value runs again."""
-        if value.state is ValueState.FREED:  # the head's count of losses begins anew, and may have begun before our news
-            value.losses_answered = -1
+        if (
+            value.state is ValueState.FREED
+        ):  # the head's count of losses begins anew, and may have begun before our news
+            value.losses_answered = value.losses_demanded = -1
         value.state = VALUE.check(value.state, ValueState.PENDING, value.object_id, value.story())
         value.sealed_by = None
 
@@ -379,8 +404,8 @@ class Values:
             self.release(inner)
 
     def _unpin(self, value: Value) -> None:
-        if value.object_id in self.views:
-            return  # a view lives on: its release unpins
+        if value.object_id in self.views or value.readers:
+            return  # a view lives on, or is about to be opened: its release unpins
         value.wanted = value.local = False
         self._release_pin(value.object_id)
 
@@ -450,9 +475,7 @@ class Values:
         )
         self.out.send(
             requester,
-            ValueReported(
-                object_id=value.object_id, state=value.state, size_bytes=value.size_bytes, error=value.error
-            ),
+            ValueReported(object_id=value.object_id, state=value.state, size_bytes=value.size_bytes, error=value.error),
             (value.object_id,) if with_bytes else (),
         )
 
@@ -509,7 +532,7 @@ class Values:
             if wait.fetch:
                 value.fetch_error = None
             if self._counts(wait, value):
-                self._count(wait, value)
+                self._count(event.wait_id, wait, value)
             else:
                 wait.missing[value.object_id] = None
                 value.waits[event.wait_id] = None
@@ -552,13 +575,15 @@ class Values:
             self._fetch_if_needed(wait, value)
             return
         wait.missing.pop(value.object_id, None)
-        self._count(wait, value)
+        self._count(wait_id, wait, value)
         del value.waits[wait_id]
         if self._is_complete(wait):
             self._complete(wait_id, wait)
 
-    def _count(self, wait: Wait, value: Value) -> None:
+    def _count(self, wait_id: WaitID, wait: Wait, value: Value) -> None:
         wait.ready.add(value.object_id)
+        if wait.fetch and value.local:
+            value.readers[wait_id] = None
         wait.failed = wait.failed or value.failure is not None
 
     def _is_complete(self, wait: Wait) -> bool:
@@ -586,6 +611,7 @@ class Values:
         for object_id in wait.object_ids:
             kept = self.table.get(object_id)
             if kept is not None:
+                kept.readers.pop(wait_id, None)
                 if kept.wanted and not kept.waits:
                     self._unpin(kept)
                 self.release(kept)

@@ -37,7 +37,7 @@ class _Codec:
         self.encoders: dict[Any, Convert] = {}
         self.decoders: dict[Any, Convert] = {}
         roots = [*typing.get_args(events.Event), *typing.get_args(commands.Command), Result]
-        self.by_tag = sorted({cls for cls in roots}, key=lambda cls: cls.__name__)
+        self.by_tag = sorted(set(roots), key=lambda cls: cls.__name__)
         self.tags = {cls: tag for tag, cls in enumerate(self.by_tag)}
         for cls in self.by_tag:
             self._dataclass(cls)
@@ -118,9 +118,7 @@ def _compile(names: list[str], converters: list[tuple[Convert, Convert]], cls: A
         pairs = [(name, converter[0]) for name, converter in zip(names, converters, strict=True)]
         return lambda item: [convert(getattr(item, name)) for name, convert in pairs]
     backs = [converter[1] for converter in converters]
-    return lambda values: cls(
-        **{name: back(value) for name, back, value in zip(names, backs, values, strict=True)}
-    )
+    return lambda values: cls(**{name: back(value) for name, back, value in zip(names, backs, values, strict=True)})
 
 
 _CODEC = _Codec()

@@ -1,4 +1,4 @@
-"""NODE_AFFINITY: the node that the user named; with `soft`, elsewhere when it is gone or could never take the demand."""
+"""NODE_AFFINITY: the node that the user named; with `soft`, elsewhere when it is gone or can never take it."""
 
 from __future__ import annotations
 
