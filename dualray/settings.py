@@ -133,8 +133,15 @@ def _faults(name: str, value: Any) -> tuple[Fault, ...]:
     return tuple(fault if isinstance(fault, Fault) else parse_fault(str(fault)) for fault in value)
 
 
-def _path(name: str, value: Any) -> Path | None:
-    return None if value is None else Path(value)
+def _log_directory(name: str, value: Any) -> Path | None:
+    if value is None:
+        return None
+    path = Path(value)
+    if any(path.glob("*.decisions")):
+        raise ValueError(
+            f"{name}={str(path)!r} holds the logs of an earlier run: name a directory that is new or empty"
+        )
+    return path
 
 
 def _limits(name: str, value: Any) -> dict[str, Any]:
@@ -167,7 +174,13 @@ SETTINGS = {
         ),
         Setting(name="seed", default=None, modes=MODES, parse=_seed, help="seeds tasks' randomness; sim: 0"),
         Setting(name="object_id_seed", default=None, modes=MODES, parse=_seed, help="root of all ids"),
-        Setting(name="decision_log", default=None, modes=MODES, parse=_path, help="where to log decisions and traces"),
+        Setting(
+            name="decision_log",
+            default=None,
+            modes=MODES,
+            parse=_log_directory,
+            help="where to log decisions and traces",
+        ),
         Setting(name="limits", default=None, modes=MODES, parse=_limits, help="limits and policies of the core"),
         Setting(name="log_to_driver", default=True, modes=("real",), parse=_flag, help="show what workers print"),
         Setting(name="nodes", default=1, modes=("sim",), parse=_count, help="virtual nodes"),

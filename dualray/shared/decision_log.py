@@ -112,32 +112,57 @@ def read_log(data: bytes) -> Log:
     Raises:
         ValueError: the bytes are no decision log, or one of another version; the message says which.
     """
-    stream = msgpack.Unpacker(raw=False, use_list=False, strict_map_key=False, max_buffer_size=0)
+    stream = msgpack.Unpacker(raw=False, use_list=False, max_buffer_size=0)
     stream.feed(data)
+    spec, seed = _read_opening(stream)
+    decisions: list[Decision] = []
+    end = (
+        stream.tell()
+    )  # of the last whole value; the stream's own position is somewhere inside the one that was cut off
+    while True:
+        try:
+            now_ns, event, commands = next(stream)
+            decisions.append(
+                Decision(now_ns=now_ns, event=decode(event), commands=[decode(command) for command in commands])
+            )
+        except StopIteration:
+            return Log(spec=spec, seed=seed, decisions=decisions, is_cut_off=end < len(data))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"decision {len(decisions)} of the log cannot be read: {_words(error)}") from error
+        end = stream.tell()
+
+
+def _read_opening(stream: Iterator[Any]) -> tuple[MachineSpec, str]:
     try:
-        opening: Any = next(stream)
+        opening = next(stream)
     except (StopIteration, ValueError) as error:
         raise ValueError("this is no decision log: it does not begin with an opening") from error
     if not isinstance(opening, dict) or opening.get("format") != FORMAT:
         raise ValueError(f"this is no decision log of format {FORMAT!r}")
-    if opening["protocol"] != PROTOCOL_VERSION or tuple(opening["names"]) != NAMES:
+    try:
+        version, names = opening["protocol"], tuple(opening["names"])
+    except (KeyError, TypeError) as error:
+        raise _no_opening(error) from error
+    if version != PROTOCOL_VERSION or names != NAMES:
         raise ValueError(
-            f"the log was written by protocol version {opening['protocol']}, this is version {PROTOCOL_VERSION}: "
+            f"the log was written by protocol version {version}, this is version {PROTOCOL_VERSION}: "
             f"replay it with the dualray that wrote it"
         )
-    machine = dict(opening["machine"])
-    machine["config"] = Config(**machine["config"])
-    machine["total"] = tuple(tuple(pair) for pair in machine["total"])
-    decisions = [
-        Decision(now_ns=now_ns, event=decode(event), commands=[decode(command) for command in commands])
-        for now_ns, event, commands in stream
-    ]
-    return Log(
-        spec=MachineSpec(**machine),
-        seed=opening["seed"],
-        decisions=decisions,
-        is_cut_off=stream.tell() < len(data),
-    )
+    try:
+        machine = dict(opening["machine"])
+        machine["config"] = Config(**machine["config"])
+        machine["total"] = tuple(tuple(pair) for pair in machine["total"])
+        return MachineSpec(**machine), opening["seed"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise _no_opening(error) from error
+
+
+def _no_opening(error: Exception) -> ValueError:
+    return ValueError(f"this is no decision log: its opening cannot be read: {_words(error)}")
+
+
+def _words(error: Exception) -> str:
+    return str(error) or type(error).__name__
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -92,10 +92,21 @@ def to_bytes(events: Iterable[TraceEvent]) -> bytes:
 
 
 def from_bytes(data: bytes) -> list[TraceEvent]:
-    """The trace events of a stream; one that was cut off ends at its last whole row."""
+    """The trace events of a stream; one that was cut off ends at its last whole row.
+
+    Raises:
+        ValueError: the bytes are no trace; the message says which row is the first that is none.
+    """
     stream = msgpack.Unpacker(raw=False, use_list=False, max_buffer_size=0)
     stream.feed(data)
-    return [TraceEvent(row[0], TraceKind(row[1]), *row[2:]) for row in stream]
+    events: list[TraceEvent] = []
+    try:
+        for time_ns, kind, *rest in stream:
+            events.append(TraceEvent(time_ns, TraceKind(kind), *rest))
+    except (TypeError, ValueError) as error:
+        why = str(error) or type(error).__name__
+        raise ValueError(f"row {len(events)} of the trace cannot be read: {why}") from error
+    return events
 
 
 Key = tuple[str, str, str, int]

@@ -17,7 +17,6 @@ import pytest
 import dualray as ray
 from dualray import runtime
 from tests.conformance.support import (
-    HAS_REAL_MODE,
     MODES,
     Gate,
     Shape,
@@ -50,8 +49,6 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 @pytest.fixture(scope="module", params=MODES)
 def mode(request: pytest.FixtureRequest) -> str:
-    if request.param == "real" and not HAS_REAL_MODE:
-        pytest.skip("real mode is not built yet")
     return str(request.param)
 
 

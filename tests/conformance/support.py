@@ -6,7 +6,6 @@ condition that never holds names itself. In sim mode the limits count virtual ti
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import time
 from collections.abc import Callable
@@ -21,8 +20,6 @@ import dualray as ray
 MODES = ("sim", "real")
 WITHIN_S = 20.0
 MIB = 1024 * 1024
-
-HAS_REAL_MODE = importlib.util.find_spec("dualray.real.runtime") is not None
 
 
 @dataclass(frozen=True, slots=True)

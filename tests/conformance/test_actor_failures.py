@@ -103,6 +103,17 @@ def test_kill_ends_an_actor_at_once(gate):
             get(ref)
 
 
+def test_calls_after_kill_fail_however_fast_they_are():
+    for _ in range(10):
+        counter = Counter.remote()
+        get(counter.add.remote())
+        ray.kill(counter)
+        refs = [counter.add.remote() for _ in range(3)]
+        for ref in refs:
+            with pytest.raises(ActorDiedError, match="killed"):
+                get(ref)
+
+
 def test_kill_may_be_repeated():
     counter = Counter.remote()
     ray.kill(counter)

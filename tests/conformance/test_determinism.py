@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
 import dualray as ray
-from tests.conformance.support import HAS_REAL_MODE, get, start_cluster
+from tests.conformance.support import get, start_cluster
 
 
 @ray.remote
@@ -48,73 +49,79 @@ class Drawer:
         return random.random(), float(np.random.rand())
 
 
-def ids_of_a_program(mode, **options):
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a run of the program below saw."""
+
+    ids: list[str]
+    draws: list[object]
+    calls: list[object]
+
+
+def run_program(mode, **options):
     start_cluster(mode, **options)
     try:
-        maker = Maker.remote()
-        made = [get(maker.make.remote()) for _ in range(2)]
-        tree = get(branch.remote(3))
+        maker, drawer = Maker.remote(), Drawer.remote()
+        ids = [repr(maker)]
+        for _ in range(2):
+            ids += get(maker.make.remote())
+        ids += get(branch.remote(3))
         refs = [ray.put(0), leaf.remote(0), *two.remote(), leaf.options(num_cpus=2).remote(1)]
-        return [ref.hex() for ref in refs], tree, made, repr(maker)
+        ids += [ref.hex() for ref in refs]
+        draws = get([draw.remote() for _ in range(6)])
+        calls = [get(drawer.draw.remote()) for _ in range(3)]
+        return Run(ids, draws, calls)
     finally:
-        del maker, refs
+        del maker, drawer, refs
         ray.shutdown()
 
 
-def draws_of_a_program(mode, **options):
-    start_cluster(mode, **options)
-    try:
-        drawer = Drawer.remote()
-        mine = get([draw.remote() for _ in range(6)])
-        return mine, [get(drawer.draw.remote()) for _ in range(3)]
-    finally:
-        del drawer
-        ray.shutdown()
+@pytest.fixture(scope="module")
+def seeded(mode):
+    return run_program(mode, object_id_seed=7, seed=5)
 
 
-def test_ids_are_those_of_the_program_in_both_modes(mode):
-    assert ids_of_a_program(mode, object_id_seed=7) == ids_of_a_program("sim", object_id_seed=7, nodes=5, num_cpus=4)
+def test_ids_are_those_of_the_program_in_both_modes(seeded):
+    assert seeded.ids == run_program("sim", object_id_seed=7, nodes=5, num_cpus=4).ids
 
 
-def test_another_object_id_seed_gives_other_ids(mode):
-    if mode == "sim":
-        assert ids_of_a_program(mode, object_id_seed=1) != ids_of_a_program(mode, object_id_seed=2)
+def test_with_a_seed_tasks_draw_the_same_in_both_modes(seeded):
+    other = run_program("sim", object_id_seed=7, seed=5, nodes=2)
+    assert seeded.draws == other.draws
+    assert seeded.calls == other.calls
 
 
-def test_every_id_is_used_once():
-    refs, tree, made, _ = ids_of_a_program("sim")
-    ids = [*refs, *tree, *(hex_id for row in made for hex_id in row[:2])]
-    assert len(set(ids)) == len(ids)
+def test_another_seed_gives_other_draws_and_the_same_ids(seeded):
+    other = run_program("sim", object_id_seed=7, seed=6)
+    assert all(a != b for a, b in zip(seeded.draws, other.draws, strict=True))
+    assert seeded.ids == other.ids
 
 
-def test_with_a_seed_tasks_draw_the_same_in_both_modes(mode):
-    assert draws_of_a_program(mode, seed=5) == draws_of_a_program("sim", seed=5, nodes=2)
+def test_another_object_id_seed_gives_other_ids(seeded):
+    assert set(seeded.ids).isdisjoint(run_program("sim", object_id_seed=8).ids)
 
 
-def test_another_seed_gives_other_draws(mode):
-    first, second = draws_of_a_program(mode, seed=5), draws_of_a_program("sim", seed=6)
-    assert all(a != b for a, b in zip(first[0], second[0], strict=True))
+def test_every_id_is_used_once(seeded):
+    actor_ids = [seeded.ids[3]]  # the actor's own, which each of its calls told
+    assert seeded.ids.count(*actor_ids) == 2
+    assert len(set(seeded.ids)) == len(seeded.ids) - 1
 
 
-def test_each_task_draws_for_itself():
-    tasks, calls = draws_of_a_program("sim", seed=5)
-    assert len({row[0] for row in tasks}) == len(tasks)
-    assert len(set(calls)) == len(calls)
+def test_each_task_draws_for_itself(seeded):
+    assert len({repr(row) for row in seeded.draws}) == len(seeded.draws)
+    assert len({repr(row) for row in seeded.calls}) == len(seeded.calls)
 
 
-@pytest.mark.skipif(not HAS_REAL_MODE, reason="real mode is not built yet")
-def test_without_a_seed_real_mode_draws_afresh():
-    assert draws_of_a_program("real")[0] != draws_of_a_program("real")[0]
+def test_without_a_seed_draws_are_new_in_real_mode_and_those_of_seed_0_in_sim_mode(mode):
+    draws = run_program(mode).draws
+    assert (draws == run_program("sim", seed=0).draws) == (mode == "sim")
 
 
-def test_the_random_streams_of_the_driver_are_left_alone(mode):
+def test_the_random_streams_of_the_driver_are_left_alone():
     random.seed(1)
     np.random.seed(1)
     expected = random.random(), np.random.rand()
     random.seed(1)
     np.random.seed(1)
-    if mode == "sim":
-        start_cluster(mode, seed=5)
-        get(draw.remote())
-        ray.shutdown()
+    run_program("sim", seed=5)
     assert (random.random(), np.random.rand()) == expected

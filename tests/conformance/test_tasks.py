@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import time
 
+import numpy as np
 import pytest
 
 import dualray as ray
 from dualray.exceptions import TaskError
-from tests.conformance.support import eventually, get
+from tests.conformance.support import MIB, eventually, get
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
@@ -228,3 +229,11 @@ def test_tasks_that_need_all_cpus_run_one_after_the_other(cluster):
     spans = sorted(get([whole.remote(0.1) for _ in range(cluster.nodes + 1)]))
     overlapping = max(sum(start <= other < end for start, end in spans) for other, _ in spans)
     assert overlapping <= cluster.nodes
+
+
+def test_many_large_arguments_passed_by_value(cluster):
+    """Each is put on its own; nothing may free it before its task holds it."""
+    array = np.ones(MIB, dtype=np.uint8)
+    length = ray.remote(lambda array: len(array))
+    for _ in range(3):
+        assert get([length.remote(array) for _ in range(30)]) == [MIB] * 30

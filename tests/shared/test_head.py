@@ -638,6 +638,12 @@ def test_an_actor_whose_node_died_is_restarted_elsewhere(alive):
     assert [to for _, to in placed(commands)] == ["node-1"]
 
 
+def test_an_actor_whose_node_was_rebooted_is_placed_once(alive):
+    """What is sent to the dead node's address reaches its next life."""
+    commands = alive(NodeJoined(info=info("node-0", incarnation=1)))
+    assert len(placed(commands)) == 1
+
+
 def test_an_actor_without_restarts_left_is_dead_and_says_how_often_it_was_restarted(alive):
     worker_died(alive)
     grant(alive, life=1)

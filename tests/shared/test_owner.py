@@ -1307,6 +1307,13 @@ def test_a_kill_is_the_heads_business(driver):
     assert killed == [Send(to=HEAD, message=ActorKillRequested(actor_id=aid(1), no_restart=False))]
 
 
+def test_calls_made_after_a_kill_wait_for_the_news_of_the_death(alive):
+    alive(ActorKillAsked(actor_id=aid(1), no_restart=True))
+    assert pushes(alive.submit(call(2))) == []
+    alive.actor_is(1, ActorState.DEAD, failed=GONE)
+    assert error_of(alive, oid(2)) == GONE.message
+
+
 # ---- The cluster -----------------------------------------------------------------------------------------------------
 
 

@@ -25,7 +25,7 @@ from dualray.shared.model.states import ActorState, TaskState
 class ActorClient:
     """One actor as one caller sees it."""
 
-    __slots__ = ("actor_id", "error", "in_flight", "life", "owner", "queue", "state", "worker")
+    __slots__ = ("actor_id", "error", "in_flight", "is_killed", "life", "owner", "queue", "state", "worker")
 
     def __init__(self, actor_id: ActorID) -> None:
         self.actor_id = actor_id
@@ -34,6 +34,8 @@ class ActorClient:
         self.worker: Address | None = None
         self.owner: Address | None = None
         self.error: ErrorInfo | None = None
+        self.is_killed = False
+        """This process has killed it: what it calls from now on fails, though the actor may still be up."""
         self.queue: deque[TaskID] = deque()
         self.in_flight: dict[TaskID, None] = {}
 
@@ -73,7 +75,7 @@ class ActorCalls:
             client = self.clients[actor_id]
             if client.state is ActorState.DEAD:
                 self._fail_all(client)
-            elif client.state is ActorState.ALIVE:
+            elif client.state is ActorState.ALIVE and not client.is_killed:
                 self._send_ready(client)
         self.dirty.clear()
 

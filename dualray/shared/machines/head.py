@@ -193,8 +193,8 @@ class Head(Composition):
         self.membership.forget_dead_on(info)
         self._owners_died(lambda address: lives_on(address, info.node, info.incarnation))
         self.directory.node_died(info.node)
+        self.scheduler.on_node_died(info.node)  # before actors ask for new places
         self.actors.on_node_died(info.node)
-        self.scheduler.on_node_died(info.node)
 
     def explain(self) -> list[str]:
         """In words, what waits on the head and why."""

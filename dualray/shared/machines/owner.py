@@ -191,6 +191,8 @@ class Owner(Composition):
             self.tasks.fail(record, event.error)  # the constructor's arguments are needed no more
 
     def _on_kill_asked(self, event: ActorKillAsked) -> None:
+        if event.no_restart:
+            self.actor_calls.client(event.actor_id).is_killed = True  # its calls wait for the news of its death
         self.out.send(HEAD, ActorKillRequested(actor_id=event.actor_id, no_restart=event.no_restart))
 
     def _on_state_asked(self, event: ClusterStateAsked) -> None:
