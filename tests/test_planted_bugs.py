@@ -287,24 +287,27 @@ def start(mode: str, nodes: int, **limits: str) -> None:
     dualray.init(**options_for(mode, {"nodes": nodes, "object_store_memory": 35 * MIB, "limits": limits_of_all}))
 
 
+@pytest.fixture(scope="class", params=MODES)
+def right_cluster(request: pytest.FixtureRequest) -> Iterator[None]:
+    start(request.param, nodes=1)
+    yield
+    dualray.shutdown()
+
+
 class TestTheRightPolicies:
     """Every check passes."""
 
-    @pytest.fixture(scope="class", params=MODES)
-    def cluster(self, request: pytest.FixtureRequest) -> Iterator[str]:
-        start(request.param, nodes=1)
-        yield request.param
-        dualray.shutdown()
-
+    @pytest.mark.usefixtures("right_cluster")
     @pytest.mark.parametrize("check", [check for check in CHECKS if check is not work_goes_where_there_is_room])
-    def test_pass(self, cluster: str, check: Check, tmp_path: Path) -> None:
+    def test_pass(self, check: Check, tmp_path: Path) -> None:
         check(Tally(tmp_path / "tally"))
         gc.collect()  # what a caught exception holds
 
-    def test_pass_on_two_nodes(self, tmp_path: Path) -> None:
-        start("sim", nodes=2)
-        work_goes_where_there_is_room(Tally(tmp_path / "tally"))
-        dualray.shutdown()
+
+def test_the_right_placement_passes_on_two_nodes(tmp_path: Path) -> None:
+    start("sim", nodes=2)
+    work_goes_where_there_is_room(Tally(tmp_path / "tally"))
+    dualray.shutdown()
 
 
 @pytest.mark.parametrize(("mode", "bug"), CASES)

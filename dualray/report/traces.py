@@ -34,10 +34,13 @@ def read_traces(directory: Path) -> list[TraceEvent]:
 def decision_logs(directory: Path) -> list[Path]:
     """The decision logs of a run, one for each process, in order of name.
 
+    A process that was killed before it could open its log has left an empty file: it has decided nothing, and is left
+    out. If it had acted, its trace would have actions without a command.
+
     Raises:
         ValueError: there is none.
     """
-    return _files(directory, DECISIONS, "decision logs")
+    return [path for path in _files(directory, DECISIONS, "decision logs") if path.stat().st_size]
 
 
 def _files(directory: Path, pattern: str, what: str) -> list[Path]:
