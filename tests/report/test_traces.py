@@ -31,7 +31,7 @@ def test_trace_that_was_cut_off_ends_at_its_last_whole_row(tmp_path: Path):
 
 def test_logs_come_in_the_order_that_people_count_in(tmp_path: Path):
     for name in ("node-10", "node-2", "driver-1"):
-        (tmp_path / f"{name}.decisions").write_bytes(b"")
+        (tmp_path / f"{name}.decisions").write_bytes(b"a log")
     assert [path.stem for path in decision_logs(tmp_path)] == ["driver-1", "node-2", "node-10"]
 
 
@@ -56,3 +56,9 @@ def test_file_that_is_no_trace_is_named(tmp_path: Path, data: bytes):
     (tmp_path / "strange.trace").write_bytes(data)
     with pytest.raises(ValueError, match=r"strange\.trace is no trace of this version"):
         read_traces(tmp_path)
+
+
+def test_a_process_killed_before_it_opened_its_log_has_none(tmp_path):
+    (tmp_path / "driver-1.decisions").write_bytes(b"a log")
+    (tmp_path / "node-0.w3.decisions").write_bytes(b"")
+    assert [path.stem for path in decision_logs(tmp_path)] == ["driver-1"]
