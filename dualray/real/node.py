@@ -8,10 +8,12 @@ import os
 import signal
 import sys
 from collections import deque
+from collections.abc import Sequence
 
 from dualray.real import session as sessions
+from dualray.real.messages import Payload, encode_with_buffer
 from dualray.real.object_store import SharedMemoryStore
-from dualray.real.runner import MachineProcess, Payload, begin, encode_message
+from dualray.real.runner import MachineProcess, begin
 from dualray.real.template_client import TemplateClient
 from dualray.shared.decision_log import MachineSpec
 from dualray.shared.model.commands import Command, DeleteObject, EvictObject, SendObject, StartWorker, StopWorker
@@ -103,11 +105,10 @@ class NodeProcess(MachineProcess):
         object_id, to = command.object_id, command.to
         self.recorder.trace(TraceKind.TRANSFER_STARTED, object_id.hex(), other=to, amount=command.size_bytes)
         arrived = ObjectReceived(object_id=object_id, source=self.node)
-        header, _ = encode_message(arrived, [(object_id, b"")])
-        self.transport.send(to, header, [self.store.open(object_id, lambda _: None)])
+        self.transport.send(to, encode_with_buffer(arrived, object_id), [self.store.open(object_id, lambda _: None)])
         self.loop.call_soon(lambda: self.handle(ObjectSent(object_id=object_id, to=to)))
 
-    def receive(self, message: Event, payloads: list[Payload]) -> None:
+    def receive(self, message: Event, payloads: Sequence[Payload]) -> None:
         if isinstance(message, ObjectReceived):
             [(object_id, data)] = payloads
             self.store.create(object_id, len(data))[:] = data
