@@ -31,12 +31,16 @@ from dualray.shared.core_worker import CoreWorker
 from dualray.shared.decision_log import MachineSpec
 from dualray.shared.host import Execution
 from dualray.shared.model.codec import pack
-from dualray.shared.model.commands import RunTask
+from dualray.shared.model.commands import RunTask, WriteRecord
 from dualray.shared.model.events import Event, TimerFired
 from dualray.shared.model.ids import Address, FunctionID, NodeID, TaskID
 from dualray.shared.seeding import stream_seed, task_seed
 
 _FUNCTIONS = "functions"
+_ROWS_MAX = 128
+"""Rows of the control plane's tables that wait for company at most."""
+_ROWS_S = 0.005
+"""How long they wait."""
 _SPIN_NS = 50_000
 """How long a waiting thread looks for news before it sleeps: about the time that waking it up would take."""
 
@@ -106,6 +110,8 @@ class UserProcess:
         self.loop = Loop(on_error, spin_ns=_SPIN_NS if len(os.sched_getaffinity(0)) > 1 else 0, on_turn=self._on_turn)
         self._timers = Timers(self.loop)
         self._control_plane: ControlPlane | None = None
+        self._rows: list[WriteRecord] = []
+        self._rows_are_due = False
         self.transport = Transport(
             self.loop,
             address=address,
@@ -130,6 +136,8 @@ class UserProcess:
             self.transport.close()
             self.loop.stop()
             self._thread.join(5.0)
+        with self.lock:
+            self._write_rows()
         if self._control_plane is not None:
             self._control_plane.close()
         self.recorder.close()
@@ -157,6 +165,8 @@ class UserProcess:
         self, to: Address, message: Event, payloads: Sequence[tuple[bytes, bytes]], *, urgent: bool = True
     ) -> None:
         self._post.add(to, message, payloads, urgent=urgent)
+        if not urgent:
+            self.loop.wake_if_asleep()
 
     def arm_timer(self, timer: str, delay_ns: int) -> None:
         self._timers.arm(timer, delay_ns, lambda name: self.core.dispatch(TimerFired(timer=name)))
@@ -180,8 +190,27 @@ class UserProcess:
             set_numpy_state(generator.get_state())  # noqa: NPY002 - it is the user's global generator that is seeded
         return function(*args, **kwargs)
 
-    def write_record(self, table: str, key: str, fields: tuple[tuple[str, str], ...]) -> None:
-        self._tables().write_behind(table, key.encode(), pack(dict(fields)))
+    def write_record(self, record: WriteRecord) -> None:
+        self._rows.append(record)
+        if len(self._rows) >= _ROWS_MAX:
+            self._write_rows()
+        elif not self._rows_are_due:
+            self._rows_are_due = True
+            self.loop.call_later(_ROWS_S, self._on_rows_due)
+
+    def _on_rows_due(self) -> None:
+        with self.lock:
+            self._rows_are_due = False
+            self._write_rows()
+
+    def _write_rows(self) -> None:
+        """Hand the rows that have gathered to the control plane's thread, a table at a time."""
+        tables: dict[str, list[tuple[bytes, bytes]]] = {}
+        rows, self._rows = self._rows, []
+        for row in rows:
+            tables.setdefault(row.table, []).append((row.key.encode(), pack(dict(row.fields))))
+        for table, records in tables.items():
+            self._tables().write_many_behind(table, records)
 
     def put_function(self, function: FunctionID, pickled: bytes) -> None:
         self._tables().put(_FUNCTIONS, function, pickled)
