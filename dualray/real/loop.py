@@ -13,7 +13,7 @@ second thread waits too, and leaves it to the next one that pumps. A thread that
 its signal in the ordinary way. While the pumping thread computes, for less than `_GRACE_NS` at a time, nobody sits.
 
 Spinning. A pumping thread looks `spin_ns` long for news before it sleeps, giving way to other processes with each
-look: to wake an idle CPU takes longer than most answers do.
+look: to wake an idle CPU takes longer than most answers do. Where others compute it sleeps at once.
 
 Threads. `call_soon`, `call_later`, `Timer.cancel`, `call_and_wait`, `report` and `stop` may be used from any
 thread, also from a finalizer that the garbage collector runs in the middle of one of them (the one lock is
@@ -49,6 +49,10 @@ _GRACE_NS: Final = 2_000_000
 """The background thread serves when nobody has pumped for this long."""
 _PARK_NS: Final = 20_000_000
 """When somebody has pumped for this long without a pause, the background thread sleeps until he stops."""
+_STOLEN_NS: Final = 100_000
+"""One look takes a microsecond; one that took so long lost the processor, or the interpreter, to somebody who computes:
+then it is better to sleep, for"""
+_NO_SPIN_NS: Final = 20_000_000
 _READ = select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR
 _WRITE = select.EPOLLOUT | select.EPOLLHUP | select.EPOLLERR
 
@@ -129,6 +133,7 @@ class Loop:
         """Of the thread in the seat."""
         self._is_running = False
         self._seat = threading.Lock()
+        self._spin_again_ns = 0
         self._pumper: int | None = None
         self._last_pump_ns = 0
         self._waiting_threads = 0
@@ -394,11 +399,18 @@ class Loop:
     def _spin(self, spin_ns: int) -> list[tuple[int, int]]:
         """Look for news for a while, without sleeping."""
         poll, clock = self._epoll.poll, time.monotonic_ns
-        end_ns = clock() + spin_ns
+        last_ns = clock()
+        if last_ns < self._spin_again_ns:
+            return []
+        end_ns = last_ns + spin_ns
         while True:
             happened = poll(0)
-            if happened or self._ready or clock() >= end_ns:
+            now_ns = clock()
+            if now_ns - last_ns > _STOLEN_NS:
+                self._spin_again_ns = now_ns + _NO_SPIN_NS
+            if happened or self._ready or now_ns >= end_ns:
                 return happened
+            last_ns = now_ns
             os.sched_yield()
 
     def _sleep(self) -> list[tuple[int, int]]:

@@ -20,6 +20,7 @@ from numpy.random import set_state as set_numpy_state
 
 from dualray.exceptions import ControlPlaneError
 from dualray.real.control_plane import ControlPlane
+from dualray.real.interpreter import InterpreterSettings
 from dualray.real.loop import Loop
 from dualray.real.messages import Post, decode_messages
 from dualray.real.object_store import SharedMemoryStore
@@ -110,6 +111,7 @@ class UserProcess:
         self.loop = Loop(on_error, spin_ns=_SPIN_NS if len(os.sched_getaffinity(0)) > 1 else 0, on_turn=self._on_turn)
         self._timers = Timers(self.loop)
         self._control_plane: ControlPlane | None = None
+        self._settings: InterpreterSettings | None = None
         self._rows: list[WriteRecord] = []
         self._rows_are_due = False
         self.transport = Transport(
@@ -126,6 +128,7 @@ class UserProcess:
 
     def start(self) -> None:
         """Begin to read sockets."""
+        self._settings = InterpreterSettings()
         self._thread.start()
 
     def close(self) -> None:
@@ -142,6 +145,8 @@ class UserProcess:
             self._control_plane.close()
         self.recorder.close()
         self.loop.close()
+        if self._settings is not None:
+            self._settings.restore()
 
     def _on_message(self, peer: str, header: memoryview, buffers: list[memoryview]) -> None:
         self.core.on_messages(decode_messages(header, buffers))

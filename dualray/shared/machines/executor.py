@@ -147,8 +147,10 @@ class Executor:
         self.phase = Phase.ENDING
         self.ended = event
         self.end_if_possible()
-        if self.ended is not None or self.queue:
+        if self.ended is not None:
             self.out.is_stirred = True
+        elif self.queue and not self.out.is_stirred:
+            self.next()
 
     def end_if_possible(self) -> None:
         """Report the task that has ended, unless a borrow of this process is still to be acknowledged."""
