@@ -279,7 +279,7 @@ class Loop:
                 with self._seat:
                     self._thread_id = threading.get_ident()
                     try:
-                        while not self._stopping and self._pumper is None:
+                        while not (self._stopping or self._is_pumped()):
                             self._turn(0)
                     finally:
                         self._thread_id = None
@@ -293,16 +293,19 @@ class Loop:
                 self._thread_id = None
             self._is_running = False
 
+    def _is_pumped(self) -> bool:
+        return self._pumper is not None
+
     def _is_served(self) -> bool:
         if self._pumper is not None:
             return True
         return not self._waiting_threads and self.now_ns() - self._last_pump_ns < _GRACE_NS
 
     def _wait_for_the_seat(self) -> None:
-        if self._pumper is not None and self.now_ns() - self._last_pump_ns > _PARK_NS:
+        if self._is_pumped() and self.now_ns() - self._last_pump_ns > _PARK_NS:
             self._resume.clear()
             self._is_parked = True
-            if self._pumper is not None and not self._stopping:  # else he has stopped before he could see the flag
+            if self._is_pumped() and not self._stopping:  # else he has stopped before he could see the flag
                 self._resume.wait()
             self._is_parked = False
         else:
@@ -348,12 +351,13 @@ class Loop:
         if self.now_ns() - self._last_pump_ns >= _GLANCE_NS:
             self.pump(_GLANCE)
 
-    def wait_elsewhere(self, event: threading.Event) -> None:
-        """Wait while other threads serve the loop."""
+    def wait_elsewhere(self, awaited: Awaited, event: threading.Event) -> None:
+        """Wait while other threads serve the loop; whoever sets `awaited` then sets the event, if he sees it."""
         with self._lock:
             self._waiting_threads += 1
         try:
-            event.wait()
+            if not awaited.is_set:
+                event.wait()
         finally:
             with self._lock:
                 self._waiting_threads -= 1

@@ -1,8 +1,8 @@
 """A process that runs user code: the driver, and every worker. The `Host` of its core worker.
 
 User code runs on threads of its own; in a worker the main thread runs one task at a time. A thread that waits runs the
-process's loop meanwhile (see loop.py): it reads sockets and fires timers. While none waits, the thread `dualray-io` does
-so. Whoever has an event for the machine takes the lock, hands it over and carries out the commands; sending never
+process's loop meanwhile (see loop.py): it reads sockets and fires timers. While none waits, the thread `dualray-io`
+does so. Whoever has an event for the machine takes the lock, hands it over and carries out the commands; sending never
 waits.
 """
 
@@ -60,12 +60,9 @@ class Signal:
         """Wait until it is set."""
         while not self.is_set:
             self._process.flush()
-            if self._process.loop.pump(self):
-                return
-            event = self._event = threading.Event()
-            if self.is_set:  # by another thread that has not seen the event
-                return
-            self._process.loop.wait_elsewhere(event)
+            if not self._process.loop.pump(self):
+                event = self._event = threading.Event()
+                self._process.loop.wait_elsewhere(self, event)
 
     def set(self) -> None:
         """Let the thread go on."""

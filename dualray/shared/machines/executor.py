@@ -146,21 +146,21 @@ class Executor:
             self.in_transit[event.task_id, event.attempt] = (self.current.reply_to, nested)
         self.phase = Phase.ENDING
         self.ended = event
-        self.end_if_possible()
-        if self.ended is not None:
+        if not self.end_if_possible():
             self.out.is_stirred = True
         elif self.queue and not self.out.is_stirred:
             self.next()
 
-    def end_if_possible(self) -> None:
-        """Report the task that has ended, unless a borrow of this process is still to be acknowledged."""
+    def end_if_possible(self) -> bool:
+        """Report the task that has ended, unless a borrow of this process is still to be acknowledged; whether it was
+        reported."""
         if self.current is None or self.ended is None:
-            return
+            return False
         pushed, ran, values = self.current, self.ended, self.values
         if values.unacknowledged:
             owners = {values.table[object_id].owner for object_id in values.unacknowledged}
             if owners - {pushed.reply_to}:  # to the task's own owner, the borrow goes ahead of TaskFinished
-                return
+                return False
         self.current = self.ended = None
         self.caller_is_dead = False
         out = self.out
@@ -178,14 +178,13 @@ class Executor:
             duration_ns=out.now_ns - self.started_ns,
             error=ran.error,
         )
-        out.commands.append(
-            Send(to=pushed.reply_to, message=finished, payloads=tuple(payloads), urgent=not self.queue)
-        )
+        out.commands.append(Send(to=pushed.reply_to, message=finished, payloads=tuple(payloads), urgent=not self.queue))
         for key in payloads:
             value = values.table.get(key)  # type: ignore[call-overload]  # an exception's key is no object's
             if value is None or value.state not in (ValueState.INLINE, ValueState.FAILED):
                 out.commands.append(DropPayload(key=key))
         self._forget(pushed)
+        return True
 
     def _drop_unless_used(self, object_id: ObjectID) -> None:
         """Bytes that a task of this process made: it may hold a reference to the same object, of an earlier attempt."""
