@@ -279,8 +279,10 @@ class Loop:
                 with self._seat:
                     self._thread_id = threading.get_ident()
                     try:
-                        while not (self._stopping or self._is_pumped()):
+                        while not self._is_pumped():
                             self._turn(0)
+                            if self._is_stopping():
+                                break
                     finally:
                         self._thread_id = None
         finally:
@@ -295,6 +297,9 @@ class Loop:
 
     def _is_pumped(self) -> bool:
         return self._pumper is not None
+
+    def _is_stopping(self) -> bool:
+        return self._stopping
 
     def _is_served(self) -> bool:
         if self._pumper is not None:
