@@ -45,6 +45,7 @@ class Config:
     worker_start_failures_max: int = _limit(5, "exits", "workers in a row that die while starting: the node gives up")
     heartbeat_timeout_ns: int = _limit(1 * SECOND_NS, "ns", "a node of which nothing was heard for this is silent")
     suspicion_ns: int = _limit(5 * SECOND_NS, "ns", "a silent node is declared dead after this")
+    announce_ns: int = _limit(10 * MILLISECOND_NS, "ns", "changes of the cluster within this are announced together")
     infeasible: str = _limit("raise", "raise|wait", "what a demand does that no node can ever meet")
     stderr_lines_kept: int = _limit(20, "lines", "of a dead worker's stderr in the error")
 
