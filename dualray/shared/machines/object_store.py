@@ -140,7 +140,7 @@ class ObjectStore:
                 yield stored.object_id, stored.size_bytes
 
     def _evict(self, stored: StoredObject) -> None:
-        ensure(not stored.pins, "object {} is evicted and pinned by {}", short(stored.object_id), list(stored.pins))
+        ensure(not stored.pins, "object {} is evicted and pinned by {}", stored.object_id, list(stored.pins))
         self._remove(stored)
         self.out.add(EvictObject(object_id=stored.object_id))
         self._announce_loss(stored)
@@ -278,9 +278,9 @@ class ObjectStore:
             ensure(
                 stored.state is StoredState.SEALED or bool(stored.pins),
                 "object {} is being written by nobody",
-                short(object_id),
+                object_id,
             )
-            ensure(not stored.freed or bool(stored.pins), "object {} is freed and still there", short(object_id))
+            ensure(not stored.freed or bool(stored.pins), "object {} is freed and still there", object_id)
 
 
 def _timer(request: SpaceRequest) -> str:

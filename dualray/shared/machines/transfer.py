@@ -19,7 +19,7 @@ from dualray.shared.machines.object_store import ObjectStore, SpaceRequest
 from dualray.shared.model.commands import DeleteObject, SendObject
 from dualray.shared.model.errors import ErrorInfo
 from dualray.shared.model.events import LocationsKnown, LocationsWanted, ObjectNotHere, ObjectRequested
-from dualray.shared.model.ids import HEAD, Address, NodeID, ObjectID, short
+from dualray.shared.model.ids import HEAD, Address, NodeID, ObjectID
 
 _INCOMING = "incoming"
 
@@ -189,12 +189,12 @@ class Transfer:
             ensure(
                 not self.store.is_sealed(object_id),
                 "object {} is here and users still wait for it",
-                short(object_id),
+                object_id,
             )
             ensure(
                 want.source is None or object_id in self.store.objects,
                 "object {} is being received without room",
-                short(object_id),
+                object_id,
             )
 
 
