@@ -10,13 +10,29 @@ import sys
 from collections import deque
 
 from dualray.real import session as sessions
-from dualray.real.object_store import SharedMemoryStore
+from dualray.real.node_store import NodeStore
 from dualray.real.runner import MachineProcess, Payload, begin, encode_message
 from dualray.real.template_client import TemplateClient
 from dualray.shared.decision_log import MachineSpec
-from dualray.shared.model.commands import Command, DeleteObject, EvictObject, SendObject, StartWorker, StopWorker
-from dualray.shared.model.events import Event, ObjectReceived, ObjectSent, Started, WorkerExited
-from dualray.shared.model.ids import Address, NodeID
+from dualray.shared.model.commands import (
+    Command,
+    DeleteObject,
+    EvictObject,
+    ReserveSpace,
+    SendObject,
+    StartWorker,
+    StopWorker,
+)
+from dualray.shared.model.events import (
+    Event,
+    ObjectReceived,
+    ObjectSent,
+    ReserveFailed,
+    SpaceReserved,
+    Started,
+    WorkerExited,
+)
+from dualray.shared.model.ids import Address, NodeID, ObjectID
 from dualray.shared.trace import TraceKind
 
 _READ_BYTES = 65536
@@ -62,7 +78,15 @@ class NodeProcess(MachineProcess):
         )
         super().__init__(session=session, spec=spec, lifeline_fd=lifeline_fd)
         self.node = node
-        self.store = SharedMemoryStore(session.store_directory)
+        self.store = NodeStore(
+            session.store_directory,
+            capacity=session.store_bytes,
+            size_min=session.config.inline_bytes_max + 1,
+            objects_max=session.config.store_objects_max,
+            warm_bytes=session.config.store_warm_bytes,
+            idle_s=session.config.store_idle_ns / 1e9,
+            call_soon=self.loop.call_soon,
+        )
         self.template = TemplateClient(
             self.loop,
             on_forked=self._on_forked,
@@ -87,6 +111,8 @@ class NodeProcess(MachineProcess):
                 self._stops[worker] = reason
                 if worker in self._pids:
                     os.kill(self._pids[worker], signal.SIGKILL)
+            case ReserveSpace(object_id=object_id, size_bytes=size_bytes):
+                self.store.reserve(object_id, size_bytes, lambda error: self._on_reserved(object_id, error))
             case EvictObject(object_id=object_id):
                 self.recorder.trace(TraceKind.OBJECT_EVICTED, object_id.hex())
                 self.store.delete(object_id)
@@ -104,14 +130,19 @@ class NodeProcess(MachineProcess):
         self.recorder.trace(TraceKind.TRANSFER_STARTED, object_id.hex(), other=to, amount=command.size_bytes)
         arrived = ObjectReceived(object_id=object_id, source=self.node)
         header, _ = encode_message(arrived, [(object_id, b"")])
-        self.transport.send(to, header, [self.store.open(object_id, lambda _: None)])
-        self.loop.call_soon(lambda: self.handle(ObjectSent(object_id=object_id, to=to)))
+        sent = lambda _: self.loop.call_soon(lambda: self.handle(ObjectSent(object_id=object_id, to=to)))  # noqa: E731
+        self.transport.send(to, header, [self.store.open(object_id, sent)])
+
+    def _on_reserved(self, object_id: ObjectID, error: str | None) -> None:
+        if error is None:
+            self.handle(SpaceReserved(object_id=object_id))
+        else:
+            self.handle(ReserveFailed(object_id=object_id, reason=error))
 
     def receive(self, message: Event, payloads: list[Payload]) -> None:
         if isinstance(message, ObjectReceived):
             [(object_id, data)] = payloads
-            self.store.create(object_id, len(data))[:] = data
-            self.store.seal(object_id)
+            self.store.write(object_id, data)
             self.recorder.trace(TraceKind.TRANSFER_ENDED, object_id.hex(), other=message.source, amount=len(data))
             payloads = []
         super().receive(message, payloads)

@@ -29,7 +29,7 @@ from dualray.shared.model.config import Config
 from dualray.shared.model.resources import Resources
 
 _PREFIX = "dualray-"
-_SHARED_MEMORY = Path("/dev/shm")
+SHARED_MEMORY = Path("/dev/shm")
 
 ENVIRONMENT = "DUALRAY_SESSION"
 """Every process of a session has its directory here: to be found, and to be told apart."""
@@ -86,7 +86,7 @@ def create(
     """Make the directories and files of a new session."""
     sweep()
     directory = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
-    shared_memory = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else directory
+    shared_memory = SHARED_MEMORY if SHARED_MEMORY.is_dir() else directory
     store_directory = shared_memory / directory.name
     store_directory.mkdir(mode=0o700, exist_ok=True)
     session = Session(
@@ -133,6 +133,12 @@ def load(directory: Path) -> Session:
     )
 
 
+def shared_memory_free_bytes() -> int:
+    """What the file system that holds the object stores has free."""
+    place = SHARED_MEMORY if SHARED_MEMORY.is_dir() else Path(tempfile.gettempdir())
+    return shutil.disk_usage(place).free
+
+
 def _write_private(path: Path, content: bytes) -> None:
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(content)
@@ -140,7 +146,7 @@ def _write_private(path: Path, content: bytes) -> None:
 
 def sweep() -> None:
     """Remove what sessions of this user have left whose driver and head were killed."""
-    for parent in (Path(tempfile.gettempdir()), _SHARED_MEMORY):
+    for parent in (Path(tempfile.gettempdir()), SHARED_MEMORY):
         for path in parent.glob(f"{_PREFIX}*-*") if parent.is_dir() else ():
             pid = path.name.removeprefix(_PREFIX).partition("-")[0]
             if pid.isdigit() and not _is_alive(int(pid)) and path.is_dir() and path.stat().st_uid == os.getuid():

@@ -5,11 +5,27 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dualray.shared.machines.node import Node
-from dualray.shared.model.commands import Command, DeleteObject, EvictObject, SendObject, StartWorker, StopWorker
-from dualray.shared.model.events import ObjectReceived, ObjectSent, ReceiveFailed, WorkerExited, WorkerReady
+from dualray.shared.model.commands import (
+    Command,
+    DeleteObject,
+    EvictObject,
+    ReserveSpace,
+    SendObject,
+    StartWorker,
+    StopWorker,
+)
+from dualray.shared.model.events import (
+    ObjectReceived,
+    ObjectSent,
+    ReceiveFailed,
+    SpaceReserved,
+    WorkerExited,
+    WorkerReady,
+)
 from dualray.shared.model.ids import Address, NodeID, ObjectID
 from dualray.shared.model.resources import Resources
 from dualray.shared.trace import TraceKind
+from dualray.sim.kernel import Scheduled
 from dualray.sim.object_store import StoredBytes, VirtualStore
 from dualray.sim.runner import MachineProcess
 from dualray.sim.worker import UserProcess
@@ -29,6 +45,7 @@ class NodeProcess(MachineProcess):
         self.incarnation = incarnation
         self.store = VirtualStore(cluster.fibers, cluster.cost_model)
         self.workers: dict[Address, UserProcess] = {}
+        self._reserving: dict[ObjectID, Scheduled] = {}
 
     def perform(self, command: Command) -> None:
         match command:
@@ -37,11 +54,15 @@ class NodeProcess(MachineProcess):
                 self.cluster.kernel.call_after(self.cluster.cost_model.worker_start_ns, self._started, worker)
             case StopWorker(worker=worker, reason=reason):
                 self.end_worker(worker, f"stopped: {reason}")
+            case ReserveSpace(object_id=object_id):  # virtual memory is there as soon as it is wanted
+                self._reserving[object_id] = self.cluster.kernel.call_after(0, self._reserved, object_id)
             case EvictObject(object_id=object_id):
                 self.trace(TraceKind.OBJECT_EVICTED, object_id.hex())
                 self.store.delete(object_id)
             case DeleteObject(object_id=object_id):
                 self.trace(TraceKind.OBJECT_DELETED, object_id.hex())
+                if object_id in self._reserving:
+                    self._reserving.pop(object_id).cancel()
                 self.store.delete(object_id)
             case SendObject():
                 self._send_object(command)
@@ -69,6 +90,10 @@ class NodeProcess(MachineProcess):
         self.cluster.kernel.call_after(self.cluster.cost_model.local_message_ns, self.handle, exited)
 
     # ---- Bytes -----------------------------------------------------------------------------------------------
+
+    def _reserved(self, object_id: ObjectID) -> None:
+        del self._reserving[object_id]
+        self.handle(SpaceReserved(object_id=object_id))
 
     def _send_object(self, command: SendObject) -> None:
         object_id, to = command.object_id, command.to

@@ -341,6 +341,7 @@ class NodeProcess(Process):
         self.node = NodeID(spec.node)
         self.incarnation = spec.incarnation
         self.bytes: dict[ObjectID, Content] = {}
+        self.reserving: dict[ObjectID, object] = {}
         self.workers: dict[Address, UserProcess | None] = {}
         """None while one is starting."""
         self.heard_at: int | None = None
@@ -352,6 +353,8 @@ class NodeProcess(Process):
                 self.later(f"start {worker}", lambda: self._started(worker))
             case c.StopWorker(worker=worker, reason=reason):
                 self.later(f"stop {worker}", lambda: self.end_worker(worker, f"stopped: {reason}"))
+            case c.ReserveSpace(object_id=object_id):
+                self._reserve(object_id)
             case c.EvictObject(object_id=object_id) | c.DeleteObject(object_id=object_id):
                 self.cluster.had_losses = self.cluster.had_losses or isinstance(command, c.EvictObject)
                 self._delete(object_id)
@@ -376,8 +379,19 @@ class NodeProcess(Process):
             self.cluster.process_gone(worker)
         self.later(f"exit {address}", lambda: self.handle(e.WorkerExited(worker=address, reason=reason)))
 
+    def _reserve(self, object_id: ObjectID) -> None:
+        order = self.reserving[object_id] = object()
+
+        def reserved() -> None:
+            if self.reserving.get(object_id) is order:  # else it was deleted meanwhile
+                del self.reserving[object_id]
+                self.handle(e.SpaceReserved(object_id=object_id))
+
+        self.later(f"reserve {short(object_id)}", reserved)
+
     def _delete(self, object_id: ObjectID) -> None:
         self.bytes.pop(object_id, None)
+        self.reserving.pop(object_id, None)
         readers = [
             address
             for address, worker in self.cluster.users.items()

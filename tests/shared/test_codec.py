@@ -56,6 +56,8 @@ LOCAL = {
     "node": {
         events.WorkerReady,
         events.WorkerExited,
+        events.SpaceReserved,
+        events.ReserveFailed,
         events.ObjectSent,
         events.ObjectReceived,
         events.ReceiveFailed,

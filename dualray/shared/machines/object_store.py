@@ -1,7 +1,9 @@
 """The accounting of one node's object store: what is in it, who uses it, what leaves when room is needed.
 
-Theory of operation. An object is CREATED when room has been reserved for it and SEALED when its bytes are complete;
-only sealed objects are read, sent and reported to the head. Each user (a process, a lease, a transfer) pins what it
+Theory of operation. An object is CREATED when room is counted for it: its runner then finds memory for it
+(`ReserveSpace`), and its writer hears that he may write. It is SEALED when its bytes are complete; only sealed objects
+are read, sent and reported to the head. Memory can fail though there is room, when others use the same machine: then
+what can be evicted is, and the runner is asked again, until there is memory or nothing is left to evict. Each user (a process, a lease, a transfer) pins what it
 uses, once. When room is needed, the eviction policy chooses among sealed objects that nobody pins and that can be made
 again; what has to wait for room waits in line, for at most `store_wait_ns`, and is then refused with the names of the
 largest holders. An object that its owner frees goes at once, or with its last pin.
@@ -17,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dualray.shared.machines.base import Outbox, ensure
-from dualray.shared.model.commands import ArmTimer, CancelTimer, DeleteObject, EvictObject
+from dualray.shared.model.commands import ArmTimer, CancelTimer, DeleteObject, EvictObject, ReserveSpace
 from dualray.shared.model.config import Config
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.events import ObjectAdded, ObjectRemoved
@@ -29,7 +31,7 @@ from dualray.shared.policies.lru import EvictionPolicy
 class StoredObject:
     """One object in this store."""
 
-    __slots__ = ("freed", "object_id", "owner", "pins", "remakeable", "size_bytes", "state")
+    __slots__ = ("freed", "object_id", "owner", "pins", "remakeable", "request", "size_bytes", "state")
 
     def __init__(self, object_id: ObjectID, size_bytes: int, owner: Address, remakeable: bool) -> None:
         self.object_id = object_id
@@ -39,6 +41,8 @@ class StoredObject:
         self.state = StoredState.CREATED
         self.pins: dict[str, None] = {}
         self.freed = False
+        self.request: SpaceRequest | None = None
+        """Who is to write it, while memory is being found."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -120,6 +124,8 @@ class ObjectStore:
 
     def _reserve(self, request: SpaceRequest) -> bool:
         excess = self.used_bytes + request.size_bytes - self.capacity_bytes
+        if len(self.objects) >= self.config.store_objects_max:
+            excess = max(excess, 1)
         if excess > 0:
             victims = self.eviction.choose(self._evictable(), excess)
             if victims is None:
@@ -128,11 +134,36 @@ class ObjectStore:
                 self._evict(self.objects[victim])
         stored = StoredObject(request.object_id, request.size_bytes, request.owner, request.remakeable)
         stored.pins[request.user] = None
+        stored.request = request
         self.objects[request.object_id] = stored
         self.used_bytes += request.size_bytes
         ensure(self.used_bytes <= self.capacity_bytes, "store of {} holds more than it can", self.node)
-        self.granted.append((request, False))
+        self.out.add(ReserveSpace(object_id=request.object_id, size_bytes=request.size_bytes))
         return True
+
+    def on_reserved(self, object_id: ObjectID) -> None:
+        """There is memory: the writer may write."""
+        stored = self.objects.get(object_id)
+        if stored is not None and stored.request is not None:
+            self.granted.append((stored.request, False))
+            stored.request = None
+
+    def on_reserve_failed(self, object_id: ObjectID, reason: str) -> None:
+        """There is room and no memory: evict more and ask again, or refuse."""
+        stored = self.objects.get(object_id)
+        if stored is None or stored.request is None:
+            return
+        evictable = dict(self._evictable())
+        victims = self.eviction.choose(evictable.items(), stored.size_bytes) or list(evictable)
+        if victims:
+            for victim in victims:
+                self._evict(self.objects[victim])
+            self.out.add(ReserveSpace(object_id=object_id, size_bytes=stored.size_bytes))
+            return
+        self.denied.append((stored.request, self._full(stored.request, f"found no memory: {reason}")))
+        self._remove(stored)
+        self._written(object_id)
+        self.serve_waiting()
 
     def _evictable(self) -> Iterator[tuple[ObjectID, int]]:
         for stored in self.objects.values():

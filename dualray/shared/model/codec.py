@@ -20,7 +20,7 @@ from dualray.shared.model import commands, events
 from dualray.shared.model.commands import Command
 from dualray.shared.model.events import Event, Result
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 """Raised whenever an event, a command or a field of one changes."""
 
 Convert = Callable[[Any], Any]

@@ -88,6 +88,15 @@ class StopWorker:
 
 
 @dataclass(slots=True, kw_only=True)
+class ReserveSpace:
+    """Find memory for an object that will be written; report `SpaceReserved` or `ReserveFailed`. When `DeleteObject`
+    comes first, report nothing. After `ReserveFailed` the object has no memory."""
+
+    object_id: ObjectID
+    size_bytes: int
+
+
+@dataclass(slots=True, kw_only=True)
 class EvictObject:
     """Delete the object's bytes to make room: it can be made again."""
 
@@ -139,6 +148,7 @@ Command: TypeAlias = (
     | RunTask
     | StartWorker
     | StopWorker
+    | ReserveSpace
     | EvictObject
     | DeleteObject
     | SendObject

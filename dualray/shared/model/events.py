@@ -181,6 +181,21 @@ class PeerLost:
 
 
 @dataclass(slots=True, kw_only=True)
+class SpaceReserved:
+    """There is memory for the object of a `ReserveSpace`: it can be written."""
+
+    object_id: ObjectID
+
+
+@dataclass(slots=True, kw_only=True)
+class ReserveFailed:
+    """There is no memory for the object of a `ReserveSpace`, though it was admitted; `reason` says why."""
+
+    object_id: ObjectID
+    reason: str
+
+
+@dataclass(slots=True, kw_only=True)
 class ObjectSent:
     """All bytes of a `SendObject` are on their way, or it failed: the object may be evicted again."""
 
@@ -698,6 +713,8 @@ LocalEvent: TypeAlias = (
     | NodeSilent
     | NodeHeard
     | PeerLost
+    | SpaceReserved
+    | ReserveFailed
     | ObjectSent
     | ObjectReceived
     | ReceiveFailed
