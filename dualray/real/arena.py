@@ -5,11 +5,11 @@
     data         the objects, each at a multiple of 64 bytes
 
 Theory of operation. The node manager makes the file and alone writes page 0 and the index; others read them without a
-lock. That is sound because a process looks an object up only after a message has told it that the object is there for it,
-pinned or to be written: its slot was written before that message was sent, and does not change until the process has
-given the object back. Slots around it may change meanwhile: a slot in use is never moved, and a freed one stays passable
-until no lookup can need it, so a lookup never misses; and a slot that is half written has the state FREE until it is
-whole. The index is reserved when the file is made, so no lookup meets a page that cannot be had.
+lock. That is sound because a process looks an object up only after a message has told it that the object is there for
+it, pinned or to be written: its slot was written before that message was sent, and does not change until the process
+has given the object back. Slots around it may change meanwhile: a slot in use is never moved, and a freed one stays
+passable until no lookup can need it, so a lookup never misses; and a slot that is half written has the state FREE until
+it is whole. The index is reserved when the file is made, so no lookup meets a page that cannot be had.
 
 The file is sparse, and longer than the bytes that may be in use: address space costs nothing, and with enough of it
 placement never fails (ranges.py). Memory is taken page by page, `reserve`, and given back, `give_back`; touching a page

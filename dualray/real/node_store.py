@@ -22,6 +22,7 @@ Threads. `reserve`, `delete` and the rest belong to one thread, the loop's; repo
 from __future__ import annotations
 
 import errno
+import shutil
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -96,8 +97,10 @@ class NodeStore:
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
+            free = shutil.disk_usage(directory).free
             raise DualrayError(
-                f"{directory.parent} has no room for the index of the object store, {layout.data_offset:,} bytes"
+                f"{directory.parent} has no room for the index of the object store, {layout.data_offset:,} bytes: "
+                f"{free:,} bytes are free"
             ) from error
         self._store = SharedMemoryStore(directory)
         self._places: dict[bytes, _Place] = {}
@@ -110,8 +113,7 @@ class NodeStore:
         self._waiting: deque[_Place] = deque()
         """Places that wait for memory."""
         self._recent = RangeSet()
-        self._recent_before = RangeSet()
-        """Pages that became free in this period of `idle_s`, and in the one before."""
+        """Pages that have become free since idle ones were last looked for."""
         self._is_full = False
         """The file system had no more for us when it was last asked; asked again when an object has gone."""
         self._is_stopping = False
@@ -139,7 +141,7 @@ class NodeStore:
                 self._changed.notify()
             else:
                 self._call_soon(lambda: self._finish(place, None))
-                if self._wants_more():
+                if self._next_ahead() is not None:
                     self._changed.notify()
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="dualray-arena", daemon=True)
@@ -216,20 +218,27 @@ class NodeStore:
     # ---- Memory, on the thread -----------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while True:
-            with self._lock:
-                while not (self._is_stopping or self._waiting or self._wants_more()):
-                    if not self._changed.wait(self._idle_s if self._has_surplus() else None):
-                        self._return_idle()
-                if self._is_stopping:
-                    return
-                place = self._waiting.popleft() if self._waiting else None
-                ahead = self._next_ahead()
-            if place is not None:
-                error = self._take(place)
-                self._call_soon(lambda place=place, error=error: self._finish(place, error))  # type: ignore[misc]
-            elif ahead is not None:
-                self._take_ahead(*ahead)
+        try:
+            while self._work():
+                pass
+        except Exception as error:  # noqa: BLE001 - a bug, which is the loop's to report: writers would wait for ever
+            self._call_soon(lambda error=error: _raise(error))  # type: ignore[misc]  # bound default
+
+    def _work(self) -> bool:
+        """Wait for something to do and do one step of it; False at the end."""
+        with self._lock:
+            while not self._is_stopping and not self._waiting and (ahead := self._next_ahead()) is None:
+                if not self._changed.wait(self._idle_s if self._has_surplus() else None):
+                    self._return_idle()
+            if self._is_stopping:
+                return False
+            place = self._waiting.popleft() if self._waiting else None
+        if place is not None:
+            error = self._take(place)
+            self._call_soon(lambda: self._finish(place, error))
+        elif ahead is not None:
+            self._take_ahead(*ahead)
+        return True
 
     def _take(self, place: _Place) -> str | None:
         """Take memory for a place; words when there is none."""
@@ -272,19 +281,20 @@ class NodeStore:
         """Of free memory that is ready."""
         return self._taken.total * PAGE - self._ranges.used_bytes
 
-    def _wants_more(self) -> bool:
-        return (
-            not self._is_full
-            and self._free_bytes() + _STEP_BYTES <= self._warm_bytes
-            and self._taken.total * PAGE + _STEP_BYTES <= self.capacity
-        )
-
     def _next_ahead(self) -> tuple[int, int] | None:
-        if not self._wants_more():
+        """The pages to take next so that there is free memory, ahead of the mark; None when there is enough."""
+        if (
+            self._is_full
+            or self._free_bytes() + _STEP_BYTES > self._warm_bytes
+            or self._taken.total * PAGE + _STEP_BYTES > self.capacity
+        ):
             return None
         first = -(-self._ranges.mark // PAGE)
-        last = min(first + 2 * self._warm_bytes // PAGE, self.arena.layout.span // PAGE)
-        start, end = self._taken.missing(first, last)[0]
+        last = min(first + self._warm_bytes // PAGE, self.arena.layout.span // PAGE)
+        missing = self._taken.missing(first, last)
+        if not missing:
+            return None
+        start, end = missing[0]
         return start, min(end, start + _STEP_BYTES // PAGE)
 
     def _has_surplus(self) -> bool:
@@ -297,14 +307,14 @@ class NodeStore:
             if not self._return_free(min(pages, _STEP_BYTES // PAGE), spare_recent=True):
                 break
             self._changed.wait(0.001)  # lets others have the lock
-        self._recent_before, self._recent = self._recent, RangeSet()
+        self._recent.clear()
 
     def _return_free(self, pages: int, *, spare_recent: bool = False) -> int:
         """Give back up to so many free pages, the highest first; how many it were."""
         returned = 0
         for start, end in reversed(list(self._ranges.free_ranges(PAGE))):
             for piece in reversed(self._taken.within(-(-start // PAGE), end // PAGE)):
-                for first, last in reversed(self._without_recent(*piece) if spare_recent else [piece]):
+                for first, last in reversed(self._recent.missing(*piece) if spare_recent else [piece]):
                     first = max(first, last - (pages - returned))
                     self.arena.give_back(first * PAGE, last * PAGE)
                     self._taken.remove(first, last)
@@ -312,9 +322,6 @@ class NodeStore:
                     if returned >= pages:
                         return returned
         return returned
-
-    def _without_recent(self, first: int, end: int) -> list[tuple[int, int]]:
-        return [gap for piece in self._recent.missing(first, end) for gap in self._recent_before.missing(*piece)]
 
     # ---- Words -------------------------------------------------------------------------------------------------
 
@@ -324,6 +331,10 @@ class NodeStore:
     def _no_memory(self, error: OSError) -> str:
         total, free = self.arena.file_system()
         return (
-            f"{self.directory.parent} is full ({error.strerror}): {free:,} of its {total:,} bytes are free, of which the "
-            f"object store may use {self.capacity:,} and has {self._taken.total * PAGE:,}"
+            f"{self.directory.parent} is full ({error.strerror}): {free:,} of its {total:,} bytes are free, of which "
+            f"the object store may use {self.capacity:,} and has {self._taken.total * PAGE:,}"
         )
+
+
+def _raise(error: Exception) -> None:
+    raise error

@@ -1,9 +1,9 @@
 """The bytes of this node's objects, as a process that runs user code sees them: written once, then read without a copy.
 
-Theory of operation. The arena (arena.py) is mapped on first use and stays mapped: writing and reading an object makes no
-mapping and no file, and a process may hold as many objects as it likes. What is there, and who may write or read it, the
-node manager decides; its messages come before each call here, so that `create` finds a place that was reserved for this
-process, and `open` finds an object that is pinned for it.
+Theory of operation. The arena (arena.py) is mapped on first use and stays mapped: writing and reading an object makes
+no mapping and no file, and a process may hold as many objects as it likes. What is there, and who may write or read it,
+the node manager decides; its messages come before each call here, so that `create` finds a place that was reserved for
+this process, and `open` finds an object that is pinned for it.
 
 `open` hands out a read-only view of the read-only mapping. What is made over it, slices, numpy arrays, Arrow tables,
 pickle buffers, keeps its exporter alive, one small array for each call; when that goes, `on_release` is called, once,
@@ -18,15 +18,28 @@ pages of an object at once, and remembers which it has mapped, until the node ma
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
 
-from dualray.real.arena import PAGE, Arena
+from dualray.real.arena import PAGE, Arena, Bytes
 from dualray.real.ranges import RangeSet
 
 ARENA_FILE = "arena"
+
+
+class _View(weakref.ref[Bytes]):
+    """What `open` has handed out; its callback comes when all that was made over it is gone. Each `open` makes one, so
+    it is lighter than weakref.finalize."""
+
+    __slots__ = ("key", "object_id", "on_release", "place")
+
+    key: int
+    object_id: bytes
+    on_release: Callable[[bytes], object] | None
+    place: tuple[int, int]
 
 
 class SharedMemoryStore:
@@ -44,8 +57,8 @@ class SharedMemoryStore:
         self._mapped = RangeSet()
         """Pages that this process has mapped for writing since `_epoch`."""
         self._epoch = 0
-        self._views: dict[int, tuple[int, int]] = {}
-        """Where the live views lie."""
+        self._views: dict[int, _View] = {}
+        """The live ones."""
         self._view_keys = itertools.count()
         self._is_closed = False
 
@@ -82,15 +95,18 @@ class SharedMemoryStore:
         if found is None:
             raise KeyError(f"object {object_id.hex()} is not in {arena.path}")
         exporter = arena.read_view(*found)
-        key = next(self._view_keys)
-        self._views[key] = found
-        weakref.finalize(exporter, self._released, key, object_id, on_release).atexit = False
+        view = _View(exporter, self._released)
+        view.key = next(self._view_keys)
+        view.object_id = object_id
+        view.on_release = on_release
+        view.place = found
+        self._views[view.key] = view
         return memoryview(exporter)  # type: ignore[arg-type]  # numpy's stub lacks the buffer protocol on 3.11
 
-    def _released(self, key: int, object_id: bytes, on_release: Callable[[bytes], object] | None) -> None:
-        del self._views[key]
-        if on_release is not None:
-            on_release(object_id)
+    def _released(self, view: _View) -> None:
+        del self._views[view.key]
+        if view.on_release is not None and not sys.is_finalizing():
+            view.on_release(view.object_id)
 
     def close(self, *, is_last: bool = False) -> None:
         """Unmap the arena, as soon as no view of it lives. Idempotent.
@@ -105,7 +121,7 @@ class SharedMemoryStore:
             return
         if is_last:
             kept = RangeSet()
-            for offset, size in list(self._views.values()):
+            for offset, size in [view.place for view in list(self._views.values())]:
                 kept.add(offset // PAGE, -(-(offset + size) // PAGE))
             arena.give_back(PAGE - arena.layout.data_offset, 0)
             for first, end in kept.missing(0, arena.layout.span // PAGE):

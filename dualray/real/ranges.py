@@ -1,16 +1,15 @@
 """Ranges of an address space: which are free (`RangeAllocator`), and sets of numbers as ranges (`RangeSet`).
 
-Theory of operation. `RangeAllocator` is address-ordered first fit: a request takes the low end of the lowest free range
-that is long enough, and free neighbours are one range. What has been used lies low, so that used memory is used again
-and the high end can be given back. Of the placements that never move anything this one also fragments least in the worst
-case: it needs the live bytes times about the logarithm of largest over smallest request (J. M. Robson, "Worst case
-fragmentation of first fit and best fit storage allocation strategies", The Computer Journal 20, 1977), where best fit may
-need them times the largest request. So a span of address space that many times the bytes that may live always has
-room; see `span_for`.
+Theory of operation. `RangeAllocator` is address-ordered first fit: a request takes the low end of the lowest free
+range that is long enough, and free neighbours are one range. What has been used lies low, so that used memory is used
+again and the high end can be given back. It also fragments little in the worst case: it needs the live bytes times
+about the logarithm of largest over smallest request (J. M. Robson, "Worst case fragmentation of first fit and best fit
+storage allocation strategies", The Computer Journal 20, 1977), where best fit may need them times the largest request.
+So address space of that many times the bytes that may live always has room (`span_for`).
 
 Everything above the mark, the end of the highest range in use, is free and costs nothing. Below it each free range is
-filed under the bucket of addresses in which it begins, and a tree of maxima over the buckets finds the lowest bucket with
-a range that is long enough: each operation takes O(log buckets), plus a look at the few ranges of one bucket.
+filed under the bucket of addresses in which it begins, and a tree of maxima over the buckets finds the lowest bucket
+with a range that is long enough: each operation takes O(log buckets), plus a look at the few ranges of one bucket.
 """
 
 from __future__ import annotations

@@ -203,8 +203,8 @@ def _store_bytes(wanted: int | None) -> int:
     free = sessions.shared_memory_free_bytes()
     if wanted is not None and wanted > free:
         raise ValueError(
-            f"object_store_memory={wanted:,} bytes, and {sessions.SHARED_MEMORY} has {free:,} bytes free: ask for less, or "
-            f"make it larger (mount -o remount,size=..., or docker run --shm-size=...)"
+            f"object_store_memory={wanted:,} bytes, and {sessions.SHARED_MEMORY} has {free:,} bytes free: ask for "
+            f"less, or make it larger (mount -o remount,size=..., or docker run --shm-size=...)"
         )
     share: int = psutil.virtual_memory().total * _STORE_SHARE_PERCENT // 100
     if wanted is None and free < share:

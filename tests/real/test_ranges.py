@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -141,7 +143,7 @@ def test_a_set_of_ranges_is_a_set(changes: list[tuple[bool, int, int]], start: i
         plain = plain | set(range(low, high)) if adds else plain - set(range(low, high))
         pieces = list(ranges)
         assert [number for low_, high_ in pieces for number in range(low_, high_)] == sorted(plain)
-        assert all(before[1] < after[0] for before, after in zip(pieces, pieces[1:], strict=False))
+        assert all(before[1] < after[0] for before, after in itertools.pairwise(pieces))
         assert ranges.total == len(plain)
     window = range(start, 50)
     assert {n for low, high in ranges.within(start, 50) for n in range(low, high)} == plain & set(window)

@@ -3,10 +3,11 @@
 Theory of operation. An object is CREATED when room is counted for it: its runner then finds memory for it
 (`ReserveSpace`), and its writer hears that he may write. It is SEALED when its bytes are complete; only sealed objects
 are read, sent and reported to the head. Memory can fail though there is room, when others use the same machine: then
-what can be evicted is, and the runner is asked again, until there is memory or nothing is left to evict. Each user (a process, a lease, a transfer) pins what it
-uses, once. When room is needed, the eviction policy chooses among sealed objects that nobody pins and that can be made
-again; what has to wait for room waits in line, for at most `store_wait_ns`, and is then refused with the names of the
-largest holders. An object that its owner frees goes at once, or with its last pin.
+what can be evicted is, and the runner is asked again, until there is memory or nothing is left to evict. Each user (a
+process, a lease, a transfer) pins what it uses, once. When room is needed, the eviction policy chooses among sealed
+objects that nobody pins and that can be made again; what has to wait for room waits in line, for at most
+`store_wait_ns`, and is then refused with the names of the largest holders. An object that its owner frees goes at once,
+or with its last pin.
 
 Relies on: users release what they pinned, or die, and are then released by name.
 Guarantees: bytes in use equal the sum of the objects and never exceed the capacity; no pinned object leaves.
