@@ -12,23 +12,32 @@ from collections import deque
 from dualray.real import session as sessions
 from dualray.real.node_store import NodeStore
 from dualray.real.runner import MachineProcess, Payload, begin, encode_message
+from dualray.real.spill import SpillDirectory
 from dualray.real.template_client import TemplateClient
 from dualray.shared.decision_log import MachineSpec
 from dualray.shared.model.commands import (
     Command,
     DeleteObject,
+    DeleteSpilled,
     EvictObject,
     ReserveSpace,
+    RestoreObject,
     SendObject,
+    SpillObject,
     StartWorker,
     StopWorker,
+    UnloadObject,
 )
 from dualray.shared.model.events import (
     Event,
     ObjectReceived,
+    ObjectRestored,
     ObjectSent,
+    ObjectSpilled,
     ReserveFailed,
+    RestoreFailed,
     SpaceReserved,
+    SpillFailed,
     Started,
     WorkerExited,
 )
@@ -87,6 +96,7 @@ class NodeProcess(MachineProcess):
             idle_s=session.config.store_idle_ns / 1e9,
             call_soon=self.loop.call_soon,
         )
+        self.disk = SpillDirectory(session.spill_directory, self.loop.call_soon)
         self.template = TemplateClient(
             self.loop,
             on_forked=self._on_forked,
@@ -119,6 +129,17 @@ class NodeProcess(MachineProcess):
             case DeleteObject(object_id=object_id):
                 self.recorder.trace(TraceKind.OBJECT_DELETED, object_id.hex())
                 self.store.delete(object_id)
+            case SpillObject(object_id=object_id, size_bytes=size_bytes):
+                self.recorder.trace(TraceKind.OBJECT_SPILLED, object_id.hex(), amount=size_bytes)
+                self.disk.write(object_id, self.store.open(object_id), lambda error: self._on_spilled(object_id, error))
+            case UnloadObject(object_id=object_id):
+                self.store.delete(object_id)
+            case RestoreObject(object_id=object_id, size_bytes=size_bytes):
+                self.recorder.trace(TraceKind.OBJECT_RESTORED, object_id.hex(), amount=size_bytes)
+                target = self.store.create(object_id, size_bytes)
+                self.disk.read(object_id, target, lambda error: self._on_restored(object_id, error))
+            case DeleteSpilled(object_id=object_id):
+                self.disk.delete(object_id)
             case SendObject():
                 self._send_object(command)
             case _:
@@ -138,6 +159,21 @@ class NodeProcess(MachineProcess):
             self.handle(SpaceReserved(object_id=object_id))
         else:
             self.handle(ReserveFailed(object_id=object_id, reason=error))
+
+    def _on_spilled(self, object_id: ObjectID, error: str | None) -> None:
+        if error is None:
+            self.handle(ObjectSpilled(object_id=object_id))
+        else:
+            logging.getLogger("dualray").error("object %s cannot be spilled: %s", object_id.hex(), error)
+            self.handle(SpillFailed(object_id=object_id, reason=error))
+
+    def _on_restored(self, object_id: ObjectID, error: str | None) -> None:
+        self.store.seal(object_id)
+        if error is None:
+            self.handle(ObjectRestored(object_id=object_id))
+        else:
+            logging.getLogger("dualray").error("object %s cannot be read back: %s", object_id.hex(), error)
+            self.handle(RestoreFailed(object_id=object_id, reason=error))
 
     def receive(self, message: Event, payloads: list[Payload]) -> None:
         if isinstance(message, ObjectReceived):
@@ -227,6 +263,7 @@ class NodeProcess(MachineProcess):
     def clean_up(self) -> None:
         """End the workers, delete the store."""
         self.template.close()
+        self.disk.close()
         self.store.destroy()
         super().clean_up()
 

@@ -189,6 +189,14 @@ class NodeStore:
         self._store.seal(object_id)
         return True
 
+    def create(self, object_id: bytes, size: int) -> memoryview:
+        """As SharedMemoryStore.create, for what this process writes itself."""
+        return self._store.create(object_id, size)
+
+    def seal(self, object_id: bytes) -> None:
+        """As SharedMemoryStore.seal."""
+        self._store.seal(object_id)
+
     def open(self, object_id: bytes, on_release: Callable[[bytes], object] | None = None) -> memoryview:
         """A read-only view, as SharedMemoryStore.open."""
         return self._store.open(object_id, on_release)

@@ -111,6 +111,36 @@ class DeleteObject:
 
 
 @dataclass(slots=True, kw_only=True)
+class SpillObject:
+    """Copy the object's bytes to disk; report `ObjectSpilled` or `SpillFailed`. Until then it stays in memory."""
+
+    object_id: ObjectID
+    size_bytes: int
+
+
+@dataclass(slots=True, kw_only=True)
+class UnloadObject:
+    """Delete the object's bytes in memory: they are on disk."""
+
+    object_id: ObjectID
+
+
+@dataclass(slots=True, kw_only=True)
+class RestoreObject:
+    """Copy the object's bytes from disk into the memory reserved for it; report `ObjectRestored` or `RestoreFailed`."""
+
+    object_id: ObjectID
+    size_bytes: int
+
+
+@dataclass(slots=True, kw_only=True)
+class DeleteSpilled:
+    """Delete the object's bytes on disk."""
+
+    object_id: ObjectID
+
+
+@dataclass(slots=True, kw_only=True)
 class SendObject:
     """Copy a sealed object to another node's store; report `ObjectSent` or `SendFailed`. The receiver's runner
     reports `ObjectReceived` or `ReceiveFailed`."""
@@ -151,6 +181,10 @@ Command: TypeAlias = (
     | ReserveSpace
     | EvictObject
     | DeleteObject
+    | SpillObject
+    | UnloadObject
+    | RestoreObject
+    | DeleteSpilled
     | SendObject
     | WriteRecord
     | NoteRetry

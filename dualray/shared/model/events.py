@@ -196,6 +196,36 @@ class ReserveFailed:
 
 
 @dataclass(slots=True, kw_only=True)
+class ObjectSpilled:
+    """The bytes of a `SpillObject` are on disk."""
+
+    object_id: ObjectID
+
+
+@dataclass(slots=True, kw_only=True)
+class SpillFailed:
+    """The bytes of a `SpillObject` are not on disk, and nothing of them is; `reason` says why."""
+
+    object_id: ObjectID
+    reason: str
+
+
+@dataclass(slots=True, kw_only=True)
+class ObjectRestored:
+    """The bytes of a `RestoreObject` are in memory."""
+
+    object_id: ObjectID
+
+
+@dataclass(slots=True, kw_only=True)
+class RestoreFailed:
+    """The bytes of a `RestoreObject` cannot be read from disk: this copy is lost."""
+
+    object_id: ObjectID
+    reason: str
+
+
+@dataclass(slots=True, kw_only=True)
 class ObjectSent:
     """All bytes of a `SendObject` are on their way, or it failed: the object may be evicted again."""
 
@@ -715,6 +745,10 @@ LocalEvent: TypeAlias = (
     | PeerLost
     | SpaceReserved
     | ReserveFailed
+    | ObjectSpilled
+    | SpillFailed
+    | ObjectRestored
+    | RestoreFailed
     | ObjectSent
     | ObjectReceived
     | ReceiveFailed
