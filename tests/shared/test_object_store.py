@@ -487,13 +487,40 @@ def test_an_object_freed_while_it_is_being_restored_goes_when_it_is_back(spillin
 
 
 def test_a_full_disk_never_costs_an_object_and_refuses_in_words(spilling):
-    spilling.reserve(oid(3), 500)
+    (timer,) = of(spilling.reserve(oid(3), 500), ArmTimer)
     commands = spilling(SpillFailed(object_id=oid(1), reason="No space left on device"))
-    (denied,) = sent(commands, SpaceDenied, A)
-    assert "found no room, and none on disk (No space left on device)" in denied.error.message
+    assert (orders(commands), sends(commands)) == ([], [])
+    assert sends(spilling.want(oid(1), by=B)) == [(B, "ObjectArrived")]
+    (denied,) = sent(spilling(TimerFired(timer=timer.timer)), SpaceDenied, A)
+    assert "found no room within 10 s, and none on disk (No space left on device)" in denied.error.message
     assert "800 of 1,000 bytes are in use, and 0 of 1,500 on disk" in denied.error.message
-    assert orders(commands) == [("DeleteSpilled", 1)]
-    assert sends(spilling.want(oid(1))) == [(A, "ObjectArrived")]
+
+
+def test_a_disk_that_failed_is_tried_again_for_a_new_request_and_when_it_has_room(spilling):
+    spilling.store(oid(3), 500)
+    spill(spilling, 1)
+    spilling.seal(oid(3))
+    assert orders(spilling.reserve(oid(4), 400)) == [("SpillObject", 2)]
+    assert orders(spilling(SpillFailed(object_id=oid(2), reason="full"))) == [("EvictObject", 3)]
+    spilling.seal(oid(4))
+    assert orders(spilling.reserve(oid(5), 300, remakeable=False)) == [("SpillObject", 2)]
+    assert orders(spilling(SpillFailed(object_id=oid(2), reason="full"))) == [("EvictObject", 4)]
+    spilling.seal(oid(5))
+    assert orders(spilling.reserve(oid(6), 400)) == [("SpillObject", 2)]
+    assert orders(spilling(SpillFailed(object_id=oid(2), reason="full"))) == []
+    commands = spilling(freed(oid(1)))
+    assert orders(commands) == [("DeleteSpilled", 1), ("SpillObject", 2)]
+    assert granted(spill(spilling, 2)) == [(6, False)]
+
+
+def test_a_disk_that_failed_while_it_was_getting_room_is_tried_again_at_once(spilling):
+    spilling.store(oid(3), 500, remakeable=False)
+    spill(spilling, 1)
+    spilling.seal(oid(3))
+    spilling.reserve(oid(4), 400)
+    spilling(freed(oid(1)))
+    assert orders(spilling(SpillFailed(object_id=oid(2), reason="full"))) == [("SpillObject", 2)]
+    assert orders(spilling(SpillFailed(object_id=oid(2), reason="full"))) == []
 
 
 def test_when_the_disk_fails_what_can_be_made_again_is_evicted():
@@ -502,7 +529,7 @@ def test_when_the_disk_fails_what_can_be_made_again_is_evicted():
     node.store(oid(2), 300)
     assert orders(node.reserve(oid(3), 400)) == [("SpillObject", 1)]
     commands = node(SpillFailed(object_id=oid(1), reason="broken"))
-    assert orders(commands) == [("DeleteSpilled", 1), ("EvictObject", 2)]
+    assert orders(commands) == [("EvictObject", 2)]
     assert granted(commands) == [(3, False)]
 
 

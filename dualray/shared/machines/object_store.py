@@ -14,7 +14,7 @@ and pinned, and SPILLED when its memory has been given back. The request that ne
 spilled object is on this node, as far as others know. When it is wanted, it asks for room like any other, is RESTORING
 while it is read back, and then SEALED; its copy on disk goes. A disk that is full, or the limit `spill_bytes_max`,
 never costs an object: it stays in memory, what can be made again is evicted instead, and only a request for which that
-is not enough is refused.
+is not enough waits, and is refused in the end.
 
 Relies on: users release what they pinned, or die, and are then released by name.
 Guarantees: bytes in use equal the sum of the objects in memory and never exceed the capacity, and those on disk never
@@ -57,7 +57,7 @@ _COPIED = frozenset({StoredState.SPILLING, StoredState.RESTORING})
 class StoredObject:
     """One object in this store."""
 
-    __slots__ = ("freed", "object_id", "owner", "pins", "remakeable", "request", "size_bytes", "state")
+    __slots__ = ("copies_gone", "freed", "object_id", "owner", "pins", "remakeable", "request", "size_bytes", "state")
 
     def __init__(self, object_id: ObjectID, size_bytes: int, owner: Address, remakeable: bool) -> None:
         self.object_id = object_id
@@ -67,6 +67,8 @@ class StoredObject:
         self.state = StoredState.CREATED
         self.pins: dict[str, None] = {}
         self.freed = False
+        self.copies_gone = 0
+        """How many had gone from the disk when this one was last written there."""
         self.request: SpaceRequest | None = None
         """Who is to write it, while memory is being found."""
 
@@ -102,6 +104,10 @@ class ObjectStore:
         """Those that are on disk alone."""
         self.spilled_bytes = 0
         """Of the copies on disk, also of those that are being written or read."""
+        self.copies_gone = 0
+        """How many have been deleted from the disk."""
+        self.disk_error = ""
+        """Why it could not be written; it is tried again for a new request, and when a copy has gone from it."""
         self.waiting: deque[SpaceRequest] = deque()
         self.joined: dict[ObjectID, deque[SpaceRequest]] = {}
         """Who wants to write an object that somebody else is writing."""
@@ -121,6 +127,7 @@ class ObjectStore:
         if request.size_bytes > self.capacity_bytes:
             self.denied.append((request, self._full(request, "is larger than the whole store")))
             return
+        self.disk_error = ""
         if self.waiting or not self._reserve(request):
             self.waiting.append(request)
             self.out.add(ArmTimer(timer=_timer(request), delay_ns=self.config.store_wait_ns))
@@ -216,7 +223,7 @@ class ObjectStore:
 
     def _make_room(self, excess: int) -> bool:
         """Evict so many bytes now; False when that cannot be, or when they are on their way to the disk."""
-        if self.spills:
+        if self.spills and not self.disk_error:
             leaving = sum(
                 stored.size_bytes
                 for stored in self.objects.values()
@@ -274,8 +281,10 @@ class ObjectStore:
         for request in self.waiting:
             if _timer(request) == timer:
                 self.waiting.remove(request)
-                wait_s = self.config.store_wait_ns / 1e9
-                self.denied.append((request, self._full(request, f"found no room within {wait_s:g} s")))
+                why = f"found no room within {self.config.store_wait_ns / 1e9:g} s"
+                if self.disk_error:
+                    why += f", and none on disk ({self.disk_error}),"
+                self.denied.append((request, self._full(request, why)))
                 break
         self.serve_waiting()
 
@@ -317,6 +326,7 @@ class ObjectStore:
         self.spilled_bytes += size_bytes
         for stored in victims:
             stored.state = STORED.check(stored.state, StoredState.SPILLING, stored.object_id)
+            stored.copies_gone = self.copies_gone
             self.out.add(SpillObject(object_id=stored.object_id, size_bytes=stored.size_bytes))
         return True
 
@@ -324,6 +334,7 @@ class ObjectStore:
         """The copy on disk is complete: the memory goes, unless the object is in use again."""
         stored = self.objects[object_id]
         if stored.pins or stored.freed:
+            self._delete_copy(stored)
             self._back_in_memory(stored)
         else:
             self._remove(stored)
@@ -341,29 +352,23 @@ class ObjectStore:
             self._delete_spilled(stored)
 
     def on_spill_failed(self, object_id: ObjectID, reason: str) -> None:
-        """The object stays in memory; whoever waits for room longest has what can be evicted, or is refused."""
+        """The object stays in memory; whoever waits for room has what can be evicted, or waits until something goes."""
         stored = self.objects[object_id]
+        if stored.copies_gone == self.copies_gone:  # else the disk may have room now
+            self.disk_error = reason
+        self.spilled_bytes -= stored.size_bytes
         self._back_in_memory(stored)
-        if self.waiting:
-            request = self.waiting[0]
-            excess = self.used_bytes + request.size_bytes - self.capacity_bytes
-            victims = self.eviction.choose(self._evictable(), excess) if excess > 0 else []
-            for victim in victims or ():
-                self._evict(self.objects[victim])
-            if victims is None:
-                self.waiting.popleft()
-                self.out.add(CancelTimer(timer=_timer(request)))
-                self.denied.append((request, self._full(request, f"found no room, and none on disk ({reason}),")))
         self.serve_waiting()
 
     def _back_in_memory(self, stored: StoredObject) -> None:
         stored.state = STORED.check(stored.state, StoredState.SEALED, stored.object_id)
-        self._forget_copy(stored)
         if stored.freed and not stored.pins:
             self._delete(stored)
 
-    def _forget_copy(self, stored: StoredObject) -> None:
+    def _delete_copy(self, stored: StoredObject) -> None:
         self.spilled_bytes -= stored.size_bytes
+        self.copies_gone += 1
+        self.disk_error = ""
         self.out.add(DeleteSpilled(object_id=stored.object_id))
 
     def restore(self, object_id: ObjectID) -> None:
@@ -385,14 +390,15 @@ class ObjectStore:
         """The bytes are in memory again; those who want them pin them before our own pin ends."""
         stored = self.objects[object_id]
         stored.state = STORED.check(stored.state, StoredState.SEALED, object_id)
-        self._forget_copy(stored)
+        self._delete_copy(stored)
         self.sealed.append((object_id, RESTORING))
         self._written(object_id)
+        self.serve_waiting()
 
     def on_restore_failed(self, object_id: ObjectID) -> None:
         """The disk has lost it: this copy is gone, and those who want it need another."""
         stored = self.objects[object_id]
-        self._forget_copy(stored)
+        self._delete_copy(stored)
         if not stored.freed:
             self._announce_loss(stored)
         self._delete(stored)
@@ -400,7 +406,7 @@ class ObjectStore:
 
     def _delete_spilled(self, stored: StoredObject) -> None:
         del self.spilled[stored.object_id]
-        self._forget_copy(stored)
+        self._delete_copy(stored)
 
     def is_spilled(self, object_id: ObjectID) -> bool:
         """Whether the object is here, and not in memory."""
@@ -466,6 +472,7 @@ class ObjectStore:
             self._announce_loss(stored)
             self._delete_spilled(stored)
             self.abandoned.append(object_id)  # somebody may wait for it to be restored
+            self.serve_waiting()
             return
         stored = self.objects.get(object_id)
         if stored is None or stored.state is StoredState.CREATED or stored.freed:
