@@ -102,7 +102,7 @@ def _ends(step: Submit) -> Submit:
         nested=step.nested,
         handles=step.handles,
         retries=step.retries,
-        retry_exceptions=step.retry_exceptions,
+        retry_exceptions=step.retry_exceptions and step.retries >= 0,  # its results may never fit into the store
         cpus=step.cpus,
         strategy=step.strategy,
     )
