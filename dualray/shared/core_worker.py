@@ -106,15 +106,17 @@ class CoreWorker:
     def dispatch(self, event: Event) -> None:
         """Hand an event to the machine and carry out its commands."""
         with self.host.lock:
-            self._take_in_finalizers()
+            self._take_in_dropped()
             self._handle(event)
+            self._take_in_released()
 
     def on_message(self, message: Event, payloads: Iterable[tuple[bytes, bytes]]) -> None:
         """A message has arrived, with the bytes that travel beside it."""
         with self.host.lock:
-            self._take_in_finalizers()
+            self._take_in_dropped()
             self.payloads.update(payloads)
             self._handle(message)
+            self._take_in_released()
 
     def take_in_finalizers(self) -> None:
         """References and views that Python has dropped are reported to the machine."""
@@ -123,8 +125,15 @@ class CoreWorker:
                 self._take_in_finalizers()
 
     def _take_in_finalizers(self) -> None:
+        self._take_in_dropped()
+        self._take_in_released()
+
+    def _take_in_dropped(self) -> None:
         while self._dropped:
             self._handle(RefsDropped(object_ids=_take_all(self._dropped)))
+
+    def _take_in_released(self) -> None:
+        """After an event, and not before: an object that is read over and over again stays pinned meanwhile."""
         while self._released:
             self._handle(ViewReleased(object_id=self._released.popleft()))
 
@@ -460,7 +469,8 @@ class CoreWorker:
         """A view of a stored object is gone. Called by finalizers: it only queues."""
         if not self.is_closed:
             self._released.append(ObjectID(object_id))
-            self.host.wake()
+            if len(self._released) == 1:  # else whoever was first has woken, and this one is taken in too
+                self.host.wake()
 
     # ---- The cluster -----------------------------------------------------------------------------------------
 
