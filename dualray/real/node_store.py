@@ -24,6 +24,7 @@ from __future__ import annotations
 import errno
 import shutil
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -114,6 +115,8 @@ class NodeStore:
         """Places that wait for memory."""
         self._recent = RangeSet()
         """Pages that have become free since idle ones were last looked for."""
+        self._look_at_s: float | None = None
+        """When the thread looks for idle memory; None while there is not more than is kept ready."""
         self._is_full = False
         """The file system had no more for us when it was last asked; asked again when an object has gone."""
         self._is_stopping = False
@@ -177,7 +180,7 @@ class NodeStore:
             self._ranges.release(place.offset)
             self._recent.add(*place.pages)
             self._is_full = False
-            if self._has_surplus():
+            if self._look_at_s is None and self._has_surplus():
                 self._changed.notify()
 
     def write(self, object_id: bytes, data: memoryview | bytes) -> bool:
@@ -236,8 +239,7 @@ class NodeStore:
         """Wait for something to do and do one step of it; False at the end."""
         with self._lock:
             while not self._is_stopping and not self._waiting and (ahead := self._next_ahead()) is None:
-                if not self._changed.wait(self._idle_s if self._has_surplus() else None):
-                    self._return_idle()
+                self._wait()
             if self._is_stopping:
                 return False
             place = self._waiting.popleft() if self._waiting else None
@@ -247,6 +249,21 @@ class NodeStore:
         elif ahead is not None:
             self._take_ahead(*ahead)
         return True
+
+    def _wait(self) -> None:
+        """Wait for a change; look for idle memory once in a period, however much changes meanwhile."""
+        if not self._has_surplus():
+            self._look_at_s = None
+            self._changed.wait()
+            return
+        now_s = time.monotonic()
+        if self._look_at_s is None:
+            self._look_at_s = now_s + self._idle_s
+        if now_s < self._look_at_s:
+            self._changed.wait(self._look_at_s - now_s)
+        else:
+            self._return_idle()
+            self._look_at_s = None
 
     def _take(self, place: _Place) -> str | None:
         """Take memory for a place; words when there is none."""

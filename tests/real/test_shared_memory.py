@@ -341,6 +341,24 @@ def test_idle_memory_is_given_back_but_for_what_is_kept_ready(directory: Path) -
     node.store.destroy()
 
 
+def test_idle_memory_is_given_back_while_others_come_and_go(directory: Path) -> None:
+    node = Node(directory, idle_s=0.1)
+    store = SharedMemoryStore(directory)
+    for number in range(6):
+        put(node, store, bytes([number]) * 20, bytes(10 * MIB))
+    for number in range(6):
+        node.store.delete(bytes([number]) * 20)
+
+    def is_given_back() -> bool:
+        put(node, store, ID, bytes(MIB))
+        node.store.delete(ID)
+        return node.store.taken_bytes() <= 16 * MIB + 8 * MIB
+
+    node.eventually(is_given_back, "memory that is not used again goes, though other memory is used all the time")
+    store.close()
+    node.store.destroy()
+
+
 def test_memory_never_exceeds_the_capacity_whatever_the_sizes(directory: Path) -> None:
     node = Node(directory, warm_bytes=64 * MIB)
     store = SharedMemoryStore(directory)
