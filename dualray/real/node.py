@@ -12,13 +12,38 @@ from collections.abc import Sequence
 
 from dualray.real import session as sessions
 from dualray.real.messages import Payload, encode_with_buffer
-from dualray.real.object_store import SharedMemoryStore
+from dualray.real.node_store import NodeStore
 from dualray.real.runner import MachineProcess, begin
+from dualray.real.spill import SpillDirectory
 from dualray.real.template_client import TemplateClient
 from dualray.shared.decision_log import MachineSpec
-from dualray.shared.model.commands import Command, DeleteObject, EvictObject, SendObject, StartWorker, StopWorker
-from dualray.shared.model.events import Event, ObjectReceived, ObjectSent, Started, WorkerExited
-from dualray.shared.model.ids import Address, NodeID
+from dualray.shared.model.commands import (
+    Command,
+    DeleteObject,
+    DeleteSpilled,
+    EvictObject,
+    ReserveSpace,
+    RestoreObject,
+    SendObject,
+    SpillObject,
+    StartWorker,
+    StopWorker,
+    UnloadObject,
+)
+from dualray.shared.model.events import (
+    Event,
+    ObjectReceived,
+    ObjectRestored,
+    ObjectSent,
+    ObjectSpilled,
+    ReserveFailed,
+    RestoreFailed,
+    SpaceReserved,
+    SpillFailed,
+    Started,
+    WorkerExited,
+)
+from dualray.shared.model.ids import Address, NodeID, ObjectID
 from dualray.shared.trace import TraceKind
 
 _READ_BYTES = 65536
@@ -64,7 +89,16 @@ class NodeProcess(MachineProcess):
         )
         super().__init__(session=session, spec=spec, lifeline_fd=lifeline_fd)
         self.node = node
-        self.store = SharedMemoryStore(session.store_directory)
+        self.store = NodeStore(
+            session.store_directory,
+            capacity=session.store_bytes,
+            size_min=session.config.inline_bytes_max + 1,
+            objects_max=session.config.store_objects_max,
+            warm_bytes=session.config.store_warm_bytes,
+            idle_s=session.config.store_idle_ns / 1e9,
+            call_soon=self.loop.call_soon,
+        )
+        self.disk = SpillDirectory(session.spill_directory, self.loop.call_soon)
         self.template = TemplateClient(
             self.loop,
             on_forked=self._on_forked,
@@ -89,12 +123,25 @@ class NodeProcess(MachineProcess):
                 self._stops[worker] = reason
                 if worker in self._pids:
                     os.kill(self._pids[worker], signal.SIGKILL)
+            case ReserveSpace(object_id=object_id, size_bytes=size_bytes):
+                self.store.reserve(object_id, size_bytes, lambda error: self._on_reserved(object_id, error))
             case EvictObject(object_id=object_id):
                 self.recorder.trace(TraceKind.OBJECT_EVICTED, object_id.hex())
                 self.store.delete(object_id)
             case DeleteObject(object_id=object_id):
                 self.recorder.trace(TraceKind.OBJECT_DELETED, object_id.hex())
                 self.store.delete(object_id)
+            case SpillObject(object_id=object_id, size_bytes=size_bytes):
+                self.recorder.trace(TraceKind.OBJECT_SPILLED, object_id.hex(), amount=size_bytes)
+                self.disk.write(object_id, self.store.open(object_id), lambda error: self._on_spilled(object_id, error))
+            case UnloadObject(object_id=object_id):
+                self.store.delete(object_id)
+            case RestoreObject(object_id=object_id, size_bytes=size_bytes):
+                self.recorder.trace(TraceKind.OBJECT_RESTORED, object_id.hex(), amount=size_bytes)
+                target = self.store.create(object_id, size_bytes)
+                self.disk.read(object_id, target, lambda error: self._on_restored(object_id, error))
+            case DeleteSpilled(object_id=object_id):
+                self.disk.delete(object_id)
             case SendObject():
                 self._send_object(command)
             case _:
@@ -105,14 +152,34 @@ class NodeProcess(MachineProcess):
         object_id, to = command.object_id, command.to
         self.recorder.trace(TraceKind.TRANSFER_STARTED, object_id.hex(), other=to, amount=command.size_bytes)
         arrived = ObjectReceived(object_id=object_id, source=self.node)
-        self.transport.send(to, encode_with_buffer(arrived, object_id), [self.store.open(object_id, lambda _: None)])
-        self.loop.call_soon(lambda: self.handle(ObjectSent(object_id=object_id, to=to)))
+        sent = lambda _: self.loop.call_soon(lambda: self.handle(ObjectSent(object_id=object_id, to=to)))  # noqa: E731
+        self.transport.send(to, encode_with_buffer(arrived, object_id), [self.store.open(object_id, sent)])
+
+    def _on_reserved(self, object_id: ObjectID, error: str | None) -> None:
+        if error is None:
+            self.handle(SpaceReserved(object_id=object_id))
+        else:
+            self.handle(ReserveFailed(object_id=object_id, reason=error))
+
+    def _on_spilled(self, object_id: ObjectID, error: str | None) -> None:
+        if error is None:
+            self.handle(ObjectSpilled(object_id=object_id))
+        else:
+            logging.getLogger("dualray").error("object %s cannot be spilled: %s", object_id.hex(), error)
+            self.handle(SpillFailed(object_id=object_id, reason=error))
+
+    def _on_restored(self, object_id: ObjectID, error: str | None) -> None:
+        self.store.seal(object_id)
+        if error is None:
+            self.handle(ObjectRestored(object_id=object_id))
+        else:
+            logging.getLogger("dualray").error("object %s cannot be read back: %s", object_id.hex(), error)
+            self.handle(RestoreFailed(object_id=object_id, reason=error))
 
     def receive(self, message: Event, payloads: Sequence[Payload]) -> None:
         if isinstance(message, ObjectReceived):
             [(object_id, data)] = payloads
-            self.store.create(object_id, len(data))[:] = data
-            self.store.seal(object_id)
+            self.store.write(object_id, data)
             self.recorder.trace(TraceKind.TRANSFER_ENDED, object_id.hex(), other=message.source, amount=len(data))
             payloads = []
         super().receive(message, payloads)
@@ -197,6 +264,7 @@ class NodeProcess(MachineProcess):
     def clean_up(self) -> None:
         """End the workers, delete the store."""
         self.template.close()
+        self.disk.close()
         self.store.destroy()
         super().clean_up()
 

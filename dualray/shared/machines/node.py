@@ -15,8 +15,8 @@ from collections.abc import Callable
 
 from dualray.shared.machines.base import Composition, bounded_steps
 from dualray.shared.machines.local_scheduler import LocalScheduler, is_slot
-from dualray.shared.machines.object_store import ObjectStore, SpaceRequest
-from dualray.shared.machines.transfer import Transfer, is_incoming
+from dualray.shared.machines.object_store import RESTORING, ObjectStore, SpaceRequest
+from dualray.shared.machines.transfer import Transfer, is_incoming, is_sending
 from dualray.shared.model.config import Config
 from dualray.shared.model.events import (
     ClusterChanged,
@@ -33,17 +33,23 @@ from dualray.shared.model.events import (
     ObjectReceived,
     ObjectReleased,
     ObjectRequested,
+    ObjectRestored,
     ObjectSealed,
     ObjectSent,
     ObjectsFreed,
+    ObjectSpilled,
     ObjectUnavailable,
     ObjectWanted,
     OwnerDied,
     PeerMet,
     ReceiveFailed,
+    ReserveFailed,
+    RestoreFailed,
     SpaceDenied,
     SpaceGranted,
     SpaceRequested,
+    SpaceReserved,
+    SpillFailed,
     Started,
     TimerFired,
     WorkerBlocked,
@@ -85,7 +91,7 @@ class Node(Composition):
             config=config,
             want=self.transfer.want,
             release=self._release_slot,
-            is_local=self.store.is_sealed,
+            is_local=self.store.is_here,
         )
         self.store.incarnation = self.scheduler.incarnation = incarnation
         self.cluster: ClusterChanged | None = None
@@ -102,6 +108,12 @@ class Node(Composition):
             ObjectWanted: self._on_wanted,
             ObjectReleased: self._on_released,
             SpaceRequested: self._on_space_requested,
+            SpaceReserved: lambda event: self.store.on_reserved(event.object_id),
+            ReserveFailed: lambda event: self.store.on_reserve_failed(event.object_id, event.reason),
+            ObjectSpilled: lambda event: self.store.on_spilled(event.object_id),
+            SpillFailed: lambda event: self.store.on_spill_failed(event.object_id, event.reason),
+            ObjectRestored: lambda event: self.store.on_restored(event.object_id),
+            RestoreFailed: lambda event: self.store.on_restore_failed(event.object_id),
             ObjectSealed: lambda event: self.store.seal(event.object_id, event.requester),
             LocationsKnown: lambda event: self.transfer.on_locations(event),
             ObjectRequested: lambda event: self.transfer.on_requested(event),
@@ -218,8 +230,9 @@ class Node(Composition):
     def _owners_died(self, is_dead: Callable[[Address], bool]) -> None:
         self._tell_drivers(is_dead)
         self.scheduler.owners_died(is_dead)
-        for stored in [stored for stored in self.store.objects.values() if is_dead(stored.owner)]:
-            self.store.free(stored.object_id)
+        for stored in [*self.store.objects.values(), *self.store.spilled.values()]:
+            if is_dead(stored.owner):
+                self.store.free(stored.object_id)
 
     def _on_cluster_changed(self, event: ClusterChanged) -> None:
         self.cluster = event
@@ -258,7 +271,7 @@ class Node(Composition):
                 self.out.send(Address(request.user), SpaceGranted(object_id=request.object_id, present=present))
         elif store.denied:
             request, error = store.denied.popleft()
-            if is_incoming(request.user):
+            if is_incoming(request.user) or request.user == RESTORING:
                 transfer.on_failed(request.object_id, error)
             else:
                 self.out.send(Address(request.user), SpaceDenied(object_id=request.object_id, error=error))
@@ -268,12 +281,16 @@ class Node(Composition):
             user, object_id, size_bytes = transfer.arrived.popleft()
             if is_slot(user):
                 self.scheduler.on_argument(user, object_id)
+            elif is_sending(user):
+                transfer.send(object_id, user)
             else:
                 self.out.send(Address(user), ObjectArrived(object_id=object_id, size_bytes=size_bytes))
         elif transfer.unavailable:
             user, object_id, error = transfer.unavailable.popleft()
             if is_slot(user):
                 self.scheduler.on_argument_failed(user, error)
+            elif is_sending(user):
+                transfer.cannot_send(object_id, user)
             else:
                 self.out.send(Address(user), ObjectUnavailable(object_id=object_id, error=error))
         else:

@@ -22,6 +22,7 @@ from dualray.shared.model.events import LocationsKnown, LocationsWanted, ObjectN
 from dualray.shared.model.ids import HEAD, Address, NodeID, ObjectID
 
 _INCOMING = "incoming"
+_SENDING_TO = "sending to "
 
 
 class Want:
@@ -62,7 +63,9 @@ class Transfer:
         want = self.wants.get(object_id)
         if want is None:
             want = self.wants[object_id] = Want(object_id, owner)
-            if object_id not in self.store.objects:  # else it is being written here: its seal will tell
+            if object_id in self.store.spilled:
+                self.store.restore(object_id)
+            elif object_id not in self.store.objects:  # else it is being written here: its seal will tell
                 self._ask_head(want)
         want.users[user] = None
 
@@ -83,7 +86,7 @@ class Transfer:
     def on_locations(self, event: LocationsKnown) -> None:
         """The head knows copies."""
         want = self.wants.get(event.object_id)
-        if want is None or want.source is not None or self.store.is_sealed(event.object_id):
+        if want is None or want.source is not None or self.store.is_here(event.object_id):
             return
         want.size_bytes = event.size_bytes
         want.owner = event.owner
@@ -142,6 +145,7 @@ class Transfer:
         for want in list(self.wants.values()):
             want.sources = deque(source for source in want.sources if source != node)
             self.source_failed(want.object_id, node)
+        self.give_up_all(_sending_to(node))
         self.store.release_all(_sending_to(node))
 
     def on_received(self, object_id: ObjectID, source: NodeID) -> None:
@@ -174,11 +178,25 @@ class Transfer:
 
     def on_requested(self, event: ObjectRequested) -> None:
         """Another node asks for the object."""
-        if not self.store.is_sealed(event.object_id):
-            self.out.send(Address(event.to), ObjectNotHere(object_id=event.object_id, node=self.node))
-            return
-        stored = self.store.pin(event.object_id, _sending_to(event.to))
-        self.out.add(SendObject(object_id=event.object_id, size_bytes=stored.size_bytes, to=event.to))
+        user = _sending_to(event.to)
+        if self.store.is_sealed(event.object_id):
+            self.store.pin(event.object_id, user)
+            self.send(event.object_id, user)
+        elif (spilled := self.store.spilled.get(event.object_id)) is not None:
+            self.want(event.object_id, spilled.owner, user)
+        elif self.store.is_spilled(event.object_id) and event.object_id in self.wants:
+            self.wants[event.object_id].users[user] = None
+        else:
+            self.cannot_send(event.object_id, user)
+
+    def send(self, object_id: ObjectID, user: str) -> None:
+        """The object is in memory and pinned for the node that wants it."""
+        size_bytes = self.store.objects[object_id].size_bytes
+        self.out.add(SendObject(object_id=object_id, size_bytes=size_bytes, to=_receiver(user)))
+
+    def cannot_send(self, object_id: ObjectID, user: str) -> None:
+        """The node that wants the object must ask elsewhere."""
+        self.out.send(Address(_receiver(user)), ObjectNotHere(object_id=object_id, node=self.node))
 
     def on_sent(self, object_id: ObjectID, to: NodeID) -> None:
         """It has been sent, or sending failed."""
@@ -199,7 +217,16 @@ class Transfer:
 
 
 def _sending_to(node: NodeID) -> str:
-    return f"sending to {node}"
+    return _SENDING_TO + node
+
+
+def _receiver(user: str) -> NodeID:
+    return NodeID(user.removeprefix(_SENDING_TO))
+
+
+def is_sending(user: str) -> bool:
+    """Whether a user stands for a node to which the object is sent."""
+    return user.startswith(_SENDING_TO)
 
 
 def is_incoming(user: str) -> bool:

@@ -21,7 +21,9 @@ class Config:
         "dualray.shared.policies.hybrid:HybridPlacement", "dotted path", "where DEFAULT tasks and actors go"
     )
     eviction_policy: str = _limit(
-        "dualray.shared.policies.lru:LruEviction", "dotted path", "what leaves a full object store"
+        "dualray.shared.policies.lru:LruEviction",
+        "dotted path",
+        "what leaves a full object store; 'lru' and 'spill' are short for ours",
     )
     retry_policy: str = _limit(
         "dualray.shared.policies.retry:BoundedRetry", "dotted path", "whether a failed task runs again"
@@ -39,6 +41,15 @@ class Config:
         1024 * 1024, "bytes", "a task whose missing arguments are larger is placed by the head, near its bytes"
     )
     store_wait_ns: int = _limit(10 * SECOND_NS, "ns", "a full store waits this long for room before it refuses")
+    store_objects_max: int = _limit(131_072, "objects", "in one node's store: their index takes 64 bytes for each")
+    store_warm_bytes: int = _limit(
+        256 * 1024 * 1024, "bytes", "free memory kept ready for new objects, at most a quarter of the store"
+    )
+    store_idle_ns: int = _limit(2 * SECOND_NS, "ns", "free memory beyond store_warm_bytes is given back after this")
+    spill_bytes_max: int = _limit(
+        32 * 1024 * 1024 * 1024, "bytes", "of a node's objects on disk, with the eviction policy 'spill'"
+    )
+    spill_directory: str = _limit("", "path", "on a disk, for spilled objects; '' means the session's own")
     store_holders_named: int = _limit(5, "objects", "largest holders that a full store's error names")
     workers_prestarted: int = _limit(-1, "workers", "started with the node; -1 means one for each CPU")
     worker_starts_max: int = _limit(8, "workers", "worker processes starting at once on one node")
