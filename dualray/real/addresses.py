@@ -1,6 +1,6 @@
 """Addresses, and the sockets at which the processes that have them listen.
 
-Theory of operation. An address is a process's name, such as `head`, `node-0`, `node-0/w3`, `driver-1`. The
+Theory of operation. An address is a process's name, such as `head`, `node-0`, `node-0/w3`, `driver-1`, `driver-2@node-1`. The
 process listens on `socket_dir / quote(address)`, in a directory that its user alone may enter. A socket is made
 ready under a hidden name and then renamed, so a socket that refuses a connection is one that a dead process
 left: whoever finds it may count the process as lost, and a new process under the address takes its place.
@@ -36,6 +36,15 @@ def socket_path(socket_dir: Path, address: str) -> Path:
             f"choose a shorter directory than {socket_dir}"
         )
     return path
+
+
+def home_of(address: str) -> str:
+    """The node on which a process lives, from its address; `head` lives wherever the head does.
+
+    `node-2`, `node-2/w7`, `node-2~1/w0` (after one reboot) and `driver-3@node-2` live on node-2. A `driver-1` without
+    a node is that of an `init` that started its own cluster: it lives where everything does.
+    """
+    return address.rpartition("@")[2].partition("/")[0].partition("~")[0]
 
 
 def listen(path: Path) -> socket.socket:

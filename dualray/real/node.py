@@ -11,15 +11,26 @@ from collections import deque
 
 from dualray.real import session as sessions
 from dualray.real.object_store import SharedMemoryStore
-from dualray.real.runner import MachineProcess, Payload, begin, encode_message
+from dualray.real.loop import Timer
+from dualray.real.runner import EXIT_TO_REJOIN, MachineProcess, Payload, begin, encode_message
 from dualray.real.template_client import TemplateClient
 from dualray.shared.decision_log import MachineSpec
+from dualray.shared.machines.node import Node
 from dualray.shared.model.commands import Command, DeleteObject, EvictObject, SendObject, StartWorker, StopWorker
-from dualray.shared.model.events import Event, ObjectReceived, ObjectSent, Started, WorkerExited
-from dualray.shared.model.ids import Address, NodeID
+from dualray.shared.model.events import (
+    Event,
+    NodeWelcomed,
+    ObjectReceived,
+    ObjectSent,
+    PeerLost,
+    Started,
+    WorkerExited,
+)
+from dualray.shared.model.ids import HEAD, Address, NodeID
 from dualray.shared.trace import TraceKind
 
 _READ_BYTES = 65536
+_log = logging.getLogger("dualray")
 
 
 class WorkerOutput:
@@ -51,12 +62,15 @@ class WorkerOutput:
 class NodeProcess(MachineProcess):
     """See the module."""
 
-    def __init__(self, *, session: sessions.Session, node: NodeID, lifeline_fd: int) -> None:
+    machine: Node
+
+    def __init__(self, *, session: sessions.Session, node: NodeID, incarnation: int, lifeline_fd: int) -> None:
         spec = MachineSpec(
             kind="node",
             address=node,
             node=node,
             config=session.config,
+            incarnation=incarnation,
             total=session.total.units,
             store_bytes=session.store_bytes,
         )
@@ -76,6 +90,10 @@ class NodeProcess(MachineProcess):
         self._stderr: dict[str, WorkerOutput] = {}
         """Kept until the worker's exit is known, which may be later than the end of its output."""
         self.template.start()
+        self.exit_status = 0
+        self._silence: Timer | None = None
+        if self.heartbeats is not None:
+            self.heartbeats.watch(HEAD)
 
     # ---- Commands --------------------------------------------------------------------------------------------
 
@@ -115,6 +133,8 @@ class NodeProcess(MachineProcess):
             self.recorder.trace(TraceKind.TRANSFER_ENDED, object_id.hex(), other=message.source, amount=len(data))
             payloads = []
         super().receive(message, payloads)
+        if isinstance(message, NodeWelcomed):
+            (self.session.directory / sessions.JOINED_FILE).touch()
 
     # ---- Workers ---------------------------------------------------------------------------------------------
 
@@ -190,7 +210,38 @@ class NodeProcess(MachineProcess):
     # ---- Life ------------------------------------------------------------------------------------------------
 
     def on_peer_lost(self, peer: str) -> None:
-        if peer == "head":
+        if peer == HEAD:
+            self._leave("the connection to the head has closed")
+        elif is_node(peer):
+            self.handle(PeerLost(address=Address(peer)))
+            self.transport.forget(peer)  # the node may live, or come back as its next incarnation
+
+    def on_silent(self, peer: str) -> None:
+        """The head is silent: if that lasts, it counts this node as dead, and others run what ran here."""
+        suspicion_s = self.session.config.suspicion_ns / 1e9
+        _log.warning("nothing is heard of the head; this node ends if that lasts %g s more", suspicion_s)
+        self._silence = self.loop.call_later(
+            suspicion_s, lambda: self._leave(f"nothing was heard of the head for {suspicion_s:g} s more")
+        )
+
+    def on_heard(self, peer: str) -> None:
+        _log.warning("the head is heard again")
+        if self._silence is not None:
+            self._silence.cancel()
+            self._silence = None
+
+    def handle(self, event: Event) -> None:
+        super().handle(event)
+        if self.machine.refused:
+            self._leave(
+                f"the head has declared incarnation {self.machine.incarnation} of {self.node} dead: it drops its news"
+            )
+
+    def _leave(self, why: str) -> None:
+        """This life of the node is over; whether there is a next one is for whoever has started it."""
+        if self.exit_status == 0 and not self.is_ending:
+            self.exit_status = EXIT_TO_REJOIN
+            _log.warning("%s ends: %s", self.node, why)
             self.end()
 
     def clean_up(self) -> None:
@@ -198,6 +249,13 @@ class NodeProcess(MachineProcess):
         self.template.close()
         self.store.destroy()
         super().clean_up()
+        if self.is_orphan and self.session.cluster is not None and not self.session.cluster.has_head:
+            self.session.remove()
+
+
+def is_node(address: str) -> bool:
+    """Whether an address is a node manager's."""
+    return address.startswith("node-") and "/" not in address
 
 
 def exit_reason(status: int) -> str:
@@ -211,12 +269,16 @@ def exit_reason(status: int) -> str:
 
 
 def main() -> None:
-    """Entry: `python -m dualray.real.node SESSION LIFELINE NODE`."""
+    """Entry: `python -m dualray.real.node SESSION LIFELINE NODE [INCARNATION]`."""
     session, lifeline_fd = begin(sys.argv[3])
-    node = NodeProcess(session=session, node=NodeID(sys.argv[3]), lifeline_fd=lifeline_fd)
-    logging.getLogger("dualray").info("node manager %s, pid %d", sys.argv[3], os.getpid())
+    incarnation = int(sys.argv[4]) if len(sys.argv) > 4 else 0
+    node = NodeProcess(
+        session=session, node=NodeID(sys.argv[3]), incarnation=incarnation, lifeline_fd=lifeline_fd
+    )
+    _log.info("node manager %s, incarnation %d, pid %d", sys.argv[3], incarnation, os.getpid())
     node.handle(Started())
     node.run()
+    sys.exit(node.exit_status)
 
 
 if __name__ == "__main__":

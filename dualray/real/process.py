@@ -78,6 +78,7 @@ class UserProcess:
             secret=session.secret,
             on_message=self._on_message,
             on_peer_lost=on_lost,
+            gateway_for=session.gateway_for,
         )
         self._thread = threading.Thread(target=self.loop.run, name="dualray-io", daemon=True)
 

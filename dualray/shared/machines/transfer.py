@@ -137,6 +137,12 @@ class Transfer:
         if want is not None and want.source == source:
             self._try_next_source(want)
 
+    def source_lost(self, node: NodeID) -> None:
+        """The connection to a node broke, though it may live: what it was asked for will not come."""
+        for want in list(self.wants.values()):
+            self.source_failed(want.object_id, node)
+        self.store.release_all(_sending_to(node))
+
     def node_died(self, node: NodeID) -> None:
         """Sources and receivers on that node are gone."""
         for want in list(self.wants.values()):
