@@ -1,6 +1,6 @@
 """Addresses, and the sockets at which the processes that have them listen.
 
-Theory of operation. An address is a process's name, such as `head`, `node-0`, `node-0/w3`, `driver-1`, `driver-2@node-1`. The
+Theory of operation. An address is a process's name, such as `head`, `node-0/w3`, `driver-2@node-1`. The
 process listens on `socket_dir / quote(address)`, in a directory that its user alone may enter. A socket is made
 ready under a hidden name and then renamed, so a socket that refuses a connection is one that a dead process
 left: whoever finds it may count the process as lost, and a new process under the address takes its place.

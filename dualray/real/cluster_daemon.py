@@ -138,7 +138,9 @@ class Daemon:
     def _make_session(self, node: NodeID, secret: bytes | None) -> Session:
         has_head = self.options.address is None
         port = self.options.port or _free_port(self.options.node_ip)
-        endpoint = f"[{self.options.node_ip}]:{port}" if ":" in self.options.node_ip else f"{self.options.node_ip}:{port}"
+        endpoint = (
+            f"[{self.options.node_ip}]:{port}" if ":" in self.options.node_ip else f"{self.options.node_ip}:{port}"
+        )
         if has_head:
             self.info = dataclasses.replace(self.info, address=endpoint)
         return sessions.create(

@@ -117,7 +117,7 @@ class RoutedConnection(redis.Connection):
     """redis-py's connection to the control plane of a cluster, from a machine that has no session of it yet."""
 
     def __init__(self, *, endpoint: tuple[str, int], secret: bytes, **options: object) -> None:
-        super().__init__(host=endpoint[0], port=endpoint[1], **options)  # type: ignore[arg-type]  # redis-py's own
+        super().__init__(host=endpoint[0], port=endpoint[1], **options)  # type: ignore[no-untyped-call]  # redis-py's
         self._endpoint = endpoint
         self._secret = secret
 
@@ -184,9 +184,7 @@ class Gateway:
         for listener, (serve_one, bound) in zip(self._listeners, serve, strict=True):
             listener.setblocking(True)
             name = f"dualray-{serve_one.__name__.strip('_')}"
-            threading.Thread(
-                target=self._accept_all, args=(listener, serve_one, bound), name=name, daemon=True
-            ).start()
+            threading.Thread(target=self._accept_all, args=(listener, serve_one, bound), name=name, daemon=True).start()
 
     def close(self) -> None:
         """Stop listening, end every relay. Connections that were handed over are not affected. Loop's thread."""
@@ -323,9 +321,7 @@ def _receive_exactly(sock: socket.socket, count: int, deadline: float) -> bytes:
 class Relay:
     """Two connections joined, on a loop, with bounded memory; the end of one is the end of both."""
 
-    def __init__(
-        self, loop: Loop, one: socket.socket, other: socket.socket, on_end: Callable[[Relay], object]
-    ) -> None:
+    def __init__(self, loop: Loop, one: socket.socket, other: socket.socket, on_end: Callable[[Relay], object]) -> None:
         self._loop = loop
         self._on_end = on_end
         self._sockets = (one, other)

@@ -104,9 +104,7 @@ def start_node(options: NodeOptions, secret: bytes | None, *, is_detached: bool)
         secret = _known_secret(options.address)
     lifeline_read, lifeline_write = (None, None) if is_detached else os.pipe()
     status_read, status_write = os.pipe()
-    options = dataclasses.replace(
-        options, is_detached=is_detached, status_fd=status_write, lifeline_fd=lifeline_read
-    )
+    options = dataclasses.replace(options, is_detached=is_detached, status_fd=status_write, lifeline_fd=lifeline_read)
     environment = dict(os.environ)
     environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path or str(Path.cwd()) for path in sys.path))
     environment.pop("DUALRAY_SECRET", None)

@@ -182,9 +182,7 @@ class Handshake:
         return None
 
     def _receive_with_descriptors(self, count: int) -> bytes:
-        data, ancillary, _, _ = self._sock.recvmsg(
-            count, socket.CMSG_SPACE(_DESCRIPTOR_BYTES), socket.MSG_CMSG_CLOEXEC
-        )
+        data, ancillary, _, _ = self._sock.recvmsg(count, socket.CMSG_SPACE(_DESCRIPTOR_BYTES), socket.MSG_CMSG_CLOEXEC)
         for level, kind, content in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 whole = len(content) - len(content) % _DESCRIPTOR_BYTES

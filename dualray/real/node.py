@@ -272,9 +272,7 @@ def main() -> None:
     """Entry: `python -m dualray.real.node SESSION LIFELINE NODE [INCARNATION]`."""
     session, lifeline_fd = begin(sys.argv[3])
     incarnation = int(sys.argv[4]) if len(sys.argv) > 4 else 0
-    node = NodeProcess(
-        session=session, node=NodeID(sys.argv[3]), incarnation=incarnation, lifeline_fd=lifeline_fd
-    )
+    node = NodeProcess(session=session, node=NodeID(sys.argv[3]), incarnation=incarnation, lifeline_fd=lifeline_fd)
     _log.info("node manager %s, incarnation %d, pid %d", sys.argv[3], incarnation, os.getpid())
     node.handle(Started())
     node.run()

@@ -38,6 +38,7 @@ ENVIRONMENT = "DUALRAY_SESSION"
 """Every process of a session has its directory here: to be found, and to be told apart."""
 
 
+FIRST_NODE = NodeID("node-0")
 GATEWAY_FILE = "gateway"
 JOINED_FILE = "joined"
 """Made by the node manager when the head has welcomed it."""
@@ -71,7 +72,7 @@ class Session:
     store_bytes: int
     log_to_driver: bool
     record_directory: Path | None
-    node: NodeID = NodeID("node-0")
+    node: NodeID = FIRST_NODE
     cluster: ClusterPlace | None = None
     """None of a session that `init` has made for itself: nobody joins, and nothing listens on the network."""
 
@@ -120,7 +121,7 @@ def create(
     log_to_driver: bool,
     record_directory: Path | None,
     secret: bytes | None = None,
-    node: NodeID = NodeID("node-0"),
+    node: NodeID = FIRST_NODE,
     cluster: ClusterPlace | None = None,
 ) -> Session:
     """Make the directories and files of a new session; without a secret, one is drawn."""

@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dualray.shared.machines.node import Node
-from dualray.shared.model.commands import Command, DeleteObject, EvictObject, SendObject, StartWorker, StopWorker
+from dualray.shared.model.commands import (
+    Command,
+    DeleteObject,
+    EvictObject,
+    ReceiveObject,
+    SendObject,
+    StartWorker,
+    StopWorker,
+)
 from dualray.shared.model.events import ObjectReceived, ObjectSent, ReceiveFailed, WorkerExited, WorkerReady
 from dualray.shared.model.ids import Address, NodeID, ObjectID
 from dualray.shared.model.resources import Resources
@@ -45,6 +53,8 @@ class NodeProcess(MachineProcess):
                 self.store.delete(object_id)
             case SendObject():
                 self._send_object(command)
+            case ReceiveObject():
+                pass  # virtual bytes come all at once: nothing is to be made ready
             case _:
                 super().perform(command)
 
@@ -77,16 +87,16 @@ class NodeProcess(MachineProcess):
         receiver = self.cluster.node_process(to)
 
         def arrived() -> None:
-            self.handle(ObjectSent(object_id=object_id, to=to))
+            self.handle(ObjectSent(object_id=object_id, to=to, complete=receiver is not None and receiver.is_alive))
             if receiver is not None and receiver.is_alive:
                 receiver.accept(object_id, data, NodeID(self.node), command.size_bytes)
 
         def lost() -> None:
-            self.handle(ObjectSent(object_id=object_id, to=to))
+            self.handle(ObjectSent(object_id=object_id, to=to, complete=False))
             if receiver is not None:
                 receiver.handle(ReceiveFailed(object_id=object_id, source=NodeID(self.node)))
 
-        self.cluster.network.transfer(self.node, to, command.size_bytes, arrived, on_lost=lost)
+        self.cluster.network.transfer(self.node, to, command.size_bytes - command.offset, arrived, on_lost=lost)
 
     def accept(self, object_id: ObjectID, data: StoredBytes, source: NodeID, size_bytes: int) -> None:
         """All bytes of an object have arrived."""

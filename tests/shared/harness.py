@@ -357,6 +357,8 @@ class NodeProcess(Process):
                 self._delete(object_id)
             case c.SendObject():
                 self._send_object(command)
+            case c.ReceiveObject():
+                pass  # `bytes_arrive` needs no preparation
             case _:
                 super().perform(command)
         if self.machine.refused and self.is_alive:

@@ -59,6 +59,7 @@ LOCAL = {
         events.ObjectSent,
         events.ObjectReceived,
         events.ReceiveFailed,
+        events.PeerLost,
     },
     "head": {events.NodeSilent, events.NodeHeard, events.PeerLost},
 }

@@ -28,6 +28,7 @@ from dualray.shared.model.events import (
     NodeRefused,
     NodeWelcomed,
     ObjectArrived,
+    ObjectElsewhere,
     ObjectFailed,
     ObjectNotHere,
     ObjectReceived,
@@ -78,7 +79,7 @@ class Node(Composition):
             config=config,
             eviction=load_policy(config.eviction_policy),
         )
-        self.transfer = Transfer(out=self.out, node=node, store=self.store)
+        self.transfer = Transfer(out=self.out, node=node, store=self.store, config=config)
         self.scheduler = LocalScheduler(
             out=self.out,
             node=node,
@@ -107,9 +108,12 @@ class Node(Composition):
             LocationsKnown: lambda event: self.transfer.on_locations(event),
             ObjectRequested: lambda event: self.transfer.on_requested(event),
             ObjectNotHere: lambda event: self.transfer.source_failed(event.object_id, event.node),
-            ObjectSent: lambda event: self.transfer.on_sent(event.object_id, event.to),
+            ObjectElsewhere: lambda event: self.transfer.on_elsewhere(event),
+            ObjectSent: lambda event: self.transfer.on_sent(event.object_id, event.to, complete=event.complete),
             ObjectReceived: lambda event: self.transfer.on_received(event.object_id, event.source),
-            ReceiveFailed: lambda event: self.transfer.source_failed(event.object_id, event.source),
+            ReceiveFailed: lambda event: self.transfer.source_failed(
+                event.object_id, event.source, event.received_bytes
+            ),
             ObjectsFreed: self._on_freed,
             ObjectFailed: lambda event: self.transfer.on_failed(event.object_id, event.error),
             OwnerDied: self._on_owner_died,

@@ -182,10 +182,11 @@ class PeerLost:
 
 @dataclass(slots=True, kw_only=True)
 class ObjectSent:
-    """All bytes of a `SendObject` are on their way, or it failed: the object may be evicted again."""
+    """All bytes of a `SendObject` have been taken, or, not `complete`, it failed: the object may be evicted again."""
 
     object_id: ObjectID
     to: NodeID
+    complete: bool = True
 
 
 @dataclass(slots=True, kw_only=True)
@@ -198,10 +199,11 @@ class ObjectReceived:
 
 @dataclass(slots=True, kw_only=True)
 class ReceiveFailed:
-    """The source of an object stopped sending before the end."""
+    """The source of an object stopped sending before the end; its first `received_bytes` are here."""
 
     object_id: ObjectID
     source: NodeID
+    received_bytes: int = 0
 
 
 # ---- Leases: owner <-> node manager <-> head ---------------------------------------------------------------------
@@ -499,10 +501,11 @@ class LocationsKnown:
 
 @dataclass(slots=True, kw_only=True)
 class ObjectRequested:
-    """Node to node: send me the object."""
+    """Node to node: send me the object, from the byte `offset` on."""
 
     object_id: ObjectID
     to: NodeID
+    offset: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -511,6 +514,15 @@ class ObjectNotHere:
 
     object_id: ObjectID
     node: NodeID
+
+
+@dataclass(slots=True, kw_only=True)
+class ObjectElsewhere:
+    """Node to node: others are before you here, and `holder` has got the object from me just now: ask there."""
+
+    object_id: ObjectID
+    node: NodeID
+    holder: NodeID
 
 
 @dataclass(slots=True, kw_only=True)
@@ -744,6 +756,7 @@ NodeMessage: TypeAlias = (
     | LocationsKnown
     | ObjectRequested
     | ObjectNotHere
+    | ObjectElsewhere
     | ObjectsFreed
     | ObjectFailed
     | WorkerUnwanted
