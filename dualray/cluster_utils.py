@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import psutil
 
@@ -243,7 +243,7 @@ class Cluster:
         self.worker_nodes.clear()
         self.head_node = None
 
-    def __enter__(self) -> Cluster:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -203,13 +203,15 @@ class Gateway:
     def _accept_all(
         self, listener: socket.socket, serve: Callable[[socket.socket], None], bound: threading.BoundedSemaphore
     ) -> None:
-        while not self._closed:
+        while True:
             bound.acquire()
             try:
                 sock, _ = listener.accept()
             except OSError as error:
                 bound.release()
-                if not self._closed and error.errno not in (errno.ECONNABORTED, errno.EINTR):
+                if self._closed:
+                    return
+                if error.errno not in (errno.ECONNABORTED, errno.EINTR):
                     _log.error("the gateway cannot accept connections: %s", error)
                     time.sleep(0.1)
                 continue
@@ -347,13 +349,13 @@ class Relay:
             self.end()
             return
         buffer += data
-        self._write(source, target)
-        if not self._ended and len(buffer) >= RELAY_BUFFER_BYTES:
+        if self._write(source, target) and len(buffer) >= RELAY_BUFFER_BYTES:
             self._loop.remove_reader(source.fileno())
 
-    def _write(self, source: socket.socket, target: socket.socket) -> None:
+    def _write(self, source: socket.socket, target: socket.socket) -> bool:
+        """Write what waits, as far as the target takes it; whether the relay goes on."""
         if self._ended:
-            return
+            return False
         buffer = self._buffers[target]
         was_full = len(buffer) >= RELAY_BUFFER_BYTES
         try:
@@ -363,13 +365,14 @@ class Relay:
             pass
         except OSError:
             self.end()
-            return
+            return False
         if buffer:
             self._loop.add_writer(target.fileno(), partial(self._write, source, target))
         else:
             self._loop.remove_writer(target.fileno())
         if was_full and len(buffer) < RELAY_BUFFER_BYTES:
             self._loop.add_reader(source.fileno(), partial(self._read, source, target))
+        return True
 
     def end(self) -> None:
         """Close both."""

@@ -10,23 +10,31 @@ import sys
 from collections import deque
 
 from dualray.real import session as sessions
-from dualray.real.object_store import SharedMemoryStore
 from dualray.real.loop import Timer
-from dualray.real.runner import EXIT_TO_REJOIN, MachineProcess, Payload, begin, encode_message
+from dualray.real.object_store import SharedMemoryStore
+from dualray.real.object_streams import ObjectStreams
+from dualray.real.runner import EXIT_TO_REJOIN, MachineProcess, Payload, begin
 from dualray.real.template_client import TemplateClient
 from dualray.shared.decision_log import MachineSpec
 from dualray.shared.machines.node import Node
-from dualray.shared.model.commands import Command, DeleteObject, EvictObject, SendObject, StartWorker, StopWorker
+from dualray.shared.model.commands import (
+    Command,
+    DeleteObject,
+    EvictObject,
+    ReceiveObject,
+    SendObject,
+    StartWorker,
+    StopWorker,
+)
 from dualray.shared.model.events import (
     Event,
+    NodeDied,
     NodeWelcomed,
-    ObjectReceived,
-    ObjectSent,
     PeerLost,
     Started,
     WorkerExited,
 )
-from dualray.shared.model.ids import HEAD, Address, NodeID
+from dualray.shared.model.ids import HEAD, Address, NodeID, ObjectID
 from dualray.shared.trace import TraceKind
 
 _READ_BYTES = 65536
@@ -77,6 +85,14 @@ class NodeProcess(MachineProcess):
         super().__init__(session=session, spec=spec, lifeline_fd=lifeline_fd)
         self.node = node
         self.store = SharedMemoryStore(session.store_directory)
+        self.streams = ObjectStreams(
+            self.loop,
+            transport=self.transport,
+            store=self.store,
+            config=session.config,
+            handle=self.handle,
+            on_received=self._on_received,
+        )
         self.template = TemplateClient(
             self.loop,
             on_forked=self._on_forked,
@@ -110,31 +126,28 @@ class NodeProcess(MachineProcess):
                 self.store.delete(object_id)
             case DeleteObject(object_id=object_id):
                 self.recorder.trace(TraceKind.OBJECT_DELETED, object_id.hex())
-                self.store.delete(object_id)
-            case SendObject():
-                self._send_object(command)
+                if not self.streams.give_up(object_id):
+                    self.store.delete(object_id)
+            case SendObject(object_id=object_id, size_bytes=size_bytes, to=to, offset=offset):
+                self.recorder.trace(TraceKind.TRANSFER_STARTED, object_id.hex(), other=to, amount=size_bytes - offset)
+                self.streams.send(command)
+            case ReceiveObject():
+                self.streams.receive(command)
             case _:
                 super().perform(command)
 
-    def _send_object(self, command: SendObject) -> None:
-        """Copy an object to another node's store: one frame, read straight out of shared memory."""
-        object_id, to = command.object_id, command.to
-        self.recorder.trace(TraceKind.TRANSFER_STARTED, object_id.hex(), other=to, amount=command.size_bytes)
-        arrived = ObjectReceived(object_id=object_id, source=self.node)
-        header, _ = encode_message(arrived, [(object_id, b"")])
-        self.transport.send(to, header, [self.store.open(object_id, lambda _: None)])
-        self.loop.call_soon(lambda: self.handle(ObjectSent(object_id=object_id, to=to)))
-
     def receive(self, message: Event, payloads: list[Payload]) -> None:
-        if isinstance(message, ObjectReceived):
-            [(object_id, data)] = payloads
-            self.store.create(object_id, len(data))[:] = data
-            self.store.seal(object_id)
-            self.recorder.trace(TraceKind.TRANSFER_ENDED, object_id.hex(), other=message.source, amount=len(data))
-            payloads = []
+        if isinstance(message, NodeDied):
+            self.streams.peer_lost(message.node)
         super().receive(message, payloads)
         if isinstance(message, NodeWelcomed):
             (self.session.directory / sessions.JOINED_FILE).touch()
+
+    def receive_raw(self, peer: str, header: memoryview, buffers: list[memoryview]) -> None:
+        self.streams.on_message(peer, header, buffers)
+
+    def _on_received(self, object_id: ObjectID, source: NodeID, size_bytes: int) -> None:
+        self.recorder.trace(TraceKind.TRANSFER_ENDED, object_id.hex(), other=source, amount=size_bytes)
 
     # ---- Workers ---------------------------------------------------------------------------------------------
 
@@ -213,6 +226,7 @@ class NodeProcess(MachineProcess):
         if peer == HEAD:
             self._leave("the connection to the head has closed")
         elif is_node(peer):
+            self.streams.peer_lost(peer)
             self.handle(PeerLost(address=Address(peer)))
             self.transport.forget(peer)  # the node may live, or come back as its next incarnation
 

@@ -220,7 +220,11 @@ class Transfer:
 
     def _receiver_lost(self, node: NodeID) -> None:
         for object_id, requests in list(self.requests.items()):
-            self.requests[object_id] = deque(request for request in requests if request.to != node)
+            kept = deque(request for request in requests if request.to != node)
+            if kept:
+                self.requests[object_id] = kept
+            else:
+                del self.requests[object_id]
         for object_id in [object_id for object_id, nodes in self.receivers.items() if node in nodes]:
             self.on_sent(object_id, node, complete=False)
         self.store.release_all(_sending_to(node))
@@ -287,9 +291,7 @@ class Transfer:
             self._send(requests.popleft())
         if requests and complete:
             sent_on = requests.popleft()
-            self.out.send(
-                Address(sent_on.to), ObjectElsewhere(object_id=object_id, node=self.node, holder=to)
-            )
+            self.out.send(Address(sent_on.to), ObjectElsewhere(object_id=object_id, node=self.node, holder=to))
             self.store.unpin(object_id, _sending_to(sent_on.to))
         if not requests:
             self.requests.pop(object_id, None)

@@ -44,7 +44,7 @@ class Config:
     worker_starts_max: int = _limit(8, "workers", "worker processes starting at once on one node")
     worker_start_failures_max: int = _limit(5, "exits", "workers in a row that die while starting: the node gives up")
     pull_bytes_max: int = _limit(256 * 1024 * 1024, "bytes", "of objects that a node pulls at a time; one always may")
-    broadcast_receivers_max: int = _limit(2, "nodes", "a node sends one object to so many at a time; others get in line")
+    broadcast_receivers_max: int = _limit(2, "nodes", "a node sends one object to so many at a time; others wait")
     transfer_chunk_bytes: int = _limit(4 * 1024 * 1024, "bytes", "an object goes to another node in pieces of this")
     transfer_chunks_ahead: int = _limit(4, "pieces", "sent before the first of them is acknowledged")
     heartbeat_timeout_ns: int = _limit(1 * SECOND_NS, "ns", "a node of which nothing was heard for this is silent")
