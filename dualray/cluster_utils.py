@@ -19,11 +19,13 @@ import psutil
 
 from dualray import api
 from dualray.exceptions import DualrayError
-from dualray.real.cluster_launch import StartedNode, node_options, start_node, stop_node
+from dualray.real.cluster_launch import StartedNode, drain_node, node_options, start_node, stop_node
 from dualray.shared.model.config import Config
 from dualray.shared.units import parse_size_bytes
 
 _WAIT_TIMEOUT_S = 30.0
+_DRAIN_TIMEOUT_S = 60.0
+"""Longer than `drain_timeout_ns`, after which the node ends by itself."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -94,7 +96,7 @@ def _is_head(process: psutil.Process) -> bool:
 
 def _parent(process: psutil.Process) -> int:
     try:
-        return process.ppid()
+        return int(process.ppid())
     except psutil.NoSuchProcess:
         return 0
 
@@ -202,6 +204,8 @@ class Cluster:
             raise ValueError("remove the other nodes before the head's, or call shutdown()")
         if not allow_graceful:
             node.kill()
+        elif node is not self.head_node:
+            drain_node(node._started, _DRAIN_TIMEOUT_S)
         node.is_alive = False
         stop_node(node._started)
         if node is self.head_node:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 _PATH_BYTES_MAX: Final = 100
-_ADDRESS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,95}")
+_ADDRESS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@~-]{0,95}")
 
 
 def is_address(text: str) -> bool:
@@ -28,7 +28,7 @@ def is_address(text: str) -> bool:
 def socket_path(socket_dir: Path, address: str) -> Path:
     """Where the process called `address` listens; ValueError when address or path are not legal."""
     if not is_address(address):
-        raise ValueError(f"{address!r} is not an address: 1 to 96 of A-Z a-z 0-9 . _ - / : @")
+        raise ValueError(f"{address!r} is not an address: 1 to 96 of A-Z a-z 0-9 . _ - / : @ ~")
     path = socket_dir / urllib.parse.quote(address, safe="")
     if (length := len(os.fsencode(path))) > _PATH_BYTES_MAX:
         raise ValueError(

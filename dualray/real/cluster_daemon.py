@@ -2,8 +2,8 @@
 
 Theory of operation. It reads the cluster's settings from the head, or makes them when it is the head's; founds the
 session (its pid is in the session's name); opens the gateway; and starts head and node manager as its children. It says
-on its status pipe what came of that. Then it waits: for SIGTERM, for the end of its own lifeline when it has one, for
-the end of a child.
+on its status pipe what came of that. Then it waits: for SIGTERM, for SIGUSR1, which it
+hands on to the node manager, to drain, for the end of its own lifeline when it has one, for the end of a child.
 
 A node manager that ends because the head counts its life as over (EXIT_TO_REJOIN) is started again as the next
 incarnation of the same node, for as long as the head answers within REJOIN_TIMEOUT_S. Every other end of a child is the
@@ -228,6 +228,12 @@ class Daemon:
         with contextlib.suppress(BlockingIOError):  # the pipe is full: it is being woken
             os.write(self._wake_write, b".")
 
+    def tell_to_drain(self) -> None:
+        """From a signal handler: the node is to leave in good order; its end is then this daemon's."""
+        node = self.children.processes.get(self.session.node)
+        if node is not None:
+            node.send_signal(signal.SIGUSR1)
+
     def run(self) -> None:
         """Supervise until the end."""
         while not self._is_told_to_end:
@@ -330,6 +336,7 @@ def main() -> None:
     try:
         daemon = Daemon(options, secret)
         signal.signal(signal.SIGTERM, lambda *_: daemon.tell_to_end())
+        signal.signal(signal.SIGUSR1, lambda *_: daemon.tell_to_drain())
         daemon.start()
         status = {
             "directory": str(daemon.session.directory),

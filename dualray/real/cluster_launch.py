@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import tempfile
@@ -175,6 +176,16 @@ def _wait_or_kill(process: subprocess.Popen[Any], timeout_s: float = _KILL_TIMEO
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+def drain_node(node: StartedNode, timeout_s: float) -> bool:
+    """Let a node leave in good order; whether it did within `timeout_s`. Call `stop_node` afterwards."""
+    node.process.send_signal(signal.SIGUSR1)
+    try:
+        node.process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 def stop_node(node: StartedNode) -> None:

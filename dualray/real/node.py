@@ -27,6 +27,7 @@ from dualray.shared.model.commands import (
     StopWorker,
 )
 from dualray.shared.model.events import (
+    DrainAsked,
     Event,
     NodeDied,
     NodeWelcomed,
@@ -250,6 +251,14 @@ class NodeProcess(MachineProcess):
             self._leave(
                 f"the head has declared incarnation {self.machine.incarnation} of {self.node} dead: it drops its news"
             )
+        if self.machine.drained and not self.is_ending:
+            _log.info("%s has drained, and ends", self.node)
+            self.end()
+
+    def on_drain_signal(self) -> None:
+        """SIGUSR1: whoever runs this node wants it to end in good order."""
+        _log.info("%s is to leave, and drains", self.node)
+        self.handle(DrainAsked())
 
     def _leave(self, why: str) -> None:
         """This life of the node is over; whether there is a next one is for whoever has started it."""
@@ -288,6 +297,7 @@ def main() -> None:
     incarnation = int(sys.argv[4]) if len(sys.argv) > 4 else 0
     node = NodeProcess(session=session, node=NodeID(sys.argv[3]), incarnation=incarnation, lifeline_fd=lifeline_fd)
     _log.info("node manager %s, incarnation %d, pid %d", sys.argv[3], incarnation, os.getpid())
+    signal.signal(signal.SIGUSR1, lambda *_: node.loop.call_soon(node.on_drain_signal))
     node.handle(Started())
     node.run()
     sys.exit(node.exit_status)

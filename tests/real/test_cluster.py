@@ -91,7 +91,7 @@ def test_an_actor_on_another_node_is_called_from_a_third(cluster) -> None:
     cluster.add_node(num_cpus=1, resources={"a": 1})
     cluster.add_node(num_cpus=1, resources={"b": 1})
 
-    @dualray.remote
+    @dualray.remote(resources={"a": 1})
     class Counter:
         def __init__(self) -> None:
             self.count = 0
@@ -104,7 +104,7 @@ def test_an_actor_on_another_node_is_called_from_a_third(cluster) -> None:
     def calls(counter: Any) -> tuple[int, str]:
         return dualray.get([counter.add.remote() for _ in range(10)])[-1]
 
-    counter = Counter.options(resources={"a": 1}).remote()
+    counter = Counter.remote()
     assert dualray.get(calls.options(resources={"b": 1}).remote(counter)) == (10, "node-1")
     assert dualray.get(counter.add.remote()) == (11, "node-1")
 
@@ -165,7 +165,7 @@ def test_objects_of_a_killed_node_are_made_again(cluster) -> None:
 
 
 def test_a_frozen_node_comes_back_as_its_next_incarnation(cluster, tmp_path: Path) -> None:
-    node = cluster.add_node(num_cpus=2)
+    node = cluster.add_node(num_cpus=2, resources={"r": 1})
     cluster.wait_for_nodes()
     refs = [slow_square.remote(x, str(tmp_path)) for x in range(6)]
     eventually(lambda: len(list(tmp_path.iterdir())) >= 3, "tasks run on both nodes")
@@ -178,8 +178,34 @@ def test_a_frozen_node_comes_back_as_its_next_incarnation(cluster, tmp_path: Pat
     assert "ends: the head has declared incarnation 0 of node-1 dead" in log_of(node, "node-1")
     again = "node-1 has joined again as incarnation 1"
     eventually(lambda: again in log_of(node, "daemon"), "its daemon says so")
-    everywhere = [node_id.options(scheduling_strategy="SPREAD").remote() for _ in range(6)]
-    assert set(dualray.get(everywhere)) == {"node-0", "node-1"}
+    assert dualray.get(node_id.options(resources={"r": 1}).remote()) == "node-1"
+
+
+def test_a_node_that_is_removed_gracefully_finishes_its_tasks_and_hands_on_its_objects(cluster, tmp_path: Path) -> None:
+    leaving = cluster.add_node(num_cpus=2, resources={"r": 1})
+    cluster.add_node(num_cpus=1, resources={"s": 1})
+
+    @dualray.remote(max_retries=0)
+    def once(x: int, marks: str) -> tuple[int, str]:
+        Path(marks, f"{x}-{os.getpid()}").touch()
+        time.sleep(0.5)
+        return x, dualray.get_runtime_context().get_node_id()
+
+    @dualray.remote(num_cpus=0, resources={"r": 0.1}, max_retries=0)
+    def made_there(size: int) -> np.ndarray:
+        return np.arange(size)
+
+    kept = made_there.remote(1 << 17)
+    dualray.wait([kept], fetch_local=False)
+    refs = [once.remote(x, str(tmp_path)) for x in range(12)]
+    eventually(lambda: len(list(tmp_path.iterdir())) >= 4, "tasks run on all nodes")
+    cluster.remove_node(leaving, allow_graceful=True)
+    results = dualray.get(refs, timeout=60)
+    assert [x for x, _ in results] == list(range(12))
+    assert "node-1" in {node for _, node in results}, "what it had begun, it has finished"
+    assert len(list(tmp_path.iterdir())) == 12, "nothing ran twice"
+    assert dualray.get(kept).sum() == sum(range(1 << 17)), "it could not have been made again"
+    assert states()["node-1"] == (False, 0)
 
 
 def test_a_node_that_is_silent_for_less_than_its_suspicion_stays(cluster) -> None:
@@ -196,9 +222,7 @@ def test_a_node_that_is_silent_for_less_than_its_suspicion_stays(cluster) -> Non
 def test_the_death_of_the_head_ends_its_nodes(cluster) -> None:
     node = cluster.add_node()
     [head] = [
-        process
-        for process in cluster.head_node.processes(daemon=True)
-        if "dualray.real.head" in process.cmdline()
+        process for process in cluster.head_node.processes(daemon=True) if "dualray.real.head" in process.cmdline()
     ]
     running = ones.remote(10)
     dualray.get(running)
@@ -315,7 +339,7 @@ def stop() -> Iterator[None]:
 
 
 def address_in(output: str) -> str:
-    return output.split("of the cluster at ")[1].split()[0]
+    return output.split("of the cluster at ")[1].split(maxsplit=1)[0]
 
 
 def test_a_cluster_by_hand(stop, tmp_path: Path) -> None:

@@ -60,6 +60,7 @@ LOCAL = {
         events.ObjectReceived,
         events.ReceiveFailed,
         events.PeerLost,
+        events.DrainAsked,
     },
     "head": {events.NodeSilent, events.NodeHeard, events.PeerLost},
 }

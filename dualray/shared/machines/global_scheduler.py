@@ -205,6 +205,11 @@ class GlobalScheduler:
         self.candidates[info.node] = view.candidate
         self.retry_pending()
 
+    def on_node_draining(self, node: NodeID) -> None:
+        """Place nothing there any more."""
+        self.candidates.pop(node, None)
+        self.retry_pending()
+
     def on_reported(self, event: ResourcesReported) -> None:
         """A node says what it has free and which placements are settled."""
         view = self.views.get(event.node)
@@ -225,7 +230,7 @@ class GlobalScheduler:
         view = self.views.pop(node, None)
         if view is None:
             return
-        del self.candidates[node]
+        self.candidates.pop(node, None)
         for requests in view.placed.values():
             for request in requests:
                 self.request(_with_count(request, 1))

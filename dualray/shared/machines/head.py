@@ -27,6 +27,7 @@ from dualray.shared.model.events import (
     ClusterChanged,
     ClusterStateReported,
     ClusterStateRequested,
+    CopyKept,
     DriverJoined,
     DriverLeft,
     Event,
@@ -36,8 +37,11 @@ from dualray.shared.model.events import (
     LeaseRequested,
     LocationsWanted,
     NodeDied,
+    NodeDraining,
+    NodeEmptied,
     NodeHeard,
     NodeJoined,
+    NodeReleased,
     NodeSilent,
     ObjectAdded,
     ObjectFailed,
@@ -80,6 +84,9 @@ class Head(Composition):
             Started: lambda event: None,
             TimerFired: lambda event: self.membership.on_timer(event.timer),
             NodeJoined: lambda event: self.membership.on_joined(event),
+            NodeDraining: self._on_draining,
+            NodeEmptied: self._on_emptied,
+            CopyKept: lambda event: self.directory.on_kept(event),
             NodeSilent: lambda event: self.membership.on_silent(event),
             NodeHeard: lambda event: self.membership.on_heard(event),
             PeerLost: self._on_peer_lost,
@@ -112,6 +119,14 @@ class Head(Composition):
             self._driver_gone(event.address)
         else:
             self.membership.on_node_lost(NodeID(event.address))
+
+    def _on_draining(self, event: NodeDraining) -> None:
+        if self.membership.on_draining(event):
+            self.scheduler.on_node_draining(event.node)
+
+    def _on_emptied(self, event: NodeEmptied) -> None:
+        if self.membership.is_alive(event.node, event.incarnation):
+            self.directory.on_emptied(event, self.membership.staying())
 
     def _on_driver_joined(self, event: DriverJoined) -> None:
         self.membership.drivers[event.address] = event.node
@@ -178,6 +193,11 @@ class Head(Composition):
                 info = self.membership.joined.popleft()
                 self.membership.tell_of_the_dead(info.node)
                 self.scheduler.on_node_joined(info)
+            elif self.directory.released:
+                node = self.directory.released.pop(0)
+                self.out.send(
+                    Address(node), NodeReleased(node=node, incarnation=self.membership.members[node].info.incarnation)
+                )
             elif self.directory.copies_lost:
                 self.directory.copies_lost.clear()
                 self.scheduler.on_copies_lost()

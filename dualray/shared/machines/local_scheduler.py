@@ -9,6 +9,9 @@ A worker whose task blocks in `get` lends its CPUs to others, not its GPUs; when
 what is free may be negative for a while. A worker that dies takes its lease with it; the lease's owner is told. When an
 owner dies, the workers that it leased are ended: nobody would take their results.
 
+A node that drains grants nothing more: what was placed here and not granted goes back to the head, and the owners of
+leases are asked to give them back when what they have pushed is done. Actors stay until the node ends.
+
 Relies on: WorkerReady or WorkerExited for each StartWorker.
 Guarantees: what is leased and what is free add up to the node's total; no GPU share is leased twice; each placed
 request is settled once for each lease it asked for.
@@ -29,6 +32,7 @@ from dualray.shared.model.events import (
     LeaseRefused,
     LeaseRequested,
     LeaseReturned,
+    LeaseWanted,
     ResourcesReported,
     WorkerDied,
     WorkerExited,
@@ -119,6 +123,7 @@ class LocalScheduler:
         self.unstaffed: deque[tuple[Slot, Lease]] = deque()
         """Slots that have their resources and wait for a worker process."""
         self.settled: list[RequestID] = []
+        self.is_draining = False
         self._changed = False
         self._worker_counter = 0
         self._lease_counter = 0
@@ -137,6 +142,9 @@ class LocalScheduler:
 
     def on_requested(self, request: LeaseRequested) -> None:
         """An owner, or the head, asks for leases."""
+        if self.is_draining:
+            self._hand_back(request)
+            return
         here = request.count if request.placed else self._how_many_fit(request.shape, request.count)
         for _ in range(here):
             self._queue(request)
@@ -149,6 +157,43 @@ class LocalScheduler:
                 via=self.node,
             )
             self.out.send(HEAD, spilled)
+
+    def _hand_back(self, request: LeaseRequested) -> None:
+        """To the head, to be placed elsewhere."""
+        again = LeaseRequested(
+            request_id=request.request_id,
+            owner=request.owner,
+            shape=request.shape,
+            count=request.count,
+            via=self.node,
+        )
+        self.out.send(HEAD, again)
+        if request.placed:
+            self.settle(request)
+
+    def start_draining(self) -> None:
+        """Grant nothing more, and have back what is granted."""
+        self.is_draining = True
+        for slot in list(self.waiting.values()):
+            del self.waiting[slot.key]
+            self._release(slot.key)
+            self._hand_back(
+                LeaseRequested(
+                    request_id=slot.request_id, owner=slot.owner, shape=slot.shape, count=1, placed=slot.placed
+                )
+            )
+        for lease in self.leases.values():
+            if lease.worker is not None:
+                self._want_back(lease)
+
+    def _want_back(self, lease: Lease) -> None:
+        if lease.owner != HEAD:
+            self.out.send(lease.owner, LeaseWanted(lease_id=lease.lease_id))
+
+    @property
+    def has_drained(self) -> bool:
+        """Whether no task runs here any more; actors may."""
+        return self.is_draining and not any(lease.owner != HEAD for lease in self.leases.values())
 
     def _how_many_fit(self, shape: LeaseShape, count: int) -> int:
         """How many of the leases can be granted here and now, without a placement by the head."""
@@ -250,6 +295,8 @@ class LocalScheduler:
                 gpu_ids=tuple(gpu for gpu, _ in lease.gpu_shares),
             ),
         )
+        if self.is_draining:
+            self._want_back(lease)
 
     def _take(self, resources: Resources) -> None:
         for name, amount in resources.units:

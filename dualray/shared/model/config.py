@@ -49,6 +49,7 @@ class Config:
     transfer_chunks_ahead: int = _limit(4, "pieces", "sent before the first of them is acknowledged")
     heartbeat_timeout_ns: int = _limit(1 * SECOND_NS, "ns", "a node of which nothing was heard for this is silent")
     suspicion_ns: int = _limit(5 * SECOND_NS, "ns", "a silent node is declared dead after this")
+    drain_timeout_ns: int = _limit(30 * SECOND_NS, "ns", "a node that is to leave in good order leaves after this")
     infeasible: str = _limit("raise", "raise|wait", "what a demand does that no node can ever meet")
     stderr_lines_kept: int = _limit(20, "lines", "of a dead worker's stderr in the error")
 

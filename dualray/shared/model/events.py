@@ -143,6 +143,11 @@ class TimerFired:
 
 
 @dataclass(slots=True, kw_only=True)
+class DrainAsked:
+    """To a node manager, from whoever runs it: this node is to end, in good order."""
+
+
+@dataclass(slots=True, kw_only=True)
 class WorkerReady:
     """A worker process is up and reachable."""
 
@@ -249,6 +254,13 @@ class LeaseReturned:
 
     lease_id: LeaseID
     worker_usable: bool = True
+
+
+@dataclass(slots=True, kw_only=True)
+class LeaseWanted:
+    """Node to owner: give the lease back when what you have pushed to its worker is done, and push no more."""
+
+    lease_id: LeaseID
 
 
 @dataclass(slots=True, kw_only=True)
@@ -645,6 +657,49 @@ class NodeDied:
 
 
 @dataclass(slots=True, kw_only=True)
+class NodeDraining:
+    """To the head: place nothing here any more; this node is about to leave."""
+
+    node: NodeID
+    incarnation: int
+
+
+@dataclass(slots=True, kw_only=True)
+class NodeEmptied:
+    """To the head: no task runs here any more. `needed` are the objects here that nothing can make again."""
+
+    node: NodeID
+    incarnation: int
+    needed: tuple[ObjectID, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class CopyWanted:
+    """Head to node: have a copy of this object, because the only one is about to leave. `remakeable` as in
+    `SpaceRequested`."""
+
+    object_id: ObjectID
+    owner: Address
+    remakeable: bool
+
+
+@dataclass(slots=True, kw_only=True)
+class CopyKept:
+    """To the head: the copy that it wanted is here, or cannot be had."""
+
+    object_id: ObjectID
+    node: NodeID
+
+
+@dataclass(slots=True, kw_only=True)
+class NodeReleased:
+    """From the head: nothing depends on this node any more; it may end."""
+
+    node: NodeID
+    incarnation: int
+
+
+@dataclass(slots=True, kw_only=True)
 class WorkerDied:
     """To the head: a node's worker is gone, and with it what it owned."""
 
@@ -705,6 +760,7 @@ LocalEvent: TypeAlias = (
     | ClusterStateAsked
     | Started
     | TimerFired
+    | DrainAsked
     | WorkerReady
     | WorkerExited
     | NodeSilent
@@ -719,6 +775,7 @@ LocalEvent: TypeAlias = (
 ProcessMessage: TypeAlias = (
     LeaseGranted
     | LeaseRefused
+    | LeaseWanted
     | LeasedWorkerDied
     | TaskPushed
     | TaskFinished
@@ -760,8 +817,10 @@ NodeMessage: TypeAlias = (
     | ObjectsFreed
     | ObjectFailed
     | WorkerUnwanted
+    | CopyWanted
     | NodeWelcomed
     | NodeRefused
+    | NodeReleased
     | NodeDied
     | ClusterChanged
 )
@@ -785,6 +844,9 @@ HeadMessage: TypeAlias = (
     | ActorOutOfScope
     | ActorKillRequested
     | NodeJoined
+    | NodeDraining
+    | NodeEmptied
+    | CopyKept
     | WorkerDied
     | DriverJoined
     | DriverLeft
