@@ -230,7 +230,22 @@ def resolve(arguments: Mapping[str, Any]) -> dict[str, Resolved]:
         else:
             resolved[name] = Resolved(setting.default, "default")
     _check_modes(resolved)
+    _check_address(resolved)
     return resolved
+
+
+_OF_THE_CLUSTER = ("num_cpus", "num_gpus", "resources", "object_store_memory", "seed", "limits", "log_to_driver")
+
+
+def _check_address(resolved: dict[str, Resolved]) -> None:
+    """Who joins a cluster brings nothing along; what the environment says is for clusters that are started."""
+    given = [name for name in _OF_THE_CLUSTER if resolved[name].source == "argument"]
+    if given and resolved["mode"].value == "real" and resolved["address"].value is not None:
+        it = "them" if len(given) > 1 else "it"
+        raise ValueError(
+            f"init(address={resolved['address'].value!r}) joins a cluster, which has its own {', '.join(given)}: "
+            f"leave {it} out, or give {it} to `dualray start`"
+        )
 
 
 def _check_modes(resolved: dict[str, Resolved]) -> None:

@@ -158,18 +158,8 @@ def start(settings: Mapping[str, Any], config: Config) -> RealRuntime:
     return _started(started)
 
 
-_OF_THE_CLUSTER = ("num_cpus", "num_gpus", "resources", "object_store_memory", "seed", "limits")
-
-
 def _join(settings: Mapping[str, Any]) -> RealRuntime:
     """Take part in a running cluster as one more driver."""
-    given = [name for name in _OF_THE_CLUSTER if settings[name]]
-    if given:
-        raise ValueError(
-            f"init(address={settings['address']!r}) joins a cluster, which has its own {', '.join(given)}: "
-            f"leave {'them' if len(given) > 1 else 'it'} out, or give {'them' if len(given) > 1 else 'it'} to "
-            f"`dualray start`"
-        )
     session = find_session(settings["address"])
     number = next_driver(session)
     return _started(
