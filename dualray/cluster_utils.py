@@ -107,7 +107,8 @@ class Cluster:
     Args:
         initialize_head: start the head's node at once.
         connect: join it as a driver, too.
-        head_node_args: arguments of `add_node` for the head's node; and `limits` and `seed`, which are the cluster's.
+        head_node_args: arguments of `add_node` for the head's node; and `limits`, `seed` and `decision_log`,
+            which are the cluster's.
     """
 
     def __init__(
@@ -155,6 +156,7 @@ class Cluster:
         wait: bool = True,
         limits: Mapping[str, Any] | None = None,
         seed: int | None = None,
+        decision_log: Path | str | None = None,
     ) -> ClusterNode:
         """Start one more node; the first is the head's.
 
@@ -163,14 +165,14 @@ class Cluster:
             object_store_memory: bytes, or a text such as "64MiB"; default: a quarter of what the other nodes of this
                 machine leave of the default of a lone node.
             wait: until the connected driver sees it.
-            limits, seed: of the whole cluster: for the first node only.
+            limits, seed, decision_log: of the whole cluster: for the first node only.
 
         Raises:
             DualrayError: it did not start; the message says why.
-            ValueError: resources that are wrong; limits or seed for a further node.
+            ValueError: resources that are wrong; limits, seed or decision_log for a further node.
         """
-        if self.head_node is not None and (limits or seed is not None):
-            raise ValueError("limits and seed belong to the cluster: give them to its first node")
+        if self.head_node is not None and (limits or seed is not None or decision_log is not None):
+            raise ValueError("limits, seed and decision_log belong to the cluster: give them to its first node")
         if isinstance(object_store_memory, str):
             object_store_memory = parse_size_bytes(object_store_memory, "object_store_memory")
         options = node_options(
@@ -183,7 +185,13 @@ class Cluster:
             object_store_memory=object_store_memory,
             config=Config(**(limits or {})),
         )
-        options = dataclasses.replace(options, seed=seed, log_to_driver=True)
+        record = None
+        if decision_log is not None:
+            record = Path(decision_log).absolute()
+            record.mkdir(parents=True, exist_ok=True)
+        options = dataclasses.replace(
+            options, seed=seed, log_to_driver=True, record_directory=str(record) if record is not None else None
+        )
         node = ClusterNode(start_node(options, self._secret, is_detached=False))
         if self.head_node is None:
             self.head_node = node

@@ -126,7 +126,7 @@ def test_each_node_has_its_own_store_and_directory(cluster) -> None:
 
 
 def test_limits_belong_to_the_first_node(cluster) -> None:
-    with pytest.raises(ValueError, match="limits and seed belong to the cluster"):
+    with pytest.raises(ValueError, match="belong to the cluster: give them to its first node"):
         cluster.add_node(limits=FAST)
 
 
