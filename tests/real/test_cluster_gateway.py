@@ -151,8 +151,7 @@ def test_two_processes_that_begin_at_once_have_one_connection(machines) -> None:
     for a, b, i in pairs:
         a.transport.send(f"node-1/w{i}", b"from a")
         b.transport.send(f"node-0/w{i}", b"from b")
-    for a, b, _ in pairs:
-        eventually(lambda a=a, b=b: a.inbox and b.inbox, "both have heard")
+    eventually(lambda: all(a.inbox and b.inbox for a, b, _ in pairs), "all have heard")
     time.sleep(0.1)
     assert [(len(a.inbox), len(b.inbox), a.lost, b.lost) for a, b, _ in pairs] == [(1, 1, [], [])] * 8
 
