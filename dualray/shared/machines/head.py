@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dualray.shared.machines.actors import Actors
 from dualray.shared.machines.base import Composition, bounded_steps
 from dualray.shared.machines.directory import Directory
-from dualray.shared.machines.global_scheduler import GlobalScheduler
+from dualray.shared.machines.global_scheduler import TURN_TIMER, GlobalScheduler
 from dualray.shared.machines.membership import Membership
 from dualray.shared.model.config import Config
 from dualray.shared.model.events import (
@@ -82,7 +82,7 @@ class Head(Composition):
         self.actors = Actors(out=self.out, request_lease=self.scheduler.request, is_gone=self.membership.is_gone)
         self.table = {
             Started: lambda event: None,
-            TimerFired: lambda event: self.membership.on_timer(event.timer),
+            TimerFired: self._on_timer,
             NodeJoined: lambda event: self.membership.on_joined(event),
             NodeDraining: self._on_draining,
             NodeEmptied: self._on_emptied,
@@ -113,6 +113,12 @@ class Head(Composition):
         }
 
     # ---- Who takes part --------------------------------------------------------------------------------------
+
+    def _on_timer(self, event: TimerFired) -> None:
+        if event.timer == TURN_TIMER:
+            self.scheduler.on_turn()
+        else:
+            self.membership.on_timer(event.timer)
 
     def _on_peer_lost(self, event: PeerLost) -> None:
         if event.address in self.membership.drivers:

@@ -32,6 +32,9 @@ class Config:
     inline_bytes_max: int = _limit(100 * 1024, "bytes", "larger values go to the object store, as in today's Ray")
     lease_requests_max: int = _limit(16, "leases", "leases asked for and not granted, per shape and owner")
     lease_idle_ns: int = _limit(2 * MILLISECOND_NS, "ns", "an idle lease goes back after this")
+    lease_turn_ns: int = _limit(
+        100 * MILLISECOND_NS, "ns", "so often a driver that has more than its share gives a lease to one that waits"
+    )
     push_window_ns: int = _limit(2 * MILLISECOND_NS, "ns", "work pushed ahead to a leased worker")
     push_window_max: int = _limit(64, "tasks", "tasks pushed ahead to a leased worker")
     spread_threshold_percent: int = _limit(50, "percent", "hybrid placement packs up to this use, then spreads")

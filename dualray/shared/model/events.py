@@ -9,7 +9,7 @@ Events are slotted and not frozen, for speed; nobody changes one after making it
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from dualray.shared.model.errors import ErrorInfo
@@ -289,12 +289,21 @@ class WorkerUnblocked:
 @dataclass(slots=True, kw_only=True)
 class ResourcesReported:
     """What a node has free now. `settled` names the placed requests that it has granted or refused since its last
-    report, once for each lease: what is not settled when a node dies is placed again."""
+    report, once for each lease: what is not settled when a node dies is placed again. `held` counts the leases here of
+    each driver."""
 
     node: NodeID
     incarnation: int
     available: dict[str, int]
     settled: tuple[RequestID, ...] = ()
+    held: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class TurnWanted:
+    """Head to node: another driver waits that has less: have one of this one's leases back."""
+
+    owner: Address
 
 
 # ---- Tasks: owner <-> worker ---------------------------------------------------------------------------------
@@ -802,6 +811,7 @@ ProcessMessage: TypeAlias = (
 NodeMessage: TypeAlias = (
     LeaseRequested
     | LeaseReturned
+    | TurnWanted
     | WorkerBlocked
     | WorkerUnblocked
     | OwnerDied
