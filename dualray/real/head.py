@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 
 from dualray.real import session as sessions
 from dualray.real.control_plane import ControlPlane
 from dualray.real.control_plane_server import start_server
-from dualray.real.runner import MachineProcess, Payload, begin
+from dualray.real.messages import Payload
+from dualray.real.runner import MachineProcess, begin
 from dualray.shared.decision_log import MachineSpec
 from dualray.shared.model.events import Event, NodeHeard, NodeJoined, NodeSilent, PeerLost, Started
 from dualray.shared.model.ids import HEAD, Address, NodeID
@@ -34,7 +36,7 @@ class HeadProcess(MachineProcess):
         self.incarnations: dict[str, int] = {}
         """Of each node, its present life."""
 
-    def receive(self, message: Event, payloads: list[Payload]) -> None:
+    def receive(self, message: Event, payloads: Sequence[Payload]) -> None:
         if isinstance(message, NodeJoined):
             self.incarnations[message.info.node] = message.info.incarnation
             if self.heartbeats is not None:

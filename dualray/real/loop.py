@@ -1,10 +1,19 @@
-"""One I/O event loop, run by one thread that its owner chooses.
+"""One I/O event loop, run by one thread at a time.
 
 Theory of operation. The loop waits in a selector for three kinds of news: a file descriptor became readable
 or writable, a timer is due, or another thread handed in a callback. Each turn runs what is ready in a fixed
 order: the descriptors that the selector named, then the callbacks that were queued when this part began, then
 the timers that are due, earliest first and, when two are due at the same nanosecond, in the order they were
 armed. A callback that queues another callback therefore never starves the descriptors.
+
+The seat. Whoever runs turns sits in the one seat. A thread that waits for news (`pump`) takes it, so that the news
+reaches it without a change of threads, which costs more than all the rest of a message's way. The thread that called
+`run` serves when nobody else does: it takes the seat when nobody has pumped for `_GRACE_NS`, or at once when a
+second thread waits too, and leaves it to the next one that pumps. A thread that finds another one pumping waits for
+its signal in the ordinary way. While the pumping thread computes, for less than `_GRACE_NS` at a time, nobody sits.
+
+Spinning. A pumping thread looks `spin_ns` long for news before it sleeps, giving way to other processes with each
+look: to wake an idle CPU takes longer than most answers do.
 
 Threads. `call_soon`, `call_later`, `Timer.cancel`, `call_and_wait`, `report` and `stop` may be used from any
 thread, also from a finalizer that the garbage collector runs in the middle of one of them (the one lock is
@@ -24,16 +33,37 @@ import collections
 import heapq
 import itertools
 import os
-import selectors
+import select
 import threading
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 Callback = Callable[[], object]
 
 _COMPACT_TIMERS_MIN: Final = 64
 """Cancelled timers stay in the heap until there are this many and they are more than half of it."""
+_GLANCE_NS: Final = 500_000
+"""A thread that does not wait looks for news at most this often."""
+_GRACE_NS: Final = 2_000_000
+"""The background thread serves when nobody has pumped for this long."""
+_PARK_NS: Final = 20_000_000
+"""When somebody has pumped for this long without a pause, the background thread sleeps until he stops."""
+_READ = select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR
+_WRITE = select.EPOLLOUT | select.EPOLLHUP | select.EPOLLERR
+
+
+class Awaited(Protocol):
+    """What a pumping thread waits for."""
+
+    is_set: bool
+
+
+class _Nothing:
+    is_set = True
+
+
+_GLANCE: Final = _Nothing()
 
 
 class Timer:
@@ -57,13 +87,14 @@ class Timer:
 
 
 class _Watch:
-    """What one file descriptor wakes."""
+    """What one file descriptor wakes; `events` is what the selector was told."""
 
-    __slots__ = ("reader", "writer")
+    __slots__ = ("events", "reader", "writer")
 
     def __init__(self) -> None:
         self.reader: Callback | None = None
         self.writer: Callback | None = None
+        self.events = 0
 
 
 class Loop:
@@ -71,13 +102,19 @@ class Loop:
 
     Args:
         on_error: called, on the loop's thread, with each exception that a callback raised.
+        spin_ns: how long a pumping thread looks for news before it sleeps.
+        on_turn: called in each turn before it looks for news.
     """
 
-    def __init__(self, on_error: Callable[[Exception], None]) -> None:
+    def __init__(
+        self, on_error: Callable[[Exception], None], *, spin_ns: int = 0, on_turn: Callback | None = None
+    ) -> None:
         self._on_error = on_error
-        self._selector = selectors.DefaultSelector()
+        self._on_turn = on_turn
+        self._spin_ns = spin_ns
+        self._epoll = select.epoll()
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._selector.register(self._wake_fd, selectors.EVENT_READ, None)
+        self._epoll.register(self._wake_fd, select.EPOLLIN)
         self._watches: dict[int, _Watch] = {}
         self._ready: collections.deque[Callback] = collections.deque()
         self._timers: list[tuple[int, int, Timer]] = []
@@ -89,6 +126,15 @@ class Loop:
         self._ended = False
         self._closed = False
         self._thread_id: int | None = None
+        """Of the thread in the seat."""
+        self._is_running = False
+        self._seat = threading.Lock()
+        self._pumper: int | None = None
+        self._last_pump_ns = 0
+        self._waiting_threads = 0
+        """Threads that found another one pumping."""
+        self._is_parked = False
+        self._resume = threading.Event()
 
     # -- callbacks, from any thread --------------------------------------------------------------------------
 
@@ -116,7 +162,7 @@ class Loop:
 
         Its exception is raised here, not reported. The owner must not start the loop at the same time.
         """
-        if self._thread_id is None or self.in_loop_thread():
+        if not self._is_running or self.in_loop_thread():
             fn()
             return
         done = threading.Event()
@@ -136,11 +182,18 @@ class Loop:
         if errors:
             raise errors[0]
 
+    def wake_if_asleep(self) -> None:
+        """Have `on_turn` called soon. Thread-safe, and cheap while the loop is busy."""
+        if self._sleeping:
+            with self._lock:
+                self._wake()
+
     def stop(self) -> None:
         """Make `run` return after the callbacks queued so far; also before it has begun. Thread-safe."""
         with self._lock:
             self._stopping = True
             self._wake()
+        self._resume.set()
 
     def report(self, error: Exception) -> None:
         """Hand an exception to the owner, as if a callback had raised it. Thread-safe, at once."""
@@ -191,73 +244,177 @@ class Loop:
             self._watches.pop(fd, None)
             return
         watch = self._watches[fd]
-        events = (selectors.EVENT_READ if watch.reader is not None else 0) | (
-            selectors.EVENT_WRITE if watch.writer is not None else 0
+        events = (select.EPOLLIN if watch.reader is not None else 0) | (
+            select.EPOLLOUT if watch.writer is not None else 0
         )
-        known = self._selector.get_map().get(fd)
+        if events == watch.events:
+            return
         if events == 0:
             del self._watches[fd]
-            if known is not None:
-                self._selector.unregister(fd)
-        elif known is None:
-            self._selector.register(fd, events, watch)
-        elif known.events != events:
-            self._selector.modify(fd, events, watch)
+            self._epoll.unregister(fd)
+        elif watch.events == 0:
+            self._epoll.register(fd, events)
+        else:
+            self._epoll.modify(fd, events)
+        watch.events = events
 
     # -- the loop --------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Serve until `stop`. The calling thread is the loop's thread. A second run is refused."""
+        """Serve until `stop`, whenever no other thread pumps. A second run is refused."""
         with self._lock:
-            if self._thread_id is not None or self._ended:
+            if self._is_running or self._ended:
                 raise RuntimeError("a Loop runs once; make a new one")
-            self._thread_id = threading.get_ident()
+            self._is_running = True
         try:
             while not self._stopping:
-                self._turn()
+                if self._is_served():
+                    self._wait_for_the_seat()
+                    continue
+                with self._seat:
+                    self._thread_id = threading.get_ident()
+                    try:
+                        while not self._stopping and self._pumper is None:
+                            self._turn(0)
+                    finally:
+                        self._thread_id = None
+        finally:
+            with self._seat:
+                self._thread_id = threading.get_ident()
+                with self._lock:
+                    self._ended = True
+                while self._ready:
+                    self._call(self._ready.popleft())
+                self._thread_id = None
+            self._is_running = False
+
+    def _is_served(self) -> bool:
+        if self._pumper is not None:
+            return True
+        return not self._waiting_threads and self.now_ns() - self._last_pump_ns < _GRACE_NS
+
+    def _wait_for_the_seat(self) -> None:
+        if self._pumper is not None and self.now_ns() - self._last_pump_ns > _PARK_NS:
+            self._resume.clear()
+            self._is_parked = True
+            if self._pumper is not None and not self._stopping:  # else he has stopped before he could see the flag
+                self._resume.wait()
+            self._is_parked = False
+        else:
+            time.sleep(_GRACE_NS / 1e9)
+
+    def pump(self, awaited: Awaited) -> bool:
+        """Run turns on the calling thread until `awaited.is_set`, or the loop ends; False when another thread does so.
+
+        Not for callbacks.
+        """
+        me = threading.get_ident()
+        with self._lock:
+            if self._pumper is not None or self._ended or self._stopping or not self._is_running:
+                return False
+            self._pumper = me
+            self._last_pump_ns = self.now_ns()
+            if not self._seat.acquire(blocking=False):  # the background thread sits, and leaves when it is woken
+                self._wake()
+                taken = False
+            else:
+                taken = True
+        try:
+            if not taken:
+                self._seat.acquire()
+            self._thread_id = me
+            try:
+                if awaited is _GLANCE:
+                    self._turn(None)
+                while not (awaited.is_set or self._stopping):
+                    self._turn(self._spin_ns)
+            finally:
+                self._thread_id = None
+                self._seat.release()
+        finally:
+            self._last_pump_ns = self.now_ns()
+            self._pumper = None
+            if self._is_parked or self._waiting_threads:
+                self._resume.set()
+        return awaited.is_set
+
+    def glance(self) -> None:
+        """Run one turn on the calling thread, without waiting; unless somebody has done so within `_GLANCE_NS`."""
+        if self.now_ns() - self._last_pump_ns >= _GLANCE_NS:
+            self.pump(_GLANCE)
+
+    def wait_elsewhere(self, event: threading.Event) -> None:
+        """Wait while other threads serve the loop."""
+        with self._lock:
+            self._waiting_threads += 1
+        try:
+            event.wait()
         finally:
             with self._lock:
-                self._ended = True
-            while self._ready:
-                self._call(self._ready.popleft())
-            self._thread_id = None
+                self._waiting_threads -= 1
 
     def close(self) -> None:
         """Give back the selector and the eventfd; the loop must not be running. Idempotent."""
         with self._lock:
             if self._closed:
                 return
-            assert self._thread_id is None, "stop the loop and join its thread before closing it"
+            assert not self._is_running, "stop the loop and join its thread before closing it"
             self._closed = self._ended = True
-            self._selector.close()
+            self._epoll.close()
             os.close(self._wake_fd)
 
-    def _turn(self) -> None:
+    def _turn(self, spin_ns: int | None) -> None:
+        """One turn: at once with what there is (None), or when there is something, after having spun."""
+        if self._on_turn is not None:
+            self._on_turn()
+        if spin_ns is None:
+            happened = self._epoll.poll(0)
+        else:
+            happened = self._spin(spin_ns) if spin_ns and not self._ready else []
+            if not happened:
+                happened = self._sleep()
+        for fd, mask in happened:
+            if fd == self._wake_fd:
+                os.eventfd_read(fd)
+                continue
+            # An earlier callback of this turn may have removed the watch, and the number may live again in
+            # another one; what was removed has no reader and no writer.
+            watch = self._watches.get(fd)
+            if watch is None:
+                continue
+            if mask & _READ and watch.reader is not None:
+                self._call(watch.reader)
+            if mask & _WRITE and watch.writer is not None:
+                self._call(watch.writer)
+        for _ in range(len(self._ready)):
+            self._call(self._ready.popleft())
+        if self._timers:
+            self._run_timers()
+
+    def _spin(self, spin_ns: int) -> list[tuple[int, int]]:
+        """Look for news for a while, without sleeping."""
+        poll, clock = self._epoll.poll, time.monotonic_ns
+        end_ns = clock() + spin_ns
+        while True:
+            happened = poll(0)
+            if happened or self._ready or clock() >= end_ns:
+                return happened
+            os.sched_yield()
+
+    def _sleep(self) -> list[tuple[int, int]]:
         self._sleeping = True  # before the last look at the queues: who queues after it then wakes us
-        timeout_s: float | None = None
+        if self._on_turn is not None:
+            self._on_turn()
+        timeout_s = -1.0
         if self._ready or self._stopping:
             timeout_s = 0.0
         elif self._timers:
             with self._lock:  # a cancellation in another thread may empty the heap
                 if self._timers:
                     timeout_s = max(0.0, (self._timers[0][0] - self.now_ns()) * 1e-9)
-        happened = self._selector.select(timeout_s)
+        happened = self._epoll.poll(timeout_s)
         self._sleeping = False
-        for key, mask in happened:
-            watch: _Watch | None = key.data
-            if watch is None:
-                os.eventfd_read(self._wake_fd)
-                continue
-            # An earlier callback of this turn may have removed the watch, and the number may live again in
-            # another one; what was removed has no reader and no writer.
-            if mask & selectors.EVENT_READ and watch.reader is not None:
-                self._call(watch.reader)
-            if mask & selectors.EVENT_WRITE and watch.writer is not None:
-                self._call(watch.writer)
-        for _ in range(len(self._ready)):
-            self._call(self._ready.popleft())
-        if self._timers:
-            self._run_timers()
+        return happened
 
     def _run_timers(self) -> None:
         now_ns = self.now_ns()

@@ -8,12 +8,14 @@ import os
 import signal
 import sys
 from collections import deque
+from collections.abc import Sequence
 
 from dualray.real import session as sessions
 from dualray.real.loop import Timer
+from dualray.real.messages import Payload
 from dualray.real.object_store import SharedMemoryStore
 from dualray.real.object_streams import ObjectStreams
-from dualray.real.runner import EXIT_TO_REJOIN, MachineProcess, Payload, begin
+from dualray.real.runner import EXIT_TO_REJOIN, MachineProcess, begin
 from dualray.real.template_client import TemplateClient
 from dualray.shared.decision_log import MachineSpec
 from dualray.shared.machines.node import Node
@@ -137,7 +139,7 @@ class NodeProcess(MachineProcess):
             case _:
                 super().perform(command)
 
-    def receive(self, message: Event, payloads: list[Payload]) -> None:
+    def receive(self, message: Event, payloads: Sequence[Payload]) -> None:
         if isinstance(message, NodeDied):
             self.streams.peer_lost(message.node)
         super().receive(message, payloads)

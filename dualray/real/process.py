@@ -1,8 +1,9 @@
 """A process that runs user code: the driver, and every worker. The `Host` of its core worker.
 
-One thread, `dualray-io`, runs the loop: it reads sockets and fires timers. User code runs on other threads: in a worker
-the main thread runs one task at a time. Whoever has an event for the machine takes the lock, hands it over and carries
-out the commands; sending never waits.
+User code runs on threads of its own; in a worker the main thread runs one task at a time. A thread that waits runs the
+process's loop meanwhile (see loop.py): it reads sockets and fires timers. While none waits, the thread `dualray-io` does
+so. Whoever has an event for the machine takes the lock, hands it over and carries out the commands; sending never
+waits.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from numpy.random import set_state as set_numpy_state
 from dualray.exceptions import ControlPlaneError
 from dualray.real.control_plane import ControlPlane
 from dualray.real.loop import Loop
+from dualray.real.messages import Post, decode_messages
 from dualray.real.object_store import SharedMemoryStore
 from dualray.real.recorder import Recorder
-from dualray.real.runner import Timers, decode_message, encode_message
+from dualray.real.runner import Timers
 from dualray.real.session import Session
 from dualray.real.transport import Transport
 from dualray.shared.core_worker import CoreWorker
@@ -35,6 +37,36 @@ from dualray.shared.model.ids import Address, FunctionID, NodeID, TaskID
 from dualray.shared.seeding import stream_seed, task_seed
 
 _FUNCTIONS = "functions"
+_SPIN_NS = 50_000
+"""How long a waiting thread looks for news before it sleeps: about the time that waking it up would take."""
+
+
+class Signal:
+    """What one thread waits for, running the loop meanwhile if nobody else does."""
+
+    __slots__ = ("_event", "_process", "is_set")
+
+    def __init__(self, process: UserProcess) -> None:
+        self.is_set = False
+        self._process = process
+        self._event: threading.Event | None = None
+
+    def wait(self) -> None:
+        """Wait until it is set."""
+        while not self.is_set:
+            self._process.flush()
+            if self._process.loop.pump(self):
+                return
+            event = self._event = threading.Event()
+            if self.is_set:  # by another thread that has not seen the event
+                return
+            self._process.loop.wait_elsewhere(event)
+
+    def set(self) -> None:
+        """Let the thread go on."""
+        self.is_set = True
+        if self._event is not None:
+            self._event.set()
 
 
 class UserProcess:
@@ -65,10 +97,13 @@ class UserProcess:
         self.run_task = on_task
         spec = MachineSpec(kind="owner", address=address, node=node, config=session.config, is_driver=is_driver)
         self.recorder = Recorder(session.record_directory, spec, seed=session.seed)
+        self.is_traced = self.is_logged = self.recorder.is_recording
+        self.log = self.recorder.log
+        self.trace = self.recorder.trace
         self.core = CoreWorker(
             address=address, node=node, config=session.config, host=self, root=root, is_driver=is_driver
         )
-        self.loop = Loop(on_error)
+        self.loop = Loop(on_error, spin_ns=_SPIN_NS if len(os.sched_getaffinity(0)) > 1 else 0, on_turn=self._on_turn)
         self._timers = Timers(self.loop)
         self._control_plane: ControlPlane | None = None
         self.transport = Transport(
@@ -80,6 +115,8 @@ class UserProcess:
             on_peer_lost=on_lost,
             gateway_for=session.gateway_for,
         )
+        self._post = Post(self.transport.send)
+        self.end_step = self._post.flush
         self._thread = threading.Thread(target=self.loop.run, name="dualray-io", daemon=True)
 
     def start(self) -> None:
@@ -100,17 +137,27 @@ class UserProcess:
         self.loop.close()
 
     def _on_message(self, peer: str, header: memoryview, buffers: list[memoryview]) -> None:
-        message, payloads = decode_message(header, buffers)
-        self.core.on_message(message, payloads)
+        self.core.on_messages(decode_messages(header, buffers))
+
+    def _on_turn(self) -> None:
+        self.core.take_in_finalizers()
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what waits for company."""
+        if self._post.is_waiting:
+            with self.lock:
+                self._post.flush_all()
 
     # ---- Host ------------------------------------------------------------------------------------------------
 
     def now_ns(self) -> int:
         return time.monotonic_ns()
 
-    def send(self, to: Address, message: Event, payloads: Sequence[tuple[bytes, bytes]]) -> None:
-        header, buffers = encode_message(message, payloads)
-        self.transport.send(to, header, buffers)
+    def send(
+        self, to: Address, message: Event, payloads: Sequence[tuple[bytes, bytes]], *, urgent: bool = True
+    ) -> None:
+        self._post.add(to, message, payloads, urgent=urgent)
 
     def arm_timer(self, timer: str, delay_ns: int) -> None:
         self._timers.arm(timer, delay_ns, lambda name: self.core.dispatch(TimerFired(timer=name)))
@@ -118,8 +165,8 @@ class UserProcess:
     def cancel_timer(self, timer: str) -> None:
         self._timers.cancel(timer)
 
-    def new_signal(self) -> threading.Event:
-        return threading.Event()
+    def new_signal(self) -> Signal:
+        return Signal(self)
 
     def call(
         self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution
@@ -153,13 +200,8 @@ class UserProcess:
                 self._control_plane = ControlPlane(path, self.session.password)
             return self._control_plane
 
-    @property
-    def log(self) -> Callable[..., None]:
-        return self.recorder.log
-
-    @property
-    def trace(self) -> Callable[..., None]:
-        return self.recorder.trace
+    def breathe(self) -> None:
+        self.loop.glance()
 
     def wake(self) -> None:
-        self.loop.call_soon(self.core.take_in_finalizers)
+        self.loop.wake_if_asleep()

@@ -31,6 +31,11 @@ class Recorder:
             self._files = [decisions, self._trace]
             self._decisions = DecisionLog(decisions, spec, seed=str(seed))
 
+    @property
+    def is_recording(self) -> bool:
+        """Whether there is a directory."""
+        return self._trace is not None
+
     def log(self, event: Event, now_ns: int, commands: Sequence[Command]) -> None:
         """Write a decision of this process's machine."""
         if self._decisions is not None:

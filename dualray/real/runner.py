@@ -10,7 +10,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +18,16 @@ from dualray.real import session as sessions
 from dualray.real.control_plane import ControlPlane
 from dualray.real.heartbeats import Heartbeats
 from dualray.real.loop import Loop, Timer
+from dualray.real.messages import Payload, Post, decode_messages
 from dualray.real.recorder import Recorder
 from dualray.real.transport import Transport
 from dualray.shared.decision_log import MachineSpec
 from dualray.shared.machines.base import Machine
-from dualray.shared.model.codec import decode, encode, pack, unpack
+from dualray.shared.model.codec import pack
 from dualray.shared.model.commands import ArmTimer, CancelTimer, Command, DropPayload, Send, WriteRecord
 from dualray.shared.model.events import Event, TaskPushed, TimerFired
 from dualray.shared.model.ids import Address
 from dualray.shared.trace import TraceKind
-
-Payload = tuple[bytes, bytes]
 
 EXIT_AFTER_ERROR = 70
 """Exit status of a process that met a bug of ours: better dead and reported than alive and wrong."""
@@ -42,22 +41,6 @@ RAW_KINDS = frozenset((1, 2, 3))
 """First bytes of the headers of messages between runners; those of events begin with a msgpack array, 0x90 or more."""
 
 _PARENT_CHECK_S = 1.0
-
-
-def encode_message(message: Event, payloads: Iterable[Payload]) -> tuple[bytes, list[bytes]]:
-    """A message as the header and buffers of a frame."""
-    keys: list[bytes] = []
-    buffers: list[bytes] = []
-    for key, data in payloads:
-        keys.append(key)
-        buffers.append(data)
-    return pack((encode(message), keys)), buffers
-
-
-def decode_message(header: memoryview, buffers: list[memoryview]) -> tuple[Event, list[Payload]]:
-    """The message and payloads of a frame."""
-    fields, keys = unpack(header)
-    return decode(fields), [(key, bytes(data)) for key, data in zip(keys, buffers, strict=True)]
 
 
 class Timers:
@@ -108,6 +91,7 @@ class MachineProcess:
             on_peer_lost=self.on_peer_lost,
             gateway_for=session.gateway_for,
         )
+        self.post = Post(self.transport.send)
         self.heartbeats: Heartbeats | None = None
         if session.cluster is not None:  # else the processes are one another's children: a death closes a connection
             self.heartbeats = Heartbeats(
@@ -136,12 +120,13 @@ class MachineProcess:
         if header[0] in RAW_KINDS:
             self.receive_raw(peer, header, buffers)
             return
-        message, payloads = decode_message(header, buffers)
-        self.receive(message, payloads)
+        for message, payloads in decode_messages(header, buffers):
+            self.receive(message, payloads)
 
-    def receive(self, message: Event, payloads: list[Payload]) -> None:
+    def receive(self, message: Event, payloads: Sequence[Payload]) -> None:
         """A message has arrived."""
-        self.payloads.update(payloads)
+        if payloads:
+            self.payloads.update(payloads)
         self.handle(message)
 
     def receive_raw(self, peer: str, header: memoryview, buffers: list[memoryview]) -> None:
@@ -155,6 +140,7 @@ class MachineProcess:
         self.recorder.log(event, now_ns, commands)
         for command in commands:
             self.perform(command)
+        self.post.flush_all()
 
     def on_peer_lost(self, peer: str) -> None:
         """A connection has closed."""
@@ -194,8 +180,7 @@ class MachineProcess:
                 amount=command.message.attempt,
             )
         payloads = [(key, self.payloads[key]) for key in command.payloads if key in self.payloads]
-        header, buffers = encode_message(command.message, payloads)
-        self.transport.send(command.to, header, buffers)
+        self.post.add(command.to, command.message, payloads, urgent=command.urgent)
 
     def write_record(self, command: WriteRecord) -> None:
         """A row of the control plane's tables, written behind the work."""

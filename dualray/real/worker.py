@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import logging
 import os
-import queue
 import signal
 import sys
 import traceback
+from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 
 from dualray import runtime
 from dualray.real import session as sessions
-from dualray.real.process import UserProcess
+from dualray.real.process import Signal, UserProcess
 from dualray.real.runner import EXIT_AFTER_ERROR
 from dualray.shared.core_worker import CoreWorker
 from dualray.shared.model.commands import RunTask
@@ -36,27 +36,52 @@ class WorkerRuntime:
         """A task cannot end the cluster."""
 
 
+class _Inbox:
+    """The tasks that the machine wants to have run now, and the main thread's wait for them."""
+
+    def __init__(self) -> None:
+        self._tasks: deque[RunTask] = deque()
+        self._signal: Signal | None = None
+
+    def put(self, task: RunTask) -> None:
+        """A task is to run. Any thread."""
+        self._tasks.append(task)
+        if self._signal is not None:
+            self._signal.set()
+
+    def get(self, process: UserProcess) -> RunTask:
+        """The next task. The main thread."""
+        while not self._tasks:
+            signal_ = self._signal = process.new_signal()
+            if not self._tasks:  # else it came before the signal
+                signal_.wait()
+        self._signal = None
+        return self._tasks.popleft()
+
+
 def main(argv: Mapping[str, str]) -> None:
     """Run a worker; `argv` names session, node and address. Does not return."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     address, node = Address(argv["address"]), NodeID(argv["node"])
-    tasks: queue.SimpleQueue[RunTask] = queue.SimpleQueue()
+    inbox = _Inbox()
     process = UserProcess(
         session=sessions.load(Path(argv["session"])),
         address=address,
         node=node,
         root=root_task_id(address, 0),
         is_driver=False,
-        on_task=tasks.put,
+        on_task=inbox.put,
         on_lost=lambda peer: os._exit(0) if peer in (node, HEAD) else None,
         on_error=_end_after_error,
     )
     runtime.set_current(WorkerRuntime(process.core))
     process.start()
-    process.send(Address(node), WorkerReady(worker=address), [])
+    with process.lock:
+        process.send(Address(node), WorkerReady(worker=address), [])
+        process.end_step()
     try:
         while True:
-            process.core.execute(tasks.get())
+            process.core.execute(inbox.get(process))
     except SystemExit as exit_:  # user code wants its process to end
         _exit(exit_.code)
     except Exception as error:  # noqa: BLE001 - user code's are caught where it runs: this one is ours

@@ -1,7 +1,7 @@
 """The arguments of a call, from what the user passed to a payload and references, and back.
 
-References that are arguments themselves become dependencies: the payload has placeholders for them, which their values
-replace before the function runs. References inside other arguments travel as they are and are noted as nested. Values
+References that are arguments themselves become dependencies: the payload says at which places, positions or names, which
+of them stands, and their values are put there before the function runs. References inside other arguments travel as they are and are noted as nested. Values
 too large to travel with a task are put into the store on their own and become dependencies too.
 """
 
@@ -13,19 +13,12 @@ from typing import Any
 
 from dualray.exceptions import SerializationError
 from dualray.shared.model.specs import Ref
-from dualray.shared.serialization import Reference, Serialized, deserialize, serialize
-
-
-@dataclass(frozen=True, slots=True)
-class _Dep:
-    """Stands in a payload for the value of the task's `index`-th dependency."""
-
-    index: int
+from dualray.shared.serialization import SMALL_TYPES, Reference, Serialized, deserialize, serialize
 
 
 @dataclass(slots=True)
 class Arguments:
-    """Packed arguments. `put` holds the references that packing has made: the task takes them over."""
+    """Packed arguments; no payload when there are none. `put` holds the references that packing has made: the task takes them over."""
 
     payload: bytes = b""
     deps: list[Ref] = field(default_factory=list)
@@ -47,57 +40,62 @@ def pack_arguments(
         SerializationError: an argument cannot be pickled; the message says which, and which part of it.
     """
     arguments = Arguments()
-    positions: dict[Ref, _Dep] = {}
+    if not args and not kwargs:
+        return arguments
+    indices: dict[Ref, int] = {}
+    places: list[tuple[int | str, int]] = []
+    packed: tuple[list[Any], dict[str, Any]] = (list(args), dict(kwargs))
 
-    def depend(ref: Ref) -> _Dep:
-        if ref not in positions:
-            positions[ref] = _Dep(len(arguments.deps))
+    def depend(place: int | str, ref: Ref) -> None:
+        index = indices.get(ref)
+        if index is None:
+            index = indices[ref] = len(arguments.deps)
             arguments.deps.append(ref)
-        return positions[ref]
+        places.append((place, index))
+        _at(packed, place)[place] = None
 
-    def pack(value: Any) -> Any:
-        if not _stands_for_a_value(value):
-            return value
-        value.check()
-        return depend(value.ref)
-
-    def promote(value: Any, which: str) -> Any:
-        if isinstance(value, _Dep):
-            return value
-        alone = serialize(value, which)
-        if alone.size_bytes <= inline_bytes_max:
-            return value
-        ref = put(alone)
-        arguments.put.append(ref)
-        return depend(ref)
-
-    packed = ([pack(value) for value in args], {key: pack(value) for key, value in kwargs.items()})
+    for place, value in _each(packed):
+        if isinstance(value, Reference) and value.is_value:
+            value.check()
+            depend(place, value.ref)
     try:
-        serialized = serialize(packed)
+        serialized = serialize((*packed, places))
     except SerializationError:
-        for position, value in [*enumerate(args), *kwargs.items()]:
-            serialize(pack(value), f"argument {position!r} of {name}")
+        for place, value in _each(packed):
+            serialize(value, f"argument {place!r} of {name}")
         raise
     if serialized.size_bytes > inline_bytes_max:
-        packed = (
-            [promote(value, f"argument {index} of {name}") for index, value in enumerate(packed[0])],
-            {key: promote(value, f"argument {key!r} of {name}") for key, value in packed[1].items()},
-        )
-        serialized = serialize(packed)
+        for place, value in _each(packed):
+            if type(value) in SMALL_TYPES:
+                continue
+            alone = serialize(value, f"argument {place!r} of {name}")
+            if alone.size_bytes > inline_bytes_max:
+                ref = put(alone)
+                arguments.put.append(ref)
+                depend(place, ref)
+        serialized = serialize((*packed, places))
     arguments.payload = serialized.to_bytes()
-    arguments.nested = tuple(ref for ref in serialized.refs if ref not in positions)
+    if serialized.refs:
+        arguments.nested = tuple([ref for ref in serialized.refs if ref not in indices])
     return arguments
 
 
 def unpack_arguments(payload: bytes, values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments of a call; `values` are those of its dependencies, in order."""
-    args, kwargs = deserialize(payload)
+    """The arguments of a call; `values` are those of its dependencies, in order. An empty payload holds none."""
+    if not payload:
+        return [], {}
+    args, kwargs, places = deserialize(payload)
+    for place, index in places:
+        _at((args, kwargs), place)[place] = values[index]
+    return args, kwargs
 
-    def unpack(value: Any) -> Any:
-        return values[value.index] if type(value) is _Dep else value
 
-    return [unpack(value) for value in args], {key: unpack(value) for key, value in kwargs.items()}
+def _each(packed: tuple[list[Any], dict[str, Any]]) -> list[tuple[int | str, Any]]:
+    """Every argument with its place: its position, or its name."""
+    places: list[tuple[int | str, Any]] = list(enumerate(packed[0]))
+    places.extend(packed[1].items())
+    return places
 
 
-def _stands_for_a_value(value: Any) -> bool:
-    return isinstance(value, Reference) and getattr(value, "is_value", False)
+def _at(packed: tuple[list[Any], dict[str, Any]], place: int | str) -> Any:
+    return packed[0] if type(place) is int else packed[1]

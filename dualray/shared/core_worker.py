@@ -12,7 +12,7 @@ this process takes in first.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,6 @@ from dualray.shared.machines.owner import Owner
 from dualray.shared.model.commands import (
     ArmTimer,
     CancelTimer,
-    Command,
     CompleteWait,
     CopyPayload,
     DropPayload,
@@ -63,7 +62,7 @@ from dualray.shared.model.ids import (
     put_object_id,
     return_object_id,
 )
-from dualray.shared.model.specs import ActorSpec, FunctionTemplate, LeaseShape, NodeState, Ref, TaskSpec
+from dualray.shared.model.specs import ActorSpec, FunctionTemplate, LeaseShape, NodeInfo, NodeState, Ref, TaskSpec
 from dualray.shared.model.states import ValueState
 from dualray.shared.serialization import Serialized, deserialize, serialize
 from dualray.shared.task_runner import Export, TaskRunner
@@ -98,6 +97,20 @@ class CoreWorker:
         self._wait_counter = 0
         self._exported: set[FunctionID] = set()
         self._runner = TaskRunner(self)
+        self._performers: dict[type[Any], Callable[[Any], object]] = {
+            Send: self._send,
+            CompleteWait: self._complete_wait,
+            DropPayload: self._drop_payload,
+            CopyPayload: self._copy_payload,
+            ArmTimer: lambda command: host.arm_timer(command.timer, command.delay_ns),
+            CancelTimer: lambda command: host.cancel_timer(command.timer),
+            RunTask: host.run_task,
+            WriteRecord: lambda command: host.write_record(command.table, command.key, command.fields),
+            NoteRetry: self._note_retry,
+        }
+        """How the commands that an owner can give are carried out."""
+        self._feasible: dict[FunctionTemplate, None] = {}
+        self._feasible_in: tuple[NodeInfo, ...] = ()
         self._dropped: deque[ObjectID] = deque()
         self._released: deque[ObjectID] = deque()
 
@@ -106,21 +119,27 @@ class CoreWorker:
     def dispatch(self, event: Event) -> None:
         """Hand an event to the machine and carry out its commands."""
         with self.host.lock:
-            self._take_in_finalizers()
+            if self._dropped or self._released:
+                self._take_in_finalizers()
             self._handle(event)
+            self.host.end_step()
 
-    def on_message(self, message: Event, payloads: Iterable[tuple[bytes, bytes]]) -> None:
-        """A message has arrived, with the bytes that travel beside it."""
+    def on_messages(self, messages: Iterable[tuple[Event, Sequence[tuple[bytes, bytes]]]]) -> None:
+        """Messages have arrived, each with the bytes that travel beside it."""
         with self.host.lock:
             self._take_in_finalizers()
-            self.payloads.update(payloads)
-            self._handle(message)
+            for message, payloads in messages:
+                if payloads:
+                    self.payloads.update(payloads)
+                self._handle(message)
+            self.host.end_step()
 
     def take_in_finalizers(self) -> None:
         """References and views that Python has dropped are reported to the machine."""
         if self._dropped or self._released:
             with self.host.lock:
                 self._take_in_finalizers()
+                self.host.end_step()
 
     def _take_in_finalizers(self) -> None:
         while self._dropped:
@@ -131,42 +150,31 @@ class CoreWorker:
     def _handle(self, event: Event) -> None:
         now_ns = self.host.now_ns()
         commands = self.machine.handle(event, now_ns)
-        self.host.log(event, now_ns, commands)
+        if self.host.is_logged:
+            self.host.log(event, now_ns, commands)
+        performers = self._performers
         for command in commands:
-            self._perform(command)
+            performers[type(command)](command)
 
-    def _perform(self, command: Command) -> None:
-        match command:
-            case Send():
-                self._send(command)
-            case CompleteWait():
-                wait = self._waits.pop(command.wait_id, None)
-                if wait is not None:
-                    wait.ready, wait.error, wait.is_done = command.ready, command.error, True
-                    wait.signal.set()
-            case DropPayload():
-                self.payloads.pop(command.key, None)
-            case CopyPayload():
-                if command.source in self.payloads:
-                    self.payloads[command.target] = self.payloads[command.source]
-            case ArmTimer():
-                self.host.arm_timer(command.timer, command.delay_ns)
-            case CancelTimer():
-                self.host.cancel_timer(command.timer)
-            case RunTask():
-                self.host.run_task(command)
-            case WriteRecord():
-                self.host.write_record(command.table, command.key, command.fields)
-            case NoteRetry():
-                self.host.trace(
-                    TraceKind.TASK_RETRIED, command.task_id.hex(), other=command.reason, amount=command.attempt
-                )
-            case _:
-                raise TypeError(f"a process that runs user code cannot carry out {command!r}")
+    def _complete_wait(self, command: CompleteWait) -> None:
+        wait = self._waits.pop(command.wait_id, None)
+        if wait is not None:
+            wait.ready, wait.error, wait.is_done = command.ready, command.error, True
+            wait.signal.set()
+
+    def _drop_payload(self, command: DropPayload) -> None:
+        self.payloads.pop(command.key, None)
+
+    def _copy_payload(self, command: CopyPayload) -> None:
+        if command.source in self.payloads:
+            self.payloads[command.target] = self.payloads[command.source]
+
+    def _note_retry(self, command: NoteRetry) -> None:
+        self.host.trace(TraceKind.TASK_RETRIED, command.task_id.hex(), other=command.reason, amount=command.attempt)
 
     def _send(self, command: Send) -> None:
         message = command.message
-        if isinstance(message, TaskPushed):
+        if self.host.is_traced and isinstance(message, TaskPushed):
             spec = message.spec
             self.host.trace(
                 TraceKind.TASK_PUSHED,
@@ -175,8 +183,10 @@ class CoreWorker:
                 name=spec.template.name,
                 amount=message.attempt,
             )
-        payloads = [(key, self.payloads[key]) for key in command.payloads if key in self.payloads]
-        self.host.send(command.to, message, payloads)
+        payloads: Sequence[tuple[bytes, bytes]] = ()
+        if command.payloads:
+            payloads = [(key, self.payloads[key]) for key in command.payloads if key in self.payloads]
+        self.host.send(command.to, message, payloads, urgent=command.urgent)
 
     # ---- Waiting ---------------------------------------------------------------------------------------------
 
@@ -230,9 +240,13 @@ class CoreWorker:
     def submit_task(self, template: FunctionTemplate, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Ref]:
         """Submit a call of a remote function; its results, as references of this process."""
         self._check_feasible(template, exceptions.TaskUnschedulableError)
-        task_id = self._next_task_id()
-        self._submit(task_id, template, args, kwargs)
-        return [Ref(return_object_id(task_id, index), self.address) for index in range(template.num_returns)]
+        task_id = self._submit(template, args, kwargs)
+        return self._returns(task_id, template.num_returns)
+
+    def _returns(self, task_id: TaskID, count: int) -> list[Ref]:
+        if count == 1:
+            return [Ref(return_object_id(task_id, 0), self.address)]
+        return [Ref(return_object_id(task_id, index), self.address) for index in range(count)]
 
     def create_actor(
         self,
@@ -245,69 +259,83 @@ class CoreWorker:
     ) -> Ref:
         """Submit the construction of an actor; the reference that its handle holds."""
         self._check_feasible(template, exceptions.ActorUnschedulableError)
-        task_id = self._next_task_id()
-        actor_id = ActorID(task_id)
-        actor = ActorSpec(actor_id=actor_id, max_restarts=max_restarts, max_task_retries=max_task_retries)
-        self._submit(task_id, template, args, kwargs, creates=actor)
-        return Ref(actor_handle_id(actor_id), self.address)
+        task_id = self._submit(template, args, kwargs, creates=(max_restarts, max_task_retries))
+        return Ref(actor_handle_id(ActorID(task_id)), self.address)
 
     def submit_actor_task(
         self, handle: Ref, template: FunctionTemplate, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> list[Ref]:
         """Submit a call of an actor's method."""
-        task_id = self._next_task_id()
-        actor_id = ActorID(handle.object_id[:16])
-        self._submit(task_id, template, args, kwargs, actor_id=actor_id, actor_handle=handle)
-        return [Ref(return_object_id(task_id, index), self.address) for index in range(template.num_returns)]
+        task_id = self._submit(template, args, kwargs, handle=handle)
+        return self._returns(task_id, template.num_returns)
 
     def _check_feasible(self, template: FunctionTemplate, error: type[DualrayError]) -> None:
+        if self._feasible_in is not self.machine.cluster:
+            self._feasible_in = self.machine.cluster
+            self._feasible.clear()
+        if template in self._feasible:
+            return
         shape = LeaseShape(
             resources=template.resources, placement=template.placement, strategy=template.strategy, name=template.name
         )
         why = self.machine.why_infeasible(shape)
         if why is not None:
             raise error(f"{template.name} can never run in this cluster: {why}.")
-
-    def _next_task_id(self) -> TaskID:
-        with self.host.lock:
-            execution = self.execution
-            execution.submitted += 1
-            return child_task_id(execution.task_id, execution.attempt, execution.submitted)
+        self._feasible[template] = None
 
     def _submit(
         self,
-        task_id: TaskID,
         template: FunctionTemplate,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
-        **actor: Any,
-    ) -> None:
+        *,
+        handle: Ref | None = None,
+        creates: tuple[int, int] | None = None,
+    ) -> TaskID:
+        """Submit a call: of a function, of the method of an actor that `handle` names, or of the constructor of one
+        with these numbers of restarts and of tries of its tasks."""
         arguments = pack_arguments(
             template.name, args, kwargs, inline_bytes_max=self.config.inline_bytes_max, put=self._put
         )
-        self.payloads[task_id] = arguments.payload
-        spec = TaskSpec(
-            task_id=task_id,
-            template=template,
-            owner=self.address,
-            parent=self.execution.task_id,
-            args_bytes=len(arguments.payload),
-            deps=tuple(arguments.deps),
-            nested=arguments.nested,
-            **actor,
-        )
+        payload = arguments.payload
         with self.host.lock:
-            self.host.trace(
-                TraceKind.TASK_SUBMITTED,
-                spec.task_id.hex(),
-                name=spec.template.name,
-                amount=spec.args_bytes,
-                deps=tuple(ref.object_id.hex() for ref in spec.deps + spec.nested),
+            execution = self.execution
+            execution.submitted += 1
+            task_id = child_task_id(execution.task_id, execution.attempt, execution.submitted)
+            spec = TaskSpec(
+                task_id=task_id,
+                template=template,
+                owner=self.address,
+                parent=execution.task_id,
+                args_bytes=len(payload),
+                deps=tuple(arguments.deps),
+                nested=arguments.nested,
+                actor_id=ActorID(handle.object_id[:16]) if handle is not None else None,
+                actor_handle=handle,
             )
+            if creates is not None:
+                spec.creates = ActorSpec(
+                    actor_id=ActorID(task_id), max_restarts=creates[0], max_task_retries=creates[1]
+                )
+            if payload:
+                self.payloads[task_id] = payload
+            if self.host.is_traced:
+                self.host.trace(
+                    TraceKind.TASK_SUBMITTED,
+                    spec.task_id.hex(),
+                    name=spec.template.name,
+                    amount=spec.args_bytes,
+                    deps=tuple(ref.object_id.hex() for ref in spec.deps + spec.nested),
+                )
             self._handle(TaskSubmitted(spec=spec))
-            # From now on the task holds what packing has put; not earlier, for another thread may take in finalizers.
-            self._dropped.extend(ref.object_id for ref in arguments.put)
-            self._take_in_finalizers()
+            if arguments.put:
+                # From now on the task holds what packing has put; not earlier: another thread may take in finalizers.
+                self._dropped.extend(ref.object_id for ref in arguments.put)
+            if self._dropped or self._released:
+                self._take_in_finalizers()
+            self.host.end_step()
+        self.host.breathe()
+        return task_id
 
     # ---- Values ----------------------------------------------------------------------------------------------
 
@@ -389,6 +417,8 @@ class CoreWorker:
         Raises:
             DualrayError: the first one, in order, that has failed.
         """
+        if not object_ids:
+            return []
         unread = deque(object_ids)
         values = []
         try:
@@ -400,10 +430,10 @@ class CoreWorker:
 
     def _read(self, object_id: ObjectID) -> Any:
         value = self.machine.values.table[object_id]
-        if value.failure is not None:
-            raise as_exception(value.failure, self.payloads.get(object_id))
         if value.state is ValueState.INLINE:
             return deserialize(self.payloads[object_id])
+        if value.failure is not None:
+            raise as_exception(value.failure, self.payloads.get(object_id))
         return deserialize(self._open(object_id))
 
     def _open(self, object_id: ObjectID) -> memoryview:

@@ -60,9 +60,25 @@ class Host(Protocol):
     @property
     def store(self) -> LocalStore: ...
 
+    @property
+    def is_traced(self) -> bool:
+        """Whether `trace` is of any use."""
+
+    @property
+    def is_logged(self) -> bool:
+        """Whether `log` is of any use."""
+
+    def breathe(self) -> None:
+        """User code goes on without waiting: news may be taken in, if some has come."""
+
     def now_ns(self) -> int: ...
 
-    def send(self, to: Address, message: Event, payloads: Sequence[tuple[bytes, bytes]]) -> None: ...
+    def send(
+        self, to: Address, message: Event, payloads: Sequence[tuple[bytes, bytes]], *, urgent: bool = True
+    ) -> None: ...
+
+    def end_step(self) -> None:
+        """A step of the core worker has ended: what it has sent may go out."""
 
     def arm_timer(self, timer: str, delay_ns: int) -> None: ...
 

@@ -33,7 +33,14 @@ ALIGNMENT = 64
 _CULPRIT_DEPTH_MAX = 8
 """How deep the search for what cannot be pickled goes."""
 
-_PLAIN_TYPES = frozenset({int, float, bool, str, bytes, type(None)})
+SMALL_TYPES = frozenset({int, float, bool, type(None)})
+"""Types of values that never need a place of their own."""
+
+_PLAIN_TYPES = SMALL_TYPES | {str, bytes, complex}
+_PARTS_LOOKED_AT = 1000
+"""Parts of a value, after which looking for what is not plain costs more than treating it as not plain."""
+_NO_BUFFERS = struct.Struct("<IQ")
+"""All that goes before the pickle of a value without buffers."""
 _EMPTY_CELL = CellType()
 """Of a variable that has not been set yet; two empty cells are equal."""
 
@@ -44,6 +51,9 @@ class Reference:
     __slots__ = ("__weakref__", "ref")
 
     ref: Ref
+
+    is_value = False
+    """Whether it stands for a value, which a task gets in its place."""
 
     def check(self) -> None:
         """Raise when the reference cannot be used any more."""
@@ -97,6 +107,9 @@ class Serialized:
         self.pickled = pickled
         self.buffers = buffers
         self.refs = refs
+        if not buffers:
+            self.size_bytes = 12 + len(pickled)
+            return
         end = 12 + 8 * len(buffers) + len(pickled)
         for buffer in buffers:
             end = _aligned(end) + buffer.nbytes
@@ -117,6 +130,8 @@ class Serialized:
 
     def to_bytes(self) -> bytes:
         """The value laid out in memory of its own."""
+        if not self.buffers:
+            return _NO_BUFFERS.pack(0, len(self.pickled)) + self.pickled
         target = bytearray(self.size_bytes)
         self.write_into(memoryview(target))
         return bytes(target)
@@ -126,13 +141,13 @@ def _aligned(offset: int) -> int:
     return (offset + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
 
 
-def serialize(value: Any, what: str = "the value") -> Serialized:
-    """Pickle a value; `what` names it in the error.
+def serialize(value: Any, what: str = "the value", *about: object) -> Serialized:
+    """Pickle a value; `what`, formatted with `about`, names it in the error.
 
     Raises:
         SerializationError: the value cannot be pickled; the message says which part, as far as that can be told.
     """
-    if type(value) in _PLAIN_TYPES:
+    if type(value) in _PLAIN_TYPES or _is_plain(value):
         return Serialized(pickle.dumps(value, protocol=5), (), ())
     refs: list[Ref] = []
     buffers: list[memoryview] = []
@@ -148,9 +163,29 @@ def serialize(value: Any, what: str = "the value") -> Serialized:
     try:
         _Pickler(file, refs, keep_out_of_band).dump(value)
     except Exception as error:
-        path = _path_to_culprit(value, what)
+        path = _path_to_culprit(value, what.format(*about) if about else what)
         raise SerializationError(f"{path} cannot be pickled: {type(error).__name__}: {error}") from error
     return Serialized(file.getvalue(), buffers, tuple(dict.fromkeys(refs)))
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether C's pickler alone is enough: plain values in lists, tuples and dicts, and not too many of them."""
+    seen = 0
+    todo = [value]
+    while todo:
+        container = todo.pop()
+        if type(container) is dict:
+            todo.extend([part for part in container if type(part) not in _PLAIN_TYPES])
+            parts = container.values()
+        elif type(container) is list or type(container) is tuple:
+            parts = container
+        else:
+            return False
+        seen += 1 + len(parts)
+        if seen > _PARTS_LOOKED_AT:
+            return False
+        todo.extend([part for part in parts if type(part) not in _PLAIN_TYPES])
+    return True
 
 
 def _path_to_culprit(value: Any, path: str, outer: tuple[Any, ...] = ()) -> str:
@@ -198,7 +233,9 @@ def _can_be_pickled(value: Any) -> bool:
 def deserialize(data: bytes | memoryview) -> Any:
     """The value that was laid out in `data`; its buffers stay there."""
     view = memoryview(data).toreadonly()
-    count, pickled_bytes = struct.unpack_from("<IQ", view, 0)
+    count, pickled_bytes = _NO_BUFFERS.unpack_from(view)
+    if count == 0:
+        return pickle.loads(view[12 : 12 + pickled_bytes])
     lengths = struct.unpack_from(f"<{count}Q", view, 12)
     end = 12 + 8 * count
     pickled = view[end : end + pickled_bytes]

@@ -58,7 +58,9 @@ class TaskRunner:
             actor_id=spec.actor_id or (spec.creates.actor_id if spec.creates else None),
             resources=spec.template if not is_actor_task else self._core.execution.resources,
         )
-        self._host.trace(TraceKind.TASK_STARTED, spec.task_id.hex(), name=spec.template.name, amount=task.attempt)
+        is_traced = self._host.is_traced
+        if is_traced:
+            self._host.trace(TraceKind.TASK_STARTED, spec.task_id.hex(), name=spec.template.name, amount=task.attempt)
         error: ErrorInfo | None = None
         results: list[Result] = []
         returned: list[Any] = []  # kept until TaskRan: from then on the machine holds the references among them
@@ -69,19 +71,20 @@ class TaskRunner:
             payload, error = as_payload(spec.template.name, exception)
             self._core.payloads[return_object_id(spec.task_id, 0)] = payload
             results = []
-        self._host.trace(
-            TraceKind.TASK_ENDED,
-            spec.task_id.hex(),
-            name=spec.template.name,
-            amount=task.attempt,
-            other=error.kind if error else "",
-        )
+        if is_traced:
+            self._host.trace(
+                TraceKind.TASK_ENDED,
+                spec.task_id.hex(),
+                name=spec.template.name,
+                amount=task.attempt,
+                other=error.kind if error else "",
+            )
         self._core.dispatch(TaskRan(task_id=spec.task_id, attempt=task.attempt, results=tuple(results), error=error))
 
     def _call(self, task: RunTask) -> Any:
         spec = task.spec
         values = self._core.read_all([ref.object_id for ref in spec.deps])
-        args, kwargs = unpack_arguments(self._core.payloads[spec.task_id], values)
+        args, kwargs = unpack_arguments(self._core.payloads[spec.task_id] if spec.args_bytes else b"", values)
         del values
         export = self._load(spec.template.function_id)
         self._core.execution.duration = export.duration
@@ -108,7 +111,7 @@ class TaskRunner:
         results = []
         for index, value in enumerate(values):
             object_id = return_object_id(spec.task_id, index)
-            serialized = serialize(value, f"return value {index} of {spec.template.name}")
+            serialized = serialize(value, "return value {} of {}", index, spec.template.name)
             inline = serialized.size_bytes <= self._core.config.inline_bytes_max
             if inline:
                 self._core.payloads[object_id] = serialized.to_bytes()

@@ -72,6 +72,13 @@ class Process:
             scheduled.cancel()
         self._timers.clear()
 
+    is_traced = True
+
+    @property
+    def is_logged(self) -> bool:
+        """Whether decisions are written down."""
+        return self.decisions is not None
+
     def log(self, event: Event, now_ns: int, commands: Sequence[Command]) -> None:
         """Write a decision of this process's machine."""
         if self.decisions is not None:

@@ -86,7 +86,7 @@ class UserProcess(Process):
 
     def receive(self, message: Event, payloads: Sequence[tuple[bytes, bytes]]) -> None:
         if self.is_alive:
-            self.core.on_message(message, payloads)
+            self.core.on_messages(((message, payloads),))
 
     def fire(self, timer: str) -> None:
         self.core.dispatch(TimerFired(timer=timer))
@@ -102,8 +102,16 @@ class UserProcess(Process):
     def now_ns(self) -> int:
         return self.cluster.kernel.now_ns
 
-    def send(self, to: Address, message: Event, payloads: Sequence[tuple[bytes, bytes]]) -> None:
+    def send(
+        self, to: Address, message: Event, payloads: Sequence[tuple[bytes, bytes]], *, urgent: bool = True
+    ) -> None:
         self.cluster.send(self, to, message, payloads)
+
+    def end_step(self) -> None:
+        """Messages were sent as they came."""
+
+    def breathe(self) -> None:
+        """News arrives in virtual time, which stands still while user code computes."""
 
     def new_signal(self) -> FiberSignal:
         return FiberSignal(self.cluster.fibers)

@@ -147,6 +147,7 @@ def task(
         template=template(**options),
         owner=Address(owner),
         parent=tid(0),
+        args_bytes=10,
         deps=deps,
         nested=nested,
         actor_id=None if actor is None else aid(actor),
@@ -169,6 +170,7 @@ def constructor(
         template=template(**options),
         owner=Address(owner),
         parent=tid(0),
+        args_bytes=10,
         deps=deps,
         creates=ActorSpec(actor_id=aid(number), max_restarts=max_restarts, max_task_retries=max_task_retries),
     )

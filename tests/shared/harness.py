@@ -722,6 +722,7 @@ class UserProcess(Process):
             template=template,
             owner=self.address,
             parent=frame.task_id,
+            args_bytes=10,
             deps=tuple(ref.ref for ref in deps),
             nested=nested,
             **actor,

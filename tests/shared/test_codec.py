@@ -93,9 +93,12 @@ def instances(hint: Any) -> st.SearchStrategy[Any]:
         return st.dictionaries(instances(args[0]), instances(args[1]), max_size=3)
     if isinstance(hint, type) and issubclass(hint, Enum):
         return st.sampled_from(hint)
-    assert dataclasses.is_dataclass(hint), f"no strategy for {hint}"
     hints = typing.get_type_hints(hint)
-    return st.builds(hint, **{field.name: instances(hints[field.name]) for field in dataclasses.fields(hint)})
+    if hasattr(hint, "_fields"):
+        return st.builds(hint, **{name: instances(hints[name]) for name in hint._fields})
+    assert dataclasses.is_dataclass(hint), f"no strategy for {hint}"
+    names = [field.name for field in dataclasses.fields(hint) if field.init]
+    return st.builds(hint, **{name: instances(hints[name]) for name in names})
 
 
 # ---- There and back ------------------------------------------------------------------------------------------------

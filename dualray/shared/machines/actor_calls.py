@@ -48,8 +48,8 @@ class ActorCalls:
         self.address = address
         self.tasks = tasks
         self.clients: dict[ActorID, ActorClient] = {}
-        # Worklist that the owner machine drains: (task, worker) to push, in order.
-        self.to_push: deque[tuple[TaskID, Address]] = deque()
+        # Worklist that the owner machine drains: (task, worker, whether the worker is idle) to push, in order.
+        self.to_push: deque[tuple[TaskID, Address, bool]] = deque()
         self.dirty: dict[ActorID, None] = {}
 
     def client(self, actor_id: ActorID) -> ActorClient:
@@ -68,6 +68,7 @@ class ActorCalls:
             client.owner = record.spec.actor_handle.owner
         client.queue.append(record.spec.task_id)
         self.dirty[client.actor_id] = None
+        self.out.is_stirred = True
 
     def pump(self) -> None:
         """Send what can be sent, in order; fail what can never be."""
@@ -89,8 +90,9 @@ class ActorCalls:
             if record.state is not TaskState.QUEUED:
                 return
             client.queue.popleft()
+            is_idle = not client.in_flight
             client.in_flight[record.spec.task_id] = None
-            self.to_push.append((record.spec.task_id, client.worker))
+            self.to_push.append((record.spec.task_id, client.worker, is_idle))
 
     def _fail_all(self, client: ActorClient) -> None:
         assert client.error is not None
@@ -106,11 +108,13 @@ class ActorCalls:
         if record.attempt and record.spec.task_id not in client.queue:
             client.queue.append(record.spec.task_id)  # reconstruction: made long ago, its turn is now
         self.dirty[client.actor_id] = None
+        self.out.is_stirred = True
 
     def gave_way(self, record: TaskRecord) -> None:
         """An argument of the call failed: it holds back those behind it no more."""
         assert record.spec.actor_id is not None
         self.dirty[record.spec.actor_id] = None
+        self.out.is_stirred = True
 
     def finished(self, record: TaskRecord) -> None:
         """A call was answered."""
@@ -124,6 +128,7 @@ class ActorCalls:
         client.in_flight.pop(record.spec.task_id, None)
         client.queue.appendleft(record.spec.task_id)
         self.dirty[client.actor_id] = None
+        self.out.is_stirred = True
 
     def on_changed(self, event: ActorChanged) -> None:
         """The head tells of the actor's state."""
@@ -136,6 +141,7 @@ class ActorCalls:
         if lost or event.state is ActorState.DEAD:
             self._give_back(client, event)
         self.dirty[client.actor_id] = None
+        self.out.is_stirred = True
 
     def _give_back(self, client: ActorClient, event: ActorChanged) -> None:
         dead = event.state is ActorState.DEAD

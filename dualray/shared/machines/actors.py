@@ -120,11 +120,11 @@ class Actors:
         self._place(record)
 
     def _use_payloads(self, event: ActorRegistered) -> None:
-        for key in (event.spec.task_id, *event.inline_deps):
+        for key in (*event.spec.payload_keys, *event.inline_deps):
             self.payload_uses[key] = self.payload_uses.get(key, 0) + 1
 
     def _drop_payloads(self, spec: TaskSpec, inline_deps: tuple[ObjectID, ...]) -> None:
-        for key in (spec.task_id, *inline_deps):
+        for key in (*spec.payload_keys, *inline_deps):
             self.payload_uses[key] -= 1
             if not self.payload_uses[key]:
                 del self.payload_uses[key]
@@ -168,7 +168,7 @@ class Actors:
                 inline_deps=record.inline_deps,
                 gpu_ids=event.gpu_ids,
             ),
-            (record.spec.task_id, *record.inline_deps),
+            (*record.spec.payload_keys, *record.inline_deps),
         )
 
     def on_refused(self, event: LeaseRefused) -> None:

@@ -33,17 +33,19 @@ class Machine(Protocol):
 class Outbox:
     """The commands that one event has led to, and the time at which it happened."""
 
-    __slots__ = ("commands", "now_ns")
+    __slots__ = ("commands", "is_stirred", "now_ns")
 
     def __init__(self) -> None:
         self.commands: list[Command] = []
         self.now_ns = 0
+        self.is_stirred = False
+        """Whether a component may have left something for others to react to."""
 
     def add(self, command: Command) -> None:
         self.commands.append(command)
 
-    def send(self, to: Address, message: Event, payloads: tuple[bytes, ...] = ()) -> None:
-        self.commands.append(Send(to=to, message=message, payloads=payloads))
+    def send(self, to: Address, message: Event, payloads: tuple[bytes, ...] = (), *, urgent: bool = True) -> None:
+        self.commands.append(Send(to=to, message=message, payloads=payloads, urgent=urgent))
 
 
 class Composition:
@@ -52,12 +54,17 @@ class Composition:
     def __init__(self) -> None:
         self.out = Outbox()
         self.table: dict[type[Any], Callable[[Any], None]] = {}
+        self.calm: frozenset[type[Any]] = frozenset()
+        """Events of which most leave nothing to react to; the others say so (`Outbox.is_stirred`)."""
 
     def handle(self, event: Event, now_ns: int) -> list[Command]:
         out = self.out
         out.now_ns = now_ns
-        self.table[type(event)](event)
-        self.drain()
+        kind = type(event)
+        out.is_stirred = kind not in self.calm
+        self.table[kind](event)
+        if out.is_stirred:
+            self.drain()
         commands = out.commands
         out.commands = []
         return commands

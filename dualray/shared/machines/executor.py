@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import deque
 from enum import StrEnum
 
+from dualray.exceptions import InvariantViolation
 from dualray.shared.machines.base import Outbox, ensure
 from dualray.shared.machines.values import Values
 from dualray.shared.model.commands import CopyPayload, DropPayload, RunTask
@@ -63,7 +64,7 @@ class Executor:
         """A task arrived: what comes with it is noted, its turn is later."""
         spec = event.spec
         self.is_actor = self.is_actor or spec.creates is not None
-        inline = frozenset(event.inline_deps)
+        inline = frozenset(event.inline_deps) if spec.deps else ()
         for ref in spec.deps:
             value = self.values.entry(ref)
             value.task_uses += 1
@@ -76,9 +77,12 @@ class Executor:
             elif value.owner != self.address:
                 self.values.set_stored(value, 0, None)
         self.queue.append(event)
-        self.values.meet(event.reply_to)
-        if self.values.is_blocked:
+        if event.reply_to not in self.values.met:
+            self.values.meet(event.reply_to)
+        if self.values.waits and self.values.is_blocked:
             self.recall_waiting()
+        elif self.current is None and not self.out.is_stirred:
+            self.next()
 
     def next(self) -> None:
         """Begin with the next task if none is in hand."""
@@ -88,6 +92,9 @@ class Executor:
         self.phase = Phase.FETCHING
         self._fetch_counter += 1
         self._fetch = WaitID(-self._fetch_counter)
+        if not event.spec.deps:
+            self.on_fetched(self._fetch, ())
+            return
         deps = tuple(dict.fromkeys(event.spec.deps))
         self.values.start_wait(WaitStarted(wait_id=self._fetch, refs=deps, num_ready=len(deps), fetch=True, read=True))
 
@@ -118,11 +125,8 @@ class Executor:
 
     def on_ran(self, event: TaskRan) -> None:
         """The function returned or raised."""
-        ensure(
-            self.current is not None and self.current.spec.task_id == event.task_id,
-            "task {} ended and was not in hand",
-            short(event.task_id),
-        )
+        if self.current is None or self.current.spec.task_id != event.task_id:
+            raise InvariantViolation(f"task {short(event.task_id)} ended and was not in hand")
         if (
             event.error is not None
         ):  # what it raised is the payload of its first result: it travels under a key of its own
@@ -133,21 +137,27 @@ class Executor:
 
     def _end(self, event: TaskRan) -> None:
         assert self.current is not None
-        nested = tuple(ref for result in event.results for ref in result.nested)
+        nested: tuple[Ref, ...] = ()
+        for result in event.results:
+            nested += result.nested
         if nested and not self.caller_is_dead:
             self.values.hold_in_transit(nested)
             self.in_transit[event.task_id, event.attempt] = (self.current.reply_to, nested)
         self.phase = Phase.ENDING
         self.ended = event
+        self.end_if_possible()
+        if self.ended is not None or self.queue:
+            self.out.is_stirred = True
 
     def end_if_possible(self) -> None:
         """Report the task that has ended, unless a borrow of this process is still to be acknowledged."""
         if self.current is None or self.ended is None:
             return
         pushed, ran = self.current, self.ended
-        owners = {self.values.table[object_id].owner for object_id in self.values.unacknowledged}
-        if owners - {pushed.reply_to}:  # to the task's own owner, the borrow goes ahead of TaskFinished
-            return
+        if self.values.unacknowledged:
+            owners = {self.values.table[object_id].owner for object_id in self.values.unacknowledged}
+            if owners - {pushed.reply_to}:  # to the task's own owner, the borrow goes ahead of TaskFinished
+                return
         self.current = self.ended = None
         self.caller_is_dead = False
         failed_with_exception = ran.error is not None and ran.error.kind is ErrorKind.APPLICATION
@@ -166,6 +176,7 @@ class Executor:
                 error=ran.error,
             ),
             tuple(payloads),
+            urgent=not self.queue,
         )
         for result in ran.results:
             if result.inline:
@@ -181,9 +192,10 @@ class Executor:
             self.out.add(DropPayload(key=object_id))
 
     def _forget(self, pushed: TaskPushed) -> None:
-        if pushed.spec.owner != self.address:  # else we need its arguments in case it runs again
+        if pushed.spec.args_bytes and pushed.spec.owner != self.address:  # else we need them in case it runs again
             self.out.add(DropPayload(key=pushed.spec.task_id))
-        self.values.release_from_task(pushed.spec.deps)
+        if pushed.spec.deps:
+            self.values.release_from_task(pushed.spec.deps)
 
     def on_results_taken(self, event: ResultsTaken) -> None:
         """The owner has borrowed what our results refer to."""

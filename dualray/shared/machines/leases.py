@@ -18,6 +18,7 @@ that waits for it.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 from dualray.shared.machines.base import Outbox, ensure
 from dualray.shared.model.commands import ArmTimer
@@ -32,7 +33,7 @@ from dualray.shared.model.events import (
     LeaseWanted,
 )
 from dualray.shared.model.ids import Address, LeaseID, NodeID, RequestID, TaskID
-from dualray.shared.model.specs import LeaseShape
+from dualray.shared.model.specs import FunctionTemplate, LeaseShape, ObjectHint
 
 IDLE_TIMER = "idle-leases"
 _MEAN_WEIGHT = 8
@@ -74,7 +75,7 @@ class Lease:
 class ShapeQueue:
     """The tasks of one shape that wait, and the leases that serve them."""
 
-    __slots__ = ("leases", "mean_ns", "requested", "room", "shape", "tasks")
+    __slots__ = ("leases", "mean_ns", "requested", "room", "shape", "tasks", "window")
 
     def __init__(self, shape: LeaseShape) -> None:
         self.shape = shape
@@ -84,75 +85,99 @@ class ShapeQueue:
         """Leases that can take a task now: idle ones at the right end, last used first."""
         self.requested = 0
         self.mean_ns = 0
+        self.window = 1
+        """Tasks that a lease may have in flight."""
 
 
 class Leases:
     """See the module."""
 
-    def __init__(self, *, out: Outbox, address: Address, node_manager: Address, config: Config) -> None:
+    def __init__(
+        self,
+        *,
+        out: Outbox,
+        address: Address,
+        node_manager: Address,
+        config: Config,
+        push: Callable[[TaskID, Lease], None],
+    ) -> None:
         self.out = out
+        self._push = push
         self.address = address
         self.node_manager = node_manager
         self.config = config
         self.queues: dict[LeaseShape, ShapeQueue] = {}
+        self._queue_of_template: dict[FunctionTemplate, ShapeQueue] = {}
         self.leases: dict[LeaseID, Lease] = {}
         self.requests: dict[RequestID, tuple[ShapeQueue, int]] = {}
         self._request_counter = 0
         self._idle_timer_armed = False
         # Worklists that the owner machine drains.
-        self.to_push: deque[tuple[TaskID, Lease]] = deque()
-        self.dirty: dict[LeaseShape, None] = {}
+        self.dirty: dict[ShapeQueue, None] = {}
         self.refused: deque[tuple[TaskID, ErrorInfo]] = deque()
 
     # ---- Queueing and pushing --------------------------------------------------------------------------------
 
-    def enqueue(self, task: TaskID, shape: LeaseShape, *, first: bool = False) -> None:
-        """A task is ready to run; `first` puts one that was given back before the others."""
-        queue = self.queues.get(shape)
+    def queue_for(self, template: FunctionTemplate, deps: tuple[ObjectHint, ...]) -> ShapeQueue:
+        """Where the calls of a function queue that have these large arguments."""
+        queue = None if deps else self._queue_of_template.get(template)
         if queue is None:
-            queue = self.queues[shape] = ShapeQueue(shape)
+            shape = LeaseShape(
+                resources=template.resources,
+                placement=template.placement,
+                strategy=template.strategy,
+                deps=deps,
+                name=template.name,
+            )
+            queue = self.queues.get(shape)
+            if queue is None:
+                queue = self.queues[shape] = ShapeQueue(shape)
+            if not deps:
+                self._queue_of_template[template] = queue
+        return queue
+
+    def enqueue(self, task: TaskID, queue: ShapeQueue, *, first: bool = False) -> None:
+        """A task is ready to run; `first` puts one that was given back before the others."""
         if first:
             queue.tasks.appendleft(task)
         else:
             queue.tasks.append(task)
-        self.dirty[shape] = None
-
-    def remove(self, task: TaskID, shape: LeaseShape) -> None:
-        """A queued task is not wanted any more."""
-        self.queues[shape].tasks.remove(task)
+        if queue.room:
+            self.fill(queue)
+        if queue.tasks and queue.requested < self.config.lease_requests_max:
+            self.dirty[queue] = None
+            self.out.is_stirred = True
 
     def pump(self) -> None:
         """Match waiting tasks with leases that have room, and ask for more leases where tasks are left."""
-        for shape in list(self.dirty):
-            queue = self.queues[shape]
-            while queue.tasks and queue.room:
-                self._push_next(queue)
-            self._ask(queue)
-            self._retire_if_unused(queue)
+        for queue in self.dirty:
+            self.fill(queue)
+            if queue.tasks:
+                self._ask(queue)
+            elif queue.shape.deps:
+                self._retire_if_unused(queue)
         self.dirty.clear()
 
-    def _push_next(self, queue: ShapeQueue) -> None:
-        lease = queue.room.pop()
-        lease.has_room = False
-        task = queue.tasks.popleft()
-        lease.in_flight[task] = None
-        self.to_push.append((task, lease))
-        self._offer(lease)
+    def fill(self, queue: ShapeQueue) -> None:
+        """Push waiting tasks to leases that have room."""
+        tasks, room = queue.tasks, queue.room
+        while tasks and room:
+            lease = room.pop()
+            lease.has_room = False
+            task = tasks.popleft()
+            lease.in_flight[task] = None
+            self._push(task, lease)
+            self._offer(lease)
 
     def _offer(self, lease: Lease) -> None:
         """Note that the lease has room, if it has: idle leases are preferred to busy ones."""
-        if lease.has_room or lease.blocked or lease.is_wanted or len(lease.in_flight) >= self._window(lease.queue):
+        if lease.has_room or lease.blocked or lease.is_wanted or len(lease.in_flight) >= lease.queue.window:
             return
         lease.has_room = True
         if lease.in_flight:
             lease.queue.room.appendleft(lease)
         else:
             lease.queue.room.append(lease)
-
-    def _window(self, queue: ShapeQueue) -> int:
-        if queue.mean_ns == 0:
-            return 1
-        return max(1, min(self.config.push_window_max, self.config.push_window_ns // queue.mean_ns))
 
     def _ask(self, queue: ShapeQueue) -> None:
         wanted = min(len(queue.tasks), self.config.lease_requests_max) - queue.requested
@@ -183,7 +208,8 @@ class Leases:
         self.leases[lease.lease_id] = queue.leases[lease.lease_id] = lease
         self._offer(lease)
         self._note_idle(lease)
-        self.dirty[queue.shape] = None
+        self.dirty[queue] = None
+        self.out.is_stirred = True
 
     def on_wanted(self, event: LeaseWanted) -> None:
         """The node needs the worker for others, or is about to leave."""
@@ -201,7 +227,8 @@ class Leases:
         if not queue.leases:
             while queue.tasks:
                 self.refused.append((queue.tasks.popleft(), event.error))
-        self.dirty[queue.shape] = None
+        self.dirty[queue] = None
+        self.out.is_stirred = True
 
     def _settle(self, request_id: RequestID, count: int) -> ShapeQueue | None:
         queue, left = self.requests.get(request_id, (None, 0))
@@ -224,10 +251,16 @@ class Leases:
         lease.blocked = False
         queue = lease.queue
         mean_ns = queue.mean_ns or duration_ns
-        queue.mean_ns = max(1, (mean_ns * (_MEAN_WEIGHT - 1) + duration_ns) // _MEAN_WEIGHT)
+        queue.mean_ns = mean_ns = max(1, (mean_ns * (_MEAN_WEIGHT - 1) + duration_ns) // _MEAN_WEIGHT)
+        queue.window = max(1, min(self.config.push_window_max, self.config.push_window_ns // mean_ns))
         self._offer(lease)
-        self._note_idle(lease)
-        self.dirty[queue.shape] = None
+        if not lease.in_flight:
+            self._note_idle(lease)
+        if queue.tasks:
+            self.fill(queue)
+        if queue.shape.deps or (queue.tasks and queue.requested < self.config.lease_requests_max):
+            self.dirty[queue] = None
+            self.out.is_stirred = True
 
     def recalled(self, task: TaskID, lease_id: LeaseID) -> None:
         """A task was given back by a worker that is blocked."""
@@ -239,7 +272,8 @@ class Leases:
         else:
             self._offer(lease)
             self._note_idle(lease)
-        self.dirty[lease.queue.shape] = None
+        self.dirty[lease.queue] = None
+        self.out.is_stirred = True
 
     def lost(self, event: LeasedWorkerDied) -> list[TaskID]:
         """A leased worker died: the tasks pushed to it, the one that may have been running first."""
@@ -252,7 +286,8 @@ class Leases:
         granted to the old requests is given back."""
         for queue, count in self.requests.values():
             queue.requested -= count
-            self.dirty[queue.shape] = None
+            self.dirty[queue] = None
+            self.out.is_stirred = True
         self.requests.clear()
         on_node = [lease for lease in self.leases.values() if lease.node == node and lease.incarnation <= incarnation]
         return [self._drop(lease) for lease in on_node]
@@ -261,7 +296,8 @@ class Leases:
         del self.leases[lease.lease_id]
         del lease.queue.leases[lease.lease_id]
         self._withdraw(lease)
-        self.dirty[lease.queue.shape] = None
+        self.dirty[lease.queue] = None
+        self.out.is_stirred = True
         return list(lease.in_flight)
 
     def _withdraw(self, lease: Lease) -> None:

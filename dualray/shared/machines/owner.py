@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from collections import deque
 
+from dualray.exceptions import InvariantViolation
 from dualray.shared.machines.actor_calls import ActorCalls
-from dualray.shared.machines.base import Composition, bounded_steps
+from dualray.shared.machines.base import DRAIN_STEPS_MAX, Composition
 from dualray.shared.machines.executor import Executor
 from dualray.shared.machines.leases import IDLE_TIMER, Lease, Leases
 from dualray.shared.machines.tasks import TaskRecord, Tasks
 from dualray.shared.machines.values import Values
-from dualray.shared.model.commands import CompleteWait
+from dualray.shared.model.commands import CompleteWait, Send
 from dualray.shared.model.config import Config
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.events import (
@@ -104,7 +105,9 @@ class Owner(Composition):
             retry=load_policy(config.retry_policy),
             reconstruction=load_policy(config.reconstruction_policy),
         )
-        self.leases = Leases(out=self.out, address=address, node_manager=node_manager, config=config)
+        self.leases = Leases(
+            out=self.out, address=address, node_manager=node_manager, config=config, push=self._push_to_lease
+        )
         self.actor_calls = ActorCalls(out=self.out, address=address, tasks=self.tasks)
         self.executor = Executor(out=self.out, address=address, node=node, values=self.values)
         self.cluster: tuple[NodeInfo, ...] = ()
@@ -150,6 +153,9 @@ class Owner(Composition):
             ObjectDemanded: self._on_demanded,
             ActorChanged: self._on_actor_changed,
         }
+        self.calm = frozenset(
+            {TaskSubmitted, TaskFinished, TaskPushed, TaskRan, ValuePut, RefsAdded, RefsDropped, WaitStarted}
+        )
 
     # ---- What the user's code asks ---------------------------------------------------------------------------
 
@@ -164,11 +170,14 @@ class Owner(Composition):
             self.out.send(HEAD, DriverJoined(address=self.address, node=self.node))
 
     def _on_submitted(self, event: TaskSubmitted) -> None:
-        record = self.tasks.submit(event.spec)
-        if event.spec.actor_id is not None:
+        spec = event.spec
+        record = self.tasks.submit(spec)
+        if spec.actor_id is not None:
             self.actor_calls.accept(record)
-        elif event.spec.creates is not None:
-            self.actor_calls.client(event.spec.creates.actor_id)
+        elif spec.creates is not None:
+            self.actor_calls.client(spec.creates.actor_id)
+        if not spec.deps:
+            self._place(record, first=False)
 
     def _on_put(self, event: ValuePut) -> None:
         value = self.values.owned(event.object_id)
@@ -252,19 +261,23 @@ class Owner(Composition):
         if record is None:
             self.tasks.drop_late(event)
             return
-        if record.lease_id is not None:
-            self.leases.finished(event.task_id, record.lease_id, event.duration_ns)
+        lease_id = record.lease_id
         if event.error is None:
             if record.spec.actor_id is not None:
                 self.actor_calls.finished(record)
             self.tasks.finish(record, event)
+            if lease_id is not None:
+                self.leases.finished(event.task_id, lease_id, event.duration_ns)
             return
+        if lease_id is not None:
+            self.leases.finished(event.task_id, lease_id, event.duration_ns)
         payload = exception_id(event.task_id) if event.error.kind is ErrorKind.APPLICATION else None
         if self.tasks.attempt_lost(record, event.error, payload=payload):
             if record.spec.actor_id is not None:
                 self.actor_calls.repeat(record)
             else:
                 self._given_back.append(event.task_id)
+                self.out.is_stirred = True
         elif record.spec.actor_id is not None:
             self.actor_calls.finished(record)
 
@@ -277,6 +290,7 @@ class Owner(Composition):
             self.leases.recalled(task, record.lease_id)
             self.tasks.set_queued(record)
             self._given_back.append(task)
+            self.out.is_stirred = True
 
     def _on_leased_worker_died(self, event: LeasedWorkerDied) -> None:
         lost, error = self.leases.lost(event), event.error
@@ -303,9 +317,11 @@ class Owner(Composition):
             if position == 0:
                 if self.tasks.attempt_lost(record, error):
                     self._given_back.append(task)
+                    self.out.is_stirred = True
             else:
                 self.tasks.set_queued(record)
                 self._given_back.append(task)
+                self.out.is_stirred = True
 
     def _on_owner_died(self, event: OwnerDied) -> None:
         self._processes_died(frozenset((event.address,)))
@@ -327,9 +343,11 @@ class Owner(Composition):
 
     def drain(self) -> None:
         """React until nothing is left: see the module."""
-        for _ in bounded_steps(f"the owner machine of {self.address}"):
-            if not self._drain_once():
-                return
+        steps = 0
+        while self._drain_once():
+            steps += 1
+            if steps > DRAIN_STEPS_MAX:
+                raise InvariantViolation(f"the owner machine of {self.address} does not come to rest")
 
     def _drain_once(self) -> bool:
         values, tasks, leases, calls = self.values, self.tasks, self.leases, self.actor_calls
@@ -344,23 +362,24 @@ class Owner(Composition):
                 self._place(tasks.records[task], first=True)
             self._given_back.clear()
         elif tasks.ready:
-            self._place(tasks.records[tasks.ready.popleft()], first=False)
+            while tasks.ready:
+                self._place(tasks.records[tasks.ready.popleft()], first=False)
         elif leases.dirty:
             leases.pump()
-        elif leases.to_push:
-            self._push_to_lease(*leases.to_push.popleft())
         elif leases.refused:
             task, error = leases.refused.popleft()
             tasks.fail(tasks.records[task], error)
         elif calls.dirty:
             calls.pump()
         elif calls.to_push:
-            task, worker = calls.to_push.popleft()
-            self._push(tasks.records[task], worker, None, ())
+            while calls.to_push:
+                task, worker, urgent = calls.to_push.popleft()
+                self._push(tasks.records[task], worker, None, (), urgent=urgent)
         elif values.waits_completed:
             self.executor.on_fetched(*values.waits_completed.popleft())
         elif values.lineage_released:
-            tasks.on_return_gone(values.lineage_released.popleft())
+            while values.lineage_released:
+                tasks.on_return_gone(values.lineage_released.popleft())
         elif tasks.results_to_acknowledge and not values.unacknowledged:
             to, message = tasks.results_to_acknowledge.pop(0)
             self.out.send(to, message)
@@ -386,32 +405,31 @@ class Owner(Composition):
         elif spec.creates is not None:
             self._register_actor(record)
         else:
-            record.shape = self.tasks.shape_of(record)
-            self.leases.enqueue(spec.task_id, record.shape, first=first)
+            queue = self.leases.queue_for(spec.template, self.tasks.stored_deps(record))
+            self.leases.enqueue(spec.task_id, queue, first=first)
 
     def _register_actor(self, record: TaskRecord) -> None:
         """Hand the constructor to the head; from here on the head knows the actor's fate."""
         inline = self.tasks.inline_deps(record)
         message = ActorRegistered(spec=record.spec, inline_deps=inline)
-        self.out.send(HEAD, message, (record.spec.task_id, *inline))
+        self.out.send(HEAD, message, (*record.spec.payload_keys, *inline))
         self.tasks.set_pushed(record, HEAD, None)
 
     def _push_to_lease(self, task: TaskID, lease: Lease) -> None:
-        self._push(self.tasks.records[task], lease.worker, lease, lease.gpu_ids)
+        is_alone = len(lease.in_flight) == 1  # else the worker has something to do
+        self._push(self.tasks.records[task], lease.worker, lease, lease.gpu_ids, urgent=is_alone)
 
-    def _push(self, record: TaskRecord, worker: Address, lease: Lease | None, gpu_ids: tuple[int, ...]) -> None:
-        inline = self.tasks.inline_deps(record)
+    def _push(
+        self, record: TaskRecord, worker: Address, lease: Lease | None, gpu_ids: tuple[int, ...], *, urgent: bool
+    ) -> None:
+        spec = record.spec
+        inline = self.tasks.inline_deps(record) if spec.deps else ()
         self.tasks.set_pushed(record, worker, lease.lease_id if lease is not None else None)
-        self.out.send(
-            worker,
-            TaskPushed(
-                spec=record.spec,
-                attempt=record.attempt,
-                reply_to=self.address,
-                inline_deps=inline,
-                gpu_ids=gpu_ids,
-            ),
-            (record.spec.task_id, *inline),
+        message = TaskPushed(
+            spec=spec, attempt=record.attempt, reply_to=self.address, inline_deps=inline, gpu_ids=gpu_ids
+        )
+        self.out.commands.append(
+            Send(to=worker, message=message, payloads=(*spec.payload_keys, *inline), urgent=urgent)
         )
 
     # ---- Why does it wait? -----------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from dualray.exceptions import InvariantViolation
 from dualray.shared.machines.base import Outbox, ensure
 from dualray.shared.machines.values import Value, Values, came_out_small
 from dualray.shared.model.commands import CopyPayload, DropPayload, NoteRetry, WriteRecord
@@ -44,7 +45,7 @@ from dualray.shared.model.ids import (
     short,
     task_of,
 )
-from dualray.shared.model.specs import LeaseShape, ObjectHint, Ref, TaskSpec
+from dualray.shared.model.specs import ObjectHint, Ref, TaskSpec
 from dualray.shared.model.states import TASK, TaskState, ValueState
 from dualray.shared.policies.reconstruction import ReconstructionPolicy
 from dualray.shared.policies.retry import RETRY_FOREVER, RetryPolicy
@@ -59,7 +60,6 @@ class TaskRecord:
         "missing",
         "retries_left",
         "returns_kept",
-        "shape",
         "spec",
         "state",
         "was_pushed",
@@ -72,7 +72,6 @@ class TaskRecord:
         self.attempt = 0
         self.retries_left = spec.template.max_retries
         self.missing: dict[ObjectID, None] = {}
-        self.shape: LeaseShape | None = None
         self.lease_id: LeaseID | None = None
         self.worker: Address | None = None
         self.was_pushed = False
@@ -81,7 +80,8 @@ class TaskRecord:
 
     @property
     def argument_refs(self) -> tuple[Ref, ...]:
-        return self.spec.deps + self.spec.nested
+        spec = self.spec
+        return spec.deps + spec.nested if spec.nested else spec.deps
 
     @property
     def is_done(self) -> bool:
@@ -111,35 +111,45 @@ class Tasks:
         self.reconstruction = reconstruction
         self.records: dict[TaskID, TaskRecord] = {}
         self.results_to_acknowledge: list[tuple[Address, ResultsTaken]] = []
-        # Worklists that the owner machine drains.
+        # Worklist that the owner machine drains.
         self.ready: deque[TaskID] = deque()
-        self.ready_again: deque[TaskID] = deque()
 
     # ---- Submission ------------------------------------------------------------------------------------------
 
     def submit(self, spec: TaskSpec) -> TaskRecord:
-        """Accept a task: its results exist as PENDING objects with one local reference each."""
-        ensure(spec.task_id not in self.records, "task {} was submitted twice", short(spec.task_id))
-        record = self.records[spec.task_id] = TaskRecord(spec)
+        """Accept a task: its results exist as PENDING objects with one local reference each. One without
+        dependencies is QUEUED at once, and the caller's to place."""
+        task_id = spec.task_id
+        if task_id in self.records:
+            raise InvariantViolation(f"task {short(task_id)} was submitted twice")
+        record = self.records[task_id] = TaskRecord(spec)
         if spec.creates is not None:
             handle = self.values.owned(actor_handle_id(spec.creates.actor_id))
             handle.actor = spec.creates.actor_id
             handle.local_refs += 1
             record.returns_kept = 1
         else:
-            for index in range(spec.template.num_returns):
-                self.values.owned(return_object_id(spec.task_id, index)).local_refs += 1
-            record.returns_kept = spec.template.num_returns
-        self._await_arguments(record)
+            num_returns = record.returns_kept = spec.template.num_returns
+            for index in range(num_returns):
+                self.values.owned(return_object_id(task_id, index)).local_refs += 1
+        if spec.deps:
+            self._await_arguments(record)
+        else:
+            self._hold_arguments(record)
+            record.state = TaskState.QUEUED
         return record
 
-    def _await_arguments(self, record: TaskRecord) -> None:
-        refs = record.argument_refs
-        self.values.hold_for_task(refs)
+    def _hold_arguments(self, record: TaskRecord) -> None:
+        values = self.values
+        for ref in record.argument_refs:
+            value = values.table.get(ref.object_id) or values.entry(ref)
+            value.task_uses += 1
+            value.lineage_uses += 1
         if record.spec.actor_handle is not None:
-            self.values.hold_for_task((record.spec.actor_handle,))
-        for ref in refs:
-            self.values.table[ref.object_id].lineage_uses += 1
+            values.hold_for_task((record.spec.actor_handle,))
+
+    def _await_arguments(self, record: TaskRecord) -> None:
+        self._hold_arguments(record)
         for ref in record.spec.deps:
             value = self.values.table[ref.object_id]
             if not self.values.is_ready(value):
@@ -166,33 +176,33 @@ class Tasks:
                 return
         self._set_state(record, TaskState.QUEUED)
         self.ready.append(task)
+        self.out.is_stirred = True
 
-    def shape_of(self, record: TaskRecord) -> LeaseShape:
-        """What a lease for this task must offer; arguments in the stores make a shape of their own."""
-        template = record.spec.template
+    def stored_deps(self, record: TaskRecord) -> tuple[ObjectHint, ...]:
+        """The arguments that lie in the stores: calls with the same ones may share leases near them."""
+        if not record.spec.deps:
+            return ()
         hints = []
         for ref in record.spec.deps:
             value = self.values.table[ref.object_id]
             if value.state is ValueState.STORED:
                 hints.append(ObjectHint(object_id=ref.object_id, owner=ref.owner, size_bytes=value.size_bytes))
-        return LeaseShape(
-            resources=template.resources,
-            placement=template.placement,
-            strategy=template.strategy,
-            deps=tuple(hints),
-            name=template.name,
-        )
+        return tuple(hints)
 
     def inline_deps(self, record: TaskRecord) -> tuple[ObjectID, ...]:
         """The arguments that travel with the task."""
-        return tuple(
-            ref.object_id for ref in record.spec.deps if self.values.table[ref.object_id].state is ValueState.INLINE
-        )
+        if not record.spec.deps:
+            return ()
+        table = self.values.table
+        return tuple([ref.object_id for ref in record.spec.deps if table[ref.object_id].state is ValueState.INLINE])
 
     # ---- Attempts --------------------------------------------------------------------------------------------
 
     def set_pushed(self, record: TaskRecord, worker: Address, lease_id: LeaseID | None) -> None:
-        self._set_state(record, TaskState.PUSHED)
+        if record.state is TaskState.QUEUED:
+            record.state = TaskState.PUSHED
+        else:
+            self._set_state(record, TaskState.PUSHED)
         record.worker = worker
         record.lease_id = lease_id
         record.was_pushed = True
@@ -254,17 +264,21 @@ class Tasks:
 
     def finish(self, record: TaskRecord, event: TaskFinished) -> None:
         """The results are there."""
-        self._set_state(record, TaskState.FINISHED)
+        record.state = TaskState.FINISHED  # `is_current` has seen that it was pushed
         self._record_end(record, None)
-        nested = False
+        nested = stored = False
         for result in event.results:
             nested = nested or bool(result.nested)
+            stored = stored or not result.inline
             self._accept(result, event)
+        # An earlier attempt may have left a stored copy of what was small this time, or the other way round.
+        stored = stored or record.attempt > 0
         if nested:
             self.results_to_acknowledge.append(
                 (event.worker, ResultsTaken(task_id=event.task_id, attempt=event.attempt))
             )
-        if not any(self._is_stored(result.object_id) for result in event.results):
+            self.out.is_stirred = True
+        if not (stored and any(self._is_stored(result.object_id) for result in event.results)):
             record.returns_kept = 0  # small results are never lost: there is nothing to make again
         self._let_go_of_arguments(record)
 
@@ -282,10 +296,10 @@ class Tasks:
             return
         if value.state is not ValueState.PENDING:
             return  # still there from an earlier attempt with the same bytes
-        value.is_last = not self.may_run_again(event.task_id)
         if result.inline:
             self.values.set_inline(value, result.size_bytes, result.nested)
         else:
+            value.is_last = not self.may_run_again(event.task_id)
             self.values.set_stored(value, result.size_bytes, event.worker, result.nested)
 
     def _free(self, object_id: ObjectID) -> None:
@@ -316,27 +330,30 @@ class Tasks:
         self._let_go_of_arguments(record)
 
     def _let_go_of_arguments(self, record: TaskRecord) -> None:
-        self.values.release_from_task(record.argument_refs)
+        if record.spec.deps or record.spec.nested:
+            self.values.release_from_task(record.argument_refs)
         if record.spec.actor_handle is not None:
             self.values.release_from_task((record.spec.actor_handle,))
         self._drop_if_done(record)
 
     def _record_end(self, record: TaskRecord, error: ErrorInfo | None) -> None:
-        fields = [
+        key = record.spec.task_id.hex()
+        fields = (
             ("name", record.spec.template.name),
-            ("state", str(record.state)),
+            ("state", record.state.value),
             ("attempt", str(record.attempt)),
             ("worker", record.worker or ""),
-        ]
-        key = record.spec.task_id.hex()
-        self.out.add(WriteRecord(table="tasks", key=key, fields=tuple(fields)))
+        )
+        self.out.add(WriteRecord(table="tasks", key=key, fields=fields))
         if error is not None:
             self.out.add(
                 WriteRecord(table="errors", key=key, fields=(("kind", str(error.kind)), ("message", error.message)))
             )
 
     def _set_state(self, record: TaskRecord, state: TaskState) -> None:
-        record.state = TASK.check(record.state, state, record.spec.task_id, record.story())
+        if state not in TASK.table[record.state]:
+            TASK.check(record.state, state, record.spec.task_id, record.story())
+        record.state = state
 
     # ---- Lineage ---------------------------------------------------------------------------------------------
 
@@ -350,11 +367,13 @@ class Tasks:
     def _drop_if_done(self, record: TaskRecord) -> None:
         if record.returns_kept > 0 or not record.is_done or self.records.pop(record.spec.task_id, None) is None:
             return
-        self.out.add(DropPayload(key=record.spec.task_id))
+        if record.spec.args_bytes:
+            self.out.add(DropPayload(key=record.spec.task_id))
         for ref in record.argument_refs:
             value = self.values.table[ref.object_id]
             value.lineage_uses -= 1
-            self.values.release(value)
+            if not value.local_refs:
+                self.values.release(value)
 
     def dependencies(self, task: TaskID) -> Sequence[ObjectID] | None:
         """For the reconstruction policy: a task's arguments, or None when its lineage is not kept."""

@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
+from dualray.exceptions import InvariantViolation
 from dualray.shared.machines.base import Outbox, ensure
 from dualray.shared.model.commands import ArmTimer, CancelTimer, CompleteWait, DropPayload
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
@@ -175,7 +176,7 @@ class Wait:
     )
 
     def __init__(self, event: WaitStarted) -> None:
-        self.object_ids = tuple(ref.object_id for ref in event.refs)
+        self.object_ids = tuple([ref.object_id for ref in event.refs])
         self.num_ready = event.num_ready
         self.fetch = event.fetch
         self.read = event.read
@@ -255,26 +256,37 @@ class Values:
             self.out.send(value.owner, ValueRequested(object_id=value.object_id, requester=self.address))
         elif value.state is ValueState.FREED:
             self.remake_wanted.append(value.object_id)
+            self.out.is_stirred = True
 
     # ---- States ----------------------------------------------------------------------------------------------
 
+    def _set_state(self, value: Value, state: ValueState) -> None:
+        if state not in VALUE.table[value.state]:
+            VALUE.check(value.state, state, value.object_id, value.story())
+        value.state = state
+
     def set_inline(self, value: Value, size_bytes: int, nested: tuple[Ref, ...] = ()) -> None:
         """The bytes are a payload of this process."""
-        value.state = VALUE.check(value.state, ValueState.INLINE, value.object_id, value.story())
+        if value.state is ValueState.PENDING:
+            value.state = ValueState.INLINE
+        else:
+            self._set_state(value, ValueState.INLINE)
         value.size_bytes = size_bytes
-        self._contain(value, nested)
+        if nested or value.nested:
+            self._contain(value, nested)
         if value.demanded and value.owner == self.address:  # nodes that wait for a stored copy would wait for ever
             self.out.send(HEAD, ObjectFailed(object_id=value.object_id, error=came_out_small(value.object_id)))
         self._became_ready(value)
 
     def set_stored(self, value: Value, size_bytes: int, by: Address | None, nested: tuple[Ref, ...] = ()) -> None:
         """The bytes are in the store of some node; `by` is the process that sealed the first copy."""
-        value.state = VALUE.check(value.state, ValueState.STORED, value.object_id, value.story())
+        self._set_state(value, ValueState.STORED)
         value.size_bytes = size_bytes
         value.sealed_by = by
         value.demanded = False
         if value.losses_demanded > value.losses_answered:  # it has been made again, and the copy has gone meanwhile
             self.remake_wanted.append(value.object_id)
+            self.out.is_stirred = True
         self._contain(value, nested)
         self._became_ready(value)
 
@@ -282,7 +294,7 @@ class Values:
         """The value will never be there; with an APPLICATION error, the exception is its payload."""
         if value.state is ValueState.UNKNOWN:
             value.state = ValueState.PENDING
-        value.state = VALUE.check(value.state, ValueState.FAILED, value.object_id, value.story())
+        self._set_state(value, ValueState.FAILED)
         value.error = error
         self._became_ready(value)
 
@@ -292,7 +304,7 @@ class Values:
             value.state is ValueState.FREED
         ):  # the head's count of losses begins anew, and may have begun before our news
             value.losses_answered = value.losses_demanded = -1
-        value.state = VALUE.check(value.state, ValueState.PENDING, value.object_id, value.story())
+        self._set_state(value, ValueState.PENDING)
         value.sealed_by = None
 
     def _contain(self, value: Value, nested: tuple[Ref, ...]) -> None:
@@ -304,13 +316,17 @@ class Values:
         self._release_contained(before)
 
     def _became_ready(self, value: Value) -> None:
-        self.tasks_to_look_at.extend(value.waiting_tasks)
-        value.waiting_tasks.clear()
-        for requester in value.requesters:
-            self._report(value, requester)
-        value.requesters.clear()
-        for wait_id in list(value.waits):
-            self._progress(wait_id, value)
+        if value.waiting_tasks:
+            self.tasks_to_look_at.extend(value.waiting_tasks)
+            self.out.is_stirred = True
+            value.waiting_tasks.clear()
+        if value.requesters:
+            for requester in value.requesters:
+                self._report(value, requester)
+            value.requesters.clear()
+        if value.waits:
+            for wait_id in list(value.waits):
+                self._progress(wait_id, value)
         self.release(value)
 
     # ---- References ------------------------------------------------------------------------------------------
@@ -327,7 +343,8 @@ class Values:
         for object_id in object_ids:
             value = self.table[object_id]
             value.local_refs -= 1
-            ensure(value.local_refs >= 0, "object {} lost more references than it had", short(object_id))
+            if value.local_refs < 0:
+                raise InvariantViolation(f"object {short(object_id)} lost more references than it had")
             self.release(value)
 
     def hold_for_task(self, refs: Iterable[Ref]) -> None:
@@ -338,8 +355,10 @@ class Values:
         for ref in refs:
             value = self.table[ref.object_id]
             value.task_uses -= 1
-            ensure(value.task_uses >= 0, "object {} was released by a task twice", short(ref.object_id))
-            self.release(value)
+            if value.task_uses < 0:
+                raise InvariantViolation(f"object {short(ref.object_id)} was released by a task twice")
+            if not value.local_refs:
+                self.release(value)
 
     def hold_in_transit(self, refs: Iterable[Ref]) -> None:
         for ref in refs:
@@ -359,7 +378,7 @@ class Values:
 
     def release(self, value: Value) -> None:
         """Free the value if nothing in this process, and no borrower, holds it any more."""
-        if value.held or self.table.get(value.object_id) is not value:
+        if value.local_refs or value.held or self.table.get(value.object_id) is not value:
             return
         if value.owner != self.address:
             if value.lineage_uses:
@@ -371,11 +390,12 @@ class Values:
             return
         if value.actor is not None:
             if value.state is not ValueState.FREED:
-                value.state = VALUE.check(value.state, ValueState.FREED, value.object_id, value.story())
+                self._set_state(value, ValueState.FREED)
                 self.out.send(HEAD, ActorOutOfScope(actor_id=value.actor))
             if value.lineage_uses == 0:
                 del self.table[value.object_id]
                 self.lineage_released.append(value.object_id)
+                self.out.is_stirred = True
             return
         if value.state is ValueState.PENDING:
             return  # its task still runs: freed when it arrives
@@ -383,19 +403,21 @@ class Values:
             self.out.send(HEAD, ObjectsFreed(object_ids=(value.object_id,)))
         self._forget_bytes(value)
         if value.state is not ValueState.FREED:
-            value.state = VALUE.check(value.state, ValueState.FREED, value.object_id, value.story())
+            self._set_state(value, ValueState.FREED)
         if value.lineage_uses == 0:
             del self.table[value.object_id]
             if not value.is_ghost:
                 self.lineage_released.append(value.object_id)
+                self.out.is_stirred = True
 
     def _forget_bytes(self, value: Value) -> None:
         if value.state in (ValueState.INLINE, ValueState.FAILED):
             self.out.add(DropPayload(key=value.object_id))
         if value.wanted or value.local:
             self._unpin(value)
-        nested, value.nested = value.nested, ()
-        self._release_contained(nested)
+        if value.nested:
+            nested, value.nested = value.nested, ()
+            self._release_contained(nested)
 
     def _release_contained(self, nested: tuple[Ref, ...]) -> None:
         for ref in nested:
@@ -527,8 +549,12 @@ class Values:
 
     def start_wait(self, event: WaitStarted) -> None:
         wait = self.waits[event.wait_id] = Wait(event)
+        table = self.table
         for ref in event.refs:
-            value = self.entry(ref)
+            value = table.get(ref.object_id) or self.entry(ref)
+            if value.state is ValueState.INLINE:
+                wait.ready.add(value.object_id)
+                continue
             if wait.fetch:
                 value.fetch_error = None
             if self._counts(wait, value):
@@ -571,11 +597,14 @@ class Values:
 
     def _progress(self, wait_id: WaitID, value: Value) -> None:
         wait = self.waits[wait_id]
-        if not self._counts(wait, value):
+        if value.state is ValueState.INLINE:
+            wait.ready.add(value.object_id)
+        elif self._counts(wait, value):
+            self._count(wait_id, wait, value)
+        else:
             self._fetch_if_needed(wait, value)
             return
         wait.missing.pop(value.object_id, None)
-        self._count(wait_id, wait, value)
         del value.waits[wait_id]
         if self._is_complete(wait):
             self._complete(wait_id, wait)
@@ -591,12 +620,16 @@ class Values:
 
     def _complete(self, wait_id: WaitID, wait: Wait) -> None:
         del self.waits[wait_id]
-        ready = tuple(object_id for object_id in wait.object_ids if object_id in wait.ready)
-        for object_id in wait.missing:
-            self.table[object_id].waits.pop(wait_id, None)
+        table = self.table
+        if wait.missing:
+            ready = tuple([object_id for object_id in wait.object_ids if object_id in wait.ready])
+            for object_id in wait.missing:
+                table[object_id].waits.pop(wait_id, None)
+        else:
+            ready = wait.object_ids
         opened = []
         for object_id in ready if wait.read else ():
-            value = self.table[object_id]
+            value = table[object_id]
             if value.state is ValueState.STORED and value.local:
                 opened.append(object_id)
                 self.views[object_id] = self.views.get(object_id, 0) + 1
@@ -608,13 +641,16 @@ class Values:
             self.out.add(CompleteWait(wait_id=wait_id, ready=ready))
         else:
             self.waits_completed.append((wait_id, tuple(opened)))
+            self.out.is_stirred = True
         for object_id in wait.object_ids:
-            kept = self.table.get(object_id)
+            kept = table.get(object_id)
             if kept is not None:
-                kept.readers.pop(wait_id, None)
-                if kept.wanted and not kept.waits:
-                    self._unpin(kept)
-                self.release(kept)
+                if kept.wanted or kept.readers:
+                    kept.readers.pop(wait_id, None)
+                    if kept.wanted and not kept.waits:
+                        self._unpin(kept)
+                if not kept.local_refs:
+                    self.release(kept)
 
     def on_view_released(self, object_id: ObjectID) -> None:
         """A view of the bytes that a `read` wait opened is gone."""

@@ -1,8 +1,12 @@
-"""Events and commands as plain tuples, and back: the form in which they cross processes and are logged.
+"""Events and commands as plain values, and back: the form in which they cross processes and are logged.
 
 A message on the wire is msgpack, never pickle: nothing that a peer sends is executed. For each dataclass an encoder and
-a decoder are compiled once from its type hints; fields of plain type pass as they are. A tag is the position of the
-class in the sorted list of names, so both sides must run the same `PROTOCOL_VERSION`; logs carry the list itself.
+a decoder are written once, as Python source, from its type hints: a task's way through a process is two of them, and
+generic code would cost more than the rest of that way. Fields of plain type pass as they are. A tag is the position of
+the class in the sorted list of names, so both sides must run the same `PROTOCOL_VERSION`; logs carry the list itself.
+
+A `FunctionTemplate` is the same in all calls of a function. It travels as bytes that are made once, and what is read
+back from equal bytes is one object.
 """
 
 from __future__ import annotations
@@ -19,116 +23,178 @@ import msgpack
 from dualray.shared.model import commands, events
 from dualray.shared.model.commands import Command
 from dualray.shared.model.events import Event, Result
+from dualray.shared.model.specs import FunctionTemplate
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 """Raised whenever an event, a command or a field of one changes."""
+
+_TEMPLATES_MAX = 4096
+"""Templates whose bytes are kept; a program with more remote functions pays again for some."""
 
 Convert = Callable[[Any], Any]
 
 
-def _same(value: Any) -> Any:
-    return value
+_packer = msgpack.Packer()
+
+
+def pack(value: Any) -> bytes:
+    """Plain values as bytes."""
+    return cast(bytes, _packer.pack(value))
+
+
+def unpack(data: bytes | memoryview) -> Any:
+    """Bytes back as plain values; sequences come back as tuples.
+
+    Raises:
+        ValueError: the bytes are no msgpack, or more than one value.
+    """
+    try:
+        return msgpack.unpackb(data, use_list=False)
+    except ValueError as error:
+        raise ValueError(f"{len(data)} bytes are no msgpack value: {str(error) or type(error).__name__}") from error
+
+
+class _Source:
+    """Python source that converts values of a type hint; "" where values pass as they are.
+
+    In the source of a conversion `{}` stands for the value, and other classes' converters are called by name.
+    """
+
+    def __init__(self) -> None:
+        self.names: dict[str, Any] = {}
+        """What the sources refer to: classes and their converters."""
+        self._made: dict[Any, str] = {}
+        self._depth = 0
+
+    def encode(self, hint: Any) -> str:
+        return self._convert(hint, "encode")
+
+    def decode(self, hint: Any) -> str:
+        return self._convert(hint, "decode")
+
+    def _convert(self, hint: Any, way: str) -> str:
+        origin = typing.get_origin(hint)
+        if isinstance(hint, typing.NewType) or hint in (str, int, bytes, bool, float) or origin is dict:
+            return ""
+        if origin in (typing.Union, types.UnionType):
+            return self._optional_or_union(hint, way)
+        if origin is tuple:
+            return self._tuple(typing.get_args(hint), way)
+        if isinstance(hint, type) and issubclass(hint, Enum):
+            if way == "encode":
+                return "{}.value"
+            self.names[hint.__name__] = hint
+            return f"{hint.__name__}({{}})"
+        if isinstance(hint, type) and issubclass(hint, tuple):  # a NamedTuple of plain values is msgpack's own
+            self.names[hint.__name__] = hint
+            return "" if way == "encode" else f"{hint.__name__}(*{{}})"
+        if hint is FunctionTemplate:
+            return f"{way}_template({{}})"
+        if dataclasses.is_dataclass(hint):
+            self.converter(hint, way)
+            return f"{way}_{cast(type, hint).__name__}({{}})"
+        raise TypeError(f"no codec for {hint!r}: use plain types, ids, enums, tuples or dataclasses in events")
+
+    def _optional_or_union(self, hint: Any, way: str) -> str:
+        members = [member for member in typing.get_args(hint) if member is not type(None)]
+        if len(members) > 1:  # the Event union inside Send
+            return f"{way}_any({{}})"
+        inner = self._convert(members[0], way)
+        return f"(None if {{}} is None else {inner})" if inner else ""
+
+    def _tuple(self, members: tuple[Any, ...], way: str) -> str:
+        if len(members) == 2 and members[1] is Ellipsis:
+            inner = self._convert(members[0], way)
+            if not inner:
+                return ""
+            self._depth += 1
+            name = f"item{self._depth}"
+            each = inner.replace("{}", name)
+            listed = f"[{each} for {name} in {{}}]"
+            return f"({listed} if {{}} else ())" if way == "encode" else f"(tuple({listed}) if {{}} else ())"
+        if not any(self._convert(member, way) for member in members):
+            return ""
+        raise TypeError(f"no codec for the tuple of {members!r}")
+
+    def converter(self, cls: Any, way: str, tag: int | None = None) -> str:
+        """The name of the converter of a dataclass, which is written when it is first asked for; one with a tag has it
+        before the fields."""
+        name = f"{way}_{cls.__name__}" if tag is None else f"{way}_tagged_{cls.__name__}"
+        if name in self._made:
+            return name
+        self._made[name] = ""  # a spec may contain another: the name is bound late
+        hints = typing.get_type_hints(cls)
+        fields = [field.name for field in dataclasses.fields(cls) if field.init]
+        if way == "encode":
+            parts = [str(tag)] * (tag is not None) + [(self.encode(hints[field]) or "{}").replace("{}", f"v.{field}") for field in fields]
+            source = f"def {name}(v):\n    return [{', '.join(parts)}]\n"
+        else:
+            self.names[cls.__name__] = cls
+            parts = [f"{field}={(self.decode(hints[field]) or '{}').replace('{}', field)}" for field in fields]
+            # One field may follow another that has a converter of its own: each is bound before any is converted.
+            targets = ["_"] * (tag is not None) + fields
+            unpacked = f"    ({''.join(target + ', ' for target in targets)}) = values\n"
+            source = f"def {name}(values):\n{unpacked}    return {cls.__name__}({', '.join(parts)})\n"
+        self._made[name] = source
+        exec(source, self.names)  # noqa: S102 - source that is written above, from our own dataclasses
+        return name
 
 
 class _Codec:
     """The converters for every type that occurs in events and commands."""
 
     def __init__(self) -> None:
-        self.encoders: dict[Any, Convert] = {}
-        self.decoders: dict[Any, Convert] = {}
         roots = [*typing.get_args(events.Event), *typing.get_args(commands.Command), Result]
         self.by_tag = sorted(set(roots), key=lambda cls: cls.__name__)
-        self.tags = {cls: tag for tag, cls in enumerate(self.by_tag)}
-        for cls in self.by_tag:
-            self._dataclass(cls)
-
-    def _for(self, hint: Any) -> tuple[Convert, Convert]:
-        """Encoder and decoder of a type hint; `_same` for both where values pass as they are."""
-        origin = typing.get_origin(hint)
-        if isinstance(hint, typing.NewType) or hint in (str, int, bytes, bool, float):
-            return _same, _same
-        if origin in (typing.Union, types.UnionType):
-            return self._optional_or_union(hint)
-        if origin is tuple:
-            return self._tuple(typing.get_args(hint))
-        if origin is dict:
-            return _same, _same
-        if isinstance(hint, type) and issubclass(hint, Enum):
-            return (lambda value: value.value), hint
-        if dataclasses.is_dataclass(hint):
-            return self._dataclass(hint)
-        raise TypeError(f"no codec for {hint!r}: use plain types, ids, enums, tuples or dataclasses in events")
-
-    def _optional_or_union(self, hint: Any) -> tuple[Convert, Convert]:
-        members = [member for member in typing.get_args(hint) if member is not type(None)]
-        if len(members) > 1:  # the Event union inside Send
-            return self.encode, self.decode
-        encode, decode = self._for(members[0])
-        if encode is _same:
-            return _same, _same
-        return (
-            lambda value: None if value is None else encode(value),
-            lambda value: None if value is None else decode(value),
-        )
-
-    def _tuple(self, members: tuple[Any, ...]) -> tuple[Convert, Convert]:
-        if len(members) == 2 and members[1] is Ellipsis:
-            encode, decode = self._for(members[0])
-            if encode is _same:
-                return _same, _same
-            return (
-                lambda values: [encode(value) for value in values],
-                lambda values: tuple([decode(value) for value in values]),
-            )
-        if all(self._for(member)[0] is _same for member in members):
-            return _same, _same
-        raise TypeError(f"no codec for the tuple of {members!r}")
-
-    def _dataclass(self, cls: Any) -> tuple[Convert, Convert]:
-        known = self.encoders.get(cls)
-        if known is not None:
-            return known, self.decoders[cls]
-        # A spec may contain another: the names are bound late, so that a type may be used inside itself.
-        self.encoders[cls] = lambda value: self.encoders[cls](value)
-        self.decoders[cls] = lambda value: self.decoders[cls](value)
-        hints = typing.get_type_hints(cls)
-        names = [field.name for field in dataclasses.fields(cls)]
-        converters = [self._for(hints[name]) for name in names]
-        self.encoders[cls] = _compile(names, converters, cls, encode=True)
-        self.decoders[cls] = _compile(names, converters, cls, encode=False)
-        return self.encoders[cls], self.decoders[cls]
+        self.encoders: dict[Any, Convert] = {}
+        self.decoders: list[Convert] = []
+        self._packed: dict[FunctionTemplate, bytes] = {}
+        self._templates: dict[bytes, FunctionTemplate] = {}
+        source = _Source()
+        source.names |= {
+            "encode_any": self.encode,
+            "decode_any": self.decode,
+            "encode_template": self._encode_template,
+            "decode_template": self._decode_template,
+        }
+        self._template_fields = source.names[source.converter(FunctionTemplate, "encode")]
+        self._make_template = source.names[source.converter(FunctionTemplate, "decode")]
+        for tag, cls in enumerate(self.by_tag):
+            self.encoders[cls] = source.names[source.converter(cls, "encode", tag)]
+            self.decoders.append(source.names[source.converter(cls, "decode", tag)])
 
     def encode(self, item: Any) -> list[Any]:
-        cls = type(item)
-        return [self.tags[cls], *self.encoders[cls](item)]
+        return cast(list[Any], self.encoders[type(item)](item))
 
     def decode(self, fields: Any) -> Any:
-        tag, *values = fields
-        if type(tag) is not int or not 0 <= tag < len(self.by_tag):
+        tag = fields[0]
+        if type(tag) is not int or not 0 <= tag < len(self.decoders):
             raise ValueError(f"no event or command has the tag {tag!r}")
-        return self.decoders[self.by_tag[tag]](values)
+        return self.decoders[tag](fields)
 
+    def _encode_template(self, template: FunctionTemplate) -> bytes:
+        packed = self._packed.get(template)
+        if packed is None:
+            if len(self._packed) >= _TEMPLATES_MAX:
+                self._packed.clear()
+            packed = self._packed[template] = pack(self._template_fields(template))
+        return packed
 
-def _compile(names: list[str], converters: list[tuple[Convert, Convert]], cls: Any, *, encode: bool) -> Convert:
-    """A function from a dataclass to a tuple of plain values, or back."""
-    plain = all(converter[0] is _same for converter in converters)
-    if encode:
-        if plain:
-            return lambda item: [getattr(item, name) for name in names]
-        pairs = [(name, converter[0]) for name, converter in zip(names, converters, strict=True)]
-        return lambda item: [convert(getattr(item, name)) for name, convert in pairs]
-    backs = [converter[1] for converter in converters]
-    return lambda values: cls(**{name: back(value) for name, back, value in zip(names, backs, values, strict=True)})
+    def _decode_template(self, packed: bytes) -> FunctionTemplate:
+        template = self._templates.get(packed)
+        if template is None:
+            if len(self._templates) >= _TEMPLATES_MAX:
+                self._templates.clear()
+            template = self._templates[packed] = self._make_template(unpack(packed))
+        return template
 
 
 _CODEC = _Codec()
 NAMES: tuple[str, ...] = tuple(cls.__name__ for cls in _CODEC.by_tag)
 """The class of each tag: written at the head of a log."""
 
-
-def encode(item: Event | Command) -> list[Any]:
-    """An event or command as a list of plain values, the class's tag first."""
-    return _CODEC.encode(item)
+encode: Callable[[Event | Command], list[Any]] = _CODEC.encode
+"""An event or command as a list of plain values, the class's tag first."""
 
 
 def decode(fields: Any) -> Any:
@@ -139,22 +205,5 @@ def decode(fields: Any) -> Any:
     """
     try:
         return _CODEC.decode(fields)
-    except (TypeError, ValueError, RecursionError) as error:
+    except (TypeError, ValueError, KeyError, IndexError, AttributeError, RecursionError) as error:
         raise ValueError(f"these values are no event or command: {error}") from error
-
-
-def pack(value: Any) -> bytes:
-    """Plain values as bytes."""
-    return cast(bytes, msgpack.packb(value, use_bin_type=True))
-
-
-def unpack(data: bytes | memoryview) -> Any:
-    """Bytes back as plain values; sequences come back as tuples.
-
-    Raises:
-        ValueError: the bytes are no msgpack, or more than one value.
-    """
-    try:
-        return msgpack.unpackb(data, raw=False, use_list=False)
-    except ValueError as error:
-        raise ValueError(f"{len(data)} bytes are no msgpack value: {str(error) or type(error).__name__}") from error

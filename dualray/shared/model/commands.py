@@ -17,11 +17,13 @@ from dualray.shared.model.specs import TaskSpec
 
 @dataclass(slots=True, kw_only=True)
 class Send:
-    """Deliver `message` to `to`, after everything sent there before; with it the payloads named."""
+    """Deliver `message` to `to`, after everything sent there before; with it the payloads named. One that is not urgent
+    may wait a millisecond or two for others to the same receiver, who is busy anyway."""
 
     to: Address
     message: Event
     payloads: tuple[bytes, ...] = ()
+    urgent: bool = True
 
 
 @dataclass(slots=True, kw_only=True)

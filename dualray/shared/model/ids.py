@@ -15,6 +15,7 @@ built-in types, and mypy keeps them apart.
 from __future__ import annotations
 
 from hashlib import blake2b
+from struct import Struct
 from typing import NewType
 
 TaskID = NewType("TaskID", bytes)
@@ -31,6 +32,8 @@ WaitID = NewType("WaitID", int)
 HEAD = Address("head")
 
 _TASK_ID_BYTES = 16
+_CHILD = Struct(">IQ")
+_FIRST = bytes(4)
 _PUT_BIT = 1 << 31
 _ATTEMPT_SHIFT = 24
 _ATTEMPT_MASK = 0x7F
@@ -44,13 +47,12 @@ def root_task_id(seed: str, job: int) -> TaskID:
 
 def child_task_id(parent: TaskID, parent_attempt: int, counter: int) -> TaskID:
     """The id of the `counter`-th task that one attempt of `parent` submits."""
-    suffix = parent_attempt.to_bytes(4, "big") + counter.to_bytes(8, "big")
-    return TaskID(blake2b(parent + suffix, digest_size=_TASK_ID_BYTES).digest())
+    return TaskID(blake2b(parent + _CHILD.pack(parent_attempt, counter), digest_size=_TASK_ID_BYTES).digest())
 
 
 def return_object_id(task: TaskID, index: int) -> ObjectID:
     """The id of a task's `index`-th return value, counted from 0."""
-    return ObjectID(task + index.to_bytes(4, "big"))
+    return ObjectID(task + (index.to_bytes(4, "big") if index else _FIRST))
 
 
 def put_object_id(task: TaskID, attempt: int, counter: int) -> ObjectID:

@@ -7,8 +7,9 @@ and the references among them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 from dualray.shared.model.ids import ActorID, Address, FunctionID, NodeID, ObjectID, TaskID
 from dualray.shared.model.resources import NOTHING, Resources
@@ -50,10 +51,18 @@ class FunctionTemplate:
     max_retries: int = 3
     retry_exceptions: bool = False
     strategy: Strategy = DEFAULT_STRATEGY
+    _hash: int = field(init=False, repr=False, compare=False)
+    """It is a key of tables that every call looks into."""
+
+    def __post_init__(self) -> None:
+        key = (self.function_id, self.name, self.resources, self.placement, self.num_returns, self.max_retries)
+        object.__setattr__(self, "_hash", hash(key))
+
+    def __hash__(self) -> int:
+        return self._hash
 
 
-@dataclass(frozen=True, slots=True)
-class Ref:
+class Ref(NamedTuple):
     """A reference to an object, with the process that owns it: whoever made the reference first."""
 
     object_id: ObjectID
@@ -69,6 +78,7 @@ class TaskSpec:
     owner: Address
     parent: TaskID
     args_bytes: int = 0
+    """Of the pickled arguments; 0 when there are no arguments, and no payload."""
     deps: tuple[Ref, ...] = ()
     """References that are arguments themselves: replaced by their values before the function runs."""
     nested: tuple[Ref, ...] = ()
@@ -79,6 +89,11 @@ class TaskSpec:
     """The reference that keeps that actor alive while the call is not finished."""
     creates: ActorSpec | None = None
     """Set on the task that constructs an actor."""
+
+    @property
+    def payload_keys(self) -> tuple[TaskID, ...]:
+        """The payload with the pickled arguments; a call without arguments has none."""
+        return (self.task_id,) if self.args_bytes else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
