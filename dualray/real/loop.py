@@ -13,7 +13,7 @@ second thread waits too, and leaves it to the next one that pumps. A thread that
 its signal in the ordinary way. While the pumping thread computes, for less than `_GRACE_NS` at a time, nobody sits.
 
 Spinning. A pumping thread looks `spin_ns` long for news before it sleeps, giving way to other processes with each
-look: to wake an idle CPU takes longer than most answers do.
+look: to wake an idle CPU takes longer than most answers do. Where others compute it sleeps at once.
 
 Threads. `call_soon`, `call_later`, `Timer.cancel`, `call_and_wait`, `report` and `stop` may be used from any
 thread, also from a finalizer that the garbage collector runs in the middle of one of them (the one lock is
@@ -49,6 +49,10 @@ _GRACE_NS: Final = 2_000_000
 """The background thread serves when nobody has pumped for this long."""
 _PARK_NS: Final = 20_000_000
 """When somebody has pumped for this long without a pause, the background thread sleeps until he stops."""
+_STOLEN_NS: Final = 100_000
+"""One look takes a microsecond; one that took so long lost the processor, or the interpreter, to somebody who computes:
+then it is better to sleep, for"""
+_NO_SPIN_NS: Final = 20_000_000
 _READ = select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR
 _WRITE = select.EPOLLOUT | select.EPOLLHUP | select.EPOLLERR
 
@@ -129,6 +133,7 @@ class Loop:
         """Of the thread in the seat."""
         self._is_running = False
         self._seat = threading.Lock()
+        self._spin_again_ns = 0
         self._pumper: int | None = None
         self._last_pump_ns = 0
         self._waiting_threads = 0
@@ -274,8 +279,10 @@ class Loop:
                 with self._seat:
                     self._thread_id = threading.get_ident()
                     try:
-                        while not self._stopping and self._pumper is None:
+                        while not self._is_pumped():
                             self._turn(0)
+                            if self._is_stopping():
+                                break
                     finally:
                         self._thread_id = None
         finally:
@@ -288,16 +295,22 @@ class Loop:
                 self._thread_id = None
             self._is_running = False
 
+    def _is_pumped(self) -> bool:
+        return self._pumper is not None
+
+    def _is_stopping(self) -> bool:
+        return self._stopping
+
     def _is_served(self) -> bool:
         if self._pumper is not None:
             return True
         return not self._waiting_threads and self.now_ns() - self._last_pump_ns < _GRACE_NS
 
     def _wait_for_the_seat(self) -> None:
-        if self._pumper is not None and self.now_ns() - self._last_pump_ns > _PARK_NS:
+        if self._is_pumped() and self.now_ns() - self._last_pump_ns > _PARK_NS:
             self._resume.clear()
             self._is_parked = True
-            if self._pumper is not None and not self._stopping:  # else he has stopped before he could see the flag
+            if self._is_pumped() and not self._stopping:  # else he has stopped before he could see the flag
                 self._resume.wait()
             self._is_parked = False
         else:
@@ -343,12 +356,13 @@ class Loop:
         if self.now_ns() - self._last_pump_ns >= _GLANCE_NS:
             self.pump(_GLANCE)
 
-    def wait_elsewhere(self, event: threading.Event) -> None:
-        """Wait while other threads serve the loop."""
+    def wait_elsewhere(self, awaited: Awaited, event: threading.Event) -> None:
+        """Wait while other threads serve the loop; whoever sets `awaited` then sets the event, if he sees it."""
         with self._lock:
             self._waiting_threads += 1
         try:
-            event.wait()
+            if not awaited.is_set:
+                event.wait()
         finally:
             with self._lock:
                 self._waiting_threads -= 1
@@ -394,11 +408,18 @@ class Loop:
     def _spin(self, spin_ns: int) -> list[tuple[int, int]]:
         """Look for news for a while, without sleeping."""
         poll, clock = self._epoll.poll, time.monotonic_ns
-        end_ns = clock() + spin_ns
+        last_ns = clock()
+        if last_ns < self._spin_again_ns:
+            return []
+        end_ns = last_ns + spin_ns
         while True:
             happened = poll(0)
-            if happened or self._ready or clock() >= end_ns:
+            now_ns = clock()
+            if now_ns - last_ns > _STOLEN_NS:
+                self._spin_again_ns = now_ns + _NO_SPIN_NS
+            if happened or self._ready or now_ns >= end_ns:
                 return happened
+            last_ns = now_ns
             os.sched_yield()
 
     def _sleep(self) -> list[tuple[int, int]]:

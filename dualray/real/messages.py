@@ -59,13 +59,14 @@ class Post:
         batch = self._batches.get(to)
         if batch is None:
             batch = self._batches[to] = _Batch(to)
-        batch.messages.append((encode(message), _keyed(payloads, batch.buffers) if payloads else ()))
+        messages = batch.messages
+        messages.append((encode(message), _keyed(payloads, batch.buffers) if payloads else ()))
         if batch.is_due:
             return
-        if urgent or len(batch.messages) >= _BATCH_MAX:
+        if urgent or len(messages) >= _BATCH_MAX:
             batch.is_due = True
             self._due.append(batch)
-        elif len(batch.messages) == 1:
+        elif len(messages) == 1:
             self._waiting[to] = batch
 
     def flush(self) -> None:
@@ -123,12 +124,14 @@ def decode_messages(header: memoryview, buffers: Sequence[memoryview]) -> list[t
     decoded: list[tuple[Event, Sequence[Payload]]] = []
     try:
         for fields, keyed in unpack(header):
-            if keyed:
+            if not keyed:
+                decoded.append((decode(fields), ()))
+            elif len(keyed) == 2 and keyed[1] is not None:
+                decoded.append((decode(fields), (keyed,)))
+            else:
                 pairs = zip(keyed[::2], keyed[1::2], strict=True)
                 payloads = [(key, bytes(next(following)) if data is None else data) for key, data in pairs]
                 decoded.append((decode(fields), payloads))
-            else:
-                decoded.append((decode(fields), ()))
     except (TypeError, StopIteration) as error:
         raise ValueError(f"a frame of {len(header)} bytes holds no messages: {error!r}") from error
     return decoded

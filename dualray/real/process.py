@@ -1,8 +1,8 @@
 """A process that runs user code: the driver, and every worker. The `Host` of its core worker.
 
 User code runs on threads of its own; in a worker the main thread runs one task at a time. A thread that waits runs the
-process's loop meanwhile (see loop.py): it reads sockets and fires timers. While none waits, the thread `dualray-io` does
-so. Whoever has an event for the machine takes the lock, hands it over and carries out the commands; sending never
+process's loop meanwhile (see loop.py): it reads sockets and fires timers. While none waits, the thread `dualray-io`
+does so. Whoever has an event for the machine takes the lock, hands it over and carries out the commands; sending never
 waits.
 """
 
@@ -20,6 +20,7 @@ from numpy.random import set_state as set_numpy_state
 
 from dualray.exceptions import ControlPlaneError
 from dualray.real.control_plane import ControlPlane
+from dualray.real.interpreter import InterpreterSettings
 from dualray.real.loop import Loop
 from dualray.real.messages import Post, decode_messages
 from dualray.real.object_store import SharedMemoryStore
@@ -31,12 +32,16 @@ from dualray.shared.core_worker import CoreWorker
 from dualray.shared.decision_log import MachineSpec
 from dualray.shared.host import Execution
 from dualray.shared.model.codec import pack
-from dualray.shared.model.commands import RunTask
+from dualray.shared.model.commands import RunTask, WriteRecord
 from dualray.shared.model.events import Event, TimerFired
 from dualray.shared.model.ids import Address, FunctionID, NodeID, TaskID
 from dualray.shared.seeding import stream_seed, task_seed
 
 _FUNCTIONS = "functions"
+_ROWS_MAX = 128
+"""Rows of the control plane's tables that wait for company at most."""
+_ROWS_S = 0.005
+"""How long they wait."""
 _SPIN_NS = 50_000
 """How long a waiting thread looks for news before it sleeps: about the time that waking it up would take."""
 
@@ -55,12 +60,9 @@ class Signal:
         """Wait until it is set."""
         while not self.is_set:
             self._process.flush()
-            if self._process.loop.pump(self):
-                return
-            event = self._event = threading.Event()
-            if self.is_set:  # by another thread that has not seen the event
-                return
-            self._process.loop.wait_elsewhere(event)
+            if not self._process.loop.pump(self):
+                event = self._event = threading.Event()
+                self._process.loop.wait_elsewhere(self, event)
 
     def set(self) -> None:
         """Let the thread go on."""
@@ -106,6 +108,9 @@ class UserProcess:
         self.loop = Loop(on_error, spin_ns=_SPIN_NS if len(os.sched_getaffinity(0)) > 1 else 0, on_turn=self._on_turn)
         self._timers = Timers(self.loop)
         self._control_plane: ControlPlane | None = None
+        self._settings: InterpreterSettings | None = None
+        self._rows: list[WriteRecord] = []
+        self._rows_are_due = False
         self.transport = Transport(
             self.loop,
             address=address,
@@ -121,6 +126,7 @@ class UserProcess:
 
     def start(self) -> None:
         """Begin to read sockets."""
+        self._settings = InterpreterSettings()
         self._thread.start()
 
     def close(self) -> None:
@@ -131,10 +137,14 @@ class UserProcess:
             self.transport.close()
             self.loop.stop()
             self._thread.join(5.0)
+        with self.lock:
+            self._write_rows()
         if self._control_plane is not None:
             self._control_plane.close()
         self.recorder.close()
         self.loop.close()
+        if self._settings is not None:
+            self._settings.restore()
 
     def _on_message(self, peer: str, header: memoryview, buffers: list[memoryview]) -> None:
         self.core.on_messages(decode_messages(header, buffers))
@@ -158,6 +168,8 @@ class UserProcess:
         self, to: Address, message: Event, payloads: Sequence[tuple[bytes, bytes]], *, urgent: bool = True
     ) -> None:
         self._post.add(to, message, payloads, urgent=urgent)
+        if not urgent:
+            self.loop.wake_if_asleep()
 
     def arm_timer(self, timer: str, delay_ns: int) -> None:
         self._timers.arm(timer, delay_ns, lambda name: self.core.dispatch(TimerFired(timer=name)))
@@ -181,8 +193,27 @@ class UserProcess:
             set_numpy_state(generator.get_state())  # noqa: NPY002 - it is the user's global generator that is seeded
         return function(*args, **kwargs)
 
-    def write_record(self, table: str, key: str, fields: tuple[tuple[str, str], ...]) -> None:
-        self._tables().write_behind(table, key.encode(), pack(dict(fields)))
+    def write_record(self, record: WriteRecord) -> None:
+        self._rows.append(record)
+        if len(self._rows) >= _ROWS_MAX:
+            self._write_rows()
+        elif not self._rows_are_due:
+            self._rows_are_due = True
+            self.loop.call_later(_ROWS_S, self._on_rows_due)
+
+    def _on_rows_due(self) -> None:
+        with self.lock:
+            self._rows_are_due = False
+            self._write_rows()
+
+    def _write_rows(self) -> None:
+        """Hand the rows that have gathered to the control plane's thread, a table at a time."""
+        tables: dict[str, list[tuple[bytes, bytes]]] = {}
+        rows, self._rows = self._rows, []
+        for row in rows:
+            tables.setdefault(row.table, []).append((row.key.encode(), pack(dict(row.fields))))
+        for table, records in tables.items():
+            self._tables().write_many_behind(table, records)
 
     def put_function(self, function: FunctionID, pickled: bytes) -> None:
         self._tables().put(_FUNCTIONS, function, pickled)

@@ -465,7 +465,8 @@ class Transport:
             if self._peers.get(peer.address) is not peer:
                 return
             del self._peers[peer.address]
-            self._lost[peer.address] = error
+            # Its traceback would keep the frames of whoever waited meanwhile, and ran the loop: user code's.
+            self._lost[peer.address] = error.with_traceback(None)
             if len(self._lost) > self._limits.lost_peers_max:
                 del self._lost[next(iter(self._lost))]
         self._let_go(peer)

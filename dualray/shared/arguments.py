@@ -1,8 +1,9 @@
 """The arguments of a call, from what the user passed to a payload and references, and back.
 
-References that are arguments themselves become dependencies: the payload says at which places, positions or names, which
-of them stands, and their values are put there before the function runs. References inside other arguments travel as they are and are noted as nested. Values
-too large to travel with a task are put into the store on their own and become dependencies too.
+References that are arguments themselves become dependencies: the payload says at which places (positions or names)
+which of them stands, as place, number, place, number..., and their values are put there before the function runs.
+References inside other arguments travel as they are and are noted as nested. Values too large to travel with a task are
+put into the store on their own and become dependencies too.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from dualray.shared.serialization import SMALL_TYPES, Reference, Serialized, des
 
 @dataclass(slots=True)
 class Arguments:
-    """Packed arguments; no payload when there are none. `put` holds the references that packing has made: the task takes them over."""
+    """Packed arguments; no payload when there are none. `put` holds the references that packing has made: the task
+    takes them over."""
 
     payload: bytes = b""
     deps: list[Ref] = field(default_factory=list)
@@ -43,7 +45,7 @@ def pack_arguments(
     if not args and not kwargs:
         return arguments
     indices: dict[Ref, int] = {}
-    places: list[tuple[int | str, int]] = []
+    places: list[int | str] = []
     packed: tuple[list[Any], dict[str, Any]] = (list(args), dict(kwargs))
 
     def depend(place: int | str, ref: Ref) -> None:
@@ -51,11 +53,11 @@ def pack_arguments(
         if index is None:
             index = indices[ref] = len(arguments.deps)
             arguments.deps.append(ref)
-        places.append((place, index))
+        places.extend((place, index))
         _at(packed, place)[place] = None
 
     for place, value in _each(packed):
-        if isinstance(value, Reference) and value.is_value:
+        if type(value) not in SMALL_TYPES and isinstance(value, Reference) and value.is_value:
             value.check()
             depend(place, value.ref)
     try:
@@ -85,7 +87,7 @@ def unpack_arguments(payload: bytes, values: Sequence[Any]) -> tuple[list[Any], 
     if not payload:
         return [], {}
     args, kwargs, places = deserialize(payload)
-    for place, index in places:
+    for place, index in zip(places[::2], places[1::2], strict=True):
         _at((args, kwargs), place)[place] = values[index]
     return args, kwargs
 

@@ -105,7 +105,7 @@ class CoreWorker:
             ArmTimer: lambda command: host.arm_timer(command.timer, command.delay_ns),
             CancelTimer: lambda command: host.cancel_timer(command.timer),
             RunTask: host.run_task,
-            WriteRecord: lambda command: host.write_record(command.table, command.key, command.fields),
+            WriteRecord: host.write_record,
             NoteRetry: self._note_retry,
         }
         """How the commands that an owner can give are carried out."""

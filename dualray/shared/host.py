@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from dualray.shared.model.commands import Command, RunTask
+from dualray.shared.model.commands import Command, RunTask, WriteRecord
 from dualray.shared.model.events import Event
 from dualray.shared.model.ids import ActorID, Address, FunctionID, TaskID
 from dualray.shared.model.specs import FunctionTemplate
@@ -94,7 +94,7 @@ class Host(Protocol):
 
     def new_signal(self) -> Signal: ...
 
-    def write_record(self, table: str, key: str, fields: tuple[tuple[str, str], ...]) -> None: ...
+    def write_record(self, record: WriteRecord) -> None: ...
 
     def put_function(self, function: FunctionID, pickled: bytes) -> None: ...
 

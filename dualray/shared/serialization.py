@@ -18,11 +18,12 @@ import copyreg
 import io
 import pickle
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
 import cloudpickle
+import numpy as np
 
 from dualray.exceptions import SerializationError, builtin_base
 from dualray.shared.model.specs import Ref
@@ -147,7 +148,7 @@ def serialize(value: Any, what: str = "the value", *about: object) -> Serialized
     Raises:
         SerializationError: the value cannot be pickled; the message says which part, as far as that can be told.
     """
-    if type(value) in _PLAIN_TYPES or _is_plain(value):
+    if type(value) in _PLAIN_TYPES:
         return Serialized(pickle.dumps(value, protocol=5), (), ())
     refs: list[Ref] = []
     buffers: list[memoryview] = []
@@ -160,6 +161,8 @@ def serialize(value: Any, what: str = "the value", *about: object) -> Serialized
             return True
         return False
 
+    if _is_plain(value):
+        return Serialized(pickle.dumps(value, protocol=5, buffer_callback=keep_out_of_band), buffers, ())
     try:
         _Pickler(file, refs, keep_out_of_band).dump(value)
     except Exception as error:
@@ -169,9 +172,10 @@ def serialize(value: Any, what: str = "the value", *about: object) -> Serialized
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether C's pickler alone is enough: plain values in lists, tuples and dicts, and not too many of them."""
+    """Whether C's pickler alone is enough: plain values, arrays, lists, tuples and dicts, and not too many of them."""
     seen = 0
     todo = [value]
+    parts: Collection[Any]
     while todo:
         container = todo.pop()
         if type(container) is dict:
@@ -179,6 +183,8 @@ def _is_plain(value: Any) -> bool:
             parts = container.values()
         elif type(container) is list or type(container) is tuple:
             parts = container
+        elif type(container) is np.ndarray and not container.dtype.hasobject:
+            continue
         else:
             return False
         seen += 1 + len(parts)

@@ -29,6 +29,9 @@ METHOD_OPTIONS = "__dualray_method_options__"
 """The attribute under which an actor class's method carries its options."""
 
 
+_NONE = serialize(None).to_bytes()
+
+
 @dataclass(slots=True)
 class Export:
     """What the function table holds, pickled: a function or class, and what sim mode needs to know of it."""
@@ -49,15 +52,26 @@ class TaskRunner:
     def execute(self, task: RunTask) -> None:
         """Run one task from its pickled arguments to its sealed results. Called where user code runs."""
         spec = task.spec
-        is_actor_task = spec.actor_id is not None
-        self._core.execution = Execution(
-            task_id=spec.task_id,
-            attempt=task.attempt,
-            name=spec.template.name,
-            gpu_ids=task.gpu_ids if not is_actor_task else self._core.execution.gpu_ids,
-            actor_id=spec.actor_id or (spec.creates.actor_id if spec.creates else None),
-            resources=spec.template if not is_actor_task else self._core.execution.resources,
-        )
+        template = spec.template
+        execution = self._core.execution
+        if spec.actor_id is None:
+            self._core.execution = Execution(
+                task_id=spec.task_id,
+                attempt=task.attempt,
+                name=template.name,
+                gpu_ids=task.gpu_ids,
+                actor_id=spec.creates.actor_id if spec.creates else None,
+                resources=template,
+            )
+        else:  # what its constructor was given is the actor's for life
+            self._core.execution = Execution(
+                task_id=spec.task_id,
+                attempt=task.attempt,
+                name=template.name,
+                gpu_ids=execution.gpu_ids,
+                actor_id=spec.actor_id,
+                resources=execution.resources,
+            )
         is_traced = self._host.is_traced
         if is_traced:
             self._host.trace(TraceKind.TASK_STARTED, spec.task_id.hex(), name=spec.template.name, amount=task.attempt)
@@ -65,7 +79,10 @@ class TaskRunner:
         results: list[Result] = []
         returned: list[Any] = []  # kept until TaskRan: from then on the machine holds the references among them
         try:
-            returned = _split(self._call(task), spec.template.num_returns if spec.creates is None else 0, spec)
+            result = self._call(task)
+            count = spec.template.num_returns if spec.creates is None else 0
+            returned = [result] if count == 1 else _split(result, count, spec)
+            del result
             results = self._store_results(task, returned)
         except Exception as exception:  # noqa: BLE001 - it is the user's, and travels to whoever asked
             payload, error = as_payload(spec.template.name, exception)
@@ -83,7 +100,7 @@ class TaskRunner:
 
     def _call(self, task: RunTask) -> Any:
         spec = task.spec
-        values = self._core.read_all([ref.object_id for ref in spec.deps])
+        values = self._core.read_all([ref.object_id for ref in spec.deps]) if spec.deps else ()
         args, kwargs = unpack_arguments(self._core.payloads[spec.task_id] if spec.args_bytes else b"", values)
         del values
         export = self._load(spec.template.function_id)
@@ -105,17 +122,21 @@ class TaskRunner:
 
     def _store_results(self, task: RunTask, values: Sequence[Any]) -> list[Result]:
         spec = task.spec
-        # The attempts count retries and reconstructions alike; after the last one the object cannot be made again.
-        max_retries = spec.template.max_retries
-        remakeable = spec.actor_id is None and (max_retries == RETRY_FOREVER or task.attempt < max_retries)
         results = []
         for index, value in enumerate(values):
             object_id = return_object_id(spec.task_id, index)
+            if value is None:
+                self._core.payloads[object_id] = _NONE
+                results.append(Result(object_id=object_id, size_bytes=len(_NONE), inline=True))
+                continue
             serialized = serialize(value, "return value {} of {}", index, spec.template.name)
             inline = serialized.size_bytes <= self._core.config.inline_bytes_max
             if inline:
                 self._core.payloads[object_id] = serialized.to_bytes()
             else:
+                # The attempts count retries and reconstructions alike; after the last one it cannot be made again.
+                max_retries = spec.template.max_retries
+                remakeable = spec.actor_id is None and (max_retries == RETRY_FOREVER or task.attempt < max_retries)
                 self._core.write_to_store(object_id, serialized, spec.owner, remakeable=remakeable)
                 self._core.dispatch(SpaceWritten(object_id=object_id))
             results.append(
@@ -128,8 +149,6 @@ def _split(returned: Any, count: int, spec: TaskSpec) -> list[Any]:
     name = spec.template.name
     if count == 0:
         return []
-    if count == 1:
-        return [returned]
     try:
         values = list(returned)
     except TypeError:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dualray.shared.core_worker import CoreWorker
 from dualray.shared.host import Execution
-from dualray.shared.model.commands import RunTask
+from dualray.shared.model.commands import RunTask, WriteRecord
 from dualray.shared.model.events import Event, TimerFired
 from dualray.shared.model.ids import HEAD, Address, FunctionID, NodeID, TaskID, root_task_id
 from dualray.shared.seeding import task_seed
@@ -149,8 +149,8 @@ class UserProcess(Process):
         self.cluster.fibers.sleep_ns(cost)
         return result
 
-    def write_record(self, table: str, key: str, fields: tuple[tuple[str, str], ...]) -> None:
-        self.cluster.write_record(table, key, fields)
+    def write_record(self, record: WriteRecord) -> None:
+        self.cluster.write_record(record.table, record.key, record.fields)
 
     def put_function(self, function: FunctionID, pickled: bytes) -> None:
         self.cluster.functions[function] = pickled

@@ -18,8 +18,9 @@ from enum import StrEnum
 
 from dualray.exceptions import InvariantViolation
 from dualray.shared.machines.base import Outbox, ensure
+from dualray.shared.machines.tasks import task_row
 from dualray.shared.machines.values import Values
-from dualray.shared.model.commands import CopyPayload, DropPayload, RunTask
+from dualray.shared.model.commands import CopyPayload, DropPayload, RunTask, Send
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.events import (
     ResultsTaken,
@@ -31,7 +32,7 @@ from dualray.shared.model.events import (
 )
 from dualray.shared.model.ids import Address, NodeID, ObjectID, TaskID, WaitID, exception_id, return_object_id, short
 from dualray.shared.model.specs import Ref
-from dualray.shared.model.states import ValueState
+from dualray.shared.model.states import TaskState, ValueState
 
 
 class Phase(StrEnum):
@@ -145,45 +146,45 @@ class Executor:
             self.in_transit[event.task_id, event.attempt] = (self.current.reply_to, nested)
         self.phase = Phase.ENDING
         self.ended = event
-        self.end_if_possible()
-        if self.ended is not None or self.queue:
+        if not self.end_if_possible():
             self.out.is_stirred = True
+        elif self.queue and not self.out.is_stirred:
+            self.next()
 
-    def end_if_possible(self) -> None:
-        """Report the task that has ended, unless a borrow of this process is still to be acknowledged."""
+    def end_if_possible(self) -> bool:
+        """Report the task that has ended, unless a borrow of this process is still to be acknowledged; whether it was
+        reported."""
         if self.current is None or self.ended is None:
-            return
-        pushed, ran = self.current, self.ended
-        if self.values.unacknowledged:
-            owners = {self.values.table[object_id].owner for object_id in self.values.unacknowledged}
+            return False
+        pushed, ran, values = self.current, self.ended, self.values
+        if values.unacknowledged:
+            owners = {values.table[object_id].owner for object_id in values.unacknowledged}
             if owners - {pushed.reply_to}:  # to the task's own owner, the borrow goes ahead of TaskFinished
-                return
+                return False
         self.current = self.ended = None
         self.caller_is_dead = False
-        failed_with_exception = ran.error is not None and ran.error.kind is ErrorKind.APPLICATION
+        out = self.out
+        if ran.error is None:
+            out.commands.append(task_row(pushed.spec, TaskState.FINISHED, ran.attempt, self.address))
         payloads: list[bytes] = [result.object_id for result in ran.results if result.inline]
-        if failed_with_exception:
+        if ran.error is not None and ran.error.kind is ErrorKind.APPLICATION:
             payloads.append(exception_id(ran.task_id))
-        self.out.send(
-            pushed.reply_to,
-            TaskFinished(
-                task_id=ran.task_id,
-                attempt=ran.attempt,
-                worker=self.address,
-                node=self.node,
-                results=ran.results,
-                duration_ns=self.out.now_ns - self.started_ns,
-                error=ran.error,
-            ),
-            tuple(payloads),
-            urgent=not self.queue,
+        finished = TaskFinished(
+            task_id=ran.task_id,
+            attempt=ran.attempt,
+            worker=self.address,
+            node=self.node,
+            results=ran.results,
+            duration_ns=out.now_ns - self.started_ns,
+            error=ran.error,
         )
-        for result in ran.results:
-            if result.inline:
-                self._drop_unless_used(result.object_id)
-        if failed_with_exception:
-            self.out.add(DropPayload(key=exception_id(ran.task_id)))
+        out.commands.append(Send(to=pushed.reply_to, message=finished, payloads=tuple(payloads), urgent=not self.queue))
+        for key in payloads:
+            value = values.table.get(key)  # type: ignore[call-overload]  # an exception's key is no object's
+            if value is None or value.state not in (ValueState.INLINE, ValueState.FAILED):
+                out.commands.append(DropPayload(key=key))
         self._forget(pushed)
+        return True
 
     def _drop_unless_used(self, object_id: ObjectID) -> None:
         """Bytes that a task of this process made: it may hold a reference to the same object, of an earlier attempt."""

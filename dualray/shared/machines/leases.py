@@ -106,6 +106,8 @@ class Leases:
         self.address = address
         self.node_manager = node_manager
         self.config = config
+        self._window_ns = config.push_window_ns
+        self._window_max = config.push_window_max
         self.queues: dict[LeaseShape, ShapeQueue] = {}
         self._queue_of_template: dict[FunctionTemplate, ShapeQueue] = {}
         self.leases: dict[LeaseID, Lease] = {}
@@ -251,13 +253,15 @@ class Leases:
         lease.blocked = False
         queue = lease.queue
         mean_ns = queue.mean_ns or duration_ns
-        queue.mean_ns = mean_ns = max(1, (mean_ns * (_MEAN_WEIGHT - 1) + duration_ns) // _MEAN_WEIGHT)
-        queue.window = max(1, min(self.config.push_window_max, self.config.push_window_ns // mean_ns))
-        self._offer(lease)
-        if not lease.in_flight:
-            self._note_idle(lease)
+        queue.mean_ns = mean_ns = (mean_ns * (_MEAN_WEIGHT - 1) + duration_ns) // _MEAN_WEIGHT or 1
+        window = self._window_ns // mean_ns
+        queue.window = window if 1 <= window <= self._window_max else (self._window_max if window else 1)
+        if not lease.has_room:
+            self._offer(lease)
         if queue.tasks:
             self.fill(queue)
+        if not lease.in_flight:
+            self._note_idle(lease)
         if queue.shape.deps or (queue.tasks and queue.requested < self.config.lease_requests_max):
             self.dirty[queue] = None
             self.out.is_stirred = True

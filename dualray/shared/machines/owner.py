@@ -384,8 +384,7 @@ class Owner(Composition):
             to, message = tasks.results_to_acknowledge.pop(0)
             self.out.send(to, message)
         elif self.executor.ended is not None:
-            self.executor.end_if_possible()
-            return self.executor.ended is None
+            return self.executor.end_if_possible()
         elif self.executor.current is None and self.executor.queue:
             self.executor.next()
         else:

@@ -51,6 +51,18 @@ from dualray.shared.policies.reconstruction import ReconstructionPolicy
 from dualray.shared.policies.retry import RETRY_FOREVER, RetryPolicy
 
 
+def task_row(spec: TaskSpec, state: TaskState, attempt: int, worker: Address | None) -> WriteRecord:
+    """A row of the task table. Whoever knows how a task ended writes it: its worker when it has finished, its owner
+    when it has failed."""
+    fields = (
+        ("name", spec.template.name),
+        ("state", state.value),
+        ("attempt", str(attempt)),
+        ("worker", worker or ""),
+    )
+    return WriteRecord(table="tasks", key=spec.task_id.hex(), fields=fields)
+
+
 class TaskRecord:
     """One task as its owner sees it."""
 
@@ -265,7 +277,6 @@ class Tasks:
     def finish(self, record: TaskRecord, event: TaskFinished) -> None:
         """The results are there."""
         record.state = TaskState.FINISHED  # `is_current` has seen that it was pushed
-        self._record_end(record, None)
         nested = stored = False
         for result in event.results:
             nested = nested or bool(result.nested)
@@ -313,7 +324,7 @@ class Tasks:
             failed = ActorFailed(actor_id=spec.creates.actor_id, owner=self.address, error=error)
             self.out.send(HEAD, failed)
         self._set_state(record, TaskState.FAILED)
-        self._record_end(record, error)
+        self._record_failure(record, error)
         for index in range(0 if spec.creates else spec.template.num_returns):
             object_id = return_object_id(spec.task_id, index)
             value = self.values.table.get(object_id)
@@ -336,19 +347,11 @@ class Tasks:
             self.values.release_from_task((record.spec.actor_handle,))
         self._drop_if_done(record)
 
-    def _record_end(self, record: TaskRecord, error: ErrorInfo | None) -> None:
-        key = record.spec.task_id.hex()
-        fields = (
-            ("name", record.spec.template.name),
-            ("state", record.state.value),
-            ("attempt", str(record.attempt)),
-            ("worker", record.worker or ""),
-        )
-        self.out.add(WriteRecord(table="tasks", key=key, fields=fields))
-        if error is not None:
-            self.out.add(
-                WriteRecord(table="errors", key=key, fields=(("kind", str(error.kind)), ("message", error.message)))
-            )
+    def _record_failure(self, record: TaskRecord, error: ErrorInfo) -> None:
+        row = task_row(record.spec, record.state, record.attempt, record.worker)
+        self.out.add(row)
+        fields = (("kind", str(error.kind)), ("message", error.message))
+        self.out.add(WriteRecord(table="errors", key=row.key, fields=fields))
 
     def _set_state(self, record: TaskRecord, state: TaskState) -> None:
         if state not in TASK.table[record.state]:

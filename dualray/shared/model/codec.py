@@ -126,7 +126,9 @@ class _Source:
         hints = typing.get_type_hints(cls)
         fields = [field.name for field in dataclasses.fields(cls) if field.init]
         if way == "encode":
-            parts = [str(tag)] * (tag is not None) + [(self.encode(hints[field]) or "{}").replace("{}", f"v.{field}") for field in fields]
+            parts = [str(tag)] * (tag is not None) + [
+                (self.encode(hints[field]) or "{}").replace("{}", f"v.{field}") for field in fields
+            ]
             source = f"def {name}(v):\n    return [{', '.join(parts)}]\n"
         else:
             self.names[cls.__name__] = cls
@@ -136,7 +138,7 @@ class _Source:
             unpacked = f"    ({''.join(target + ', ' for target in targets)}) = values\n"
             source = f"def {name}(values):\n{unpacked}    return {cls.__name__}({', '.join(parts)})\n"
         self._made[name] = source
-        exec(source, self.names)  # noqa: S102 - source that is written above, from our own dataclasses
+        exec(source, self.names)
         return name
 
 
