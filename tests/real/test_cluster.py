@@ -228,7 +228,7 @@ def test_the_death_of_the_head_ends_its_nodes(cluster) -> None:
     running = ones.remote(10)
     dualray.get(running)
     head.kill()
-    with pytest.raises(DualrayError, match="the (head process|node manager node-0) is gone"):
+    with pytest.raises(DualrayError, match=r"the (head process|node manager node-0) is gone"):
         dualray.get(slow_square.remote(1, tempfile.gettempdir()), timeout=30)
     eventually(lambda: not node.directory.exists(), "the other node has ended")
 
