@@ -27,6 +27,7 @@ R = TypeVar("R")
 
 def init(
     *,
+    address: str | None = None,
     mode: str | None = None,
     num_cpus: float | None = None,
     num_gpus: float | None = None,
@@ -44,6 +45,8 @@ def init(
     """Start a cluster and connect this process to it as the driver.
 
     Args:
+        address: real mode: join the cluster whose head is at "host:port", through its node on this machine, or with
+            "auto" the one that runs here; `shutdown` then leaves it running. Default: start a cluster.
         mode: "real" (processes on this machine; the default) or "sim" (a virtual cluster in this process).
         num_cpus, num_gpus, resources: what each node has. Default: real as found, with 0 GPUs; sim 4 CPUs.
         object_store_memory: bytes of each node's object store, or a text such as "2GiB".
@@ -61,6 +64,7 @@ def init(
     Raises:
         AlreadyInitializedError: `init` was called before, and `shutdown` was not.
         ValueError, TypeError: an argument that is wrong, or that belongs to the other mode.
+        DualrayError: the cluster at `address` has no node on this machine, or does not answer.
     """
     given = {name: value for name, value in locals().items() if name in SETTINGS and value is not None}
     existing = runtime.current_or_none()

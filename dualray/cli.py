@@ -1,4 +1,4 @@
-"""The command line: `dualray run`, `config`, `replay`, `timeline`, `sim params`, `version`.
+"""The command line: `dualray run`, `config`, `replay`, `timeline`, `sim params`, `version`; clusters: cli_cluster.py.
 
 Exit codes: 0; 1 when a check has failed; 2 when the command was given something that it cannot use. `run` ends as the
 script does.
@@ -19,6 +19,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import dualray
+from dualray import cli_cluster
 from dualray.report.proof import Proof, check_directory, load_log
 from dualray.report.timeline import write_timeline
 from dualray.report.traces import read_traces
@@ -39,6 +40,7 @@ app = typer.Typer(
 )
 sim = typer.Typer(help="The virtual cluster.", no_args_is_help=True)
 app.add_typer(sim, name="sim")
+app.add_typer(cli_cluster.app)
 
 
 def app_main() -> None:

@@ -23,6 +23,9 @@ from dualray.shared.units import parse_size_bytes
 
 MODES = ("real", "sim")
 
+DEFAULT_PORT = 6399
+"""Where `dualray start --head` listens when no port is given."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
@@ -144,6 +147,17 @@ def _log_directory(name: str, value: Any) -> Path | None:
     return path
 
 
+def _address(name: str, value: Any) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise TypeError(f"{name}={value!r} must be a text such as '10.0.0.1:{DEFAULT_PORT}', or 'auto'")
+    host, _, port = value.rpartition(":")
+    if value != "auto" and not (host and port.isdigit() and 0 < int(port) < 65536):
+        raise ValueError(f"{name}={value!r} must be host:port, such as '10.0.0.1:{DEFAULT_PORT}', or 'auto'")
+    return value
+
+
 def _limits(name: str, value: Any) -> dict[str, Any]:
     if isinstance(value, str):
         value = _json(name, value)
@@ -162,6 +176,13 @@ SETTINGS = {
     setting.name: setting
     for setting in (
         Setting(name="mode", default="real", modes=MODES, parse=_mode, help="real processes, or a simulated cluster"),
+        Setting(
+            name="address",
+            default=None,
+            modes=("real",),
+            parse=_address,
+            help="host:port of a cluster to join, or auto; default: start one",
+        ),
         Setting(name="num_cpus", default=None, modes=MODES, parse=_amount, help="CPUs of a node; as found; sim: 4"),
         Setting(name="num_gpus", default=None, modes=MODES, parse=_amount, help="GPUs of a node; default 0"),
         Setting(name="resources", default=None, modes=MODES, parse=_resources, help="custom resources of a node"),
@@ -209,7 +230,22 @@ def resolve(arguments: Mapping[str, Any]) -> dict[str, Resolved]:
         else:
             resolved[name] = Resolved(setting.default, "default")
     _check_modes(resolved)
+    _check_address(resolved)
     return resolved
+
+
+_OF_THE_CLUSTER = ("num_cpus", "num_gpus", "resources", "object_store_memory", "seed", "limits", "log_to_driver")
+
+
+def _check_address(resolved: dict[str, Resolved]) -> None:
+    """Who joins a cluster brings nothing along; what the environment says is for clusters that are started."""
+    given = [name for name in _OF_THE_CLUSTER if resolved[name].source == "argument"]
+    if given and resolved["mode"].value == "real" and resolved["address"].value is not None:
+        it = "them" if len(given) > 1 else "it"
+        raise ValueError(
+            f"init(address={resolved['address'].value!r}) joins a cluster, which has its own {', '.join(given)}: "
+            f"leave {it} out, or give {it} to `dualray start`"
+        )
 
 
 def _check_modes(resolved: dict[str, Resolved]) -> None:

@@ -1,6 +1,6 @@
 """Addresses, and the sockets at which the processes that have them listen.
 
-Theory of operation. An address is a process's name, such as `head`, `node-0`, `node-0/w3`, `driver-1`. The
+Theory of operation. An address is a process's name, such as `head`, `node-0/w3`, `driver-2@node-1`. The
 process listens on `socket_dir / quote(address)`, in a directory that its user alone may enter. A socket is made
 ready under a hidden name and then renamed, so a socket that refuses a connection is one that a dead process
 left: whoever finds it may count the process as lost, and a new process under the address takes its place.
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 _PATH_BYTES_MAX: Final = 100
-_ADDRESS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,95}")
+_ADDRESS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@~-]{0,95}")
 
 
 def is_address(text: str) -> bool:
@@ -28,7 +28,7 @@ def is_address(text: str) -> bool:
 def socket_path(socket_dir: Path, address: str) -> Path:
     """Where the process called `address` listens; ValueError when address or path are not legal."""
     if not is_address(address):
-        raise ValueError(f"{address!r} is not an address: 1 to 96 of A-Z a-z 0-9 . _ - / : @")
+        raise ValueError(f"{address!r} is not an address: 1 to 96 of A-Z a-z 0-9 . _ - / : @ ~")
     path = socket_dir / urllib.parse.quote(address, safe="")
     if (length := len(os.fsencode(path))) > _PATH_BYTES_MAX:
         raise ValueError(
@@ -36,6 +36,15 @@ def socket_path(socket_dir: Path, address: str) -> Path:
             f"choose a shorter directory than {socket_dir}"
         )
     return path
+
+
+def home_of(address: str) -> str:
+    """The node on which a process lives, from its address; `head` lives wherever the head does.
+
+    `node-2`, `node-2/w7`, `node-2~1/w0` (after one reboot) and `driver-3@node-2` live on node-2. A `driver-1` without
+    a node is that of an `init` that started its own cluster: it lives where everything does.
+    """
+    return address.rpartition("@")[2].partition("/")[0].partition("~")[0]
 
 
 def listen(path: Path) -> socket.socket:

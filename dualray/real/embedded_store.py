@@ -403,6 +403,14 @@ class EmbeddedStore:
         key, field = arguments
         return _bulk(self._hash(key).get(field))
 
+    def _do_hincrby(self, arguments: list[bytes]) -> bytes:
+        key, field, amount = arguments
+        table = self._hash(key)
+        number = int(table.get(field, b"0")) + int(amount)
+        table[field] = b"%d" % number
+        self._hashes[key] = table
+        return _integer(number)
+
     def _do_hgetall(self, arguments: list[bytes]) -> bytes:
         (key,) = arguments
         return _array([_bulk(part) for item in self._hash(key).items() for part in item])

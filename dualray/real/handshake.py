@@ -17,17 +17,24 @@ ends the old one.
                has the right of way                                tries again until connect_timeout_s
     REFUSED    the proof is wrong (this verdict proves nothing)    gives the peer up
 
+Peers on other machines. A process never dials them: it asks its session's gateway (`cluster_gateway.py`) for a
+connection, with an `ask` at the gateway's Unix socket, and gets one handed over: a TCP connection whose other end
+was in the same way handed to the peer, at the peer's own Unix socket. The two then speak the protocol above over it.
+Both hand-overs are a preamble of their own with the descriptor beside it; `HandedOver` brings it to the transport.
+
 Who else connects the two is the transport's knowledge: it gives the acceptor's verdict as `judge`, once the
 initiator has proved the secret. A peer without the secret, of another version or of another uid is a `Refusal`.
 """
 
+import array
 import dataclasses
 import hmac
 import os
 import socket
 import struct
+import time
 from collections.abc import Callable, Generator
-from typing import Final
+from typing import Final, NoReturn
 
 from dualray.real.addresses import is_address
 from dualray.real.frames import Refusal
@@ -35,11 +42,44 @@ from dualray.real.frames import Refusal
 PROTOCOL_VERSION: Final = 1
 ACCEPT, DUPLICATE, REFUSED = 0, 1, 2
 
+HANDED, GONE, NOT_YET = 0, 1, 2
+"""What a gateway says to who asked it: here is the connection; the peer's process is gone; try again."""
+
 _MAGIC: Final = b"dualray\n"
+_HAND_OVER: Final = b"dualray>"
+_DESCRIPTOR_BYTES: Final = array.array("i").itemsize
 _PREAMBLE: Final = struct.Struct("<8sI")
 _NONCE_BYTES: Final = 32
 _PROOF_BYTES: Final = 32
 _HELLO: Final = struct.Struct("<B16s112s")
+
+
+class HandedOver(Exception):
+    """A gateway has handed over a connection to, or from, a peer on another machine: go on with that one."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__("a connection was handed over")
+        self.sock = sock
+
+
+class PeerGone(ConnectionRefusedError):
+    """The gateway of the peer's machine says that the peer's process is dead."""
+
+
+def hand_over(sock: socket.socket, status: int, connection: socket.socket | None = None) -> None:
+    """A gateway's word to a process of its machine, with a connection when the status is HANDED."""
+    ancillary = []
+    if connection is not None:
+        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [connection.fileno()]))]
+    sock.sendmsg([_PREAMBLE.pack(_HAND_OVER, status)], ancillary)
+
+
+def ask(address: str) -> bytes:
+    """What a process sends to its gateway for a connection to `address`; 97 bytes."""
+    return address.encode().ljust(ASK_BYTES, b"\0")
+
+
+ASK_BYTES: Final = 97
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,15 +131,24 @@ class Handshake:
         identity: who we are.
         expected: whom we connect to; "" of a connection that we accepted.
         judge: called with (address, instance) of an initiator that proved the secret; gives the verdict.
+        asks: the connection leads to the gateway, which is to hand over one to `expected`.
     """
 
-    __slots__ = ("_got", "_protocol", "_sock", "_want")
+    __slots__ = ("_got", "_handed", "_protocol", "_receive", "_sock", "_want")
 
     def __init__(
-        self, sock: socket.socket, *, identity: Identity, expected: str, judge: Callable[[str, bytes], int]
+        self,
+        sock: socket.socket,
+        *,
+        identity: Identity,
+        expected: str,
+        judge: Callable[[str, bytes], int],
+        asks: bool = False,
     ) -> None:
         self._sock = sock
-        self._protocol = _speak(sock, identity, expected, judge)
+        self._handed: list[socket.socket] = []
+        self._receive = self._receive_with_descriptors if sock.family == socket.AF_UNIX else sock.recv
+        self._protocol = _speak(sock, identity, expected, judge, self._handed, asks)
         self._want = 0
         self._got = bytearray()
 
@@ -108,13 +157,15 @@ class Handshake:
 
         Raises:
             Refusal: the peer broke a rule.
+            HandedOver: the gateway has given a connection to use in place of this one, which is to be closed.
+            PeerGone: the gateway says that there is no such process any more.
             OSError: the connection broke; BlockingIOError when nothing has come.
         """
         try:
             if self._want == 0:
                 self._want = next(self._protocol)
                 return None
-            data = self._sock.recv(self._want - len(self._got))
+            data = self._receive(self._want - len(self._got))
             if not data:
                 raise ConnectionResetError("the peer closed the connection during the handshake")
             self._got += data
@@ -125,19 +176,59 @@ class Handshake:
         except StopIteration as end:
             outcome: Outcome | None = end.value
             return outcome
+        except Refusal:
+            self._drop_handed()
+            raise
         return None
+
+    def _receive_with_descriptors(self, count: int) -> bytes:
+        data, ancillary, _, _ = self._sock.recvmsg(count, socket.CMSG_SPACE(_DESCRIPTOR_BYTES), socket.MSG_CMSG_CLOEXEC)
+        for level, kind, content in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                whole = len(content) - len(content) % _DESCRIPTOR_BYTES
+                for fd in array.array("i", content[:whole]):
+                    self._handed.append(socket.socket(fileno=fd))
+        return data
+
+    def _drop_handed(self) -> None:
+        while self._handed:
+            self._handed.pop().close()
+
+
+def shake_hands(sock: socket.socket, *, identity: Identity, expected: str, deadline: float) -> Outcome:
+    """A whole handshake on a blocking socket, as gateways have it, until `deadline` of the monotonic clock.
+
+    Raises:
+        Refusal, OSError: as `Handshake.advance`; TimeoutError when the deadline has passed.
+    """
+    handshake = Handshake(sock, identity=identity, expected=expected, judge=lambda address, instance: ACCEPT)
+    while True:
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("the handshake took too long")
+        sock.settimeout(left_s)
+        if (outcome := handshake.advance()) is not None:
+            return outcome
 
 
 def _speak(
-    sock: socket.socket, identity: Identity, expected: str, judge: Callable[[str, bytes], int]
+    sock: socket.socket,
+    identity: Identity,
+    expected: str,
+    judge: Callable[[str, bytes], int],
+    handed: list[socket.socket],
+    asks: bool,
 ) -> Generator[int, bytes, Outcome]:
     """The protocol itself: yields how many bytes it needs next. What it sends fits any fresh socket."""
-    uid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
-    if uid != os.getuid():
-        raise Refusal("foreign_uids", f"its uid is {uid}, ours {os.getuid()}")
+    if sock.family == socket.AF_UNIX:
+        uid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
+        if uid != os.getuid():
+            raise Refusal("foreign_uids", f"its uid is {uid}, ours {os.getuid()}")
     nonce = os.urandom(_NONCE_BYTES)
-    sock.send(_PREAMBLE.pack(_MAGIC, PROTOCOL_VERSION) + nonce)
+    sock.send(ask(expected) if asks else _PREAMBLE.pack(_MAGIC, PROTOCOL_VERSION) + nonce)
     magic, version = _PREAMBLE.unpack((yield _PREAMBLE.size))
+    if magic == _HAND_OVER and (asks or not expected):
+        _take_over(version, handed)
     if magic != _MAGIC:
         raise Refusal("bad_preambles", f"it began with {magic!r} and not with {_MAGIC!r}")
     if version != PROTOCOL_VERSION:
@@ -162,3 +253,14 @@ def _speak(
     verdict = judge(claim.address, claim.instance)
     sock.send(identity.hello(b"acceptor", nonces, verdict))
     return dataclasses.replace(claim, verdict=verdict)
+
+
+def _take_over(status: int, handed: list[socket.socket]) -> NoReturn:
+    """A gateway has answered, or brings a connection that a peer elsewhere has asked for."""
+    if status == HANDED and len(handed) == 1:
+        raise HandedOver(handed.pop())
+    if status == GONE:
+        raise PeerGone("its machine's gateway says that its process is gone")
+    if status == NOT_YET:
+        raise ConnectionError("the gateway cannot reach it yet")
+    raise Refusal("bad_preambles", f"a gateway said {status} with {len(handed)} connections")

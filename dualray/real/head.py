@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 
 from dualray.real import session as sessions
 from dualray.real.control_plane import ControlPlane
 from dualray.real.control_plane_server import start_server
+from dualray.real.messages import Payload
 from dualray.real.runner import MachineProcess, begin
 from dualray.shared.decision_log import MachineSpec
-from dualray.shared.model.events import PeerLost, Started
-from dualray.shared.model.ids import HEAD, Address
+from dualray.shared.model.events import Event, NodeHeard, NodeJoined, NodeSilent, PeerLost, Started
+from dualray.shared.model.ids import HEAD, Address, NodeID
 
 CONTROL_PLANE_FILE = "control_plane"
 """In the session's directory: which server it is, for `init` to say."""
@@ -31,9 +33,36 @@ class HeadProcess(MachineProcess):
         super().__init__(session=session, spec=spec, lifeline_fd=lifeline_fd)
         self.control_plane = ControlPlane(self.server.socket_path, session.password)
 
+        self.incarnations: dict[str, int] = {}
+        """Of each node, its present life."""
+
+    def receive(self, message: Event, payloads: Sequence[Payload]) -> None:
+        if isinstance(message, NodeJoined):
+            self.incarnations[message.info.node] = message.info.incarnation
+            if self.heartbeats is not None:
+                self.heartbeats.watch(message.info.node)
+            logging.getLogger("dualray").info(
+                "%s joins, incarnation %d: %s", message.info.node, message.info.incarnation, message.info.total
+            )
+        super().receive(message, payloads)
+
     def on_peer_lost(self, peer: str) -> None:
-        if "/" not in peer:  # a worker's end is its node manager's news
-            self.handle(PeerLost(address=Address(peer)))
+        if "/" in peer:  # a worker's end is its node manager's news
+            return
+        if self.heartbeats is not None:
+            self.heartbeats.unwatch(peer)
+        if peer in self.incarnations:
+            logging.getLogger("dualray").warning("the connection to %s has closed: it is dead", peer)
+        self.handle(PeerLost(address=Address(peer)))
+        self.transport.forget(peer)  # the node may come back as its next incarnation
+
+    def on_silent(self, peer: str) -> None:
+        logging.getLogger("dualray").warning("%s is silent", peer)
+        self.handle(NodeSilent(node=NodeID(peer), incarnation=self.incarnations[peer]))
+
+    def on_heard(self, peer: str) -> None:
+        logging.getLogger("dualray").warning("%s is heard again", peer)
+        self.handle(NodeHeard(node=NodeID(peer), incarnation=self.incarnations[peer]))
 
     def clean_up(self) -> None:
         """Wait for the node managers to end, then remove everything that the session has left."""

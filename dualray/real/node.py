@@ -11,17 +11,21 @@ from collections import deque
 from collections.abc import Sequence
 
 from dualray.real import session as sessions
-from dualray.real.messages import Payload, encode_with_buffer
+from dualray.real.loop import Timer
+from dualray.real.messages import Payload
 from dualray.real.node_store import NodeStore
-from dualray.real.runner import MachineProcess, begin
+from dualray.real.object_streams import ObjectStreams
+from dualray.real.runner import EXIT_TO_REJOIN, MachineProcess, begin
 from dualray.real.spill import SpillDirectory
 from dualray.real.template_client import TemplateClient
 from dualray.shared.decision_log import MachineSpec
+from dualray.shared.machines.node import Node
 from dualray.shared.model.commands import (
     Command,
     DeleteObject,
     DeleteSpilled,
     EvictObject,
+    ReceiveObject,
     ReserveSpace,
     RestoreObject,
     SendObject,
@@ -31,11 +35,13 @@ from dualray.shared.model.commands import (
     UnloadObject,
 )
 from dualray.shared.model.events import (
+    DrainAsked,
     Event,
-    ObjectReceived,
+    NodeDied,
+    NodeWelcomed,
     ObjectRestored,
-    ObjectSent,
     ObjectSpilled,
+    PeerLost,
     ReserveFailed,
     RestoreFailed,
     SpaceReserved,
@@ -43,10 +49,11 @@ from dualray.shared.model.events import (
     Started,
     WorkerExited,
 )
-from dualray.shared.model.ids import Address, NodeID, ObjectID
+from dualray.shared.model.ids import HEAD, Address, NodeID, ObjectID
 from dualray.shared.trace import TraceKind
 
 _READ_BYTES = 65536
+_log = logging.getLogger("dualray")
 
 
 class WorkerOutput:
@@ -78,12 +85,15 @@ class WorkerOutput:
 class NodeProcess(MachineProcess):
     """See the module."""
 
-    def __init__(self, *, session: sessions.Session, node: NodeID, lifeline_fd: int) -> None:
+    machine: Node
+
+    def __init__(self, *, session: sessions.Session, node: NodeID, incarnation: int, lifeline_fd: int) -> None:
         spec = MachineSpec(
             kind="node",
             address=node,
             node=node,
             config=session.config,
+            incarnation=incarnation,
             total=session.total.units,
             store_bytes=session.store_bytes,
         )
@@ -99,6 +109,13 @@ class NodeProcess(MachineProcess):
             call_soon=self.loop.call_soon,
         )
         self.disk = SpillDirectory(session.spill_directory, self.loop.call_soon)
+        self.streams = ObjectStreams(
+            transport=self.transport,
+            store=self.store,
+            config=session.config,
+            handle=self.handle,
+            on_received=self._on_received,
+        )
         self.template = TemplateClient(
             self.loop,
             on_forked=self._on_forked,
@@ -112,6 +129,10 @@ class NodeProcess(MachineProcess):
         self._stderr: dict[str, WorkerOutput] = {}
         """Kept until the worker's exit is known, which may be later than the end of its output."""
         self.template.start()
+        self.exit_status = 0
+        self._silence: Timer | None = None
+        if self.heartbeats is not None:
+            self.heartbeats.watch(HEAD)
 
     # ---- Commands --------------------------------------------------------------------------------------------
 
@@ -130,6 +151,7 @@ class NodeProcess(MachineProcess):
                 self.store.delete(object_id)
             case DeleteObject(object_id=object_id):
                 self.recorder.trace(TraceKind.OBJECT_DELETED, object_id.hex())
+                self.streams.give_up(object_id)
                 self.store.delete(object_id)
             case SpillObject(object_id=object_id, size_bytes=size_bytes):
                 self.recorder.trace(TraceKind.OBJECT_SPILLED, object_id.hex(), amount=size_bytes)
@@ -142,18 +164,13 @@ class NodeProcess(MachineProcess):
                 self.disk.read(object_id, target, lambda error: self._on_restored(object_id, error))
             case DeleteSpilled(object_id=object_id):
                 self.disk.delete(object_id)
-            case SendObject():
-                self._send_object(command)
+            case SendObject(object_id=object_id, size_bytes=size_bytes, to=to, offset=offset):
+                self.recorder.trace(TraceKind.TRANSFER_STARTED, object_id.hex(), other=to, amount=size_bytes - offset)
+                self.streams.send(command)
+            case ReceiveObject():
+                self.streams.receive(command)
             case _:
                 super().perform(command)
-
-    def _send_object(self, command: SendObject) -> None:
-        """Copy an object to another node's store: one frame, read straight out of shared memory."""
-        object_id, to = command.object_id, command.to
-        self.recorder.trace(TraceKind.TRANSFER_STARTED, object_id.hex(), other=to, amount=command.size_bytes)
-        arrived = ObjectReceived(object_id=object_id, source=self.node)
-        sent = lambda _: self.loop.call_soon(lambda: self.handle(ObjectSent(object_id=object_id, to=to)))  # noqa: E731
-        self.transport.send(to, encode_with_buffer(arrived, object_id), [self.store.open(object_id, sent)])
 
     def _on_reserved(self, object_id: ObjectID, error: str | None) -> None:
         if error is None:
@@ -177,12 +194,17 @@ class NodeProcess(MachineProcess):
             self.handle(RestoreFailed(object_id=object_id, reason=error))
 
     def receive(self, message: Event, payloads: Sequence[Payload]) -> None:
-        if isinstance(message, ObjectReceived):
-            [(object_id, data)] = payloads
-            self.store.write(object_id, data)
-            self.recorder.trace(TraceKind.TRANSFER_ENDED, object_id.hex(), other=message.source, amount=len(data))
-            payloads = []
+        if isinstance(message, NodeDied):
+            self.streams.peer_lost(message.node)
         super().receive(message, payloads)
+        if isinstance(message, NodeWelcomed):
+            (self.session.directory / sessions.JOINED_FILE).touch()
+
+    def receive_raw(self, peer: str, header: memoryview, buffers: list[memoryview]) -> None:
+        self.streams.on_message(peer, header, buffers)
+
+    def _on_received(self, object_id: ObjectID, source: NodeID, size_bytes: int) -> None:
+        self.recorder.trace(TraceKind.TRANSFER_ENDED, object_id.hex(), other=source, amount=size_bytes)
 
     # ---- Workers ---------------------------------------------------------------------------------------------
 
@@ -258,7 +280,47 @@ class NodeProcess(MachineProcess):
     # ---- Life ------------------------------------------------------------------------------------------------
 
     def on_peer_lost(self, peer: str) -> None:
-        if peer == "head":
+        if peer == HEAD:
+            self._leave("the connection to the head has closed")
+        elif is_node(peer):
+            self.streams.peer_lost(peer)
+            self.handle(PeerLost(address=Address(peer)))
+            self.transport.forget(peer)  # the node may live, or come back as its next incarnation
+
+    def on_silent(self, peer: str) -> None:
+        """The head is silent: if that lasts, it counts this node as dead, and others run what ran here."""
+        suspicion_s = self.session.config.suspicion_ns / 1e9
+        _log.warning("nothing is heard of the head; this node ends if that lasts %g s more", suspicion_s)
+        self._silence = self.loop.call_later(
+            suspicion_s, lambda: self._leave(f"nothing was heard of the head for {suspicion_s:g} s more")
+        )
+
+    def on_heard(self, peer: str) -> None:
+        _log.warning("the head is heard again")
+        if self._silence is not None:
+            self._silence.cancel()
+            self._silence = None
+
+    def handle(self, event: Event) -> None:
+        super().handle(event)
+        if self.machine.refused:
+            self._leave(
+                f"the head has declared incarnation {self.machine.incarnation} of {self.node} dead: it drops its news"
+            )
+        if self.machine.drained and not self.is_ending:
+            _log.info("%s has drained, and ends", self.node)
+            self.end()
+
+    def on_drain_signal(self) -> None:
+        """SIGUSR1: whoever runs this node wants it to end in good order."""
+        _log.info("%s is to leave, and drains", self.node)
+        self.handle(DrainAsked())
+
+    def _leave(self, why: str) -> None:
+        """This life of the node is over; whether there is a next one is for whoever has started it."""
+        if self.exit_status == 0 and not self.is_ending:
+            self.exit_status = EXIT_TO_REJOIN
+            _log.warning("%s ends: %s", self.node, why)
             self.end()
 
     def clean_up(self) -> None:
@@ -267,6 +329,13 @@ class NodeProcess(MachineProcess):
         self.disk.close()
         self.store.destroy()
         super().clean_up()
+        if self.is_orphan and self.session.cluster is not None and not self.session.cluster.has_head:
+            self.session.remove()
+
+
+def is_node(address: str) -> bool:
+    """Whether an address is a node manager's."""
+    return address.startswith("node-") and "/" not in address
 
 
 def exit_reason(status: int) -> str:
@@ -280,12 +349,15 @@ def exit_reason(status: int) -> str:
 
 
 def main() -> None:
-    """Entry: `python -m dualray.real.node SESSION LIFELINE NODE`."""
+    """Entry: `python -m dualray.real.node SESSION LIFELINE NODE [INCARNATION]`."""
     session, lifeline_fd = begin(sys.argv[3])
-    node = NodeProcess(session=session, node=NodeID(sys.argv[3]), lifeline_fd=lifeline_fd)
-    logging.getLogger("dualray").info("node manager %s, pid %d", sys.argv[3], os.getpid())
+    incarnation = int(sys.argv[4]) if len(sys.argv) > 4 else 0
+    node = NodeProcess(session=session, node=NodeID(sys.argv[3]), incarnation=incarnation, lifeline_fd=lifeline_fd)
+    _log.info("node manager %s, incarnation %d, pid %d", sys.argv[3], incarnation, os.getpid())
+    signal.signal(signal.SIGUSR1, lambda *_: node.loop.call_soon(node.on_drain_signal))
     node.handle(Started())
     node.run()
+    sys.exit(node.exit_status)
 
 
 if __name__ == "__main__":

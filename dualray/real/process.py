@@ -118,6 +118,7 @@ class UserProcess:
             secret=session.secret,
             on_message=self._on_message,
             on_peer_lost=on_lost,
+            gateway_for=session.gateway_for,
         )
         self._post = Post(self.transport.send)
         self.end_step = self._post.flush

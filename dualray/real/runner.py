@@ -16,6 +16,7 @@ from typing import Any
 
 from dualray.real import session as sessions
 from dualray.real.control_plane import ControlPlane
+from dualray.real.heartbeats import Heartbeats
 from dualray.real.loop import Loop, Timer
 from dualray.real.messages import Payload, Post, decode_messages
 from dualray.real.recorder import Recorder
@@ -30,6 +31,14 @@ from dualray.shared.trace import TraceKind
 
 EXIT_AFTER_ERROR = 70
 """Exit status of a process that met a bug of ours: better dead and reported than alive and wrong."""
+EXIT_TO_REJOIN = 75
+"""Exit status of a node manager whose life the head counts, or must count, as over: it may join again as the next."""
+
+HEARTBEAT = b""
+"""The header of a message that says nothing but that its sender lives."""
+
+RAW_KINDS = frozenset((1, 2, 3))
+"""First bytes of the headers of messages between runners; those of events begin with a msgpack array, 0x90 or more."""
 
 _PARENT_CHECK_S = 1.0
 
@@ -63,10 +72,12 @@ class Timers:
 class MachineProcess:
     """See the module."""
 
+    machine: Machine
+
     def __init__(self, *, session: sessions.Session, spec: MachineSpec, lifeline_fd: int) -> None:
         self.session = session
         self.address = Address(spec.address)
-        self.machine: Machine = spec.make()
+        self.machine = spec.make()
         self.payloads: dict[bytes, bytes] = {}
         self.loop = Loop(self._on_error)
         self.timers = Timers(self.loop)
@@ -78,9 +89,22 @@ class MachineProcess:
             secret=session.secret,
             on_message=self._on_message,
             on_peer_lost=self.on_peer_lost,
+            gateway_for=session.gateway_for,
         )
         self.post = Post(self.transport.send)
+        self.heartbeats: Heartbeats | None = None
+        if session.cluster is not None:  # else the processes are one another's children: a death closes a connection
+            self.heartbeats = Heartbeats(
+                self.loop,
+                timeout_ns=session.config.heartbeat_timeout_ns,
+                beat=lambda address: self.transport.send(address, HEARTBEAT),
+                on_silent=self.on_silent,
+                on_heard=self.on_heard,
+            )
         self.control_plane: ControlPlane | None = None
+        self.is_ending = False
+        self.is_orphan = False
+        """Nobody else is left to clean up."""
         self._lifeline_fd = lifeline_fd
         self._parent_pid = os.getppid()
         self.loop.add_reader(lifeline_fd, self._on_lifeline)
@@ -89,6 +113,13 @@ class MachineProcess:
     # ---- Events in -------------------------------------------------------------------------------------------
 
     def _on_message(self, peer: str, header: memoryview, buffers: list[memoryview]) -> None:
+        if self.heartbeats is not None:
+            self.heartbeats.hear(peer)
+        if not header:
+            return
+        if header[0] in RAW_KINDS:
+            self.receive_raw(peer, header, buffers)
+            return
         for message, payloads in decode_messages(header, buffers):
             self.receive(message, payloads)
 
@@ -97,6 +128,10 @@ class MachineProcess:
         if payloads:
             self.payloads.update(payloads)
         self.handle(message)
+
+    def receive_raw(self, peer: str, header: memoryview, buffers: list[memoryview]) -> None:
+        """A message between runners has arrived, which is no event: a piece of an object."""
+        raise ValueError(f"{self.address} has no use for a raw message from {peer}")
 
     def handle(self, event: Event) -> None:
         """Hand an event to the machine and carry out its commands."""
@@ -109,6 +144,12 @@ class MachineProcess:
 
     def on_peer_lost(self, peer: str) -> None:
         """A connection has closed."""
+
+    def on_silent(self, peer: str) -> None:
+        """Nothing was heard of a peer for the heartbeat timeout."""
+
+    def on_heard(self, peer: str) -> None:
+        """A peer that was silent was heard again."""
 
     # ---- Commands out ----------------------------------------------------------------------------------------
 
@@ -163,17 +204,20 @@ class MachineProcess:
     def _on_lifeline(self) -> None:
         if not os.read(self._lifeline_fd, 1):
             self.loop.remove_reader(self._lifeline_fd)
+            self.is_orphan = True
             self.end()
 
     def _check_parent(self) -> None:
         """The lifeline may have been inherited by something that lives on; the parent's death is seen all the same."""
         if os.getppid() != self._parent_pid:
+            self.is_orphan = True
             self.end()
         else:
             self.loop.call_later(_PARENT_CHECK_S, self._check_parent)
 
     def end(self) -> None:
-        """The driver is gone."""
+        """Whoever has started this process is gone, or wants it to end."""
+        self.is_ending = True
         self.loop.stop()
 
     def _on_error(self, error: Exception) -> None:

@@ -1,12 +1,12 @@
-"""Real mode's runtime: `init()` starts a head and a node on this machine and stops them at exit."""
+"""Real mode's runtime: `init()` starts a head and a node on this machine and stops them at exit; `init(address=...)`
+joins a cluster through the node that it has on this machine, and starts and stops nothing."""
 
 from __future__ import annotations
 
 import atexit
+import dataclasses
 import logging
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +16,8 @@ import psutil
 
 from dualray.exceptions import DualrayError
 from dualray.real import session as sessions
+from dualray.real.children import Children, last_logs
+from dualray.real.cluster_address import find_session, next_driver
 from dualray.real.head import CONTROL_PLANE_FILE
 from dualray.real.process import UserProcess
 from dualray.real.session import Session
@@ -23,11 +25,10 @@ from dualray.shared.core_worker import CoreWorker
 from dualray.shared.model.commands import RunTask
 from dualray.shared.model.config import Config
 from dualray.shared.model.events import Started
-from dualray.shared.model.ids import HEAD, Address, NodeID, root_task_id
-from dualray.shared.model.resources import parse_resources
+from dualray.shared.model.ids import HEAD, Address, root_task_id
+from dualray.shared.model.resources import Resources, parse_resources
 
 DRIVER = Address("driver-1")
-NODE = NodeID("node-0")
 
 _START_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 10.0
@@ -35,22 +36,28 @@ _STORE_SHARE_PERCENT = 30
 
 
 class RealRuntime:
-    """The driver's runtime: owns the processes that `init` has started."""
+    """The driver's runtime: owns the processes that `init` has started, if it has.
+
+    Args:
+        session: the node's, made by this process or, with `joins`, by a node's daemon.
+        driver, job: this driver's address and number; both are used once in a cluster.
+        joins: start and stop nothing.
+    """
 
     mode = "real"
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, *, driver: Address = DRIVER, job: int = 1, joins: bool = False) -> None:
         self.session = session
         self.control_plane = ""
+        self._joins = joins
         self._is_stopped = False
-        self._lifelines: list[int] = []
-        self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._children = Children(session)
         self._pid = os.getpid()
         self._process = UserProcess(
             session=session,
-            address=DRIVER,
-            node=NODE,
-            root=root_task_id(session.job_root, 1),
+            address=driver,
+            node=session.node,
+            root=root_task_id(session.job_root, job),
             is_driver=True,
             on_task=_refuse_task,
             on_lost=self._on_peer_lost,
@@ -64,63 +71,41 @@ class RealRuntime:
     # ---- Start -----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start head and node, and wait until the cluster can be used."""
-        self._spawn("head", "dualray.real.head")
-        self._spawn(NODE, "dualray.real.node", NODE)
+        """Start head and node, unless they are there, and wait until the cluster can be used."""
+        if not self._joins:
+            self._children.spawn(HEAD, "dualray.real.head")
+            self._children.spawn(self.session.node, "dualray.real.node", self.session.node)
         self._process.start()
         self.verbs.dispatch(Started())
         deadline = time.monotonic() + _START_TIMEOUT_S
         while not self.verbs.machine.cluster:
-            self._check_children()
+            self._children.check()
             if time.monotonic() > deadline:
-                raise DualrayError(f"the cluster did not start within {_START_TIMEOUT_S:g} s{self._last_logs()}")
+                what = "answer" if self._joins else "start"
+                raise DualrayError(f"the cluster did not {what} within {_START_TIMEOUT_S:g} s{self._last_logs()}")
             time.sleep(0.002)
-        self.control_plane = (self.session.directory / CONTROL_PLANE_FILE).read_text()
-        logging.getLogger("dualray").info(
-            "real mode: %s on this machine, control plane: %s", self.session.total, self.control_plane
-        )
+        if self.session.cluster is None:
+            self.control_plane = (self.session.directory / CONTROL_PLANE_FILE).read_text()
+            logging.getLogger("dualray").info(
+                "real mode: %s on this machine, control plane: %s", self.session.total, self.control_plane
+            )
+        else:
+            logging.getLogger("dualray").info(
+                "real mode: %s joined the cluster at %s through %s",
+                self._process.address,
+                self.session.cluster.address,
+                self.session.node,
+            )
         atexit.register(self.shutdown)
 
-    def _spawn(self, name: str, module: str, *args: str) -> None:
-        """Start a process of ours; it ends when the lifeline that we hold closes."""
-        read_fd, write_fd = os.pipe()
-        try:
-            paths = [path or str(Path.cwd()) for path in sys.path]
-            environment = dict(os.environ)
-            environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
-            environment[sessions.ENVIRONMENT] = str(self.session.directory)
-            self._children[name] = subprocess.Popen(
-                [sys.executable, "-m", module, str(self.session.directory), str(read_fd), *args],
-                pass_fds=(read_fd,),
-                stdin=subprocess.DEVNULL,
-                env=environment,
-            )
-        except BaseException:
-            os.close(write_fd)
-            raise
-        finally:
-            os.close(read_fd)
-        self._lifelines.append(write_fd)
-
-    def _check_children(self) -> None:
-        for name, child in self._children.items():
-            status = child.poll()
-            if status is not None:
-                raise DualrayError(f"the process {name} ended with status {status} while starting{self._last_logs()}")
-
     def _last_logs(self) -> str:
-        text = ""
-        for name in self._children:
-            path = self.session.log_path(name)
-            if path.exists():
-                text += f"\nthe last lines of {name}'s log:\n" + "\n".join(path.read_text().splitlines()[-15:])
-        return text
+        return last_logs(self.session, [HEAD, self.session.node])
 
     # ---- Trouble ---------------------------------------------------------------------------------------------
 
     def _on_peer_lost(self, peer: str) -> None:
         """Without head or node manager nothing goes on: whoever waits is told so."""
-        if peer in (HEAD, NODE) and not self._is_stopped:
+        if peer in (HEAD, self.session.node) and not self._is_stopped:
             what = "head process" if peer == HEAD else f"node manager {peer}"
             self.verbs.fail(f"the {what} is gone{self._last_logs()}\nCall dualray.shutdown() and init() again.")
 
@@ -131,24 +116,16 @@ class RealRuntime:
     # ---- End -------------------------------------------------------------------------------------------------
 
     def shutdown(self) -> None:
-        """Stop every process and remove every file that `init` has made. Idempotent."""
+        """Leave the cluster; stop every process and remove every file that `init` has made. Idempotent."""
         if self._is_stopped or os.getpid() != self._pid:  # a forked child of the driver's owns nothing here
             return
         self._is_stopped = True
         atexit.unregister(self.shutdown)
         self._process.close()
-        for fd in self._lifelines:
-            os.close(fd)
-        deadline = time.monotonic() + _STOP_TIMEOUT_S
-        for name, child in reversed(self._children.items()):
-            try:
-                child.wait(max(0.1, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                logging.getLogger("dualray").error("%s does not end; it is killed", name)
-                child.kill()
-                child.wait()
-        self._process.store.close(is_last=True)
-        self.session.remove()
+        self._process.store.close(is_last=not self._joins)
+        if not self._joins:
+            self._children.end(_STOP_TIMEOUT_S)
+            self.session.remove()
 
 
 def _refuse_task(task: RunTask) -> None:
@@ -156,45 +133,74 @@ def _refuse_task(task: RunTask) -> None:
 
 
 def start(settings: Mapping[str, Any], config: Config) -> RealRuntime:
-    """Start a cluster on this machine.
+    """Start a cluster on this machine, or join the one that `address` names.
 
     Raises:
-        ValueError: resources that are wrong, before anything has been started.
-        DualrayError: a process did not start; the message has the last lines of its log.
+        ValueError: resources that are wrong, before anything has been started; settings that a cluster has already.
+        DualrayError: a process did not start; the message has the last lines of its log. There is no such cluster, or
+            it has no node on this machine.
     """
-    num_cpus = settings["num_cpus"]
-    total = parse_resources(
-        num_cpus=len(os.sched_getaffinity(0)) if num_cpus is None else num_cpus,
-        num_gpus=settings["num_gpus"],
-        resources=settings["resources"],
-    )
-    record_directory = settings["decision_log"]
-    if record_directory is not None:
-        record_directory = record_directory.absolute()
-        record_directory.mkdir(parents=True, exist_ok=True)
+    if settings["address"] is not None:
+        return _join(settings)
     session = sessions.create(
         config=config,
         seed=settings["seed"],
         job_root=str(settings["object_id_seed"] or ""),
-        total=total,
-        store_bytes=_store_bytes(settings["object_store_memory"]),
+        total=total_of(settings["num_cpus"], settings["num_gpus"], settings["resources"]),
+        store_bytes=store_bytes(settings["object_store_memory"]),
         log_to_driver=settings["log_to_driver"],
-        record_directory=record_directory,
+        record_directory=_made(settings["decision_log"]),
     )
     try:
         started = RealRuntime(session)
     except BaseException:
         session.remove()
         raise
+    return _started(started)
+
+
+def _join(settings: Mapping[str, Any]) -> RealRuntime:
+    """Take part in a running cluster as one more driver."""
+    session = find_session(settings["address"])
+    number = next_driver(session)
+    return _started(
+        RealRuntime(
+            dataclasses.replace(
+                session,
+                job_root=str(settings["object_id_seed"] or session.job_root),
+                record_directory=_made(settings["decision_log"]) or session.record_directory,
+            ),
+            driver=Address(f"driver-{number}@{session.node}"),
+            job=number,
+            joins=True,
+        )
+    )
+
+
+def _started(runtime: RealRuntime) -> RealRuntime:
     try:
-        started.start()
+        runtime.start()
     except BaseException:
-        started.shutdown()
+        runtime.shutdown()
         raise
-    return started
+    return runtime
 
 
-def _store_bytes(wanted: int | None) -> int:
+def _made(directory: Path | None) -> Path | None:
+    if directory is not None:
+        directory = directory.absolute()
+        directory.mkdir(parents=True, exist_ok=True)
+    return directory
+
+
+def total_of(num_cpus: float | None, num_gpus: float | None, resources: Mapping[str, float] | None) -> Resources:
+    """What a node of this machine has; by default as many CPUs as this process may use, and no GPU."""
+    return parse_resources(
+        num_cpus=len(os.sched_getaffinity(0)) if num_cpus is None else num_cpus, num_gpus=num_gpus, resources=resources
+    )
+
+
+def store_bytes(wanted: int | None) -> int:
     """The capacity of the object store: as wanted, or 30 % of memory, at most what shared memory has free.
 
     Raises:

@@ -1,15 +1,16 @@
-"""A session: the files that the processes of one `init` share, and their removal.
+"""A session: the files that the processes of one `init`, or of one node of a cluster, share, and their removal.
 
-    <tmp>/dualray-<driver's pid>-<token>/       mode 0700
+    <tmp>/dualray-<founder's pid>-<token>/      mode 0700; the founder is the driver, or a node's daemon
         session.json      settings that every process reads
         secret            the cluster's secret, mode 0600
         sockets/          one Unix socket a process
         redis/            the control plane's server
         logs/             what head and node manager have to say
-    /dev/shm/dualray-<driver's pid>-<token>/    the node's object store
+        gateway           of a cluster: where processes of other machines are asked for (cluster_gateway.py)
+    /dev/shm/dualray-<founder's pid>-<token>/   the node's object store
 
-Who removes it: the head, when the driver is gone; a driver that ends cleanly makes sure. What both could not remove,
-because all was killed at once, the next `init` of this user sweeps.
+Who removes it: the head, or the node where there is none, when the founder is gone; a founder that ends cleanly makes
+sure. What nobody could remove, because all was killed at once, the next `init` or `dualray start` of this user sweeps.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from dualray.real.addresses import home_of
 from dualray.shared.model.config import Config
+from dualray.shared.model.ids import HEAD, NodeID
 from dualray.shared.model.resources import Resources
 
 _PREFIX = "dualray-"
@@ -33,6 +36,25 @@ SHARED_MEMORY = Path("/dev/shm")
 
 ENVIRONMENT = "DUALRAY_SESSION"
 """Every process of a session has its directory here: to be found, and to be told apart."""
+
+
+FIRST_NODE = NodeID("node-0")
+GATEWAY_FILE = "gateway"
+JOINED_FILE = "joined"
+"""Made by the node manager when the head has welcomed it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterPlace:
+    """Of a session that is one node of a cluster: the cluster, and this node's place in it."""
+
+    address: str
+    """host:port of the head's gateway."""
+    endpoint: str
+    """host:port of this node's gateway."""
+    has_head: bool
+    is_detached: bool
+    """Started by `dualray start`, to live until `dualray stop`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +72,17 @@ class Session:
     store_bytes: int
     log_to_driver: bool
     record_directory: Path | None
+    node: NodeID = FIRST_NODE
+    cluster: ClusterPlace | None = None
+    """None of a session that `init` has made for itself: nobody joins, and nothing listens on the network."""
+
+    def gateway_for(self, address: str) -> Path | None:
+        """The gateway through which a process is reached; None for one that is here."""
+        if self.cluster is None:
+            return None
+        home = home_of(address)
+        is_here = self.cluster.has_head if home == HEAD else home == self.node
+        return None if is_here else self.directory / GATEWAY_FILE
 
     @property
     def sockets(self) -> Path:
@@ -69,7 +102,7 @@ class Session:
     @property
     def password(self) -> str:
         """The control plane's password, derived from the secret."""
-        return hmac.new(self.secret, b"control plane", hashlib.sha256).hexdigest()
+        return password_of(self.secret)
 
     def log_path(self, name: str) -> Path:
         return self.directory / "logs" / f"{name}.log"
@@ -81,6 +114,11 @@ class Session:
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
+def password_of(secret: bytes) -> str:
+    """The control plane's password, derived from the cluster's secret."""
+    return hmac.new(secret, b"control plane", hashlib.sha256).hexdigest()
+
+
 def create(
     *,
     config: Config,
@@ -90,8 +128,11 @@ def create(
     store_bytes: int,
     log_to_driver: bool,
     record_directory: Path | None,
+    secret: bytes | None = None,
+    node: NodeID = FIRST_NODE,
+    cluster: ClusterPlace | None = None,
 ) -> Session:
-    """Make the directories and files of a new session.
+    """Make the directories and files of a new session; without a secret, one is drawn.
 
     Raises:
         ValueError: the directory for spilled objects cannot be written.
@@ -108,7 +149,7 @@ def create(
     session = Session(
         directory=directory,
         store_directory=store_directory,
-        secret=secrets.token_bytes(32),
+        secret=secret or secrets.token_hex(32).encode(),
         config=config,
         seed=seed,
         job_root=job_root,
@@ -116,6 +157,8 @@ def create(
         store_bytes=store_bytes,
         log_to_driver=log_to_driver,
         record_directory=record_directory,
+        node=node,
+        cluster=cluster,
     )
     for path in (session.sockets, session.directory / "logs"):
         path.mkdir(mode=0o700)
@@ -129,6 +172,8 @@ def create(
         "store_bytes": store_bytes,
         "log_to_driver": log_to_driver,
         "record_directory": str(record_directory) if record_directory is not None else None,
+        "node": node,
+        "cluster": asdict(cluster) if cluster is not None else None,
     }
     _write_private(directory / "session.json", json.dumps(settings).encode())
     return session
@@ -138,6 +183,7 @@ def load(directory: Path) -> Session:
     """The session that another process of it has made."""
     settings: dict[str, Any] = json.loads((directory / "session.json").read_bytes())
     record = settings.pop("record_directory")
+    cluster = settings.pop("cluster")
     return Session(
         directory=directory,
         store_directory=Path(settings.pop("store_directory")),
@@ -145,6 +191,7 @@ def load(directory: Path) -> Session:
         config=Config(**settings.pop("config")),
         total=Resources(tuple((name, amount) for name, amount in settings.pop("total"))),
         record_directory=Path(record) if record is not None else None,
+        cluster=ClusterPlace(**cluster) if cluster is not None else None,
         **settings,
     )
 
@@ -170,6 +217,28 @@ def _check_spill_directory(directory: Path) -> None:
             f"limits: spill_directory={str(directory)!r} cannot be written ({error.strerror}): name a directory on a "
             f"disk with room, or leave it out to spill into the session's own"
         ) from error
+
+
+def running() -> list[Session]:
+    """The sessions of this user on this machine that are nodes of a cluster and whose founder lives, oldest first."""
+    found = []
+    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*/session.json"):
+        directory = path.parent
+        if founder_of(directory) is None or directory.stat().st_uid != os.getuid():
+            continue
+        try:
+            session = load(directory)
+        except (OSError, ValueError, TypeError, KeyError):  # it is being made, or removed
+            continue
+        if session.cluster is not None:
+            found.append((path.stat().st_mtime_ns, str(directory), session))
+    return [session for _, _, session in sorted(found, key=lambda entry: entry[:2])]
+
+
+def founder_of(directory: Path) -> int | None:
+    """The pid of the process that made a session, while it lives."""
+    pid = directory.name.removeprefix(_PREFIX).partition("-")[0]
+    return int(pid) if pid.isdigit() and _is_alive(int(pid)) else None
 
 
 def sweep(*parents: Path) -> None:

@@ -36,7 +36,7 @@ from typing import Final
 from dualray.exceptions import AuthenticationError
 from dualray.real.addresses import listen, socket_path
 from dualray.real.frames import IOV_MAX, Bytes, FrameLimits, FrameReader, Refusal, encode_frame, flat
-from dualray.real.handshake import ACCEPT, DUPLICATE, Handshake, Identity
+from dualray.real.handshake import ACCEPT, DUPLICATE, HandedOver, Handshake, Identity, PeerGone
 from dualray.real.loop import Loop
 from dualray.real.peers import RETRY_LAST_S, Connection, Peer
 
@@ -96,6 +96,8 @@ class Transport:
         secret: the cluster's secret.
         on_message: called with (peer, header, buffers); the views are read-only.
         on_peer_lost: called once for each loss of a peer.
+        gateway_for: the Unix socket of the gateway through which an address on another machine is reached; None for
+            one that listens in `socket_dir`.
     Raises:
         OSError: EADDRINUSE when a live process has this address.
     """
@@ -110,6 +112,7 @@ class Transport:
         on_message: Callable[[str, memoryview, list[memoryview]], None],
         on_peer_lost: Callable[[str], None],
         limits: TransportLimits | None = None,
+        gateway_for: Callable[[str], Path | None] = lambda _: None,
     ) -> None:
         if not secret:
             raise ValueError("the cluster's secret is empty")
@@ -120,6 +123,7 @@ class Transport:
         self._identity = Identity(address=address, instance=os.urandom(16), secret=secret)
         self._on_message = on_message
         self._on_peer_lost = on_peer_lost
+        self._gateway_for = gateway_for
         self._limits = limits or TransportLimits()
         self._lock = threading.Lock()  # guards _peers and _lost; held alone, never with a peer's own lock
         self._drained = threading.Condition(self._lock)
@@ -259,8 +263,9 @@ class Transport:
         if peer.lost or peer.connection is not None or peer.attempt is not None:
             return
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        gateway = self._gateway_for(peer.address)
         try:
-            sock.connect(os.fspath(socket_path(self._socket_dir, peer.address)))
+            sock.connect(os.fspath(gateway or socket_path(self._socket_dir, peer.address)))
         except (FileNotFoundError, BlockingIOError) as error:  # not there yet; its listen queue is full
             sock.close()
             self._try_again(peer, error)
@@ -268,7 +273,7 @@ class Transport:
             sock.close()
             self._lose(peer, error)
         else:
-            self._begin_handshake(sock, peer)
+            self._begin_handshake(sock, peer, asks=gateway is not None)
 
     def _try_again(self, peer: Peer, error: Exception) -> None:
         if peer.lost or peer.connection is not None:
@@ -306,7 +311,7 @@ class Transport:
 
     # -- the handshake ---------------------------------------------------------------------------------------
 
-    def _begin_handshake(self, sock: socket.socket, peer: Peer | None) -> None:
+    def _begin_handshake(self, sock: socket.socket, peer: Peer | None, *, asks: bool = False) -> None:
         """Start the handshake on a connection to `peer`, or, with None, on one that we accepted."""
         sock.setblocking(False)
         with contextlib.suppress(OSError):
@@ -318,7 +323,9 @@ class Transport:
         self._handshake_count += 1
         late = partial(self._handshake_late, connection)
         connection.deadline = self._loop.call_later(self._limits.handshake_timeout_s, late)
-        connection.handshake = Handshake(sock, identity=self._identity, expected=connection.expected, judge=self._judge)
+        connection.handshake = Handshake(
+            sock, identity=self._identity, expected=connection.expected, judge=self._judge, asks=asks
+        )
         self._loop.add_reader(connection.fd, partial(self._advance, connection))
         self._advance(connection)
 
@@ -339,8 +346,15 @@ class Transport:
             who = connection.expected or "a connection"
             self._count(refusal.counter, who, refusal)
             self._give_up(connection, AuthenticationError(f"{who}: {refusal}"), final=True)
+        except HandedOver as handed:  # a gateway has brought a connection to, or from, a process of another machine
+            peer = self._peers.get(connection.expected)
+            self._close_connection(connection)
+            if connection.expected and (peer is None or peer.attempt is not connection):
+                handed.sock.close()
+            else:
+                self._begin_handshake(handed.sock, peer)
         except OSError as error:
-            self._give_up(connection, error, final=False)
+            self._give_up(connection, error, final=isinstance(error, PeerGone))
 
     def _judge(self, address: str, instance: bytes) -> int:
         """Whether to use a connection that `address` made, or the one there is or will be."""

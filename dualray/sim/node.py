@@ -11,6 +11,7 @@ from dualray.shared.model.commands import (
     DeleteObject,
     DeleteSpilled,
     EvictObject,
+    ReceiveObject,
     ReserveSpace,
     RestoreObject,
     SendObject,
@@ -85,6 +86,8 @@ class NodeProcess(MachineProcess):
                 self.store.spilled.pop(object_id, None)
             case SendObject():
                 self._send_object(command)
+            case ReceiveObject():
+                pass  # virtual bytes come all at once: nothing is to be made ready
             case _:
                 super().perform(command)
 
@@ -138,16 +141,16 @@ class NodeProcess(MachineProcess):
         receiver = self.cluster.node_process(to)
 
         def arrived() -> None:
-            self.handle(ObjectSent(object_id=object_id, to=to))
+            self.handle(ObjectSent(object_id=object_id, to=to, complete=receiver is not None and receiver.is_alive))
             if receiver is not None and receiver.is_alive:
                 receiver.accept(object_id, data, NodeID(self.node), command.size_bytes)
 
         def lost() -> None:
-            self.handle(ObjectSent(object_id=object_id, to=to))
+            self.handle(ObjectSent(object_id=object_id, to=to, complete=False))
             if receiver is not None:
                 receiver.handle(ReceiveFailed(object_id=object_id, source=NodeID(self.node)))
 
-        self.cluster.network.transfer(self.node, to, command.size_bytes, arrived, on_lost=lost)
+        self.cluster.network.transfer(self.node, to, command.size_bytes - command.offset, arrived, on_lost=lost)
 
     def accept(self, object_id: ObjectID, data: StoredBytes, source: NodeID, size_bytes: int) -> None:
         """All bytes of an object have arrived."""

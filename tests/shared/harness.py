@@ -374,6 +374,8 @@ class NodeProcess(Process):
                 self.disk.pop(object_id, None)
             case c.SendObject():
                 self._send_object(command)
+            case c.ReceiveObject():
+                pass  # `bytes_arrive` needs no preparation
             case _:
                 super().perform(command)
         if self.machine.refused and self.is_alive:

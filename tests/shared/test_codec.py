@@ -65,6 +65,8 @@ LOCAL = {
         events.ObjectSent,
         events.ObjectReceived,
         events.ReceiveFailed,
+        events.PeerLost,
+        events.DrainAsked,
     },
     "head": {events.NodeSilent, events.NodeHeard, events.PeerLost},
 }

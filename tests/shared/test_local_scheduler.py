@@ -405,7 +405,7 @@ def test_what_a_dead_owner_had_been_promised_goes_to_others():
 
 def test_the_head_is_told_what_is_free_when_it_changes(node):
     (report,) = sent(node.ask(), ResourcesReported, HEAD)
-    assert report == ResourcesReported(node="node-0", incarnation=0, available={"CPU": 10_000})
+    assert report == ResourcesReported(node="node-0", incarnation=0, available={"CPU": 10_000}, held={"driver-1": 1})
     (report,) = sent(node(returned(0)), ResourcesReported, HEAD)
     assert report.available == {"CPU": 20_000}
 

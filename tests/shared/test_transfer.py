@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from dualray.shared.model.commands import DeleteObject, SendObject
+from dualray.shared.model.commands import DeleteObject, ReceiveObject, SendObject
 from dualray.shared.model.errors import ErrorKind
 from dualray.shared.model.events import (
     LocationsWanted,
     NodeDied,
     ObjectAdded,
     ObjectArrived,
+    ObjectElsewhere,
     ObjectFailed,
     ObjectNotHere,
     ObjectReceived,
@@ -19,14 +20,15 @@ from dualray.shared.model.events import (
     ObjectSent,
     ObjectUnavailable,
     OwnerDied,
+    PeerLost,
     ReceiveFailed,
 )
 from dualray.shared.model.ids import HEAD, Address, NodeID
 from tests.shared.builders import DRIVER, NodeStepper, error, of, oid, sends, sent
 
-X = oid(9)
+X, Y, Z = oid(9), oid(10), oid(11)
 A, B = "driver-1", "driver-2"
-N1, N2 = NodeID("node-1"), NodeID("node-2")
+N0, N1, N2, N3, N4, N5 = (NodeID(f"node-{index}") for index in range(6))
 
 
 @pytest.fixture
@@ -183,6 +185,104 @@ def test_who_waits_for_a_writer_that_died_gets_another_copy(node):
     assert len(sent(commands, LocationsWanted, HEAD)) == 1
 
 
+# ---- From where it broke off -----------------------------------------------------------------------------------------
+
+
+def offsets(commands) -> list[tuple[str, int]]:
+    """Whom the runner is to take in X from, and where it goes on."""
+    return [(receive.source, receive.offset) for receive in of(commands, ReceiveObject) if receive.object_id == X]
+
+
+def test_the_runner_is_made_ready_before_a_source_is_asked(node):
+    node.want(X)
+    commands = node.locations(X, "node-1")
+    assert of(commands, ReceiveObject) == [ReceiveObject(object_id=X, size_bytes=100, source=N1, offset=0)]
+    assert [type(command).__name__ for command in commands] == ["ReceiveObject", "Send"]
+
+
+def test_the_next_source_goes_on_where_the_first_broke_off(pulling):
+    commands = pulling(ReceiveFailed(object_id=X, source=N1, received_bytes=40))
+    assert offsets(commands) == [("node-2", 40)]
+    assert sent(commands, ObjectRequested, "node-2") == [ObjectRequested(object_id=X, to=N0, offset=40)]
+
+
+def test_what_had_come_is_given_up_when_all_sources_have_failed(pulling):
+    commands = pulling(
+        ReceiveFailed(object_id=X, source=N1, received_bytes=40),
+        ReceiveFailed(object_id=X, source=N2, received_bytes=60),
+    )
+    assert of(commands, DeleteObject) == [DeleteObject(object_id=X)]
+    assert offsets(pulling.locations(X, "node-3")) == [("node-3", 0)], "a copy may have been made anew"
+
+
+def test_a_connection_that_breaks_is_a_source_that_failed(pulling):
+    assert asked(pulling(PeerLost(address=Address("node-1")))) == ["node-2"]
+
+
+def test_a_source_sends_the_rest(node):
+    node.store(X, 100)
+    commands = node(ObjectRequested(object_id=X, to=N1, offset=40))
+    assert commands == [SendObject(object_id=X, size_bytes=100, to=N1, offset=40)]
+
+
+# ---- Admission -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def narrow() -> NodeStepper:
+    """A node that pulls 250 bytes at a time."""
+    return NodeStepper(store_bytes=10_000, pull_bytes_max=250)
+
+
+def pull(node, *object_ids, size_bytes=100):
+    commands = []
+    for object_id in object_ids:
+        node.want(object_id)
+        commands += node.locations(object_id, "node-1", "node-2", size_bytes=size_bytes)
+    return commands
+
+
+def pulled(commands) -> list:
+    return [receive.object_id for receive in of(commands, ReceiveObject)]
+
+
+def test_only_so_many_bytes_are_pulled_at_a_time(narrow):
+    assert pulled(pull(narrow, X, Y, Z)) == [X, Y]
+    assert pulled(narrow(ObjectReceived(object_id=X, source=N1))) == [Z]
+
+
+def test_one_object_is_pulled_however_large(narrow):
+    assert pulled(pull(narrow, X, size_bytes=1000)) == [X]
+    assert pulled(pull(narrow, Y, size_bytes=10)) == []
+    assert pulled(narrow(ObjectReceived(object_id=X, source=N1))) == [Y]
+
+
+def test_a_pull_keeps_its_place_from_source_to_source(narrow):
+    pull(narrow, X, Y, Z)
+    assert pulled(narrow(ReceiveFailed(object_id=X, source=N1, received_bytes=10))) == [X]
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        [ObjectNotHere(object_id=X, node=N1), ObjectNotHere(object_id=X, node=N2)],
+        [ObjectFailed(object_id=X, error=error(ErrorKind.OBJECT_LOST))],
+    ],
+    ids=["no source is left", "it will not come"],
+)
+def test_a_pull_that_ends_badly_lets_others_go_on(narrow, end):
+    pull(narrow, X, Y, Z)
+    assert pulled(narrow(*end))[-1] == Z
+
+
+def test_a_pull_that_waits_and_loses_its_sources_asks_the_head(narrow):
+    pull(narrow, X, Y, Z)
+    narrow(NodeDied(node=N1, incarnation=0), NodeDied(node=N2, incarnation=0))
+    commands = narrow.locations(X, "node-3")
+    assert pulled(commands) == [X]
+    assert narrow.machine.transfer.admitted == {X: 100}
+
+
 # ---- The other side ------------------------------------------------------------------------------------------------
 
 
@@ -217,4 +317,76 @@ def test_an_object_that_is_being_written_is_not_sent(node):
 def test_sending_to_a_node_that_died_ends(node):
     node.store(X)
     node(requested(), NodeDied(node=N1, incarnation=0))
+    assert not node.machine.store.objects[X].pins
+
+
+# ---- Broadcast -----------------------------------------------------------------------------------------------------
+
+
+def sends_to(commands) -> list[str]:
+    return [send.to for send in of(commands, SendObject)]
+
+
+def redirected(commands) -> list[tuple[str, str]]:
+    """Who is sent to whom."""
+    found = []
+    for node in (N1, N2, N3, N4, N5):
+        found += [(node, message.holder) for message in sent(commands, ObjectElsewhere, node)]
+    return found
+
+
+@pytest.fixture
+def wanted_by_five(node) -> NodeStepper:
+    """A node that is asked for X by five others."""
+    node.store(X)
+    assert sends_to(node(*map(requested, (N1, N2, N3, N4, N5)))) == [N1, N2]
+    return node
+
+
+def test_who_has_got_it_takes_the_second_in_line(wanted_by_five):
+    commands = wanted_by_five(ObjectSent(object_id=X, to=N1))
+    assert sends_to(commands) == [N3]
+    assert redirected(commands) == [(N4, N1)]
+    commands = wanted_by_five(ObjectSent(object_id=X, to=N2))
+    assert sends_to(commands) == [N5]
+    assert redirected(commands) == []
+
+
+def test_nobody_is_sent_to_a_receiver_that_failed(wanted_by_five):
+    commands = wanted_by_five(ObjectSent(object_id=X, to=N1, complete=False))
+    assert sends_to(commands) == [N3]
+    assert redirected(commands) == []
+
+
+@pytest.mark.parametrize("end", [NodeDied(node=N1, incarnation=0), PeerLost(address=Address("node-1"))])
+def test_a_receiver_that_dies_makes_room_for_the_next(wanted_by_five, end):
+    assert sends_to(wanted_by_five(end)) == [N3]
+
+
+def test_who_dies_in_line_is_forgotten(wanted_by_five):
+    wanted_by_five(NodeDied(node=N3, incarnation=0), NodeDied(node=N5, incarnation=0))
+    assert sends_to(wanted_by_five(ObjectSent(object_id=X, to=N1))) == [N4]
+    wanted_by_five(ObjectSent(object_id=X, to=N2), ObjectSent(object_id=X, to=N4))
+    assert not wanted_by_five.machine.store.objects[X].pins
+    assert not wanted_by_five.machine.transfer.receivers
+    assert not wanted_by_five.machine.transfer.requests
+
+
+def test_who_is_told_to_ask_elsewhere_does(pulling):
+    commands = pulling(ObjectElsewhere(object_id=X, node=N1, holder=N4))
+    assert asked(commands) == ["node-4"]
+    assert asked(pulling(ObjectNotHere(object_id=X, node=N4))) == ["node-2"]
+    assert asked(pulling(ObjectNotHere(object_id=X, node=N2))) == ["node-1"], "the first one stays a source"
+
+
+def test_who_has_another_source_by_now_stays_with_it(pulling):
+    pulling(ObjectNotHere(object_id=X, node=N1))
+    assert pulling(ObjectElsewhere(object_id=X, node=N1, holder=N4)) == []
+
+
+def test_who_asks_again_is_sent_it_again(node):
+    node.store(X)
+    node(requested(N1))
+    assert sends_to(node(requested(N1))) == [N1]
+    node(ObjectSent(object_id=X, to=N1))
     assert not node.machine.store.objects[X].pins

@@ -16,14 +16,17 @@ Guarantees: each subscriber is told of a copy, or of the failure; a freed object
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from dualray.shared.machines.base import Outbox
 from dualray.shared.model.commands import WriteRecord
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.events import (
+    CopyKept,
+    CopyWanted,
     LocationsKnown,
     LocationsWanted,
+    NodeEmptied,
     ObjectAdded,
     ObjectDemanded,
     ObjectFailed,
@@ -64,8 +67,11 @@ class Directory:
         self.is_gone = is_gone
         self.entries: dict[ObjectID, Entry] = {}
         self.freed: dict[ObjectID, None] = {}
-        # Worklist that the head machine drains.
+        self.leaving: dict[NodeID, dict[ObjectID, None]] = {}
+        """Nodes that are about to leave, and the objects that others must have first."""
+        # Worklists that the head machine drains.
         self.copies_lost: list[ObjectID] = []
+        self.released: list[NodeID] = []
 
     def on_added(self, event: ObjectAdded) -> None:
         """A node holds a sealed copy."""
@@ -154,8 +160,33 @@ class Directory:
                 self.out.send(Address(node), ObjectsFreed(object_ids=(object_id,)))
             self._fail(object_id, entry.subscribers, error)
 
+    def on_emptied(self, event: NodeEmptied, others: Sequence[NodeID]) -> None:
+        """A node is about to leave: others take what only it has, in turn, and what nothing can make again."""
+        needed = frozenset(event.needed)  # membership only
+        moved: dict[ObjectID, None] = {}
+        for object_id, entry in self.entries.items() if others else ():
+            if event.node not in entry.nodes:
+                continue
+            holders = [node for node in entry.nodes if node in others]
+            if holders and object_id not in needed:
+                continue
+            keeper = holders[0] if holders else others[len(moved) % len(others)]
+            moved[object_id] = None
+            wanted = CopyWanted(object_id=object_id, owner=entry.owner, remakeable=object_id not in needed)
+            self.out.send(Address(keeper), wanted)
+        self.leaving[event.node] = moved
+        if not moved:
+            self.released.append(event.node)
+
+    def on_kept(self, event: CopyKept) -> None:
+        """A node has the copy that was wanted of it, or cannot have it."""
+        for node, moved in self.leaving.items():
+            if moved.pop(event.object_id, 0) is None and not moved:
+                self.released.append(node)
+
     def node_died(self, node: NodeID) -> None:
         """Its copies are gone; what others still wait for, and have no source for, is demanded of its owner."""
+        self.leaving.pop(node, None)
         for object_id, entry in list(self.entries.items()):
             entry.subscribers.pop(node, None)
             if node in entry.nodes:

@@ -10,6 +10,11 @@ one report that is late cannot make two placements of one CPU. What was not sett
 A placement that waits for an argument of which no copy exists takes nothing: else the task that makes the argument
 again might find no room.
 
+Several drivers share the cluster: of what waits, the driver that holds the fewest leases is served first. While one
+waits that has less than its share, another that has more gives a lease back every `lease_turn_ns`, as soon as what it
+pushed there is done; two drivers thus take turns even on one CPU. A worker that submits tasks is no driver, and stands
+in line as it came.
+
 Relies on: each node settles each placed request once for each lease.
 Guarantees: a request is with one node, or waiting here, or refused.
 """
@@ -20,11 +25,12 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 from dualray.shared.machines.base import Outbox, ensure
+from dualray.shared.model.commands import ArmTimer
 from dualray.shared.model.config import Config
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
-from dualray.shared.model.events import LeaseRefused, LeaseRequested, ResourcesReported
-from dualray.shared.model.ids import HEAD, Address, NodeID, ObjectID, RequestID
-from dualray.shared.model.resources import Resources
+from dualray.shared.model.events import LeaseRefused, LeaseRequested, ResourcesReported, TurnWanted
+from dualray.shared.model.ids import HEAD, Address, NodeID, ObjectID, RequestID, is_driver
+from dualray.shared.model.resources import Resources, fits
 from dualray.shared.model.specs import LeaseShape, NodeInfo, StrategyKind
 from dualray.shared.policies import load_policy
 from dualray.shared.policies.affinity import AffinityPlacement
@@ -33,11 +39,13 @@ from dualray.shared.policies.locality import LocalityPlacement
 from dualray.shared.policies.placement import Candidate, ClusterView, Outcome, Placement, PlacementPolicy
 from dualray.shared.policies.spread import SpreadPlacement
 
+TURN_TIMER = "turn"
+
 
 class NodeView:
     """A node as the head believes it to be."""
 
-    __slots__ = ("candidate", "free", "info", "placed", "reported", "stalled")
+    __slots__ = ("candidate", "free", "held", "info", "placed", "reported", "stalled")
 
     def __init__(self, info: NodeInfo) -> None:
         self.info = info
@@ -47,6 +55,8 @@ class NodeView:
         """One entry for each lease placed here and not settled."""
         self.stalled: dict[RequestID, None] = {}
         """Of these, the ones that wait for an argument of which no copy exists."""
+        self.held: dict[str, int] = {}
+        """Of each driver, its leases here."""
         self.candidate = Candidate(node=info.node, total=dict(info.total.units), free=self.free)
 
     def take(self, demand: Resources) -> None:
@@ -86,6 +96,9 @@ class GlobalScheduler:
         self.candidates: dict[NodeID, Candidate] = {}
         self.pending: deque[LeaseRequested] = deque()
         self.placed_count = 0
+        self._drivers: dict[Address, None] = {}
+        """Those that have ever asked: with one alone there is nothing to share."""
+        self._turn_is_due = False
         default: PlacementPolicy = load_policy(config.placement_policy)
         self._default = default
         self._locality = LocalityPlacement(default)
@@ -100,9 +113,12 @@ class GlobalScheduler:
         """Place what can be placed; the rest waits, or is refused. What a dead process asked for is forgotten."""
         if self._is_gone(request.owner):
             return
+        if is_driver(request.owner):
+            self._drivers[request.owner] = None
         left = self._place(request)
         if left:
             self.pending.append(_with_count(request, left))
+            self._see_to_turns()
 
     def _place(self, request: LeaseRequested) -> int:
         """Place leases one by one; how many are left to wait."""
@@ -189,6 +205,8 @@ class GlobalScheduler:
         that finds no room speaks for the others."""
         if not self.pending:
             return
+        if len(self._drivers) > 1 and len(self._drivers_waiting()) > 1:
+            self._serve_drivers()
         waiting, self.pending = self.pending, deque()
         no_room: set[LeaseShape] = set()  # membership only; never iterated
         for request in waiting:
@@ -196,6 +214,87 @@ class GlobalScheduler:
             if left:
                 no_room.add(request.shape)
                 self.pending.append(_with_count(request, left))
+        self._see_to_turns()
+
+    # ---- Several drivers -------------------------------------------------------------------------------------
+
+    def _drivers_waiting(self) -> dict[Address, LeaseRequested]:
+        """Of each driver that waits, what it has waited for longest."""
+        waiting: dict[Address, LeaseRequested] = {}
+        for request in self.pending:
+            if is_driver(request.owner):
+                waiting.setdefault(request.owner, request)
+        return waiting
+
+    def _held(self) -> dict[Address, int]:
+        """Of each driver, the leases that it has or is about to have."""
+        held: dict[Address, int] = {}
+        for view in self.views.values():
+            for owner, count in view.held.items():
+                held[Address(owner)] = held.get(Address(owner), 0) + count
+            for requests in view.placed.values():
+                owner = requests[0].owner
+                if is_driver(owner):
+                    held[owner] = held.get(owner, 0) + len(requests)
+        return held
+
+    def _serve_drivers(self) -> None:
+        """Place leases one by one, always for the driver that has the fewest; who finds no room is done."""
+        held = self._held()
+        waiting = self._drivers_waiting()
+        while waiting:
+            owner = min(waiting, key=lambda driver: (held.get(driver, 0), driver))
+            request = waiting[owner]
+            if self._place(_with_count(request, 1)):
+                del waiting[owner]
+                continue
+            held[owner] = held.get(owner, 0) + 1
+            position = self.pending.index(request)
+            if request.count > 1:
+                self.pending[position] = waiting[owner] = _with_count(request, request.count - 1)
+            else:
+                del self.pending[position]
+                following = self._drivers_waiting().get(owner)
+                if following is None:
+                    del waiting[owner]
+                else:
+                    waiting[owner] = following
+
+    def _unfair(self) -> tuple[NodeID, Address] | None:
+        """A driver that is to give a lease back to one that waits and has less, and the node on which."""
+        waiting = self._drivers_waiting() if len(self._drivers) > 1 else {}
+        if not waiting:
+            return None
+        held = self._held()
+        poor = min(waiting, key=lambda driver: (held.get(driver, 0), driver))
+        others = [driver for driver in held if driver != poor]
+        if not others:
+            return None
+        rich = max(others, key=lambda driver: (held[driver], driver))
+        if held[rich] <= held.get(poor, 0) or held[rich] == held.get(poor, 0) + 1 > 1:
+            return None
+        demand = waiting[poor].shape.placement
+        nodes = [
+            (view.held[rich], node)
+            for node, view in self.views.items()
+            if view.held.get(rich) and fits(view.candidate.total, demand)
+        ]
+        return (max(nodes)[1], rich) if nodes else None
+
+    def _see_to_turns(self) -> None:
+        """While somebody has more than a driver that waits, look again after each turn."""
+        if not self._turn_is_due and self._unfair() is not None:
+            self._turn_is_due = True
+            self.out.add(ArmTimer(timer=TURN_TIMER, delay_ns=self.config.lease_turn_ns))
+
+    def on_turn(self) -> None:
+        """A turn is over."""
+        self._turn_is_due = False
+        unfair = self._unfair()
+        if unfair is not None:
+            node, rich = unfair
+            self.out.send(Address(node), TurnWanted(owner=rich))
+        self._see_to_turns()
 
     # ---- Nodes -----------------------------------------------------------------------------------------------
 
@@ -203,6 +302,11 @@ class GlobalScheduler:
         """A node's resources count from now on."""
         view = self.views[info.node] = NodeView(info)
         self.candidates[info.node] = view.candidate
+        self.retry_pending()
+
+    def on_node_draining(self, node: NodeID) -> None:
+        """Place nothing there any more."""
+        self.candidates.pop(node, None)
         self.retry_pending()
 
     def on_reported(self, event: ResourcesReported) -> None:
@@ -217,6 +321,7 @@ class GlobalScheduler:
                 del view.placed[request_id]
                 view.stalled.pop(request_id, None)
         view.reported = event.available
+        view.held = event.held
         view.recount()
         self.retry_pending()
 
@@ -225,7 +330,7 @@ class GlobalScheduler:
         view = self.views.pop(node, None)
         if view is None:
             return
-        del self.candidates[node]
+        self.candidates.pop(node, None)
         for requests in view.placed.values():
             for request in requests:
                 self.request(_with_count(request, 1))
@@ -234,6 +339,8 @@ class GlobalScheduler:
     def owners_died(self, is_dead: Callable[[Address], bool]) -> None:
         """Nobody waits for what they had asked for."""
         self.pending = deque(request for request in self.pending if not is_dead(request.owner))
+        for driver in [driver for driver in self._drivers if is_dead(driver)]:
+            del self._drivers[driver]
 
     # ---- Why does it wait? -----------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dualray.shared.machines.actors import Actors
 from dualray.shared.machines.base import Composition, bounded_steps
 from dualray.shared.machines.directory import Directory
-from dualray.shared.machines.global_scheduler import GlobalScheduler
+from dualray.shared.machines.global_scheduler import TURN_TIMER, GlobalScheduler
 from dualray.shared.machines.membership import Membership
 from dualray.shared.model.commands import ArmTimer
 from dualray.shared.model.config import Config
@@ -28,6 +28,7 @@ from dualray.shared.model.events import (
     ClusterChanged,
     ClusterStateReported,
     ClusterStateRequested,
+    CopyKept,
     DriverJoined,
     DriverLeft,
     Event,
@@ -37,8 +38,11 @@ from dualray.shared.model.events import (
     LeaseRequested,
     LocationsWanted,
     NodeDied,
+    NodeDraining,
+    NodeEmptied,
     NodeHeard,
     NodeJoined,
+    NodeReleased,
     NodeSilent,
     ObjectAdded,
     ObjectFailed,
@@ -85,6 +89,9 @@ class Head(Composition):
             Started: lambda event: None,
             TimerFired: self._on_timer,
             NodeJoined: lambda event: self.membership.on_joined(event),
+            NodeDraining: self._on_draining,
+            NodeEmptied: self._on_emptied,
+            CopyKept: lambda event: self.directory.on_kept(event),
             NodeSilent: lambda event: self.membership.on_silent(event),
             NodeHeard: lambda event: self.membership.on_heard(event),
             PeerLost: self._on_peer_lost,
@@ -112,6 +119,14 @@ class Head(Composition):
 
     # ---- Who takes part --------------------------------------------------------------------------------------
 
+    def _on_timer(self, event: TimerFired) -> None:
+        if event.timer == TURN_TIMER:
+            self.scheduler.on_turn()
+        elif event.timer == ANNOUNCE_TIMER:
+            self._on_announce_timer()
+        else:
+            self.membership.on_timer(event.timer)
+
     def _on_peer_lost(self, event: PeerLost) -> None:
         if event.address in self.membership.drivers:
             self._driver_gone(event.address)
@@ -128,14 +143,19 @@ class Head(Composition):
         self._announcement_armed = True
         self.out.add(ArmTimer(timer=ANNOUNCE_TIMER, delay_ns=self.config.announce_ns))
 
-    def _on_timer(self, event: TimerFired) -> None:
-        if event.timer != ANNOUNCE_TIMER:
-            self.membership.on_timer(event.timer)
-            return
+    def _on_announce_timer(self) -> None:
         self._announcement_armed = False
         if self._announcement_due:
             self._announcement_due = False
             self._announce_cluster()
+
+    def _on_draining(self, event: NodeDraining) -> None:
+        if self.membership.on_draining(event):
+            self.scheduler.on_node_draining(event.node)
+
+    def _on_emptied(self, event: NodeEmptied) -> None:
+        if self.membership.is_alive(event.node, event.incarnation):
+            self.directory.on_emptied(event, self.membership.staying())
 
     def _on_driver_joined(self, event: DriverJoined) -> None:
         self.membership.drivers[event.address] = event.node
@@ -202,6 +222,11 @@ class Head(Composition):
                 info = self.membership.joined.popleft()
                 self.membership.tell_of_the_dead(info.node)
                 self.scheduler.on_node_joined(info)
+            elif self.directory.released:
+                node = self.directory.released.pop(0)
+                self.out.send(
+                    Address(node), NodeReleased(node=node, incarnation=self.membership.members[node].info.incarnation)
+                )
             elif self.directory.copies_lost:
                 self.directory.copies_lost.clear()
                 self.scheduler.on_copies_lost()

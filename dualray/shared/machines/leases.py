@@ -30,6 +30,7 @@ from dualray.shared.model.events import (
     LeaseRefused,
     LeaseRequested,
     LeaseReturned,
+    LeaseWanted,
 )
 from dualray.shared.model.ids import Address, LeaseID, NodeID, RequestID, TaskID
 from dualray.shared.model.specs import FunctionTemplate, LeaseShape, ObjectHint
@@ -49,6 +50,7 @@ class Lease:
         "idle_since_ns",
         "in_flight",
         "incarnation",
+        "is_wanted",
         "lease_id",
         "node",
         "queue",
@@ -65,6 +67,8 @@ class Lease:
         self.in_flight: dict[TaskID, None] = {}
         self.has_room = False
         self.blocked = False
+        self.is_wanted = False
+        """By its node: nothing more is pushed, and it goes back when what was pushed is done."""
         self.idle_since_ns = 0
 
 
@@ -169,7 +173,7 @@ class Leases:
 
     def _offer(self, lease: Lease) -> None:
         """Note that the lease has room, if it has: idle leases are preferred to busy ones."""
-        if lease.has_room or lease.blocked or len(lease.in_flight) >= lease.queue.window:
+        if lease.has_room or lease.blocked or lease.is_wanted or len(lease.in_flight) >= lease.queue.window:
             return
         lease.has_room = True
         if lease.in_flight:
@@ -208,6 +212,14 @@ class Leases:
         self._note_idle(lease)
         self.dirty[queue] = None
         self.out.is_stirred = True
+
+    def on_wanted(self, event: LeaseWanted) -> None:
+        """The node needs the worker for others, or is about to leave."""
+        lease = self.leases.get(event.lease_id)
+        if lease is not None:
+            lease.is_wanted = True
+            self._withdraw(lease)
+            self._note_idle(lease)
 
     def on_refused(self, event: LeaseRefused) -> None:
         """The demand can never be met: every task of the shape that still waits for a lease fails."""
@@ -301,6 +313,10 @@ class Leases:
 
     def _note_idle(self, lease: Lease) -> None:
         if lease.in_flight:
+            return
+        if lease.is_wanted:
+            self._drop(lease)
+            self.out.send(Address(lease.node), LeaseReturned(lease_id=lease.lease_id))
             return
         lease.idle_since_ns = self.out.now_ns
         if not self._idle_timer_armed:

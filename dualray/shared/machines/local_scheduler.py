@@ -9,6 +9,12 @@ A worker whose task blocks in `get` lends its CPUs to others, not its GPUs; when
 what is free may be negative for a while. A worker that dies takes its lease with it; the lease's owner is told. When an
 owner dies, the workers that it leased are ended: nobody would take their results.
 
+When the head says that a driver has more leases than one that waits, the oldest of them is had back, and for one
+`lease_turn_ns` that driver is granted nothing here that the head has not placed: else it would take again what it gave.
+
+A node that drains grants nothing more: what was placed here and not granted goes back to the head, and the owners of
+leases are asked to give them back when what they have pushed is done. Actors stay until the node ends.
+
 Relies on: WorkerReady or WorkerExited for each StartWorker.
 Guarantees: what is leased and what is free add up to the node's total; no GPU share is leased twice; each placed
 request is settled once for each lease it asked for.
@@ -29,11 +35,12 @@ from dualray.shared.model.events import (
     LeaseRefused,
     LeaseRequested,
     LeaseReturned,
+    LeaseWanted,
     ResourcesReported,
     WorkerDied,
     WorkerExited,
 )
-from dualray.shared.model.ids import HEAD, Address, LeaseID, NodeID, ObjectID, RequestID, worker_address
+from dualray.shared.model.ids import HEAD, Address, LeaseID, NodeID, ObjectID, RequestID, is_driver, worker_address
 from dualray.shared.model.resources import CPU, GPU, UNITS, Resources, fits
 from dualray.shared.model.specs import LeaseShape, StrategyKind
 from dualray.shared.model.states import WORKER, WorkerState
@@ -72,7 +79,7 @@ class Slot:
 class Lease:
     """The right to use a worker, its resources, and its pinned arguments (`key` is the pin's name)."""
 
-    __slots__ = ("blocked", "gpu_shares", "key", "lease_id", "owner", "resources", "worker")
+    __slots__ = ("blocked", "gpu_shares", "is_wanted", "key", "lease_id", "owner", "resources", "worker")
 
     def __init__(self, slot: Slot, lease_id: LeaseID, gpu_shares: tuple[tuple[int, int], ...]) -> None:
         self.lease_id = lease_id
@@ -82,6 +89,8 @@ class Lease:
         self.gpu_shares = gpu_shares
         self.worker: Worker | None = None
         self.blocked = False
+        self.is_wanted = False
+        """For another driver."""
 
 
 class LocalScheduler:
@@ -119,6 +128,11 @@ class LocalScheduler:
         self.unstaffed: deque[tuple[Slot, Lease]] = deque()
         """Slots that have their resources and wait for a worker process."""
         self.settled: list[RequestID] = []
+        self.held: dict[str, int] = {}
+        """Of each driver, its leases here."""
+        self.is_draining = False
+        self.waits_until_ns: dict[Address, int] = {}
+        """Drivers that have given a lease back for others, and until when only the head may place more for them."""
         self._changed = False
         self._worker_counter = 0
         self._lease_counter = 0
@@ -137,7 +151,12 @@ class LocalScheduler:
 
     def on_requested(self, request: LeaseRequested) -> None:
         """An owner, or the head, asks for leases."""
+        if self.is_draining:
+            self._hand_back(request)
+            return
         here = request.count if request.placed else self._how_many_fit(request.shape, request.count)
+        if not request.placed and self.out.now_ns < self.waits_until_ns.get(request.owner, 0):
+            here = 0
         for _ in range(here):
             self._queue(request)
         if here < request.count:
@@ -149,6 +168,51 @@ class LocalScheduler:
                 via=self.node,
             )
             self.out.send(HEAD, spilled)
+
+    def _hand_back(self, request: LeaseRequested) -> None:
+        """To the head, to be placed elsewhere."""
+        again = LeaseRequested(
+            request_id=request.request_id,
+            owner=request.owner,
+            shape=request.shape,
+            count=request.count,
+            via=self.node,
+        )
+        self.out.send(HEAD, again)
+        if request.placed:
+            self.settle(request)
+
+    def start_draining(self) -> None:
+        """Grant nothing more, and have back what is granted."""
+        self.is_draining = True
+        for slot in list(self.waiting.values()):
+            del self.waiting[slot.key]
+            self._release(slot.key)
+            self._hand_back(
+                LeaseRequested(
+                    request_id=slot.request_id, owner=slot.owner, shape=slot.shape, count=1, placed=slot.placed
+                )
+            )
+        for lease in self.leases.values():
+            if lease.worker is not None:
+                self._want_back(lease)
+
+    def on_turn_wanted(self, owner: Address) -> None:
+        """Another driver waits that has less than this one."""
+        for lease in self.leases.values():
+            if lease.owner == owner and lease.worker is not None and not lease.is_wanted and lease.resources.units:
+                lease.is_wanted = True
+                self._want_back(lease)
+                return
+
+    def _want_back(self, lease: Lease) -> None:
+        if lease.owner != HEAD:
+            self.out.send(lease.owner, LeaseWanted(lease_id=lease.lease_id))
+
+    @property
+    def has_drained(self) -> bool:
+        """Whether no task runs here any more; actors may."""
+        return self.is_draining and not any(lease.owner != HEAD for lease in self.leases.values())
 
     def _how_many_fit(self, shape: LeaseShape, count: int) -> int:
         """How many of the leases can be granted here and now, without a placement by the head."""
@@ -232,6 +296,8 @@ class LocalScheduler:
         self._take(slot.shape.resources)
         lease = Lease(slot, lease_id, self._take_gpus(slot.shape.resources.get(GPU)))
         self.leases[lease_id] = lease
+        if is_driver(lease.owner):
+            self.held[lease.owner] = self.held.get(lease.owner, 0) + 1
         self.unstaffed.append((slot, lease))
 
     def _grant(self, slot: Slot, lease: Lease, worker: Worker) -> None:
@@ -250,6 +316,8 @@ class LocalScheduler:
                 gpu_ids=tuple(gpu for gpu, _ in lease.gpu_shares),
             ),
         )
+        if self.is_draining:
+            self._want_back(lease)
 
     def _take(self, resources: Resources) -> None:
         for name, amount in resources.units:
@@ -294,6 +362,12 @@ class LocalScheduler:
 
     def _end_lease(self, lease: Lease) -> None:
         del self.leases[lease.lease_id]
+        if is_driver(lease.owner):
+            self.held[lease.owner] -= 1
+            if not self.held[lease.owner]:
+                del self.held[lease.owner]
+        if lease.is_wanted:
+            self.waits_until_ns[lease.owner] = self.out.now_ns + self.config.lease_turn_ns
         self._give(self._held_by(lease))
         for gpu, share in lease.gpu_shares:
             self.gpus_free[gpu] += share
@@ -373,6 +447,8 @@ class LocalScheduler:
 
     def owners_died(self, is_dead: Callable[[Address], bool]) -> None:
         """Leases of dead owners end with their workers; what they had asked for is forgotten."""
+        for owner in [owner for owner in self.waits_until_ns if is_dead(owner)]:
+            del self.waits_until_ns[owner]
         for key in [key for key, slot in self.waiting.items() if is_dead(slot.owner)]:
             slot = self.waiting.pop(key)
             self._release(key)
@@ -395,14 +471,25 @@ class LocalScheduler:
             return
         self._changed = False
         settled, self.settled = tuple(self.settled), []
-        self.out.send(
-            HEAD,
-            ResourcesReported(node=self.node, incarnation=self.incarnation, available=dict(self.free), settled=settled),
+        report = ResourcesReported(
+            node=self.node,
+            incarnation=self.incarnation,
+            available=dict(self.free),
+            settled=settled,
+            held=dict(self.held),
         )
+        self.out.send(HEAD, report)
 
     # ---- Invariants ------------------------------------------------------------------------------------------
 
     def check_invariants(self) -> None:
+        of_drivers = [lease.owner for lease in self.leases.values() if is_driver(lease.owner)]
+        ensure(
+            self.held == {owner: of_drivers.count(owner) for owner in of_drivers},
+            "{}: the leases of drivers are not {}",
+            self.node,
+            self.held,
+        )
         held: dict[str, int] = {}
         shares: dict[int, int] = {}
         for lease in self.leases.values():

@@ -21,6 +21,7 @@ from dualray.shared.model.commands import ArmTimer, CancelTimer, WriteRecord
 from dualray.shared.model.config import Config
 from dualray.shared.model.events import (
     NodeDied,
+    NodeDraining,
     NodeHeard,
     NodeJoined,
     NodeRefused,
@@ -55,6 +56,8 @@ class Membership:
         self.drivers: dict[Address, NodeID] = {}
         self.dead: dict[Address, None] = {}
         """Drivers and workers that died; of workers, those that died before their node."""
+        self.leaving: dict[NodeID, int] = {}
+        """Nodes that drain, with the life that does: alive, and nothing is to be placed there."""
         # Worklists that the head machine drains.
         self.joined: deque[NodeInfo] = deque()
         self.died: deque[NodeInfo] = deque()
@@ -121,6 +124,17 @@ class Membership:
         self._record(self.members[info.node])
         self.joined.append(info)
 
+    def on_draining(self, event: NodeDraining) -> bool:
+        """A node is about to leave; whether that is news."""
+        if not self.is_alive(event.node, event.incarnation) or event.node in self.leaving:
+            return False
+        self.leaving[event.node] = event.incarnation
+        return True
+
+    def staying(self) -> list[NodeID]:
+        """The nodes that are alive and not about to leave."""
+        return [info.node for info in self.alive() if info.node not in self.leaving]
+
     def on_silent(self, event: NodeSilent) -> None:
         """Nothing has been heard of the node for the heartbeat timeout."""
         if self.is_alive(event.node, event.incarnation):
@@ -156,6 +170,7 @@ class Membership:
             self.out.add(CancelTimer(timer=_SUSPICION + member.info.node))
         member.health = NODE.check(member.health, NodeHealth.DEAD, member.info.node)
         self._record(member)
+        self.leaving.pop(member.info.node, None)
         self.died.append(member.info)
 
     def _record(self, member: Member) -> None:

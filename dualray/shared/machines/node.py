@@ -5,6 +5,10 @@ Theory of operation. Three machines share one outbox: local_scheduler (resources
 that was granted starts a pull or lets a writer write, an object that was sealed wakes those who wait for it, leases
 whose arguments are here are granted; last, the head is told what has changed.
 
+Draining. A node that is to leave in good order tells the head (which places nothing there any more), has its leases
+back, names the objects that nothing can make again, and leaves when the head says that others have what only it had;
+after `drain_timeout_ns` it leaves all the same. Actors end with it, and restart elsewhere as their options say.
+
 Relies on: the head for placement, locations and news of the dead; the runner for workers and bytes.
 Guarantees: see the three modules; in addition every event that a node can hear is in its table.
 """
@@ -17,17 +21,25 @@ from dualray.shared.machines.base import Composition, bounded_steps
 from dualray.shared.machines.local_scheduler import LocalScheduler, is_slot
 from dualray.shared.machines.object_store import RESTORING, ObjectStore, SpaceRequest
 from dualray.shared.machines.transfer import Transfer, is_incoming, is_sending
+from dualray.shared.model.commands import ArmTimer
 from dualray.shared.model.config import Config
 from dualray.shared.model.events import (
     ClusterChanged,
+    CopyKept,
+    CopyWanted,
+    DrainAsked,
     LeaseRequested,
     LeaseReturned,
     LocationsKnown,
     NodeDied,
+    NodeDraining,
+    NodeEmptied,
     NodeJoined,
     NodeRefused,
+    NodeReleased,
     NodeWelcomed,
     ObjectArrived,
+    ObjectElsewhere,
     ObjectFailed,
     ObjectNotHere,
     ObjectReceived,
@@ -41,6 +53,7 @@ from dualray.shared.model.events import (
     ObjectUnavailable,
     ObjectWanted,
     OwnerDied,
+    PeerLost,
     PeerMet,
     ReceiveFailed,
     ReserveFailed,
@@ -52,17 +65,21 @@ from dualray.shared.model.events import (
     SpillFailed,
     Started,
     TimerFired,
+    TurnWanted,
     WorkerBlocked,
     WorkerExited,
     WorkerReady,
     WorkerUnblocked,
     WorkerUnwanted,
 )
-from dualray.shared.model.ids import HEAD, Address, NodeID, lives_on, node_of
+from dualray.shared.model.ids import HEAD, Address, NodeID, ObjectID, lives_on, node_of
 from dualray.shared.model.resources import Resources
 from dualray.shared.model.specs import NodeInfo
 from dualray.shared.model.states import WorkerState
 from dualray.shared.policies import load_policy
+
+_DRAIN_TIMER = "drain"
+_KEEPER = "the head, for a node that leaves"
 
 
 class Node(Composition):
@@ -83,7 +100,7 @@ class Node(Composition):
             config=config,
             eviction=load_policy(config.eviction_policy),
         )
-        self.transfer = Transfer(out=self.out, node=node, store=self.store)
+        self.transfer = Transfer(out=self.out, node=node, store=self.store, config=config)
         self.scheduler = LocalScheduler(
             out=self.out,
             node=node,
@@ -97,11 +114,15 @@ class Node(Composition):
         self.cluster: ClusterChanged | None = None
         self.table = {
             Started: self._on_started,
-            TimerFired: lambda event: self.store.on_space_timer(event.timer),
+            TimerFired: self._on_timer,
+            DrainAsked: self._on_drain_asked,
+            CopyWanted: self._on_copy_wanted,
+            NodeReleased: self._on_released_by_head,
             WorkerReady: self._on_worker_ready,
             WorkerExited: self._on_worker_exited,
             LeaseRequested: self._on_lease_requested,
             LeaseReturned: lambda event: self.scheduler.on_returned(event),
+            TurnWanted: lambda event: self.scheduler.on_turn_wanted(event.owner),
             WorkerBlocked: lambda event: self.scheduler.set_blocked(event.worker, True),
             WorkerUnblocked: lambda event: self.scheduler.set_blocked(event.worker, False),
             WorkerUnwanted: lambda event: self.scheduler.stop_worker(event.worker, event.reason),
@@ -118,14 +139,18 @@ class Node(Composition):
             LocationsKnown: lambda event: self.transfer.on_locations(event),
             ObjectRequested: lambda event: self.transfer.on_requested(event),
             ObjectNotHere: lambda event: self.transfer.source_failed(event.object_id, event.node),
-            ObjectSent: lambda event: self.transfer.on_sent(event.object_id, event.to),
+            ObjectElsewhere: lambda event: self.transfer.on_elsewhere(event),
+            ObjectSent: lambda event: self.transfer.on_sent(event.object_id, event.to, complete=event.complete),
             ObjectReceived: lambda event: self.transfer.on_received(event.object_id, event.source),
-            ReceiveFailed: lambda event: self.transfer.source_failed(event.object_id, event.source),
+            ReceiveFailed: lambda event: self.transfer.source_failed(
+                event.object_id, event.source, event.received_bytes
+            ),
             ObjectsFreed: self._on_freed,
             ObjectFailed: lambda event: self.transfer.on_failed(event.object_id, event.error),
             OwnerDied: self._on_owner_died,
             PeerMet: self._on_peer_met,
             NodeDied: self._on_node_died,
+            PeerLost: lambda event: self.transfer.source_lost(NodeID(event.address)),
             NodeWelcomed: lambda event: self.scheduler.prestart(),
             NodeRefused: self._on_refused,
             ClusterChanged: self._on_cluster_changed,
@@ -137,11 +162,45 @@ class Node(Composition):
         """Which drivers want to hear of a process's death."""
         self.refused = False
         """The head has declared this life of the node dead: the runner must end it."""
+        self.drained = False
+        """Nothing depends on this node any more: the runner is to end it."""
+        self.has_emptied = False
+        """Its tasks have ended, and the head was told."""
+        self.needed: dict[ObjectID, None] = {}
+        """Copies on their way here that nothing can make again."""
 
     # ---- The runner ------------------------------------------------------------------------------------------
 
     def _on_started(self, event: Started) -> None:
         self.out.send(HEAD, NodeJoined(info=self.info))
+
+    def _on_timer(self, event: TimerFired) -> None:
+        if event.timer == _DRAIN_TIMER:
+            self.drained = True
+        else:
+            self.store.on_space_timer(event.timer)
+
+    def _on_drain_asked(self, event: DrainAsked) -> None:
+        if not self.scheduler.is_draining:
+            self.out.send(HEAD, NodeDraining(node=self.node, incarnation=self.incarnation))
+            self.out.add(ArmTimer(timer=_DRAIN_TIMER, delay_ns=self.config.drain_timeout_ns))
+            self.scheduler.start_draining()
+
+    def _on_released_by_head(self, event: NodeReleased) -> None:
+        self.drained = self.drained or event.incarnation == self.incarnation
+
+    def _on_copy_wanted(self, event: CopyWanted) -> None:
+        if not event.remakeable:
+            self.needed[event.object_id] = None
+        self.transfer.want(event.object_id, event.owner, _KEEPER)
+
+    def _copy_kept(self, object_id: ObjectID) -> None:
+        """A copy that the head wanted is here, or cannot be had."""
+        if object_id in self.needed:
+            del self.needed[object_id]
+            self.store.keep(object_id)
+        self.store.unpin(object_id, _KEEPER)
+        self.out.send(HEAD, CopyKept(object_id=object_id, node=self.node))
 
     def _on_worker_ready(self, event: WorkerReady) -> None:
         self.scheduler.on_worker_ready(event.worker)
@@ -256,6 +315,10 @@ class Node(Composition):
                 break
         self.scheduler.dispatch()
         self.scheduler.report()
+        if self.scheduler.has_drained and not self.has_emptied:
+            self.has_emptied = True
+            needed = tuple(stored.object_id for stored in self.store.objects.values() if not stored.remakeable)
+            self.out.send(HEAD, NodeEmptied(node=self.node, incarnation=self.incarnation, needed=needed))
 
     def _drain_once(self) -> bool:
         store, transfer = self.store, self.transfer
@@ -283,6 +346,8 @@ class Node(Composition):
                 self.scheduler.on_argument(user, object_id)
             elif is_sending(user):
                 transfer.send(object_id, user)
+            elif user == _KEEPER:
+                self._copy_kept(object_id)
             else:
                 self.out.send(Address(user), ObjectArrived(object_id=object_id, size_bytes=size_bytes))
         elif transfer.unavailable:
@@ -291,6 +356,8 @@ class Node(Composition):
                 self.scheduler.on_argument_failed(user, error)
             elif is_sending(user):
                 transfer.cannot_send(object_id, user)
+            elif user == _KEEPER:
+                self._copy_kept(object_id)
             else:
                 self.out.send(Address(user), ObjectUnavailable(object_id=object_id, error=error))
         else:

@@ -451,6 +451,12 @@ class ObjectStore:
         stored.pins[user] = None
         return stored
 
+    def keep(self, object_id: ObjectID) -> None:
+        """From now on this copy is needed: nothing can make the object again."""
+        stored = self.objects.get(object_id)
+        if stored is not None:
+            stored.remakeable = False
+
     def unpin(self, object_id: ObjectID, user: str) -> None:
         """The user needs the object no more."""
         stored = self.objects.get(object_id)

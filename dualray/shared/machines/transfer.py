@@ -3,8 +3,17 @@
 Theory of operation. A want is an object that is not sealed here, with the users who wait for it (processes of this
 node, leases that need it). The head is asked once where it is; it answers as soon as a copy exists anywhere, and asks
 the object's owner to make one when none does. The object is then pulled: room is reserved, one source is asked, its
-runner sends, ours receives. A source that dies, breaks off or does not have the object any more is replaced by the
-next; when all have failed the head is asked again. Two nodes never wait for each other: sending needs no room.
+runner sends, ours receives. Two nodes never wait for each other: sending needs no room.
+
+Admission. At most `pull_bytes_max` are pulled at a time (one object always may be); other pulls wait in order.
+
+When a source dies, breaks off or does not have the object any more, the next one is asked for the rest: the bytes that
+came are kept, for all sources that the head named together hold the same bytes. When all have failed, everything is
+given up and the head is asked again: a copy that it then names may have been made anew.
+
+Broadcast. A node sends one object to at most `broadcast_receivers_max` others at a time. Further ones stand in line;
+whenever a receiver has it all, the first in line is served, and the next is told to ask that receiver
+(ObjectElsewhere), who holds the same bytes: so the number of sources doubles with each round.
 
 Relies on: the head answers each LocationsWanted in the end, with LocationsKnown or ObjectFailed.
 Guarantees: each user who waits is told once: the object is here and pinned for it, or it will not come.
@@ -16,9 +25,16 @@ from collections import deque
 
 from dualray.shared.machines.base import Outbox, ensure
 from dualray.shared.machines.object_store import ObjectStore, SpaceRequest
-from dualray.shared.model.commands import DeleteObject, SendObject
+from dualray.shared.model.commands import DeleteObject, ReceiveObject, SendObject
+from dualray.shared.model.config import Config
 from dualray.shared.model.errors import ErrorInfo
-from dualray.shared.model.events import LocationsKnown, LocationsWanted, ObjectNotHere, ObjectRequested
+from dualray.shared.model.events import (
+    LocationsKnown,
+    LocationsWanted,
+    ObjectElsewhere,
+    ObjectNotHere,
+    ObjectRequested,
+)
 from dualray.shared.model.ids import HEAD, Address, NodeID, ObjectID
 
 _INCOMING = "incoming"
@@ -28,12 +44,14 @@ _SENDING_TO = "sending to "
 class Want:
     """An object that users of this node wait for."""
 
-    __slots__ = ("awaits_space", "object_id", "owner", "size_bytes", "source", "sources", "users")
+    __slots__ = ("awaits_space", "object_id", "offset", "owner", "size_bytes", "source", "sources", "users")
 
     def __init__(self, object_id: ObjectID, owner: Address) -> None:
         self.object_id = object_id
         self.owner = owner
         self.size_bytes = 0
+        self.offset = 0
+        """So many of its bytes are here, and the sources that we know can go on from there."""
         self.awaits_space = False
         self.users: dict[str, None] = {}
         self.sources: deque[NodeID] = deque()
@@ -45,11 +63,23 @@ class Want:
 class Transfer:
     """See the module."""
 
-    def __init__(self, *, out: Outbox, node: NodeID, store: ObjectStore) -> None:
+    def __init__(self, *, out: Outbox, node: NodeID, store: ObjectStore, config: Config) -> None:
         self.out = out
+        self.config = config
         self.node = node
         self.store = store
         self.wants: dict[ObjectID, Want] = {}
+        self.admitted: dict[ObjectID, int] = {}
+        """Pulls under way, with their bytes."""
+        self.admitted_bytes = 0
+        self.lined_up: dict[ObjectID, None] = {}
+        """Pulls that wait until others have ended."""
+        self.receivers: dict[ObjectID, dict[NodeID, None]] = {}
+        """Whom we are sending what."""
+        self.requests: dict[ObjectID, deque[ObjectRequested]] = {}
+        """Who stands in line for what."""
+        self.restoring: dict[tuple[ObjectID, str], ObjectRequested] = {}
+        """What other nodes want of what is being read back from disk."""
         # Worklists that the node machine drains.
         self.arrived: deque[tuple[str, ObjectID, int]] = deque()
         self.unavailable: deque[tuple[str, ObjectID, ErrorInfo]] = deque()
@@ -128,17 +158,63 @@ class Transfer:
     def _try_next_source(self, want: Want) -> None:
         want.source = None
         if not want.sources:
+            want.offset = 0
+            self._end_pull(want.object_id)
             self.store.abort(want.object_id, _INCOMING)
             self._ask_head(want)
             return
+        if not self._admit(want):
+            self.lined_up[want.object_id] = None
+            return
         want.source = want.sources.popleft()
-        self.out.send(Address(want.source), ObjectRequested(object_id=want.object_id, to=self.node))
+        receive = ReceiveObject(
+            object_id=want.object_id, size_bytes=want.size_bytes, source=want.source, offset=want.offset
+        )
+        self.out.add(receive)
+        request = ObjectRequested(object_id=want.object_id, to=self.node, offset=want.offset)
+        self.out.send(Address(want.source), request)
 
-    def source_failed(self, object_id: ObjectID, source: NodeID) -> None:
-        """A source broke off, died, or does not have the object."""
+    def _admit(self, want: Want) -> bool:
+        if want.object_id in self.admitted:
+            return True
+        if self.admitted and self.admitted_bytes + want.size_bytes > self.config.pull_bytes_max:
+            return False
+        self.admitted[want.object_id] = want.size_bytes
+        self.admitted_bytes += want.size_bytes
+        return True
+
+    def _end_pull(self, object_id: ObjectID) -> None:
+        """It is here, or will not come, or not from there: others may go on."""
+        self.lined_up.pop(object_id, None)
+        self.admitted_bytes -= self.admitted.pop(object_id, 0)
+        while self.lined_up:
+            want = self.wants[next(iter(self.lined_up))]
+            if not self._admit(want):
+                return
+            del self.lined_up[want.object_id]
+            self._try_next_source(want)
+
+    def source_failed(self, object_id: ObjectID, source: NodeID, received_bytes: int | None = None) -> None:
+        """A source broke off, died, or does not have the object. What has come is known when it broke off."""
         want = self.wants.get(object_id)
         if want is not None and want.source == source:
+            if received_bytes is not None:
+                want.offset = received_bytes
             self._try_next_source(want)
+
+    def on_elsewhere(self, event: ObjectElsewhere) -> None:
+        """There is a line at the source, and somebody else has the same bytes by now."""
+        want = self.wants.get(event.object_id)
+        if want is not None and want.source == event.node:
+            want.sources.appendleft(event.holder)
+            want.sources.append(event.node)
+            self._try_next_source(want)
+
+    def source_lost(self, node: NodeID) -> None:
+        """The connection to a node broke, though it may live: what it was asked for will not come."""
+        for want in list(self.wants.values()):
+            self.source_failed(want.object_id, node)
+        self._receiver_lost(node)
 
     def node_died(self, node: NodeID) -> None:
         """Sources and receivers on that node are gone."""
@@ -146,12 +222,26 @@ class Transfer:
             want.sources = deque(source for source in want.sources if source != node)
             self.source_failed(want.object_id, node)
         self.give_up_all(_sending_to(node))
+        for key in [key for key, request in self.restoring.items() if request.to == node]:
+            del self.restoring[key]
+        self._receiver_lost(node)
+
+    def _receiver_lost(self, node: NodeID) -> None:
+        for object_id, requests in list(self.requests.items()):
+            kept = deque(request for request in requests if request.to != node)
+            if kept:
+                self.requests[object_id] = kept
+            else:
+                del self.requests[object_id]
+        for object_id in [object_id for object_id, nodes in self.receivers.items() if node in nodes]:
+            self.on_sent(object_id, node, complete=False)
         self.store.release_all(_sending_to(node))
 
     def on_received(self, object_id: ObjectID, source: NodeID) -> None:
         """All bytes are here."""
         want = self.wants.get(object_id)
         if want is not None and want.source == source:
+            want.source = None
             self.store.seal(object_id, _INCOMING)
         elif object_id not in self.store.objects:  # nobody waits for them any more
             self.out.add(DeleteObject(object_id=object_id))
@@ -161,6 +251,7 @@ class Transfer:
         want = self.wants.pop(object_id, None)
         if want is None:
             return
+        self._end_pull(object_id)
         for user in want.users:
             stored = self.store.pin(object_id, user)
             self.arrived.append((user, object_id, stored.size_bytes))
@@ -170,6 +261,7 @@ class Transfer:
         want = self.wants.pop(object_id, None)
         if want is None:
             return
+        self._end_pull(object_id)
         self.store.abort(object_id, _INCOMING)
         for user in want.users:
             self.unavailable.append((user, object_id, error))
@@ -181,8 +273,10 @@ class Transfer:
         user = _sending_to(event.to)
         if self.store.is_sealed(event.object_id):
             self.store.pin(event.object_id, user)
-            self.send(event.object_id, user)
-        elif (spilled := self.store.spilled.get(event.object_id)) is not None:
+            self._line_up(event)
+            return
+        self.restoring[event.object_id, user] = event
+        if (spilled := self.store.spilled.get(event.object_id)) is not None:
             self.want(event.object_id, spilled.owner, user)
         elif self.store.is_spilled(event.object_id) and event.object_id in self.wants:
             self.wants[event.object_id].users[user] = None
@@ -190,16 +284,46 @@ class Transfer:
             self.cannot_send(event.object_id, user)
 
     def send(self, object_id: ObjectID, user: str) -> None:
-        """The object is in memory and pinned for the node that wants it."""
-        size_bytes = self.store.objects[object_id].size_bytes
-        self.out.add(SendObject(object_id=object_id, size_bytes=size_bytes, to=_receiver(user)))
+        """The object is in memory again, and pinned for the node that wants it."""
+        self._line_up(self.restoring.pop((object_id, user)))
 
     def cannot_send(self, object_id: ObjectID, user: str) -> None:
         """The node that wants the object must ask elsewhere."""
+        self.restoring.pop((object_id, user), None)
         self.out.send(Address(_receiver(user)), ObjectNotHere(object_id=object_id, node=self.node))
 
-    def on_sent(self, object_id: ObjectID, to: NodeID) -> None:
-        """It has been sent, or sending failed."""
+    def _line_up(self, event: ObjectRequested) -> None:
+        receivers = self.receivers.setdefault(event.object_id, {})
+        if event.to in receivers or len(receivers) < self.config.broadcast_receivers_max:
+            self._send(event)
+        else:
+            self.requests.setdefault(event.object_id, deque()).append(event)
+
+    def _send(self, request: ObjectRequested) -> None:
+        self.receivers[request.object_id][request.to] = None
+        size_bytes = self.store.objects[request.object_id].size_bytes
+        send = SendObject(
+            object_id=request.object_id, size_bytes=size_bytes, to=request.to, offset=min(request.offset, size_bytes)
+        )
+        self.out.add(send)
+
+    def on_sent(self, object_id: ObjectID, to: NodeID, *, complete: bool) -> None:
+        """It has been sent, and `to` has it all, or sending failed."""
+        receivers = self.receivers.get(object_id, {})
+        if to not in receivers:
+            return
+        del receivers[to]
+        requests = self.requests.get(object_id)
+        if requests:
+            self._send(requests.popleft())
+        if requests and complete:
+            sent_on = requests.popleft()
+            self.out.send(Address(sent_on.to), ObjectElsewhere(object_id=object_id, node=self.node, holder=to))
+            self.store.unpin(object_id, _sending_to(sent_on.to))
+        if not requests:
+            self.requests.pop(object_id, None)
+        if not receivers:
+            del self.receivers[object_id]
         self.store.unpin(object_id, _sending_to(to))
 
     def check_invariants(self) -> None:
@@ -214,6 +338,18 @@ class Transfer:
                 "object {} is being received without room",
                 object_id,
             )
+        total = sum(self.admitted.values())
+        ensure(total == self.admitted_bytes, "{} bytes are said to be pulled, and {} are", self.admitted_bytes, total)
+        for object_id in (*self.admitted, *self.lined_up):
+            ensure(object_id in self.wants, "object {} is pulled and nobody wants it", object_id)
+        for object_id, receivers in self.receivers.items():
+            ensure(
+                all(_sending_to(node) in self.store.objects[object_id].pins for node in receivers),
+                "object {} is being sent and not pinned",
+                object_id,
+            )
+        for object_id, requests in self.requests.items():
+            ensure(bool(requests and self.receivers.get(object_id)), "a line for {} stands still", object_id)
 
 
 def _sending_to(node: NodeID) -> str:

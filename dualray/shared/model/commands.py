@@ -144,12 +144,24 @@ class DeleteSpilled:
 
 @dataclass(slots=True, kw_only=True)
 class SendObject:
-    """Copy a sealed object to another node's store; report `ObjectSent` or `SendFailed`. The receiver's runner
-    reports `ObjectReceived` or `ReceiveFailed`."""
+    """Copy a sealed object of `size_bytes`, from the byte `offset` on, to another node's store; report `ObjectSent`.
+    The receiver's runner reports `ObjectReceived` or `ReceiveFailed`."""
 
     object_id: ObjectID
     size_bytes: int
     to: NodeID
+    offset: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class ReceiveObject:
+    """Take in an object of `size_bytes`, from the byte `offset` on, as `source` sends it, and from nobody else. What
+    came before stays, up to `offset`; `DeleteObject` gives it all up."""
+
+    object_id: ObjectID
+    size_bytes: int
+    source: NodeID
+    offset: int
 
 
 @dataclass(slots=True, kw_only=True)
@@ -188,6 +200,7 @@ Command: TypeAlias = (
     | RestoreObject
     | DeleteSpilled
     | SendObject
+    | ReceiveObject
     | WriteRecord
     | NoteRetry
 )

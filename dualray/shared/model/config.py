@@ -34,6 +34,9 @@ class Config:
     inline_bytes_max: int = _limit(100 * 1024, "bytes", "larger values go to the object store, as in today's Ray")
     lease_requests_max: int = _limit(16, "leases", "leases asked for and not granted, per shape and owner")
     lease_idle_ns: int = _limit(2 * MILLISECOND_NS, "ns", "an idle lease goes back after this")
+    lease_turn_ns: int = _limit(
+        100 * MILLISECOND_NS, "ns", "so often a driver that has more than its share gives a lease to one that waits"
+    )
     push_window_ns: int = _limit(2 * MILLISECOND_NS, "ns", "work pushed ahead to a leased worker")
     push_window_max: int = _limit(64, "tasks", "tasks pushed ahead to a leased worker")
     spread_threshold_percent: int = _limit(50, "percent", "hybrid placement packs up to this use, then spreads")
@@ -54,9 +57,14 @@ class Config:
     workers_prestarted: int = _limit(-1, "workers", "started with the node; -1 means one for each CPU")
     worker_starts_max: int = _limit(8, "workers", "worker processes starting at once on one node")
     worker_start_failures_max: int = _limit(5, "exits", "workers in a row that die while starting: the node gives up")
+    pull_bytes_max: int = _limit(256 * 1024 * 1024, "bytes", "of objects that a node pulls at a time; one always may")
+    broadcast_receivers_max: int = _limit(2, "nodes", "a node sends one object to so many at a time; others wait")
+    transfer_chunk_bytes: int = _limit(4 * 1024 * 1024, "bytes", "an object goes to another node in pieces of this")
+    transfer_chunks_ahead: int = _limit(4, "pieces", "sent before the first of them is acknowledged")
     heartbeat_timeout_ns: int = _limit(1 * SECOND_NS, "ns", "a node of which nothing was heard for this is silent")
     suspicion_ns: int = _limit(5 * SECOND_NS, "ns", "a silent node is declared dead after this")
     announce_ns: int = _limit(10 * MILLISECOND_NS, "ns", "changes of the cluster within this are announced together")
+    drain_timeout_ns: int = _limit(30 * SECOND_NS, "ns", "a node that is to leave in good order leaves after this")
     infeasible: str = _limit("raise", "raise|wait", "what a demand does that no node can ever meet")
     stderr_lines_kept: int = _limit(20, "lines", "of a dead worker's stderr in the error")
 

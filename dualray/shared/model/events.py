@@ -9,7 +9,7 @@ Events are slotted and not frozen, for speed; nobody changes one after making it
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from dualray.shared.model.errors import ErrorInfo
@@ -143,6 +143,11 @@ class TimerFired:
 
 
 @dataclass(slots=True, kw_only=True)
+class DrainAsked:
+    """To a node manager, from whoever runs it: this node is to end, in good order."""
+
+
+@dataclass(slots=True, kw_only=True)
 class WorkerReady:
     """A worker process is up and reachable."""
 
@@ -227,10 +232,11 @@ class RestoreFailed:
 
 @dataclass(slots=True, kw_only=True)
 class ObjectSent:
-    """All bytes of a `SendObject` are on their way, or it failed: the object may be evicted again."""
+    """All bytes of a `SendObject` have been taken, or, not `complete`, it failed: the object may be evicted again."""
 
     object_id: ObjectID
     to: NodeID
+    complete: bool = True
 
 
 @dataclass(slots=True, kw_only=True)
@@ -243,10 +249,11 @@ class ObjectReceived:
 
 @dataclass(slots=True, kw_only=True)
 class ReceiveFailed:
-    """The source of an object stopped sending before the end."""
+    """The source of an object stopped sending before the end; its first `received_bytes` are here."""
 
     object_id: ObjectID
     source: NodeID
+    received_bytes: int = 0
 
 
 # ---- Leases: owner <-> node manager <-> head ---------------------------------------------------------------------
@@ -295,6 +302,13 @@ class LeaseReturned:
 
 
 @dataclass(slots=True, kw_only=True)
+class LeaseWanted:
+    """Node to owner: give the lease back when what you have pushed to its worker is done, and push no more."""
+
+    lease_id: LeaseID
+
+
+@dataclass(slots=True, kw_only=True)
 class LeasedWorkerDied:
     """The worker of a lease died with whatever it ran."""
 
@@ -320,12 +334,21 @@ class WorkerUnblocked:
 @dataclass(slots=True, kw_only=True)
 class ResourcesReported:
     """What a node has free now. `settled` names the placed requests that it has granted or refused since its last
-    report, once for each lease: what is not settled when a node dies is placed again."""
+    report, once for each lease: what is not settled when a node dies is placed again. `held` counts the leases here of
+    each driver."""
 
     node: NodeID
     incarnation: int
     available: dict[str, int]
     settled: tuple[RequestID, ...] = ()
+    held: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class TurnWanted:
+    """Head to node: another driver waits that has less: have one of this one's leases back."""
+
+    owner: Address
 
 
 # ---- Tasks: owner <-> worker ---------------------------------------------------------------------------------
@@ -544,10 +567,11 @@ class LocationsKnown:
 
 @dataclass(slots=True, kw_only=True)
 class ObjectRequested:
-    """Node to node: send me the object."""
+    """Node to node: send me the object, from the byte `offset` on."""
 
     object_id: ObjectID
     to: NodeID
+    offset: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -556,6 +580,15 @@ class ObjectNotHere:
 
     object_id: ObjectID
     node: NodeID
+
+
+@dataclass(slots=True, kw_only=True)
+class ObjectElsewhere:
+    """Node to node: others are before you here, and `holder` has got the object from me just now: ask there."""
+
+    object_id: ObjectID
+    node: NodeID
+    holder: NodeID
 
 
 @dataclass(slots=True, kw_only=True)
@@ -678,6 +711,49 @@ class NodeDied:
 
 
 @dataclass(slots=True, kw_only=True)
+class NodeDraining:
+    """To the head: place nothing here any more; this node is about to leave."""
+
+    node: NodeID
+    incarnation: int
+
+
+@dataclass(slots=True, kw_only=True)
+class NodeEmptied:
+    """To the head: no task runs here any more. `needed` are the objects here that nothing can make again."""
+
+    node: NodeID
+    incarnation: int
+    needed: tuple[ObjectID, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class CopyWanted:
+    """Head to node: have a copy of this object, because the only one is about to leave. `remakeable` as in
+    `SpaceRequested`."""
+
+    object_id: ObjectID
+    owner: Address
+    remakeable: bool
+
+
+@dataclass(slots=True, kw_only=True)
+class CopyKept:
+    """To the head: the copy that it wanted is here, or cannot be had."""
+
+    object_id: ObjectID
+    node: NodeID
+
+
+@dataclass(slots=True, kw_only=True)
+class NodeReleased:
+    """From the head: nothing depends on this node any more; it may end."""
+
+    node: NodeID
+    incarnation: int
+
+
+@dataclass(slots=True, kw_only=True)
 class WorkerDied:
     """To the head: a node's worker is gone, and with it what it owned."""
 
@@ -738,6 +814,7 @@ LocalEvent: TypeAlias = (
     | ClusterStateAsked
     | Started
     | TimerFired
+    | DrainAsked
     | WorkerReady
     | WorkerExited
     | NodeSilent
@@ -758,6 +835,7 @@ LocalEvent: TypeAlias = (
 ProcessMessage: TypeAlias = (
     LeaseGranted
     | LeaseRefused
+    | LeaseWanted
     | LeasedWorkerDied
     | TaskPushed
     | TaskFinished
@@ -784,6 +862,7 @@ ProcessMessage: TypeAlias = (
 NodeMessage: TypeAlias = (
     LeaseRequested
     | LeaseReturned
+    | TurnWanted
     | WorkerBlocked
     | WorkerUnblocked
     | OwnerDied
@@ -795,11 +874,14 @@ NodeMessage: TypeAlias = (
     | LocationsKnown
     | ObjectRequested
     | ObjectNotHere
+    | ObjectElsewhere
     | ObjectsFreed
     | ObjectFailed
     | WorkerUnwanted
+    | CopyWanted
     | NodeWelcomed
     | NodeRefused
+    | NodeReleased
     | NodeDied
     | ClusterChanged
 )
@@ -823,6 +905,9 @@ HeadMessage: TypeAlias = (
     | ActorOutOfScope
     | ActorKillRequested
     | NodeJoined
+    | NodeDraining
+    | NodeEmptied
+    | CopyKept
     | WorkerDied
     | DriverJoined
     | DriverLeft

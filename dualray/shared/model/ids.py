@@ -112,6 +112,11 @@ def lives_on(address: Address, node: NodeID, incarnation: int) -> bool:
     return "/" in address and node_of(address) == node and incarnation_of(address) <= incarnation
 
 
+def is_driver(address: Address) -> bool:
+    """Whether a process is a driver: it has no node manager, and is not the head."""
+    return address.startswith("driver-")
+
+
 def short(any_id: bytes | str) -> str:
     """An id for messages that people read: the first 8 hex digits and, of an object, its index."""
     if isinstance(any_id, str):

@@ -1,0 +1,134 @@
+"""The commands for clusters by hand: `dualray start`, `stop`, `status`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from dualray import api
+from dualray.exceptions import DualrayError
+from dualray.settings import DEFAULT_PORT, limits_of, resolve
+from dualray.shared.units import parse_size_bytes
+
+UNUSABLE = 2
+
+app = typer.Typer(add_completion=False)
+
+
+def _refuse(why: object) -> NoReturn:
+    Console(stderr=True).print(f"dualray: {why}", style="red", markup=False, highlight=False, soft_wrap=True)
+    raise typer.Exit(UNUSABLE)
+
+
+@app.command("start")
+def start_command(
+    head: Annotated[bool, typer.Option("--head", help="Start a cluster, with its head and first node here.")] = False,
+    address: Annotated[str | None, typer.Option(help="host:port of the head of a cluster to join.")] = None,
+    port: Annotated[int | None, typer.Option(help=f"Where the head listens; default {DEFAULT_PORT}; 0: any.")] = None,
+    node_ip: Annotated[
+        str | None, typer.Option(help="This machine's address for the others; default 127.0.0.1: this machine only.")
+    ] = None,
+    num_cpus: Annotated[float | None, typer.Option(help="CPUs; default: those that there are.")] = None,
+    num_gpus: Annotated[float | None, typer.Option(help="GPUs; default 0.")] = None,
+    resources: Annotated[str | None, typer.Option(help="Custom resources, such as '{\"disk\": 2}'.")] = None,
+    object_store_memory: Annotated[str | None, typer.Option(help="Bytes, or such as 2GiB.")] = None,
+    num_workers: Annotated[int | None, typer.Option(help="--head: workers started with each node.")] = None,
+    object_manager_port: Annotated[
+        int | None, typer.Option(help="--address: where this node listens; default: any port. All goes through it.")
+    ] = None,
+    secret_file: Annotated[Path | None, typer.Option(help="The cluster's secret; else DUALRAY_SECRET.")] = None,
+) -> None:
+    """Start one node of a cluster on this machine; it runs until `dualray stop`."""
+    # Here, and not above: other commands need neither sockets nor redis.
+    from dualray.real.cluster_address import parse_endpoint, read_secret  # noqa: PLC0415
+    from dualray.real.cluster_launch import node_options, start_node  # noqa: PLC0415
+
+    if head == (address is not None):
+        _refuse("give either --head, to start a cluster, or --address HOST:PORT, to join one")
+    if head and object_manager_port is not None:
+        _refuse("--object-manager-port is for nodes that join: everything of the head's node goes through --port")
+    if not head and (port is not None or num_workers is not None):
+        _refuse("--port and --num-workers are the head's; a node that joins has --object-manager-port")
+    try:
+        if address is not None:
+            parse_endpoint(address, "--address")
+        options = node_options(
+            address=address,
+            node_ip=node_ip,
+            port=(DEFAULT_PORT if port is None else port) if head else object_manager_port or 0,
+            num_cpus=num_cpus,
+            num_gpus=num_gpus,
+            resources=_resources(resources),
+            object_store_memory=parse_size_bytes(object_store_memory, "--object-store-memory")
+            if object_store_memory is not None
+            else None,
+            config=limits_of(resolve({})),
+            num_workers=num_workers,
+        )
+        node = start_node(options, read_secret(secret_file), is_detached=True)
+    except (DualrayError, ValueError, TypeError, OSError) as error:
+        _refuse(error)
+    print(f"{node.node} of the cluster at {node.address} runs here, daemon pid {node.process.pid}.")
+    print(f"logs: {node.directory / 'logs'}")
+    if head:
+        print(f"the cluster's secret: {node.directory / 'secret'} (mode 0600)")
+        if node_ip is not None:
+            print("on other machines, with a copy of that file:")
+            print(f"  dualray start --address {node.address} --node-ip THEIR_ADDRESS --secret-file FILE")
+        print(f'in a program here: dualray.init(address="{node.address}")')
+    print("to end it: dualray stop")
+    sys.stdout.flush()
+    os._exit(0)  # the daemon is this process's child and outlives it: nobody waits for it here
+
+
+def _resources(text: str | None) -> dict[str, float] | None:
+    if text is None:
+        return None
+    try:
+        found: Any = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"--resources {text!r} must be JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise TypeError(f"--resources {text!r} must be an object of name to amount")
+    return found
+
+
+@app.command("stop")
+def stop_command() -> None:
+    """Stop every node that this user has started with `dualray start` on this machine."""
+    from dualray.real.cluster_launch import stop_detached  # noqa: PLC0415 - as above
+
+    stopped = stop_detached()
+    for node in stopped:
+        print(f"stopped {node}")
+    if not stopped:
+        print("no node of this user runs here")
+
+
+@app.command("status")
+def status_command(
+    address: Annotated[str, typer.Option(help="host:port of the head, or auto.")] = "auto",
+) -> None:
+    """Show the nodes of the cluster that this machine takes part in."""
+    try:
+        api.init(address=os.environ.get("DUALRAY_ADDRESS", address) if address == "auto" else address)
+    except (DualrayError, ValueError) as error:
+        _refuse(error)
+    try:
+        table = Table(title="Nodes", title_justify="left")
+        for column in ("node", "state", "incarnation", "free / total"):
+            table.add_column(column, overflow="fold")
+        for row in api.nodes():
+            total, free = row["Resources"], row["Available"]
+            amounts = ", ".join(f"{name} {free.get(name, 0):g} / {amount:g}" for name, amount in total.items())
+            table.add_row(row["NodeID"], "alive" if row["Alive"] else "dead", str(row["Incarnation"]), amounts)
+        Console().print(table)
+    finally:
+        api.shutdown()

@@ -1,0 +1,268 @@
+"""Several nodes on one machine, for tests and for trying out: `Cluster`, with the interface of Ray's.
+
+Each node is a daemon with its own node manager, workers, object store and directory, and speaks with the others over
+TCP on the loopback interface, as nodes on different machines do. Everything ends with this process at the latest.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import psutil
+
+from dualray import api
+from dualray.exceptions import DualrayError
+from dualray.real.cluster_launch import StartedNode, drain_node, node_options, start_node, stop_node
+from dualray.shared.model.config import Config
+from dualray.shared.units import parse_size_bytes
+
+_WAIT_TIMEOUT_S = 30.0
+_DRAIN_TIMEOUT_S = 60.0
+"""Longer than `drain_timeout_ns`, after which the node ends by itself."""
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class ClusterNode:
+    """A node of a `Cluster`."""
+
+    _started: StartedNode
+    is_alive: bool = True
+
+    @property
+    def node_id(self) -> str:
+        """Its name, such as `node-1`: what `dualray.nodes()` calls NodeID."""
+        return self._started.node
+
+    @property
+    def address(self) -> str:
+        """host:port of its gateway."""
+        return self._started.endpoint
+
+    @property
+    def directory(self) -> Path:
+        """Its session's directory; the logs are in `logs/`."""
+        return self._started.directory
+
+    @property
+    def pid(self) -> int:
+        """Of its daemon."""
+        return self._started.process.pid
+
+    def processes(self, *, daemon: bool = False) -> list[psutil.Process]:
+        """Its node manager and workers; on the head's node without the head; with `daemon`, all of the node."""
+        try:
+            root = psutil.Process(self.pid)
+            found = root.children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
+        if daemon:
+            return [root, *found]
+        heads = {process.pid for process in found if _is_head(process)}
+        return [process for process in found if process.pid not in heads and _parent(process) not in heads]
+
+    def kill(self) -> None:
+        """SIGKILL to node manager and workers, all at once, as when the machine loses power."""
+        self._signal(signal.SIGKILL)
+
+    def freeze(self) -> None:
+        """SIGSTOP to node manager and workers: silence, as of a machine that hangs."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT: it goes on where it was."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        for process in self.processes():
+            try:
+                process.send_signal(number)
+            except psutil.NoSuchProcess:
+                continue
+
+
+def _is_head(process: psutil.Process) -> bool:
+    try:
+        return "dualray.real.head" in process.cmdline()
+    except psutil.Error:
+        return False
+
+
+def _parent(process: psutil.Process) -> int:
+    try:
+        return int(process.ppid())
+    except psutil.NoSuchProcess:
+        return 0
+
+
+class Cluster:
+    """A cluster on this machine; also a context manager, which shuts it down.
+
+    Args:
+        initialize_head: start the head's node at once.
+        connect: join it as a driver, too.
+        head_node_args: arguments of `add_node` for the head's node; and `limits`, `seed` and `decision_log`,
+            which are the cluster's.
+    """
+
+    def __init__(
+        self,
+        *,
+        initialize_head: bool = False,
+        connect: bool = False,
+        head_node_args: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.head_node: ClusterNode | None = None
+        self.worker_nodes: list[ClusterNode] = []
+        self._secret = secrets.token_hex(32).encode()
+        self._is_connected = False
+        if connect and not initialize_head:
+            raise ValueError("connect=True needs initialize_head=True: there is nothing to connect to")
+        try:
+            if initialize_head:
+                self.add_node(**(head_node_args or {}))
+            if connect:
+                self.connect()
+        except BaseException:
+            self.shutdown()
+            raise
+
+    @property
+    def address(self) -> str:
+        """host:port of the head, for `init(address=...)`."""
+        if self.head_node is None:
+            raise DualrayError("the cluster has no head yet: call add_node() first")
+        return self.head_node._started.address
+
+    @property
+    def list_all_nodes(self) -> list[ClusterNode]:
+        """Those that were not removed, the head's first."""
+        head = [self.head_node] if self.head_node is not None else []
+        return [*head, *self.worker_nodes]
+
+    def add_node(
+        self,
+        *,
+        num_cpus: float = 1,
+        num_gpus: float | None = None,
+        resources: Mapping[str, float] | None = None,
+        object_store_memory: int | str | None = None,
+        wait: bool = True,
+        limits: Mapping[str, Any] | None = None,
+        seed: int | None = None,
+        decision_log: Path | str | None = None,
+    ) -> ClusterNode:
+        """Start one more node; the first is the head's.
+
+        Args:
+            num_cpus, num_gpus, resources: what it has.
+            object_store_memory: bytes, or a text such as "64MiB"; default: a quarter of what the other nodes of this
+                machine leave of the default of a lone node.
+            wait: until the connected driver sees it.
+            limits, seed, decision_log: of the whole cluster: for the first node only.
+
+        Raises:
+            DualrayError: it did not start; the message says why.
+            ValueError: resources that are wrong; limits, seed or decision_log for a further node.
+        """
+        if self.head_node is not None and (limits or seed is not None or decision_log is not None):
+            raise ValueError("limits, seed and decision_log belong to the cluster: give them to its first node")
+        if isinstance(object_store_memory, str):
+            object_store_memory = parse_size_bytes(object_store_memory, "object_store_memory")
+        options = node_options(
+            address=self.address if self.head_node is not None else None,
+            node_ip=None,
+            port=0,
+            num_cpus=num_cpus,
+            num_gpus=num_gpus,
+            resources=resources,
+            object_store_memory=object_store_memory,
+            config=Config(**(limits or {})),
+        )
+        record = None
+        if decision_log is not None:
+            record = Path(decision_log).absolute()
+            record.mkdir(parents=True, exist_ok=True)
+        options = dataclasses.replace(
+            options, seed=seed, log_to_driver=True, record_directory=str(record) if record is not None else None
+        )
+        node = ClusterNode(start_node(options, self._secret, is_detached=False))
+        if self.head_node is None:
+            self.head_node = node
+        else:
+            self.worker_nodes.append(node)
+        if wait and self._is_connected:
+            self._wait_until(lambda: node.node_id in _alive(), f"{node.node_id} is seen")
+        return node
+
+    def remove_node(self, node: ClusterNode, allow_graceful: bool = True) -> None:
+        """End a node.
+
+        Args:
+            node: one of this cluster's.
+            allow_graceful: let it finish the tasks that it runs, and hand on what only it has; else it is killed.
+        """
+        if node is self.head_node and self.worker_nodes:
+            raise ValueError("remove the other nodes before the head's, or call shutdown()")
+        if not allow_graceful:
+            node.kill()
+        elif node is not self.head_node:
+            drain_node(node._started, _DRAIN_TIMEOUT_S)
+        node.is_alive = False
+        stop_node(node._started)
+        if node is self.head_node:
+            self.head_node = None
+        else:
+            self.worker_nodes.remove(node)
+        if self._is_connected and self.head_node is not None:
+            self._wait_until(lambda: node.node_id not in _alive(), f"{node.node_id} is gone")
+
+    def wait_for_nodes(self, timeout: float = _WAIT_TIMEOUT_S) -> None:
+        """Wait until the head counts every node of this cluster, and no other, as alive.
+
+        Raises:
+            TimeoutError: after `timeout` seconds.
+        """
+        expected = {node.node_id for node in self.list_all_nodes}
+        self._wait_until(lambda: _alive() == expected, f"the nodes that are alive are {sorted(expected)}", timeout)
+
+    def _wait_until(self, condition: Any, what: str, timeout_s: float = _WAIT_TIMEOUT_S) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"waited {timeout_s:g} s in vain until {what}")
+            time.sleep(0.01)
+
+    def connect(self, **settings: Any) -> None:
+        """Join this process as a driver; `settings` are further arguments of `init`."""
+        api.init(address=self.address, **settings)
+        self._is_connected = True
+
+    def shutdown(self) -> None:
+        """Disconnect, and end every node. Idempotent."""
+        if self._is_connected:
+            self._is_connected = False
+            api.shutdown()
+        for node in reversed(self.list_all_nodes):
+            node.thaw()
+            stop_node(node._started)
+        self.worker_nodes.clear()
+        self.head_node = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.shutdown()
+
+
+def _alive() -> set[str]:
+    return {row["NodeID"] for row in api.nodes() if row["Alive"]}

@@ -1,0 +1,438 @@
+"""Several nodes with real processes: joining, failures, and that nothing is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+import dualray
+from dualray.cluster_utils import Cluster, ClusterNode
+from dualray.exceptions import DualrayError
+from dualray.report.proof import check_directory
+
+pytestmark = pytest.mark.leak_check
+
+FAST = {"heartbeat_timeout_ns": 400_000_000, "suspicion_ns": 1_000_000_000}
+"""So that the death of a node is noticed before a test's patience ends."""
+DEADLINE_S = 30.0
+
+
+def eventually(condition: Callable[[], Any], what: str, within_s: float = DEADLINE_S) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {within_s:g} s in vain until {what}"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    """A head's node with one CPU, and this process as a driver."""
+    with Cluster(initialize_head=True, connect=True, head_node_args={"num_cpus": 1, "limits": FAST}) as started:
+        yield started
+
+
+@dualray.remote
+def node_id() -> str:
+    return dualray.get_runtime_context().get_node_id()
+
+
+@dualray.remote
+def slow_square(x: int, marks: str) -> int:
+    Path(marks, f"{x}-{os.getpid()}").touch()
+    time.sleep(1.0)
+    return x * x
+
+
+@dualray.remote
+def ones(count: int, seed: int = 1) -> np.ndarray:
+    return np.full(count, seed, dtype=np.float64)
+
+
+@dualray.remote
+def total(array: np.ndarray) -> float:
+    return float(array.sum())
+
+
+def states() -> dict[str, tuple[bool, int]]:
+    return {row["NodeID"]: (row["Alive"], row["Incarnation"]) for row in dualray.nodes()}
+
+
+def log_of(node: ClusterNode, name: str) -> str:
+    return (node.directory / "logs" / f"{name}.log").read_text()
+
+
+# ---- Joining -----------------------------------------------------------------------------------------------------
+
+
+def test_tasks_run_on_every_node_and_values_cross(cluster) -> None:
+    nodes = [cluster.add_node(num_cpus=1, resources={f"r{index}": 1}) for index in range(2)]
+    cluster.wait_for_nodes()
+    places = dualray.get([node_id.options(resources={f"r{index}": 1}).remote() for index in range(2)])
+    assert places == [node.node_id for node in nodes] == ["node-1", "node-2"]
+    made = ones.options(resources={"r0": 1}).remote(1 << 18)
+    assert dualray.get(total.options(resources={"r1": 1}).remote(made)) == 1 << 18
+    assert dualray.get(total.options(num_cpus=1).remote(dualray.put(np.ones(1 << 18)))) == 1 << 18
+    assert dualray.get(made).sum() == 1 << 18
+
+
+def test_an_actor_on_another_node_is_called_from_a_third(cluster) -> None:
+    cluster.add_node(num_cpus=1, resources={"a": 1})
+    cluster.add_node(num_cpus=1, resources={"b": 1})
+
+    @dualray.remote(resources={"a": 1})
+    class Counter:
+        def __init__(self) -> None:
+            self.count = 0
+
+        def add(self) -> tuple[int, str]:
+            self.count += 1
+            return self.count, dualray.get_runtime_context().get_node_id()
+
+    @dualray.remote
+    def calls(counter: Any) -> tuple[int, str]:
+        return dualray.get([counter.add.remote() for _ in range(10)])[-1]
+
+    counter = Counter.remote()
+    assert dualray.get(calls.options(resources={"b": 1}).remote(counter)) == (10, "node-1")
+    assert dualray.get(counter.add.remote()) == (11, "node-1")
+
+
+def test_a_node_that_joins_runs_what_waits(cluster, tmp_path: Path) -> None:
+    refs = [slow_square.remote(x, str(tmp_path)) for x in range(6)]
+    eventually(lambda: list(tmp_path.iterdir()), "the first runs")
+    node = cluster.add_node(num_cpus=2)
+    assert dualray.get(refs) == [x * x for x in range(6)]
+    assert dualray.cluster_resources()["CPU"] == 3
+    assert node.node_id == "node-1"
+    assert len(list(tmp_path.iterdir())) == 6
+
+
+def test_each_node_has_its_own_store_and_directory(cluster) -> None:
+    one, two = cluster.add_node(object_store_memory="64MiB"), cluster.add_node(object_store_memory="64MiB")
+    assert len({node.directory for node in (cluster.head_node, one, two)}) == 3
+    assert len({node.address for node in (cluster.head_node, one, two)}) == 3
+
+
+def test_limits_belong_to_the_first_node(cluster) -> None:
+    with pytest.raises(ValueError, match="belong to the cluster: give them to its first node"):
+        cluster.add_node(limits=FAST)
+
+
+def test_where_no_cluster_runs_a_driver_is_told_how_to_start_one() -> None:
+    with pytest.raises(DualrayError, match=r"no cluster runs on this machine .* `dualray start --head`"):
+        dualray.init(address="auto")
+    with pytest.raises(DualrayError, match=r"no node of the cluster at 127.0.0.1:9 .*start --address 127.0.0.1:9"):
+        dualray.init(address="127.0.0.1:9")
+
+
+def test_a_driver_that_joins_brings_no_resources() -> None:
+    with pytest.raises(ValueError, match=r"joins a cluster, which has its own num_cpus, seed"):
+        dualray.init(address="127.0.0.1:9", num_cpus=2, seed=1)
+
+
+# ---- The end of nodes ----------------------------------------------------------------------------------------------
+
+
+def test_tasks_of_a_killed_node_run_elsewhere(cluster, tmp_path: Path) -> None:
+    doomed = cluster.add_node(num_cpus=2)
+    refs = [slow_square.remote(x, str(tmp_path)) for x in range(6)]
+    eventually(lambda: len(list(tmp_path.iterdir())) >= 3, "tasks run on both nodes")
+    doomed.kill()
+    assert dualray.get(refs, timeout=60) == [x * x for x in range(6)]
+    assert len(list(tmp_path.iterdir())) > 6, "what ran on the killed node ran again"
+    eventually(lambda: states()["node-1"] == (False, 0), "the node is counted as dead")
+
+
+def test_objects_of_a_killed_node_are_made_again(cluster) -> None:
+    doomed = cluster.add_node(num_cpus=1, resources={"r": 1})
+    cluster.add_node(num_cpus=1, resources={"r": 1})
+    refs = [ones.options(num_cpus=0.1, resources={"r": 0.1}).remote(1 << 16, seed) for seed in range(8)]
+    dualray.wait(refs, num_returns=8, fetch_local=False)
+    doomed.kill()
+    assert [array[0] for array in dualray.get(refs, timeout=60)] == list(range(8))
+
+
+def test_a_frozen_node_comes_back_as_its_next_incarnation(cluster, tmp_path: Path) -> None:
+    node = cluster.add_node(num_cpus=2, resources={"r": 1})
+    cluster.wait_for_nodes()
+    refs = [slow_square.remote(x, str(tmp_path)) for x in range(6)]
+    eventually(lambda: len(list(tmp_path.iterdir())) >= 3, "tasks run on both nodes")
+    node.freeze()
+    assert dualray.get(refs, timeout=60) == [x * x for x in range(6)], "others do its work"
+    assert states()["node-1"] == (False, 0)
+    assert "node-1 is silent" in log_of(cluster.head_node, "head")
+    node.thaw()
+    eventually(lambda: states()["node-1"] == (True, 1), "it has joined again")
+    assert "ends: the head has declared incarnation 0 of node-1 dead" in log_of(node, "node-1")
+    again = "node-1 has joined again as incarnation 1"
+    eventually(lambda: again in log_of(node, "daemon"), "its daemon says so")
+    assert dualray.get(node_id.options(resources={"r": 1}).remote()) == "node-1"
+
+
+def test_a_node_that_is_removed_gracefully_finishes_its_tasks_and_hands_on_its_objects(cluster, tmp_path: Path) -> None:
+    leaving = cluster.add_node(num_cpus=2, resources={"r": 1})
+    cluster.add_node(num_cpus=1, resources={"s": 1})
+
+    @dualray.remote(max_retries=0)
+    def once(x: int, marks: str) -> tuple[int, str]:
+        Path(marks, f"{x}-{os.getpid()}").touch()
+        time.sleep(0.5)
+        return x, dualray.get_runtime_context().get_node_id()
+
+    @dualray.remote(num_cpus=0, resources={"r": 0.1}, max_retries=0)
+    def made_there(size: int) -> np.ndarray:
+        return np.arange(size)
+
+    kept = made_there.remote(1 << 17)
+    dualray.wait([kept], fetch_local=False)
+    refs = [once.remote(x, str(tmp_path)) for x in range(12)]
+    eventually(lambda: len(list(tmp_path.iterdir())) >= 4, "tasks run on all nodes")
+    cluster.remove_node(leaving, allow_graceful=True)
+    results = dualray.get(refs, timeout=60)
+    assert [x for x, _ in results] == list(range(12))
+    assert "node-1" in {node for _, node in results}, "what it had begun, it has finished"
+    assert len(list(tmp_path.iterdir())) == 12, "nothing ran twice"
+    assert dualray.get(kept).sum() == sum(range(1 << 17)), "it could not have been made again"
+    assert states()["node-1"] == (False, 0)
+
+
+def test_a_node_that_is_silent_for_less_than_its_suspicion_stays(cluster) -> None:
+    node = cluster.add_node(num_cpus=1, resources={"r": 1})
+    assert dualray.get(node_id.options(resources={"r": 1}).remote()) == "node-1"
+    node.freeze()
+    eventually(lambda: "node-1 is silent" in log_of(cluster.head_node, "head"), "the silence is noticed")
+    node.thaw()
+    eventually(lambda: "node-1 is heard again" in log_of(cluster.head_node, "head"), "its end is noticed")
+    assert dualray.get(node_id.options(resources={"r": 1}).remote()) == "node-1"
+    assert states()["node-1"] == (True, 0)
+
+
+def test_the_death_of_the_head_ends_its_nodes(cluster) -> None:
+    node = cluster.add_node()
+    [head] = [
+        process for process in cluster.head_node.processes(daemon=True) if "dualray.real.head" in process.cmdline()
+    ]
+    running = ones.remote(10)
+    dualray.get(running)
+    head.kill()
+    with pytest.raises(DualrayError, match=r"the (head process|node manager node-0) is gone"):
+        dualray.get(slow_square.remote(1, tempfile.gettempdir()), timeout=30)
+    eventually(lambda: not node.directory.exists(), "the other node has ended")
+
+
+def test_the_death_of_a_daemon_ends_its_node_and_removes_its_files(cluster) -> None:
+    node = cluster.add_node()
+    processes = node.processes()
+    os.kill(node.pid, signal.SIGKILL)
+    eventually(lambda: not any(process.is_running() for process in processes), "its processes have ended")
+    eventually(lambda: not node.directory.exists(), "its directory is gone")
+    eventually(lambda: states()["node-1"][0] is False, "the head has noticed")
+
+
+def test_the_decisions_of_a_cluster_can_be_derived_again(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    arguments = {"num_cpus": 1, "limits": FAST, "decision_log": log}
+    with Cluster(initialize_head=True, connect=True, head_node_args=arguments) as cluster:
+        doomed, leaving = cluster.add_node(num_cpus=1), cluster.add_node(num_cpus=1)
+        marks = tmp_path / "marks"
+        marks.mkdir()
+        given = dualray.put(np.ones(1 << 18))
+        refs = [slow_square.remote(x, str(marks)) for x in range(6)] + [total.remote(given) for _ in range(6)]
+        eventually(lambda: len(list(marks.iterdir())) >= 3, "tasks run on all nodes")
+        doomed.kill()
+        cluster.remove_node(leaving)
+        assert dualray.get(refs, timeout=60) == [x * x for x in range(6)] + [1 << 18] * 6
+    proof = check_directory(log)
+    assert proof.is_exact, proof
+    assert {process.process for process in proof.processes} >= {"head", "driver-2@node-0", "node-0", "node-1", "node-2"}
+
+
+# ---- Drivers -----------------------------------------------------------------------------------------------------
+
+OTHER_DRIVER = """
+    import sys, time
+    import dualray
+    dualray.init(address=sys.argv[1])
+
+    @dualray.remote
+    def busy():
+        time.sleep(0.05)
+        return time.monotonic()
+
+    @dualray.remote
+    class Actor:
+        def ping(self):
+            return dualray.get_runtime_context().get_node_id()
+
+    actor = Actor.options(num_cpus=0).remote()
+    print("READY", dualray.get(actor.ping.remote()), flush=True)
+    {rest}
+"""
+
+
+@contextlib.contextmanager
+def other_driver(tmp_path: Path, address: str, rest: str) -> Iterator[subprocess.Popen[str]]:
+    script = tmp_path / "other.py"
+    script.write_text(textwrap.dedent(OTHER_DRIVER).format(rest=rest))
+    driver = subprocess.Popen([sys.executable, str(script), address], stdout=subprocess.PIPE, text=True)
+    try:
+        assert driver.stdout is not None
+        assert driver.stdout.readline().startswith("READY")
+        yield driver
+    finally:
+        driver.kill()
+        driver.communicate()
+
+
+@pytest.mark.parametrize("ending", ["in order", "SIGKILL"])
+def test_one_drivers_end_leaves_the_others_work_alone(cluster, tmp_path: Path, ending: str) -> None:
+    cluster.add_node(num_cpus=2)
+    kept = ones.remote(1 << 16)
+    with other_driver(tmp_path, cluster.address, "[busy.remote() for _ in range(100)]; input()") as driver:
+        mine = [slow_square.remote(x, str(tmp_path)) for x in range(3)]
+        if ending == "SIGKILL":
+            driver.kill()
+        else:
+            driver.terminate()
+        driver.wait(20)
+        assert dualray.get(mine, timeout=60) == [0, 1, 4]
+    assert dualray.get(total.remote(kept)) == 1 << 16
+    eventually(lambda: dualray.available_resources().get("CPU") == 3, "what the other had leased is free again")
+
+
+def test_two_drivers_share_the_cluster(cluster, tmp_path: Path) -> None:
+    @dualray.remote
+    def busy() -> float:
+        time.sleep(0.05)
+        return time.monotonic()
+
+    cluster.add_node(num_cpus=1)
+    rest = "print(dualray.get([busy.remote() for _ in range(60)])[-1], flush=True)"
+    with other_driver(tmp_path, cluster.address, rest) as driver:
+        mine = max(dualray.get([busy.remote() for _ in range(60)], timeout=60))
+        assert driver.stdout is not None
+        others = float(driver.stdout.readline())
+        # 120 tasks of 50 ms on 2 CPUs take 3 s. Were one served after the other, they would end 1.5 s apart.
+        assert abs(mine - others) < 1.0
+
+
+def test_drivers_have_numbers_of_their_own(cluster) -> None:
+    first = dualray.get_runtime_context().get_worker_id()
+    dualray.shutdown()
+    dualray.init(address=cluster.address)
+    second = dualray.get_runtime_context().get_worker_id()
+    assert (first, second) == ("driver-2@node-0", "driver-3@node-0")
+
+
+# ---- By hand -----------------------------------------------------------------------------------------------------
+
+
+def dualray_command(*args: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "dualray.cli", *args],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, **environment},
+    )
+
+
+@pytest.fixture
+def stop() -> Iterator[None]:
+    yield
+    stopped = dualray_command("stop")
+    assert stopped.returncode == 0, stopped.stderr
+
+
+def address_in(output: str) -> str:
+    return output.split("of the cluster at ")[1].split(maxsplit=1)[0]
+
+
+def test_a_cluster_by_hand(stop, tmp_path: Path) -> None:
+    head = dualray_command("start", "--head", "--port", "0", "--num-cpus", "1", "--num-workers", "1")
+    assert head.returncode == 0, head.stderr
+    address = address_in(head.stdout)
+    secret = Path(head.stdout.split("secret: ")[1].split()[0])
+    assert secret.stat().st_mode & 0o777 == 0o600
+    copy = tmp_path / "secret"
+    copy.write_bytes(secret.read_bytes())
+    copy.chmod(0o600)
+    node = dualray_command(
+        "start", "--address", address, "--num-cpus", "1", "--resources", '{"r": 1}', "--secret-file", str(copy)
+    )
+    assert node.returncode == 0, node.stderr
+    shown = dualray_command("status")
+    assert "node-0" in shown.stdout and "node-1" in shown.stdout, shown.stdout + shown.stderr
+    runtime = dualray.init(address=address)
+    try:
+        assert dualray.get(node_id.options(resources={"r": 1}).remote()) == "node-1"
+        assert runtime.verbs.node == "node-0"
+    finally:
+        dualray.shutdown()
+    environment = {"DUALRAY_ADDRESS": "auto"}
+    program = "import dualray; dualray.init(); print(len(dualray.nodes()))"
+    joined = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, env={**os.environ, **environment}
+    )
+    assert joined.stdout == "2\n", joined.stderr
+    stopped = dualray_command("stop")
+    assert stopped.stdout.count("stopped") == 2
+    assert "no cluster runs on this machine" in dualray_command("status").stderr
+
+
+def test_without_the_secret_nobody_joins(stop, tmp_path: Path) -> None:
+    head = dualray_command("start", "--head", "--port", "0", "--num-cpus", "1", DUALRAY_SECRET="the right secret of it")
+    assert head.returncode == 0, head.stderr
+    address = address_in(head.stdout)
+    refused = dualray_command("start", "--address", address, DUALRAY_SECRET="another secret of theirs")
+    assert refused.returncode == 2
+    assert "do not share the cluster's secret" in refused.stderr
+    short = dualray_command("start", "--address", address, DUALRAY_SECRET="short")
+    assert "needs at least 16" in short.stderr
+    readable = tmp_path / "secret"
+    readable.write_text("the right secret of it")
+    readable.chmod(0o644)
+    told = dualray_command("start", "--address", address, "--secret-file", str(readable))
+    assert "can be read by others" in told.stderr
+    taken = dualray_command("start", "--head", "--port", address.rpartition(":")[2])
+    assert taken.returncode == 2
+    assert "Address already in use" in taken.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ((), "give either --head"),
+        (("--head", "--address", "a:1"), "give either --head"),
+        (("--address", "nowhere"), "--address='nowhere' must be host:port"),
+        (("--address", "127.0.0.1:9", "--port", "3"), "--port and --num-workers are the head's"),
+        (("--head", "--object-manager-port", "3"), "--object-manager-port is for nodes that join"),
+        (("--head", "--resources", "{"), "must be JSON"),
+        (("--head", "--num-cpus", "-1"), "num_cpus"),
+        (("--address", "127.0.0.1:9"), "needs its secret"),
+    ],
+)
+def test_what_start_refuses(args: tuple[str, ...], message: str) -> None:
+    refused = dualray_command("start", *args)
+    assert refused.returncode == 2
+    assert message in refused.stderr
+
+
+def test_where_nobody_listens_a_node_says_so() -> None:
+    refused = dualray_command("start", "--address", "127.0.0.1:9", DUALRAY_SECRET="a secret, and long enough")
+    assert refused.returncode == 2
+    assert "no cluster answers at 127.0.0.1:9" in refused.stderr
+    assert not [process for process in psutil.Process().children(recursive=True) if process.is_running()]

@@ -1,0 +1,116 @@
+"""Objects between nodes with real processes: in pieces, along several sources, and when a source dies in the middle."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+import dualray
+from dualray.cluster_utils import Cluster
+from dualray.report.traces import read_traces
+from dualray.shared.trace import TraceKind
+
+pytestmark = pytest.mark.leak_check
+
+MIB = 1 << 20
+SMALL_PIECES = {
+    "heartbeat_timeout_ns": 400_000_000,
+    "suspicion_ns": 1_000_000_000,
+    "transfer_chunk_bytes": 64 * 1024,
+    "transfer_chunks_ahead": 2,
+    "broadcast_receivers_max": 1,
+    "pull_bytes_max": 8 * MIB,
+}
+DEADLINE_S = 60.0
+
+
+def eventually(condition: Callable[[], Any], what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {DEADLINE_S:g} s in vain until {what}"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "log"
+
+
+@pytest.fixture
+def cluster(log: Path) -> Iterator[Cluster]:
+    """A head's node, and three more, `r0` to `r2`; every decision and action is recorded."""
+    arguments = {"num_cpus": 1, "limits": SMALL_PIECES, "decision_log": log}
+    with Cluster(initialize_head=True, connect=True, head_node_args=arguments) as started:
+        for index in range(3):
+            started.add_node(num_cpus=1, resources={f"r{index}": 1}, object_store_memory="256MiB")
+        yield started
+
+
+@dualray.remote
+def digest(array: np.ndarray) -> tuple[int, int]:
+    return int(array.sum()), array.nbytes
+
+
+@dualray.remote
+def digests(*arrays: np.ndarray) -> list[int]:
+    return [int(array.sum()) for array in arrays]
+
+
+@dualray.remote
+def numbers(count: int) -> np.ndarray:
+    return np.arange(count)
+
+
+def on(function: Any, index: int) -> Any:
+    return function.options(num_cpus=0, resources={f"r{index}": 0.1})
+
+
+def transfers(log: Path, kind: TraceKind = TraceKind.TRANSFER_ENDED) -> list[tuple[str, str]]:
+    """(receiver, source) of each."""
+    return [(event.process, event.other) for event in read_traces(log) if event.kind is kind]
+
+
+def test_a_broadcast_goes_along_its_receivers(cluster, log: Path) -> None:
+    count = 4 * MIB
+    ref = dualray.put(np.arange(count))
+    assert (
+        dualray.get([on(digest, index).remote(ref) for index in range(3)], timeout=60)
+        == [(count * (count - 1) // 2, 8 * count)] * 3
+    )
+    found = transfers(log)
+    assert sorted(receiver for receiver, _ in found) == ["node-1", "node-2", "node-3"]
+    assert {source for _, source in found} != {"node-0"}, "who had it has sent it on"
+
+
+def test_more_than_may_be_pulled_at_a_time_comes_in_turn(cluster) -> None:
+    refs = [dualray.put(np.full(MIB // 2, number)) for number in range(8)]  # 4 MiB each, and 8 MiB at a time
+    assert dualray.get(on(digests, 0).remote(*refs), timeout=60) == [number * (MIB // 2) for number in range(8)]
+
+
+def test_a_node_manager_needs_no_memory_for_what_it_sends_and_receives(cluster) -> None:
+    [manager] = [p for p in cluster.worker_nodes[0].processes() if "dualray.real.node" in p.cmdline()]
+    before = psutil.Process(manager.pid).memory_info()
+    ref = dualray.put(np.arange(8 * MIB))  # 64 MiB
+    dualray.get(on(digest, 0).remote(ref), timeout=60)
+    after = psutil.Process(manager.pid).memory_info()
+    private = (after.rss - after.shared) - (before.rss - before.shared)
+    assert private < 16 * MIB, f"{private:,} bytes beside the store"
+
+
+def test_a_receiver_goes_on_at_another_source_when_the_first_dies(cluster, log: Path) -> None:
+    count = 16 * MIB  # 128 MiB, in pieces of 64 KiB: long enough to be interrupted
+    ref = on(numbers, 0).remote(count)
+    expected = (count * (count - 1) // 2, 8 * count)
+    assert dualray.get(on(digest, 1).remote(ref), timeout=60) == expected, "two nodes have it now"
+    running = on(digest, 2).remote(ref)
+    eventually(lambda: len(transfers(log, TraceKind.TRANSFER_STARTED)) == 2, "the third has begun to receive it")
+    source = next(e.process for e in read_traces(log) if e.kind is TraceKind.TRANSFER_STARTED and e.other == "node-3")
+    [dying] = [node for node in cluster.worker_nodes if node.node_id == source]
+    dying.kill()
+    assert dualray.get(running, timeout=60) == expected

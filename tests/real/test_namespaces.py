@@ -1,0 +1,293 @@
+"""Nodes with addresses of their own, in network namespaces that a bridge joins: tasks across, and partitions.
+
+Needs `ip` and the right to make namespaces (CAP_SYS_ADMIN and CAP_NET_ADMIN: root in a container with both).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.timeout(180)]
+
+DEADLINE_S = 60.0
+LIMITS = {"heartbeat_timeout_ns": 500_000_000, "suspicion_ns": 4_000_000_000}
+SECRET = "a secret that only these namespaces share"
+
+
+def ip(*args: str) -> None:
+    subprocess.run(["ip", *args], check=True, capture_output=True, timeout=20)
+
+
+def why_not() -> str:
+    """Why there are no namespaces here; empty when there are."""
+    if shutil.which("ip") is None:
+        return "there is no `ip` (package iproute2) on this machine"
+    name = f"drtry{os.getpid()}"
+    try:
+        ip("netns", "add", name)
+        try:
+            ip("-n", name, "link", "add", "bridge0", "type", "bridge")
+        finally:
+            ip("netns", "del", name)
+    except subprocess.CalledProcessError as error:
+        return f"`{' '.join(error.cmd)}` says: {error.stderr.decode().strip()}"
+    return ""
+
+
+@pytest.fixture(scope="module")
+def allowed() -> None:
+    why = why_not()
+    if why:
+        pytest.skip(f"network namespaces cannot be made: {why}")
+
+
+class Machine:
+    """A namespace with an address, and a temporary directory of its own."""
+
+    def __init__(self, network: Network, number: int, directory: Path) -> None:
+        self.network = network
+        self.name = f"{network.name}m{number}"
+        self.address = f"10.77.{network.subnet}.{number}"
+        self.port = f"port{number}"
+        self.directory = directory
+        directory.mkdir()
+        ip("netns", "add", self.name)
+        ip("-n", network.name, "link", "add", self.port, "type", "veth", "peer", "name", "eth0", "netns", self.name)
+        ip("-n", network.name, "link", "set", self.port, "master", "bridge0", "up")
+        ip("-n", self.name, "addr", "add", f"{self.address}/24", "dev", "eth0")
+        ip("-n", self.name, "link", "set", "eth0", "up")
+        ip("-n", self.name, "link", "set", "lo", "up")
+
+    def command(self, *args: str) -> list[str]:
+        return ["ip", "netns", "exec", self.name, sys.executable, *args]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {
+            **os.environ,
+            "TMPDIR": str(self.directory),
+            "DUALRAY_SECRET": SECRET,
+            "DUALRAY_LIMITS": json.dumps(LIMITS),
+        }
+
+    def dualray(self, *args: str) -> str:
+        done = subprocess.run(
+            self.command("-m", "dualray.cli", *args),
+            env=self.environment, capture_output=True, text=True, timeout=90,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def cut(self) -> None:
+        """Nothing comes through any more, in either direction, and nobody is told."""
+        ip("-n", self.network.name, "link", "set", self.port, "down")
+
+    def heal(self) -> None:
+        ip("-n", self.network.name, "link", "set", self.port, "up")
+
+    def log(self, name: str) -> str:
+        return "".join(path.read_text() for path in self.directory.glob(f"dualray-*/logs/{name}.log"))
+
+
+class Network:
+    """A bridge, in a namespace of its own: the machine's own network is not touched."""
+
+    def __init__(self, directory: Path) -> None:
+        self.subnet = os.getpid() % 250 + 1
+        self.name = f"dr{os.getpid()}"
+        self.machines: list[Machine] = []
+        self.directory = directory
+        ip("netns", "add", self.name)
+        ip("-n", self.name, "link", "add", "bridge0", "type", "bridge")
+        ip("-n", self.name, "link", "set", "bridge0", "up")
+
+    def machine(self) -> Machine:
+        number = len(self.machines) + 1
+        self.machines.append(Machine(self, number, self.directory / f"m{number}"))
+        return self.machines[-1]
+
+    def close(self) -> None:
+        for machine in self.machines:
+            machine.heal()
+            with contextlib.suppress(AssertionError):
+                machine.dualray("stop")
+            ip("netns", "del", machine.name)
+        ip("netns", "del", self.name)
+
+
+DRIVER = """
+    import json, os, sys, time
+    import numpy as np
+    import dualray
+
+    dualray.init(address=sys.argv[1])
+
+    @dualray.remote
+    def where(seconds):
+        time.sleep(seconds)
+        return dualray.get_runtime_context().get_node_id()
+
+    @dualray.remote
+    def ones(count):
+        return np.ones(count)
+
+    @dualray.remote
+    def total(array):
+        return float(array.sum())
+
+    for line in sys.stdin:
+        print(json.dumps(eval(line)), flush=True)
+"""
+
+
+class Driver:
+    """A program on a machine that evaluates expressions."""
+
+    def __init__(self, machine: Machine, address: str) -> None:
+        script = machine.directory / "driver.py"
+        script.write_text(textwrap.dedent(DRIVER))
+        self.process = subprocess.Popen(
+            machine.command(str(script), address),
+            env=machine.environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def ask(self, expression: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(expression + "\n")
+        self.process.stdin.flush()
+
+    def answer(self) -> Any:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, "the driver has ended"
+        return json.loads(line)
+
+    def __call__(self, expression: str) -> Any:
+        self.ask(expression)
+        return self.answer()
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+def eventually(condition: Callable[[], Any], what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {DEADLINE_S:g} s in vain until {what}"
+        time.sleep(0.1)
+
+
+@pytest.fixture
+def network(allowed: None) -> Iterator[Network]:
+    directory = Path(f"/tmp/drns{os.getpid()}")  # short, for the sake of socket paths
+    directory.mkdir()
+    made = Network(directory)
+    try:
+        yield made
+    finally:
+        made.close()
+        shutil.rmtree(directory)
+
+
+@pytest.fixture
+def driver(network: Network) -> Iterator[Driver]:
+    """A driver on the first of three machines, each a node with one CPU; machine 2 has `r`, machine 3 has `s`."""
+    head, second, third = (network.machine() for _ in range(3))
+    head.dualray("start", "--head", "--node-ip", head.address, "--port", "6399", "--num-cpus", "1")
+    address = f"{head.address}:6399"
+    for machine, resource in ((second, "r"), (third, "s")):
+        machine.dualray(
+            "start", "--address", address, "--node-ip", machine.address,
+            "--num-cpus", "1", "--resources", json.dumps({resource: 1}),
+        )  # fmt: skip
+    started = Driver(head, address)
+    try:
+        yield started
+    finally:
+        started.close()
+
+
+ON_2, ON_3 = "options(resources={'r': 0.1}, num_cpus=0)", "options(resources={'s': 0.1}, num_cpus=0)"
+STATES = "{row['NodeID']: [row['Alive'], row['Incarnation']] for row in dualray.nodes()}"
+
+
+def test_tasks_and_values_cross_machines(driver: Driver) -> None:
+    assert driver(f"dualray.get([where.{ON_2}.remote(0), where.{ON_3}.remote(0)])") == ["node-1", "node-2"]
+    assert driver(f"dualray.get(total.{ON_3}.remote(ones.{ON_2}.remote(1 << 20)))") == 1 << 20
+    assert driver(f"dualray.get(total.{ON_3}.remote(dualray.put(np.ones(1 << 20))))") == 1 << 20
+
+
+def test_a_short_partition_is_nobodys_death(driver: Driver, network: Network) -> None:
+    second = network.machines[1]
+    assert driver(f"dualray.get(where.{ON_2}.remote(0))") == "node-1"
+    driver.ask(f"dualray.get([where.{ON_2}.remote(0.3) for _ in range(8)])")
+    second.cut()
+    time.sleep(1.5)  # longer than the heartbeat's timeout, shorter than the suspicion
+    second.heal()
+    assert driver.answer() == ["node-1"] * 8
+    assert driver(STATES)["node-1"] == [True, 0]
+    assert "node-1 is silent" in network.machines[0].log("head")
+    assert "node-1 is heard again" in network.machines[0].log("head")
+
+
+def test_a_node_that_was_cut_off_comes_back_as_its_next_incarnation(driver: Driver, network: Network) -> None:
+    second = network.machines[1]
+    assert driver("len(dualray.get([where.remote(0.2) for _ in range(6)]))") == 6
+    driver.ask("len(dualray.get([where.remote(0.5) for _ in range(12)]))")
+    second.cut()
+    assert driver.answer() == 12, "others do what the lost one had begun"
+    eventually(lambda: driver(STATES)["node-1"] == [False, 0], "the head counts it as dead")
+    eventually(lambda: "ends: nothing was heard of the head" in second.log("node-1"), "it ends itself")
+    second.heal()
+    eventually(lambda: driver(STATES)["node-1"] == [True, 1], "it has joined again")
+    assert driver(f"dualray.get(where.{ON_2}.remote(0))") == "node-1"
+
+
+def test_what_only_a_node_had_that_stays_cut_off_is_made_again(driver: Driver, network: Network) -> None:
+    second = network.machines[1]
+    made = "ones.options(num_cpus=0.5, scheduling_strategy='SPREAD').remote(1 << 18)"
+    driver(f"globals().update(kept=[{made} for _ in range(6)])")
+    assert driver("len(dualray.wait(kept, num_returns=6)[0])") == 6
+    second.cut()
+    assert driver(f"dualray.get([total.{ON_3}.remote(ref) for ref in kept])") == [1 << 18] * 6
+    eventually(lambda: driver(STATES)["node-1"] == [False, 0], "the head counts it as dead")
+    eventually(lambda: "ends: nothing was heard of the head" in second.log("node-1"), "it ends itself")
+
+
+def test_only_who_knows_the_secret_gets_in(driver: Driver, network: Network) -> None:
+    stranger = network.machine()
+    done = subprocess.run(
+        stranger.command("-m", "dualray.cli", "start", "--address", f"{network.machines[0].address}:6399"),
+        env=stranger.environment | {"DUALRAY_SECRET": "not that secret at all"},
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "do not share the cluster's secret" in done.stderr
+    assert set(driver(STATES)) == {"node-0", "node-1", "node-2"}
+
+
+def test_one_port_a_machine_and_no_other(driver: Driver, network: Network) -> None:
+    assert driver(f"dualray.get([where.{ON_2}.remote(0), where.{ON_3}.remote(0)])") == ["node-1", "node-2"]
+    for machine in network.machines:
+        shown = subprocess.run(
+            ["ip", "netns", "exec", machine.name, "cat", "/proc/net/tcp"],
+            capture_output=True, text=True, timeout=20, check=True,
+        ).stdout  # fmt: skip
+        listening = [line.split()[1] for line in shown.splitlines()[1:] if line.split()[3] == "0A"]
+        assert len(listening) == 1, f"{machine.address} listens at {listening}"
