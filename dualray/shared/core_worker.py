@@ -491,9 +491,8 @@ class CoreWorker:
     def drop(self, object_id: ObjectID) -> None:
         """A reference's Python object is gone. Called by finalizers: it only queues."""
         if not self.is_closed:
-            is_first = not self._dropped
             self._dropped.append(object_id)
-            if is_first:
+            if len(self._dropped) == 1:  # asked after the append: whoever empties the queue meanwhile has taken it in
                 self.host.wake()
 
     def _on_view_released(self, object_id: bytes) -> None:
