@@ -22,7 +22,7 @@ from dualray.exceptions import AuthenticationError, DualrayError
 from dualray.real import session as sessions
 from dualray.real.cluster_address import find_session
 from dualray.real.cluster_daemon import START_TIMEOUT_S, NodeOptions
-from dualray.real.runtime import default_store_bytes, total_of
+from dualray.real.runtime import store_bytes, total_of
 from dualray.shared.model.config import Config
 
 LOOPBACK: Final = "127.0.0.1"
@@ -86,7 +86,7 @@ def shared_store_bytes() -> int:
     """The default of a node among others on one machine: a quarter of what the others leave of a lone node's default,
     so that all of them together never have more than that."""
     taken = sum(session.store_bytes for session in sessions.running())
-    return max((default_store_bytes() - taken) // _STORE_PARTS, 64 << 20)
+    return max((store_bytes(None) - taken) // _STORE_PARTS, 64 << 20)
 
 
 def start_node(options: NodeOptions, secret: bytes | None, *, is_detached: bool) -> StartedNode:

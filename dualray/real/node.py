@@ -13,27 +13,39 @@ from collections.abc import Sequence
 from dualray.real import session as sessions
 from dualray.real.loop import Timer
 from dualray.real.messages import Payload
-from dualray.real.object_store import SharedMemoryStore
+from dualray.real.node_store import NodeStore
 from dualray.real.object_streams import ObjectStreams
 from dualray.real.runner import EXIT_TO_REJOIN, MachineProcess, begin
+from dualray.real.spill import SpillDirectory
 from dualray.real.template_client import TemplateClient
 from dualray.shared.decision_log import MachineSpec
 from dualray.shared.machines.node import Node
 from dualray.shared.model.commands import (
     Command,
     DeleteObject,
+    DeleteSpilled,
     EvictObject,
     ReceiveObject,
+    ReserveSpace,
+    RestoreObject,
     SendObject,
+    SpillObject,
     StartWorker,
     StopWorker,
+    UnloadObject,
 )
 from dualray.shared.model.events import (
     DrainAsked,
     Event,
     NodeDied,
     NodeWelcomed,
+    ObjectRestored,
+    ObjectSpilled,
     PeerLost,
+    ReserveFailed,
+    RestoreFailed,
+    SpaceReserved,
+    SpillFailed,
     Started,
     WorkerExited,
 )
@@ -87,9 +99,17 @@ class NodeProcess(MachineProcess):
         )
         super().__init__(session=session, spec=spec, lifeline_fd=lifeline_fd)
         self.node = node
-        self.store = SharedMemoryStore(session.store_directory)
+        self.store = NodeStore(
+            session.store_directory,
+            capacity=session.store_bytes,
+            size_min=session.config.inline_bytes_max + 1,
+            objects_max=session.config.store_objects_max,
+            warm_bytes=session.config.store_warm_bytes,
+            idle_s=session.config.store_idle_ns / 1e9,
+            call_soon=self.loop.call_soon,
+        )
+        self.disk = SpillDirectory(session.spill_directory, self.loop.call_soon)
         self.streams = ObjectStreams(
-            self.loop,
             transport=self.transport,
             store=self.store,
             config=session.config,
@@ -124,13 +144,26 @@ class NodeProcess(MachineProcess):
                 self._stops[worker] = reason
                 if worker in self._pids:
                     os.kill(self._pids[worker], signal.SIGKILL)
+            case ReserveSpace(object_id=object_id, size_bytes=size_bytes):
+                self.store.reserve(object_id, size_bytes, lambda error: self._on_reserved(object_id, error))
             case EvictObject(object_id=object_id):
                 self.recorder.trace(TraceKind.OBJECT_EVICTED, object_id.hex())
                 self.store.delete(object_id)
             case DeleteObject(object_id=object_id):
                 self.recorder.trace(TraceKind.OBJECT_DELETED, object_id.hex())
-                if not self.streams.give_up(object_id):
-                    self.store.delete(object_id)
+                self.streams.give_up(object_id)
+                self.store.delete(object_id)
+            case SpillObject(object_id=object_id, size_bytes=size_bytes):
+                self.recorder.trace(TraceKind.OBJECT_SPILLED, object_id.hex(), amount=size_bytes)
+                self.disk.write(object_id, self.store.open(object_id), lambda error: self._on_spilled(object_id, error))
+            case UnloadObject(object_id=object_id):
+                self.store.delete(object_id)
+            case RestoreObject(object_id=object_id, size_bytes=size_bytes):
+                self.recorder.trace(TraceKind.OBJECT_RESTORED, object_id.hex(), amount=size_bytes)
+                target = self.store.create(object_id, size_bytes)
+                self.disk.read(object_id, target, lambda error: self._on_restored(object_id, error))
+            case DeleteSpilled(object_id=object_id):
+                self.disk.delete(object_id)
             case SendObject(object_id=object_id, size_bytes=size_bytes, to=to, offset=offset):
                 self.recorder.trace(TraceKind.TRANSFER_STARTED, object_id.hex(), other=to, amount=size_bytes - offset)
                 self.streams.send(command)
@@ -138,6 +171,27 @@ class NodeProcess(MachineProcess):
                 self.streams.receive(command)
             case _:
                 super().perform(command)
+
+    def _on_reserved(self, object_id: ObjectID, error: str | None) -> None:
+        if error is None:
+            self.handle(SpaceReserved(object_id=object_id))
+        else:
+            self.handle(ReserveFailed(object_id=object_id, reason=error))
+
+    def _on_spilled(self, object_id: ObjectID, error: str | None) -> None:
+        if error is None:
+            self.handle(ObjectSpilled(object_id=object_id))
+        else:
+            logging.getLogger("dualray").error("object %s cannot be spilled: %s", object_id.hex(), error)
+            self.handle(SpillFailed(object_id=object_id, reason=error))
+
+    def _on_restored(self, object_id: ObjectID, error: str | None) -> None:
+        self.store.seal(object_id)
+        if error is None:
+            self.handle(ObjectRestored(object_id=object_id))
+        else:
+            logging.getLogger("dualray").error("object %s cannot be read back: %s", object_id.hex(), error)
+            self.handle(RestoreFailed(object_id=object_id, reason=error))
 
     def receive(self, message: Event, payloads: Sequence[Payload]) -> None:
         if isinstance(message, NodeDied):
@@ -272,6 +326,7 @@ class NodeProcess(MachineProcess):
     def clean_up(self) -> None:
         """End the workers, delete the store."""
         self.template.close()
+        self.disk.close()
         self.store.destroy()
         super().clean_up()
         if self.is_orphan and self.session.cluster is not None and not self.session.cluster.has_head:

@@ -1,163 +1,158 @@
-"""Objects of one node in shared memory: one file an object, written once, then mapped read-only by whoever reads it.
+"""The bytes of this node's objects, as a process that runs user code sees them: written once, then read without a copy.
 
-Theory of operation. `create` makes a hidden file, reserves its pages, so that a full /dev/shm is an OSError (ENOSPC)
-there and then and not a bus error in the middle of a copy, and maps it writable. `seal` gives it its name, the object's
-id in hex, in one step, for all processes at once; from then on nobody may write. Whoever seals an id second gets
-FileExistsError, and his copy is gone: an object never changes under its readers. `abort` removes what is not sealed.
+Theory of operation. The arena (arena.py) is mapped on first use and stays mapped: writing and reading an object makes
+no mapping and no file, and a process may hold as many objects as it likes. What is there, and who may write or read it,
+the node manager decides; its messages come before each call here, so that `create` finds a place that was reserved for
+this process, and `open` finds an object that is pinned for it.
 
-`open` maps the object read-only and hands out a memoryview without a copy. The mapping lives as long as anything that
-was made over it: slices of the view, numpy arrays, pickle buffers. `delete` only takes the name away; the pages go with
-the last mapping of the last process. When the last view of one `open` is gone in this process, its `on_release` is
-called once, wherever the interpreter happens to be, possibly within garbage collection in any thread: it may only put
-the id into a queue. At the end of the interpreter it is not called any more.
+`open` hands out a read-only view of the read-only mapping. What is made over it, slices, numpy arrays, Arrow tables,
+pickle buffers, keeps its exporter alive, one small array for each call; when that goes, `on_release` is called, once,
+wherever the interpreter happens to be, possibly within garbage collection in any thread: it may only put the id into a
+queue. The node manager learns of the end of a process's last view from that process, or of its death, and not before
+does the memory of the object become anybody else's. At the end of the interpreter `on_release` is not called any more.
 
-A mapping costs no file descriptor, so that a process can hold as many objects as there are mappings (65,530 on Linux).
-What is kept, deleted or made room for is decided elsewhere; the directory has no index but its own entries.
+The first write of a process into a page costs more than copying it, because the page must be mapped: `create` maps the
+pages of an object at once, and remembers which it has mapped, until the node manager gives pages back.
 """
 
-import ctypes
-import errno
-import mmap
-import os
-import shutil
+from __future__ import annotations
+
+import itertools
 import sys
 import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
 
-import numpy as np
+from dualray.real.arena import PAGE, Arena, Bytes
+from dualray.real.ranges import RangeSet
 
-_MAP_FIXED: Final = 0x10  # of Linux; CPython's mmap module does not name it
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = (
-    ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long
-)  # fmt: skip
+ARENA_FILE = "arena"
+
+
+class _View(weakref.ref[Bytes]):
+    """What `open` has handed out; its callback comes when all that was made over it is gone. Each `open` makes one, so
+    it is lighter than weakref.finalize."""
+
+    __slots__ = ("key", "object_id", "on_release", "place")
+
+    key: int
+    object_id: bytes
+    on_release: Callable[[bytes], object] | None
+    place: tuple[int, int]
 
 
 class SharedMemoryStore:
-    """See the module's theory of operation. Thread-safe; several processes use one directory at a time.
+    """See the module. Thread-safe.
 
     Args:
-        directory: on a tmpfs, such as /dev/shm/dualray-SESSION; made with mode 0700 when missing.
+        directory: the session's, in which the node manager has made the arena, or will have before the first use.
     """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock = threading.Lock()
-        self._creating: dict[bytes, Path] = {}
+        self._arena: Arena | None = None
+        self._writing: dict[bytes, None] = {}
+        self._mapped = RangeSet()
+        """Pages that this process has mapped for writing since `_epoch`."""
+        self._epoch = 0
+        self._views: dict[int, _View] = {}
+        """The live ones."""
+        self._view_keys = itertools.count()
+        self._is_closed = False
 
     def create(self, object_id: bytes, size: int) -> memoryview:
-        """Memory for a new object, to be written and then sealed. Drop the view, and what was made over it, first.
+        """The memory reserved for a new object, to be written and then sealed. Drop the view, and what was made over
+        it, first.
 
         Raises:
-            FileExistsError: the object is sealed, or this process is creating it.
-            OSError: ENOSPC, the file system is full.
+            KeyError: no room was reserved for it.
+            ValueError: room was reserved for another size.
         """
-        if size < 0:
-            raise ValueError(f"an object of {size} bytes")
-        if self._path(object_id).exists():
-            raise FileExistsError(errno.EEXIST, f"object {object_id.hex()} is sealed")
-        hidden = self.directory / f".{object_id.hex()}.{os.getpid()}"
-        fd = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            if size:
-                os.posix_fallocate(fd, 0, size)
-            # The pages are taken at once: half the time that faulting them in one by one takes.
-            mapping = _map(fd, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_POPULATE)
-        except BaseException:
-            hidden.unlink()
-            raise
-        finally:
-            os.close(fd)
-        with self._lock:
-            self._creating[object_id] = hidden
-        return memoryview(mapping)[:size]
+        arena = self._attach()
+        offset = self._place(arena, object_id, size)
+        self._map_pages(arena, offset, size)
+        self._writing[object_id] = None
+        return arena.write_view(offset, size)
 
     def seal(self, object_id: bytes) -> None:
-        """Publish an object that this process created.
-
-        Raises:
-            KeyError: this process is not creating it.
-            FileExistsError: another process sealed it first; this copy is removed.
-        """
-        with self._lock:
-            hidden = self._creating.pop(object_id)
-        try:
-            self._path(object_id).hardlink_to(hidden)  # a rename that does not replace
-        finally:
-            hidden.unlink()
-
-    def abort(self, object_id: bytes) -> None:
-        """Give up an object that this process is creating; KeyError when it is not."""
-        with self._lock:
-            hidden = self._creating.pop(object_id)
-        hidden.unlink()
+        """The object has been written, and nobody writes it any more; KeyError when this process was not writing it.
+        That it may be read, the node manager says."""
+        del self._writing[object_id]
 
     def open(self, object_id: bytes, on_release: Callable[[bytes], object] | None = None) -> memoryview:
-        """A read-only view of a sealed object, without a copy.
+        """A read-only view of an object that is pinned for this process, without a copy.
 
         Args:
             object_id: the object.
-            on_release: called once with the id when the last view of this mapping is gone; it may only enqueue.
+            on_release: called once with the id when the last view made from this one is gone; it may only enqueue.
         Raises:
-            FileNotFoundError: no such object is sealed here.
+            KeyError: the object is not here.
         """
-        fd = os.open(self._path(object_id), os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            size = os.fstat(fd).st_size
-            mapping = _map(fd, size, mmap.PROT_READ, 0)
-        finally:
-            os.close(fd)
-        if on_release is not None:
-            weakref.finalize(mapping, on_release, object_id).atexit = False
-        return memoryview(mapping)[:size]
+        arena = self._attach()
+        found = arena.find(object_id)
+        if found is None:
+            raise KeyError(f"object {object_id.hex()} is not in {arena.path}")
+        exporter = arena.read_view(*found)
+        view = _View(exporter, self._released)
+        view.key = next(self._view_keys)
+        view.object_id = object_id
+        view.on_release = on_release
+        view.place = found
+        self._views[view.key] = view
+        return memoryview(exporter)  # type: ignore[arg-type]  # numpy's stub lacks the buffer protocol on 3.11
 
-    def delete(self, object_id: bytes) -> bool:
-        """Take a sealed object's name away; live views stay valid. False when there was none."""
-        try:
-            self._path(object_id).unlink()
-        except FileNotFoundError:
-            return False
-        return True
+    def _released(self, view: _View) -> None:
+        del self._views[view.key]
+        if view.on_release is not None and not sys.is_finalizing():
+            view.on_release(view.object_id)
 
-    def contains(self, object_id: bytes) -> bool:
-        """Whether the object is sealed here."""
-        return self._path(object_id).exists()
+    def close(self, *, is_last: bool = False) -> None:
+        """Unmap the arena, as soon as no view of it lives. Idempotent.
 
-    def destroy(self) -> None:
-        """Remove the directory with everything in it; live views stay valid. Idempotent."""
-        shutil.rmtree(self.directory, ignore_errors=True)
+        Args:
+            is_last: every other process of the node has ended: give all memory back that no view of this process needs.
+                Otherwise one small array that lives on would keep the whole arena.
+        """
         with self._lock:
-            self._creating.clear()
+            arena, self._arena, self._is_closed = self._arena, None, True
+        if arena is None:
+            return
+        if is_last:
+            kept = RangeSet()
+            for offset, size in [view.place for view in list(self._views.values())]:
+                kept.add(offset // PAGE, -(-(offset + size) // PAGE))
+            arena.give_back(PAGE - arena.layout.data_offset, 0)
+            for first, end in kept.missing(0, arena.layout.span // PAGE):
+                arena.give_back(first * PAGE, end * PAGE)
+        arena.close()
 
-    def list(self) -> list[bytes]:
-        """The ids of the sealed objects, in order."""
-        return sorted(bytes.fromhex(entry.name) for entry in self.directory.iterdir() if entry.name[0] != ".")
+    def _attach(self) -> Arena:
+        arena = self._arena
+        if arena is None:
+            with self._lock:
+                if self._is_closed:
+                    raise ValueError("the object store of this process is closed")
+                arena = self._arena = self._arena or Arena.attach(self.directory / ARENA_FILE)
+        return arena
 
-    def _path(self, object_id: bytes) -> Path:
-        if not object_id:
-            raise ValueError("an empty object id")
-        return self.directory / object_id.hex()
+    def _place(self, arena: Arena, object_id: bytes, size: int) -> int:
+        found = arena.find(object_id)
+        if found is None:
+            raise KeyError(f"no room was reserved for object {object_id.hex()} in {arena.path}")
+        if found[1] != size:
+            raise ValueError(f"object {object_id.hex()} has {size} bytes, and room was reserved for {found[1]}")
+        return found[0]
 
-
-def _map(fd: int, size: int, protection: int, flags: int) -> mmap.mmap:
-    """A shared mapping of the file; of one private byte when it is empty, for nothing cannot be mapped.
-
-    mmap.mmap keeps a duplicate of the descriptor for as long as the mapping lives (until Python 3.13 can be told not
-    to), and a process that holds thousands of objects would run out of them. So the mapping is made without a file, and
-    the file is then put in its place.
-    """
-    if size == 0:
-        return mmap.mmap(-1, 1, flags=mmap.MAP_PRIVATE, prot=protection)
-    if sys.version_info >= (3, 13):
-        return mmap.mmap(fd, size, flags=mmap.MAP_SHARED | flags, prot=protection, trackfd=False)
-    mapping = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE, prot=protection)
-    address = np.frombuffer(mapping, np.uint8).ctypes.data
-    if _libc.mmap(address, size, protection, mmap.MAP_SHARED | _MAP_FIXED | flags, fd, 0) != address:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
-    return mapping
+    def _map_pages(self, arena: Arena, offset: int, size: int) -> None:
+        first, end = offset // PAGE, -(-(offset + size) // PAGE)
+        with self._lock:
+            epoch = arena.epoch
+            if epoch != self._epoch:  # pages were given back, perhaps some that we had mapped
+                self._epoch = epoch
+                self._mapped.clear()
+            missing = self._mapped.missing(first, end)
+            self._mapped.add(first, end)
+        for first, end in missing:
+            arena.populate(first * PAGE, end * PAGE)

@@ -21,8 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from dualray.real.loop import Loop
-from dualray.real.object_store import SharedMemoryStore
+from dualray.real.node_store import NodeStore
 from dualray.real.transport import Transport
 from dualray.shared.model.commands import ReceiveObject, SendObject
 from dualray.shared.model.config import Config
@@ -31,8 +30,6 @@ from dualray.shared.model.ids import Address, NodeID, ObjectID
 
 CHUNK, TAKEN, REFUSED = 1, 2, 3
 _HEADER: Final = struct.Struct("<B20sQQQ")
-_NO_ROOM_PAUSE_S: Final = 0.1
-"""Before a full file system is reported: whoever tries again at once would do nothing else."""
 
 
 @dataclass(slots=True)
@@ -61,15 +58,13 @@ class ObjectStreams:
 
     def __init__(
         self,
-        loop: Loop,
         *,
         transport: Transport,
-        store: SharedMemoryStore,
+        store: NodeStore,
         config: Config,
         handle: Callable[[Event], None],
         on_received: Callable[[ObjectID, NodeID, int], None],
     ) -> None:
-        self._loop = loop
         self._transport = transport
         self._store = store
         self._chunk_bytes = config.transfer_chunk_bytes
@@ -97,12 +92,7 @@ class ObjectStreams:
             incoming.source = command.source
             incoming.received = command.offset
             return
-        try:
-            view = self._store.create(object_id, command.size_bytes)
-        except OSError:  # what the machine counts as free, somebody else has taken
-            failed = ReceiveFailed(object_id=object_id, source=command.source)
-            self._loop.call_later(_NO_ROOM_PAUSE_S, lambda: self._handle(failed))
-            return
+        view = self._store.create(object_id, command.size_bytes)
         self._incoming[object_id] = _Incoming(command.source, view, command.offset)
 
     def give_up(self, object_id: ObjectID) -> bool:
@@ -111,7 +101,7 @@ class ObjectStreams:
         if incoming is None:
             return False
         incoming.view.release()
-        self._store.abort(object_id)
+        self._store.seal(object_id)
         return True
 
     # ---- Peers -----------------------------------------------------------------------------------------------

@@ -122,6 +122,7 @@ class RealRuntime:
         self._is_stopped = True
         atexit.unregister(self.shutdown)
         self._process.close()
+        self._process.store.close(is_last=not self._joins)
         if not self._joins:
             self._children.end(_STOP_TIMEOUT_S)
             self.session.remove()
@@ -146,7 +147,7 @@ def start(settings: Mapping[str, Any], config: Config) -> RealRuntime:
         seed=settings["seed"],
         job_root=str(settings["object_id_seed"] or ""),
         total=total_of(settings["num_cpus"], settings["num_gpus"], settings["resources"]),
-        store_bytes=settings["object_store_memory"] or default_store_bytes(),
+        store_bytes=store_bytes(settings["object_store_memory"]),
         log_to_driver=settings["log_to_driver"],
         record_directory=_made(settings["decision_log"]),
     )
@@ -199,11 +200,25 @@ def total_of(num_cpus: float | None, num_gpus: float | None, resources: Mapping[
     )
 
 
-def default_store_bytes() -> int:
-    """30 % of memory, at most what shared memory holds."""
+def store_bytes(wanted: int | None) -> int:
+    """The capacity of the object store: as wanted, or 30 % of memory, at most what shared memory has free.
+
+    Raises:
+        ValueError: more is wanted than shared memory has free.
+    """
+    free = sessions.shared_memory_free_bytes()
+    if wanted is not None and wanted > free:
+        raise ValueError(
+            f"object_store_memory={wanted:,} bytes, and {sessions.SHARED_MEMORY} has {free:,} bytes free: ask for "
+            f"less, or make it larger (mount -o remount,size=..., or docker run --shm-size=...)"
+        )
     share: int = psutil.virtual_memory().total * _STORE_SHARE_PERCENT // 100
-    try:
-        free: int = psutil.disk_usage("/dev/shm").free
-    except OSError:
-        return share
-    return min(share, free)
+    if wanted is None and free < share:
+        logging.getLogger("dualray").warning(
+            "%s has %s bytes free: the object store gets those, and not %s, %d %% of memory",
+            sessions.SHARED_MEMORY,
+            f"{free:,}",
+            f"{share:,}",
+            _STORE_SHARE_PERCENT,
+        )
+    return wanted or min(share, free)

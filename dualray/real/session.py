@@ -22,7 +22,7 @@ import os
 import secrets
 import shutil
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from dualray.shared.model.ids import HEAD, NodeID
 from dualray.shared.model.resources import Resources
 
 _PREFIX = "dualray-"
-_SHARED_MEMORY = Path("/dev/shm")
+SHARED_MEMORY = Path("/dev/shm")
 
 ENVIRONMENT = "DUALRAY_SESSION"
 """Every process of a session has its directory here: to be found, and to be told apart."""
@@ -89,6 +89,13 @@ class Session:
         return self.directory / "sockets"
 
     @property
+    def spill_directory(self) -> Path:
+        """Where spilled objects lie."""
+        if self.config.spill_directory:
+            return Path(self.config.spill_directory) / self.directory.name
+        return self.directory / "spilled"
+
+    @property
     def redis_directory(self) -> Path:
         return self.directory / "redis"
 
@@ -103,6 +110,7 @@ class Session:
     def remove(self) -> None:
         """Delete every file of the session."""
         shutil.rmtree(self.store_directory, ignore_errors=True)
+        shutil.rmtree(self.spill_directory, ignore_errors=True)
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
@@ -124,10 +132,18 @@ def create(
     node: NodeID = FIRST_NODE,
     cluster: ClusterPlace | None = None,
 ) -> Session:
-    """Make the directories and files of a new session; without a secret, one is drawn."""
+    """Make the directories and files of a new session; without a secret, one is drawn.
+
+    Raises:
+        ValueError: the directory for spilled objects cannot be written.
+    """
     sweep()
+    if config.spill_directory:
+        config = replace(config, spill_directory=str(Path(config.spill_directory).absolute()))
+        _check_spill_directory(Path(config.spill_directory))
+        sweep(Path(config.spill_directory))
     directory = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
-    shared_memory = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else directory
+    shared_memory = SHARED_MEMORY if SHARED_MEMORY.is_dir() else directory
     store_directory = shared_memory / directory.name
     store_directory.mkdir(mode=0o700, exist_ok=True)
     session = Session(
@@ -180,9 +196,27 @@ def load(directory: Path) -> Session:
     )
 
 
+def shared_memory_free_bytes() -> int:
+    """What the file system that holds the object stores has free."""
+    place = SHARED_MEMORY if SHARED_MEMORY.is_dir() else Path(tempfile.gettempdir())
+    return shutil.disk_usage(place).free
+
+
 def _write_private(path: Path, content: bytes) -> None:
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(content)
+
+
+def _check_spill_directory(directory: Path) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except OSError as error:
+        raise ValueError(
+            f"limits: spill_directory={str(directory)!r} cannot be written ({error.strerror}): name a directory on a "
+            f"disk with room, or leave it out to spill into the session's own"
+        ) from error
 
 
 def running() -> list[Session]:
@@ -207,9 +241,10 @@ def founder_of(directory: Path) -> int | None:
     return int(pid) if pid.isdigit() and _is_alive(int(pid)) else None
 
 
-def sweep() -> None:
-    """Remove what sessions of this user have left whose driver and head were killed."""
-    for parent in (Path(tempfile.gettempdir()), _SHARED_MEMORY):
+def sweep(*parents: Path) -> None:
+    """Remove what sessions of this user have left whose driver and head were killed; `parents` hold their directories,
+    by default those for temporary files and for shared memory."""
+    for parent in parents or (Path(tempfile.gettempdir()), SHARED_MEMORY):
         for path in parent.glob(f"{_PREFIX}*-*") if parent.is_dir() else ():
             pid = path.name.removeprefix(_PREFIX).partition("-")[0]
             if pid.isdigit() and not _is_alive(int(pid)) and path.is_dir() and path.stat().st_uid == os.getuid():

@@ -23,6 +23,8 @@ _INSTANTS = {
     TraceKind.FAULT: "fault",
     TraceKind.TASK_RETRIED: "retry",
     TraceKind.OBJECT_EVICTED: "evict",
+    TraceKind.OBJECT_SPILLED: "spill",
+    TraceKind.OBJECT_RESTORED: "restore",
     TraceKind.WORKER_ENDED: "worker ended",
 }
 

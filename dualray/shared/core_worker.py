@@ -119,19 +119,22 @@ class CoreWorker:
     def dispatch(self, event: Event) -> None:
         """Hand an event to the machine and carry out its commands."""
         with self.host.lock:
-            if self._dropped or self._released:
-                self._take_in_finalizers()
+            if self._dropped:
+                self._take_in_dropped()
             self._handle(event)
+            if self._released:
+                self._take_in_released()
             self.host.end_step()
 
     def on_messages(self, messages: Iterable[tuple[Event, Sequence[tuple[bytes, bytes]]]]) -> None:
         """Messages have arrived, each with the bytes that travel beside it."""
         with self.host.lock:
-            self._take_in_finalizers()
+            self._take_in_dropped()
             for message, payloads in messages:
                 if payloads:
                     self.payloads.update(payloads)
                 self._handle(message)
+            self._take_in_released()
             self.host.end_step()
 
     def take_in_finalizers(self) -> None:
@@ -142,8 +145,15 @@ class CoreWorker:
                 self.host.end_step()
 
     def _take_in_finalizers(self) -> None:
+        self._take_in_dropped()
+        self._take_in_released()
+
+    def _take_in_dropped(self) -> None:
         while self._dropped:
             self._handle(RefsDropped(object_ids=_take_all(self._dropped)))
+
+    def _take_in_released(self) -> None:
+        """After an event, and not before: an object that is read over and over again stays pinned meanwhile."""
         while self._released:
             self._handle(ViewReleased(object_id=self._released.popleft()))
 
@@ -490,7 +500,8 @@ class CoreWorker:
         """A view of a stored object is gone. Called by finalizers: it only queues."""
         if not self.is_closed:
             self._released.append(ObjectID(object_id))
-            self.host.wake()
+            if len(self._released) == 1:  # else whoever was first has woken, and this one is taken in too
+                self.host.wake()
 
     # ---- The cluster -----------------------------------------------------------------------------------------
 

@@ -19,7 +19,17 @@ from typing import Any
 import msgpack
 
 from dualray.shared.model.codec import pack
-from dualray.shared.model.commands import Command, EvictObject, NoteRetry, RunTask, Send, SendObject, StartWorker
+from dualray.shared.model.commands import (
+    Command,
+    EvictObject,
+    NoteRetry,
+    RestoreObject,
+    RunTask,
+    Send,
+    SendObject,
+    SpillObject,
+    StartWorker,
+)
 from dualray.shared.model.events import TaskPushed
 
 FORMAT = "dualray-trace/1"
@@ -33,6 +43,8 @@ class TraceKind(StrEnum):
     TASK_RETRIED = "task_retried"
     WORKER_STARTED = "worker_started"
     OBJECT_EVICTED = "object_evicted"
+    OBJECT_SPILLED = "object_spilled"
+    OBJECT_RESTORED = "object_restored"
     TRANSFER_STARTED = "transfer_started"
 
     TASK_ENDED = "task_ended"
@@ -53,6 +65,8 @@ ACTIONS = frozenset(
         TraceKind.TASK_RETRIED,
         TraceKind.WORKER_STARTED,
         TraceKind.OBJECT_EVICTED,
+        TraceKind.OBJECT_SPILLED,
+        TraceKind.OBJECT_RESTORED,
         TraceKind.TRANSFER_STARTED,
     }
 )
@@ -131,6 +145,10 @@ def command_key(command: Command) -> Key | None:
             return (TraceKind.WORKER_STARTED, worker, "", 0)
         case EvictObject(object_id=object_id):
             return (TraceKind.OBJECT_EVICTED, object_id.hex(), "", 0)
+        case SpillObject(object_id=object_id):
+            return (TraceKind.OBJECT_SPILLED, object_id.hex(), "", 0)
+        case RestoreObject(object_id=object_id):
+            return (TraceKind.OBJECT_RESTORED, object_id.hex(), "", 0)
         case SendObject(object_id=object_id, to=to):
             return (TraceKind.TRANSFER_STARTED, object_id.hex(), to, 0)
         case _:

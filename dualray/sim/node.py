@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dualray.shared.machines.node import Node
 from dualray.shared.model.commands import (
     Command,
     DeleteObject,
+    DeleteSpilled,
     EvictObject,
     ReceiveObject,
+    ReserveSpace,
+    RestoreObject,
     SendObject,
+    SpillObject,
     StartWorker,
     StopWorker,
+    UnloadObject,
 )
-from dualray.shared.model.events import ObjectReceived, ObjectSent, ReceiveFailed, WorkerExited, WorkerReady
+from dualray.shared.model.events import (
+    ObjectReceived,
+    ObjectRestored,
+    ObjectSent,
+    ObjectSpilled,
+    ReceiveFailed,
+    SpaceReserved,
+    WorkerExited,
+    WorkerReady,
+)
 from dualray.shared.model.ids import Address, NodeID, ObjectID
 from dualray.shared.model.resources import Resources
 from dualray.shared.trace import TraceKind
+from dualray.sim.cost_model import time_ns
+from dualray.sim.kernel import Scheduled
 from dualray.sim.object_store import StoredBytes, VirtualStore
 from dualray.sim.runner import MachineProcess
 from dualray.sim.worker import UserProcess
@@ -37,6 +54,8 @@ class NodeProcess(MachineProcess):
         self.incarnation = incarnation
         self.store = VirtualStore(cluster.fibers, cluster.cost_model)
         self.workers: dict[Address, UserProcess] = {}
+        self._reserving: dict[ObjectID, Scheduled] = {}
+        self._disk_free_at_ns = 0
 
     def perform(self, command: Command) -> None:
         match command:
@@ -45,12 +64,26 @@ class NodeProcess(MachineProcess):
                 self.cluster.kernel.call_after(self.cluster.cost_model.worker_start_ns, self._started, worker)
             case StopWorker(worker=worker, reason=reason):
                 self.end_worker(worker, f"stopped: {reason}")
+            case ReserveSpace(object_id=object_id):  # virtual memory is there as soon as it is wanted
+                self._reserving[object_id] = self.cluster.kernel.call_after(0, self._reserved, object_id)
             case EvictObject(object_id=object_id):
                 self.trace(TraceKind.OBJECT_EVICTED, object_id.hex())
                 self.store.delete(object_id)
             case DeleteObject(object_id=object_id):
                 self.trace(TraceKind.OBJECT_DELETED, object_id.hex())
+                if object_id in self._reserving:
+                    self._reserving.pop(object_id).cancel()
                 self.store.delete(object_id)
+            case SpillObject(object_id=object_id, size_bytes=size_bytes):
+                self.trace(TraceKind.OBJECT_SPILLED, object_id.hex(), amount=size_bytes)
+                self._use_disk(size_bytes, self._spilled, object_id)
+            case UnloadObject(object_id=object_id):
+                self.store.delete(object_id)
+            case RestoreObject(object_id=object_id, size_bytes=size_bytes):
+                self.trace(TraceKind.OBJECT_RESTORED, object_id.hex(), amount=size_bytes)
+                self._use_disk(size_bytes, self._restored, object_id)
+            case DeleteSpilled(object_id=object_id):
+                self.store.spilled.pop(object_id, None)
             case SendObject():
                 self._send_object(command)
             case ReceiveObject():
@@ -79,6 +112,27 @@ class NodeProcess(MachineProcess):
         self.cluster.kernel.call_after(self.cluster.cost_model.local_message_ns, self.handle, exited)
 
     # ---- Bytes -----------------------------------------------------------------------------------------------
+
+    def _reserved(self, object_id: ObjectID) -> None:
+        del self._reserving[object_id]
+        self.handle(SpaceReserved(object_id=object_id))
+
+    def _use_disk(self, size_bytes: int, then: Callable[[ObjectID], None], object_id: ObjectID) -> None:
+        """Write or read so many bytes, after whatever the disk has to do already."""
+        kernel = self.cluster.kernel
+        start_ns = max(kernel.now_ns, self._disk_free_at_ns)
+        self._disk_free_at_ns = start_ns + time_ns(size_bytes, self.cluster.cost_model.disk_bytes_per_s)
+        kernel.call_after(self._disk_free_at_ns - kernel.now_ns, then, object_id)
+
+    def _spilled(self, object_id: ObjectID) -> None:
+        if self.is_alive:
+            self.store.spilled[object_id] = self.store.objects[object_id]
+            self.handle(ObjectSpilled(object_id=object_id))
+
+    def _restored(self, object_id: ObjectID) -> None:
+        if self.is_alive:
+            self.store.objects[object_id] = self.store.spilled[object_id]
+            self.handle(ObjectRestored(object_id=object_id))
 
     def _send_object(self, command: SendObject) -> None:
         object_id, to = command.object_id, command.to

@@ -27,6 +27,8 @@ class VirtualStore:
         self._cost = cost_model
         self._unsealed: dict[bytes, StoredBytes] = {}
         self.objects: dict[bytes, StoredBytes] = {}
+        self.spilled: dict[bytes, StoredBytes] = {}
+        """What lies on the node's disk."""
 
     def create(self, object_id: bytes, size: int) -> memoryview:
         """Memory to write an object into; its copying is paid for now."""

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import gc
+import os
 import time
 
 import numpy as np
 import pytest
 
 import dualray as ray
-from dualray.exceptions import ObjectStoreFullError, TaskError
+from dualray.exceptions import ActorDiedError, ObjectStoreFullError, TaskError, WorkerCrashedError
 from tests.conformance.support import MIB, get, storage_of
 
 CLUSTER = {"nodes": 1, "object_store_memory": 64 * MIB, "limits": {"store_wait_ns": 300_000_000}}
@@ -217,3 +218,66 @@ def test_small_values_need_no_room_in_the_store():
     refs = [put_block(fill) for fill in range(6)]
     assert get([ray.put(index) for index in range(100)]) == list(range(100))
     assert len(refs) == 6
+
+
+# ---- Where objects lie ---------------------------------------------------------------------------------------------
+
+
+def test_room_in_pieces_is_room():
+    """Free memory that lies between objects in use serves an object larger than any piece of it."""
+    refs = [put_block(fill, 4) for fill in range(15)]
+    kept = refs[::2]
+    del refs
+    large = put_block(99, 28)
+    assert (get(large) == 99).all()
+    assert [int(get(ref)[-1]) for ref in kept] == list(range(0, 15, 2))
+
+
+def test_arrays_of_one_object_share_its_memory_and_start_aligned():
+    ref = ray.put({"a": np.arange(200_000), "b": [np.ones((300, 300)), b"x" * 200_000]})
+    first, second = get(ref), get(ref)
+    assert storage_of(first["a"]) == storage_of(second["a"])
+    assert first["a"].ctypes.data % 64 == 0
+    assert not first["b"][0].flags.writeable
+
+
+def test_a_part_of_an_array_keeps_the_object(tally):
+    part = get(block.remote(7, tally, 20))[5 * MIB : 5 * MIB + 10]
+    gc.collect()
+    for fill in range(8):
+        get(block.remote(10 + fill, tally))
+    assert (part == 7).all()
+
+
+def test_what_a_worker_was_reading_when_it_died_is_free_again(tally):
+    @ray.remote(num_cpus=0, max_retries=0)
+    def die(array):
+        os._exit(int(array[0]))
+
+    @ray.remote(num_cpus=0)
+    class Keeper:
+        def keep(self, array):
+            self.array = array
+
+        def die(self):
+            os._exit(1)
+
+    with pytest.raises(WorkerCrashedError):
+        get(die.remote(put_block(1, 40)))
+    keeper = Keeper.remote()
+    get(keeper.keep.remote(put_block(1, 40)))
+    with pytest.raises(ActorDiedError):
+        get(keeper.die.remote())
+    gc.collect()
+    assert get(put_block(2, 50))[0] == 2
+
+
+def test_bytes_that_were_freed_never_show_up_under_an_array():
+    """Memory is used again and again, and each array keeps what it was given."""
+    kept = []
+    for turn in range(60):
+        array = get(put_block(turn, 3))
+        if turn % 10 == 0:
+            kept.append((turn, array))
+    for turn, array in kept:
+        assert (array == turn).all()

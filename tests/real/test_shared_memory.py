@@ -1,57 +1,134 @@
-import errno
+"""The arena of a node, its places and its memory: several stores and processes over real files in /dev/shm."""
+
+from __future__ import annotations
+
 import gc
 import os
 import pickle
+import queue
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from dualray.real.object_store import SharedMemoryStore
+from dualray.real.arena import PAGE, Arena, Layout
+from dualray.real.node_store import MIB, NodeStore
+from dualray.real.object_store import ARENA_FILE, SharedMemoryStore
 
 ID = bytes(range(20))
 OTHER = b"\xff" * 20
+WITHIN_S = 30.0
+
+
+class Node:
+    """A node manager's store, and a loop for what it reports."""
+
+    def __init__(self, directory: Path, **changes: Any) -> None:
+        self.calls: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
+        options = {
+            "capacity": 64 * MIB,
+            "size_min": 100,
+            "objects_max": 10_000,
+            "warm_bytes": 16 * MIB,
+            "idle_s": 60.0,
+            "call_soon": self.calls.put,
+        }
+        self.store = NodeStore(directory, **options | changes)  # type: ignore[arg-type]
+
+    def reserve(self, object_id: bytes, size: int) -> str | None:
+        """Reserve and wait for the outcome."""
+        outcomes: list[str | None] = []
+        self.store.reserve(object_id, size, outcomes.append)
+        while not outcomes:
+            self.calls.get(timeout=WITHIN_S)()
+        return outcomes[0]
+
+    def eventually(self, condition: Callable[[], bool], what: str) -> None:
+        deadline_s = time.monotonic() + WITHIN_S
+        while not condition():
+            assert time.monotonic() < deadline_s, what
+            time.sleep(0.01)
 
 
 @pytest.fixture
-def store() -> Iterator[SharedMemoryStore]:
-    directory = Path(f"/dev/shm/dualray-test-{os.getpid()}-{random.Random().randrange(1 << 30):x}")
+def directory() -> Iterator[Path]:
+    path = Path(f"/dev/shm/dualray-{os.getpid()}-test{random.Random().randrange(1 << 30):x}")
+    yield path
+    assert not path.exists()
+
+
+@pytest.fixture
+def node(directory: Path) -> Iterator[Node]:
+    node = Node(directory)
+    yield node
+    node.store.destroy()
+    node.store.destroy()
+
+
+@pytest.fixture
+def store(node: Node, directory: Path) -> Iterator[SharedMemoryStore]:
     store = SharedMemoryStore(directory)
     yield store
-    store.destroy()
-    store.destroy()
-    assert not directory.exists()
+    store.close()
+    store.close()
 
 
-def put(store: SharedMemoryStore, object_id: bytes, data: bytes) -> None:
+def put(node: Node, store: SharedMemoryStore, object_id: bytes, data: bytes) -> None:
+    assert node.reserve(object_id, len(data)) is None
     store.create(object_id, len(data))[:] = data
     store.seal(object_id)
 
 
-def test_an_object_appears_when_it_is_sealed(store: SharedMemoryStore) -> None:
-    view = store.create(ID, 5)
-    assert (len(view), view.readonly, store.contains(ID), store.list()) == (5, False, False, [])
-    with pytest.raises(FileNotFoundError):
+# -- objects -----------------------------------------------------------------------------------------------------
+
+
+def test_an_object_is_written_where_room_was_reserved_and_read_in_place(
+    node: Node, store: SharedMemoryStore, directory: Path
+) -> None:
+    data = random.Random(1).randbytes(3 * MIB + 5)
+    put(node, store, ID, data)
+    other = SharedMemoryStore(directory)
+    view = other.open(ID)
+    assert (bytes(view), view.readonly, len(view)) == (data, True, len(data))
+    assert np.frombuffer(view, np.uint8).ctypes.data % 64 == 0
+    assert directory.stat().st_mode & 0o777 == 0o700
+    assert (directory / ARENA_FILE).stat().st_mode & 0o777 == 0o600
+    assert [entry.name for entry in directory.iterdir()] == [ARENA_FILE]
+    other.close()
+    assert bytes(view) == data, "a view outlives its store"
+
+
+def test_a_process_that_was_promised_nothing_gets_nothing(node: Node, store: SharedMemoryStore) -> None:
+    with pytest.raises(KeyError, match="no room was reserved"):
+        store.create(ID, 5)
+    with pytest.raises(KeyError, match="is not in"):
         store.open(ID)
-    view[:] = b"hello"
+    assert node.reserve(ID, 5) is None
+    with pytest.raises(ValueError, match="has 6 bytes, and room was reserved for 5"):
+        store.create(ID, 6)
+    with pytest.raises(KeyError):
+        store.seal(ID)
+    store.create(ID, 5)
     store.seal(ID)
-    assert (bytes(store.open(ID)), store.contains(ID), store.list()) == (b"hello", True, [ID])
-    put(store, OTHER, b"x")
-    assert store.list() == [ID, OTHER]
-    assert store.directory.stat().st_mode & 0o777 == 0o700
-    assert sorted(entry.name for entry in store.directory.iterdir()) == [ID.hex(), OTHER.hex()]
+    node.store.delete(ID)
+    node.store.delete(ID)
+    with pytest.raises(KeyError):
+        store.open(ID)
+    assert not node.store.contains(ID)
 
 
-def test_a_reader_cannot_write(store: SharedMemoryStore) -> None:
-    put(store, ID, bytes(80))
+def test_a_reader_cannot_write(node: Node, store: SharedMemoryStore) -> None:
+    put(node, store, ID, bytes(80))
     view = store.open(ID)
     array = np.frombuffer(view, np.float64)
-    assert view.readonly
     assert not array.flags.writeable
     with pytest.raises(TypeError):
         view[0] = 1
@@ -61,79 +138,100 @@ def test_a_reader_cannot_write(store: SharedMemoryStore) -> None:
         array.flags.writeable = True
 
 
-def test_readers_share_the_pages_and_survive_deletion(store: SharedMemoryStore) -> None:
-    data = random.Random(1).randbytes(3 << 20)
-    put(store, ID, data)
-    array = np.frombuffer(store.open(ID), np.uint8)
-    assert store.delete(ID)
-    assert not store.delete(ID)
-    assert not store.contains(ID)
-    assert array.tobytes() == data
-    put(store, ID, b"made again")  # lineage replays an id; the old view is of the old file
-    assert array[:10].tobytes() == data[:10]
-    store.destroy()
-    assert array.tobytes() == data
+def test_memory_under_a_read_only_view_is_mapped_read_only(directory: Path) -> None:
+    """Code in C that ignores the flag gets a signal, and others' objects stay as they are."""
+    program = """
+import ctypes, sys
+from pathlib import Path
+import numpy as np
+from tests.real.test_shared_memory import ID, Node, put
+from dualray.real.object_store import SharedMemoryStore
+node = Node(Path(sys.argv[1]))
+store = SharedMemoryStore(Path(sys.argv[1]))
+put(node, store, ID, bytes(100))
+address = np.frombuffer(store.open(ID), np.uint8).ctypes.data
+node.store.destroy()
+ctypes.memset(address, 1, 1)
+"""
+    done = subprocess.run([sys.executable, "-c", program, str(directory)], capture_output=True, timeout=60)
+    assert done.returncode == -11, done.stderr.decode()
 
 
-def test_zero_bytes(store: SharedMemoryStore) -> None:
+def test_zero_bytes(node: Node, store: SharedMemoryStore) -> None:
     released: list[bytes] = []
-    assert len(store.create(ID, 0)) == 0
-    store.seal(ID)
+    put(node, store, ID, b"")
+    put(node, store, OTHER, b"x")
     view = store.open(ID, released.append)
     assert (len(view), bytes(view), view.readonly, released) == (0, b"", True, [])
+    assert bytes(store.open(OTHER)) == b"x"
     del view
     assert released == [ID]
 
 
-def test_the_first_to_seal_wins_and_objects_never_change(store: SharedMemoryStore) -> None:
-    ours = store.create(ID, 3)
-    with pytest.raises(FileExistsError):
-        store.create(ID, 3)
-    other = SharedMemoryStore(store.directory)
-    ours[:] = b"one"
-    (store.directory / f".{ID.hex()}.{os.getpid()}").rename(store.directory / f".{ID.hex()}.1")
-    other.create(ID, 3)[:] = b"two"  # as if by another process
-    other.seal(ID)
-    (store.directory / f".{ID.hex()}.1").rename(store.directory / f".{ID.hex()}.{os.getpid()}")
-    with pytest.raises(FileExistsError):
-        store.seal(ID)
-    assert bytes(store.open(ID)) == b"two"
-    with pytest.raises(FileExistsError, match="sealed"):
-        store.create(ID, 3)
-    assert [entry.name for entry in store.directory.iterdir()] == [ID.hex()]
+def test_objects_cost_no_mapping_no_descriptor_and_no_file(
+    node: Node, store: SharedMemoryStore, directory: Path
+) -> None:
+    put(node, store, ID, bytes(10_000))
+    kept = [store.open(ID)]
+
+    def holdings() -> tuple[int, int]:
+        maps = Path("/proc/self/maps").read_text().count(str(directory))
+        return maps, len(list(Path("/proc/self/fd").iterdir()))
+
+    before = holdings()
+    for number in range(500):
+        object_id = number.to_bytes(20, "big")
+        put(node, store, object_id, bytes(20_000))
+        kept += [store.open(object_id), store.open(ID)]
+    assert holdings() == before
 
 
-def test_abort_leaves_nothing(store: SharedMemoryStore) -> None:
-    store.create(ID, 1000)
-    store.abort(ID)
-    assert list(store.directory.iterdir()) == []
-    for call in (store.abort, store.seal):
-        with pytest.raises(KeyError):
-            call(ID)
-    put(store, ID, b"again")
-    assert bytes(store.open(ID)) == b"again"
+def test_memory_that_was_freed_is_used_again(node: Node, store: SharedMemoryStore) -> None:
+    put(node, store, ID, b"a" * MIB)
+    address = np.frombuffer(store.open(ID), np.uint8).ctypes.data
+    node.store.delete(ID)
+    put(node, store, OTHER, b"b" * MIB)
+    view = store.open(OTHER)
+    assert np.frombuffer(view, np.uint8).ctypes.data == address
+    assert bytes(view) == b"b" * MIB
 
 
-def test_a_full_file_system_is_an_error_and_not_a_signal(store: SharedMemoryStore) -> None:
-    status = os.statvfs(store.directory)
-    with pytest.raises(OSError, match="No space") as caught:
-        store.create(ID, status.f_bavail * status.f_frsize + (1 << 30))
-    assert caught.value.errno == errno.ENOSPC
-    assert list(store.directory.iterdir()) == []
+def test_an_object_deleted_while_it_waits_for_memory_reports_nothing(node: Node, store: SharedMemoryStore) -> None:
+    outcomes: list[str | None] = []
+    for _ in range(20):
+        node.store.reserve(ID, 10 * MIB, lambda error: outcomes.append("too late"))
+        node.store.delete(ID)
+    put(node, store, ID, b"again")
+    while not node.calls.empty():
+        node.calls.get()()
+    assert (outcomes, bytes(store.open(ID))) == ([], b"again")
+    node.store.delete(ID)
+    assert node.reserve(OTHER, 64 * MIB) is None, "all room is there again"
 
 
-def test_bad_input(store: SharedMemoryStore) -> None:
-    with pytest.raises(ValueError, match="-1 bytes"):
-        store.create(ID, -1)
-    with pytest.raises(ValueError, match="empty"):
-        store.open(b"")
+def test_an_object_from_elsewhere_fills_the_place_that_waits_for_it(node: Node, store: SharedMemoryStore) -> None:
+    assert not node.store.write(ID, b"nobody wants it")
+    assert node.reserve(ID, 3) is None
+    assert not node.store.write(ID, b"of another size")
+    assert node.store.write(ID, b"abc")
+    assert bytes(store.open(ID)) == b"abc"
+
+
+def test_a_full_index_is_an_error_in_words(directory: Path) -> None:
+    node = Node(directory, objects_max=1)
+    errors = [node.reserve(number.to_bytes(20, "big"), 100) for number in range(65)]
+    assert errors[:64] == [None] * 64
+    assert "index has no slot left of 64" in str(errors[64])
+    node.store.delete(bytes(20))
+    assert node.reserve(ID, 100) is None
+    node.store.destroy()
 
 
 # -- release -----------------------------------------------------------------------------------------------------
 
 
-def test_release_comes_once_when_the_last_view_is_gone(store: SharedMemoryStore) -> None:
-    put(store, ID, np.arange(100.0).tobytes())
+def test_release_comes_once_when_the_last_view_is_gone(node: Node, store: SharedMemoryStore) -> None:
+    put(node, store, ID, np.arange(100.0).tobytes())
     released: list[bytes] = []
     view = store.open(ID, released.append)
     array = np.frombuffer(view, np.float64)
@@ -151,8 +249,8 @@ def test_release_comes_once_when_the_last_view_is_gone(store: SharedMemoryStore)
     assert released == [ID]
 
 
-def test_each_open_is_released_by_itself(store: SharedMemoryStore) -> None:
-    put(store, ID, b"abc")
+def test_each_open_is_released_by_itself(node: Node, store: SharedMemoryStore) -> None:
+    put(node, store, ID, b"abc")
     released: list[str] = []
     first = store.open(ID, lambda _: released.append("first"))
     second = store.open(ID, lambda _: released.append("second"))
@@ -163,12 +261,12 @@ def test_each_open_is_released_by_itself(store: SharedMemoryStore) -> None:
     assert released == ["first", "second"]
 
 
-def test_out_of_band_pickles_keep_the_mapping(store: SharedMemoryStore) -> None:
+def test_out_of_band_pickles_keep_the_view(node: Node, store: SharedMemoryStore) -> None:
     value: dict[str, Any] = {"a": np.arange(1000), "b": [np.ones((10, 10))] * 2}
     buffers: list[pickle.PickleBuffer] = []
     stream = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
     raw = [buffer.raw() for buffer in buffers]
-    put(store, ID, b"".join(raw))
+    put(node, store, ID, b"".join(raw))
     released: list[bytes] = []
     view = store.open(ID, released.append)
     parts, start = [], 0
@@ -190,8 +288,8 @@ def test_out_of_band_pickles_keep_the_mapping(store: SharedMemoryStore) -> None:
     assert released == [ID]
 
 
-def test_a_cycle_is_released_by_the_collector(store: SharedMemoryStore) -> None:
-    put(store, ID, bytes(8))
+def test_a_cycle_is_released_by_the_collector(node: Node, store: SharedMemoryStore) -> None:
+    put(node, store, ID, bytes(8))
     released: list[bytes] = []
     cycle: list[object] = [np.frombuffer(store.open(ID, released.append), np.int64)]
     cycle.append(cycle)
@@ -200,23 +298,226 @@ def test_a_cycle_is_released_by_the_collector(store: SharedMemoryStore) -> None:
     assert released == [ID]
 
 
-def test_live_views_cost_no_descriptor_and_released_ones_no_memory(store: SharedMemoryStore) -> None:
-    def mappings() -> int:
-        return Path("/proc/self/maps").read_text().count(str(store.directory))
+# -- memory ------------------------------------------------------------------------------------------------------
 
-    put(store, ID, bytes(10_000))
-    before = len(list(Path("/proc/self/fd").iterdir()))
-    views = [store.open(ID) for _ in range(2000)]
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
-    assert 0 < mappings() <= 2000
-    del views
-    assert mappings() == 0
+
+def test_a_store_that_nobody_uses_takes_no_memory_but_its_index(node: Node, directory: Path) -> None:
+    arena = Arena.attach(directory / ARENA_FILE)
+    assert arena.resident_bytes() == arena.layout.data_offset
+    assert node.store.taken_bytes() == 0
+    arena.close()
+
+
+def test_free_memory_is_kept_ready_ahead_of_what_is_used(node: Node, store: SharedMemoryStore) -> None:
+    put(node, store, ID, bytes(20 * MIB))
+    node.eventually(lambda: node.store.taken_bytes() >= 28 * MIB, "16 MiB are made ready behind the first 20")
+    address = np.frombuffer(store.open(ID), np.uint8).ctypes.data
+    put(node, store, OTHER, bytes(10 * MIB))
+    assert np.frombuffer(store.open(OTHER), np.uint8).ctypes.data == address + 20 * MIB
+    assert node.store.taken_bytes() <= 20 * MIB + 10 * MIB + 16 * MIB + PAGE
+
+
+def test_idle_memory_is_given_back_but_for_what_is_kept_ready(directory: Path) -> None:
+    node = Node(directory, idle_s=0.05)
+    store = SharedMemoryStore(directory)
+    for number in range(6):
+        put(node, store, bytes([number]) * 20, bytes(10 * MIB))
+    kept = store.open(bytes([2]) * 20)
+    arena = Arena.attach(directory / ARENA_FILE)
+    full = arena.resident_bytes()
+    assert full >= 60 * MIB
+    for number in (0, 1, 3, 4, 5):
+        node.store.delete(bytes([number]) * 20)
+    node.eventually(lambda: arena.resident_bytes() <= full - 25 * MIB, "free memory goes back to the system")
+    node.eventually(lambda: node.store.taken_bytes() <= 10 * MIB + 16 * MIB + 8 * MIB, "what is kept is bounded")
+    assert bytes(kept) == bytes(10 * MIB)
+    for number in (0, 1, 3, 4, 5):  # in memory that was given back, and mapped again
+        put(node, store, bytes([number]) * 20, bytes([number]) * 10 * MIB)
+    for number in (0, 1, 3, 4, 5):
+        assert bytes(store.open(bytes([number]) * 20)) == bytes([number]) * 10 * MIB
+    del kept
+    arena.close()
+    store.close()
+    node.store.destroy()
+
+
+def test_idle_memory_is_given_back_while_others_come_and_go(directory: Path) -> None:
+    node = Node(directory, idle_s=0.1)
+    store = SharedMemoryStore(directory)
+    for number in range(6):
+        put(node, store, bytes([number]) * 20, bytes(10 * MIB))
+    for number in range(6):
+        node.store.delete(bytes([number]) * 20)
+
+    def is_given_back() -> bool:
+        put(node, store, ID, bytes(MIB))
+        node.store.delete(ID)
+        return node.store.taken_bytes() <= 16 * MIB + 8 * MIB
+
+    node.eventually(is_given_back, "memory that is not used again goes, though other memory is used all the time")
+    store.close()
+    node.store.destroy()
+
+
+def test_memory_never_exceeds_the_capacity_whatever_the_sizes(directory: Path) -> None:
+    node = Node(directory, warm_bytes=64 * MIB)
+    store = SharedMemoryStore(directory)
+    chance = random.Random(3)
+    live: dict[bytes, int] = {}
+    for number in range(150):
+        size = chance.choice((70_000, 3 * MIB, 11 * MIB, 25 * MIB))
+        while sum(live.values()) + size > 64 * MIB:
+            gone = chance.choice(list(live))
+            assert bytes(store.open(gone)[:5]) == gone[:5]
+            node.store.delete(gone)
+            del live[gone]
+        object_id = number.to_bytes(4, "big") * 5
+        assert node.reserve(object_id, size) is None, "what the accounting admits has a place"
+        store.create(object_id, size)[:5] = object_id[:5]
+        store.seal(object_id)
+        live[object_id] = size
+        assert node.store.taken_bytes() <= 64 * MIB + 2 * PAGE * len(live) + 8 * MIB
+    node.store.destroy()
+    store.close()
+
+
+def test_a_process_that_was_last_keeps_only_the_memory_of_its_views(node: Node, directory: Path) -> None:
+    store = SharedMemoryStore(directory)
+    for number in range(5):
+        put(node, store, bytes([number]) * 20, bytes([number]) * (8 * MIB))
+    kept = np.frombuffer(store.open(bytes([3]) * 20), np.uint8)
+    arena = Arena.attach(directory / ARENA_FILE)
+    node.store.destroy()
+    store.close(is_last=True)
+    assert 8 * MIB <= arena.resident_bytes() <= 8 * MIB + 3 * PAGE
+    assert (kept == 3).all()
+    with pytest.raises(ValueError, match="closed"):
+        store.open(ID)
+    arena.close()
+
+
+# -- a full file system --------------------------------------------------------------------------------------------
+
+_ON_A_SMALL_TMPFS = """
+import sys, os
+from pathlib import Path
+from tests.real.test_shared_memory import ID, OTHER, MIB, Node, put
+from dualray.real.object_store import SharedMemoryStore
+place = Path(sys.argv[1])
+"""
+
+
+def on_a_small_tmpfs(program: str, place: Path, size: str = "32m") -> str:
+    """Run a program that has a file system of its own at `place`, and nothing else of the machine's to fill."""
+    command = f'mount -t tmpfs -o size={size} tmpfs "$0" && exec "$@"'
+    words = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", command, str(place)]
+    if subprocess.run([*words, "true"], capture_output=True, timeout=60).returncode:
+        pytest.skip("this system lets nobody mount a file system of his own")
+    done = subprocess.run([*words, sys.executable, "-c", program, str(place)], capture_output=True, timeout=100)
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout.decode()
+
+
+def test_a_full_file_system_is_an_error_in_words_and_not_a_signal(tmp_path: Path) -> None:
+    program = (
+        _ON_A_SMALL_TMPFS
+        + """
+node = Node(place / "session", warm_bytes=0)
+store = SharedMemoryStore(place / "session")
+put(node, store, ID, b"a" * (10 * MIB))
+(place / "of somebody else").write_bytes(bytes(8 * MIB))
+error = node.reserve(OTHER, 25 * MIB)
+assert "is full" in error and "of its 33,554,432 bytes are free" in error and "67,108,864" in error, error
+assert node.store.taken_bytes() <= 26 * MIB
+assert not node.store.contains(OTHER)
+(place / "of somebody else").unlink()
+put(node, store, OTHER, b"b" * (20 * MIB))
+assert bytes(store.open(ID)) == b"a" * (10 * MIB) and bytes(store.open(OTHER)) == b"b" * (20 * MIB)
+node.store.delete(OTHER)
+put(node, store, OTHER, b"c" * (15 * MIB))  # in memory that it had already
+assert bytes(store.open(OTHER)) == b"c" * (15 * MIB)
+node.store.destroy()
+"""
+    )
+    on_a_small_tmpfs(program, tmp_path)
+
+
+def test_no_room_for_the_index_is_an_error_that_leaves_nothing(tmp_path: Path) -> None:
+    program = (
+        _ON_A_SMALL_TMPFS
+        + """
+from dualray.exceptions import DualrayError
+try:
+    Node(place / "session", objects_max=10_000_000, size_min=1)
+except DualrayError as error:
+    assert "no room for the index" in str(error) and "4,194,304 bytes are free" in str(error), error
+else:
+    raise AssertionError("there was room")
+assert list((place / "session").iterdir()) == []
+"""
+    )
+    on_a_small_tmpfs(program, tmp_path, "4m")
+
+
+# -- the index -----------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 90)), max_size=300))
+@settings(deadline=None, max_examples=50)
+def test_the_index_is_a_dict(steps: list[tuple[bool, int]]) -> None:
+    path = Path(f"/dev/shm/dualray-{os.getpid()}-index")
+    arena = Arena.create(path, Layout.of(capacity=MIB, size_min=100, objects_max=40))
+    reader = Arena.attach(path)
+    path.unlink()
+    plain: dict[bytes, tuple[int, int]] = {}
+    for inserts, number in steps:
+        object_id = bytes([number]) * (1 + number % 40)
+        if object_id in plain:
+            arena.remove(object_id)
+            del plain[object_id]
+        elif inserts:
+            place = (number * 64, number)
+            assert arena.insert(object_id, *place) == (len(plain) < 64)
+            if len(plain) < 64:
+                plain[object_id] = place
+        else:
+            with pytest.raises(KeyError):
+                arena.remove(object_id)
+        assert {name: reader.find(name) for name in plain} == plain
+        assert reader.find(bytes([number]) * 39 + b"x") is None
+    for name in plain:
+        arena.remove(name)
+    assert not any(arena.writable[PAGE + 64 * slot] for slot in range(64)), "no slot is passed for ever"
+    arena.close()
+    reader.close()
+
+
+def test_what_is_no_arena_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "arena"
+    path.write_bytes(b"something else" * 10)
+    with pytest.raises(ValueError, match="is no arena"):
+        Arena.attach(path)
+    path.write_bytes(b"dualray\0" + (99).to_bytes(8, "little") + bytes(24))
+    with pytest.raises(ValueError, match="version 99"):
+        Arena.attach(path)
+    with pytest.raises(FileNotFoundError):
+        Arena.attach(tmp_path / "none")
+    with pytest.raises(FileExistsError):
+        Arena.create(path, Layout.of(capacity=MIB, size_min=100, objects_max=40))
+
+
+def test_an_id_that_fits_no_slot_is_refused(node: Node) -> None:
+    for object_id in (b"", bytes(41)):
+        with pytest.raises(ValueError, match="1 to 40 are possible"):
+            node.store.reserve(object_id, 5, lambda error: None)
 
 
 # -- processes ---------------------------------------------------------------------------------------------------
 
 
-def test_another_process_reads_what_was_sealed_and_writes_what_we_read(store: SharedMemoryStore) -> None:
+def test_another_process_reads_what_we_wrote_and_writes_what_we_read(
+    node: Node, store: SharedMemoryStore, directory: Path
+) -> None:
     program = """
 import sys
 from pathlib import Path
@@ -226,18 +527,42 @@ store = SharedMemoryStore(Path(sys.argv[1]))
 total = np.frombuffer(store.open(bytes.fromhex(sys.argv[2])), np.int64).sum()
 np.frombuffer(store.create(bytes.fromhex(sys.argv[3]), 8), np.int64)[0] = total
 store.seal(bytes.fromhex(sys.argv[3]))
-store.create(b"unfinished", 8)
 """
-    put(store, ID, np.arange(1000).tobytes())
-    command = [sys.executable, "-c", program, str(store.directory), ID.hex(), OTHER.hex()]
-    subprocess.run(command, check=True)
+    put(node, store, ID, np.arange(1000).tobytes())
+    assert node.reserve(OTHER, 8) is None
+    command = [sys.executable, "-c", program, str(directory), ID.hex(), OTHER.hex()]
+    subprocess.run(command, check=True, timeout=60)
     assert np.frombuffer(store.open(OTHER), np.int64).tolist() == [499500]
-    assert store.list() == [ID, OTHER]
-    put(store, b"unfinished", b"what a dead process began blocks nobody")
-    assert len(list(store.directory.iterdir())) == 4
 
 
-def test_the_interpreter_ends_with_live_views(store: SharedMemoryStore) -> None:
+def test_readers_find_their_objects_while_others_come_and_go(
+    node: Node, store: SharedMemoryStore, directory: Path
+) -> None:
+    program = """
+import sys
+from pathlib import Path
+from dualray.real.object_store import SharedMemoryStore
+store = SharedMemoryStore(Path(sys.argv[1]))
+print("ready", flush=True)
+for turn in range(20_000):
+    for number in range(3):
+        assert store.open(bytes([number]) * 20)[0] == number
+"""
+    for number in range(3):
+        put(node, store, bytes([number]) * 20, bytes([number]) * 500)
+    reader = subprocess.Popen([sys.executable, "-c", program, str(directory)], stdout=subprocess.PIPE)
+    with reader:
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == b"ready\n"
+        chance = random.Random(5)
+        while reader.poll() is None:
+            for object_id in [chance.randbytes(20) for _ in range(100)]:
+                put(node, store, object_id, b"\xee" * chance.randrange(100, 1000))
+                node.store.delete(object_id)
+    assert reader.returncode == 0
+
+
+def test_the_interpreter_ends_with_live_views(node: Node, store: SharedMemoryStore, directory: Path) -> None:
     program = """
 import sys
 from pathlib import Path
@@ -246,7 +571,49 @@ from dualray.real.object_store import SharedMemoryStore
 store = SharedMemoryStore(Path(sys.argv[1]))
 kept = np.frombuffer(store.open(bytes.fromhex(sys.argv[2]), lambda _: print("released")), np.uint8)
 """
-    put(store, ID, b"abc")
-    command = [sys.executable, "-W", "error", "-c", program, str(store.directory), ID.hex()]
-    done = subprocess.run(command, capture_output=True)
+    put(node, store, ID, b"abc")
+    command = [sys.executable, "-W", "error", "-c", program, str(directory), ID.hex()]
+    done = subprocess.run(command, capture_output=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_the_driver_names_both_sizes_when_shared_memory_is_too_small(tmp_path: Path) -> None:
+    program = """
+import dualray as ray
+try:
+    ray.init(object_store_memory="1GiB")
+except ValueError as error:
+    assert "object_store_memory=1,073,741,824 bytes" in str(error), error
+    assert "/dev/shm has 33,554,432 bytes free" in str(error), error
+else:
+    raise AssertionError("it started")
+"""
+    on_a_small_tmpfs(program, Path("/dev/shm"))
+
+
+def test_a_cluster_on_little_shared_memory_refuses_what_does_not_fit_and_goes_on(tmp_path: Path) -> None:
+    program = """
+from pathlib import Path
+import numpy as np
+import dualray as ray
+from dualray.exceptions import ObjectStoreFullError
+MIB = 1 << 20
+if __name__ == "__main__":
+    ray.init(num_cpus=1, limits={"store_wait_ns": 100_000_000, "store_warm_bytes": 0})
+    first = ray.put(np.full(8 * MIB, 1, dtype=np.uint8))
+    others = Path("/dev/shm/of somebody else")
+    others.write_bytes(bytes(16 * MIB))
+    try:
+        ray.put(np.full(12 * MIB, 2, dtype=np.uint8))
+    except ObjectStoreFullError as error:
+        assert "found no memory: /dev/shm is full" in str(error) and "33,554,432 bytes" in str(error), error
+    else:
+        raise AssertionError("there was room")
+    others.unlink()
+    second = ray.put(np.full(12 * MIB, 2, dtype=np.uint8))
+    assert (ray.get(first) == 1).all() and (ray.get(second) == 2).all()
+    ray.shutdown()
+    assert list(Path("/dev/shm").iterdir()) == []
+    print("went on")
+"""
+    assert on_a_small_tmpfs(program, Path("/dev/shm")).endswith("went on\n")

@@ -12,7 +12,7 @@ from dualray.shared.machines.base import Composition
 from dualray.shared.machines.head import Head
 from dualray.shared.machines.node import Node
 from dualray.shared.machines.owner import Owner
-from dualray.shared.model.commands import Command, CompleteWait, RunTask, Send
+from dualray.shared.model.commands import Command, CompleteWait, ReserveSpace, RunTask, Send
 from dualray.shared.model.config import Config
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.events import (
@@ -34,6 +34,7 @@ from dualray.shared.model.events import (
     ResourcesReported,
     Result,
     SpaceRequested,
+    SpaceReserved,
     Started,
     TaskFinished,
     TaskPushed,
@@ -422,6 +423,18 @@ class NodeStepper(Stepper[Node]):
             )
         )
         self.node = NodeID(node)
+        self.finds_memory = True
+        """Whether every `ReserveSpace` is carried out at once, and left out of the commands."""
+
+    def __call__(self, *events: Event) -> list[Command]:
+        commands: list[Command] = []
+        for event in events:
+            for command in super().__call__(event):
+                if self.finds_memory and isinstance(command, ReserveSpace):
+                    commands += self(SpaceReserved(object_id=command.object_id))
+                else:
+                    commands.append(command)
+        return commands
 
     def join(self) -> list[Command]:
         return self(Started(), NodeWelcomed(node=self.node))

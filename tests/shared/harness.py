@@ -53,6 +53,8 @@ from dualray.shared.model.specs import ActorSpec, FunctionTemplate, Ref, Strateg
 from dualray.shared.model.states import ActorState, TaskState, ValueState
 
 MS = 1_000_000
+DISK_BYTES = 1500
+"""Of each node, where objects are spilled."""
 INLINE_MAX = 100
 """Larger values lie in the stores."""
 STEPS_MAX = 100_000
@@ -235,6 +237,8 @@ class Shape:
     nodes: tuple[tuple[int, int, int], ...] = ((2, 0, 1000), (2, 0, 1000))
     orderly: bool = False
     """Some channels are always served before others, in an order that the seed gives, instead of all being alike."""
+    spills: bool = False
+    """Full stores spill to disks, each third time in vain."""
 
 
 # ---- Processes -----------------------------------------------------------------------------------------------------
@@ -341,6 +345,9 @@ class NodeProcess(Process):
         self.node = NodeID(spec.node)
         self.incarnation = spec.incarnation
         self.bytes: dict[ObjectID, Content] = {}
+        self.reserving: dict[ObjectID, object] = {}
+        self.disk: dict[ObjectID, Content] = {}
+        self.spills = 0
         self.workers: dict[Address, UserProcess | None] = {}
         """None while one is starting."""
         self.heard_at: int | None = None
@@ -352,9 +359,19 @@ class NodeProcess(Process):
                 self.later(f"start {worker}", lambda: self._started(worker))
             case c.StopWorker(worker=worker, reason=reason):
                 self.later(f"stop {worker}", lambda: self.end_worker(worker, f"stopped: {reason}"))
+            case c.ReserveSpace(object_id=object_id):
+                self._reserve(object_id)
             case c.EvictObject(object_id=object_id) | c.DeleteObject(object_id=object_id):
                 self.cluster.had_losses = self.cluster.had_losses or isinstance(command, c.EvictObject)
                 self._delete(object_id)
+            case c.SpillObject(object_id=object_id):
+                self.later(f"disk {short(object_id)}", lambda: self._spill(object_id))
+            case c.UnloadObject(object_id=object_id):
+                self._delete(object_id)
+            case c.RestoreObject(object_id=object_id):
+                self.later(f"disk {short(object_id)}", lambda: self._restore(object_id))
+            case c.DeleteSpilled(object_id=object_id):
+                self.disk.pop(object_id, None)
             case c.SendObject():
                 self._send_object(command)
             case c.ReceiveObject():
@@ -378,8 +395,31 @@ class NodeProcess(Process):
             self.cluster.process_gone(worker)
         self.later(f"exit {address}", lambda: self.handle(e.WorkerExited(worker=address, reason=reason)))
 
+    def _reserve(self, object_id: ObjectID) -> None:
+        order = self.reserving[object_id] = object()
+
+        def reserved() -> None:
+            if self.reserving.get(object_id) is order:  # else it was deleted meanwhile
+                del self.reserving[object_id]
+                self.handle(e.SpaceReserved(object_id=object_id))
+
+        self.later(f"reserve {short(object_id)}", reserved)
+
+    def _spill(self, object_id: ObjectID) -> None:
+        self.spills += 1
+        if self.spills % 3 == 0:
+            self.handle(e.SpillFailed(object_id=object_id, reason="the disk is full"))
+            return
+        self.disk[object_id] = self.bytes[object_id]
+        self.handle(e.ObjectSpilled(object_id=object_id))
+
+    def _restore(self, object_id: ObjectID) -> None:
+        self.bytes[object_id] = self.disk[object_id]
+        self.handle(e.ObjectRestored(object_id=object_id))
+
     def _delete(self, object_id: ObjectID) -> None:
         self.bytes.pop(object_id, None)
+        self.reserving.pop(object_id, None)
         readers = [
             address
             for address, worker in self.cluster.users.items()
@@ -803,6 +843,8 @@ class Cluster:
     def __init__(self, shape: Shape = Shape(), *, seed: int = 0, **settings: Any) -> None:
         self.shape = shape
         self.rng = random.Random(seed)
+        if shape.spills:
+            settings = {"eviction_policy": "spill", "spill_bytes_max": DISK_BYTES} | settings
         self.config = replace(Config(inline_bytes_max=INLINE_MAX, locality_bytes_max=500), **settings)
         self.now_ns = 0
         self.timer_counter = 0
@@ -1161,6 +1203,8 @@ class Cluster:
         machine, who = node.machine, node.address
         _empty(who, "objects", [(short(o.object_id), list(o.pins), o.owner) for o in machine.store.objects.values()])
         _empty(who, "bytes", {short(object_id): None for object_id in node.bytes})
+        _empty(who, "spilled objects", machine.store.spilled)
+        _empty(who, "bytes on disk", node.disk)
         _empty(who, "writers in line", machine.store.waiting)
         _empty(who, "wants", {short(object_id): want.users for object_id, want in machine.transfer.wants.items()})
         _empty(who, "leases", machine.scheduler.leases)

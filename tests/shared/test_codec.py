@@ -56,6 +56,12 @@ LOCAL = {
     "node": {
         events.WorkerReady,
         events.WorkerExited,
+        events.SpaceReserved,
+        events.ReserveFailed,
+        events.ObjectSpilled,
+        events.SpillFailed,
+        events.ObjectRestored,
+        events.RestoreFailed,
         events.ObjectSent,
         events.ObjectReceived,
         events.ReceiveFailed,

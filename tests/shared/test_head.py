@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dualray.shared.machines.head import ANNOUNCE_TIMER
 from dualray.shared.model.commands import ArmTimer, CancelTimer, DropPayload, Send, WriteRecord
 from dualray.shared.model.config import Config
 from dualray.shared.model.errors import ErrorKind
@@ -92,6 +93,9 @@ def heard(node: str = N0, incarnation: int = 0) -> NodeHeard:
     return NodeHeard(node=NodeID(node), incarnation=incarnation)
 
 
+ANNOUNCE = TimerFired(timer=ANNOUNCE_TIMER)
+
+
 def suspected(node: str = N0) -> TimerFired:
     return TimerFired(timer=f"suspicion:{node}")
 
@@ -110,9 +114,19 @@ def told(commands, kind) -> list[str]:
 
 def test_a_node_that_joins_is_welcome_and_everyone_hears_of_it():
     head = HeadStepper(info("node-0"))
+    head(ANNOUNCE)
     commands = head(NodeJoined(info=info("node-1")))
     assert told(commands, NodeWelcomed) == ["node-1"]
     assert sent(commands, ClusterChanged) == [ClusterChanged(nodes=(info("node-0"), info("node-1")))] * 2
+
+
+def test_nodes_that_join_in_a_burst_are_announced_once():
+    head = HeadStepper(info("node-0"))
+    commands = head(*(NodeJoined(info=info(f"node-{number}")) for number in (1, 2, 3)))
+    assert sent(commands, ClusterChanged) == []
+    everybody = ClusterChanged(nodes=tuple(info(f"node-{number}") for number in range(4)))
+    assert sent(head(ANNOUNCE), ClusterChanged) == [everybody] * 4
+    assert sent(head(ANNOUNCE), ClusterChanged) == []
 
 
 def test_a_node_that_joins_twice_joins_once(head):
@@ -145,7 +159,7 @@ def test_a_suspect_that_is_heard_again_is_as_before(head):
 
 
 def test_a_suspect_that_stays_silent_is_dead_and_everyone_alive_hears_of_it(head):
-    head(silent())
+    head(ANNOUNCE, ANNOUNCE, silent())
     commands = head(suspected())
     assert told(commands, NodeDied) == ["node-1", DRIVER]
     assert sent(commands, ClusterChanged, DRIVER) == [ClusterChanged(nodes=(info("node-1"),))]

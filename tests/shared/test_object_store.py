@@ -6,7 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dualray.shared.model.commands import ArmTimer, CancelTimer, DeleteObject, EvictObject
+from dualray.shared.model.commands import (
+    ArmTimer,
+    CancelTimer,
+    DeleteObject,
+    DeleteSpilled,
+    EvictObject,
+    ReserveSpace,
+    RestoreObject,
+    SendObject,
+    SpillObject,
+    UnloadObject,
+)
 from dualray.shared.model.config import Config
 from dualray.shared.model.errors import ErrorKind
 from dualray.shared.model.events import (
@@ -14,17 +25,25 @@ from dualray.shared.model.events import (
     ObjectArrived,
     ObjectReleased,
     ObjectRemoved,
+    ObjectRequested,
+    ObjectRestored,
+    ObjectSent,
     ObjectsFreed,
+    ObjectSpilled,
     OwnerDied,
+    ReserveFailed,
+    RestoreFailed,
     SpaceDenied,
     SpaceGranted,
+    SpaceReserved,
+    SpillFailed,
     TimerFired,
     WorkerExited,
 )
-from dualray.shared.model.ids import HEAD, Address
+from dualray.shared.model.ids import HEAD, Address, NodeID
 from tests.shared.builders import DRIVER, OTHER, NodeStepper, of, oid, put_id, sends, sent
 
-A, B = "driver-1", "driver-2"
+A, B, W0 = "driver-1", "driver-2", "node-0/w0"
 
 
 @pytest.fixture
@@ -313,3 +332,273 @@ def test_a_store_never_holds_more_than_it_can_and_never_loses_what_is_pinned(ste
             for command in commands
             if isinstance(getattr(command, "message", None), ObjectArrived)
         }
+
+
+# ---- Memory --------------------------------------------------------------------------------------------------------
+
+
+def test_a_writer_hears_of_its_room_when_there_is_memory(node):
+    node.finds_memory = False
+    commands = node.reserve(oid(1), 100)
+    assert of(commands, ReserveSpace) == [ReserveSpace(object_id=oid(1), size_bytes=100)]
+    assert granted(commands) == []
+    assert granted(node(SpaceReserved(object_id=oid(1)))) == [(1, False)]
+    assert node(SpaceReserved(object_id=oid(1))) == []
+
+
+def test_without_memory_what_can_be_evicted_is_and_memory_is_asked_for_again(node):
+    for number in (1, 2, 3):
+        node.store(oid(number), 100)
+    node.finds_memory = False
+    node.reserve(oid(4), 200)
+    commands = node(ReserveFailed(object_id=oid(4), reason="full"))
+    assert evicted(commands) == [1, 2]
+    assert of(commands, ReserveSpace) == [ReserveSpace(object_id=oid(4), size_bytes=200)]
+    commands = node(ReserveFailed(object_id=oid(4), reason="full"))
+    assert evicted(commands) == [3]
+    (denied,) = sent(node(ReserveFailed(object_id=oid(4), reason="/dev/shm is full")), SpaceDenied, A)
+    assert denied.error.kind is ErrorKind.STORE_FULL
+    assert "found no memory: /dev/shm is full" in denied.error.message
+    assert node.machine.store.used_bytes == 0
+
+
+def test_news_of_memory_for_an_object_that_went_meanwhile_changes_nothing(node):
+    node.finds_memory = False
+    node.reserve(oid(1), 100, by=W0)
+    node.machine.store.release_all(W0)
+    node.machine.out.commands.clear()
+    assert node(SpaceReserved(object_id=oid(1)), ReserveFailed(object_id=oid(1), reason="full")) == []
+
+
+def test_whoever_waited_for_the_same_object_writes_it_when_the_first_found_no_memory(node):
+    node.finds_memory = False
+    node.reserve(oid(1), 100)
+    node.reserve(oid(1), 100, by=B)
+    commands = node(ReserveFailed(object_id=oid(1), reason="full"))
+    assert sends(commands) == [(A, "SpaceDenied")]
+    assert len(of(commands, ReserveSpace)) == 1
+    assert granted(node(SpaceReserved(object_id=oid(1)))) == [(1, False)]
+
+
+def test_a_store_holds_no_more_objects_than_its_index():
+    node = NodeStepper(store_bytes=1000, store_objects_max=2)
+    node.store(oid(1))
+    node.store(oid(2))
+    assert evicted(node.reserve(oid(3))) == [1]
+    node.seal(oid(3))
+    assert len(node.machine.store.objects) == 2
+
+
+# ---- Disk ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def spilling() -> NodeStepper:
+    """A store of 1,000 bytes and a disk of 1,500; the two objects in it, of 400 each, nothing can make again."""
+    node = NodeStepper(store_bytes=1000, eviction_policy="spill", spill_bytes_max=1500)
+    for number in (1, 2):
+        node.store(oid(number), 400, remakeable=False)
+    return node
+
+
+def orders(commands) -> list[tuple[str, int]]:
+    """What the runner is to do with bytes: command and number of the object."""
+    kinds = (SpillObject, UnloadObject, RestoreObject, DeleteSpilled, EvictObject, DeleteObject)
+    return [(type(each).__name__, each.object_id[0]) for each in commands if isinstance(each, kinds)]
+
+
+def spill(node, number: int) -> list:
+    return node(ObjectSpilled(object_id=oid(number)))
+
+
+def test_a_full_store_spills_what_was_used_longest_ago_and_grants_the_room_then(spilling):
+    commands = spilling.reserve(oid(3), 500)
+    assert (orders(commands), granted(commands)) == ([("SpillObject", 1)], [])
+    commands = spill(spilling, 1)
+    assert (orders(commands), granted(commands)) == ([("UnloadObject", 1)], [(3, False)])
+    assert sent(commands, ObjectRemoved, HEAD) == []  # it is still on this node
+    assert (spilling.machine.store.used_bytes, spilling.machine.store.spilled_bytes) == (900, 400)
+
+
+def test_no_more_is_spilled_than_is_needed_for_all_in_line(spilling):
+    spilling.reserve(oid(3), 300)
+    assert orders(spilling.reserve(oid(4), 400, by=B)) == []
+    commands = spill(spilling, 1)
+    assert granted(commands) == [(3, False)]
+    assert orders(commands) == [("UnloadObject", 1), ("SpillObject", 2)]
+    assert granted(spill(spilling, 2)) == [(4, False)]
+
+
+def test_a_spilled_object_that_is_wanted_comes_back_and_its_copy_goes(spilling):
+    spilling.store(oid(3), 500)
+    spill(spilling, 1)
+    spilling.seal(oid(3))
+    assert spilling.machine.store.is_spilled(oid(1))
+    assert orders(spilling.want(oid(1), by=B)) == [("SpillObject", 2)]  # used longest ago
+    commands = spill(spilling, 2)
+    assert orders(commands) == [("UnloadObject", 2), ("RestoreObject", 1)]
+    commands = spilling(ObjectRestored(object_id=oid(1)))
+    assert orders(commands) == [("DeleteSpilled", 1)]
+    assert sends(commands) == [(B, "ObjectArrived")]
+    assert list(spilling.machine.store.objects[oid(1)].pins) == [B]
+    assert spilling.machine.store.spilled_bytes == 400
+
+
+def test_an_object_that_is_wanted_while_it_is_being_spilled_stays(spilling):
+    spilling.reserve(oid(3), 500)
+    assert sends(spilling.want(oid(1), by=B)) == [(B, "ObjectArrived")]
+    commands = spill(spilling, 1)
+    assert orders(commands) == [("DeleteSpilled", 1), ("SpillObject", 2)]
+    assert granted(spill(spilling, 2)) == [(3, False)]
+
+
+def test_an_object_that_is_freed_while_it_is_being_spilled_goes_when_the_disk_is_done(spilling):
+    spilling.reserve(oid(3), 500)
+    commands = spilling(freed(oid(1)))
+    assert (orders(commands), sends(commands)) == ([], [(HEAD, "ObjectRemoved")])
+    commands = spill(spilling, 1)
+    assert orders(commands) == [("DeleteSpilled", 1), ("DeleteObject", 1)]
+    assert granted(commands) == [(3, False)]
+    assert spilling.machine.store.spilled_bytes == 0
+
+
+def test_a_spilled_object_that_is_freed_goes_from_the_disk(spilling):
+    spilling.reserve(oid(3), 500)
+    spill(spilling, 1)
+    commands = spilling(freed(oid(1)))
+    assert (orders(commands), sends(commands)) == ([("DeleteSpilled", 1)], [(HEAD, "ObjectRemoved")])
+    assert spilling.machine.store.spilled_bytes == 0
+
+
+def test_spilled_objects_of_an_owner_that_died_go(spilling):
+    spilling.reserve(oid(3), 500, by=B, owner=B)
+    spill(spilling, 1)
+    assert ("DeleteSpilled", 1) in orders(spilling(OwnerDied(address=Address(A))))
+
+
+def test_an_object_freed_while_it_is_being_restored_goes_when_it_is_back(spilling):
+    spilling.reserve(oid(3), 500)
+    spill(spilling, 1)
+    spilling.seal(oid(3))
+    spilling(freed(oid(3)))
+    assert orders(spilling.want(oid(1), by=B)) == [("RestoreObject", 1)]
+    spilling(freed(oid(1)), released(oid(1), by=B))
+    assert orders(spilling(ObjectRestored(object_id=oid(1)))) == [("DeleteSpilled", 1), ("DeleteObject", 1)]
+
+
+def test_a_full_disk_never_costs_an_object_and_refuses_in_words(spilling):
+    (timer,) = of(spilling.reserve(oid(3), 500), ArmTimer)
+    commands = spilling(SpillFailed(object_id=oid(1), reason="No space left on device"))
+    assert (orders(commands), sends(commands)) == ([], [])
+    assert sends(spilling.want(oid(1), by=B)) == [(B, "ObjectArrived")]
+    (denied,) = sent(spilling(TimerFired(timer=timer.timer)), SpaceDenied, A)
+    assert "found no room within 10 s, and none on disk (No space left on device)" in denied.error.message
+    assert "800 of 1,000 bytes are in use, and 0 of 1,500 on disk" in denied.error.message
+
+
+def test_a_disk_that_failed_is_tried_again_for_a_new_request_and_when_it_has_room(spilling):
+    spilling.store(oid(3), 500)
+    spill(spilling, 1)
+    spilling.seal(oid(3))
+    assert orders(spilling.reserve(oid(4), 400)) == [("SpillObject", 2)]
+    assert orders(spilling(SpillFailed(object_id=oid(2), reason="full"))) == [("EvictObject", 3)]
+    spilling.seal(oid(4))
+    assert orders(spilling.reserve(oid(5), 300, remakeable=False)) == [("SpillObject", 2)]
+    assert orders(spilling(SpillFailed(object_id=oid(2), reason="full"))) == [("EvictObject", 4)]
+    spilling.seal(oid(5))
+    assert orders(spilling.reserve(oid(6), 400)) == [("SpillObject", 2)]
+    assert orders(spilling(SpillFailed(object_id=oid(2), reason="full"))) == []
+    commands = spilling(freed(oid(1)))
+    assert orders(commands) == [("DeleteSpilled", 1), ("SpillObject", 2)]
+    assert granted(spill(spilling, 2)) == [(6, False)]
+
+
+def test_a_disk_that_failed_while_it_was_getting_room_is_tried_again_at_once(spilling):
+    spilling.store(oid(3), 500, remakeable=False)
+    spill(spilling, 1)
+    spilling.seal(oid(3))
+    spilling.reserve(oid(4), 400)
+    spilling(freed(oid(1)))
+    assert orders(spilling(SpillFailed(object_id=oid(2), reason="full"))) == [("SpillObject", 2)]
+    assert orders(spilling(SpillFailed(object_id=oid(2), reason="full"))) == []
+
+
+def test_when_the_disk_fails_what_can_be_made_again_is_evicted():
+    node = NodeStepper(store_bytes=1000, eviction_policy="spill")
+    node.store(oid(1), 600, remakeable=False)
+    node.store(oid(2), 300)
+    assert orders(node.reserve(oid(3), 400)) == [("SpillObject", 1)]
+    commands = node(SpillFailed(object_id=oid(1), reason="broken"))
+    assert orders(commands) == [("EvictObject", 2)]
+    assert granted(commands) == [(3, False)]
+
+
+def test_the_limit_of_the_disk_counts_and_then_what_can_be_made_again_is_evicted():
+    node = NodeStepper(store_bytes=1000, eviction_policy="spill", spill_bytes_max=500)
+    node.store(oid(1), 400)
+    node.store(oid(2), 600)
+    node.reserve(oid(3), 300)
+    spill(node, 1)
+    node.seal(oid(3))
+    assert orders(node.reserve(oid(4), 600)) == [("EvictObject", 2)]
+
+
+def test_the_limit_of_the_disk_is_named_when_nothing_can_leave(spilling):
+    for number in (3, 4, 5):
+        spilling.reserve(oid(number), 500, remakeable=False)
+        spill(spilling, number - 2) if number < 5 else None
+        spilling.seal(oid(number))
+    (timer,) = of(spilling.reserve(oid(6), 900, remakeable=False), ArmTimer)
+    (denied,) = sent(spilling(TimerFired(timer=timer.timer)), SpaceDenied)
+    assert "of 1,500 on disk" in denied.error.message
+
+
+def test_whoever_waits_for_the_disk_waits_as_long_as_it_makes_progress(spilling):
+    spilling.reserve(oid(3), 1000)
+    assert of(spill(spilling, 1), ArmTimer) == [ArmTimer(timer=f"space:{oid(3).hex()}:{A}", delay_ns=10_000_000_000)]
+    assert granted(spill(spilling, 2)) == [(3, False)]
+
+
+def test_a_copy_that_the_disk_has_lost_is_lost_and_another_is_sought(spilling):
+    spilling.reserve(oid(3), 500)
+    spill(spilling, 1)
+    spilling.seal(oid(3))
+    spilling(freed(oid(3)))
+    spilling.want(oid(1), by=B)
+    commands = spilling(RestoreFailed(object_id=oid(1), reason="input/output error"))
+    assert orders(commands) == [("DeleteSpilled", 1), ("DeleteObject", 1)]
+    assert sends(commands) == [(HEAD, "ObjectRemoved"), (HEAD, "LocationsWanted")]
+
+
+def test_a_restored_object_for_which_there_is_no_memory_stays_on_disk(spilling):
+    spilling.reserve(oid(3), 500)
+    spill(spilling, 1)
+    spilling.seal(oid(3))
+    spilling(freed(oid(3)))
+    spilling.finds_memory = False
+    spilling.want(oid(1), by=B)
+    commands = spilling(ReserveFailed(object_id=oid(1), reason="full"))
+    assert sends(commands) == [(B, "ObjectUnavailable")]
+    assert spilling.machine.store.is_spilled(oid(1))
+    spilling.finds_memory = True
+    assert orders(spilling.want(oid(1), by=B)) == [("RestoreObject", 1)]
+
+
+def test_a_spilled_object_is_read_back_for_another_node(spilling):
+    spilling.reserve(oid(3), 500)
+    spill(spilling, 1)
+    spilling.seal(oid(3))
+    spilling(freed(oid(3)))
+    for node in ("node-1", "node-2"):
+        commands = spilling(ObjectRequested(object_id=oid(1), to=NodeID(node)))
+        assert sends(commands) == []
+    commands = spilling(ObjectRestored(object_id=oid(1)))
+    assert [each.to for each in of(commands, SendObject)] == ["node-1", "node-2"]
+    spilling(ObjectSent(object_id=oid(1), to=NodeID("node-1")), ObjectSent(object_id=oid(1), to=NodeID("node-2")))
+    assert not spilling.machine.store.objects[oid(1)].pins
+
+
+def test_a_task_that_makes_a_spilled_object_again_finds_it_here(spilling):
+    spilling.reserve(oid(3), 500)
+    spill(spilling, 1)
+    assert granted(spilling.reserve(oid(1), 400, by=B)) == [(1, True)]

@@ -9,9 +9,11 @@ from dualray.shared.model.commands import (
     Command,
     EvictObject,
     NoteRetry,
+    RestoreObject,
     RunTask,
     Send,
     SendObject,
+    SpillObject,
     StartWorker,
 )
 from dualray.shared.model.events import LeaseReturned, TaskPushed
@@ -41,6 +43,14 @@ PAIRS: dict[TraceKind, tuple[Command, TraceEvent]] = {
     TraceKind.OBJECT_EVICTED: (
         EvictObject(object_id=oid(1)),
         event(TraceKind.OBJECT_EVICTED, oid(1).hex(), "", 1000),  # bytes are told, and not compared
+    ),
+    TraceKind.OBJECT_SPILLED: (
+        SpillObject(object_id=oid(1), size_bytes=1000),
+        event(TraceKind.OBJECT_SPILLED, oid(1).hex(), "", 1000),
+    ),
+    TraceKind.OBJECT_RESTORED: (
+        RestoreObject(object_id=oid(1), size_bytes=1000),
+        event(TraceKind.OBJECT_RESTORED, oid(1).hex(), "", 1000),
     ),
     TraceKind.TRANSFER_STARTED: (
         SendObject(object_id=oid(1), size_bytes=1000, to=NodeID("node-1")),

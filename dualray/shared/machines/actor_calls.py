@@ -187,12 +187,12 @@ class ActorCalls:
             ensure(
                 client.state is not ActorState.ALIVE or client.worker is not None,
                 "actor {} is alive nowhere",
-                short(client.actor_id),
+                client.actor_id,
             )
             for task in client.in_flight:
                 record = self.tasks.records.get(task)
                 ensure(
                     record is not None and record.state is TaskState.PUSHED,
                     "call {} is in flight and its record says otherwise",
-                    short(task),
+                    task,
                 )

@@ -311,12 +311,12 @@ class Actors:
 
     def check_invariants(self) -> None:
         for lease_id, actor_id in self.by_lease.items():
-            ensure(self.records[actor_id].lease_id == lease_id, "actor {} holds another lease", short(actor_id))
+            ensure(self.records[actor_id].lease_id == lease_id, "actor {} holds another lease", actor_id)
         for actor_id, record in self.records.items():
             ensure(
                 record.state is not ActorState.ALIVE or record.worker is not None,
                 "actor {} is alive nowhere",
-                short(actor_id),
+                actor_id,
             )
 
 

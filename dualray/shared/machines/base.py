@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from dualray.exceptions import InvariantViolation
 from dualray.shared.model.commands import Command, Send
 from dualray.shared.model.events import Event
-from dualray.shared.model.ids import Address
+from dualray.shared.model.ids import Address, short
 
 DRAIN_STEPS_MAX = 1_000_000
 """Reactions of components to one event, after which a machine is taken to be in a loop."""
@@ -83,6 +83,6 @@ def bounded_steps(what: str) -> Iterator[int]:
 
 
 def ensure(holds: bool, message: str, *about: object) -> None:
-    """An invariant: `message` is formatted with `about` only when it does not hold."""
+    """An invariant: `message` is formatted with `about`, ids among it shortened, only when it does not hold."""
     if not holds:
-        raise InvariantViolation(message.format(*about))
+        raise InvariantViolation(message.format(*(short(each) if isinstance(each, bytes) else each for each in about)))

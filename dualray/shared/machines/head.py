@@ -17,6 +17,7 @@ from dualray.shared.machines.base import Composition, bounded_steps
 from dualray.shared.machines.directory import Directory
 from dualray.shared.machines.global_scheduler import TURN_TIMER, GlobalScheduler
 from dualray.shared.machines.membership import Membership
+from dualray.shared.model.commands import ArmTimer
 from dualray.shared.model.config import Config
 from dualray.shared.model.events import (
     ActorFailed,
@@ -60,6 +61,8 @@ from dualray.shared.model.resources import from_units
 from dualray.shared.model.specs import NodeInfo, NodeState
 from dualray.shared.model.states import NodeHealth
 
+ANNOUNCE_TIMER = "announce-cluster"
+
 
 class Head(Composition):
     """See the module."""
@@ -69,6 +72,8 @@ class Head(Composition):
     def __init__(self, *, config: Config) -> None:
         super().__init__()
         self.config = config
+        self._announcement_armed = False
+        self._announcement_due = False
         self.membership = Membership(out=self.out, config=config)
         self.directory = Directory(out=self.out, is_alive=self.membership.is_alive, is_gone=self.membership.is_gone)
         self.scheduler = GlobalScheduler(
@@ -117,6 +122,8 @@ class Head(Composition):
     def _on_timer(self, event: TimerFired) -> None:
         if event.timer == TURN_TIMER:
             self.scheduler.on_turn()
+        elif event.timer == ANNOUNCE_TIMER:
+            self._on_announce_timer()
         else:
             self.membership.on_timer(event.timer)
 
@@ -125,6 +132,22 @@ class Head(Composition):
             self._driver_gone(event.address)
         else:
             self.membership.on_node_lost(NodeID(event.address))
+
+    def _announce_cluster(self) -> None:
+        """Tell everybody which nodes there are: at once, or, in a burst of changes, once for all that come within
+        `announce_ns`, for each announcement goes to all nodes and names all of them."""
+        if self._announcement_armed:
+            self._announcement_due = True
+            return
+        self._announce(ClusterChanged(nodes=self.membership.alive()))
+        self._announcement_armed = True
+        self.out.add(ArmTimer(timer=ANNOUNCE_TIMER, delay_ns=self.config.announce_ns))
+
+    def _on_announce_timer(self) -> None:
+        self._announcement_armed = False
+        if self._announcement_due:
+            self._announcement_due = False
+            self._announce_cluster()
 
     def _on_draining(self, event: NodeDraining) -> None:
         if self.membership.on_draining(event):
@@ -195,7 +218,7 @@ class Head(Composition):
             if self.membership.died:
                 self._node_died(self.membership.died.popleft())
             elif self.membership.joined:
-                self._announce(ClusterChanged(nodes=self.membership.alive()))
+                self._announce_cluster()
                 info = self.membership.joined.popleft()
                 self.membership.tell_of_the_dead(info.node)
                 self.scheduler.on_node_joined(info)
@@ -215,7 +238,7 @@ class Head(Composition):
     def _node_died(self, info: NodeInfo) -> None:
         # First the news, so that an owner that is asked for an object knows that the node which held it is gone.
         self._announce(NodeDied(node=info.node, incarnation=info.incarnation))
-        self._announce(ClusterChanged(nodes=self.membership.alive()))
+        self._announce_cluster()
         self.membership.forget_dead_on(info)
         self._owners_died(lambda address: lives_on(address, info.node, info.incarnation))
         self.directory.node_died(info.node)

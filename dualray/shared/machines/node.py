@@ -19,8 +19,8 @@ from collections.abc import Callable
 
 from dualray.shared.machines.base import Composition, bounded_steps
 from dualray.shared.machines.local_scheduler import LocalScheduler, is_slot
-from dualray.shared.machines.object_store import ObjectStore, SpaceRequest
-from dualray.shared.machines.transfer import Transfer, is_incoming
+from dualray.shared.machines.object_store import RESTORING, ObjectStore, SpaceRequest
+from dualray.shared.machines.transfer import Transfer, is_incoming, is_sending
 from dualray.shared.model.commands import ArmTimer
 from dualray.shared.model.config import Config
 from dualray.shared.model.events import (
@@ -45,18 +45,24 @@ from dualray.shared.model.events import (
     ObjectReceived,
     ObjectReleased,
     ObjectRequested,
+    ObjectRestored,
     ObjectSealed,
     ObjectSent,
     ObjectsFreed,
+    ObjectSpilled,
     ObjectUnavailable,
     ObjectWanted,
     OwnerDied,
     PeerLost,
     PeerMet,
     ReceiveFailed,
+    ReserveFailed,
+    RestoreFailed,
     SpaceDenied,
     SpaceGranted,
     SpaceRequested,
+    SpaceReserved,
+    SpillFailed,
     Started,
     TimerFired,
     TurnWanted,
@@ -102,7 +108,7 @@ class Node(Composition):
             config=config,
             want=self.transfer.want,
             release=self._release_slot,
-            is_local=self.store.is_sealed,
+            is_local=self.store.is_here,
         )
         self.store.incarnation = self.scheduler.incarnation = incarnation
         self.cluster: ClusterChanged | None = None
@@ -123,6 +129,12 @@ class Node(Composition):
             ObjectWanted: self._on_wanted,
             ObjectReleased: self._on_released,
             SpaceRequested: self._on_space_requested,
+            SpaceReserved: lambda event: self.store.on_reserved(event.object_id),
+            ReserveFailed: lambda event: self.store.on_reserve_failed(event.object_id, event.reason),
+            ObjectSpilled: lambda event: self.store.on_spilled(event.object_id),
+            SpillFailed: lambda event: self.store.on_spill_failed(event.object_id, event.reason),
+            ObjectRestored: lambda event: self.store.on_restored(event.object_id),
+            RestoreFailed: lambda event: self.store.on_restore_failed(event.object_id),
             ObjectSealed: lambda event: self.store.seal(event.object_id, event.requester),
             LocationsKnown: lambda event: self.transfer.on_locations(event),
             ObjectRequested: lambda event: self.transfer.on_requested(event),
@@ -277,8 +289,9 @@ class Node(Composition):
     def _owners_died(self, is_dead: Callable[[Address], bool]) -> None:
         self._tell_drivers(is_dead)
         self.scheduler.owners_died(is_dead)
-        for stored in [stored for stored in self.store.objects.values() if is_dead(stored.owner)]:
-            self.store.free(stored.object_id)
+        for stored in [*self.store.objects.values(), *self.store.spilled.values()]:
+            if is_dead(stored.owner):
+                self.store.free(stored.object_id)
 
     def _on_cluster_changed(self, event: ClusterChanged) -> None:
         self.cluster = event
@@ -321,7 +334,7 @@ class Node(Composition):
                 self.out.send(Address(request.user), SpaceGranted(object_id=request.object_id, present=present))
         elif store.denied:
             request, error = store.denied.popleft()
-            if is_incoming(request.user):
+            if is_incoming(request.user) or request.user == RESTORING:
                 transfer.on_failed(request.object_id, error)
             else:
                 self.out.send(Address(request.user), SpaceDenied(object_id=request.object_id, error=error))
@@ -331,6 +344,8 @@ class Node(Composition):
             user, object_id, size_bytes = transfer.arrived.popleft()
             if is_slot(user):
                 self.scheduler.on_argument(user, object_id)
+            elif is_sending(user):
+                transfer.send(object_id, user)
             elif user == _KEEPER:
                 self._copy_kept(object_id)
             else:
@@ -339,6 +354,8 @@ class Node(Composition):
             user, object_id, error = transfer.unavailable.popleft()
             if is_slot(user):
                 self.scheduler.on_argument_failed(user, error)
+            elif is_sending(user):
+                transfer.cannot_send(object_id, user)
             elif user == _KEEPER:
                 self._copy_kept(object_id)
             else:

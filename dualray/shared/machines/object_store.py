@@ -1,13 +1,24 @@
 """The accounting of one node's object store: what is in it, who uses it, what leaves when room is needed.
 
-Theory of operation. An object is CREATED when room has been reserved for it and SEALED when its bytes are complete;
-only sealed objects are read, sent and reported to the head. Each user (a process, a lease, a transfer) pins what it
-uses, once. When room is needed, the eviction policy chooses among sealed objects that nobody pins and that can be made
-again; what has to wait for room waits in line, for at most `store_wait_ns`, and is then refused with the names of the
-largest holders. An object that its owner frees goes at once, or with its last pin.
+Theory of operation. An object is CREATED when room is counted for it: its runner then finds memory for it
+(`ReserveSpace`), and its writer hears that he may write. It is SEALED when its bytes are complete; only sealed objects
+are read, sent and reported to the head. Memory can fail though there is room, when others use the same machine: then
+what can be evicted is, and the runner is asked again, until there is memory or nothing is left to evict. Each user (a
+process, a lease, a transfer) pins what it uses, once. When room is needed, the eviction policy chooses among sealed
+objects that nobody pins and that can be made again; what has to wait for room waits in line, for at most
+`store_wait_ns`, and is then refused with the names of the largest holders. An object that its owner frees goes at once,
+or with its last pin.
+
+With the policy "spill", what has to leave is copied to disk first: SPILLING while that lasts, when it may still be read
+and pinned, and SPILLED when its memory has been given back. The request that needs the room waits in line meanwhile. A
+spilled object is on this node, as far as others know. When it is wanted, it asks for room like any other, is RESTORING
+while it is read back, and then SEALED; its copy on disk goes. A disk that is full, or the limit `spill_bytes_max`,
+never costs an object: it stays in memory, what can be made again is evicted instead, and only a request for which that
+is not enough waits, and is refused in the end.
 
 Relies on: users release what they pinned, or die, and are then released by name.
-Guarantees: bytes in use equal the sum of the objects and never exceed the capacity; no pinned object leaves.
+Guarantees: bytes in use equal the sum of the objects in memory and never exceed the capacity, and those on disk never
+exceed theirs; no pinned object leaves; no object leaves that cannot be made again and is not on disk.
 """
 
 from __future__ import annotations
@@ -17,7 +28,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dualray.shared.machines.base import Outbox, ensure
-from dualray.shared.model.commands import ArmTimer, CancelTimer, DeleteObject, EvictObject
+from dualray.shared.model.commands import (
+    ArmTimer,
+    CancelTimer,
+    DeleteObject,
+    DeleteSpilled,
+    EvictObject,
+    ReserveSpace,
+    RestoreObject,
+    SpillObject,
+    UnloadObject,
+)
 from dualray.shared.model.config import Config
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.events import ObjectAdded, ObjectRemoved
@@ -25,11 +46,18 @@ from dualray.shared.model.ids import HEAD, Address, NodeID, ObjectID, short
 from dualray.shared.model.states import STORED, StoredState
 from dualray.shared.policies.lru import EvictionPolicy
 
+RESTORING = "restoring"
+"""The user on whose behalf a spilled object is read back."""
+
+_READABLE = frozenset({StoredState.SEALED, StoredState.SPILLING})
+_COPIED = frozenset({StoredState.SPILLING, StoredState.RESTORING})
+"""In memory, and with a place on disk."""
+
 
 class StoredObject:
     """One object in this store."""
 
-    __slots__ = ("freed", "object_id", "owner", "pins", "remakeable", "size_bytes", "state")
+    __slots__ = ("copies_gone", "freed", "object_id", "owner", "pins", "remakeable", "request", "size_bytes", "state")
 
     def __init__(self, object_id: ObjectID, size_bytes: int, owner: Address, remakeable: bool) -> None:
         self.object_id = object_id
@@ -39,6 +67,10 @@ class StoredObject:
         self.state = StoredState.CREATED
         self.pins: dict[str, None] = {}
         self.freed = False
+        self.copies_gone = 0
+        """How many had gone from the disk when this one was last written there."""
+        self.request: SpaceRequest | None = None
+        """Who is to write it, while memory is being found."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -64,9 +96,18 @@ class ObjectStore:
         self.capacity_bytes = capacity_bytes
         self.config = config
         self.eviction = eviction
+        self.spills: bool = getattr(eviction, "spills", False)
         self.objects: dict[ObjectID, StoredObject] = {}
         """In order of last use, oldest first."""
         self.used_bytes = 0
+        self.spilled: dict[ObjectID, StoredObject] = {}
+        """Those that are on disk alone."""
+        self.spilled_bytes = 0
+        """Of the copies on disk, also of those that are being written or read."""
+        self.copies_gone = 0
+        """How many have been deleted from the disk."""
+        self.disk_error = ""
+        """Why it could not be written; it is tried again for a new request, and when a copy has gone from it."""
         self.waiting: deque[SpaceRequest] = deque()
         self.joined: dict[ObjectID, deque[SpaceRequest]] = {}
         """Who wants to write an object that somebody else is writing."""
@@ -80,19 +121,30 @@ class ObjectStore:
 
     def request_space(self, request: SpaceRequest) -> None:
         """Reserve room now, or wait in line for it, or be refused when it can never be had."""
-        if request.object_id in self.objects:
+        if self._is_known(request):
             self._share(request)
             return
         if request.size_bytes > self.capacity_bytes:
             self.denied.append((request, self._full(request, "is larger than the whole store")))
             return
+        self.disk_error = ""
         if self.waiting or not self._reserve(request):
             self.waiting.append(request)
             self.out.add(ArmTimer(timer=_timer(request), delay_ns=self.config.store_wait_ns))
 
+    def _is_known(self, request: SpaceRequest) -> bool:
+        if request.user == RESTORING:  # it may have been freed while it waited, or restored for an earlier request
+            return request.object_id not in self.spilled
+        return request.object_id in self.objects or request.object_id in self.spilled
+
     def _share(self, request: SpaceRequest) -> None:
         """The object is here already, or is being written by somebody else: then wait for that."""
-        stored = self.objects[request.object_id]
+        if request.user == RESTORING:
+            return
+        stored = self.objects.get(request.object_id)
+        if stored is None:
+            self.granted.append((request, True))
+            return
         if stored.state is StoredState.CREATED:
             self.joined.setdefault(request.object_id, deque()).append(request)
             return
@@ -120,18 +172,73 @@ class ObjectStore:
 
     def _reserve(self, request: SpaceRequest) -> bool:
         excess = self.used_bytes + request.size_bytes - self.capacity_bytes
-        if excess > 0:
-            victims = self.eviction.choose(self._evictable(), excess)
-            if victims is None:
-                return False
-            for victim in victims:
-                self._evict(self.objects[victim])
-        stored = StoredObject(request.object_id, request.size_bytes, request.owner, request.remakeable)
+        if len(self.objects) >= self.config.store_objects_max:
+            excess = max(excess, 1)
+        if excess > 0 and not self._make_room(excess):
+            return False
+        stored = self.spilled.pop(request.object_id, None) if request.user == RESTORING else None
+        if stored is None:
+            stored = StoredObject(request.object_id, request.size_bytes, request.owner, request.remakeable)
+        else:
+            stored.state = STORED.check(stored.state, StoredState.RESTORING, request.object_id)
         stored.pins[request.user] = None
+        stored.request = request
         self.objects[request.object_id] = stored
         self.used_bytes += request.size_bytes
         ensure(self.used_bytes <= self.capacity_bytes, "store of {} holds more than it can", self.node)
-        self.granted.append((request, False))
+        self.out.add(ReserveSpace(object_id=request.object_id, size_bytes=request.size_bytes))
+        return True
+
+    def on_reserved(self, object_id: ObjectID) -> None:
+        """There is memory: the writer may write."""
+        stored = self.objects.get(object_id)
+        if stored is None or stored.request is None:
+            return
+        if stored.state is StoredState.RESTORING:
+            self.out.add(RestoreObject(object_id=object_id, size_bytes=stored.size_bytes))
+        else:
+            self.granted.append((stored.request, False))
+        stored.request = None
+
+    def on_reserve_failed(self, object_id: ObjectID, reason: str) -> None:
+        """There is room and no memory: evict more and ask again, or refuse."""
+        stored = self.objects.get(object_id)
+        if stored is None or stored.request is None:
+            return
+        evictable = dict(self._evictable())
+        victims = self.eviction.choose(evictable.items(), stored.size_bytes) or list(evictable)
+        if victims:
+            for victim in victims:
+                self._evict(self.objects[victim])
+            self.out.add(ReserveSpace(object_id=object_id, size_bytes=stored.size_bytes))
+            return
+        self.denied.append((stored.request, self._full(stored.request, f"found no memory: {reason}")))
+        stored.request = None
+        self._remove(stored)
+        if stored.state is StoredState.RESTORING:
+            del stored.pins[RESTORING]
+            self._is_spilled(stored)
+        self._written(object_id)
+        self.serve_waiting()
+
+    def _make_room(self, excess: int) -> bool:
+        """Evict so many bytes now; False when that cannot be, or when they are on their way to the disk."""
+        if self.spills and not self.disk_error:
+            leaving = sum(
+                stored.size_bytes
+                for stored in self.objects.values()
+                if stored.state is StoredState.SPILLING and not stored.pins
+            )
+            if excess <= leaving:
+                return False
+            chosen = self.eviction.choose(self._spillable(), excess - leaving)
+            if chosen is not None and self._spill([self.objects[object_id] for object_id in chosen]):
+                return False
+        victims = self.eviction.choose(self._evictable(), excess)
+        if victims is None:
+            return False
+        for victim in victims:
+            self._evict(self.objects[victim])
         return True
 
     def _evictable(self) -> Iterator[tuple[ObjectID, int]]:
@@ -140,7 +247,7 @@ class ObjectStore:
                 yield stored.object_id, stored.size_bytes
 
     def _evict(self, stored: StoredObject) -> None:
-        ensure(not stored.pins, "object {} is evicted and pinned by {}", short(stored.object_id), list(stored.pins))
+        ensure(not stored.pins, "object {} is evicted and pinned by {}", stored.object_id, list(stored.pins))
         self._remove(stored)
         self.out.add(EvictObject(object_id=stored.object_id))
         self._announce_loss(stored)
@@ -162,7 +269,7 @@ class ObjectStore:
         """Room may have become free: serve those in line, in order."""
         while self.waiting:
             request = self.waiting[0]
-            if request.object_id in self.objects:
+            if self._is_known(request):
                 self._share(request)
             elif not self._reserve(request):
                 return
@@ -174,8 +281,10 @@ class ObjectStore:
         for request in self.waiting:
             if _timer(request) == timer:
                 self.waiting.remove(request)
-                wait_s = self.config.store_wait_ns / 1e9
-                self.denied.append((request, self._full(request, f"found no room within {wait_s:g} s")))
+                why = f"found no room within {self.config.store_wait_ns / 1e9:g} s"
+                if self.disk_error:
+                    why += f", and none on disk ({self.disk_error}),"
+                self.denied.append((request, self._full(request, why)))
                 break
         self.serve_waiting()
 
@@ -191,17 +300,129 @@ class ObjectStore:
             kind=ErrorKind.STORE_FULL,
             message=(
                 f"Object {short(request.object_id)} of {request.size_bytes:,} bytes {why} on {self.node}: "
-                f"{self.used_bytes:,} of {self.capacity_bytes:,} bytes are in use. Largest holders: {held or 'none'}. "
+                f"{self.used_bytes:,} of {self.capacity_bytes:,} bytes are in use{self._on_disk()}. "
+                f"Largest holders: {held or 'none'}. "
                 f"Drop references or arrays that are not needed, or set object_store_memory= higher."
             ),
         )
+
+    def _on_disk(self) -> str:
+        if not self.spills:
+            return ""
+        return f", and {self.spilled_bytes:,} of {self.config.spill_bytes_max:,} on disk"
+
+    # ---- Disk ------------------------------------------------------------------------------------------------
+
+    def _spillable(self) -> Iterator[tuple[ObjectID, int]]:
+        for stored in self.objects.values():
+            if stored.state is StoredState.SEALED and not stored.pins:
+                yield stored.object_id, stored.size_bytes
+
+    def _spill(self, victims: list[StoredObject]) -> bool:
+        """Begin to copy these to disk; False when there is no room for them there."""
+        size_bytes = sum(stored.size_bytes for stored in victims)
+        if self.spilled_bytes + size_bytes > self.config.spill_bytes_max:
+            return False
+        self.spilled_bytes += size_bytes
+        for stored in victims:
+            stored.state = STORED.check(stored.state, StoredState.SPILLING, stored.object_id)
+            stored.copies_gone = self.copies_gone
+            self.out.add(SpillObject(object_id=stored.object_id, size_bytes=stored.size_bytes))
+        return True
+
+    def on_spilled(self, object_id: ObjectID) -> None:
+        """The copy on disk is complete: the memory goes, unless the object is in use again."""
+        stored = self.objects[object_id]
+        if stored.pins or stored.freed:
+            self._delete_copy(stored)
+            self._back_in_memory(stored)
+        else:
+            self._remove(stored)
+            self.out.add(UnloadObject(object_id=object_id))
+            self._is_spilled(stored)
+        for request in self.waiting:  # the disk is at work: whoever waits for room does not wait in vain
+            self.out.add(ArmTimer(timer=_timer(request), delay_ns=self.config.store_wait_ns))
+        self.serve_waiting()
+
+    def _is_spilled(self, stored: StoredObject) -> None:
+        stored.state = STORED.check(stored.state, StoredState.SPILLED, stored.object_id)
+        self.spilled[stored.object_id] = stored
+        if stored.freed:
+            stored.freed = False
+            self._delete_spilled(stored)
+
+    def on_spill_failed(self, object_id: ObjectID, reason: str) -> None:
+        """The object stays in memory; whoever waits for room has what can be evicted, or waits until something goes."""
+        stored = self.objects[object_id]
+        if stored.copies_gone == self.copies_gone:  # else the disk may have room now
+            self.disk_error = reason
+        self.spilled_bytes -= stored.size_bytes
+        self._back_in_memory(stored)
+        self.serve_waiting()
+
+    def _back_in_memory(self, stored: StoredObject) -> None:
+        stored.state = STORED.check(stored.state, StoredState.SEALED, stored.object_id)
+        if stored.freed and not stored.pins:
+            self._delete(stored)
+
+    def _delete_copy(self, stored: StoredObject) -> None:
+        self.spilled_bytes -= stored.size_bytes
+        self.copies_gone += 1
+        self.disk_error = ""
+        self.out.add(DeleteSpilled(object_id=stored.object_id))
+
+    def restore(self, object_id: ObjectID) -> None:
+        """Somebody wants a spilled object: bring it back into memory."""
+        if any(request.object_id == object_id and request.user == RESTORING for request in self.waiting):
+            return
+        stored = self.spilled[object_id]
+        self.request_space(
+            SpaceRequest(
+                object_id=object_id,
+                size_bytes=stored.size_bytes,
+                owner=stored.owner,
+                remakeable=stored.remakeable,
+                user=RESTORING,
+            )
+        )
+
+    def on_restored(self, object_id: ObjectID) -> None:
+        """The bytes are in memory again; those who want them pin them before our own pin ends."""
+        stored = self.objects[object_id]
+        stored.state = STORED.check(stored.state, StoredState.SEALED, object_id)
+        self._delete_copy(stored)
+        self.sealed.append((object_id, RESTORING))
+        self._written(object_id)
+        self.serve_waiting()
+
+    def on_restore_failed(self, object_id: ObjectID) -> None:
+        """The disk has lost it: this copy is gone, and those who want it need another."""
+        stored = self.objects[object_id]
+        self._delete_copy(stored)
+        if not stored.freed:
+            self._announce_loss(stored)
+        self._delete(stored)
+        self.abandoned.append(object_id)
+
+    def _delete_spilled(self, stored: StoredObject) -> None:
+        del self.spilled[stored.object_id]
+        self._delete_copy(stored)
+
+    def is_spilled(self, object_id: ObjectID) -> bool:
+        """Whether the object is here, and not in memory."""
+        stored = self.objects.get(object_id)
+        return object_id in self.spilled or (stored is not None and stored.state is StoredState.RESTORING)
+
+    def is_here(self, object_id: ObjectID) -> bool:
+        """Whether the object's bytes are on this node, in memory or on disk."""
+        return self.is_sealed(object_id) or self.is_spilled(object_id)
 
     # ---- Life of an object -----------------------------------------------------------------------------------
 
     def seal(self, object_id: ObjectID, user: str) -> None:
         """The bytes are complete; the writer's pin ends when those who wait for the object have theirs."""
         stored = self.objects.get(object_id)
-        if stored is None or stored.state is StoredState.SEALED or user not in stored.pins:
+        if stored is None or stored.state is not StoredState.CREATED or user not in stored.pins:
             return
         stored.state = STORED.check(stored.state, StoredState.SEALED, object_id)
         self._announce(stored)
@@ -217,11 +438,11 @@ class ObjectStore:
     def is_readable(self, object_id: ObjectID) -> bool:
         """Whether the bytes are here, though perhaps only until their last reader has gone."""
         stored = self.objects.get(object_id)
-        return stored is not None and stored.state is StoredState.SEALED
+        return stored is not None and stored.state in _READABLE
 
     def is_sealed(self, object_id: ObjectID) -> bool:
         stored = self.objects.get(object_id)
-        return stored is not None and stored.state is StoredState.SEALED and not stored.freed
+        return stored is not None and stored.state in _READABLE and not stored.freed
 
     def pin(self, object_id: ObjectID, user: str) -> StoredObject:
         """Keep a sealed object until the user releases it; it counts as used now."""
@@ -244,7 +465,7 @@ class ObjectStore:
         del stored.pins[user]
         if stored.pins:
             return
-        if stored.freed:
+        if stored.freed and stored.state is not StoredState.SPILLING:
             self._delete(stored)
         elif self.waiting:
             self.serve_waiting()
@@ -252,12 +473,19 @@ class ObjectStore:
     def free(self, object_id: ObjectID) -> None:
         """Nobody wants the object: it goes now, or with its last pin. One that is being written is another one, made
         again, of which the head will hear."""
+        stored = self.spilled.get(object_id)
+        if stored is not None:
+            self._announce_loss(stored)
+            self._delete_spilled(stored)
+            self.abandoned.append(object_id)  # somebody may wait for it to be restored
+            self.serve_waiting()
+            return
         stored = self.objects.get(object_id)
         if stored is None or stored.state is StoredState.CREATED or stored.freed:
             return
         stored.freed = True
         self._announce_loss(stored)
-        if not stored.pins:
+        if not stored.pins and stored.state is not StoredState.SPILLING:
             self._delete(stored)
 
     def release_all(self, user: str) -> None:
@@ -282,11 +510,29 @@ class ObjectStore:
         ensure(total <= self.capacity_bytes, "store of {} holds {} of {}", self.node, total, self.capacity_bytes)
         for object_id, stored in self.objects.items():
             ensure(
-                stored.state is StoredState.SEALED or bool(stored.pins),
+                stored.state in _READABLE or bool(stored.pins),
                 "object {} is being written by nobody",
-                short(object_id),
+                object_id,
             )
-            ensure(not stored.freed or bool(stored.pins), "object {} is freed and still there", short(object_id))
+            ensure(
+                not stored.freed or bool(stored.pins) or stored.state is StoredState.SPILLING,
+                "object {} is freed and still there",
+                object_id,
+            )
+            ensure(object_id not in self.spilled, "object {} is in memory and on disk", object_id)
+        on_disk = [*self.spilled.values()]
+        on_disk += [stored for stored in self.objects.values() if stored.state in _COPIED]
+        total = sum(stored.size_bytes for stored in on_disk)
+        ensure(
+            total == self.spilled_bytes, "store of {}: {} bytes on disk, not {}", self.node, self.spilled_bytes, total
+        )
+        ensure(
+            total <= self.config.spill_bytes_max,
+            "store of {} has spilled {} of {}",
+            self.node,
+            total,
+            self.config.spill_bytes_max,
+        )
 
 
 def _timer(request: SpaceRequest) -> str:

@@ -465,20 +465,18 @@ class Tasks:
 
     def check_invariants(self) -> None:
         for task, record in self.records.items():
-            ensure(record.returns_kept >= 0, "task {} kept a negative number of results", short(task))
-            ensure(record.returns_kept > 0 or not record.is_done, "task {} is done and kept by nothing", short(task))
+            ensure(record.returns_kept >= 0, "task {} kept a negative number of results", task)
+            ensure(record.returns_kept > 0 or not record.is_done, "task {} is done and kept by nothing", task)
             ensure(
                 (record.state is TaskState.PUSHED) == (record.worker is not None) or record.is_done,
                 "task {} is {} with worker {}",
-                short(task),
+                task,
                 record.state,
                 record.worker,
             )
             for ref in record.argument_refs:
                 value = self.values.table.get(ref.object_id)
-                ensure(value is not None, "task {} has lost its argument {}", short(task), short(ref.object_id))
+                ensure(value is not None, "task {} has lost its argument {}", task, ref.object_id)
                 assert value is not None
-                ensure(value.lineage_uses > 0, "object {} is not kept for lineage", short(ref.object_id))
-                ensure(
-                    record.is_done or value.task_uses > 0, "object {} is not held for its task", short(ref.object_id)
-                )
+                ensure(value.lineage_uses > 0, "object {} is not kept for lineage", ref.object_id)
+                ensure(record.is_done or value.task_uses > 0, "object {} is not held for its task", ref.object_id)

@@ -35,9 +35,10 @@ from dualray.shared.model.events import (
     ObjectNotHere,
     ObjectRequested,
 )
-from dualray.shared.model.ids import HEAD, Address, NodeID, ObjectID, short
+from dualray.shared.model.ids import HEAD, Address, NodeID, ObjectID
 
 _INCOMING = "incoming"
+_SENDING_TO = "sending to "
 
 
 class Want:
@@ -77,6 +78,8 @@ class Transfer:
         """Whom we are sending what."""
         self.requests: dict[ObjectID, deque[ObjectRequested]] = {}
         """Who stands in line for what."""
+        self.restoring: dict[tuple[ObjectID, str], ObjectRequested] = {}
+        """What other nodes want of what is being read back from disk."""
         # Worklists that the node machine drains.
         self.arrived: deque[tuple[str, ObjectID, int]] = deque()
         self.unavailable: deque[tuple[str, ObjectID, ErrorInfo]] = deque()
@@ -90,7 +93,9 @@ class Transfer:
         want = self.wants.get(object_id)
         if want is None:
             want = self.wants[object_id] = Want(object_id, owner)
-            if object_id not in self.store.objects:  # else it is being written here: its seal will tell
+            if object_id in self.store.spilled:
+                self.store.restore(object_id)
+            elif object_id not in self.store.objects:  # else it is being written here: its seal will tell
                 self._ask_head(want)
         want.users[user] = None
 
@@ -111,7 +116,7 @@ class Transfer:
     def on_locations(self, event: LocationsKnown) -> None:
         """The head knows copies."""
         want = self.wants.get(event.object_id)
-        if want is None or want.source is not None or self.store.is_sealed(event.object_id):
+        if want is None or want.source is not None or self.store.is_here(event.object_id):
             return
         want.size_bytes = event.size_bytes
         want.owner = event.owner
@@ -216,6 +221,9 @@ class Transfer:
         for want in list(self.wants.values()):
             want.sources = deque(source for source in want.sources if source != node)
             self.source_failed(want.object_id, node)
+        self.give_up_all(_sending_to(node))
+        for key in [key for key, request in self.restoring.items() if request.to == node]:
+            del self.restoring[key]
         self._receiver_lost(node)
 
     def _receiver_lost(self, node: NodeID) -> None:
@@ -262,10 +270,29 @@ class Transfer:
 
     def on_requested(self, event: ObjectRequested) -> None:
         """Another node asks for the object."""
-        if not self.store.is_sealed(event.object_id):
-            self.out.send(Address(event.to), ObjectNotHere(object_id=event.object_id, node=self.node))
+        user = _sending_to(event.to)
+        if self.store.is_sealed(event.object_id):
+            self.store.pin(event.object_id, user)
+            self._line_up(event)
             return
-        self.store.pin(event.object_id, _sending_to(event.to))
+        self.restoring[event.object_id, user] = event
+        if (spilled := self.store.spilled.get(event.object_id)) is not None:
+            self.want(event.object_id, spilled.owner, user)
+        elif self.store.is_spilled(event.object_id) and event.object_id in self.wants:
+            self.wants[event.object_id].users[user] = None
+        else:
+            self.cannot_send(event.object_id, user)
+
+    def send(self, object_id: ObjectID, user: str) -> None:
+        """The object is in memory again, and pinned for the node that wants it."""
+        self._line_up(self.restoring.pop((object_id, user)))
+
+    def cannot_send(self, object_id: ObjectID, user: str) -> None:
+        """The node that wants the object must ask elsewhere."""
+        self.restoring.pop((object_id, user), None)
+        self.out.send(Address(_receiver(user)), ObjectNotHere(object_id=object_id, node=self.node))
+
+    def _line_up(self, event: ObjectRequested) -> None:
         receivers = self.receivers.setdefault(event.object_id, {})
         if event.to in receivers or len(receivers) < self.config.broadcast_receivers_max:
             self._send(event)
@@ -304,29 +331,38 @@ class Transfer:
             ensure(
                 not self.store.is_sealed(object_id),
                 "object {} is here and users still wait for it",
-                short(object_id),
+                object_id,
             )
             ensure(
                 want.source is None or object_id in self.store.objects,
                 "object {} is being received without room",
-                short(object_id),
+                object_id,
             )
         total = sum(self.admitted.values())
         ensure(total == self.admitted_bytes, "{} bytes are said to be pulled, and {} are", self.admitted_bytes, total)
         for object_id in (*self.admitted, *self.lined_up):
-            ensure(object_id in self.wants, "object {} is pulled and nobody wants it", short(object_id))
+            ensure(object_id in self.wants, "object {} is pulled and nobody wants it", object_id)
         for object_id, receivers in self.receivers.items():
             ensure(
                 all(_sending_to(node) in self.store.objects[object_id].pins for node in receivers),
                 "object {} is being sent and not pinned",
-                short(object_id),
+                object_id,
             )
         for object_id, requests in self.requests.items():
-            ensure(bool(requests and self.receivers.get(object_id)), "a line for {} stands still", short(object_id))
+            ensure(bool(requests and self.receivers.get(object_id)), "a line for {} stands still", object_id)
 
 
 def _sending_to(node: NodeID) -> str:
-    return f"sending to {node}"
+    return _SENDING_TO + node
+
+
+def _receiver(user: str) -> NodeID:
+    return NodeID(user.removeprefix(_SENDING_TO))
+
+
+def is_sending(user: str) -> bool:
+    """Whether a user stands for a node to which the object is sent."""
+    return user.startswith(_SENDING_TO)
 
 
 def is_incoming(user: str) -> bool:

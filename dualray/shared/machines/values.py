@@ -151,6 +151,9 @@ class Value:
         """Kept while lineage needs it: a small value costs little, and some values can be made again by nobody."""
         return self.state is ValueState.INLINE or self.is_last or is_put(self.object_id)
 
+    def __str__(self) -> str:
+        return self.story()
+
     def story(self) -> str:
         """What is known of the object, for errors."""
         return (
@@ -697,26 +700,26 @@ class Values:
     def check_invariants(self) -> None:
         for object_id, value in self.table.items():
             counts = (value.local_refs, value.task_uses, value.container_uses, value.transit_uses, value.lineage_uses)
-            ensure(min(counts) >= 0, "object {}: a negative count; {}", short(object_id), value.story())
+            ensure(min(counts) >= 0, "object {}: a negative count; {}", object_id, value)
             ensure(
                 value.held or value.lineage_uses > 0 or value.owner == self.address,
                 "borrowed object {} is kept by nothing",
-                short(object_id),
+                object_id,
             )
             ensure(
                 value.held or value.lineage_uses > 0 or value.state is ValueState.PENDING,
                 "owned object {} ({}) is kept by nothing",
-                short(object_id),
+                object_id,
                 value.state,
             )
-            ensure(not value.local or value.wanted, "object {} is pinned but was not wanted", short(object_id))
+            ensure(not value.local or value.wanted, "object {} is pinned but was not wanted", object_id)
         for wait_id, wait in self.waits.items():
             for object_id in wait.missing:
                 ensure(
                     wait_id in self.table[object_id].waits,
                     "wait {} misses object {}, which does not know of it",
                     wait_id,
-                    short(object_id),
+                    object_id,
                 )
 
 

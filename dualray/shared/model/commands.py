@@ -90,6 +90,15 @@ class StopWorker:
 
 
 @dataclass(slots=True, kw_only=True)
+class ReserveSpace:
+    """Find memory for an object that will be written; report `SpaceReserved` or `ReserveFailed`. When `DeleteObject`
+    comes first, report nothing. After `ReserveFailed` the object has no memory."""
+
+    object_id: ObjectID
+    size_bytes: int
+
+
+@dataclass(slots=True, kw_only=True)
 class EvictObject:
     """Delete the object's bytes to make room: it can be made again."""
 
@@ -99,6 +108,36 @@ class EvictObject:
 @dataclass(slots=True, kw_only=True)
 class DeleteObject:
     """Delete the object's bytes: nobody wants them, or they were never sealed."""
+
+    object_id: ObjectID
+
+
+@dataclass(slots=True, kw_only=True)
+class SpillObject:
+    """Copy the object's bytes to disk; report `ObjectSpilled` or `SpillFailed`. Until then it stays in memory."""
+
+    object_id: ObjectID
+    size_bytes: int
+
+
+@dataclass(slots=True, kw_only=True)
+class UnloadObject:
+    """Delete the object's bytes in memory: they are on disk."""
+
+    object_id: ObjectID
+
+
+@dataclass(slots=True, kw_only=True)
+class RestoreObject:
+    """Copy the object's bytes from disk into the memory reserved for it; report `ObjectRestored` or `RestoreFailed`."""
+
+    object_id: ObjectID
+    size_bytes: int
+
+
+@dataclass(slots=True, kw_only=True)
+class DeleteSpilled:
+    """Delete the object's bytes on disk."""
 
     object_id: ObjectID
 
@@ -153,8 +192,13 @@ Command: TypeAlias = (
     | RunTask
     | StartWorker
     | StopWorker
+    | ReserveSpace
     | EvictObject
     | DeleteObject
+    | SpillObject
+    | UnloadObject
+    | RestoreObject
+    | DeleteSpilled
     | SendObject
     | ReceiveObject
     | WriteRecord

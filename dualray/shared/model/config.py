@@ -21,7 +21,9 @@ class Config:
         "dualray.shared.policies.hybrid:HybridPlacement", "dotted path", "where DEFAULT tasks and actors go"
     )
     eviction_policy: str = _limit(
-        "dualray.shared.policies.lru:LruEviction", "dotted path", "what leaves a full object store"
+        "dualray.shared.policies.lru:LruEviction",
+        "dotted path",
+        "what leaves a full object store; 'lru' and 'spill' are short for ours",
     )
     retry_policy: str = _limit(
         "dualray.shared.policies.retry:BoundedRetry", "dotted path", "whether a failed task runs again"
@@ -42,6 +44,15 @@ class Config:
         1024 * 1024, "bytes", "a task whose missing arguments are larger is placed by the head, near its bytes"
     )
     store_wait_ns: int = _limit(10 * SECOND_NS, "ns", "a full store waits this long for room before it refuses")
+    store_objects_max: int = _limit(131_072, "objects", "in one node's store: their index takes 64 bytes for each")
+    store_warm_bytes: int = _limit(
+        256 * 1024 * 1024, "bytes", "free memory kept ready for new objects, at most a quarter of the store"
+    )
+    store_idle_ns: int = _limit(2 * SECOND_NS, "ns", "free memory beyond store_warm_bytes is given back after this")
+    spill_bytes_max: int = _limit(
+        32 * 1024 * 1024 * 1024, "bytes", "of a node's objects on disk, with the eviction policy 'spill'"
+    )
+    spill_directory: str = _limit("", "path", "on a disk, for spilled objects; '' means the session's own")
     store_holders_named: int = _limit(5, "objects", "largest holders that a full store's error names")
     workers_prestarted: int = _limit(-1, "workers", "started with the node; -1 means one for each CPU")
     worker_starts_max: int = _limit(8, "workers", "worker processes starting at once on one node")
@@ -52,6 +63,7 @@ class Config:
     transfer_chunks_ahead: int = _limit(4, "pieces", "sent before the first of them is acknowledged")
     heartbeat_timeout_ns: int = _limit(1 * SECOND_NS, "ns", "a node of which nothing was heard for this is silent")
     suspicion_ns: int = _limit(5 * SECOND_NS, "ns", "a silent node is declared dead after this")
+    announce_ns: int = _limit(10 * MILLISECOND_NS, "ns", "changes of the cluster within this are announced together")
     drain_timeout_ns: int = _limit(30 * SECOND_NS, "ns", "a node that is to leave in good order leaves after this")
     infeasible: str = _limit("raise", "raise|wait", "what a demand does that no node can ever meet")
     stderr_lines_kept: int = _limit(20, "lines", "of a dead worker's stderr in the error")

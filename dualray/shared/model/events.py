@@ -186,6 +186,51 @@ class PeerLost:
 
 
 @dataclass(slots=True, kw_only=True)
+class SpaceReserved:
+    """There is memory for the object of a `ReserveSpace`: it can be written."""
+
+    object_id: ObjectID
+
+
+@dataclass(slots=True, kw_only=True)
+class ReserveFailed:
+    """There is no memory for the object of a `ReserveSpace`, though it was admitted; `reason` says why."""
+
+    object_id: ObjectID
+    reason: str
+
+
+@dataclass(slots=True, kw_only=True)
+class ObjectSpilled:
+    """The bytes of a `SpillObject` are on disk."""
+
+    object_id: ObjectID
+
+
+@dataclass(slots=True, kw_only=True)
+class SpillFailed:
+    """The bytes of a `SpillObject` are not on disk, and nothing of them is; `reason` says why."""
+
+    object_id: ObjectID
+    reason: str
+
+
+@dataclass(slots=True, kw_only=True)
+class ObjectRestored:
+    """The bytes of a `RestoreObject` are in memory."""
+
+    object_id: ObjectID
+
+
+@dataclass(slots=True, kw_only=True)
+class RestoreFailed:
+    """The bytes of a `RestoreObject` cannot be read from disk: this copy is lost."""
+
+    object_id: ObjectID
+    reason: str
+
+
+@dataclass(slots=True, kw_only=True)
 class ObjectSent:
     """All bytes of a `SendObject` have been taken, or, not `complete`, it failed: the object may be evicted again."""
 
@@ -775,6 +820,12 @@ LocalEvent: TypeAlias = (
     | NodeSilent
     | NodeHeard
     | PeerLost
+    | SpaceReserved
+    | ReserveFailed
+    | ObjectSpilled
+    | SpillFailed
+    | ObjectRestored
+    | RestoreFailed
     | ObjectSent
     | ObjectReceived
     | ReceiveFailed

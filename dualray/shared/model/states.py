@@ -71,6 +71,9 @@ class StoredState(StrEnum):
 
     CREATED = "CREATED"
     SEALED = "SEALED"
+    SPILLING = "SPILLING"  # being copied to disk; it can still be read
+    SPILLED = "SPILLED"  # on disk alone
+    RESTORING = "RESTORING"  # being read back
 
 
 S = TypeVar("S", bound=StrEnum)
@@ -151,4 +154,13 @@ NODE = Transitions(
 )
 
 _O = StoredState
-STORED = Transitions("stored object", {_O.CREATED: frozenset({_O.SEALED}), _O.SEALED: frozenset()})
+STORED = Transitions(
+    "stored object",
+    {
+        _O.CREATED: frozenset({_O.SEALED}),
+        _O.SEALED: frozenset({_O.SPILLING}),
+        _O.SPILLING: frozenset({_O.SEALED, _O.SPILLED}),
+        _O.SPILLED: frozenset({_O.RESTORING}),
+        _O.RESTORING: frozenset({_O.SEALED, _O.SPILLED}),
+    },
+)

@@ -6,14 +6,17 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+NAMES = {"lru": "dualray.shared.policies.lru:LruEviction", "spill": "dualray.shared.policies.spill:SpillEviction"}
+"""Short names of policies."""
+
 
 def load_policy(dotted_path: str) -> Any:
-    """The policy object that `package.module:Class` names, made without arguments.
+    """The policy object that `package.module:Class`, or a short name, names, made without arguments.
 
     Raises:
         ValueError: the path names no class; the message says which part is wrong.
     """
-    module_name, _, class_name = dotted_path.partition(":")
+    module_name, _, class_name = NAMES.get(dotted_path, dotted_path).partition(":")
     if not module_name or not class_name:
         raise ValueError(f"policy {dotted_path!r} must be written 'package.module:Class'")
     try:

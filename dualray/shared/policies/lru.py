@@ -19,6 +19,9 @@ class EvictionPolicy(Protocol):
 class LruEviction:
     """See the module."""
 
+    spills = False
+    """Whether what is chosen goes to disk, instead of being made again when it is wanted."""
+
     def choose(self, evictable: Iterable[tuple[ObjectID, int]], bytes_needed: int) -> list[ObjectID] | None:
         chosen: list[ObjectID] = []
         for object_id, size_bytes in evictable:
