@@ -189,9 +189,7 @@ class Cluster:
         if decision_log is not None:
             record = Path(decision_log).absolute()
             record.mkdir(parents=True, exist_ok=True)
-        options = dataclasses.replace(
-            options, seed=seed, log_to_driver=True, record_directory=str(record) if record is not None else None
-        )
+        options = dataclasses.replace(options, seed=seed, record_directory=str(record) if record is not None else None)
         node = ClusterNode(start_node(options, self._secret, is_detached=False))
         if self.head_node is None:
             self.head_node = node

@@ -52,6 +52,9 @@ _CHILD_END_TIMEOUT_S: Final = 8.0
 _POLL_S: Final = 0.005
 _REJOIN_PAUSE_S: Final = 0.5
 
+WORKERS_LOG: Final = "workers"
+"""In the logs directory of a node that `dualray start` has started: what its workers print."""
+
 _log = logging.getLogger("dualray")
 
 
@@ -73,7 +76,7 @@ class NodeOptions:
     seed: int | None = None
     job_root: str = ""
     record_directory: str | None = None
-    log_to_driver: bool = False
+    log_to_driver: bool = True
     is_detached: bool = True
     status_fd: int
     lifeline_fd: int | None = None
@@ -326,6 +329,14 @@ def _free_port(host: str) -> int:
     return port
 
 
+def _write_output_to(path: Path) -> None:
+    """What workers print, and what the interpreter has to say, goes to a file: nobody's terminal is left."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(fd, sys.stdout.fileno())
+    os.dup2(fd, sys.stderr.fileno())
+    os.close(fd)
+
+
 def main() -> None:
     """Entry: `python -m dualray.real.cluster_daemon OPTIONS`, the secret on standard input."""
     options = NodeOptions(**json.loads(sys.argv[1]))
@@ -335,6 +346,8 @@ def main() -> None:
     daemon: Daemon | None = None
     try:
         daemon = Daemon(options, secret)
+        if options.is_detached:
+            _write_output_to(daemon.session.log_path(WORKERS_LOG))
         signal.signal(signal.SIGTERM, lambda *_: daemon.tell_to_end())
         signal.signal(signal.SIGUSR1, lambda *_: daemon.tell_to_drain())
         daemon.start()

@@ -380,6 +380,9 @@ def test_a_cluster_by_hand(stop, tmp_path: Path) -> None:
     try:
         assert dualray.get(node_id.options(resources={"r": 1}).remote()) == "node-1"
         assert runtime.verbs.node == "node-0"
+        dualray.get(dualray.remote(lambda: print("from a task")).options(resources={"r": 1}).remote())
+        printed = Path(node.stdout.split("logs: ")[1].split()[0]) / "workers.log"
+        eventually(lambda: "from a task" in printed.read_text(), "what a task prints is in its node's logs")
     finally:
         dualray.shutdown()
     environment = {"DUALRAY_ADDRESS": "auto"}
