@@ -280,6 +280,10 @@ def check_fault(fault: Fault, what: str) -> None:
         raise ValueError(f"{what}: the share must be above 0 and at most 1; 0.9 leaves a tenth of the store")
     if fault.kind is FaultKind.LINK:
         _check_link(fault, what)
+    if fault.node in ("head", ALL) and fault.kind is not FaultKind.LINK:
+        raise ValueError(
+            f"{what}: this befalls a node such as node-3; for the head there are 'restart head' and 'link'"
+        )
     if fault.kind is FaultKind.PARTITION:
         both = [name for name in fault.nodes if name in fault.others]
         if both:

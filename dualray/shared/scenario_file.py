@@ -134,9 +134,7 @@ def _real_path(tree: Any, location: tuple[str | int, ...]) -> Path:
     path: list[str | int] = []
     here: Any = tree
     for index, part in enumerate(location):
-        if (isinstance(here, Mapping) and part in here) or (
-            isinstance(here, list) and isinstance(part, int) and part < len(here)
-        ):
+        if _has(here, part):
             here = here[part]
         else:
             if isinstance(here, Mapping) and index == len(location) - 1:
@@ -144,6 +142,13 @@ def _real_path(tree: Any, location: tuple[str | int, ...]) -> Path:
             break
         path.append(part)
     return tuple(path)
+
+
+def _has(here: Any, part: str | int) -> bool:
+    """Whether a mapping has the key, or a list the index."""
+    if isinstance(here, list):
+        return isinstance(part, int) and part < len(here)
+    return isinstance(here, Mapping) and part in here
 
 
 def _say(problem: Any, path: Path) -> str:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dualray.shared.machines.node import Node
 from dualray.shared.model.commands import Command, DeleteObject, EvictObject, SendObject, StartWorker, StopWorker
-from dualray.shared.model.events import ObjectReceived, ObjectSent, ReceiveFailed, WorkerExited, WorkerReady
+from dualray.shared.model.events import Event, ObjectReceived, ObjectSent, ReceiveFailed, WorkerExited, WorkerReady
 from dualray.shared.model.ids import Address, NodeID, ObjectID
 from dualray.shared.model.resources import Resources
 from dualray.shared.trace import TraceKind
+from dualray.sim.network import Nic
 from dualray.sim.object_store import StoredBytes, VirtualStore
 from dualray.sim.runner import MachineProcess
 from dualray.sim.worker import UserProcess
@@ -18,15 +20,35 @@ if TYPE_CHECKING:
     from dualray.sim.cluster import Cluster
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hardware:
+    """What a virtual machine is made of. `nic` is its network card, None the cost model's; `speed` 2 means that work
+    takes half as long."""
+
+    total: Resources
+    store_bytes: int
+    speed: float = 1.0
+    nic: Nic | None = None
+
+
 class NodeProcess(MachineProcess):
     """See the module."""
 
     machine: Node
 
-    def __init__(self, *, cluster: Cluster, node: NodeID, incarnation: int, total: Resources, store_bytes: int) -> None:
-        machine = Node(node=node, incarnation=incarnation, total=total, store_bytes=store_bytes, config=cluster.config)
+    def __init__(self, *, cluster: Cluster, node: NodeID, incarnation: int, hardware: Hardware) -> None:
+        machine = Node(
+            node=node,
+            incarnation=incarnation,
+            total=hardware.total,
+            store_bytes=hardware.store_bytes,
+            config=cluster.config,
+        )
         super().__init__(cluster=cluster, address=Address(node), node=node, machine=machine)
         self.incarnation = incarnation
+        self.hardware = hardware
+        self.slowness = 1.0
+        """How many times as long work takes as it should: faults."""
         self.store = VirtualStore(cluster.fibers, cluster.cost_model)
         self.workers: dict[Address, UserProcess] = {}
 
@@ -48,10 +70,18 @@ class NodeProcess(MachineProcess):
             case _:
                 super().perform(command)
 
+    def handle(self, event: Event) -> None:
+        super().handle(event)
+        if self.machine.refused and self.is_alive:  # the head takes this life of the node for dead
+            self.cluster.node_refused(self)
+
     # ---- Workers ---------------------------------------------------------------------------------------------
 
     def _started(self, address: Address) -> None:
         if not self.is_alive:
+            return
+        if self.cluster.is_paused(self.node):
+            self.cluster.when_running(self.node, self._started, address)
             return
         worker = UserProcess.as_worker(cluster=self.cluster, address=address, node=NodeID(self.node), store=self.store)
         self.workers[address] = worker
@@ -78,7 +108,7 @@ class NodeProcess(MachineProcess):
 
         def arrived() -> None:
             self.handle(ObjectSent(object_id=object_id, to=to))
-            if receiver is not None and receiver.is_alive:
+            if receiver is not None:
                 receiver.accept(object_id, data, NodeID(self.node), command.size_bytes)
 
         def lost() -> None:
@@ -90,6 +120,11 @@ class NodeProcess(MachineProcess):
 
     def accept(self, object_id: ObjectID, data: StoredBytes, source: NodeID, size_bytes: int) -> None:
         """All bytes of an object have arrived."""
+        if not self.is_alive:
+            return
+        if self.cluster.is_paused(self.node):
+            self.cluster.when_running(self.node, self.accept, object_id, data, source, size_bytes)
+            return
         self.store.receive(object_id, data)
         self.trace(TraceKind.TRANSFER_ENDED, object_id.hex(), other=source, amount=size_bytes)
         self.handle(ObjectReceived(object_id=object_id, source=source))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dualray import runtime
 from dualray.shared.core_worker import CoreWorker
@@ -12,7 +12,12 @@ from dualray.shared.model.ids import root_task_id
 from dualray.shared.model.resources import parse_resources
 from dualray.sim.cluster import DRIVER_NODE, Cluster, make_cluster
 from dualray.sim.fibers import Fiber
+from dualray.sim.network import Nic
+from dualray.sim.node import Hardware
 from dualray.sim.worker import UserProcess
+
+if TYPE_CHECKING:
+    from dualray.shared.scenario import Scenario  # it imports pydantic, which a run without a scenario does not need
 
 DEFAULT_CPUS = 4
 DEFAULT_STORE_BYTES = 2 * 1024**3
@@ -46,17 +51,13 @@ def start(settings: Mapping[str, Any], config: Config) -> SimRuntime:
     Raises:
         ValueError: resources or faults that are wrong, before anything has been started.
     """
-    num_cpus = settings["num_cpus"]
-    total = parse_resources(
-        num_cpus=DEFAULT_CPUS if num_cpus is None else num_cpus,
-        num_gpus=settings["num_gpus"],
-        resources=settings["resources"],
-    )
+    hardware = _hardware(settings)
     root = root_task_id(str(settings["object_id_seed"] or ""), 1)
     cluster = make_cluster(settings, config)
-    store_bytes = settings["object_store_memory"] or DEFAULT_STORE_BYTES
-    driver = cluster.start(nodes=settings["nodes"], total=total, store_bytes=store_bytes, root=root)
-    cluster.faults.plan(settings["faults"], driver_node=DRIVER_NODE)
+    driver = cluster.start(nodes=hardware, root=root)
+    scenario: Scenario | None = settings["scenario"]
+    planned = scenario.planned() if scenario is not None else ()
+    cluster.faults.plan((*planned, *settings["faults"]), driver_node=DRIVER_NODE)
     started = SimRuntime(cluster, driver)
     driver.runtime = started
     cluster.fibers.on_resume = _on_resume
@@ -69,6 +70,29 @@ def start(settings: Mapping[str, Any], config: Config) -> SimRuntime:
         cluster.close()
         raise
     return started
+
+
+def _hardware(settings: Mapping[str, Any]) -> list[Hardware]:
+    """Every node's, in order: as the scenario describes them, else all alike."""
+    scenario: Scenario | None = settings["scenario"]
+    if scenario is not None:
+        return [
+            Hardware(
+                total=group.total,
+                store_bytes=group.object_store,
+                speed=group.speed,
+                nic=Nic(bytes_per_s=group.network.bandwidth, latency_ns=group.network.latency // 2),
+            )
+            for _, group in scenario.cluster.each_node()
+        ]
+    num_cpus = settings["num_cpus"]
+    total = parse_resources(
+        num_cpus=DEFAULT_CPUS if num_cpus is None else num_cpus,
+        num_gpus=settings["num_gpus"],
+        resources=settings["resources"],
+    )
+    store_bytes = settings["object_store_memory"] or DEFAULT_STORE_BYTES
+    return [Hardware(total=total, store_bytes=store_bytes)] * settings["nodes"]
 
 
 def _on_resume(fiber: Fiber) -> None:

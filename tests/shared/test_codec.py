@@ -56,6 +56,7 @@ LOCAL = {
     "node": {
         events.WorkerReady,
         events.WorkerExited,
+        events.GpuLost,
         events.ObjectSent,
         events.ObjectReceived,
         events.ReceiveFailed,

@@ -205,6 +205,15 @@ class GlobalScheduler:
         self.candidates[info.node] = view.candidate
         self.retry_pending()
 
+    def on_node_changed(self, info: NodeInfo) -> None:
+        """A node offers less than it did (what is free there it reports): what can never be met now is refused."""
+        view = self.views.get(info.node)
+        if view is not None and view.info.incarnation == info.incarnation:
+            view.info = info
+            view.candidate = Candidate(node=info.node, total=dict(info.total.units), free=view.free)
+            self.candidates[info.node] = view.candidate
+            self.retry_pending()
+
     def on_reported(self, event: ResourcesReported) -> None:
         """A node says what it has free and which placements are settled."""
         view = self.views.get(event.node)

@@ -178,6 +178,9 @@ class Head(Composition):
                 info = self.membership.joined.popleft()
                 self.membership.tell_of_the_dead(info.node)
                 self.scheduler.on_node_joined(info)
+            elif self.membership.changed:
+                self._announce(ClusterChanged(nodes=self.membership.alive()))
+                self.scheduler.on_node_changed(self.membership.changed.popleft())
             elif self.directory.copies_lost:
                 self.directory.copies_lost.clear()
                 self.scheduler.on_copies_lost()

@@ -181,6 +181,13 @@ class PeerLost:
 
 
 @dataclass(slots=True, kw_only=True)
+class GpuLost:
+    """A GPU of this node has fallen off the bus, and will not come back in this life of the node."""
+
+    gpu: int
+
+
+@dataclass(slots=True, kw_only=True)
 class ObjectSent:
     """All bytes of a `SendObject` are on their way, or it failed: the object may be evicted again."""
 
@@ -698,6 +705,7 @@ LocalEvent: TypeAlias = (
     | NodeSilent
     | NodeHeard
     | PeerLost
+    | GpuLost
     | ObjectSent
     | ObjectReceived
     | ReceiveFailed
