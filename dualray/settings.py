@@ -204,6 +204,13 @@ SETTINGS = {
             parse=_scenario,
             help="a scenario file: its cluster, config and faults take the place of the settings above",
         ),
+        Setting(
+            name="run_report",
+            default=None,
+            modes=("sim",),
+            parse=lambda name, value: None if value is None else Path(value),
+            help="a file to write at shutdown: trace, faults, leaks",
+        ),
         Setting(name="faults", default=(), modes=("sim",), parse=_faults, help="faults, such as 'kill node-5 at 2.5s'"),
     )
 }

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from dualray.shared.units import parse_time_ns
+from dualray.shared.units import parse_time_ns, time_words
 
 _FORM = re.compile(r"\s*(?P<name>[a-z]+)\s*\(\s*(?P<first>[^,()]+?)\s*(?:,\s*(?P<second>[^,()]+?)\s*)?\)\s*")
 _EXAMPLES = "2.5s, uniform(1s, 3s), exponential(2s), normal(2s, 0.3s), lognormal(2s, 0.5) or pareto(1s, 1.5)"
@@ -29,6 +29,17 @@ class Distribution:
     name: str
     first_ns: int
     second: float = 0.0
+
+    def __str__(self) -> str:
+        match self.name:
+            case "constant":
+                return time_words(self.first_ns)
+            case "exponential":
+                return f"exponential({time_words(self.first_ns)})"
+            case "uniform" | "normal":
+                return f"{self.name}({time_words(self.first_ns)}, {time_words(int(self.second))})"
+            case _:
+                return f"{self.name}({time_words(self.first_ns)}, {self.second!r})"
 
     def sample_ns(self, uniform: Callable[[], float]) -> int:
         """One draw in nanoseconds; `uniform` gives numbers from 0 to below 1 (`random.Random.random`)."""

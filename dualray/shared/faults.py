@@ -39,8 +39,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from dualray.shared.model.config import SECOND_NS
-from dualray.shared.units import parse_time_ns
+from dualray.shared.units import parse_time_ns, time_words
 
 ALL = "all"
 """As the node of a LINK fault: every node, and the head."""
@@ -163,13 +162,6 @@ class Fault:
             return f"when {self.event} {self.start}"
         verb = next(verb for verb, event in TASK_ANCHORS.items() if event == self.event)
         return f"when {self.task_name} {verb} {self.start}"
-
-
-def time_words(time_ns: int) -> str:
-    """A time as `parse_time_ns` reads it, exact: `2.5s`."""
-    seconds, rest_ns = divmod(time_ns, SECOND_NS)
-    places = f".{rest_ns:09d}".rstrip("0") if rest_ns else ""
-    return f"{seconds}{places}s"
 
 
 # ---- Words -------------------------------------------------------------------------------------------------------

@@ -10,17 +10,26 @@ node it also takes a list of them, or `label=value` for every node of the groups
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 
 from dualray.shared.distributions import Distribution, parse_distribution
 from dualray.shared.faults import ALL, EVENT_ANCHORS, Fault, FaultKind, check_fault, parse_fault
 from dualray.shared.model.resources import Resources, parse_resources
 from dualray.shared.nearest import nearest
-from dualray.shared.units import parse_rate_bytes_per_s, parse_size_bytes, parse_time_ns
+from dualray.shared.units import parse_rate_bytes_per_s, parse_size_bytes, parse_time_ns, time_words
 
 NODES_MAX = 10_000
 """Nodes of one scenario; more is taken for a mistake."""
@@ -47,11 +56,22 @@ def _text_schema(description: str, *examples: str) -> WithJsonSchema:
     return WithJsonSchema({"type": "string", "description": description, "examples": list(examples)})
 
 
-Time = Annotated[int, BeforeValidator(_unit(parse_time_ns, "time", "2.5s")), _text_schema("a time", "2.5s", "300ms")]
-Size = Annotated[int, BeforeValidator(_unit(parse_size_bytes, "size", "1GiB")), _text_schema("a size", "1GiB", "5MB")]
+Time = Annotated[
+    int,
+    BeforeValidator(_unit(parse_time_ns, "time", "2.5s")),
+    PlainSerializer(time_words),
+    _text_schema("a time", "2.5s", "300ms"),
+]
+Size = Annotated[
+    int,
+    BeforeValidator(_unit(parse_size_bytes, "size", "1GiB")),
+    PlainSerializer(lambda size_bytes: f"{size_bytes}B"),
+    _text_schema("a size", "1GiB", "5MB"),
+]
 Rate = Annotated[
     int,
     BeforeValidator(_unit(parse_rate_bytes_per_s, "rate", "10Gbps")),
+    PlainSerializer(lambda bytes_per_s: f"{bytes_per_s}B/s"),
     _text_schema("a rate; bps counts bits, B/s bytes", "10Gbps", "1.25GB/s"),
 ]
 
@@ -63,7 +83,10 @@ def _duration(value: Any) -> Distribution:
 
 
 Duration = Annotated[
-    Distribution, BeforeValidator(_duration), _text_schema("a time or a distribution", "2.5s", "lognormal(2s, 0.5)")
+    Distribution,
+    BeforeValidator(_duration),
+    PlainSerializer(str),
+    _text_schema("a time or a distribution", "2.5s", "lognormal(2s, 0.5)"),
 ]
 
 
@@ -548,6 +571,10 @@ class Scenario(_Model):
     def limits(self) -> dict[str, Any]:
         """What `init(limits=)` takes: limits and policies."""
         return {**self.config, **{f"{name}_policy": path for name, path in self.policies.items()}}
+
+    def with_faults(self, faults: Iterable[Fault]) -> Scenario:
+        """The same with these faults, in words, and no others."""
+        return self.model_copy(update={"faults": [FaultModel(words=str(fault)) for fault in faults]})
 
     def planned(self) -> tuple[Fault, ...]:
         """Every fault, one by one.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
+from io import StringIO
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -16,7 +17,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
-from dualray.shared.faults import ENDS_PROCESSES, Fault, FaultKind, time_words
+from dualray.shared.faults import ENDS_PROCESSES, Fault, FaultKind
 from dualray.shared.model.config import Config
 from dualray.shared.nearest import nearest
 from dualray.shared.policies import load_policy
@@ -38,6 +39,7 @@ from dualray.shared.scenario import (
     When,
     Workload,
 )
+from dualray.shared.units import time_words
 
 
 class ScenarioError(ValueError):
@@ -62,6 +64,18 @@ def parse_scenario(text: str, name: str) -> Scenario:
     for path, problem in _nonsense(scenario):
         raise ScenarioError(f"{name}:{_line(tree, path)}: {_where(path)}{problem}")
     return scenario
+
+
+def dump_scenario(scenario: Scenario) -> str:
+    """The scenario as YAML that `parse_scenario` reads back; what has its default is left out."""
+    plain = scenario.model_dump(by_alias=True, exclude_defaults=True, mode="json")
+    plain["faults"] = [fault.get("words", fault) for fault in plain.get("faults", ())]
+    yaml = YAML()
+    yaml.default_flow_style = False
+    yaml.width = 120
+    stream = StringIO()
+    yaml.dump({name: value for name, value in plain.items() if value not in ([], {})}, stream)
+    return stream.getvalue()
 
 
 def json_schema() -> dict[str, Any]:

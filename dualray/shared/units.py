@@ -52,6 +52,13 @@ def parse_rate_bytes_per_s(text: str, what: str = "a rate") -> int:
     return _parse(text, _RATES, what, "10Gbps or 1.25GB/s")
 
 
+def time_words(time_ns: int) -> str:
+    """A time as `parse_time_ns` reads it, exact: `2.5s`."""
+    seconds, rest_ns = divmod(time_ns, 10**9)
+    places = f".{rest_ns:09d}".rstrip("0") if rest_ns else ""
+    return f"{seconds}{places}s"
+
+
 def _parse(text: str, units: Mapping[str, int | Fraction], what: str, example: str) -> int:
     match = _NUMBER.fullmatch(text)
     unit = units.get(match.group(2)) if match else None

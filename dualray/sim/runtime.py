@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dualray import runtime
@@ -11,6 +14,7 @@ from dualray.shared.model.config import Config
 from dualray.shared.model.ids import root_task_id
 from dualray.shared.model.resources import parse_resources
 from dualray.sim.cluster import DRIVER_NODE, Cluster, make_cluster
+from dualray.sim.examination import Examination, examine
 from dualray.sim.fibers import Fiber
 from dualray.sim.network import Nic
 from dualray.sim.node import Hardware
@@ -28,9 +32,10 @@ class SimRuntime:
 
     mode = "sim"
 
-    def __init__(self, cluster: Cluster, driver: UserProcess) -> None:
+    def __init__(self, cluster: Cluster, driver: UserProcess, report: Path | None = None) -> None:
         self.cluster = cluster
         self._driver = driver
+        self._report = report
 
     @property
     def verbs(self) -> CoreWorker:
@@ -41,8 +46,17 @@ class SimRuntime:
         """Seconds of virtual time since `init`."""
         return self.cluster.kernel.now_ns / 1e9
 
+    def examine(self) -> Examination:
+        """End the faults, let everything come to rest, and see what is left; the last thing to do before `shutdown`."""
+        return examine(self.cluster)
+
     def shutdown(self) -> None:
-        self.cluster.close()
+        try:
+            if self._report is not None:
+                trace = [event.row() for event in self.cluster.trace_events]
+                self._report.write_text(json.dumps({"examination": asdict(self.examine()), "trace": trace}))
+        finally:
+            self.cluster.close()
 
 
 def start(settings: Mapping[str, Any], config: Config) -> SimRuntime:
@@ -58,7 +72,7 @@ def start(settings: Mapping[str, Any], config: Config) -> SimRuntime:
     scenario: Scenario | None = settings["scenario"]
     planned = scenario.planned() if scenario is not None else ()
     cluster.faults.plan((*planned, *settings["faults"]), driver_node=DRIVER_NODE)
-    started = SimRuntime(cluster, driver)
+    started = SimRuntime(cluster, driver, settings["run_report"])
     driver.runtime = started
     cluster.fibers.on_resume = _on_resume
     cluster.fibers.on_suspend = _on_suspend
