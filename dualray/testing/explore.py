@@ -20,7 +20,7 @@ from dualray.shared.scenario import Expect, Scenario
 from dualray.shared.scenario_file import dump_scenario
 from dualray.testing.checkers import compare
 from dualray.testing.pool import Broken, Pool
-from dualray.testing.run import Outcome
+from dualray.testing.run import STUCK, Outcome
 from dualray.testing.shrink import shrink
 from dualray.testing.swarm import Ground, draw_faults, ground_of
 from dualray.testing.workloads import SURVIVORS
@@ -101,6 +101,8 @@ class Judge:
         wrong = compare(outcome, self.reference(scenario), must_succeed=_must_succeed(scenario, outcome))
         if wrong:
             kind = outcome.error[0] if outcome.error else "wrong result"
+            if STUCK in outcome.error:
+                kind = f"it does not end: {_reasons(outcome.message)}"
             return kind, wrong[0]
         if outcome.leaks:
             return f"left behind: {_without_names(outcome.leaks[0])}", "; ".join(outcome.leaks[:5])
@@ -117,6 +119,12 @@ def _must_succeed(scenario: Scenario, outcome: Outcome) -> bool:
         takes_away = ("kill node", "reboot", "pause", "partition", "lose gpu", "restart head", "link")
         return not any(fault.startswith(takes_away) for fault in outcome.performed)
     return True
+
+
+def _reasons(message: str) -> str:
+    """Why it waits, in words that are the same for the same cause."""
+    reasons = re.findall(r"which (waits for (?:its arguments|a worker|\w+)|\w+)", message)
+    return ", ".join(dict.fromkeys(reasons)) or _without_names(message.partition(" at ")[0])
 
 
 def _without_names(text: str) -> str:

@@ -63,9 +63,9 @@ class _Worker:
         fields: dict[str, Any] = json.loads(line)
         if "broken" in fields:
             return Broken(fields["broken"])
-        return Outcome(
-            **{name: tuple(it) if isinstance(it, list) and name in _TUPLES else it for name, it in fields.items()}
-        )
+        for name in _TUPLES:
+            fields[name] = tuple(fields[name]) if fields[name] is not None else None
+        return Outcome(**fields)
 
     def end(self) -> None:
         self.process.kill()

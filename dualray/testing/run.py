@@ -221,7 +221,10 @@ def _run_script(scenario: Scenario, script: Path, mode: str, decision_log: Path 
         if not report.exists():
             return Outcome(result=result, error=error, message=message)
         written = json.loads(report.read_text())
-    trace = [TraceEvent(row[0], TraceKind(row[1]), *row[2:7], tuple(row[7])) for row in written["trace"]]
+    trace = [
+        TraceEvent(time_ns, TraceKind(kind), process, subject, other, name, amount, tuple(deps))
+        for time_ns, kind, process, subject, other, name, amount, deps in written["trace"]
+    ]
     return _outcome(result, error, message, trace, written["examination"])
 
 
