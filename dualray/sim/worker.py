@@ -37,7 +37,10 @@ class FiberSignal:
         """Park until it is set."""
         if not self._is_set:
             self._fiber = self._fibers.current()
-            self._fibers.park()
+            try:
+                self._fibers.park()
+            finally:  # what is thrown into the fiber ends its wait: a later `set` must not wake another one
+                self._fiber = None
 
     def set(self) -> None:
         """Let the fiber go on."""
