@@ -174,6 +174,11 @@ def _run_function(program: Callable[[], Any], started: runtime.Runtime) -> Outco
         del raised
     if not isinstance(started, SimRuntime):
         return Outcome(result=result, error=error, message=message)
+    return outcome_of(started, result=result, error=error, message=message)
+
+
+def outcome_of(started: SimRuntime, *, result: Any = None, error: tuple[str, ...] = (), message: str = "") -> Outcome:
+    """What became of a program that has ended, in the simulation that is still up; it comes to rest first."""
     examination = dataclasses.asdict(started.examine())
     return _outcome(result, error, message, started.cluster.trace_events, examination)
 

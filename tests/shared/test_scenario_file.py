@@ -24,7 +24,7 @@ workload:
 config: {push_window_max: 8}
 policies: {placement: "dualray.shared.policies.spread:SpreadPlacement"}
 costs: {worker_start_ns: 5ms}
-durations: {piece: 2s, "Net.*": lognormal(2s, 0.5)}
+durations: {piece: 2s, "Net.*": "lognormal(2s, 0.5)"}
 faults:
   - kill node-2 at 3s
   - {at: 1s, partition: [node-1, node-2], heal_after: 3s}
@@ -115,7 +115,7 @@ def test_a_scenario_is_written_and_read_back():
         ("SpreadPlacement", "SpredPlacement", "module 'dualray.shared.policies.spread' has no 'SpredPlacement'"),
         ("placement:", "placemnt:", "there is no policy 'placemnt'. Did you mean 'placement'?"),
         ("lognormal(2s, 0.5)", "lognorm(2s, 0.5)", "there is no distribution 'lognorm'; write 2.5s, uniform(1s, 3s)"),
-        ("generate:", "function:", "pong.yaml:8: workload: function 'bag_of_tasks' must be written module:name"),
+        ("generate:", "function:", "pong.yaml:7: workload: function 'bag_of_tasks' must be written module:name"),
         ("name: pong\n", "", "pong.yaml:1: key 'name' is missing"),
         ("cluster:\n", "cluster\n", "pong.yaml:"),
         (GOOD, "[]", "pong.yaml:1: a scenario is a mapping with name, cluster, workload"),
