@@ -165,9 +165,9 @@ class Cluster:
             process.decisions = DecisionLog(sink, spec, seed=str(self.seed))
 
     def wait_until_ready(self) -> None:
-        """Park the driver until it knows the cluster: what `init` returns can be used at once."""
+        """Park the driver until it knows every node that the head can hear: what `init` returns can be used at once."""
         assert self.driver is not None
-        while len(self.driver.core.machine.cluster) < len(self.nodes):
+        while len(self.driver.core.machine.cluster) < sum(not self.head.is_silent(node) for node in self.nodes):
             self.fibers.sleep_ns(self.network.message_ns(HEAD, DRIVER_NODE))
 
     def next_pid(self) -> int:

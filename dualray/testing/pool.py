@@ -11,6 +11,7 @@ import os
 import selectors
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
@@ -143,8 +144,19 @@ class Pool:
                     yield key, Broken(f"it did not end within {self._timeout_s:g} s of wall time")
 
 
+ORPHAN_LOOK_EVERY_S = 1.0
+
+
+def _end_with(parent: int) -> None:
+    """Whoever asked is gone: end, whatever runs."""
+    while os.getppid() == parent:
+        time.sleep(ORPHAN_LOOK_EVERY_S)
+    os._exit(1)
+
+
 def serve(directory: Path) -> None:
     """What a worker does."""
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what programs print
     for line in sys.stdin:

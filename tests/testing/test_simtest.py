@@ -40,19 +40,8 @@ def test_a_test_that_fails_without_faults_is_no_finding_of_a_seed():
     def wrong():
         raise KeyError("oops")
 
-    with pytest.raises(SimtestFailure, match="^KeyError: 'oops'"):
+    with pytest.raises(SimtestFailure, match=r"^KeyError: 'oops'"):
         wrong()
-
-
-def test_an_actor_that_is_kept_is_left_behind():
-    kept = []
-
-    @simtest(seeds=1, faults=[])
-    def leaky():
-        kept.append(dualray.put(b"x" * 1_000_000))
-
-    leaky()  # the driver still holds it, so that nothing can be said
-    kept.clear()
 
 
 def test_the_plugin_replays_one_seed_and_shrinks(tmp_path):
