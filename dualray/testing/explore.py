@@ -103,10 +103,18 @@ class Judge:
             kind = outcome.error[0] if outcome.error else "wrong result"
             if STUCK in outcome.error:
                 kind = f"it does not end: {_reasons(outcome.message)}"
+                if _is_starved(outcome):
+                    return None
             return kind, wrong[0]
         if outcome.leaks:
             return f"left behind: {_without_names(outcome.leaks[0])}", "; ".join(outcome.leaks[:5])
         return None
+
+
+def _is_starved(outcome: Outcome) -> bool:
+    """Whether it waits for resources that nodes had which are gone for good: then it may wait for ever."""
+    lost = any(fault.startswith("kill node") for fault in outcome.performed) or outcome.counters["nodes_refused"] > 0
+    return lost and "every node that could take it is busy" in outcome.message
 
 
 def _must_succeed(scenario: Scenario, outcome: Outcome) -> bool:

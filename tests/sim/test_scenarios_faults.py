@@ -2,6 +2,7 @@
 
 import re
 import time
+from typing import Any, cast
 
 import pytest
 
@@ -94,7 +95,7 @@ def test_a_lost_message_is_sent_again_later(start):
 
 def test_an_actor_comes_back_when_its_worker_is_killed(start):
     runtime = start(["kill actor Counter when Counter.add starts 2"])
-    counter = Counter.remote()
+    counter = cast(Any, Counter).remote()
     assert dualray.get([counter.add.remote() for _ in range(3)]) == [1, 1, 2]
     assert len(runtime.cluster.faults.performed) == 1
 
@@ -131,7 +132,7 @@ def test_a_task_that_holds_the_lost_gpu_runs_again_on_another(start):
 
 def test_the_control_plane_is_away_and_comes_back_with_its_tables(start):
     runtime = start(["restart head at 0.5s for 4s"])
-    counter = Counter.remote()
+    counter = cast(Any, Counter).remote()
     assert dualray.get(counter.add.remote()) == 1  # it was placed before
     time.sleep(1)
     assert dualray.get(counter.add.remote()) == 2  # and is called without the head
@@ -199,7 +200,7 @@ def make_network():
 
 def test_held_messages_come_in_order_when_the_parting_ends():
     kernel, network = make_network()
-    arrived = []
+    arrived: list[int] = []
     network.part("a", "b")
     network.part("a", "b")
     for number in range(5):
@@ -214,7 +215,7 @@ def test_held_messages_come_in_order_when_the_parting_ends():
 
 def test_what_a_partition_holds_for_a_node_that_dies_is_gone():
     kernel, network = make_network()
-    arrived = []
+    arrived: list[int] = []
     network.part("a", "b")
     network.message("a", "b", 10, arrived.append, 1, src_process="p", dst_process="q")
     network.cut("b")
@@ -226,7 +227,7 @@ def test_what_a_partition_holds_for_a_node_that_dies_is_gone():
 
 def test_a_transfer_stands_still_and_goes_on_where_it_was():
     kernel, network = make_network()
-    done = []
+    done: list[int] = []
     network.transfer("a", "b", 1_250_000_000, lambda: done.append(kernel.now_ns))  # a second
     kernel.call_after(500_000_000, network.stall, "b")
     kernel.call_after(2_500_000_000, network.unstall, "b")
@@ -236,7 +237,7 @@ def test_a_transfer_stands_still_and_goes_on_where_it_was():
 
 def test_an_impaired_link_has_less_bandwidth_while_it_lasts():
     kernel, network = make_network()
-    done = []
+    done: list[int] = []
     worse = Impairment(bandwidth=0.1)
     network.transfer("a", "b", 1_250_000_000, lambda: done.append(kernel.now_ns))
     kernel.call_after(500_100_000, network.impair, "b", worse)
@@ -247,7 +248,7 @@ def test_an_impaired_link_has_less_bandwidth_while_it_lasts():
 
 def test_losses_bound_a_flow_as_mathis_says():
     kernel, network = make_network()
-    done = []
+    done: list[int] = []
     network.impair("b", Impairment(loss=0.01))
     network.transfer("a", "b", 10_000_000, lambda: done.append(kernel.now_ns))
     kernel.run_until(lambda: False)

@@ -220,7 +220,9 @@ class GlobalScheduler:
         if view is None or view.info.incarnation != event.incarnation:
             return
         for request_id in event.settled:
-            requests = view.placed[request_id]
+            requests = view.placed.get(request_id)
+            if requests is None:  # placed on an earlier life of the node, and placed again since
+                continue
             requests.pop()
             if not requests:
                 del view.placed[request_id]
