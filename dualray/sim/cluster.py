@@ -19,6 +19,7 @@ import signal
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from hashlib import blake2b
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -91,6 +92,8 @@ class Cluster:
         self._standstill_ns = -1
         self._standstill_since = 0
         self.nodes_refused = 0
+        self.seeds_handed_out = blake2b(digest_size=16)
+        """Of every fiber's random streams, in order."""
         self.processes: dict[Address, Process] = {}
         self.nodes: dict[NodeID, NodeProcess] = {}
         self.trace_events: list[TraceEvent] = []

@@ -35,6 +35,7 @@ class Examination:
         performed, missed, outstanding: faults in words; see FaultInjector.
         leaks: what was left, in words; None when the driver still held references, so that nothing can be said.
         violations: invariants that do not hold.
+        random: a digest of all seeds that were handed out, and of where the network's stream stands.
     """
 
     ended_ns: int
@@ -44,6 +45,7 @@ class Examination:
     outstanding: list[str]
     leaks: list[str] | None
     violations: list[str]
+    random: str
 
 
 def examine(cluster: Cluster) -> Examination:
@@ -81,7 +83,14 @@ def examine(cluster: Cluster) -> Examination:
         outstanding=outstanding,
         leaks=leaks,
         violations=violations,
+        random=_random_digest(cluster),
     )
+
+
+def _random_digest(cluster: Cluster) -> str:
+    digest = cluster.seeds_handed_out.copy()
+    digest.update(repr(cluster.network.random.getstate()).encode())
+    return digest.hexdigest()
 
 
 def _come_to_rest(cluster: Cluster) -> bool:

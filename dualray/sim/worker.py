@@ -126,6 +126,7 @@ class UserProcess(Process):
             self.cluster.when_running(self.node, self._start_fiber, task)
             return
         seed = task_seed(self.cluster.seed, task.spec.task_id)
+        self.cluster.seeds_handed_out.update(seed)
 
         def body() -> None:
             fiber = self.cluster.fibers.current()

@@ -120,6 +120,7 @@ def compare_runs(first: Path, second: Path) -> Comparison:
         _fold(pairs, hashes, divergences)
     _fold(zip_longest(_rows(first / "log"), _rows(second / "log")), hashes, divergences)
     outcomes = [json.loads((run / "outcome.json").read_text()) for run in (first, second)]
+    _fold([(_streams(outcomes[0]), _streams(outcomes[1]))], hashes, divergences)
     _fold([(_result(outcomes[0]), _result(outcomes[1]))], hashes, divergences)
     subsystems = tuple(
         Subsystem(name=name, events=one.events, first=one.hex, second=other.hex)
@@ -189,6 +190,11 @@ def _rows(directory: Path) -> Iterator[_Event]:
     for event in read_trace(directory):
         digest = blake2b(pack(event.row()), digest_size=8).digest()
         yield _Event(event.time_ns, event.process, "trace", digest, str(event)[:EVENT_CHARACTERS_MAX])
+
+
+def _streams(outcome: dict[str, object]) -> _Event:
+    text = str(outcome["random"])
+    return _Event((1 << 62) - 1, "all processes", "rng", text.encode(), f"random streams with the digest {text}")
 
 
 def _result(outcome: dict[str, object]) -> _Event:

@@ -57,6 +57,7 @@ class Outcome:
         coverage: what happened at all, by name: how often.
         starts, events: how many tasks of each name started, and how many trace events there were of the kinds at which
             a fault can be anchored.
+        random: a digest of all random streams.
     """
 
     result: Any = None
@@ -72,6 +73,7 @@ class Outcome:
     coverage: dict[str, int] = field(default_factory=dict)
     starts: dict[str, int] = field(default_factory=dict)
     events: dict[str, int] = field(default_factory=dict)
+    random: str = ""
 
     @property
     def succeeded(self) -> bool:
@@ -285,6 +287,7 @@ def _outcome(
         outstanding=tuple(examination["outstanding"]),
         leaks=None if leaks is None else tuple(leaks),
         violations=(*broken, *examination["violations"], *check_trace(trace)),
+        random=examination["random"],
         coverage=coverage(trace, examination["counters"]),
         starts=dict(Counter(event.name for event in trace if event.kind is TraceKind.TASK_STARTED)),
         events={kind: count for kind, count in figures.counts.items() if kind in EVENT_ANCHORS and count},

@@ -108,7 +108,7 @@ def test_a_scenario_is_the_same_in_two_processes():
     found = check_determinism(scenario(BAG + "faults: [kill node-2 when piece starts 5, link all jitter 5ms at 1ms]\n"))
     assert found.divergence is None
     rows = {row.name: row for row in found.subsystems}
-    assert rows.keys() >= {"clock", "scheduler", "store", "lineage", "membership", "trace", "result"}
+    assert rows.keys() >= {"clock", "scheduler", "store", "lineage", "membership", "rng", "trace", "result"}
     assert all(row.is_equal and row.events for row in rows.values())
 
 
