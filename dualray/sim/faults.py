@@ -13,6 +13,7 @@ from dualray.shared.faults import ALL, ENDS_PROCESSES, Fault, FaultKind
 from dualray.shared.model.events import OwnerDied, SpaceRequested
 from dualray.shared.model.ids import HEAD, Address, NodeID, put_object_id, root_task_id
 from dualray.shared.trace import TraceEvent, TraceKind
+from dualray.sim.kernel import Scheduled
 from dualray.sim.network import Impairment
 from dualray.sim.worker import UserProcess
 
@@ -32,7 +33,7 @@ class FaultInjector:
         self._cluster = cluster
         self._by_event: dict[tuple[str, str], list[Fault]] = {}
         self._counts: dict[tuple[str, str], int] = {}
-        self._ends: dict[int, Callable[[], object]] = {}
+        self._ends: dict[int, tuple[Callable[[], object], Scheduled | None]] = {}
         self._planned: list[Fault] = []
         self.performed: list[Fault] = []
         self.missed: list[Fault] = []
@@ -149,14 +150,16 @@ class FaultInjector:
     def _lasts(self, fault: Fault, end: Callable[[], object]) -> None:
         """The fault has begun; `end` ends it."""
         number = len(self.performed) + len(self.missed)
-        self._ends[number] = end
+        timer = None
         if fault.for_ns is not None:
-            self._cluster.kernel.call_after(fault.for_ns, self._end, number)
+            timer = self._cluster.kernel.call_after(fault.for_ns, self._end, number)
+        self._ends[number] = (end, timer)
 
     def _end(self, number: int) -> None:
-        end = self._ends.pop(number, None)
-        if end is not None:
-            end()
+        end, timer = self._ends.pop(number)
+        if timer is not None:
+            timer.cancel()  # where faults stop before its time
+        end()
 
     def _kill_actor(self, name: str) -> bool:
         for process in self._cluster.processes.values():

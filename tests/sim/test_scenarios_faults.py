@@ -150,6 +150,17 @@ def test_a_full_store_is_roomy_again_when_the_fault_ends(start):
     assert store.used_bytes == 0
 
 
+def test_when_faults_stop_nothing_of_them_is_left_to_happen(start):
+    runtime = start(
+        ["slow node-1 by 2 at 0.1s for 9h", "pause node-2 at 0.1s for 9h", "fill node-0 to 0.5 at 0.1s for 9h"]
+    )
+    time.sleep(1)
+    examined = runtime.examine()
+    assert len(examined.performed) == 3
+    assert examined.leaks == []
+    assert runtime.now_s < 60
+
+
 def test_a_partition_that_never_heals_ends_with_a_reason(start):
     start(["partition node-1 from node-0 at 0.5s"])
     with pytest.raises(dualray.exceptions.SimulationDeadlockError, match="a partition holds 1 messages"):

@@ -11,8 +11,8 @@ from dualray.testing.run import run_scenario
 
 FOUND = {
     "several results": """
-# Two results of one task are evicted. While it runs again for one, the other is wanted: "has no attempt left", though its
-# tries have no end and the attempt that is under way makes both.
+# Two results of one task are evicted. While it runs again for one, the other is wanted: "has no attempt left", though
+# its tries have no end and the attempt that is under way makes both.
 name: several-results
 cluster: {nodes: 4, cpus: 4, object_store: 24MiB}
 workload: {generate: shuffle, kwargs: {maps: 24, reduces: 12, seconds: 0.2, size: 500000}}
