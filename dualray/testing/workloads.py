@@ -342,10 +342,10 @@ def call_counter(seconds: float, counter: Any, calls: int) -> list[int]:
 def counters(
     *, actors: int = 4, callers: int = 3, calls: int = 10, seconds: float = 0.05, restarts: int = 0
 ) -> list[int]:
-    """Actors that several tasks call; each caller checks the order of its answers."""
+    """Actors that several tasks call; each caller checks the order of its answers. What each actor has counted."""
     made = [cast(Any, Counter).options(max_restarts=restarts).remote() for _ in range(actors)]
-    waiting = [call_counter.remote(seconds, counter, calls) for counter in made for _ in range(callers)]
-    return [max(seen) for seen in dualray.get(waiting)]
+    waiting = [[call_counter.remote(seconds, counter, calls) for _ in range(callers)] for counter in made]
+    return [max(map(max, dualray.get(refs))) for refs in waiting]
 
 
 def mixed(*, tasks: int = 40, seconds: float = 0.1, size: int = 300_000, seed: int = 0) -> dict[str, Any]:
