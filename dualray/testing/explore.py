@@ -21,9 +21,15 @@ from dualray.shared.scenario_file import dump_scenario
 from dualray.testing.checkers import compare
 from dualray.testing.pool import Broken, Pool
 from dualray.testing.run import STUCK, Outcome
-from dualray.testing.shrink import shrink
+from dualray.testing.shrink import RUNS_MAX, shrink
 from dualray.testing.swarm import Ground, draw_faults, ground_of
 from dualray.testing.workloads import SURVIVORS
+
+ENDLESS = "it does not end"
+"""The class of runs that are ended by the wall clock."""
+
+ENDLESS_RUNS_MAX = 20
+"""Runs that making one of these small may take: each takes as long as a seed may."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -95,7 +101,7 @@ class Judge:
     def problem(self, scenario: Scenario, outcome: Outcome | Broken) -> tuple[str, str] | None:
         """The class of a failure and its words; None when all is well."""
         if isinstance(outcome, Broken):
-            return ("it does not end" if "did not end" in outcome.why else "it breaks down"), outcome.why
+            return (ENDLESS if "did not end" in outcome.why else "it breaks down"), outcome.why
         if outcome.violations:
             return f"violation: {_without_names(outcome.violations[0])}", outcome.violations[0]
         wrong = compare(outcome, self.reference(scenario), must_succeed=_must_succeed(scenario, outcome))
@@ -231,7 +237,7 @@ def _shrink_findings(
         on_note(f"making seed {finding.seed} small")
         faulty = scenario.with_faults(parse_fault(words) for words in finding.faults)
         fails = partial(_fails_as, judge, pool, finding.kind)
-        small = shrink(faulty, fails)
+        small = shrink(faulty, fails, runs_max=ENDLESS_RUNS_MAX if finding.kind == ENDLESS else RUNS_MAX)
         finding.faults = tuple(str(fault) for fault in small.planned())
         path = directory / f"{scenario.name}-seed-{finding.seed}.yaml"
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -22,9 +22,9 @@ SECOND_NS = 1_000_000_000
 class _Budget:
     """Counts runs, and says that everything is well when there are no more."""
 
-    def __init__(self, fails: Callable[[Scenario], bool]) -> None:
+    def __init__(self, fails: Callable[[Scenario], bool], runs_max: int) -> None:
         self._fails = fails
-        self.left = RUNS_MAX
+        self.left = runs_max
 
     def fails(self, candidate: Scenario) -> bool:
         if self.left <= 0:
@@ -33,9 +33,9 @@ class _Budget:
         return self._fails(candidate)
 
 
-def shrink(scenario: Scenario, fails: Callable[[Scenario], bool]) -> Scenario:
-    """The smallest scenario found that still fails; the one that was given, if `fails` denies even that."""
-    budget = _Budget(fails)
+def shrink(scenario: Scenario, fails: Callable[[Scenario], bool], *, runs_max: int = RUNS_MAX) -> Scenario:
+    """The smallest scenario found that still fails, in `runs_max` runs; what was given, if `fails` denies even that."""
+    budget = _Budget(fails, runs_max)
     if not budget.fails(scenario):
         return scenario
     while True:
