@@ -38,7 +38,7 @@ from dualray.sim.faults import FaultInjector
 from dualray.sim.fibers import Fiber, FiberScheduler
 from dualray.sim.head import HeadProcess
 from dualray.sim.isolation import Isolation, VirtualExit
-from dualray.sim.kernel import Kernel
+from dualray.sim.kernel import Kernel, Scheduled
 from dualray.sim.network import Network, Nic, Star
 from dualray.sim.node import Hardware, NodeProcess
 from dualray.sim.runner import MachineProcess, Process
@@ -105,8 +105,9 @@ class Cluster:
         self.head = HeadProcess(cluster=self)
         self.driver: UserProcess | None = None
         self.kernel.on_event(self._look_after, every=INVARIANTS_EVERY_EVENTS)
+        self._time_limit: Scheduled | None = None
         if time_limit_ns is not None:
-            self.kernel.call_after(time_limit_ns, self._time_is_up, daemon=True)
+            self._time_limit = self.kernel.call_after(time_limit_ns, self._time_is_up, daemon=True)
 
     # ---- Making it -------------------------------------------------------------------------------------------
 
@@ -270,7 +271,6 @@ class Cluster:
     def resume(self, node: str) -> None:
         """A machine goes on: first with what has waited, in order."""
         if node in self._paused:
-            self.network.unstall(node)
             self._let_go(node)
             self.hearing_changed()
 
@@ -295,10 +295,13 @@ class Cluster:
         return True
 
     def _let_go(self, node: str) -> None:
-        waiting = self._paused.pop(node, None)
+        if node not in self._paused:
+            return
+        waiting = self._paused.pop(node)
+        self.network.unstall(node)
         if not self._paused:
             self.fibers.hold = None
-        for fn, args in waiting or ():
+        for fn, args in waiting:
             fn(*args)
 
     def hearing_changed(self) -> None:
@@ -360,6 +363,11 @@ class Cluster:
             self._standstill_ns, self._standstill_since = self.kernel.now_ns, events
         elif events - self._standstill_since >= STANDSTILL_EVENTS_MAX:
             raise self._stuck(f"{STANDSTILL_EVENTS_MAX:,} events have passed at {self._now_words()}: this is a loop")
+
+    def lift_time_limit(self) -> None:
+        """The program has ended: its time limit is no concern of what comes after it."""
+        if self._time_limit is not None:
+            self._time_limit.cancel()
 
     def _time_is_up(self) -> None:
         raise self._stuck(f"The time limit of the scenario is over at {self._now_words()}")

@@ -56,6 +56,7 @@ def examine(cluster: Cluster) -> Examination:
     violations: list[str] = []
     leaks: list[str] | None = None
     faults.stop()
+    cluster.lift_time_limit()
     try:
         with cluster.fibers.system:
             gc.collect()

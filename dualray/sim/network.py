@@ -54,6 +54,9 @@ __all__ = ["Impairment", "LinkKey", "Network", "Nic", "NodeKey", "Star", "Topolo
 NodeKey: TypeAlias = Hashable
 LinkKey: TypeAlias = tuple[str, Hashable]
 
+LATENCY_MAX_NS: Final = 10_000_000_000
+"""Of an impaired route, however many impairments multiply: a route that is worse than that is a partition."""
+
 RETRANSMIT_NS: Final = 200_000_000
 """Until a lost segment is sent again for the first time: Linux's least retransmission timeout (TCP_RTO_MIN)."""
 
@@ -265,7 +268,8 @@ class Network:
         latency_ns = self.topology.latency_ns(src_node, dst_node)
         if not self._impairments or src_node == dst_node:
             return latency_ns
-        return round(latency_ns * max(self._impairment(src_node).latency, self._impairment(dst_node).latency))
+        worse = max(self._impairment(src_node).latency, self._impairment(dst_node).latency)
+        return min(round(latency_ns * worse), LATENCY_MAX_NS)
 
     def _mishap_ns(self, src_node: NodeKey, dst_node: NodeKey) -> int:
         """What losses and jitter add to one message."""

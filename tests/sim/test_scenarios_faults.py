@@ -72,6 +72,17 @@ def test_a_short_pause_loses_nothing_and_a_long_one_makes_a_zombie_that_is_refus
     assert not runtime.cluster.nodes["node-2"].is_alive
 
 
+def test_a_node_that_is_rebooted_while_it_stands_still_is_whole_afterwards(start):
+    start(["pause node-1 at 0.1s for 20s", "reboot node-1 at 0.5s for 1s"])
+    time.sleep(30)
+
+    @dualray.remote(scheduling_strategy="SPREAD")
+    def large():
+        return b"x" * 1_000_000
+
+    assert len(dualray.get([large.remote() for _ in range(6)])) == 6
+
+
 def test_what_is_sent_across_a_partition_arrives_when_it_heals(start):
     runtime = start(["partition node-1 from node-0 at 0.5s for 3s"])
     assert sorted(set(places(3))) == ["node-0", "node-1", "node-2"]
@@ -84,6 +95,13 @@ def test_a_slow_node_takes_longer_and_a_fast_one_less(start):
     runtime = start(["slow node-1 by 4 at 0s"])
     places(3)
     assert 4 < runtime.now_s < 4.2
+
+
+def test_latencies_that_multiply_have_an_end(start):
+    runtime = start(["link all latency 1000 at 1ms for 1h"] * 4, extra="time_limit: 2h\n")
+    time.sleep(1)
+    assert len(places(2)) == 2
+    assert 40 < runtime.now_s < 1000
 
 
 def test_a_lost_message_is_sent_again_later(start):
