@@ -25,6 +25,13 @@ cluster: {nodes: 5, cpus: 2}
 workload: {generate: mixed, kwargs: {tasks: 2, seconds: 0.5, size: 112430}}
 faults: [kill worker when link ends 1]
 """,
+    "never sealed, twice": """
+# The attempt that makes it again is lost in the same way: the head has been answered once and does not ask again.
+name: never-sealed-twice
+cluster: {nodes: [{object_store: 64MiB}, {count: 4, gpus: 2, object_store: 24MiB}]}
+workload: {generate: bag_of_tasks, kwargs: {tasks: 40, seconds: 0.6, gpus: 1, size: 112455, spread: 0.5}}
+faults: [kill worker when piece ends 1, kill worker when piece ends 38]
+""",
     "never sealed by an actor": """
 # The same of an actor's result. (When that is mended: a call that is repeated to make a lost result again is put behind
 # the calls that wait for that very result, and the actor's order holds it there for ever.)
