@@ -40,6 +40,7 @@ def init(
     log_to_driver: bool | None = None,
     nodes: int | None = None,
     faults: Sequence[Any] | None = None,
+    scenario: Any = None,
     ignore_reinit_error: bool = False,
 ) -> runtime.Runtime:
     """Start a cluster and connect this process to it as the driver.
@@ -57,6 +58,8 @@ def init(
         log_to_driver: real mode: show what workers print. Default True.
         nodes: sim mode: how many virtual nodes. Default 1.
         faults: sim mode: faults to inject, such as "kill node-5 at 2.5s"; see dualray/shared/faults.py.
+        scenario: sim mode: a scenario file (docs/scenarios.md); its cluster and config take the place of those above,
+            its faults come before `faults`.
         ignore_reinit_error: return the current runtime instead of raising when there is one.
 
     Each argument may also come from the environment or a config file; see dualray/settings.py.

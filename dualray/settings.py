@@ -136,6 +136,19 @@ def _faults(name: str, value: Any) -> tuple[Fault, ...]:
     return tuple(fault if isinstance(fault, Fault) else parse_fault(str(fault)) for fault in value)
 
 
+def _scenario(name: str, value: Any) -> Any:
+    if value is None or not isinstance(value, str | Path):
+        return value
+    # Not at the top: it imports pydantic and a YAML parser, which a run without a scenario does not need.
+    from dualray.shared.scenario_file import parse_scenario  # noqa: PLC0415
+
+    try:
+        text = Path(value).read_text()
+    except OSError as error:
+        raise ValueError(f"{name}={str(value)!r} cannot be read: {error.strerror}") from None
+    return parse_scenario(text, str(value))
+
+
 def _log_directory(name: str, value: Any) -> Path | None:
     if value is None:
         return None
@@ -205,6 +218,20 @@ SETTINGS = {
         Setting(name="limits", default=None, modes=MODES, parse=_limits, help="limits and policies of the core"),
         Setting(name="log_to_driver", default=True, modes=("real",), parse=_flag, help="show what workers print"),
         Setting(name="nodes", default=1, modes=("sim",), parse=_count, help="virtual nodes"),
+        Setting(
+            name="scenario",
+            default=None,
+            modes=("sim",),
+            parse=_scenario,
+            help="a scenario file: its cluster, config and faults take the place of the settings above",
+        ),
+        Setting(
+            name="run_report",
+            default=None,
+            modes=("sim",),
+            parse=lambda name, value: None if value is None else Path(value),
+            help="a file to write at shutdown: trace, faults, leaks",
+        ),
         Setting(name="faults", default=(), modes=("sim",), parse=_faults, help="faults, such as 'kill node-5 at 2.5s'"),
     )
 }
@@ -292,7 +319,8 @@ def limits_of(resolved: Mapping[str, Resolved]) -> Config:
     Raises:
         ValueError: a limit that is not of its type, or a policy that cannot be loaded.
     """
-    given = resolved["limits"].value or {}
+    scenario = resolved["scenario"].value
+    given = {**(scenario.limits if scenario is not None else {}), **(resolved["limits"].value or {})}
     for name, value in given.items():
         default = getattr(Config(), name)
         if not isinstance(value, type(default)) or isinstance(value, bool):

@@ -1,70 +1,289 @@
-"""What can go wrong, as data: one fault is what happens, to whom, and when.
+"""What can go wrong, as data: one fault is what happens, to whom, when, and for how long.
 
-A fault is anchored in time (`at`, since init) or, better, at a logical event: the n-th start of a task of some name,
-counted over the whole cluster, so that the same fault bites at the same place in every run and in both modes.
+A fault is anchored in time (`at`, since init) or, better, at a logical event: the n-th start or end of a task of some
+name, or the n-th trace event of a kind, counted over the whole cluster, so that the same fault bites at the same place
+in every run and in both modes.
 
-In words:  kill node-5 at 2.5s
-           kill node-5 when Network.gradient starts 40
-           kill worker when step starts 3            (the worker that starts it)
+What happens, in words:
+
+    kill node-5                                the machine loses power: processes, store, links; the head hears nothing
+    reboot node-5 ... for 3s                   the same, and 3 s later it is back, empty, in a new incarnation
+    pause node-5 ... for 20s                   it stands still and goes on later: a zombie, once it was taken for dead
+    kill worker                                the worker that starts (or ends) the task of the anchor gets SIGKILL
+    kill actor Counter                         so does the worker of the first living actor of this class
+    partition node-1,node-2 ... for 3s         nothing passes between these and everybody else, the head included
+    partition node-1 from node-2,node-3        nothing passes between the two sides
+    partition node-1 to node-2                 nothing passes in this direction
+    slow node-5 by 4                           what its CPUs do takes four times as long
+    link node-5 bandwidth 0.1 latency 10 loss 0.01 delay 5ms jitter 2ms
+                                               factors of its link; segments lost; messages delayed, by up to 2 ms more.
+                                               `link all` means every node and the head
+    lose gpu 0 of node-5                       the GPU falls off the bus; the worker that holds it dies
+    restart head ... for 2s                    the control plane is away, and comes back with its tables
+    fill node-5 to 0.9                         somebody else's bytes take this share of its object store
+
+and when:
+
+    at 2.5s
+    when Network.gradient starts 40            or `ends`; counted from 1
+    when transfer_started 3                    or another kind of trace event: see EVENT_ANCHORS
+
+What can end does so after `for ...`; without it, it stays.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
-from dualray.shared.model.config import SECOND_NS
-from dualray.shared.units import parse_time_ns
+from dualray.shared.units import parse_time_ns, time_words
+
+ALL = "all"
+"""As the node of a LINK fault: every node, and the head."""
+
+TASK_ANCHORS = {"starts": "task_started", "ends": "task_ended"}
+EVENT_ANCHORS = (
+    "task_submitted",
+    "task_retried",
+    "worker_started",
+    "worker_ended",
+    "object_stored",
+    "object_evicted",
+    "transfer_started",
+    "transfer_ended",
+)
+"""Kinds of trace events whose n-th occurrence, of whatever name, can be an anchor."""
 
 
 class FaultKind(StrEnum):
+    """What happens."""
+
     KILL_NODE = "kill node"
+    REBOOT_NODE = "reboot node"
+    PAUSE_NODE = "pause node"
     KILL_WORKER = "kill worker"
+    KILL_ACTOR = "kill actor"
+    PARTITION = "partition"
+    SLOW_NODE = "slow node"
+    LINK = "link"
+    LOSE_GPU = "lose gpu"
+    RESTART_HEAD = "restart head"
+    FILL_STORE = "fill store"
+
+
+NEEDS_DURATION = frozenset({FaultKind.REBOOT_NODE, FaultKind.PAUSE_NODE, FaultKind.RESTART_HEAD})
+MAY_END = NEEDS_DURATION | {FaultKind.PARTITION, FaultKind.SLOW_NODE, FaultKind.LINK, FaultKind.FILL_STORE}
+ENDS_PROCESSES = frozenset({FaultKind.KILL_NODE, FaultKind.REBOOT_NODE, FaultKind.PAUSE_NODE})
+"""Kinds that may not befall the node on which the driver runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One fault. Exactly one of `at_ns` and `task_name` is given; `start` counts from 1."""
+    """One fault. Its anchor is `at_ns`, or the `start`-th (from 1) trace event of kind `event`, and name `task_name`
+    where that is given.
+
+    Attributes:
+        node: whom it befalls; "" for KILL_WORKER, KILL_ACTOR, PARTITION and RESTART_HEAD.
+        nodes, others: the sides of a PARTITION, nodes or "head"; no `others` means everybody else.
+        one_way: a PARTITION holds only what goes from `nodes` to `others`.
+        actor: the class of a KILL_ACTOR.
+        for_ns: how long it lasts; None: to the end.
+        factor: SLOW_NODE: how many times as long work takes; FILL_STORE: the share of the store, 0 to 1.
+        bandwidth, latency: LINK: factors of what the link has.
+        loss: LINK: the share of segments lost, 0 to below 1.
+        delay_ns, jitter_ns: LINK: what each message takes more, and up to how much more than that.
+        gpu: LOSE_GPU: its id.
+    """
 
     kind: FaultKind
     node: str = ""
     at_ns: int | None = None
     task_name: str | None = None
     start: int = 1
+    event: str = "task_started"
+    nodes: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+    one_way: bool = False
+    actor: str = ""
+    for_ns: int | None = None
+    factor: float = 1.0
+    bandwidth: float = 1.0
+    latency: float = 1.0
+    loss: float = 0.0
+    delay_ns: int = 0
+    jitter_ns: int = 0
+    gpu: int = 0
+
+    @property
+    def named_nodes(self) -> tuple[str, ...]:
+        """Every node that it names, the head left out."""
+        names = (self.node, *self.nodes, *self.others)
+        return tuple(name for name in names if name not in ("", "head", ALL))
 
     def __str__(self) -> str:
-        target = self.node if self.kind is FaultKind.KILL_NODE else "worker"
-        if self.at_ns is not None:
-            seconds, rest_ns = divmod(self.at_ns, SECOND_NS)
-            places = f".{rest_ns:09d}".rstrip("0") if rest_ns else ""
-            return f"kill {target} at {seconds}{places}s"
-        return f"kill {target} when {self.task_name} starts {self.start}"
+        lasting = f" for {time_words(self.for_ns)}" if self.for_ns is not None else ""
+        return f"{self._what()} {self._when()}{lasting}"
 
+    def _what(self) -> str:
+        match self.kind:
+            case FaultKind.KILL_WORKER:
+                return "kill worker"
+            case FaultKind.KILL_ACTOR:
+                return f"kill actor {self.actor}"
+            case FaultKind.PARTITION:
+                sides = f" {'to' if self.one_way else 'from'} {','.join(self.others)}" if self.others else ""
+                return f"partition {','.join(self.nodes)}{sides}"
+            case FaultKind.SLOW_NODE:
+                return f"slow {self.node} by {self.factor!r}"
+            case FaultKind.FILL_STORE:
+                return f"fill {self.node} to {self.factor!r}"
+            case FaultKind.LINK:
+                return f"link {self.node}{self._link_words()}"
+            case FaultKind.LOSE_GPU:
+                return f"lose gpu {self.gpu} of {self.node}"
+            case FaultKind.RESTART_HEAD:
+                return "restart head"
+            case _:
+                return f"{self.kind.partition(' ')[0]} {self.node}"
+
+    def _link_words(self) -> str:
+        factors = (("bandwidth", self.bandwidth, 1.0), ("latency", self.latency, 1.0), ("loss", self.loss, 0.0))
+        times = (("delay", self.delay_ns), ("jitter", self.jitter_ns))
+        words = [f" {name} {value!r}" for name, value, default in factors if value != default]
+        return "".join(words + [f" {name} {time_words(value_ns)}" for name, value_ns in times if value_ns])
+
+    def _when(self) -> str:
+        if self.at_ns is not None:
+            return f"at {time_words(self.at_ns)}"
+        if self.task_name is None:
+            return f"when {self.event} {self.start}"
+        verb = next(verb for verb, event in TASK_ANCHORS.items() if event == self.event)
+        return f"when {self.task_name} {verb} {self.start}"
+
+
+# ---- Words -------------------------------------------------------------------------------------------------------
 
 _FORM = re.compile(
-    r"kill\s+(?P<target>\S+)\s+(?:at\s+(?P<at>.+)|when\s+(?P<task>\S+)\s+starts\s+(?P<start>[0-9]+))", re.ASCII
+    r"(?P<what>\S.*?)\s+(?:at\s+(?P<at>.+?)|when\s+(?P<task>\S+)\s+(?P<verb>starts|ends)\s+(?P<count>[0-9]+)"
+    r"|when\s+(?P<event>[a-z_]+)\s+(?P<event_count>[0-9]+))(?:\s+for\s+(?P<for>.+))?",
+    re.ASCII,
 )
+_NUMBER = r"[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?"
+_WHAT: dict[FaultKind, re.Pattern[str]] = {
+    kind: re.compile(form, re.ASCII)
+    for kind, form in {
+        FaultKind.KILL_WORKER: r"kill\s+worker",
+        FaultKind.KILL_ACTOR: r"kill\s+actor\s+(?P<actor>\S+)",
+        FaultKind.KILL_NODE: r"kill\s+(?P<node>\S+)",
+        FaultKind.REBOOT_NODE: r"reboot\s+(?P<node>\S+)",
+        FaultKind.PAUSE_NODE: r"pause\s+(?P<node>\S+)",
+        FaultKind.PARTITION: r"partition\s+(?P<nodes>[^\s,]+(?:\s*,\s*[^\s,]+)*)"
+        r"(?:\s+(?P<way>from|to)\s+(?P<others>[^\s,]+(?:\s*,\s*[^\s,]+)*))?",
+        FaultKind.SLOW_NODE: rf"slow\s+(?P<node>\S+)\s+by\s+(?P<factor>{_NUMBER})",
+        FaultKind.FILL_STORE: rf"fill\s+(?P<node>\S+)\s+to\s+(?P<factor>{_NUMBER})",
+        FaultKind.LINK: rf"link\s+(?P<node>\S+)(?P<link>(?:\s+(?:(?:bandwidth|latency|loss)\s+{_NUMBER}"
+        r"|(?:delay|jitter)\s+\S+))+)",
+        FaultKind.LOSE_GPU: r"lose\s+gpu\s+(?P<gpu>[0-9]+)\s+of\s+(?P<node>\S+)",
+        FaultKind.RESTART_HEAD: r"restart\s+head",
+    }.items()
+}
+
+EXAMPLES = "'kill node-5 at 2.5s', 'kill node-5 when f starts 40' or 'kill worker when f starts 3'"
 
 
 def parse_fault(text: str) -> Fault:
     """A fault in words; see the module.
 
     Raises:
-        ValueError: the words are not understood, a worker is to be killed without a task, or the count is 0.
+        ValueError: the words are not understood, a worker is to be killed without a task, a count is 0, or a time or
+            factor is missing or out of range.
     """
     match = _FORM.fullmatch(text.strip())
-    if match is None:
+    found = None
+    if match is not None:
+        found = next(((kind, it) for kind, form in _WHAT.items() if (it := form.fullmatch(match["what"]))), None)
+    if match is None or found is None:
         raise ValueError(
-            f"fault {text!r} is not understood; write 'kill node-5 at 2.5s', 'kill node-5 when f starts 40' or "
-            f"'kill worker when f starts 3'"
+            f"fault {text!r} is not understood; write {EXAMPLES}; the others are listed in docs/scenarios.md"
         )
-    target, at, task, start = match["target"], match["at"], match["task"], match["start"]
-    at_ns = parse_time_ns(at, f"fault {text!r}") if at is not None else None
-    if start is not None and int(start) < 1:
-        raise ValueError(f"fault {text!r}: starts are counted from 1")
-    if target == "worker":
-        if task is None:
-            raise ValueError(f"fault {text!r}: say which worker, by the task that it starts: 'when f starts 3'")
-        return Fault(kind=FaultKind.KILL_WORKER, task_name=task, start=int(start))
-    return Fault(kind=FaultKind.KILL_NODE, node=target, at_ns=at_ns, task_name=task, start=int(start) if start else 1)
+    what = f"fault {text!r}"
+    kind, words = found
+    count = match["count"] or match["event_count"] or "1"
+    fault = Fault(
+        kind=kind,
+        at_ns=parse_time_ns(match["at"], what) if match["at"] is not None else None,
+        task_name=match["task"],
+        start=int(count),
+        event=match["event"] or TASK_ANCHORS[match["verb"] or "starts"],
+        for_ns=parse_time_ns(match["for"], what) if match["for"] is not None else None,
+        **_fields(words, what),
+    )
+    check_fault(fault, what)
+    return fault
+
+
+def _fields(words: re.Match[str], what: str) -> dict[str, Any]:
+    """The fields that the words of one kind give."""
+    readers: dict[str, Callable[[str], object]] = {
+        "node": str,
+        "actor": str,
+        "factor": float,
+        "gpu": int,
+        "nodes": _names,
+        "others": _names,
+    }
+    given = {name: text for name, text in words.groupdict().items() if text is not None}
+    fields: dict[str, Any] = {name: read(given[name]) for name, read in readers.items() if name in given}
+    if given.get("way") == "to":
+        fields["one_way"] = True
+    pieces = given.get("link", "").split()
+    for name, value in zip(pieces[::2], pieces[1::2], strict=True):
+        is_time = name in ("delay", "jitter")
+        fields[f"{name}_ns" if is_time else name] = parse_time_ns(value, what) if is_time else float(value)
+    return fields
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(","))
+
+
+def check_fault(fault: Fault, what: str) -> None:
+    """What can be said of a fault without knowing the cluster.
+
+    Raises:
+        ValueError: one sentence that begins with `what`.
+    """
+    if fault.start < 1:
+        raise ValueError(f"{what}: starts are counted from 1")
+    if fault.at_ns is None and fault.task_name is None and fault.event not in EVENT_ANCHORS:
+        raise ValueError(f"{what}: {fault.event!r} is no anchor; known are {', '.join(EVENT_ANCHORS)}")
+    if fault.kind is FaultKind.KILL_WORKER and fault.task_name is None:
+        raise ValueError(f"{what}: say which worker, by the task that it starts: 'when f starts 3'")
+    if fault.kind in NEEDS_DURATION and fault.for_ns is None:
+        raise ValueError(f"{what}: say for how long, as in 'for 3s'")
+    if fault.kind not in MAY_END and fault.for_ns is not None:
+        raise ValueError(f"{what}: a {fault.kind} does not end; leave out 'for'")
+    if fault.kind is FaultKind.SLOW_NODE and not fault.factor > 0:
+        raise ValueError(f"{what}: the factor must be above 0; 4 means four times as slow")
+    if fault.kind is FaultKind.FILL_STORE and not 0 < fault.factor <= 1:
+        raise ValueError(f"{what}: the share must be above 0 and at most 1; 0.9 leaves a tenth of the store")
+    if fault.kind is FaultKind.LINK:
+        _check_link(fault, what)
+    if fault.node in ("head", ALL) and fault.kind is not FaultKind.LINK:
+        raise ValueError(
+            f"{what}: this befalls a node such as node-3; for the head there are 'restart head' and 'link'"
+        )
+    if fault.kind is FaultKind.PARTITION:
+        both = [name for name in fault.nodes if name in fault.others]
+        if both:
+            raise ValueError(f"{what}: {both[0]} is on both sides")
+
+
+def _check_link(fault: Fault, what: str) -> None:
+    if not (fault.bandwidth > 0 and fault.latency > 0):
+        raise ValueError(f"{what}: bandwidth and latency are factors above 0; 0.1 is a tenth (to cut, use partition)")
+    if not 0 <= fault.loss < 1:
+        raise ValueError(f"{what}: loss is a share of all segments, from 0 to below 1")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from fractions import Fraction
 
-_NUMBER = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]{1,2})?)\s*([A-Za-z]*)\s*")
+_NUMBER = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]{1,2})?)\s*([A-Za-z/]*)\s*")
 _TIMES = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}
 _SIZES = {
     "B": 1,
@@ -17,6 +18,10 @@ _SIZES = {
     "MiB": 2**20,
     "GiB": 2**30,
     "TiB": 2**40,
+}
+_RATES = {
+    **{f"{prefix}bps": Fraction(factor, 8) for prefix, factor in (("", 1), ("k", 10**3), ("M", 10**6), ("G", 10**9))},
+    **{f"{unit}/s": Fraction(factor) for unit, factor in _SIZES.items()},
 }
 
 
@@ -38,7 +43,23 @@ def parse_size_bytes(text: str, what: str = "a size") -> int:
     return _parse(text, _SIZES, what, "512MiB or 2GB")
 
 
-def _parse(text: str, units: dict[str, int], what: str, example: str) -> int:
+def parse_rate_bytes_per_s(text: str, what: str = "a rate") -> int:
+    """`"10Gbps"` as bytes a second. Units: bps, kbps, Mbps, Gbps count bits; B/s, kB/s, MiB/s and so on bytes.
+
+    Raises:
+        ValueError: no number, or no unit that is known; the message names `what`.
+    """
+    return _parse(text, _RATES, what, "10Gbps or 1.25GB/s")
+
+
+def time_words(time_ns: int) -> str:
+    """A time as `parse_time_ns` reads it, exact: `2.5s`."""
+    seconds, rest_ns = divmod(time_ns, 10**9)
+    places = f".{rest_ns:09d}".rstrip("0") if rest_ns else ""
+    return f"{seconds}{places}s"
+
+
+def _parse(text: str, units: Mapping[str, int | Fraction], what: str, example: str) -> int:
     match = _NUMBER.fullmatch(text)
     unit = units.get(match.group(2)) if match else None
     if match is None or unit is None:

@@ -1,35 +1,52 @@
 """The virtual cluster: kernel, network, nodes, and the tables of the control plane, in one OS process and thread.
 
 The head lives on a machine of its own, the driver on node-0. A message between processes is an event of the kernel that
-arrives after the network's delay, in order for each pair of processes. A node that is killed is cut off the network
-with everything on it; the head learns of it only by its silence.
+arrives after the network's delay, in order for each pair of processes.
+
+A node that is killed is cut off the network with everything on it; the head learns of it only by its silence. A machine
+that is paused stands still: what reaches it, its timers and its fibers wait until it goes on, in order; its transfers
+stand still with it. One that was taken for dead meanwhile is a zombie: the head refuses it, and it ends. A partition
+holds what is sent across it. What the head can hear is worked out again after each of these (`hearing_changed`).
+
+No run is without an end: when nothing is left to happen, when `time_limit_ns` of virtual time are over, or when
+STANDSTILL_EVENTS_MAX events have passed at one instant, the driver gets a SimulationDeadlockError that says who waits
+for whom.
 """
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from random import Random
+from typing import TYPE_CHECKING, Any
 
 from dualray.exceptions import SimulationDeadlockError
 from dualray.shared.decision_log import DecisionLog, MachineSpec
+from dualray.shared.distributions import Distribution
+from dualray.shared.host import Execution
 from dualray.shared.model.config import Config
-from dualray.shared.model.events import Event, Started
+from dualray.shared.model.events import Event, GpuLost, Started
 from dualray.shared.model.ids import HEAD, Address, NodeID, TaskID, node_of
-from dualray.shared.model.resources import Resources
+from dualray.shared.seeding import task_seed
 from dualray.shared.trace import TraceEvent, TraceKind, to_bytes
 from dualray.sim.cost_model import CostModel
 from dualray.sim.faults import FaultInjector
 from dualray.sim.fibers import Fiber, FiberScheduler
 from dualray.sim.head import HeadProcess
 from dualray.sim.isolation import Isolation, VirtualExit
-from dualray.sim.kernel import Kernel
-from dualray.sim.network import Network
-from dualray.sim.node import NodeProcess
+from dualray.sim.kernel import Kernel, Scheduled
+from dualray.sim.network import Network, Nic, Star
+from dualray.sim.node import Hardware, NodeProcess
 from dualray.sim.runner import MachineProcess, Process
 from dualray.sim.virtual_time import VirtualTime
 from dualray.sim.worker import UserProcess
+
+if TYPE_CHECKING:
+    from dualray.shared.scenario import Scenario  # it imports pydantic, which a run without a scenario does not need
 
 DRIVER = Address("driver-1")
 DRIVER_NODE = NodeID("node-0")
@@ -37,6 +54,9 @@ MESSAGE_BYTES = 256
 """Bytes of a message without its payloads. Source: a packed TaskPushed takes 83 to 300 bytes."""
 
 INVARIANTS_EVERY_EVENTS = 10_000
+STANDSTILL_EVENTS_MAX = 5_000_000
+"""Events at one instant of virtual time, after which the machines are taken to be in a loop: 10,000 nodes start with
+about a million."""
 FIRST_PID = 1 << 22
 """Above what any real process has (pid_max of Linux): a virtual pid is never taken for a real one."""
 
@@ -44,7 +64,16 @@ FIRST_PID = 1 << 22
 class Cluster:
     """See the module."""
 
-    def __init__(self, *, config: Config, cost_model: CostModel, seed: int, log_directory: Path | None) -> None:
+    def __init__(
+        self,
+        *,
+        config: Config,
+        cost_model: CostModel,
+        seed: int,
+        log_directory: Path | None,
+        durations: Mapping[str, Distribution] | None = None,
+        time_limit_ns: int | None = None,
+    ) -> None:
         self.config = config
         self.cost_model = cost_model
         self.seed = seed
@@ -53,7 +82,18 @@ class Cluster:
         self.fibers = FiberScheduler(self.kernel, on_deadlock=self._deadlock, on_crash=self._on_crash)
         self.virtual_time = VirtualTime(self.kernel, self.fibers)
         self.isolation = Isolation(self.kernel, self.fibers, also=self.virtual_time.substitutions())
-        self.network = Network(self.kernel, cost_model, head=HEAD)
+        self._nics: dict[Any, Nic] = {}
+        self.network = Network(
+            self.kernel, cost_model, topology=Star(cost_model, nics=self._nics), head=HEAD, seed=seed
+        )
+        self._durations = dict(durations or {})
+        self._paused: dict[str, deque[tuple[Callable[..., object], tuple[Any, ...]]]] = {}
+        """What waits on machines that stand still."""
+        self._standstill_ns = -1
+        self._standstill_since = 0
+        self.nodes_refused = 0
+        self.seeds_handed_out = blake2b(digest_size=16)
+        """Of every fiber's random streams, in order."""
         self.processes: dict[Address, Process] = {}
         self.nodes: dict[NodeID, NodeProcess] = {}
         self.trace_events: list[TraceEvent] = []
@@ -64,17 +104,20 @@ class Cluster:
         self._pids = FIRST_PID
         self.head = HeadProcess(cluster=self)
         self.driver: UserProcess | None = None
-        self.kernel.on_event(lambda count: self.check_invariants(), every=INVARIANTS_EVERY_EVENTS)
+        self.kernel.on_event(self._look_after, every=INVARIANTS_EVERY_EVENTS)
+        self._time_limit: Scheduled | None = None
+        if time_limit_ns is not None:
+            self._time_limit = self.kernel.call_after(time_limit_ns, self._time_is_up, daemon=True)
 
     # ---- Making it -------------------------------------------------------------------------------------------
 
-    def start(self, *, nodes: int, total: Resources, store_bytes: int, root: TaskID) -> UserProcess:
+    def start(self, *, nodes: Sequence[Hardware], root: TaskID) -> UserProcess:
         """Start the head, the nodes and the driver's process; the driver's fiber is adopted afterwards."""
         self._open_log(self.head, MachineSpec(kind="head", address=HEAD, config=self.config))
         self.add(self.head)
         self.head.handle(Started())
-        for index in range(nodes):
-            self.start_node(NodeID(f"node-{index}"), total=total, store_bytes=store_bytes)
+        for index, hardware in enumerate(nodes):
+            self.start_node(NodeID(f"node-{index}"), hardware)
         node = self.nodes[DRIVER_NODE]
         driver = UserProcess(
             cluster=self, address=DRIVER, node=DRIVER_NODE, store=node.store, root=root, is_driver=True
@@ -84,9 +127,11 @@ class Cluster:
         driver.core.dispatch(Started())
         return driver
 
-    def start_node(self, node: NodeID, *, total: Resources, store_bytes: int, incarnation: int = 0) -> None:
+    def start_node(self, node: NodeID, hardware: Hardware, *, incarnation: int = 0) -> None:
         """A machine boots."""
-        process = NodeProcess(cluster=self, node=node, incarnation=incarnation, total=total, store_bytes=store_bytes)
+        if hardware.nic is not None:
+            self._nics[node] = hardware.nic
+        process = NodeProcess(cluster=self, node=node, incarnation=incarnation, hardware=hardware)
         self.nodes[node] = process
         spec = MachineSpec(
             kind="node",
@@ -94,8 +139,8 @@ class Cluster:
             node=node,
             config=self.config,
             incarnation=incarnation,
-            total=total.units,
-            store_bytes=store_bytes,
+            total=hardware.total.units,
+            store_bytes=hardware.store_bytes,
         )
         self._open_log(process, spec)
         self.add(process)
@@ -117,15 +162,16 @@ class Cluster:
 
     def _open_log(self, process: Process, spec: MachineSpec) -> None:
         if self._log_directory is not None:
-            path = self._log_directory / f"{process.address.replace('/', '.')}.decisions"
+            life = f"~{spec.incarnation}" if spec.incarnation else ""
+            path = self._log_directory / f"{process.address.replace('/', '.')}{life}.decisions"
             sink = path.open("wb")
             process.sink = sink
             process.decisions = DecisionLog(sink, spec, seed=str(self.seed))
 
     def wait_until_ready(self) -> None:
-        """Park the driver until it knows the cluster: what `init` returns can be used at once."""
+        """Park the driver until it knows every node that the head can hear: what `init` returns can be used at once."""
         assert self.driver is not None
-        while len(self.driver.core.machine.cluster) < len(self.nodes):
+        while len(self.driver.core.machine.cluster) < sum(not self.head.is_silent(node) for node in self.nodes):
             self.fibers.sleep_ns(self.network.message_ns(HEAD, DRIVER_NODE))
 
     def next_pid(self) -> int:
@@ -163,8 +209,7 @@ class Cluster:
     def note(self, event: TraceEvent) -> None:
         """A runner did something."""
         self.trace_events.append(event)
-        if event.kind is TraceKind.TASK_STARTED:
-            self.faults.task_started(event)
+        self.faults.happened(event)
 
     def write_record(self, table: str, key: str, fields: tuple[tuple[str, str], ...]) -> None:
         """A row of the control plane's tables."""
@@ -180,13 +225,110 @@ class Cluster:
         process.trace(TraceKind.FAULT, node, name="kill node")
         process.die()
         self.network.cut(node)
-        self.head.node_fell_silent(node, process.incarnation)
+        self._let_go(node)
+        self.hearing_changed()
 
-    def kill_worker(self, address: Address) -> None:
-        """A worker process gets SIGKILL."""
+    def boot_node(self, node: NodeID) -> None:
+        """A machine that was killed is switched on again: a new incarnation, with an empty store."""
+        process = self.nodes[node]
+        if process.is_alive:
+            return
+        self.network.heal(node)
+        self.start_node(node, process.hardware, incarnation=process.incarnation + 1)
+        self.hearing_changed()
+
+    def kill_worker(self, address: Address, *, reason: str = "killed by SIGKILL", name: str = "kill worker") -> bool:
+        """A worker process gets SIGKILL; False when there is none of that address any more."""
         process = self.nodes[node_of(address)]
-        process.trace(TraceKind.FAULT, address, name="kill worker")
-        process.end_worker(address, "killed by SIGKILL")
+        if not process.is_alive or address not in process.workers:
+            return False
+        process.trace(TraceKind.FAULT, address, name=name)
+        process.end_worker(address, reason)
+        return True
+
+    def lose_gpu(self, node: NodeID, gpu: int) -> bool:
+        """A GPU falls off the bus; False when the node has none of that id."""
+        process = self.nodes[node]
+        if not process.is_alive or gpu not in process.machine.scheduler.gpus:
+            return False
+        process.trace(TraceKind.FAULT, node, name="lose gpu")
+        process.handle(GpuLost(gpu=gpu))
+        return True
+
+    def node_refused(self, process: NodeProcess) -> None:
+        """The head takes this life of a node for dead, and has told it so: its processes end."""
+        self.nodes_refused += 1
+        process.die()
+        self.hearing_changed()
+
+    def pause(self, node: str) -> None:
+        """A machine, or the head's, stands still from now on."""
+        self._paused.setdefault(node, deque())
+        self.fibers.hold = self._hold
+        self.network.stall(node)
+        self.hearing_changed()
+
+    def resume(self, node: str) -> None:
+        """A machine goes on: first with what has waited, in order."""
+        if node in self._paused:
+            self._let_go(node)
+            self.hearing_changed()
+
+    def is_paused(self, node: str) -> bool:
+        """Whether the machine stands still."""
+        return bool(self._paused) and node in self._paused
+
+    def when_running(self, node: str, fn: Callable[..., object], *args: Any) -> None:
+        """Call it now, or when the machine goes on."""
+        if self._paused and node in self._paused:
+            self._paused[node].append((fn, args))
+        else:
+            fn(*args)
+
+    def _hold(self, fiber: Fiber) -> bool:
+        owner = fiber.owner
+        assert isinstance(owner, UserProcess)
+        waiting = self._paused.get(owner.node)
+        if waiting is None:
+            return False
+        waiting.append((self.fibers.release, (fiber,)))
+        return True
+
+    def _let_go(self, node: str) -> None:
+        if node not in self._paused:
+            return
+        waiting = self._paused.pop(node)
+        self.network.unstall(node)
+        if not self._paused:
+            self.fibers.hold = None
+        for fn, args in waiting:
+            fn(*args)
+
+    def hearing_changed(self) -> None:
+        """Which nodes the head can hear may have changed."""
+        for node, process in self.nodes.items():
+            is_heard = process.is_alive and not self.is_paused(node) and not self.network.is_parted(node, HEAD)
+            if is_heard:
+                self.head.node_was_heard(node, process.incarnation)
+            elif not self.head.is_silent(node):
+                self.head.node_fell_silent(node, process.incarnation)
+
+    # ---- What work takes -------------------------------------------------------------------------------------
+
+    def task_cost_ns(self, task: Execution) -> int:
+        """What a task without a duration of its own takes: the scenario's table, else the cost model's default."""
+        for pattern, distribution in self._durations.items():
+            if fnmatchcase(task.name, pattern):
+                if distribution.name == "constant":
+                    return distribution.first_ns
+                draw = Random(task_seed(self.seed, task.task_id) + b":duration").random
+                return distribution.sample_ns(draw)
+        return self.cost_model.task_duration_ns
+
+    def slowness_of(self, node: NodeID) -> float:
+        """How many times as long as it should work takes on a node now."""
+        process = self.nodes[node]
+        return process.slowness / process.hardware.speed
 
     def _on_crash(self, fiber: Fiber, escaped: BaseException) -> None:
         """Something escaped from user code that is no Exception: its process is over, the simulation is not."""
@@ -198,6 +340,9 @@ class Cluster:
     # ---- Deadlock and invariants -----------------------------------------------------------------------------
 
     def _deadlock(self) -> SimulationDeadlockError:
+        return self._stuck(f"Nothing is left to happen at {self._now_words()}")
+
+    def _stuck(self, why: str) -> SimulationDeadlockError:
         """The wait-for graph, in words."""
         lines = []
         for process in self.processes.values():
@@ -206,11 +351,29 @@ class Cluster:
                 who = process.address if not execution.is_task else f"{execution.name} on {process.address}"
                 lines += [f"  {who} waits: {reason}" for reason in process.core.waiting()]
         lines += [f"  on the head: {reason}" for reason in self.head.machine.explain()]
-        now_s = self.kernel.now_ns / 1e9
-        return SimulationDeadlockError(
-            f"Nothing is left to happen at {now_s:.6f} s of virtual time, and the driver still waits:\n"
-            + "\n".join(lines)
-        )
+        if self.network.messages_waiting:
+            lines.append(f"  a partition holds {self.network.messages_waiting} messages")
+        lines += [f"  {node} stands still, and {len(held)} things with it" for node, held in self._paused.items()]
+        return SimulationDeadlockError(f"{why}, and the driver still waits:\n" + "\n".join(lines))
+
+    def _look_after(self, events: int) -> None:
+        """Every so many events: all machines hold their invariants, and time passes."""
+        self.check_invariants()
+        if self.kernel.now_ns != self._standstill_ns:
+            self._standstill_ns, self._standstill_since = self.kernel.now_ns, events
+        elif events - self._standstill_since >= STANDSTILL_EVENTS_MAX:
+            raise self._stuck(f"{STANDSTILL_EVENTS_MAX:,} events have passed at {self._now_words()}: this is a loop")
+
+    def lift_time_limit(self) -> None:
+        """The program has ended: its time limit is no concern of what comes after it."""
+        if self._time_limit is not None:
+            self._time_limit.cancel()
+
+    def _time_is_up(self) -> None:
+        raise self._stuck(f"The time limit of the scenario is over at {self._now_words()}")
+
+    def _now_words(self) -> str:
+        return f"{self.kernel.now_ns / 1e9:.6f} s of virtual time"
 
     def check_invariants(self) -> None:
         """A full sweep over all machines."""
@@ -258,9 +421,25 @@ def exit_reason(escaped: BaseException) -> str:
 
 
 def make_cluster(settings: Mapping[str, Any], config: Config) -> Cluster:
-    """A cluster with the settings of `init`."""
+    """A cluster with the settings of `init`, and of its scenario.
+
+    Raises:
+        ValueError: a cost that the scenario gives, and that there is not.
+    """
+    scenario: Scenario | None = settings["scenario"]
     directory: Path | None = settings["decision_log"]
     if directory is not None:
         directory.mkdir(parents=True, exist_ok=True)
     seed = settings["seed"] or 0
-    return Cluster(config=config, cost_model=CostModel(), seed=seed, log_directory=directory)
+    if scenario is None:
+        return Cluster(config=config, cost_model=CostModel(), seed=seed, log_directory=directory)
+    network = scenario.cluster.network
+    cost_model = CostModel(nic_bytes_per_s=network.bandwidth, nic_latency_ns=network.latency // 2)
+    return Cluster(
+        config=config,
+        cost_model=cost_model.with_changes(scenario.costs, f"scenario {scenario.name}, costs"),
+        seed=seed,
+        log_directory=directory,
+        durations=scenario.durations,
+        time_limit_ns=scenario.time_limit,
+    )

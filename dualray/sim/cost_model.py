@@ -14,8 +14,12 @@ a 2-core Linux machine under CPython 3.11; an "assumption" is one that nobody ha
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
+
+from dualray.shared.nearest import nearest
+from dualray.shared.units import parse_rate_bytes_per_s, parse_time_ns
 
 __all__ = ["CostModel", "Param"]
 
@@ -89,6 +93,23 @@ class CostModel:
             )
             for it in fields(cls)
         ]
+
+    def with_changes(self, changes: Mapping[str, str | int], what: str = "costs") -> CostModel:
+        """The same with some parameters changed: ints in their units, or texts with units (`5ms`, `10Gbps`).
+
+        Raises:
+            ValueError: an unknown parameter (with the nearest), or a value that it cannot have.
+        """
+        known = [it.name for it in fields(self)]
+        values: dict[str, int] = {}
+        for name, value in changes.items():
+            if name not in known:
+                raise ValueError(f"{what}: the cost model has no parameter {name!r}{nearest(name, known)}")
+            if isinstance(value, str):
+                parse = parse_rate_bytes_per_s if name.endswith("_bytes_per_s") else parse_time_ns
+                value = parse(value, f"{what}: {name}")
+            values[name] = value
+        return replace(self, **values)
 
     def copy_ns(self, size_bytes: int) -> int:
         """Time to copy `size_bytes` at memory bandwidth, rounded up."""

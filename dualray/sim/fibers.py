@@ -157,6 +157,8 @@ class FiberScheduler:
         that was abandoned. What it raises surfaces in the driver; the default raises.
     on_resume, on_suspend: called on the hub before a fiber runs and after it stopped running. They may be
         assigned until the driver is adopted.
+    hold: asked on the hub before a fiber that is ready runs, if it is set: True when it may not run now; who
+        answers so gives it to `release` later. Set while a virtual machine stands still.
     """
 
     def __init__(
@@ -173,6 +175,7 @@ class FiberScheduler:
         self.on_crash = on_crash
         self.on_resume = on_resume
         self.on_suspend = on_suspend
+        self.hold: Callable[[Fiber], bool] | None = None
         self.system: Final = _SystemSection(self)
         self.driver: Fiber | None = None
         self.abandoned: list[Fiber] = []
@@ -255,6 +258,11 @@ class FiberScheduler:
         fiber._exc = fiber._thrown = exc
         return True
 
+    def release(self, fiber: Fiber) -> None:
+        """Let a fiber run that `hold` has held back, unless it has ended meanwhile."""
+        if fiber.state is _READY:
+            self._ready.append(fiber)
+
     # -- from inside a fiber -------------------------------------------------------------------------------
 
     def current(self) -> Fiber | None:
@@ -336,7 +344,9 @@ class FiberScheduler:
         while not self._closing:
             try:
                 if ready:
-                    self._run(ready.popleft())
+                    fiber = ready.popleft()
+                    if self.hold is None or not self.hold(fiber):
+                        self._run(fiber)
                 elif not self.kernel.run_until(fiber_is_ready):
                     self._surface(self.on_deadlock())
             except GreenletExit:

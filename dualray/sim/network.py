@@ -21,6 +21,15 @@ A node that is cut off loses what is on its way to and from it, messages and tra
 meanwhile. Messages are lost silently, as on a real network; a transfer has a fate: on_done or on_lost, or
 neither after `cancel()`.
 
+Two nodes that are parted (one direction at a time) lose nothing: their connections hold what is sent, as TCP does
+while it retransmits, and let it go in order when the parting ends. A transfer between them, or one whose ends are
+stalled, stands still until then.
+
+A link can be made worse: by factors of its bandwidth and latency, by a share of segments that are lost (a lost message
+is sent again after RETRANSMIT_NS, then after twice that, and so on; a transfer that starts gets at most what Mathis et
+al., "The Macroscopic Behavior of the TCP Congestion Avoidance Algorithm" (1997), give for that loss), and by a delay of
+each message with a jitter. These draws come from a stream of the network's own.
+
 Progressive filling: all rates rise together until a link is full; its flows are frozen at that share, the
 link's remains are shared by the others, and so on. A heap of links by share, with stale entries pushed
 again, makes it O(F log L): the share of a link only grows while flows of other links are frozen.
@@ -34,15 +43,34 @@ import math
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
+from random import Random
 from typing import Any, Final, Protocol, TypeAlias
 
 from dualray.sim.cost_model import CostModel, time_ns
 from dualray.sim.kernel import LATE, Kernel, Scheduled
 
-__all__ = ["LinkKey", "Network", "Nic", "NodeKey", "Star", "Topology", "Transfer"]
+__all__ = ["Impairment", "LinkKey", "Network", "Nic", "NodeKey", "Star", "Topology", "Transfer"]
 
 NodeKey: TypeAlias = Hashable
 LinkKey: TypeAlias = tuple[str, Hashable]
+
+LATENCY_MAX_NS: Final = 10_000_000_000
+"""Of an impaired route, however many impairments multiply: a route that is worse than that is a partition."""
+
+RETRANSMIT_NS: Final = 200_000_000
+"""Until a lost segment is sent again for the first time: Linux's least retransmission timeout (TCP_RTO_MIN)."""
+
+RETRANSMITS_MAX: Final = 15
+"""Times that one segment is sent again at most: Linux's tcp_retries2."""
+
+SEGMENT_BYTES: Final = 1460
+"""TCP's segment on Ethernet."""
+
+MATHIS: Final = 1.22
+"""The constant of Mathis et al.: rate = MATHIS * segment / (round trip * sqrt(loss))."""
+
+_OWN: Final = "own"
+"""The kind of a link that one flow has for itself."""
 
 CHANNELS_SWEPT_MIN: Final = 4096
 """Pairs of processes remembered for the order of their messages before those with nothing under way are
@@ -62,6 +90,8 @@ class Topology(Protocol):
 
     def bytes_per_s(self, link: LinkKey) -> int: ...
 
+    def message_bytes_per_s(self, src: NodeKey, dst: NodeKey) -> int: ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nic:
@@ -80,7 +110,7 @@ class Star:
     def __init__(self, cost_model: CostModel, *, nics: Mapping[Any, Nic] | None = None) -> None:
         self._default = Nic(bytes_per_s=cost_model.nic_bytes_per_s, latency_ns=cost_model.nic_latency_ns)
         self._memory_bytes_per_s = cost_model.memory_bytes_per_s
-        self._nics: dict[NodeKey, Nic] = dict(nics or {})
+        self._nics: Mapping[Any, Nic] = nics if nics is not None else {}  # not copied: nodes may join
 
     def links(self, src: NodeKey, dst: NodeKey) -> tuple[LinkKey, ...]:
         if src == dst:
@@ -92,6 +122,10 @@ class Star:
             return 0
         nic = self._nics.get
         return nic(src, self._default).latency_ns + nic(dst, self._default).latency_ns
+
+    def message_bytes_per_s(self, src: NodeKey, dst: NodeKey) -> int:
+        nic = self._nics.get
+        return min(nic(src, self._default).bytes_per_s, nic(dst, self._default).bytes_per_s)
 
     def bytes_per_s(self, link: LinkKey) -> int:
         kind, node = link
@@ -110,7 +144,7 @@ class _Link:
     solution."""
 
     key: LinkKey
-    bytes_per_s: int
+    bytes_per_s: float
     flows: dict[Transfer, None] = field(default_factory=dict)
     left_bytes_per_s: float = 0.0
     rising: int = 0
@@ -130,7 +164,10 @@ class Transfer:
     """Its share now; 0 while it waits for its latency, and when it is over."""
     over: bool = False
     """Done, lost or cancelled."""
+    _is_on_its_way: bool = False
+    """Its latency has passed."""
     _links: tuple[_Link, ...] = ()
+    """Those that it uses now; none while it stands still."""
     _left_bytes: float = 0.0  # at _settled_ns
     _settled_ns: int = 0
     _event: Scheduled | None = None  # its start, then its end
@@ -148,6 +185,29 @@ class Transfer:
         return self.size_bytes - self._left_bytes + self.rate_bytes_per_s * flown_ns / 1e9
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Impairment:
+    """What makes the link of a node worse; see the theory of operation. Factors of several impairments multiply."""
+
+    bandwidth: float = 1.0
+    latency: float = 1.0
+    loss: float = 0.0
+    delay_ns: int = 0
+    jitter_ns: int = 0
+
+    def __add__(self, other: Impairment) -> Impairment:
+        return Impairment(
+            bandwidth=self.bandwidth * other.bandwidth,
+            latency=self.latency * other.latency,
+            loss=1 - (1 - self.loss) * (1 - other.loss),
+            delay_ns=self.delay_ns + other.delay_ns,
+            jitter_ns=self.jitter_ns + other.jitter_ns,
+        )
+
+
+HEALTHY: Final = Impairment()
+
+
 class Network:
     """Carries messages and transfers between the nodes of one virtual cluster; see the theory of operation.
 
@@ -161,10 +221,18 @@ class Network:
         *,
         topology: Topology | None = None,
         head: NodeKey | None = None,
+        seed: int = 0,
     ) -> None:
         self.topology: Final[Topology] = topology if topology is not None else Star(cost_model)
         self.messages_sent = 0
         self.messages_dropped = 0
+        self.messages_held = 0
+        self.transfers_lost = 0
+        self.random: Final = Random(f"network:{seed}")  # for losses and jitter, and for nothing else
+        self._parted: dict[tuple[NodeKey, NodeKey], int] = {}  # how many partings hold a pair, by direction
+        self._held: dict[tuple[NodeKey, NodeKey], list[tuple[Any, ...]]] = {}  # messages, by pair, in order
+        self._stalled: dict[NodeKey, int] = {}
+        self._impairments: dict[NodeKey, list[Impairment]] = {}
         self._kernel = kernel
         self._cost = cost_model
         self._head = head
@@ -185,11 +253,35 @@ class Network:
         if src_node == dst_node:
             return cost.local_message_ns + time_ns(size_bytes, cost.memory_bytes_per_s)
         to_head = self._head is not None and (src_node == self._head or dst_node == self._head)
-        return (
-            (cost.head_message_ns if to_head else cost.node_message_ns)
-            + self.topology.latency_ns(src_node, dst_node)
-            + time_ns(size_bytes, cost.nic_bytes_per_s)
-        )
+        software_ns = cost.head_message_ns if to_head else cost.node_message_ns
+        if not self._impairments:
+            return (
+                software_ns
+                + self.topology.latency_ns(src_node, dst_node)
+                + time_ns(size_bytes, self.topology.message_bytes_per_s(src_node, dst_node))
+            )
+        worse = self._impairment(src_node) + self._impairment(dst_node)
+        bytes_per_s = max(1, round(self.topology.message_bytes_per_s(src_node, dst_node) * worse.bandwidth))
+        return software_ns + self._latency_ns(src_node, dst_node) + worse.delay_ns + time_ns(size_bytes, bytes_per_s)
+
+    def _latency_ns(self, src_node: NodeKey, dst_node: NodeKey) -> int:
+        latency_ns = self.topology.latency_ns(src_node, dst_node)
+        if not self._impairments or src_node == dst_node:
+            return latency_ns
+        worse = max(self._impairment(src_node).latency, self._impairment(dst_node).latency)
+        return min(round(latency_ns * worse), LATENCY_MAX_NS)
+
+    def _mishap_ns(self, src_node: NodeKey, dst_node: NodeKey) -> int:
+        """What losses and jitter add to one message."""
+        worse = self._impairment(src_node) + self._impairment(dst_node)
+        mishap_ns = round(self.random.random() * worse.jitter_ns) if worse.jitter_ns else 0
+        again_ns, sent = RETRANSMIT_NS, 0
+        while worse.loss and sent < RETRANSMITS_MAX and self.random.random() < worse.loss:
+            mishap_ns += again_ns
+            again_ns *= 2
+            sent += 1
+        self.messages_held += sent > 0
+        return mishap_ns
 
     def message(
         self,
@@ -206,9 +298,17 @@ class Network:
         if self._cut and (src_node in self._cut or dst_node in self._cut):
             self.messages_dropped += 1
             return
+        if self._parted and (src_node, dst_node) in self._parted:
+            self.messages_held += 1
+            held = (size_bytes, deliver, args, src_process, dst_process)
+            self._held.setdefault((src_node, dst_node), []).append(held)
+            return
         now_ns = self._kernel.now_ns
         channel = (src_process, dst_process)
-        delay_ns = max(self.message_ns(src_node, dst_node, size_bytes), self._arrival_ns.get(channel, 0) - now_ns)
+        takes_ns = self.message_ns(src_node, dst_node, size_bytes)
+        if self._impairments and src_node != dst_node:
+            takes_ns += self._mishap_ns(src_node, dst_node)
+        delay_ns = max(takes_ns, self._arrival_ns.get(channel, 0) - now_ns)
         self._arrival_ns[channel] = now_ns + delay_ns
         if len(self._arrival_ns) > self._sweep_channels_at:
             self._sweep_channels()
@@ -242,6 +342,8 @@ class Network:
         self._cuts += 1
         self._cut[node] = None
         self._cut_at[node] = self._cuts
+        for pair in [pair for pair in self._held if node in pair]:  # the connections that held them are gone
+            self.messages_dropped += len(self._held.pop(pair))
         for transfer in list(self._transfers.get(node, ())):
             self._remove(transfer)
             self._tell_lost(transfer)
@@ -250,7 +352,96 @@ class Network:
         """Let messages and transfers that start from now on pass again."""
         self._cut.pop(node, None)
 
+    # -- partings, stalls and impairments ------------------------------------------------------------------
+
+    def part(self, src_node: NodeKey, dst_node: NodeKey) -> None:
+        """Hold what goes from one node to another, until `join`; each `part` needs its own."""
+        pair = (src_node, dst_node)
+        self._parted[pair] = self._parted.get(pair, 0) + 1
+        self._reconsider(src_node)
+
+    def join(self, src_node: NodeKey, dst_node: NodeKey) -> None:
+        """End one parting; with the last, what was held goes its way, in order."""
+        pair = (src_node, dst_node)
+        self._parted[pair] -= 1
+        if self._parted[pair]:
+            return
+        del self._parted[pair]
+        for size_bytes, deliver, args, src_process, dst_process in self._held.pop(pair, ()):
+            self.message(
+                src_node, dst_node, size_bytes, deliver, *args, src_process=src_process, dst_process=dst_process
+            )
+        self._reconsider(src_node)
+
+    def is_parted(self, src_node: NodeKey, dst_node: NodeKey) -> bool:
+        """Whether what goes from one node to another is held."""
+        return (src_node, dst_node) in self._parted
+
+    @property
+    def messages_waiting(self) -> int:
+        """Messages that partings hold now."""
+        return sum(map(len, self._held.values()))
+
+    def stall(self, node: NodeKey) -> None:
+        """Transfers from and to the node stand still, until `unstall`."""
+        self._stalled[node] = self._stalled.get(node, 0) + 1
+        self._reconsider(node)
+
+    def unstall(self, node: NodeKey) -> None:
+        """End one stall."""
+        self._stalled[node] -= 1
+        if not self._stalled[node]:
+            del self._stalled[node]
+        self._reconsider(node)
+
+    def impair(self, node: NodeKey, impairment: Impairment) -> None:
+        """Make the link of a node worse, until `repair` is given the same."""
+        self._impairments.setdefault(node, []).append(impairment)
+        self._resize(node)
+
+    def repair(self, node: NodeKey, impairment: Impairment) -> None:
+        """End one impairment."""
+        left = self._impairments[node]
+        left.remove(impairment)
+        if not left:
+            del self._impairments[node]
+        self._resize(node)
+
+    def _impairment(self, node: NodeKey) -> Impairment:
+        return sum(self._impairments.get(node, ()), HEALTHY)
+
+    def _bytes_per_s(self, key: LinkKey) -> float:
+        bytes_per_s = self.topology.bytes_per_s(key)
+        if not self._impairments or key[0] == "memory":
+            return bytes_per_s
+        return bytes_per_s * self._impairment(key[1]).bandwidth
+
+    def _resize(self, node: NodeKey) -> None:
+        """The capacity of the links of a node may have changed."""
+        changed = [link for link in self._links.values() if link.key[1] == node]
+        for link in changed:
+            link.bytes_per_s = self._bytes_per_s(link.key)
+        if changed:
+            self._change(changed)
+
+    def _stands_still(self, transfer: Transfer) -> bool:
+        ends = (transfer.src_node, transfer.dst_node)
+        return (bool(self._parted) and ends in self._parted) or (
+            bool(self._stalled) and (ends[0] in self._stalled or ends[1] in self._stalled)
+        )
+
+    def _reconsider(self, node: NodeKey) -> None:
+        """Transfers of the node stop, or go on."""
+        for transfer in list(self._transfers.get(node, ())):
+            if not transfer._is_on_its_way:
+                continue
+            if self._stands_still(transfer):
+                self._take_off(transfer)
+            elif not transfer._links:
+                self._put_on(transfer)
+
     def _tell_lost(self, transfer: Transfer) -> None:
+        self.transfers_lost += 1
         if transfer.on_lost is not None:
             latency_ns = self.topology.latency_ns(transfer.src_node, transfer.dst_node)
             self._kernel.call_after(latency_ns, transfer.on_lost)
@@ -286,25 +477,62 @@ class Network:
             return transfer
         for node in (src_node, dst_node):
             self._transfers.setdefault(node, {})[transfer] = None
-        latency_ns = self.topology.latency_ns(src_node, dst_node)
+        latency_ns = self._latency_ns(src_node, dst_node)
         transfer._event = self._kernel.call_after(latency_ns, self._start, transfer)
         return transfer
 
     def _start(self, transfer: Transfer) -> None:
-        if transfer.size_bytes == 0:
+        transfer._event = None
+        transfer._is_on_its_way = True
+        transfer._settled_ns = self._kernel.now_ns
+        if not self._stands_still(transfer):
+            self._put_on(transfer)
+
+    def _put_on(self, transfer: Transfer) -> None:
+        """Let a transfer flow, over the links of its route."""
+        if transfer._left_bytes <= 0:
             self._finish(transfer)
             return
         links = []
         for key in self.topology.links(transfer.src_node, transfer.dst_node):
             link = self._links.get(key)
             if link is None:
-                link = self._links[key] = _Link(key, self.topology.bytes_per_s(key))
+                link = self._links[key] = _Link(key, self._bytes_per_s(key))
             link.flows[transfer] = None
             links.append(link)
+        own = self._own_link(transfer)
+        if own is not None:
+            links.append(own)
         transfer._links = tuple(links)
         transfer._settled_ns = self._kernel.now_ns
-        transfer._event = None
         self._change(links)
+
+    def _own_link(self, transfer: Transfer) -> _Link | None:
+        """Losses bound what one flow can get: a link that it has for itself."""
+        if not self._impairments or transfer.src_node == transfer.dst_node:
+            return None
+        loss = (self._impairment(transfer.src_node) + self._impairment(transfer.dst_node)).loss
+        if not loss:
+            return None
+        round_trip_s = 2 * self._latency_ns(transfer.src_node, transfer.dst_node) / 1e9
+        bytes_per_s = MATHIS * SEGMENT_BYTES / (max(round_trip_s, 1e-9) * math.sqrt(loss))
+        link = _Link((_OWN, transfer.src_node), bytes_per_s)
+        link.flows[transfer] = None
+        return link
+
+    def _take_off(self, transfer: Transfer) -> None:
+        """Let a transfer stand still: nobody shares with it."""
+        if transfer._event is not None:
+            transfer._event.cancel()
+            transfer._event = None
+        self._settle(transfer, 0.0)
+        links, transfer._links = transfer._links, ()
+        for link in links:
+            del link.flows[transfer]
+            if not link.flows and self._links.get(link.key) is link:
+                del self._links[link.key]
+        if links:
+            self._change(links)
 
     def _finish(self, transfer: Transfer) -> None:
         self._remove(transfer)
@@ -323,12 +551,7 @@ class Network:
             if not of_node:
                 del self._transfers[node]
         if transfer._links:
-            self._settle(transfer, 0.0)
-            for link in transfer._links:
-                del link.flows[transfer]
-                if not link.flows:
-                    del self._links[link.key]
-            self._change(transfer._links)
+            self._take_off(transfer)
 
     # -- sharing -------------------------------------------------------------------------------------------
 

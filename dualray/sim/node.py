@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dualray.shared.machines.node import Node
@@ -21,6 +22,7 @@ from dualray.shared.model.commands import (
     UnloadObject,
 )
 from dualray.shared.model.events import (
+    Event,
     ObjectReceived,
     ObjectRestored,
     ObjectSent,
@@ -35,6 +37,7 @@ from dualray.shared.model.resources import Resources
 from dualray.shared.trace import TraceKind
 from dualray.sim.cost_model import time_ns
 from dualray.sim.kernel import Scheduled
+from dualray.sim.network import Nic
 from dualray.sim.object_store import StoredBytes, VirtualStore
 from dualray.sim.runner import MachineProcess
 from dualray.sim.worker import UserProcess
@@ -43,15 +46,35 @@ if TYPE_CHECKING:
     from dualray.sim.cluster import Cluster
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hardware:
+    """What a virtual machine is made of. `nic` is its network card, None the cost model's; `speed` 2 means that work
+    takes half as long."""
+
+    total: Resources
+    store_bytes: int
+    speed: float = 1.0
+    nic: Nic | None = None
+
+
 class NodeProcess(MachineProcess):
     """See the module."""
 
     machine: Node
 
-    def __init__(self, *, cluster: Cluster, node: NodeID, incarnation: int, total: Resources, store_bytes: int) -> None:
-        machine = Node(node=node, incarnation=incarnation, total=total, store_bytes=store_bytes, config=cluster.config)
+    def __init__(self, *, cluster: Cluster, node: NodeID, incarnation: int, hardware: Hardware) -> None:
+        machine = Node(
+            node=node,
+            incarnation=incarnation,
+            total=hardware.total,
+            store_bytes=hardware.store_bytes,
+            config=cluster.config,
+        )
         super().__init__(cluster=cluster, address=Address(node), node=node, machine=machine)
         self.incarnation = incarnation
+        self.hardware = hardware
+        self.slowness = 1.0
+        """How many times as long work takes as it should: faults."""
         self.store = VirtualStore(cluster.fibers, cluster.cost_model)
         self.workers: dict[Address, UserProcess] = {}
         self._reserving: dict[ObjectID, Scheduled] = {}
@@ -91,10 +114,18 @@ class NodeProcess(MachineProcess):
             case _:
                 super().perform(command)
 
+    def handle(self, event: Event) -> None:
+        super().handle(event)
+        if self.machine.refused and self.is_alive:  # the head takes this life of the node for dead
+            self.cluster.node_refused(self)
+
     # ---- Workers ---------------------------------------------------------------------------------------------
 
     def _started(self, address: Address) -> None:
         if not self.is_alive:
+            return
+        if self.cluster.is_paused(self.node):
+            self.cluster.when_running(self.node, self._started, address)
             return
         worker = UserProcess.as_worker(cluster=self.cluster, address=address, node=NodeID(self.node), store=self.store)
         self.workers[address] = worker
@@ -114,6 +145,9 @@ class NodeProcess(MachineProcess):
     # ---- Bytes -----------------------------------------------------------------------------------------------
 
     def _reserved(self, object_id: ObjectID) -> None:
+        if self.cluster.is_paused(self.node):
+            self.cluster.when_running(self.node, self._reserved, object_id)
+            return
         del self._reserving[object_id]
         self.handle(SpaceReserved(object_id=object_id))
 
@@ -122,17 +156,21 @@ class NodeProcess(MachineProcess):
         kernel = self.cluster.kernel
         start_ns = max(kernel.now_ns, self._disk_free_at_ns)
         self._disk_free_at_ns = start_ns + time_ns(size_bytes, self.cluster.cost_model.disk_bytes_per_s)
-        kernel.call_after(self._disk_free_at_ns - kernel.now_ns, then, object_id)
+        kernel.call_after(self._disk_free_at_ns - kernel.now_ns, self._disk_done, then, object_id)
+
+    def _disk_done(self, then: Callable[[ObjectID], None], object_id: ObjectID) -> None:
+        if self.cluster.is_paused(self.node):
+            self.cluster.when_running(self.node, self._disk_done, then, object_id)
+        elif self.is_alive:
+            then(object_id)
 
     def _spilled(self, object_id: ObjectID) -> None:
-        if self.is_alive:
-            self.store.spilled[object_id] = self.store.objects[object_id]
-            self.handle(ObjectSpilled(object_id=object_id))
+        self.store.spilled[object_id] = self.store.objects[object_id]
+        self.handle(ObjectSpilled(object_id=object_id))
 
     def _restored(self, object_id: ObjectID) -> None:
-        if self.is_alive:
-            self.store.objects[object_id] = self.store.spilled[object_id]
-            self.handle(ObjectRestored(object_id=object_id))
+        self.store.objects[object_id] = self.store.spilled[object_id]
+        self.handle(ObjectRestored(object_id=object_id))
 
     def _send_object(self, command: SendObject) -> None:
         object_id, to = command.object_id, command.to
@@ -142,7 +180,7 @@ class NodeProcess(MachineProcess):
 
         def arrived() -> None:
             self.handle(ObjectSent(object_id=object_id, to=to, complete=receiver is not None and receiver.is_alive))
-            if receiver is not None and receiver.is_alive:
+            if receiver is not None:
                 receiver.accept(object_id, data, NodeID(self.node), command.size_bytes)
 
         def lost() -> None:
@@ -154,6 +192,11 @@ class NodeProcess(MachineProcess):
 
     def accept(self, object_id: ObjectID, data: StoredBytes, source: NodeID, size_bytes: int) -> None:
         """All bytes of an object have arrived."""
+        if not self.is_alive:
+            return
+        if self.cluster.is_paused(self.node):
+            self.cluster.when_running(self.node, self.accept, object_id, data, source, size_bytes)
+            return
         self.store.receive(object_id, data)
         self.trace(TraceKind.TRANSFER_ENDED, object_id.hex(), other=source, amount=size_bytes)
         self.handle(ObjectReceived(object_id=object_id, source=source))

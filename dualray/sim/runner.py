@@ -2,7 +2,7 @@
 
 A virtual process has an address and lives on a node. Its runner hands events to the machine, writes the decision log,
 and performs commands. It decides nothing. A process that died takes in nothing any more: what is on its way to it is
-dropped, and its timers are forgotten.
+dropped, and its timers are forgotten. A process on a machine that stands still takes things in later, in order.
 """
 
 from __future__ import annotations
@@ -63,6 +63,10 @@ class Process:
     def _due(self, timer: str) -> None:
         self._timers.pop(timer, None)
         if self.is_alive:
+            self.cluster.when_running(self.node, self._fire, timer)
+
+    def _fire(self, timer: str) -> None:
+        if self.is_alive:
             self.fire(timer)
 
     def die(self) -> None:
@@ -117,6 +121,9 @@ class MachineProcess(Process):
     def handle(self, event: Event) -> None:
         """Hand an event to the machine and carry out its commands."""
         if not self.is_alive:
+            return
+        if self.cluster.is_paused(self.node):
+            self.cluster.when_running(self.node, self.handle, event)
             return
         now_ns = self.cluster.kernel.now_ns
         commands = self.machine.handle(event, now_ns)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from dualray import runtime
 from dualray.shared.core_worker import CoreWorker
@@ -11,8 +14,14 @@ from dualray.shared.model.config import Config
 from dualray.shared.model.ids import root_task_id
 from dualray.shared.model.resources import parse_resources
 from dualray.sim.cluster import DRIVER_NODE, Cluster, make_cluster
+from dualray.sim.examination import Examination, examine
 from dualray.sim.fibers import Fiber
+from dualray.sim.network import Nic
+from dualray.sim.node import Hardware
 from dualray.sim.worker import UserProcess
+
+if TYPE_CHECKING:
+    from dualray.shared.scenario import Scenario  # it imports pydantic, which a run without a scenario does not need
 
 DEFAULT_CPUS = 4
 DEFAULT_STORE_BYTES = 2 * 1024**3
@@ -23,9 +32,10 @@ class SimRuntime:
 
     mode = "sim"
 
-    def __init__(self, cluster: Cluster, driver: UserProcess) -> None:
+    def __init__(self, cluster: Cluster, driver: UserProcess, report: Path | None = None) -> None:
         self.cluster = cluster
         self._driver = driver
+        self._report = report
 
     @property
     def verbs(self) -> CoreWorker:
@@ -36,8 +46,17 @@ class SimRuntime:
         """Seconds of virtual time since `init`."""
         return self.cluster.kernel.now_ns / 1e9
 
+    def examine(self) -> Examination:
+        """End the faults, let everything come to rest, and see what is left; the last thing to do before `shutdown`."""
+        return examine(self.cluster)
+
     def shutdown(self) -> None:
-        self.cluster.close()
+        try:
+            if self._report is not None:
+                trace = [event.row() for event in self.cluster.trace_events]
+                self._report.write_text(json.dumps({"examination": asdict(self.examine()), "trace": trace}))
+        finally:
+            self.cluster.close()
 
 
 def start(settings: Mapping[str, Any], config: Config) -> SimRuntime:
@@ -46,18 +65,14 @@ def start(settings: Mapping[str, Any], config: Config) -> SimRuntime:
     Raises:
         ValueError: resources or faults that are wrong, before anything has been started.
     """
-    num_cpus = settings["num_cpus"]
-    total = parse_resources(
-        num_cpus=DEFAULT_CPUS if num_cpus is None else num_cpus,
-        num_gpus=settings["num_gpus"],
-        resources=settings["resources"],
-    )
+    hardware = _hardware(settings)
     root = root_task_id(str(settings["object_id_seed"] or ""), 1)
     cluster = make_cluster(settings, config)
-    store_bytes = settings["object_store_memory"] or DEFAULT_STORE_BYTES
-    driver = cluster.start(nodes=settings["nodes"], total=total, store_bytes=store_bytes, root=root)
-    cluster.faults.plan(settings["faults"], driver_node=DRIVER_NODE)
-    started = SimRuntime(cluster, driver)
+    driver = cluster.start(nodes=hardware, root=root)
+    scenario: Scenario | None = settings["scenario"]
+    planned = scenario.planned() if scenario is not None else ()
+    cluster.faults.plan((*planned, *settings["faults"]), driver_node=DRIVER_NODE)
+    started = SimRuntime(cluster, driver, settings["run_report"])
     driver.runtime = started
     cluster.fibers.on_resume = _on_resume
     cluster.fibers.on_suspend = _on_suspend
@@ -69,6 +84,29 @@ def start(settings: Mapping[str, Any], config: Config) -> SimRuntime:
         cluster.close()
         raise
     return started
+
+
+def _hardware(settings: Mapping[str, Any]) -> list[Hardware]:
+    """Every node's, in order: as the scenario describes them, else all alike."""
+    scenario: Scenario | None = settings["scenario"]
+    if scenario is not None:
+        return [
+            Hardware(
+                total=group.total,
+                store_bytes=group.object_store,
+                speed=group.speed,
+                nic=Nic(bytes_per_s=group.network.bandwidth, latency_ns=group.network.latency // 2),
+            )
+            for _, group in scenario.cluster.each_node()
+        ]
+    num_cpus = settings["num_cpus"]
+    total = parse_resources(
+        num_cpus=DEFAULT_CPUS if num_cpus is None else num_cpus,
+        num_gpus=settings["num_gpus"],
+        resources=settings["resources"],
+    )
+    store_bytes = settings["object_store_memory"] or DEFAULT_STORE_BYTES
+    return [Hardware(total=total, store_bytes=store_bytes)] * settings["nodes"]
 
 
 def _on_resume(fiber: Fiber) -> None:

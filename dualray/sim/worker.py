@@ -37,7 +37,10 @@ class FiberSignal:
         """Park until it is set."""
         if not self._is_set:
             self._fiber = self._fibers.current()
-            self._fibers.park()
+            try:
+                self._fibers.park()
+            finally:  # what is thrown into the fiber ends its wait: a later `set` must not wake another one
+                self._fiber = None
 
     def set(self) -> None:
         """Let the fiber go on."""
@@ -85,7 +88,11 @@ class UserProcess(Process):
     # ---- Process ---------------------------------------------------------------------------------------------
 
     def receive(self, message: Event, payloads: Sequence[tuple[bytes, bytes]]) -> None:
-        if self.is_alive:
+        if not self.is_alive:
+            return
+        if self.cluster.is_paused(self.node):
+            self.cluster.when_running(self.node, self.receive, message, payloads)
+        else:
             self.core.on_messages(((message, payloads),))
 
     def fire(self, timer: str) -> None:
@@ -123,7 +130,11 @@ class UserProcess(Process):
     def _start_fiber(self, task: RunTask) -> None:
         if not self.is_alive:
             return
+        if self.cluster.is_paused(self.node):
+            self.cluster.when_running(self.node, self._start_fiber, task)
+            return
         seed = task_seed(self.cluster.seed, task.spec.task_id)
+        self.cluster.seeds_handed_out.update(seed)
 
         def body() -> None:
             fiber = self.cluster.fibers.current()
@@ -145,8 +156,8 @@ class UserProcess(Process):
         duration = task.duration
         if callable(duration):
             duration = duration(*args, **kwargs)
-        cost = self.cluster.cost_model.task_duration_ns if duration is None else round(duration * 1e9)
-        self.cluster.fibers.sleep_ns(cost)
+        cost_ns = self.cluster.task_cost_ns(task) if duration is None else round(duration * 1e9)
+        self.cluster.fibers.sleep_ns(round(cost_ns * self.cluster.slowness_of(NodeID(self.node))))
         return result
 
     def write_record(self, record: WriteRecord) -> None:
@@ -158,10 +169,18 @@ class UserProcess(Process):
     def get_function(self, function: FunctionID) -> bytes:
         """Ask the control plane: there and back."""
         pickled = self.cluster.functions[function]
-        network = self.cluster.network
-        there_ns = network.message_ns(self.node, HEAD)
-        back_ns = network.message_ns(HEAD, self.node, len(pickled))
-        self.cluster.fibers.sleep_ns(there_ns + back_ns)
+        answered = FiberSignal(self.cluster.fibers)
+        asked = (self.address, "functions")
+
+        def answer() -> None:
+            self.cluster.network.message(
+                HEAD, self.node, len(pickled), answered.set, src_process=HEAD, dst_process=asked
+            )
+
+        self.cluster.network.message(
+            self.node, HEAD, 0, self.cluster.when_running, HEAD, answer, src_process=asked, dst_process=HEAD
+        )
+        answered.wait()
         return pickled
 
     def wake(self) -> None:

@@ -62,6 +62,7 @@ LOCAL = {
         events.SpillFailed,
         events.ObjectRestored,
         events.RestoreFailed,
+        events.GpuLost,
         events.ObjectSent,
         events.ObjectReceived,
         events.ReceiveFailed,

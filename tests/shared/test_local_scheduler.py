@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from dualray.shared.model.commands import StartWorker, StopWorker
 from dualray.shared.model.errors import ErrorKind
 from dualray.shared.model.events import (
+    GpuLost,
     LeasedWorkerDied,
     LeaseGranted,
     LeaseRefused,
@@ -16,6 +17,7 @@ from dualray.shared.model.events import (
     LeaseReturned,
     LocationsWanted,
     NodeDied,
+    NodeJoined,
     ObjectFailed,
     ObjectReceived,
     OwnerDied,
@@ -50,6 +52,10 @@ W0, W1 = Address("node-0/w0"), Address("node-0/w1")
 def node() -> NodeStepper:
     """Two CPUs and two workers that are up and idle."""
     return NodeStepper(total=cpus(2)).with_workers(2)
+
+
+def commands_of(commands, cls) -> list:
+    return [command for command in commands if isinstance(command, cls)]
 
 
 def grants(commands) -> list[str]:
@@ -361,6 +367,30 @@ def test_the_rests_of_several_gpus_are_no_whole_gpu(gpu_node):
 def test_the_rests_of_several_gpus_are_no_large_share(gpu_node):
     gpu_node.ask(gpu(0.6), count=3)
     assert not grants(gpu_node.ask(gpu(0.8), placed=True))
+
+
+def test_a_lost_gpu_takes_the_worker_that_held_it_and_is_offered_no_more(gpu_node):
+    gpu_node.ask(gpu(1), count=2)
+    commands = gpu_node(GpuLost(gpu=0))
+    assert commands_of(commands, StopWorker) == [
+        StopWorker(
+            worker=gpu_node.machine.scheduler.leases[LeaseID("node-0~0/lease0")].worker.address,
+            reason="GPU 0 of node-0 was lost",
+        )
+    ]
+    assert [joined.info.total for joined in sent(commands, NodeJoined)] == [cpus(8, gpus=2)]
+    gpu_node(WorkerExited(worker=commands_of(commands, StopWorker)[0].worker, reason="stopped"))
+    assert free(gpu_node) == {"CPU": 8, "GPU": 1}
+    assert gpu_ids(gpu_node.ask(gpu(1))) == [(2,)]
+    assert gpu_node(GpuLost(gpu=0)) == []
+
+
+def test_what_waits_for_more_gpus_than_are_left_goes_back_to_the_head(gpu_node):
+    gpu_node.ask(gpu(1))
+    assert not grants(gpu_node.ask(gpu(3), placed=True))
+    commands = gpu_node(GpuLost(gpu=2))
+    assert [(back.count, back.via) for back in sent(commands, LeaseRequested)] == [(1, "node-0")]
+    assert [len(report.settled) for report in sent(commands, ResourcesReported)] == [1]
 
 
 def test_a_node_with_a_part_of_a_gpu_leases_that_part():

@@ -309,13 +309,24 @@ class GlobalScheduler:
         self.candidates.pop(node, None)
         self.retry_pending()
 
+    def on_node_changed(self, info: NodeInfo) -> None:
+        """A node offers less than it did (what is free there it reports): what can never be met now is refused."""
+        view = self.views.get(info.node)
+        if view is not None and view.info.incarnation == info.incarnation:
+            view.info = info
+            view.candidate = Candidate(node=info.node, total=dict(info.total.units), free=view.free)
+            self.candidates[info.node] = view.candidate
+            self.retry_pending()
+
     def on_reported(self, event: ResourcesReported) -> None:
         """A node says what it has free and which placements are settled."""
         view = self.views.get(event.node)
         if view is None or view.info.incarnation != event.incarnation:
             return
         for request_id in event.settled:
-            requests = view.placed[request_id]
+            requests = view.placed.get(request_id)
+            if requests is None:  # placed on an earlier life of the node, and placed again since
+                continue
             requests.pop()
             if not requests:
                 del view.placed[request_id]

@@ -227,6 +227,9 @@ class Head(Composition):
                 self.out.send(
                     Address(node), NodeReleased(node=node, incarnation=self.membership.members[node].info.incarnation)
                 )
+            elif self.membership.changed:
+                self._announce_cluster()
+                self.scheduler.on_node_changed(self.membership.changed.popleft())
             elif self.directory.copies_lost:
                 self.directory.copies_lost.clear()
                 self.scheduler.on_copies_lost()

@@ -41,7 +41,7 @@ from dualray.shared.model.events import (
     WorkerExited,
 )
 from dualray.shared.model.ids import HEAD, Address, LeaseID, NodeID, ObjectID, RequestID, is_driver, worker_address
-from dualray.shared.model.resources import CPU, GPU, UNITS, Resources, fits
+from dualray.shared.model.resources import CPU, GPU, UNITS, Resources, fits, from_units
 from dualray.shared.model.specs import LeaseShape, StrategyKind
 from dualray.shared.model.states import WORKER, WorkerState
 
@@ -342,6 +342,48 @@ class LocalScheduler:
         for gpu, share in shares:
             self.gpus_free[gpu] -= share
         return shares
+
+    def lose_gpu(self, gpu: int) -> bool:
+        """A GPU is gone: its share of a lease with it, and the worker that held it ends. What waits here and can never
+        be met here now goes back to the head. False when there is no such GPU."""
+        if gpu not in self.gpus:
+            return False
+        units = self.gpus.pop(gpu)
+        self.total[GPU] -= units
+        self.free[GPU] -= self.gpus_free.pop(gpu)
+        self._changed = True
+        for slot, lease in list(self.unstaffed):
+            if self._strip_gpu(lease, gpu):
+                self.unstaffed.remove((slot, lease))
+                self._end_lease(lease)
+                self._spill_back(slot)
+        for lease in list(self.leases.values()):
+            if self._strip_gpu(lease, gpu) and lease.worker is not None:
+                self.out.add(StopWorker(worker=lease.worker.address, reason=f"GPU {gpu} of {self.node} was lost"))
+        for slot in [slot for slot in self.waiting.values() if not fits(self.total, slot.shape.placement)]:
+            del self.waiting[slot.key]
+            self._release(slot.key)
+            self._spill_back(slot)
+        return True
+
+    def _strip_gpu(self, lease: Lease, gpu: int) -> bool:
+        """The lease holds the GPU no more; whether it did."""
+        lost = sum(units for held, units in lease.gpu_shares if held == gpu)
+        if not lost:
+            return False
+        lease.gpu_shares = tuple(share for share in lease.gpu_shares if share[0] != gpu)
+        left = dict(lease.resources.units)
+        left[GPU] -= lost
+        lease.resources = from_units(left)
+        return True
+
+    def _spill_back(self, slot: Slot) -> None:
+        """The head may know a better place."""
+        self._settle(slot)
+        self.out.send(
+            HEAD,
+            LeaseRequested(request_id=slot.request_id, owner=slot.owner, shape=slot.shape, count=1, via=self.node),
+        )
 
     # ---- Leases and workers ------------------------------------------------------------------------------------
 

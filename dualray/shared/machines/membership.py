@@ -60,6 +60,7 @@ class Membership:
         """Nodes that drain, with the life that does: alive, and nothing is to be placed there."""
         # Worklists that the head machine drains.
         self.joined: deque[NodeInfo] = deque()
+        self.changed: deque[NodeInfo] = deque()
         self.died: deque[NodeInfo] = deque()
 
     def is_alive(self, node: NodeID, incarnation: int | None) -> bool:
@@ -116,6 +117,10 @@ class Membership:
                 self.out.send(Address(info.node), refusal)
                 return
             if info.incarnation == known.info.incarnation:
+                if info != known.info:  # it has lost a GPU
+                    known.info = info
+                    self._record(known)
+                    self.changed.append(info)
                 return
             if known.health is not NodeHealth.DEAD:
                 self._declare_dead(known)

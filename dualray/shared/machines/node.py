@@ -16,6 +16,7 @@ Guarantees: see the three modules; in addition every event that a node can hear 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from dualray.shared.machines.base import Composition, bounded_steps
 from dualray.shared.machines.local_scheduler import LocalScheduler, is_slot
@@ -28,6 +29,7 @@ from dualray.shared.model.events import (
     CopyKept,
     CopyWanted,
     DrainAsked,
+    GpuLost,
     LeaseRequested,
     LeaseReturned,
     LocationsKnown,
@@ -73,7 +75,7 @@ from dualray.shared.model.events import (
     WorkerUnwanted,
 )
 from dualray.shared.model.ids import HEAD, Address, NodeID, ObjectID, lives_on, node_of
-from dualray.shared.model.resources import Resources
+from dualray.shared.model.resources import Resources, from_units
 from dualray.shared.model.specs import NodeInfo
 from dualray.shared.model.states import WorkerState
 from dualray.shared.policies import load_policy
@@ -121,6 +123,7 @@ class Node(Composition):
             WorkerReady: self._on_worker_ready,
             WorkerExited: self._on_worker_exited,
             LeaseRequested: self._on_lease_requested,
+            GpuLost: self._on_gpu_lost,
             LeaseReturned: lambda event: self.scheduler.on_returned(event),
             TurnWanted: lambda event: self.scheduler.on_turn_wanted(event.owner),
             WorkerBlocked: lambda event: self.scheduler.set_blocked(event.worker, True),
@@ -218,6 +221,12 @@ class Node(Composition):
     def _release_slot(self, key: str) -> None:
         """A lease, or a slot for one, needs its arguments no more."""
         self._user_died(key)
+
+    def _on_gpu_lost(self, event: GpuLost) -> None:
+        """The head, and through it everybody, learns what this node offers from now on."""
+        if self.scheduler.lose_gpu(event.gpu):
+            self.info = replace(self.info, total=from_units(self.scheduler.total))
+            self.out.send(HEAD, NodeJoined(info=self.info))
 
     # ---- Processes of this node --------------------------------------------------------------------------------
 

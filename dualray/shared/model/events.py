@@ -231,6 +231,13 @@ class RestoreFailed:
 
 
 @dataclass(slots=True, kw_only=True)
+class GpuLost:
+    """A GPU of this node has fallen off the bus, and will not come back in this life of the node."""
+
+    gpu: int
+
+
+@dataclass(slots=True, kw_only=True)
 class ObjectSent:
     """All bytes of a `SendObject` have been taken, or, not `complete`, it failed: the object may be evicted again."""
 
@@ -826,6 +833,7 @@ LocalEvent: TypeAlias = (
     | SpillFailed
     | ObjectRestored
     | RestoreFailed
+    | GpuLost
     | ObjectSent
     | ObjectReceived
     | ReceiveFailed

@@ -1,0 +1,231 @@
+"""The command line for scenarios: `dualray scenario run | check | list | schema`, and `dualray explore`.
+
+Exit codes as in cli.py: 0; 1 when an expectation, a check or a seed has failed; 2 when the command was given something
+that it cannot use.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from dualray.shared.scenario import Scenario
+from dualray.shared.scenario_file import ScenarioError, json_schema
+from dualray.shared.units import time_words
+from dualray.testing.determinism import check_determinism
+from dualray.testing.expectations import Verdict, judge
+from dualray.testing.explore import Exploration, Finding, explore
+from dualray.testing.run import Outcome, load_scenario, run_scenario
+
+FAILED = 1
+UNUSABLE = 2
+SCENARIOS = Path("scenarios")
+SEEDS_LISTED_MAX = 20
+
+scenario = typer.Typer(help="Scenario files: a cluster, a workload, faults and expectations.", no_args_is_help=True)
+
+File = Annotated[Path, typer.Argument(help="A scenario file.")]
+Seed = Annotated[int | None, typer.Option(help="In place of the scenario's.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add these commands to the command line."""
+    app.add_typer(scenario, name="scenario")
+    app.command("explore")(explore_command)
+
+
+def _refuse(why: object) -> NoReturn:
+    Console(stderr=True).print(f"dualray: {why}", style="red", markup=False, highlight=False, soft_wrap=True)
+    raise typer.Exit(UNUSABLE)
+
+
+def _load(path: Path, seed: int | None = None) -> Scenario:
+    try:
+        loaded = load_scenario(path)
+    except ScenarioError as error:
+        _refuse(error)
+    return loaded if seed is None else loaded.model_copy(update={"seed": seed})
+
+
+@scenario.command("run")
+def run_command(
+    file: File,
+    mode: Annotated[str, typer.Option(help="sim, or real: then without the scenario's cluster and faults.")] = "sim",
+    seed: Seed = None,
+    decision_log: Annotated[Path | None, typer.Option(help="Directory for decision logs and the trace.")] = None,
+) -> None:
+    """Run a scenario, and compare what becomes of it with what it expects."""
+    loaded = _load(file, seed)
+    if mode not in ("sim", "real"):
+        _refuse(f"mode {mode!r} must be sim or real")
+    if mode == "real" and loaded.faults:
+        _refuse(f"{file}: real mode performs none of its {len(loaded.faults)} faults: run it with --mode sim")
+    try:
+        outcome = run_scenario(loaded, directory=file.parent, mode=mode, decision_log=decision_log)
+        reference = None
+        if loaded.expect.same_as_without_faults:
+            reference = run_scenario(loaded.with_faults(()), directory=file.parent, mode=mode)
+    except ValueError as error:
+        _refuse(error)
+    verdicts = judge(loaded, outcome, reference, mode=mode)
+    _show_run(loaded, outcome, verdicts)
+    if not all(verdict.holds for verdict in verdicts):
+        raise typer.Exit(FAILED)
+
+
+def _show_run(loaded: Scenario, outcome: Outcome, verdicts: Sequence[Verdict]) -> None:
+    console = Console()
+    table = _table(f"{loaded.name}, seed {loaded.seed}", "expectation", "expected", "found", "")
+    for verdict in verdicts:
+        mark = "[green]holds" if verdict.holds else "[red]fails"
+        table.add_row(verdict.what, escape(verdict.expected), escape(verdict.found), mark)
+    console.print(table)
+    for fault in outcome.performed:
+        console.print(f"fault: {fault}", markup=False, highlight=False)
+    counts = ", ".join(f"{name.replace('_', ' ')} {value:,}" for name, value in outcome.counters.items() if value)
+    console.print(f"virtual time: {time_words(outcome.makespan_ns)}. {counts}", markup=False, highlight=False)
+    if outcome.error:
+        console.print(outcome.message, markup=False, highlight=False, soft_wrap=True)
+
+
+@scenario.command("check")
+def check_command(file: File, seed: Seed = None) -> None:
+    """Run a scenario in two processes with different PYTHONHASHSEED: every decision must be the same."""
+    loaded = _load(file, seed)
+    try:
+        found = check_determinism(loaded, directory=file.parent)
+    except (ValueError, RuntimeError) as error:
+        _refuse(error)
+    table = _table(f"{loaded.name}, seed {loaded.seed}", "subsystem", "events", "hash", "hash of the other run", "")
+    for row in found.subsystems:
+        mark = "[green]equal" if row.is_equal else "[red]differs"
+        table.add_row(row.name, f"{row.events:,}", row.first, row.second, mark)
+    Console().print(table)
+    if found.divergence is not None:
+        print(found.divergence)
+        raise typer.Exit(FAILED)
+
+
+@scenario.command("list")
+def list_command(
+    directory: Annotated[Path, typer.Argument(help="Where scenario files are.")] = SCENARIOS,
+) -> None:
+    """List the scenario files of a directory."""
+    files = sorted(directory.glob("*.yaml"))
+    if not files:
+        _refuse(f"there is no *.yaml in {str(directory)!r}")
+    table = _table(f"Scenarios in {directory}", "file", "nodes", "workload", "faults", "what it shows")
+    wrong = []
+    for path in files:
+        try:
+            loaded = load_scenario(path)
+        except ScenarioError as error:
+            wrong.append(str(error))
+            continue
+        nodes = len(loaded.cluster.each_node())
+        table.add_row(path.name, str(nodes), loaded.workload.words, str(len(loaded.planned())), loaded.description)
+    Console().print(table)
+    for problem in wrong:
+        print(problem)
+    if wrong:
+        raise typer.Exit(FAILED)
+
+
+@scenario.command("schema")
+def schema_command() -> None:
+    """Print the JSON schema of scenario files, for editors."""
+    print(json.dumps(json_schema(), indent=2))
+
+
+# ---- explore -------------------------------------------------------------------------------------------------------
+
+
+def explore_command(
+    file: File,
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds.")] = 100,
+    first: Annotated[int, typer.Option(help="The first of them.")] = 0,
+    jobs: Annotated[int, typer.Option(min=1, max=256, help="Processes at once.")] = 1,
+    seed_timeout: Annotated[float, typer.Option(min=1, help="Seconds of wall time for one seed.")] = 60,
+    shrink: Annotated[bool, typer.Option(help="Make failing seeds small.")] = True,
+    output: Annotated[Path, typer.Option(help="Where files of failing seeds go.")] = Path("failures"),
+    stop_after: Annotated[int, typer.Option(min=1, help="Failing seeds after which to stop.")] = 10,
+) -> None:
+    """Run a scenario under faults drawn anew for each seed, and make what fails small."""
+    loaded = _load(file)
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[rate]}"),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        bar = progress.add_task(loaded.name, total=seeds, rate="")
+
+        def advance(state: Exploration) -> None:
+            failing = f", [red]{len(state.findings)} failing" if state.findings else ""
+            rate = f"{state.seeds_per_s:.1f} seeds/s, {len(state.coverage)} counters reached{failing}"
+            progress.update(bar, completed=state.seeds, rate=rate)
+
+        def note(words: str) -> None:
+            progress.update(bar, description=words)
+
+        try:
+            found = explore(
+                loaded,
+                directory=file.parent,
+                seeds=range(first, first + seeds),
+                jobs=jobs,
+                seed_timeout_s=seed_timeout,
+                stop_after=stop_after,
+                shrink_to=output if shrink else None,
+                on_progress=advance,
+                on_note=note,
+            )
+        except (ValueError, RuntimeError) as error:
+            _refuse(error)
+    _show_exploration(loaded, found)
+    if found.findings:
+        raise typer.Exit(FAILED)
+
+
+def _show_exploration(loaded: Scenario, found: Exploration) -> None:
+    console = Console()
+    table = _table(f"{loaded.name}: {found.seeds:,} seeds", "what was reached", "seeds", "times")
+    for name, (in_seeds, times) in sorted(found.coverage.items()):
+        table.add_row(escape(name), f"{in_seeds:,}", f"{times:,}")
+    console.print(table)
+    if found.faults_planned:
+        share = found.faults_performed / found.faults_planned
+        console.print(f"faults: {found.faults_planned:,} planned, {found.faults_performed:,} ({share:.0%}) happened")
+    if found.never_happened:
+        console.print(f"never happened: {', '.join(found.never_happened)}", style="yellow")
+    if not found.findings:
+        console.print(f"[green]no seed fails[/]; {found.seeds_per_s:.1f} seeds/s")
+    for finding in found.findings[:SEEDS_LISTED_MAX]:
+        _show_finding(console, finding)
+
+
+def _show_finding(console: Console, finding: Finding) -> None:
+    console.print(f"[red]seed {finding.seed}[/]: {escape(finding.kind)}", highlight=False)
+    console.print(f"  {finding.problem}", markup=False, highlight=False, soft_wrap=True)
+    for fault in finding.faults:
+        console.print(f"  fault: {fault}", markup=False, highlight=False)
+    if finding.replay:
+        console.print(f"  {finding.replay}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=escape(title), title_justify="left")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table

@@ -1,0 +1,585 @@
+"""Scenario files: cluster, workload, faults and expectations in one YAML file, as typed data.
+
+`dualray/shared/scenario_file.py` reads them, and says what is wrong with one. Every value that has a unit carries it
+(`10Gbps`, `1GiB`, `2.5s`); unknown keys are refused.
+
+Nodes are called node-0, node-1, ... in the order of the groups; the driver runs on node-0. Wherever a fault takes a
+node it also takes a list of them, or `label=value` for every node of the groups that carry the label.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
+
+from dualray.shared.distributions import Distribution, parse_distribution
+from dualray.shared.faults import ALL, EVENT_ANCHORS, Fault, FaultKind, check_fault, parse_fault
+from dualray.shared.model.resources import Resources, parse_resources
+from dualray.shared.nearest import nearest
+from dualray.shared.units import parse_rate_bytes_per_s, parse_size_bytes, parse_time_ns, time_words
+
+NODES_MAX = 10_000
+"""Nodes of one scenario; more is taken for a mistake."""
+
+HEAD_NAME = "head"
+DRIVER_NODE_NAME = "node-0"
+
+
+# ---- Values with units ---------------------------------------------------------------------------------------------
+
+
+def _unit(parse: Callable[[str, str], int], kind: str, example: str) -> Callable[[Any], int]:
+    def read(value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise ValueError(f"{value!r} is no {kind}; write for example {example}")
+        if not isinstance(value, str):
+            raise ValueError(f"{value!r} has no unit; write for example {example}")
+        return parse(value, f"a {kind}")
+
+    return read
+
+
+def _text_schema(description: str, *examples: str) -> WithJsonSchema:
+    return WithJsonSchema({"type": "string", "description": description, "examples": list(examples)})
+
+
+Time = Annotated[
+    int,
+    BeforeValidator(_unit(parse_time_ns, "time", "2.5s")),
+    PlainSerializer(time_words),
+    _text_schema("a time", "2.5s", "300ms"),
+]
+Size = Annotated[
+    int,
+    BeforeValidator(_unit(parse_size_bytes, "size", "1GiB")),
+    PlainSerializer(lambda size_bytes: f"{size_bytes}B"),
+    _text_schema("a size", "1GiB", "5MB"),
+]
+Rate = Annotated[
+    int,
+    BeforeValidator(_unit(parse_rate_bytes_per_s, "rate", "10Gbps")),
+    PlainSerializer(lambda bytes_per_s: f"{bytes_per_s}B/s"),
+    _text_schema("a rate; bps counts bits, B/s bytes", "10Gbps", "1.25GB/s"),
+]
+
+
+def _duration(value: Any) -> Distribution:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} has no unit; write for example 2.5s or lognormal(2s, 0.5)")
+    return parse_distribution(value)
+
+
+Duration = Annotated[
+    Distribution,
+    BeforeValidator(_duration),
+    PlainSerializer(str),
+    _text_schema("a time or a distribution", "2.5s", "lognormal(2s, 0.5)"),
+]
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"{value!r} must be a node such as node-3, a list of nodes, or label=value")
+    return tuple(names)
+
+
+Nodes = Annotated[
+    tuple[str, ...],
+    BeforeValidator(_names),
+    WithJsonSchema(
+        {
+            "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
+            "description": "a node, several, or label=value",
+        }
+    ),
+]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, strict=False)
+
+
+# ---- The cluster ---------------------------------------------------------------------------------------------------
+
+
+class NetworkModel(_Model):
+    """A node's link to the switch."""
+
+    bandwidth: Rate = Field(default=1_250_000_000, description="of each direction of each node's link")
+    latency: Time = Field(default=100_000, description="between two nodes")
+
+
+class NodeGroup(_Model):
+    """Nodes that are alike."""
+
+    count: int = Field(default=1, ge=1, le=NODES_MAX)
+    cpus: float = Field(default=4, ge=0)
+    gpus: float = Field(default=0, ge=0)
+    resources: dict[str, float] = Field(default_factory=dict, description="custom resources by name")
+    object_store: Size = Field(default=2 * 1024**3, ge=1024**2)
+    network: NetworkModel = NetworkModel()
+    speed: float = Field(default=1.0, gt=0, description="2 means that work takes half as long")
+    labels: dict[str, str] = Field(default_factory=dict, description="for faults: kill: rack=a")
+
+    @property
+    def total(self) -> Resources:
+        """What each node offers."""
+        return parse_resources(num_cpus=self.cpus, num_gpus=self.gpus, resources=self.resources)
+
+
+def _number_or_groups(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, int | list):
+        raise ValueError(f"{value!r} must be a number of nodes, or a list of groups such as [{{count: 8, cpus: 18}}]")
+    if isinstance(value, int):
+        if not 1 <= value <= NODES_MAX:
+            raise ValueError(f"{value} nodes: there can be 1 to {NODES_MAX:,}")
+        return [{"count": value}]
+    if not value:
+        raise ValueError("an empty list: a cluster has at least one node, on which the driver runs")
+    return value
+
+
+class ClusterModel(_Model):
+    """The machines. `nodes` is their number, or a list of groups; what a group leaves out is as given here."""
+
+    nodes: Annotated[list[NodeGroup], BeforeValidator(_number_or_groups)] = Field(
+        default_factory=lambda: [NodeGroup.model_construct(count=1)]
+    )
+    cpus: float = Field(default=4, ge=0)
+    gpus: float = Field(default=0, ge=0)
+    resources: dict[str, float] = Field(default_factory=dict)
+    object_store: Size = Field(default=2 * 1024**3, ge=1024**2)
+    network: NetworkModel = NetworkModel()
+    speed: float = Field(default=1.0, gt=0)
+    labels: dict[str, str] = Field(default_factory=dict)
+
+    def groups(self) -> list[NodeGroup]:
+        """The groups, each complete."""
+        common = {name: getattr(self, name) for name in NodeGroup.model_fields if name != "count"}
+        return [
+            NodeGroup.model_construct(
+                **{"count": group.count, **common, **{name: getattr(group, name) for name in group.model_fields_set}}
+            )
+            for group in self.nodes
+        ]
+
+    def each_node(self) -> list[tuple[str, NodeGroup]]:
+        """Every node by name, with what it is like."""
+        machines = [group for group in self.groups() for _ in range(group.count)]
+        return [(f"node-{index}", group) for index, group in enumerate(machines)]
+
+    def select(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Nodes by name or by `label=value`.
+
+        Raises:
+            ValueError: a node or label that there is not.
+        """
+        nodes = dict(self.each_node())
+        chosen: dict[str, None] = {}
+        for name in names:
+            key, is_label, value = name.partition("=")
+            if name in nodes or name in (HEAD_NAME, ALL):
+                chosen[name] = None
+            elif is_label:
+                found = [node for node, group in nodes.items() if group.labels.get(key) == value]
+                if not found:
+                    raise ValueError(f"no node has the label {name!r}{nearest(name, self._labels())}")
+                chosen.update(dict.fromkeys(found))
+            else:
+                raise ValueError(f"there is no {name!r}; nodes are node-0 to node-{len(nodes) - 1}")
+        return tuple(chosen)
+
+    def _labels(self) -> list[str]:
+        return [f"{key}={value}" for group in self.groups() for key, value in group.labels.items()]
+
+
+# ---- The workload --------------------------------------------------------------------------------------------------
+
+
+class Workload(_Model):
+    """What runs: exactly one of `script`, `function` and `generate`."""
+
+    script: str | None = Field(default=None, description="a Python file that calls dualray.init()")
+    args: list[str] = Field(default_factory=list, description="of the script")
+    function: str | None = Field(default=None, description="module:name; called with the cluster running")
+    kwargs: dict[str, Any] = Field(default_factory=dict, description="of the function, or of the generated workload")
+    generate: str | None = Field(
+        default=None, description="a workload of dualray.testing.workloads, such as tree_reduce"
+    )
+
+    @field_validator("args", mode="before")
+    @classmethod
+    def _texts(cls, value: Any) -> Any:
+        return [str(item) for item in value] if isinstance(value, list) else value
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Workload:
+        given = [name for name in ("script", "function", "generate") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(f"say exactly one of script, function and generate, not {' and '.join(given) or 'none'}")
+        if self.args and self.script is None:
+            raise ValueError("args belong to a script; a function, or a generated workload, takes kwargs")
+        if self.kwargs and self.script is not None:
+            raise ValueError("kwargs belong to a function or a generated workload; a script takes args")
+        if self.function is not None and not re.fullmatch(r"[\w.]+:[\w.]+", self.function):
+            raise ValueError(f"function {self.function!r} must be written module:name")
+        return self
+
+    @property
+    def words(self) -> str:
+        """What runs, for people."""
+        return self.script or self.function or f"generated: {self.generate}"
+
+
+# ---- Faults --------------------------------------------------------------------------------------------------------
+
+
+class When(_Model):
+    """A logical anchor: the `index`-th (from 1) of what is named here."""
+
+    task_started: str | None = None
+    task_ended: str | None = None
+    event: Literal[EVENT_ANCHORS] | None = None  # type: ignore[valid-type]  # a literal of all that there are
+    index: int = Field(default=1, ge=1)
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> When:
+        if sum(anchor is not None for anchor in (self.task_started, self.task_ended, self.event)) != 1:
+            raise ValueError("say exactly one of task_started, task_ended and event")
+        return self
+
+
+_ACTIONS = (
+    "kill",
+    "kill_actor",
+    "reboot",
+    "pause",
+    "partition",
+    "slow",
+    "link",
+    "lose_gpu",
+    "restart",
+    "fill",
+)
+
+
+class FaultModel(_Model):
+    """One fault: an anchor (`at`, `every` or `when`), exactly one action, and what belongs to it."""
+
+    words: str | None = Field(default=None, description="instead of all the rest: kill node-5 at 2.5s")
+    at: Time | None = None
+    every: Time | None = Field(default=None, description="first after this time, then again")
+    times: int = Field(default=1, ge=1, le=10_000, description="how often, with `every`")
+    when: When | None = None
+    lasting: Time | None = Field(default=None, alias="for", description="how long it lasts")
+    heal_after: Time | None = Field(default=None, description="the same, said of a partition")
+    back_after: Time | None = Field(default=None, description="the same, said of a node that reboots")
+
+    kill: Nodes | None = Field(default=None, description="a node, or `worker`: the one that starts the task of `when`")
+    kill_actor: str | None = Field(default=None, description="the class of the actor")
+    reboot: Nodes | None = None
+    pause: Nodes | None = None
+    partition: Nodes | None = None
+    slow: Nodes | None = None
+    link: Nodes | None = None
+    lose_gpu: Nodes | None = None
+    restart: Literal["head"] | None = None
+    fill: Nodes | None = None
+
+    from_: Nodes | None = Field(default=None, alias="from", description="the other side of a partition")
+    to_: Nodes | None = Field(default=None, alias="to", description="the other side, of a partition in one direction")
+    by: float | None = Field(default=None, gt=0, description="slow: how many times as slow")
+    share: float | None = Field(default=None, gt=0, le=1, description="fill: the share of the store")
+    gpu: int = Field(default=0, ge=0)
+    bandwidth: float = Field(default=1.0, gt=0, description="link: a factor")
+    latency: float = Field(default=1.0, gt=0, description="link: a factor")
+    loss: float = Field(default=0.0, ge=0, lt=1, description="link: the share of segments lost")
+    delay: Time = 0
+    jitter: Time = 0
+
+    @model_validator(mode="after")
+    def _complete(self) -> FaultModel:
+        if self.words is not None:
+            parse_fault(self.words)
+            return self
+        actions = [name for name in _ACTIONS if getattr(self, name) is not None]
+        if len(actions) != 1:
+            raise ValueError(f"say exactly one of {', '.join(_ACTIONS)}, not {' and '.join(actions) or 'none'}")
+        anchors = [name for name in ("at", "every", "when") if getattr(self, name) is not None]
+        if len(anchors) != 1:
+            raise ValueError(f"say exactly one of at, every and when, not {' and '.join(anchors) or 'none'}")
+        if self.times > 1 and self.every is None:
+            raise ValueError("times belongs to every")
+        if self.slow is not None and self.by is None:
+            raise ValueError("slow needs by: how many times as slow")
+        if self.fill is not None and self.share is None:
+            raise ValueError("fill needs share: which share of the store is taken")
+        if len([it for it in (self.lasting, self.heal_after, self.back_after) if it is not None]) > 1:
+            raise ValueError("for, heal_after and back_after say the same: give one")
+        return self
+
+    def faults(self, cluster: ClusterModel) -> Iterator[Fault]:
+        """The faults that this stands for: one for each node and time.
+
+        Raises:
+            ValueError: a node that there is not, or a fault that makes no sense.
+        """
+        if self.words is not None:
+            yield parse_fault(self.words)
+            return
+        for fault in self._of_each_node(cluster):
+            for at_ns in self._times():
+                dated = replace(fault, at_ns=at_ns)
+                check_fault(dated, f"'{dated}'")
+                yield dated
+
+    def _times(self) -> list[int | None]:
+        if self.every is not None:
+            return [self.every * (number + 1) for number in range(self.times)]
+        return [self.at]
+
+    def _of_each_node(self, cluster: ClusterModel) -> Iterator[Fault]:
+        action = next(name for name in _ACTIONS if getattr(self, name) is not None)
+        target = getattr(self, action)
+        anchor: dict[str, Any] = {
+            "for_ns": next((it for it in (self.lasting, self.heal_after, self.back_after) if it), None)
+        }
+        if self.when is not None:
+            anchor["start"] = self.when.index
+            anchor["task_name"] = self.when.task_started or self.when.task_ended
+            anchor["event"] = self.when.event or ("task_ended" if self.when.task_ended else "task_started")
+        if target == ("worker",):
+            yield Fault(kind=FaultKind.KILL_WORKER, **anchor)
+        elif action == "kill_actor":
+            yield Fault(kind=FaultKind.KILL_ACTOR, actor=target, **anchor)
+        elif action == "restart":
+            yield Fault(kind=FaultKind.RESTART_HEAD, **anchor)
+        elif action == "partition":
+            others = self.from_ or self.to_ or ()
+            yield Fault(
+                kind=FaultKind.PARTITION,
+                nodes=cluster.select(target),
+                others=cluster.select(others),
+                one_way=self.to_ is not None,
+                **anchor,
+            )
+        else:
+            for node in cluster.select(target):
+                yield Fault(kind=_KIND_OF[action], node=node, **anchor, **self._details(action))
+
+    def _details(self, action: str) -> dict[str, Any]:
+        if action == "slow":
+            return {"factor": self.by}
+        if action == "fill":
+            return {"factor": self.share}
+        if action == "lose_gpu":
+            return {"gpu": self.gpu}
+        if action == "link":
+            factors = {"bandwidth": self.bandwidth, "latency": self.latency, "loss": self.loss}
+            return {**factors, "delay_ns": self.delay, "jitter_ns": self.jitter}
+        return {}
+
+
+FaultItem = Annotated[
+    FaultModel,
+    BeforeValidator(lambda value: {"words": value} if isinstance(value, str) else value),
+]
+"""A fault as a mapping, or in words, as `dualray run --faults` takes it."""
+
+_KIND_OF = {
+    "kill": FaultKind.KILL_NODE,
+    "reboot": FaultKind.REBOOT_NODE,
+    "pause": FaultKind.PAUSE_NODE,
+    "slow": FaultKind.SLOW_NODE,
+    "link": FaultKind.LINK,
+    "lose_gpu": FaultKind.LOSE_GPU,
+    "fill": FaultKind.FILL_STORE,
+}
+
+
+# ---- Expectations --------------------------------------------------------------------------------------------------
+
+
+class Bounds(_Model):
+    """From `min` to `max`, both included; a plain number stands for both."""
+
+    min: int | None = None
+    max: int | None = None
+
+    def has(self, value: int) -> bool:
+        """Whether the value lies within."""
+        return (self.min is None or value >= self.min) and (self.max is None or value <= self.max)
+
+    def __str__(self) -> str:
+        if self.min == self.max and self.min is not None:
+            return f"{self.min:,}"
+        least = f"at least {self.min:,}" if self.min is not None else ""
+        most = f"at most {self.max:,}" if self.max is not None else ""
+        return " and ".join(filter(None, (least, most))) or "anything"
+
+
+def _bounds(value: Any) -> Any:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return {"min": value, "max": value}
+    return value
+
+
+class TimeBounds(_Model):
+    """Bounds of a time."""
+
+    min: Time | None = None
+    max: Time | None = None
+
+    @model_validator(mode="after")
+    def _in_order(self) -> TimeBounds:
+        _check_order(self.min, self.max)
+        return self
+
+
+def _check_order(least: int | None, most: int | None) -> None:
+    if least is not None and most is not None and least > most:
+        raise ValueError("nothing can meet this: min is above max")
+
+
+def _check_bounds(bounds: Bounds) -> Bounds:
+    _check_order(bounds.min, bounds.max)
+    if bounds.max is not None and bounds.max < 0:
+        raise ValueError("nothing can meet this: a count is never below 0")
+    return bounds
+
+
+Count = Annotated[Bounds, BeforeValidator(_bounds)]
+
+COUNTERS = {
+    "tasks": "calls that were submitted, constructors of actors included",
+    "failed": "attempts that ended with an error",
+    "retries": "attempts after one that was lost or raised",
+    "reconstructions": "attempts that made a lost object again",
+    "evictions": "objects that left a full store",
+    "transfers": "objects that were sent from one store to another",
+    "bytes_moved": "bytes that arrived in a store from another one",
+    "workers_started": "worker processes that were started",
+    "workers_ended": "worker processes that ended while the program ran",
+    "nodes_refused": "lives of nodes that were taken for dead, and heard again",
+    "messages": "messages between processes",
+    "messages_held": "messages that a partition, a pause or a loss has held up",
+    "messages_dropped": "messages lost with a node",
+    "transfers_lost": "transfers that ended with a node",
+    "faults": "faults that were performed",
+}
+"""What a run counts."""
+
+
+class ErrorExpected(_Model):
+    """The program is to end with an error."""
+
+    type: str = Field(description="the class's name, such as ObjectStoreFullError; a base class will do")
+    match: str | None = Field(default=None, description="a regular expression that its message contains")
+
+    @field_validator("match")
+    @classmethod
+    def _is_regular(cls, value: str | None) -> str | None:
+        if value is not None:
+            try:
+                re.compile(value)
+            except re.error as error:
+                raise ValueError(f"{value!r} is no regular expression: {error}") from None
+        return value
+
+
+class Expect(_Model):
+    """What must hold in the end. Without `error` the program must succeed."""
+
+    result: Any = Field(default=None, description="what the program returns; a script: its last line, as JSON")
+    makespan: TimeBounds = TimeBounds()
+    error: ErrorExpected | None = None
+    counters: dict[str, Count] = Field(default_factory=dict)
+    no_leak: bool = Field(default=True, description="at the end no object, lease, task or payload is left")
+    all_faults: bool = Field(default=True, description="each planned fault must have happened")
+    same_as_without_faults: bool = Field(default=False, description="the result is that of a run without faults")
+
+    @field_validator("counters")
+    @classmethod
+    def _known(cls, value: dict[str, Bounds]) -> dict[str, Bounds]:
+        for name, bounds in value.items():
+            if name not in COUNTERS:
+                raise ValueError(f"there is no counter {name!r}{nearest(name, COUNTERS)}")
+            _check_bounds(bounds)
+        return value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Expect:
+        if self.error is not None and (self.has_result or self.same_as_without_faults):
+            raise ValueError("nothing can meet this: a program that ends with an error has no result")
+        return self
+
+    @property
+    def has_result(self) -> bool:
+        """Whether a result is named, be it null."""
+        return "result" in self.model_fields_set
+
+
+# ---- Exploration ---------------------------------------------------------------------------------------------------
+
+
+class Swarm(_Model):
+    """Which faults `dualray explore` draws. Each seed also draws which of the kinds are on, and how many."""
+
+    kinds: list[FaultKind] = Field(default_factory=lambda: list(FaultKind))
+    most: int = Field(default=6, ge=0, le=1000, description="faults of one seed")
+    within: Time | None = Field(
+        default=None, description="faults in time come before this; default: the fault-free makespan"
+    )
+    lasting: Time = Field(default=3 * 10**9, description="the median of how long what ends lasts")
+
+
+# ---- The whole -----------------------------------------------------------------------------------------------------
+
+
+class Scenario(_Model):
+    """One scenario; see the module."""
+
+    name: str
+    description: str = ""
+    seed: int = 0
+    cluster: ClusterModel = ClusterModel()
+    workload: Workload
+    config: dict[str, Any] = Field(default_factory=dict, description="limits of the core; `dualray config` lists them")
+    policies: dict[str, str] = Field(default_factory=dict, description="placement, eviction, retry, reconstruction")
+    costs: dict[str, str | int] = Field(default_factory=dict, description="of `dualray sim params`, with units")
+    durations: dict[str, Duration] = Field(default_factory=dict, description="of tasks, by name; `*` matches the rest")
+    faults: list[FaultItem] = Field(default_factory=list)
+    swarm: Swarm = Swarm()
+    time_limit: Time = Field(default=24 * 3600 * 10**9, description="virtual time after which the run is given up")
+    expect: Expect = Expect()
+
+    @property
+    def limits(self) -> dict[str, Any]:
+        """What `init(limits=)` takes: limits and policies."""
+        return {**self.config, **{f"{name}_policy": path for name, path in self.policies.items()}}
+
+    def with_faults(self, faults: Iterable[Fault]) -> Scenario:
+        """The same with these faults, in words, and no others."""
+        return self.model_copy(update={"faults": [FaultModel(words=str(fault)) for fault in faults]})
+
+    def planned(self) -> tuple[Fault, ...]:
+        """Every fault, one by one.
+
+        Raises:
+            ValueError: one that makes no sense on this cluster.
+        """
+        return tuple(fault for item in self.faults for fault in item.faults(self.cluster))

@@ -1,0 +1,317 @@
+"""Reads scenario files (the data is in scenario.py), and says in one line what is wrong with one.
+
+An unknown key is an error with file, line and the nearest known key; so is what can be seen to make no sense before
+anything runs: a node that the cluster does not have, a fault after the latest end that is expected, an expectation that
+nothing can meet. `json_schema()` is for editors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from io import StringIO
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap, CommentedSeq
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
+from dualray.shared.faults import ENDS_PROCESSES, Fault, FaultKind
+from dualray.shared.model.config import Config
+from dualray.shared.nearest import nearest
+from dualray.shared.policies import load_policy
+from dualray.shared.scenario import (
+    COUNTERS,
+    DRIVER_NODE_NAME,
+    HEAD_NAME,
+    NODES_MAX,
+    Bounds,
+    ClusterModel,
+    ErrorExpected,
+    Expect,
+    FaultModel,
+    NetworkModel,
+    NodeGroup,
+    Scenario,
+    Swarm,
+    TimeBounds,
+    When,
+    Workload,
+)
+from dualray.shared.units import time_words
+
+
+class ScenarioError(ValueError):
+    """A scenario file cannot be used; the message is `file:line: what is wrong and what to write instead`."""
+
+
+def parse_scenario(text: str, name: str) -> Scenario:
+    """Read a scenario file.
+
+    Args:
+        text: its content.
+        name: of the file, for messages.
+
+    Raises:
+        ScenarioError: one line that says file, line, what is wrong and what to write.
+    """
+    tree = _load(text, name)
+    try:
+        scenario = Scenario.model_validate(_plain(tree))
+    except ValidationError as error:
+        raise ScenarioError(_first_problem(error, tree, name)) from None
+    for path, problem in _nonsense(scenario):
+        raise ScenarioError(f"{name}:{_line(tree, path)}: {_where(path)}{problem}")
+    return scenario
+
+
+def dump_scenario(scenario: Scenario) -> str:
+    """The scenario as YAML that `parse_scenario` reads back; what has its default is left out."""
+    plain = scenario.model_dump(by_alias=True, exclude_defaults=True, mode="json")
+    plain["faults"] = [fault.get("words", fault) for fault in plain.get("faults", ())]
+    yaml = YAML()
+    yaml.default_flow_style = False
+    yaml.width = 120
+    stream = StringIO()
+    yaml.dump({name: value for name, value in plain.items() if value not in ([], {})}, stream)
+    return stream.getvalue()
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON schema of scenario files."""
+    schema = Scenario.model_json_schema(by_alias=True)
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    schema["title"] = "dualray scenario"
+    # What is written as a word or a number and read as a mapping.
+    defs = schema["$defs"]
+    faults, nodes = schema["properties"]["faults"], defs["ClusterModel"]["properties"]["nodes"]
+    faults["items"] = {"anyOf": [{"type": "string", "examples": ["kill node-5 at 2.5s"]}, faults["items"]]}
+    nodes["anyOf"] = [{"type": "integer", "minimum": 1}, {"type": nodes.pop("type"), "items": nodes.pop("items")}]
+    counters = defs["Expect"]["properties"]["counters"]
+    bounds = counters.pop("additionalProperties")
+    counters["properties"] = {
+        name: {"anyOf": [{"type": "integer"}, bounds], "description": words} for name, words in COUNTERS.items()
+    }
+    counters["additionalProperties"] = False
+    return schema
+
+
+def _load(text: str, name: str) -> CommentedMap:
+    yaml = YAML(typ="rt")
+    try:
+        tree = yaml.load(text)
+    except MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark is not None else 1
+        problem = str(error.problem or error.context or error).splitlines()[0]
+        raise ScenarioError(f"{name}:{line}: this is no YAML: {problem}") from None
+    except YAMLError as error:
+        raise ScenarioError(f"{name}:1: this is no YAML: {str(error).splitlines()[0]}") from None
+    if not isinstance(tree, CommentedMap):
+        raise ScenarioError(f"{name}:1: a scenario is a mapping with name, cluster, workload, faults and expect")
+    return tree
+
+
+def _plain(value: Any) -> Any:
+    """YAML's own types, which remember lines and comments, as Python's."""
+    if isinstance(value, Mapping):
+        return {_plain(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, bool) or value is None:
+        return value
+    for kind in (int, float, str):
+        if isinstance(value, kind):
+            return kind(value)
+    return value
+
+
+# ---- Messages ------------------------------------------------------------------------------------------------------
+
+Path = tuple[str | int, ...]
+
+
+def _first_problem(error: ValidationError, tree: CommentedMap, name: str) -> str:
+    """The first problem in the order of the file, as one line."""
+    problems = []
+    for problem in error.errors():
+        path = _real_path(tree, problem["loc"])
+        problems.append((_line(tree, path), _say(problem, path)))
+    line, words = min(problems)
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    return f"{name}:{line}: {words}{more}"
+
+
+def _real_path(tree: Any, location: tuple[str | int, ...]) -> Path:
+    """pydantic's location as far as it is one of the file: a mapping that was written as a word has no keys there."""
+    path: list[str | int] = []
+    here: Any = tree
+    for index, part in enumerate(location):
+        if _has(here, part):
+            here = here[part]
+        else:
+            if isinstance(here, Mapping) and index == len(location) - 1:
+                path.append(part)
+            break
+        path.append(part)
+    return tuple(path)
+
+
+def _has(here: Any, part: str | int) -> bool:
+    """Whether a mapping has the key, or a list the index."""
+    if isinstance(here, list):
+        return isinstance(part, int) and part < len(here)
+    return isinstance(here, Mapping) and part in here
+
+
+def _say(problem: Any, path: Path) -> str:
+    where = _where(path)
+    match problem["type"]:
+        case "extra_forbidden":
+            known = _fields_at(path[:-1])
+            return f"unknown key {path[-1]!r}{_in(path[:-1])}{nearest(str(path[-1]), known)}"
+        case "missing":
+            return f"{_where(path[:-1])}key {path[-1]!r} is missing"
+        case "value_error":
+            return f"{where}{problem['ctx']['error']}"
+        case _:
+            return f"{where}{problem['input']!r}: {_lower(problem['msg'])}"
+
+
+def _lower(text: str) -> str:
+    return text[:1].lower() + text[1:]
+
+
+def _where(path: Path) -> str:
+    return f"{_dotted(path)}: " if path else ""
+
+
+def _in(path: Path) -> str:
+    return f" in {_dotted(path)}" if path else ""
+
+
+def _dotted(path: Path) -> str:
+    words = ""
+    for part in path:
+        words += f"[{part}]" if isinstance(part, int) else f".{part}" if words else str(part)
+    return words
+
+
+def _fields_at(path: Path) -> list[str]:
+    """The keys that are known at a place."""
+    model: type[BaseModel] = Scenario
+    inside: dict[str, type[BaseModel]] = {
+        "cluster": ClusterModel,
+        "nodes": NodeGroup,
+        "network": NetworkModel,
+        "workload": Workload,
+        "faults": FaultModel,
+        "when": When,
+        "expect": Expect,
+        "makespan": TimeBounds,
+        "counters": Bounds,
+        "error": ErrorExpected,
+        "swarm": Swarm,
+    }
+    for part in path:
+        if isinstance(part, str):
+            model = inside.get(part, model)
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _line(tree: Any, path: Path) -> int:
+    """The line, from 1, of what is at a path, or of the nearest thing around it."""
+    line, here = 1, tree
+    for part in path:
+        if isinstance(here, CommentedMap) and part in here:
+            line = here.lc.key(part)[0] + 1
+        elif isinstance(here, CommentedSeq) and isinstance(part, int) and part < len(here):
+            line = here.lc.item(part)[0] + 1
+        else:
+            break
+        here = here[part]
+    return line
+
+
+# ---- What makes no sense as a whole --------------------------------------------------------------------------------
+
+
+def _nonsense(scenario: Scenario) -> Iterator[tuple[Path, str]]:
+    """What can be said before anything runs."""
+    yield from _bad_config(scenario)
+    yield from _bad_groups(scenario.cluster)
+    latest_ns = scenario.expect.makespan.max
+    for index, item in enumerate(scenario.faults):
+        path: Path = ("faults", index)
+        try:
+            faults = list(item.faults(scenario.cluster))
+        except ValueError as error:
+            yield path, str(error)
+            continue
+        for fault in faults:
+            yield from ((path, problem) for problem in _bad_fault(fault, scenario.cluster))
+            if fault.at_ns is not None and latest_ns is not None and fault.at_ns > latest_ns:
+                yield (
+                    path,
+                    f"'{fault}' comes after the end: the run is expected to take {time_words(latest_ns)} at most",
+                )
+    least = scenario.expect.counters.get("faults")
+    planned = sum(1 for item in scenario.faults for _ in item.faults(scenario.cluster))
+    if least is not None and least.min is not None and least.min > planned:
+        yield ("expect", "counters", "faults"), f"nothing can meet this: {planned} faults are planned"
+
+
+def _bad_groups(cluster: ClusterModel) -> Iterator[tuple[Path, str]]:
+    for index, group in enumerate(cluster.groups()):
+        try:
+            _ = group.total
+        except (ValueError, TypeError) as error:
+            yield (("cluster", "nodes", index) if len(cluster.nodes) > 1 else ("cluster",)), str(error)
+    total = sum(group.count for group in cluster.groups())
+    if total > NODES_MAX:
+        yield ("cluster", "nodes"), f"{total:,} nodes: there can be {NODES_MAX:,} at most"
+
+
+def _bad_config(scenario: Scenario) -> Iterator[tuple[Path, str]]:
+    known = {field.name: field.default for field in fields(Config)}
+    for name, value in scenario.config.items():
+        path: Path = ("config", name)
+        if name not in known:
+            yield path, f"the core has no limit {name!r}{nearest(name, known)}"
+        elif isinstance(value, bool) or type(value) is not type(known[name]):
+            yield path, f"{value!r} must be of type {type(known[name]).__name__}, like {known[name]!r}"
+    policies = [name.removesuffix("_policy") for name in known if name.endswith("_policy")]
+    for name, dotted in scenario.policies.items():
+        path = ("policies", name)
+        if name not in policies:
+            yield path, f"there is no policy {name!r}{nearest(name, policies)}"
+            continue
+        try:
+            load_policy(dotted)
+        except ValueError as error:
+            yield path, str(error)
+
+
+def _bad_fault(fault: Fault, cluster: ClusterModel) -> Iterator[str]:
+    nodes = dict(cluster.each_node())
+    for name in fault.named_nodes:
+        if name not in nodes:
+            yield f"'{fault}': there is no {name!r}; nodes are node-0 to node-{len(nodes) - 1}"
+    if fault.kind in ENDS_PROCESSES and fault.node == DRIVER_NODE_NAME:
+        yield f"'{fault}': {DRIVER_NODE_NAME} runs the driver, and would end the program with it"
+    if fault.kind is FaultKind.PARTITION:
+        problem = cuts_driver_off(fault)
+        if problem:
+            yield f"'{fault}': {problem}"
+    if fault.kind is FaultKind.LOSE_GPU and fault.node in nodes and fault.gpu >= nodes[fault.node].gpus:
+        yield f"'{fault}': {fault.node} has {nodes[fault.node].gpus:g} GPUs, numbered from 0"
+
+
+def cuts_driver_off(fault: Fault) -> str:
+    """Why a partition would end the program, or "": the head takes the driver for dead with its node."""
+    one, other = fault.nodes, fault.others
+    apart = (DRIVER_NODE_NAME in one and (not other or HEAD_NAME in other)) or (
+        HEAD_NAME in one and (not other or DRIVER_NODE_NAME in other)
+    )
+    return f"it parts the driver, on {DRIVER_NODE_NAME}, from the head, and would end the program" if apart else ""

@@ -1,0 +1,207 @@
+"""Is a scenario the same in every process? Two runs with different PYTHONHASHSEED are compared, decision by decision.
+
+Each run writes the decision log of every machine, and the trace. Their events are sorted into subsystems by what they
+are about; each subsystem has a rolling hash over time, process, event and commands. When two hashes differ, the first
+event that differs is named: the earliest in virtual time, over all processes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from hashlib import blake2b
+from itertools import zip_longest
+from pathlib import Path
+
+from dualray.shared.decision_log import Decision, read_log
+from dualray.shared.model.codec import encode, pack
+from dualray.shared.scenario import Scenario
+from dualray.shared.scenario_file import dump_scenario, parse_scenario
+from dualray.testing.run import read_trace, run_scenario
+
+HASH_SEEDS = ("1", "2")
+RUN_TIMEOUT_S = 900.0
+EVENT_CHARACTERS_MAX = 600
+
+_SUBSYSTEM_WORDS = (
+    ("scheduler", ("Lease", "Resources", "Worker", "TasksRecalled", "Gpu")),
+    ("store", ("Object", "Space", "Locations", "View", "Receive")),
+    ("lineage", ("Task", "Value", "Result", "Borrow", "Ref", "Wait")),
+    ("membership", ("Node", "Owner", "Peer", "Driver", "Cluster", "Actor", "Started")),
+    ("timers", ("Timer",)),
+)
+"""Which subsystem an event belongs to, by how its class's name begins; the first that fits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subsystem:
+    """One row of the comparison: the rolling hashes of both runs."""
+
+    name: str
+    events: int
+    first: str
+    second: str
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether both runs did the same."""
+        return self.first == self.second
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """What the comparison found; `divergence` names the first event that differs, in words."""
+
+    subsystems: tuple[Subsystem, ...]
+    divergence: str | None
+
+
+def check_determinism(scenario: Scenario, *, directory: Path = Path()) -> Comparison:
+    """Run the scenario in two processes with different PYTHONHASHSEED, and compare them.
+
+    Raises:
+        RuntimeError: a run broke down, with what it said.
+    """
+    with tempfile.TemporaryDirectory(prefix="dualray-check-") as temporary:
+        runs = [Path(temporary, seed) for seed in HASH_SEEDS]
+        for run, hash_seed in zip(runs, HASH_SEEDS, strict=True):
+            _run_apart(scenario, directory, run, hash_seed)
+        return compare_runs(*runs)
+
+
+def _run_apart(scenario: Scenario, directory: Path, output: Path, hash_seed: str) -> None:
+    output.mkdir()
+    (output / "scenario.yaml").write_text(dump_scenario(scenario))
+    command = [sys.executable, "-m", "dualray.testing.determinism", str(output), str(directory.resolve())]
+    done = subprocess.run(
+        command,
+        env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+        timeout=RUN_TIMEOUT_S,
+    )
+    if done.returncode:
+        raise RuntimeError(f"the run with PYTHONHASHSEED={hash_seed} broke down: {done.stderr[-2000:]}")
+
+
+def main(output: Path, directory: Path) -> None:
+    """One of the two runs, in a process of its own."""
+    scenario = parse_scenario((output / "scenario.yaml").read_text(), "scenario.yaml")
+    outcome = run_scenario(scenario, directory=directory, decision_log=output / "log")
+    (output / "outcome.json").write_text(json.dumps(asdict(outcome), sort_keys=True))
+
+
+# ---- The comparison ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Event:
+    """One thing that happened in a process, with what identifies it."""
+
+    time_ns: int
+    process: str
+    subsystem: str
+    digest: bytes
+    words: str
+
+
+def compare_runs(first: Path, second: Path) -> Comparison:
+    """Compare two runs by their directories: `log/` as `decision_log=` leaves it, and outcome.json."""
+    names = sorted({path.name for run in (first, second) for path in (run / "log").glob("*.decisions")})
+    hashes: dict[str, tuple[_Rolling, _Rolling]] = {}
+    divergences: list[tuple[int, str, str]] = []
+    for name in names:
+        pairs = zip_longest(_decisions(first / "log" / name), _decisions(second / "log" / name))
+        _fold(pairs, hashes, divergences)
+    _fold(zip_longest(_rows(first / "log"), _rows(second / "log")), hashes, divergences)
+    outcomes = [json.loads((run / "outcome.json").read_text()) for run in (first, second)]
+    _fold([(_streams(outcomes[0]), _streams(outcomes[1]))], hashes, divergences)
+    _fold([(_result(outcomes[0]), _result(outcomes[1]))], hashes, divergences)
+    subsystems = tuple(
+        Subsystem(name=name, events=one.events, first=one.hex, second=other.hex)
+        for name, (one, other) in sorted(hashes.items())
+    )
+    return Comparison(subsystems=subsystems, divergence=min(divergences)[2] if divergences else None)
+
+
+class _Rolling:
+    """The hash of one subsystem in one run."""
+
+    def __init__(self) -> None:
+        self.events = 0
+        self._hash = blake2b(digest_size=8)
+
+    def add(self, event: _Event) -> None:
+        self.events += 1
+        self._hash.update(event.digest)
+
+    @property
+    def hex(self) -> str:
+        return self._hash.hexdigest()
+
+
+def _fold(
+    pairs: Iterable[tuple[_Event | None, _Event | None]],
+    hashes: dict[str, tuple[_Rolling, _Rolling]],
+    divergences: list[tuple[int, str, str]],
+) -> None:
+    """Feed the hashes with the events of one process in both runs, and note the first pair that differs."""
+    differs = False
+    for one, other in pairs:
+        for side, event in enumerate((one, other)):
+            if event is not None:
+                for subsystem in (event.subsystem, "clock"):
+                    hashes.setdefault(subsystem, (_Rolling(), _Rolling()))[side].add(event)
+        if not differs and (one is None or other is None or one.digest != other.digest):
+            differs = True
+            either = one or other
+            assert either is not None
+            at_s = min(event.time_ns for event in (one, other) if event is not None) / 1e9
+            sides = [event.words if event is not None else "nothing more" for event in (one, other)]
+            where = f"{either.process} at {at_s:.9f} s, {either.subsystem}"
+            words = f"{where}:\n  first run:  {sides[0]}\n  second run: {sides[1]}"
+            divergences.append((round(at_s * 1e9), either.process, f"the first event that differs: {words}"))
+
+
+def _decisions(path: Path) -> Iterator[_Event]:
+    if not path.exists():
+        return
+    log = read_log(path.read_bytes())
+    for decision in log.decisions:
+        yield _decision(log.spec.address, decision)
+
+
+def _decision(process: str, decision: Decision) -> _Event:
+    name = type(decision.event).__name__
+    subsystem = next((it for it, starts in _SUBSYSTEM_WORDS if name.startswith(starts)), "other")
+    data = pack((decision.now_ns, process, encode(decision.event), [encode(command) for command in decision.commands]))
+    words = f"{decision.event} -> {[type(command).__name__ for command in decision.commands]}"
+    return _Event(
+        decision.now_ns, process, subsystem, blake2b(data, digest_size=8).digest(), words[:EVENT_CHARACTERS_MAX]
+    )
+
+
+def _rows(directory: Path) -> Iterator[_Event]:
+    for event in read_trace(directory):
+        digest = blake2b(pack(event.row()), digest_size=8).digest()
+        yield _Event(event.time_ns, event.process, "trace", digest, str(event)[:EVENT_CHARACTERS_MAX])
+
+
+def _streams(outcome: dict[str, object]) -> _Event:
+    text = str(outcome["random"])
+    return _Event((1 << 62) - 1, "all processes", "rng", text.encode(), f"random streams with the digest {text}")
+
+
+def _result(outcome: dict[str, object]) -> _Event:
+    text = json.dumps(outcome, sort_keys=True)
+    digest = blake2b(text.encode(), digest_size=8).digest()
+    return _Event(1 << 62, "the program", "result", digest, text[:EVENT_CHARACTERS_MAX])
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

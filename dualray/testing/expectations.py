@@ -1,0 +1,85 @@
+"""Compares what became of a run with what its scenario expects."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from dualray.shared.scenario import Scenario
+from dualray.shared.units import time_words
+from dualray.testing.run import Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """One expectation: what was expected, what was found, and whether that is the same."""
+
+    what: str
+    expected: str
+    found: str
+    holds: bool
+
+
+def judge(
+    scenario: Scenario, outcome: Outcome, reference: Outcome | None = None, *, mode: str = "sim"
+) -> list[Verdict]:
+    """Every expectation of the scenario, with its verdict; `reference` is the run without faults, if it is needed."""
+    verdicts = [_ending(scenario, outcome)]
+    expect = scenario.expect
+    if expect.has_result:
+        verdicts.append(
+            _verdict("result", _short(expect.result), _short(outcome.result), expect.result == outcome.result)
+        )
+    if reference is not None:
+        same = outcome.succeeded and reference.succeeded and outcome.result == reference.result
+        verdicts.append(_verdict("result without faults", _short(reference.result), _short(outcome.result), same))
+    if mode == "sim":
+        verdicts += _of_simulation(scenario, outcome)
+    return verdicts
+
+
+def _verdict(what: str, expected: str, found: str, holds: bool) -> Verdict:
+    return Verdict(what=what, expected=expected, found=found, holds=holds)
+
+
+def _ending(scenario: Scenario, outcome: Outcome) -> Verdict:
+    expected = scenario.expect.error
+    found = f"{outcome.error[0]}: {_one_line(outcome.message)}" if outcome.error else "it succeeds"
+    if expected is None:
+        return _verdict("ending", "it succeeds", found, outcome.succeeded)
+    matches = expected.match is None or re.search(expected.match, outcome.message, re.DOTALL) is not None
+    words = expected.type + (f" with {expected.match!r}" if expected.match is not None else "")
+    return _verdict("ending", words, found, expected.type in outcome.error and matches)
+
+
+def _of_simulation(scenario: Scenario, outcome: Outcome) -> Iterator[Verdict]:
+    expect = scenario.expect
+    least_ns, most_ns = expect.makespan.min, expect.makespan.max
+    if least_ns is not None or most_ns is not None:
+        holds = (least_ns is None or outcome.makespan_ns >= least_ns) and (
+            most_ns is None or outcome.makespan_ns <= most_ns
+        )
+        bounds_ns = (("at least", least_ns), ("at most", most_ns))
+        words = " and ".join(f"{side} {time_words(bound_ns)}" for side, bound_ns in bounds_ns if bound_ns is not None)
+        yield _verdict("makespan", words, time_words(outcome.makespan_ns), holds)
+    for name, bounds in expect.counters.items():
+        value = outcome.counters.get(name, 0)
+        yield _verdict(name, str(bounds), f"{value:,}", bounds.has(value))
+    if expect.all_faults and scenario.faults:
+        idle = (*outcome.missed, *outcome.outstanding)
+        yield _verdict("faults", "all happen", f"not: {'; '.join(idle)}" if idle else "all happened", not idle)
+    if expect.no_leak and outcome.leaks is not None:
+        found = "; ".join(outcome.leaks[:3]) or "nothing"
+        yield _verdict("left at the end", "nothing", found, not outcome.leaks)
+    yield _verdict("invariants", "all hold", "; ".join(outcome.violations[:3]) or "all hold", not outcome.violations)
+
+
+def _one_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1][:200] if lines else ""
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 100 else f"{text[:100]}..."

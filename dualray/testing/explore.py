@@ -1,0 +1,263 @@
+"""Explores a scenario: many seeds, each with faults of its own, each judged by the oracles; what fails is made small.
+
+First the scenario runs without faults: that gives the result to compare with, and the places where faults can be
+anchored. Then each seed draws its faults (swarm.py) and runs; a run ends with the liveness phase, in which faults stop
+and the system must come to rest. What fails is classified and, one seed of each class, shrunk to a file that holds the
+expanded list of faults and repeats the failure with one command.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from dualray.shared.faults import FaultKind, parse_fault
+from dualray.shared.scenario import Expect, Scenario
+from dualray.shared.scenario_file import dump_scenario
+from dualray.testing.checkers import compare
+from dualray.testing.pool import Broken, Pool
+from dualray.testing.run import STUCK, Outcome
+from dualray.testing.shrink import RUNS_MAX, shrink
+from dualray.testing.swarm import Ground, draw_faults, ground_of
+from dualray.testing.workloads import SURVIVORS
+
+ENDLESS = "it does not end"
+"""The class of runs that are ended by the wall clock."""
+
+ENDLESS_RUNS_MAX = 20
+"""Runs that making one of these small may take: each takes as long as a seed may."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Finding:
+    """A seed that fails.
+
+    Attributes:
+        kind: the class of the failure: seeds of one class are taken to have one cause.
+        problem: what is wrong, in words.
+        faults: the faults that it needs, in words; after shrinking those that are left.
+        replay: the command that repeats it; "" until there is a file.
+    """
+
+    seed: int
+    kind: str
+    problem: str
+    faults: tuple[str, ...]
+    replay: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class Exploration:
+    """What was found so far. `coverage` says, by name, in how many seeds something happened, and how often in all."""
+
+    seeds: int = 0
+    seconds: float = 0.0
+    faults_planned: int = 0
+    faults_performed: int = 0
+    findings: list[Finding] = field(default_factory=list)
+    coverage: dict[str, tuple[int, int]] = field(default_factory=dict)
+    kinds_planned: set[str] = field(default_factory=set)
+
+    @property
+    def seeds_per_s(self) -> float:
+        """Seeds that a second of wall time takes."""
+        return self.seeds / self.seconds if self.seconds else 0.0
+
+    @property
+    def never_happened(self) -> list[str]:
+        """Kinds of faults that were planned, and never found anybody to befall."""
+        return sorted(kind for kind in self.kinds_planned if f"fault: {kind}" not in self.coverage)
+
+
+class Judge:
+    """Says what is wrong with a run, in view of the one without faults, of which it remembers the outcome."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._references: dict[str, Outcome] = {}
+
+    def reference(self, scenario: Scenario) -> Outcome:
+        """The run without faults.
+
+        Raises:
+            RuntimeError: it fails, too.
+        """
+        calm = scenario.with_faults(())
+        key = dump_scenario(calm)
+        if key not in self._references:
+            outcome = self._pool.run(calm)
+            if isinstance(outcome, Broken):
+                raise RuntimeError(f"scenario {scenario.name} fails without any fault: {outcome.why}")
+            wrong = (*outcome.violations, *(outcome.leaks or ()))
+            if wrong:
+                raise RuntimeError(f"scenario {scenario.name} fails without any fault: {wrong[0]}")
+            self._references[key] = outcome
+        return self._references[key]
+
+    def problem(self, scenario: Scenario, outcome: Outcome | Broken) -> tuple[str, str] | None:
+        """The class of a failure and its words; None when all is well."""
+        if isinstance(outcome, Broken):
+            return (ENDLESS if "did not end" in outcome.why else "it breaks down"), outcome.why
+        if outcome.violations:
+            return f"violation: {_without_names(outcome.violations[0])}", outcome.violations[0]
+        wrong = compare(outcome, self.reference(scenario), must_succeed=_must_succeed(scenario, outcome))
+        if wrong:
+            kind = outcome.error[0] if outcome.error else "wrong result"
+            if STUCK in outcome.error:
+                kind = f"it does not end: {_reasons(outcome.message)}"
+                if _is_starved(outcome):
+                    return None
+            return kind, wrong[0]
+        if outcome.leaks:
+            return f"left behind: {_without_names(outcome.leaks[0])}", "; ".join(outcome.leaks[:5])
+        return None
+
+
+def _is_starved(outcome: Outcome) -> bool:
+    """Whether it waits for resources that nodes had which are gone for good: then it may wait for ever."""
+    lost = any(fault.startswith("kill node") for fault in outcome.performed) or outcome.counters["nodes_refused"] > 0
+    return lost and "every node that could take it is busy" in outcome.message
+
+
+def _must_succeed(scenario: Scenario, outcome: Outcome) -> bool:
+    """Whether nothing that has happened excuses a failure."""
+    if not scenario.expect.same_as_without_faults and scenario.workload.generate not in SURVIVORS:
+        return False
+    if "ObjectStoreFullError" in outcome.error:
+        return not any(fault.startswith("fill ") for fault in outcome.performed)
+    if "TaskUnschedulableError" in outcome.error:  # every node that could take the task was gone for a while
+        takes_away = ("kill node", "reboot", "pause", "partition", "lose gpu", "restart head", "link")
+        return not any(fault.startswith(takes_away) for fault in outcome.performed)
+    return True
+
+
+def _reasons(message: str) -> str:
+    """Why it waits, in words that are the same for the same cause."""
+    reasons = re.findall(r"which (waits for (?:its arguments|a worker|\w+)|\w+)", message)
+    return ", ".join(dict.fromkeys(reasons)) or _without_names(message.partition(" at ")[0])
+
+
+def _without_names(text: str) -> str:
+    """The sentence without what differs from run to run: ids, nodes, numbers."""
+    return re.sub(r"[0-9a-f]{8}(:[0-9a-f]+)?|(node-)?\d[\d,.]*(/w\d+)?", "#", text.partition(": ")[0] or text)[:120]
+
+
+def explore(
+    scenario: Scenario,
+    *,
+    directory: Path = Path(),
+    seeds: Iterable[int],
+    jobs: int = 1,
+    seed_timeout_s: float = 60.0,
+    stop_after: int = 10,
+    shrink_to: Path | None = None,
+    on_progress: Callable[[Exploration], object] = lambda state: None,
+    on_note: Callable[[str], object] = lambda words: None,
+) -> Exploration:
+    """Run the scenario once for each seed, with faults drawn for it.
+
+    Args:
+        directory: that of the scenario file.
+        jobs: processes at once.
+        seed_timeout_s: wall time after which a run is taken to be endless.
+        stop_after: failing seeds after which no new ones are begun.
+        shrink_to: a directory for files of small failures; None does not shrink.
+
+    Raises:
+        RuntimeError: the scenario fails without any fault.
+        ValueError: there is no such script, function or workload.
+    """
+    state = Exploration()
+    with Pool(jobs=jobs, directory=directory, timeout_s=seed_timeout_s) as pool:
+        judge = Judge(pool)
+        ground = ground_of(judge.reference(scenario))
+        began_s = time.monotonic()
+        for (seed, faulty), outcome in pool.run_all(_each_seed(scenario, ground, seeds, state, stop_after)):
+            state.seeds += 1
+            state.seconds = time.monotonic() - began_s
+            _count(state, faulty, outcome)
+            found = judge.problem(faulty, outcome)
+            if found is not None:
+                faults = tuple(str(fault) for fault in faulty.planned())
+                state.findings.append(Finding(seed=seed, kind=found[0], problem=found[1], faults=faults))
+            on_progress(state)
+        state.findings.sort(key=lambda finding: finding.seed)
+        if shrink_to is not None:
+            _shrink_findings(scenario, state, judge, pool, shrink_to, on_note)
+    return state
+
+
+def _each_seed(
+    scenario: Scenario, ground: Ground, seeds: Iterable[int], state: Exploration, stop_after: int
+) -> Iterator[tuple[tuple[int, Scenario], Scenario]]:
+    for seed in seeds:
+        if len(state.findings) >= stop_after:
+            return
+        faulty = scenario.with_faults((*scenario.planned(), *draw_faults(scenario, ground, seed)))
+        yield (seed, faulty), faulty
+
+
+def _count(state: Exploration, faulty: Scenario, outcome: Outcome | Broken) -> None:
+    planned = faulty.planned()
+    state.faults_planned += len(planned)
+    state.kinds_planned.update(str(fault.kind) for fault in planned)
+    if isinstance(outcome, Broken):
+        return
+    state.faults_performed += len(outcome.performed)
+    happened = dict(outcome.coverage)
+    for kind in (FaultKind.REBOOT_NODE,):  # the trace has its first half, a kill
+        count = sum(fault.startswith("reboot ") for fault in outcome.performed)
+        if count:
+            happened[f"fault: {kind}"] = count
+    if outcome.error:
+        happened[f"program ended with {outcome.error[0]}"] = 1
+    for name, times in happened.items():
+        in_seeds, in_all = state.coverage.get(name, (0, 0))
+        state.coverage[name] = (in_seeds + 1, in_all + times)
+
+
+def _shrink_findings(
+    scenario: Scenario,
+    state: Exploration,
+    judge: Judge,
+    pool: Pool,
+    directory: Path,
+    on_note: Callable[[str], object],
+) -> None:
+    """One of each class becomes a file."""
+    done: dict[str, str] = {}
+    for finding in state.findings:
+        if finding.kind in done:
+            finding.replay = done[finding.kind]
+            continue
+        on_note(f"making seed {finding.seed} small")
+        faulty = scenario.with_faults(parse_fault(words) for words in finding.faults)
+        fails = partial(_fails_as, judge, pool, finding.kind)
+        small = shrink(faulty, fails, runs_max=ENDLESS_RUNS_MAX if finding.kind == ENDLESS else RUNS_MAX)
+        finding.faults = tuple(str(fault) for fault in small.planned())
+        path = directory / f"{scenario.name}-seed-{finding.seed}.yaml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(_file_of(small, finding))
+        finding.replay = done[finding.kind] = f"dualray scenario run {path}"
+
+
+def _fails_as(judge: Judge, pool: Pool, kind: str, candidate: Scenario) -> bool:
+    """Whether a scenario fails in this way; one that fails without faults is another story."""
+    try:
+        found = judge.problem(candidate, pool.run(candidate))
+    except RuntimeError:
+        return False
+    return found is not None and found[0] == kind
+
+
+def _file_of(small: Scenario, finding: Finding) -> str:
+    """A scenario file that repeats a failure, and fails."""
+    must_succeed = small.expect.same_as_without_faults or small.workload.generate in SURVIVORS
+    expect = Expect(all_faults=False, same_as_without_faults=must_succeed)
+    words = [f"Found by `dualray explore`, seed {finding.seed}: {finding.kind}.", *finding.problem.splitlines()]
+    comment = "".join(f"# {line[:116]}\n" for line in words[:20])
+    return comment + dump_scenario(small.model_copy(update={"expect": expect}))

@@ -1,0 +1,173 @@
+"""Processes that run scenarios for exploration: one at a time each, and ended when one takes too long.
+
+A worker reads one JSON object a line (a scenario as YAML) and answers with one (an `Outcome`). What the program prints
+goes nowhere. A worker that dies, or does not answer in time, is replaced; the run that it had is `Broken`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self, TypeVar
+
+from dualray.shared.scenario import Scenario
+from dualray.shared.scenario_file import dump_scenario, parse_scenario
+from dualray.testing.run import Outcome, run_scenario
+
+K = TypeVar("K")
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A run of which nothing came back."""
+
+    why: str
+
+
+class _Worker:
+    """One process and what it does now."""
+
+    def __init__(self, directory: Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "dualray.testing.pool", str(directory.resolve())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )
+        self.deadline_s = 0.0
+
+    @property
+    def answers(self) -> IO[bytes]:
+        assert self.process.stdout is not None
+        return self.process.stdout
+
+    def ask(self, scenario: Scenario, timeout_s: float) -> None:
+        assert self.process.stdin is not None
+        self.deadline_s = time.monotonic() + timeout_s
+        self.process.stdin.write(json.dumps(dump_scenario(scenario)).encode() + b"\n")
+        self.process.stdin.flush()
+
+    def answer(self) -> Outcome | Broken:
+        line = self.answers.readline()
+        if not line:
+            return Broken(f"its process ended with code {self.process.wait()}")
+        fields: dict[str, Any] = json.loads(line)
+        if "broken" in fields:
+            return Broken(fields["broken"])
+        for name in _TUPLES:
+            fields[name] = tuple(fields[name]) if fields[name] is not None else None
+        return Outcome(**fields)
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream is not None:
+                stream.close()
+
+
+_TUPLES = ("error", "performed", "missed", "outstanding", "leaks", "violations")
+
+
+class Pool:
+    """See the module. A context manager."""
+
+    def __init__(self, *, jobs: int, directory: Path, timeout_s: float) -> None:
+        self._jobs = jobs
+        self._directory = directory
+        self._timeout_s = timeout_s
+        self._idle: list[_Worker] = []
+        self._busy: dict[_Worker, object] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for worker in (*self._idle, *self._busy):
+            worker.end()
+        self._idle.clear()
+        self._busy.clear()
+
+    def run(self, scenario: Scenario) -> Outcome | Broken:
+        """Run one."""
+        return next(iter(self.run_all([(0, scenario)])))[1]
+
+    def run_all(self, scenarios: Iterable[tuple[K, Scenario]]) -> Iterator[tuple[K, Outcome | Broken]]:
+        """Run all, as many at once as there are processes; they come back in the order in which they end."""
+        waiting = iter(scenarios)
+        running: dict[_Worker, K] = {}
+        with selectors.DefaultSelector() as selector:
+
+            def start() -> bool:
+                for key, scenario in waiting:
+                    worker = self._idle.pop() if self._idle else _Worker(self._directory)
+                    self._busy[worker] = key
+                    running[worker] = key
+                    worker.ask(scenario, self._timeout_s)
+                    selector.register(worker.answers, selectors.EVENT_READ, worker)
+                    return True
+                return False
+
+            def finish(worker: _Worker) -> K:
+                selector.unregister(worker.answers)
+                del self._busy[worker]
+                return running.pop(worker)
+
+            while len(running) < self._jobs and start():
+                pass
+            while running:
+                soonest_s = min(worker.deadline_s for worker in running)
+                for ready, _ in selector.select(max(0.0, soonest_s - time.monotonic())):
+                    worker = ready.data
+                    answer = worker.answer()
+                    key = finish(worker)
+                    if worker.process.poll() is None:
+                        self._idle.append(worker)
+                    else:
+                        worker.end()
+                    start()
+                    yield key, answer
+                for worker in [worker for worker in running if worker.deadline_s <= time.monotonic()]:
+                    key = finish(worker)
+                    worker.end()
+                    start()
+                    yield key, Broken(f"it did not end within {self._timeout_s:g} s of wall time")
+
+
+ORPHAN_LOOK_EVERY_S = 1.0
+
+
+def _end_with(parent: int) -> None:
+    """Whoever asked is gone: end, whatever runs."""
+    while os.getppid() == parent:
+        time.sleep(ORPHAN_LOOK_EVERY_S)
+    os._exit(1)
+
+
+def serve(directory: Path) -> None:
+    """What a worker does."""
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what programs print
+    for line in sys.stdin:
+        try:
+            outcome = run_scenario(parse_scenario(json.loads(line), "scenario"), directory=directory)
+            answer = asdict(outcome)
+        except Exception as error:  # noqa: BLE001  # the one who asked is told
+            answer = {"broken": f"{type(error).__name__}: {error}"}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    serve(Path(sys.argv[1]))

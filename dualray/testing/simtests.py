@@ -1,0 +1,132 @@
+"""`@simtest`: a user's own test, run under many seeds on a simulated cluster, with faults drawn for each.
+
+    @dualray.testing.simtest(seeds=200, nodes=11, faults="swarm")
+    def test_training_survives():
+        assert train() == EXPECTED
+
+The test runs once without faults, which must pass, and then once for each seed. It fails with the seed, the faults, the
+line that repeats it, and what the program or the oracles said. pytest's options (pytest_plugin.py) say how many seeds
+are tried (`--dualray-seeds N`), try one alone (`--dualray-replay SEED`), and take faults away from a failing seed as
+long as it fails (`--dualray-shrink`).
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import dualray
+from dualray.shared.faults import Fault, parse_fault
+from dualray.shared.scenario import Scenario
+from dualray.sim.runtime import SimRuntime
+from dualray.testing.run import ERROR_CHARACTERS_MAX, Outcome, outcome_of
+from dualray.testing.shrink import shrink
+from dualray.testing.swarm import draw_faults, ground_of
+
+
+class SimtestFailure(AssertionError):
+    """A seed of a `simtest` fails; the message says which, under which faults, and how to repeat it."""
+
+
+SEEDS_VARIABLE = "PYTEST_DUALRAY_SEEDS"
+REPLAY_VARIABLE = "PYTEST_DUALRAY_REPLAY"
+SHRINK_VARIABLE = "PYTEST_DUALRAY_SHRINK"
+"""What the pytest plugin says to tests, also in the processes of pytest-xdist."""
+
+
+def simtest(
+    *,
+    seeds: int = 100,
+    nodes: int = 5,
+    num_cpus: float = 4,
+    num_gpus: float = 0,
+    object_store_memory: str = "2GiB",
+    faults: Literal["swarm"] | Sequence[str | Fault] = "swarm",
+    time_limit: str = "24h",
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Run a test function under many seeds on a simulated cluster that is up when it is called.
+
+    Args:
+        seeds: how many; each draws its own faults, and the randomness of the tasks.
+        nodes, num_cpus, num_gpus, object_store_memory: the cluster, and what each node has.
+        faults: "swarm" draws them; or a list of faults in words, the same for each seed.
+        time_limit: of virtual time, after which a run is taken to be endless.
+
+    Raises (from the decorated test):
+        SimtestFailure: a seed fails, or leaves something behind, or breaks an invariant.
+    """
+
+    def decorate(test: Callable[..., Any]) -> Callable[..., Any]:
+        scenario = Scenario.model_validate(
+            {
+                "name": test.__name__,
+                "cluster": {"nodes": nodes, "cpus": num_cpus, "gpus": num_gpus, "object_store": object_store_memory},
+                "workload": {"function": f"{test.__module__}:{test.__name__}"},
+                "time_limit": time_limit,
+            }
+        )
+
+        @functools.wraps(test)
+        def run(*args: Any, **kwargs: Any) -> None:
+            _run(scenario, functools.partial(test, *args, **kwargs), seeds, faults)
+
+        return run
+
+    return decorate
+
+
+def _run(
+    scenario: Scenario, test: Callable[[], Any], seeds: int, faults: Literal["swarm"] | Sequence[str | Fault]
+) -> None:
+    calm = _attempt(scenario, test)
+    ground = ground_of(calm)
+    replay = os.environ.get(REPLAY_VARIABLE)
+    count = int(os.environ.get(SEEDS_VARIABLE, seeds))
+    for seed in range(count) if replay is None else (int(replay),):
+        if faults == "swarm":
+            drawn = draw_faults(scenario, ground, seed)
+        else:
+            drawn = tuple(fault if isinstance(fault, Fault) else parse_fault(fault) for fault in faults)
+        faulty = scenario.with_faults(drawn).model_copy(update={"seed": seed})
+        try:
+            _attempt(faulty, test)
+        except SimtestFailure as failure:
+            small = shrink(faulty, functools.partial(_fails, test)) if SHRINK_VARIABLE in os.environ else faulty
+            words = "".join(f"\n  {fault}" for fault in small.planned()) or " none"
+            raise SimtestFailure(
+                f"seed {seed} fails: {failure}\nfaults:{words}\n"
+                f"repeat it: pytest -k {scenario.name} --dualray-replay {seed}"
+            ) from failure.__cause__
+
+
+def _fails(test: Callable[[], Any], candidate: Scenario) -> bool:
+    try:
+        _attempt(candidate, test)
+    except SimtestFailure:
+        return True
+    return False
+
+
+def _attempt(scenario: Scenario, test: Callable[[], Any]) -> Outcome:
+    """Run the test once.
+
+    Raises:
+        SimtestFailure: it raised, an oracle has found something, or something was left behind.
+    """
+    started = dualray.init(mode="sim", scenario=scenario, seed=scenario.seed)
+    assert isinstance(started, SimRuntime)
+    try:
+        try:
+            test()
+        except Exception as error:
+            words = str(error)[:ERROR_CHARACTERS_MAX] or repr(error)
+            raise SimtestFailure(f"{type(error).__name__}: {words}") from error
+        outcome = outcome_of(started)
+    finally:
+        dualray.shutdown()
+    wrong = (*outcome.violations, *(outcome.leaks or ()))
+    if wrong:
+        raise SimtestFailure("; ".join(wrong[:5]))
+    return outcome

@@ -1,0 +1,150 @@
+"""Draws faults for one seed: which kinds are on, how many there are, whom they befall, when, and for how long.
+
+"Swarm": a seed first draws which kinds can occur at all, so that some runs have nothing but pauses and others nothing
+but lost messages; bugs that need many faults of one kind hide from runs that always mix them all (Groce et al., "Swarm
+Testing", 2012). Half of the faults are anchored at a logical event that the fault-free run has shown, such as the start
+of a task; the others come at a time within that run. Every fault that can end ends.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from dualray.shared.faults import ALL, MAY_END, Fault, FaultKind, check_fault
+from dualray.shared.scenario import DRIVER_NODE_NAME, Scenario
+from dualray.testing.run import Outcome
+
+MILLISECOND_NS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """What a fault-free run has shown, and faults can be anchored at.
+
+    Attributes:
+        ended_ns: when the program had ended.
+        starts: how many tasks of each name had started.
+        events: how many trace events there were of each kind that can be an anchor.
+        actors: classes of which there was an actor.
+    """
+
+    ended_ns: int
+    starts: dict[str, int]
+    events: dict[str, int]
+    actors: tuple[str, ...]
+
+
+def ground_of(outcome: Outcome) -> Ground:
+    """What a fault-free run has shown."""
+    actors = tuple(dict.fromkeys(name.partition(".")[0] for name in outcome.starts if "." in name))
+    events = {name: count for name, count in outcome.events.items() if count}
+    return Ground(ended_ns=outcome.makespan_ns, starts=outcome.starts, events=events, actors=actors)
+
+
+class Drawer:
+    """Draws the faults of one seed; everything comes from one stream of its own."""
+
+    def __init__(self, scenario: Scenario, ground: Ground, seed: int) -> None:
+        self._random = random.Random(f"swarm:{seed}")
+        self._scenario = scenario
+        self._ground = ground
+        self._nodes = dict(scenario.cluster.each_node())
+        self._victims = [name for name in self._nodes if name != DRIVER_NODE_NAME]
+
+    def draw(self) -> tuple[Fault, ...]:
+        """The faults, in no order that matters."""
+        swarm = self._scenario.swarm
+        possible = [kind for kind in swarm.kinds if self._is_possible(kind)]
+        if not possible or not swarm.most:
+            return ()
+        kinds = [kind for kind in possible if self._random.random() < 0.5] or [self._random.choice(possible)]
+        count = self._random.randint(1, swarm.most)
+        faults = []
+        for _ in range(count):
+            fault = self._anchored(self._what(self._random.choice(kinds)))
+            check_fault(fault, f"'{fault}'")
+            faults.append(fault)
+        return tuple(faults)
+
+    def _is_possible(self, kind: FaultKind) -> bool:
+        if kind is FaultKind.KILL_WORKER:
+            return bool(self._ground.starts)
+        if kind is FaultKind.KILL_ACTOR:
+            return bool(self._ground.actors)
+        if kind is FaultKind.LOSE_GPU:
+            return any(self._nodes[name].gpus >= 1 for name in self._victims)
+        if kind in (FaultKind.RESTART_HEAD, FaultKind.LINK):
+            return True
+        return bool(self._victims)
+
+    def _what(self, kind: FaultKind) -> Fault:
+        """The fault, with an anchor that is still to be drawn."""
+        draw = self._random
+        lasting_ns = self._lasting_ns() if kind in MAY_END else None
+        fault = Fault(kind=kind, at_ns=0, for_ns=lasting_ns)
+        node = draw.choice(self._victims or [DRIVER_NODE_NAME])
+        makers: dict[FaultKind, Callable[[], Fault]] = {
+            FaultKind.KILL_WORKER: lambda: replace(fault, at_ns=None, task_name=draw.choice(list(self._ground.starts))),
+            FaultKind.KILL_ACTOR: lambda: replace(fault, actor=draw.choice(self._ground.actors)),
+            FaultKind.PARTITION: lambda: self._partition(fault),
+            FaultKind.SLOW_NODE: lambda: replace(fault, node=node, factor=float(draw.choice((2, 5, 20)))),
+            FaultKind.FILL_STORE: lambda: replace(fault, node=node, factor=draw.choice((0.5, 0.9, 1.0))),
+            FaultKind.LINK: lambda: self._link(fault),
+            FaultKind.LOSE_GPU: lambda: self._gpu(fault),
+            FaultKind.RESTART_HEAD: lambda: fault,
+        }
+        return makers.get(kind, lambda: replace(fault, node=node))()
+
+    def _lasting_ns(self) -> int:
+        """Log-normal about the scenario's median: some end before anybody has noticed, some long after."""
+        median_ns = self._scenario.swarm.lasting
+        lasting_ns = median_ns * 2 ** self._random.gauss(0, 2)
+        return max(MILLISECOND_NS, round(lasting_ns / MILLISECOND_NS) * MILLISECOND_NS)
+
+    def _partition(self, fault: Fault) -> Fault:
+        count = self._random.randint(1, len(self._victims))
+        nodes = tuple(sorted(self._random.sample(self._victims, count)))
+        rest = [name for name in self._nodes if name not in nodes]
+        if self._random.random() < 0.5 or not rest:
+            return replace(fault, nodes=nodes)
+        others = tuple(sorted(self._random.sample(rest, self._random.randint(1, len(rest)))))
+        return replace(fault, nodes=nodes, others=others, one_way=self._random.random() < 0.5)
+
+    def _link(self, fault: Fault) -> Fault:
+        draw = self._random
+        node = ALL if draw.random() < 0.5 else draw.choice(list(self._nodes))
+        how = draw.randrange(4)
+        if how == 0:
+            return replace(fault, node=node, bandwidth=draw.choice((0.5, 0.1, 0.01)))
+        if how == 1:
+            return replace(fault, node=node, latency=float(draw.choice((10, 100, 1000))))
+        if how == 2:
+            return replace(fault, node=node, loss=draw.choice((0.001, 0.01, 0.1)))
+        return replace(fault, node=node, jitter_ns=draw.choice((1, 10, 100)) * MILLISECOND_NS)
+
+    def _gpu(self, fault: Fault) -> Fault:
+        node = self._random.choice([name for name in self._victims if self._nodes[name].gpus >= 1])
+        return replace(fault, node=node, gpu=self._random.randrange(int(self._nodes[node].gpus)))
+
+    def _anchored(self, fault: Fault) -> Fault:
+        draw = self._random
+        if fault.kind is FaultKind.KILL_WORKER:
+            assert fault.task_name is not None
+            event = draw.choice(("task_started", "task_ended"))
+            return replace(fault, event=event, start=draw.randint(1, self._ground.starts[fault.task_name]))
+        how = draw.random()
+        if how < 0.25 and self._ground.starts:
+            name = draw.choice(list(self._ground.starts))
+            return replace(fault, at_ns=None, task_name=name, start=draw.randint(1, self._ground.starts[name]))
+        if how < 0.5 and self._ground.events:
+            event = draw.choice(list(self._ground.events))
+            return replace(fault, at_ns=None, event=event, start=draw.randint(1, self._ground.events[event]))
+        within_ns = self._scenario.swarm.within or max(self._ground.ended_ns, MILLISECOND_NS)
+        return replace(fault, at_ns=draw.randrange(within_ns) // 1000 * 1000)
+
+
+def draw_faults(scenario: Scenario, ground: Ground, seed: int) -> tuple[Fault, ...]:
+    """The faults of one seed."""
+    return Drawer(scenario, ground, seed).draw()

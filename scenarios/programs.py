@@ -1,0 +1,33 @@
+"""Programs that scenario files name: `function: scenarios.programs:NAME`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import dualray
+
+
+@dualray.remote(max_retries=-1, duration=0.2)
+def block(content: int, size: int) -> Any:
+    """A block of bytes."""
+    return np.full(size, content, dtype=np.uint8)
+
+
+@dualray.remote(max_retries=-1, duration=0.05)
+def first(made: Any) -> int:
+    """What is in it."""
+    return int(made[0])
+
+
+def digest_twice(blocks: int, size: int) -> list[int]:
+    """Make blocks, and read all of them twice, a few at a time: a small store must make them again."""
+    made = [block.remote(content, size) for content in range(blocks)]
+    sums = []
+    for _ in range(2):
+        total = 0
+        for at in range(0, blocks, 8):
+            total += sum(dualray.get([first.remote(ref) for ref in made[at : at + 8]]))
+        sums.append(total)
+    return sums

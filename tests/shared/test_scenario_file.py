@@ -1,0 +1,152 @@
+"""What a scenario file may say, and the one line that is said of a wrong one."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from dualray.shared.distributions import Distribution, parse_distribution
+from dualray.shared.faults import Fault, FaultKind
+from dualray.shared.scenario import FaultModel
+from dualray.shared.scenario_file import ScenarioError, dump_scenario, json_schema, parse_scenario
+
+GOOD = """\
+name: pong
+cluster:
+  nodes:
+    - {count: 2, cpus: 18, labels: {rack: a}}
+    - {count: 3, cpus: 8, gpus: 4, labels: {rack: b}, network: {bandwidth: 25Gbps, latency: 50us}}
+  object_store: 20GiB
+workload:
+  generate: bag_of_tasks
+  kwargs: {tasks: 5}
+config: {push_window_max: 8}
+policies: {placement: "dualray.shared.policies.spread:SpreadPlacement"}
+costs: {worker_start_ns: 5ms}
+durations: {piece: 2s, "Net.*": "lognormal(2s, 0.5)"}
+faults:
+  - kill node-2 at 3s
+  - {at: 1s, partition: [node-1, node-2], heal_after: 3s}
+  - {when: {task_started: piece, index: 40}, kill: worker}
+  - {every: 2s, times: 2, reboot: rack=b, for: 1s}
+expect:
+  makespan: {max: 60s}
+  counters: {tasks: 5, retries: {max: 3}}
+"""
+
+
+def parse(text: str = GOOD):
+    return parse_scenario(text, "pong.yaml")
+
+
+def refusal(old: str, new: str) -> str:
+    text = GOOD.replace(old, new, 1)
+    assert text != GOOD
+    with pytest.raises(ScenarioError) as refused:
+        parse(text)
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+def test_what_a_scenario_says():
+    scenario = parse()
+    nodes = dict(scenario.cluster.each_node())
+    assert list(nodes) == ["node-0", "node-1", "node-2", "node-3", "node-4"]
+    assert (nodes["node-1"].cpus, nodes["node-2"].cpus, nodes["node-2"].gpus) == (18, 8, 4)
+    assert nodes["node-0"].object_store == nodes["node-4"].object_store == 20 * 1024**3
+    assert nodes["node-4"].network.bandwidth == 25_000_000_000 // 8
+    assert scenario.limits["placement_policy"].endswith("SpreadPlacement")
+    assert scenario.durations["piece"] == Distribution("constant", 2_000_000_000)
+    assert scenario.expect.counters["tasks"].has(5) and not scenario.expect.counters["tasks"].has(6)
+
+
+def test_a_fault_with_several_nodes_and_times_is_several_faults():
+    planned = parse().planned()
+    assert planned[:2] == (
+        Fault(kind=FaultKind.KILL_NODE, node="node-2", at_ns=3_000_000_000),
+        Fault(kind=FaultKind.PARTITION, nodes=("node-1", "node-2"), at_ns=1_000_000_000, for_ns=3_000_000_000),
+    )
+    assert [str(fault) for fault in planned[3:]] == [
+        f"reboot node-{node} at {second}s for 1s" for node in (2, 3, 4) for second in (2, 4)
+    ]
+
+
+def test_a_scenario_is_written_and_read_back():
+    scenario = parse()
+    assert parse(dump_scenario(scenario)) == scenario
+    expanded = scenario.with_faults(scenario.planned())
+    assert parse(dump_scenario(expanded)).planned() == scenario.planned()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            "object_store",
+            "object_stor",
+            "pong.yaml:6: unknown key 'object_stor' in cluster. Did you mean 'object_store'?",
+        ),
+        ("count: 2", "cout: 2", "pong.yaml:4: unknown key 'cout' in cluster.nodes[0]. Did you mean 'count'?"),
+        ("heal_after", "heal_afer", "pong.yaml:16: unknown key 'heal_afer' in faults[1]. Did you mean 'heal_after'?"),
+        ("20GiB", "20", "pong.yaml:6: cluster.object_store: 20 has no unit; write for example 1GiB"),
+        ("20GiB", "20Gigs", "pong.yaml:6: cluster.object_store: a size: '20Gigs' is not understood; write a number"),
+        ("25Gbps", "25s", "a rate: '25s' is not understood; write a number with one of bps, kbps, Mbps, Gbps"),
+        ("max: 60s", "max: 60", "pong.yaml:20: expect.makespan.max: 60 has no unit; write for example 2.5s"),
+        ("count: 2", "count: 0", "pong.yaml:4: cluster.nodes[0].count: 0: input should be greater than or equal to 1"),
+        ("kill node-2", "kill node-9", "there is no 'node-9'; nodes are node-0 to node-4"),
+        ("kill node-2", "kill node-0", "node-0 runs the driver, and would end the program with it"),
+        ("node-2 at 3s", "node-2 at 90s", "comes after the end: the run is expected to take 60s at most"),
+        ("rack=b, for", "rack=c, for", "no node has the label 'rack=c'. Did you mean 'rack=b'?"),
+        ("reboot: rack=b, for: 1s", "reboot: rack=b", "say for how long, as in 'for 3s'"),
+        ("kill: worker", "kill: worker, slow: node-1", "say exactly one of kill, kill_actor, reboot"),
+        ("at: 1s, part", "part", "pong.yaml:16: faults[1]: say exactly one of at, every and when, not none"),
+        ("[node-1, node-2]", "[node-0]", "it parts the driver, on node-0, from the head, and would end the program"),
+        ("retries:", "retires:", "there is no counter 'retires'. Did you mean 'retries'?"),
+        ("{max: 3}", "{max: 3, min: 5}", "nothing can meet this: min is above max"),
+        ("{max: 60s}", "{max: 60s, min: 70s}", "nothing can meet this: min is above max"),
+        ("tasks: 5, re", "faults: {min: 50}, re", "nothing can meet this: 9 faults are planned"),
+        (
+            "push_window_max",
+            "push_windw_max",
+            "the core has no limit 'push_windw_max'. Did you mean 'push_window_max'?",
+        ),
+        ("push_window_max: 8", "push_window_max: many", "'many' must be of type int, like 64"),
+        ("SpreadPlacement", "SpredPlacement", "module 'dualray.shared.policies.spread' has no 'SpredPlacement'"),
+        ("placement:", "placemnt:", "there is no policy 'placemnt'. Did you mean 'placement'?"),
+        ("lognormal(2s, 0.5)", "lognorm(2s, 0.5)", "there is no distribution 'lognorm'; write 2.5s, uniform(1s, 3s)"),
+        ("generate:", "function:", "pong.yaml:7: workload: function 'bag_of_tasks' must be written module:name"),
+        ("name: pong\n", "", "pong.yaml:1: key 'name' is missing"),
+        ("cluster:\n", "cluster\n", "pong.yaml:"),
+        (GOOD, "[]", "pong.yaml:1: a scenario is a mapping with name, cluster, workload"),
+        ("cpus: 18", "cpus: [", "this is no YAML"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line_with_the_place(old, new, message):
+    assert message in refusal(old, new)
+
+
+def test_the_schema_knows_every_key():
+    schema = json_schema()
+    text = json.dumps(schema)
+    assert {"name", "cluster", "workload", "faults", "expect"} <= schema["properties"].keys()
+    assert all(f'"{field.alias or name}"' in text for name, field in FaultModel.model_fields.items())
+
+
+@pytest.mark.parametrize(
+    ("text", "low_ns", "high_ns"),
+    [
+        ("2s", 2e9, 2e9),
+        ("uniform(1s, 3s)", 1e9, 3e9),
+        ("exponential(2s)", 0, 60e9),
+        ("normal(2s, 100ms)", 1.2e9, 2.8e9),
+        ("lognormal(2s, 0.5)", 0.05e9, 60e9),
+        ("pareto(1s, 1.5)", 1e9, 1e15),
+    ],
+)
+def test_draws_of_a_distribution_lie_where_they_should(text, low_ns, high_ns):
+    distribution = parse_distribution(text)
+    assert parse_distribution(str(distribution)) == distribution
+    draws = [distribution.sample_ns(lambda number=number: number / 1000) for number in range(1000)]
+    assert low_ns <= min(draws) <= max(draws) <= high_ns
+    assert draws == sorted(draws)

@@ -1,0 +1,285 @@
+"""Each kind of fault, performed: what it does to a program, and what it does not."""
+
+import re
+import time
+from typing import Any, cast
+
+import pytest
+
+import dualray
+from dualray.shared.faults import parse_fault
+from dualray.shared.scenario_file import parse_scenario
+from dualray.sim.kernel import Kernel
+from dualray.sim.network import Impairment, Network
+
+
+@pytest.fixture
+def start():
+    def start_cluster(faults=(), nodes=3, cpus=1, gpus=0, extra=""):
+        words = "".join(f"  - {fault}\n" for fault in faults) or "  []\n"
+        text = (
+            f"name: test\ncluster: {{nodes: {nodes}, cpus: {cpus}, gpus: {gpus}}}\nworkload: {{generate: nested}}\n"
+            f"{extra}faults:\n{words}"
+        )
+        return dualray.init(mode="sim", scenario=parse_scenario(text, "test"))
+
+    yield start_cluster
+    dualray.shutdown()
+
+
+@dualray.remote(max_retries=-1, duration=1.0, scheduling_strategy="SPREAD")
+def where(number=0):
+    return dualray.get_runtime_context().get_node_id()
+
+
+@dualray.remote(max_restarts=-1, max_task_retries=-1)
+class Counter:
+    def __init__(self):
+        self.value = 0
+
+    @dualray.method(duration=0.5)
+    def add(self):
+        self.value += 1
+        return self.value
+
+
+def sleep_for_ever():
+    while True:
+        time.sleep(7)
+
+
+def places(count=6):
+    return dualray.get([where.remote(number) for number in range(count)])
+
+
+def test_a_rebooted_node_is_back_in_a_new_incarnation_and_takes_part(start):
+    runtime = start(["reboot node-1 at 0.5s for 2s"])
+    assert len(places()) == 6
+    time.sleep(10)
+    rows = {row["NodeID"]: row for row in dualray.nodes()}
+    assert (rows["node-1"]["Incarnation"], rows["node-1"]["Alive"]) == (1, True)
+    assert "node-1" in places()
+    assert [str(fault) for fault in runtime.cluster.faults.performed] == ["reboot node-1 at 0.5s for 2s"]
+
+
+def test_a_short_pause_loses_nothing_and_a_long_one_makes_a_zombie_that_is_refused(start):
+    runtime = start(["pause node-1 at 0.5s for 3s", "pause node-2 at 0.5s for 30s"])
+    placed = places()
+    assert len(placed) == 6 and "node-2" not in placed
+    time.sleep(40)
+    assert runtime.cluster.nodes_refused == 1
+    assert [row["Alive"] for row in dualray.nodes()] == [True, True, False]
+    assert not runtime.cluster.nodes["node-2"].is_alive
+
+
+def test_a_node_that_is_rebooted_while_it_stands_still_is_whole_afterwards(start):
+    start(["pause node-1 at 0.1s for 20s", "reboot node-1 at 0.5s for 1s"])
+    time.sleep(30)
+
+    @dualray.remote(scheduling_strategy="SPREAD")
+    def large():
+        return b"x" * 1_000_000
+
+    assert len(dualray.get([large.remote() for _ in range(6)])) == 6
+
+
+def test_what_is_sent_across_a_partition_arrives_when_it_heals(start):
+    runtime = start(["partition node-1 from node-0 at 0.5s for 3s"])
+    assert sorted(set(places(3))) == ["node-0", "node-1", "node-2"]
+    assert 3.4 < runtime.now_s < 4.5
+    assert runtime.cluster.network.messages_held > 0
+    assert all(row["Alive"] for row in dualray.nodes())
+
+
+def test_a_slow_node_takes_longer_and_a_fast_one_less(start):
+    runtime = start(["slow node-1 by 4 at 0s"])
+    places(3)
+    assert 4 < runtime.now_s < 4.2
+
+
+def test_latencies_that_multiply_have_an_end(start):
+    runtime = start(["link all latency 1000 at 1ms for 1h"] * 4, extra="time_limit: 2h\n")
+    time.sleep(1)
+    assert len(places(2)) == 2
+    assert 40 < runtime.now_s < 1000
+
+
+def test_a_lost_message_is_sent_again_later(start):
+    runtime = start(["link node-1 loss 0.6 at 0s for 60s"])
+    places(3)
+    assert runtime.cluster.network.messages_held > 0
+    assert runtime.now_s > 1.2  # a retransmission takes 0.2 s
+
+
+def test_an_actor_comes_back_when_its_worker_is_killed(start):
+    runtime = start(["kill actor Counter when Counter.add starts 2"])
+    counter = cast(Any, Counter).remote()
+    assert dualray.get([counter.add.remote() for _ in range(3)]) == [1, 1, 2]
+    assert len(runtime.cluster.faults.performed) == 1
+
+
+def test_a_fault_that_finds_nobody_is_missed_and_said_so(start):
+    runtime = start(
+        ["kill actor Nobody at 0.1s", "kill node-1 at 0.2s", "slow node-1 by 2 at 0.3s", "kill node-2 at 9h"]
+    )
+    time.sleep(1)
+    examined = runtime.examine()
+    assert examined.performed == ["kill node-1 at 0.2s"]
+    assert examined.missed == ["kill actor Nobody at 0.1s", "slow node-1 by 2.0 at 0.3s"]
+    assert examined.outstanding == ["kill node-2 at 32400s"]
+
+
+def test_a_gpu_that_is_lost_is_offered_no_more(start):
+    start(["lose gpu 1 of node-0 at 0.1s"], nodes=1, cpus=4, gpus=2)
+    time.sleep(1)
+    assert dualray.cluster_resources()["GPU"] == 1
+    assert dualray.get(dualray.remote(lambda: dualray.get_gpu_ids()).options(num_gpus=1).remote()) == [0]
+    with pytest.raises(dualray.exceptions.TaskUnschedulableError, match="GPU"):
+        dualray.get(where.options(num_gpus=2).remote())
+
+
+def test_a_task_that_holds_the_lost_gpu_runs_again_on_another(start):
+    start(["lose gpu 0 of node-0 at 1s"], nodes=1, cpus=4, gpus=2)
+
+    @dualray.remote(num_gpus=1, duration=2.0)
+    def hold():
+        return dualray.get_gpu_ids(), dualray.get_runtime_context().get_attempt()
+
+    assert dualray.get(hold.remote()) == ([1], 1)
+
+
+def test_the_control_plane_is_away_and_comes_back_with_its_tables(start):
+    runtime = start(["restart head at 0.5s for 4s"])
+    counter = cast(Any, Counter).remote()
+    assert dualray.get(counter.add.remote()) == 1  # it was placed before
+    time.sleep(1)
+    assert dualray.get(counter.add.remote()) == 2  # and is called without the head
+    assert len(set(places(3))) == 3
+    assert runtime.now_s > 4.5
+    assert all(row["Alive"] for row in dualray.nodes())
+
+
+def test_a_full_store_is_roomy_again_when_the_fault_ends(start):
+    runtime = start(["fill node-0 to 0.9 at 0.1s for 5s"], nodes=1)
+    time.sleep(1)
+    store = runtime.cluster.nodes["node-0"].machine.store
+    assert store.used_bytes == round(0.9 * store.capacity_bytes)
+    time.sleep(5)
+    assert store.used_bytes == 0
+
+
+def test_when_faults_stop_nothing_of_them_is_left_to_happen(start):
+    runtime = start(
+        ["slow node-1 by 2 at 0.1s for 9h", "pause node-2 at 0.1s for 9h", "fill node-0 to 0.5 at 0.1s for 9h"]
+    )
+    time.sleep(1)
+    examined = runtime.examine()
+    assert len(examined.performed) == 3
+    assert examined.leaks == []
+    assert runtime.now_s < 60
+
+
+def test_a_partition_that_never_heals_ends_with_a_reason(start):
+    start(["partition node-1 from node-0 at 0.5s"])
+    with pytest.raises(dualray.exceptions.SimulationDeadlockError, match="a partition holds 1 messages"):
+        places(3)
+
+
+def test_a_program_that_never_ends_ends_at_the_time_limit(start):
+    start(extra="time_limit: 1h\n")
+    with pytest.raises(dualray.exceptions.SimulationDeadlockError, match="time limit of the scenario is over at 3600"):
+        sleep_for_ever()
+
+
+def test_a_node_that_dies_before_it_has_joined_is_not_waited_for(start):
+    start(["kill node-2 at 10us"])
+    assert sorted(set(places(4))) == ["node-0", "node-1"]
+
+
+def test_the_driver_goes_on_after_a_deadlock_and_is_woken_by_nothing_that_it_waited_for_before(start):
+    runtime = start(["partition node-1 from node-0 at 0.5s"])
+    refs = [where.remote(number) for number in range(3)]
+    with pytest.raises(dualray.exceptions.SimulationDeadlockError):
+        dualray.get(refs)
+    runtime.cluster.faults.stop()
+    before = runtime.now_s
+    time.sleep(5)  # the value arrives meanwhile
+    assert runtime.now_s - before == pytest.approx(5)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    ["pause node-0 at 1s for 1s", "reboot node-0 at 1s for 1s", "partition node-0 at 1s", "slow node-7 by 2 at 1s"],
+)
+def test_a_fault_that_would_end_the_program_is_refused(fault):
+    with pytest.raises(ValueError, match=re.escape(f"fault '{parse_fault(fault)}': ")):
+        dualray.init(mode="sim", nodes=2, faults=[fault])
+    assert not dualray.is_initialized()
+
+
+# ---- The network alone ---------------------------------------------------------------------------------------------
+
+
+def make_network():
+    from dualray.sim.cost_model import CostModel
+
+    kernel = Kernel()
+    return kernel, Network(kernel, CostModel())
+
+
+def test_held_messages_come_in_order_when_the_parting_ends():
+    kernel, network = make_network()
+    arrived: list[int] = []
+    network.part("a", "b")
+    network.part("a", "b")
+    for number in range(5):
+        network.message("a", "b", 10, arrived.append, number, src_process="p", dst_process="q")
+    network.join("a", "b")
+    kernel.run_until(lambda: False)
+    assert arrived == [] and network.messages_waiting == 5
+    network.join("a", "b")
+    kernel.run_until(lambda: False)
+    assert arrived == [0, 1, 2, 3, 4] and network.messages_waiting == 0
+
+
+def test_what_a_partition_holds_for_a_node_that_dies_is_gone():
+    kernel, network = make_network()
+    arrived: list[int] = []
+    network.part("a", "b")
+    network.message("a", "b", 10, arrived.append, 1, src_process="p", dst_process="q")
+    network.cut("b")
+    network.heal("b")
+    network.join("a", "b")
+    kernel.run_until(lambda: False)
+    assert arrived == [] and network.messages_dropped == 1
+
+
+def test_a_transfer_stands_still_and_goes_on_where_it_was():
+    kernel, network = make_network()
+    done: list[int] = []
+    network.transfer("a", "b", 1_250_000_000, lambda: done.append(kernel.now_ns))  # a second
+    kernel.call_after(500_000_000, network.stall, "b")
+    kernel.call_after(2_500_000_000, network.unstall, "b")
+    kernel.run_until(lambda: False)
+    assert done == [pytest.approx(3_000_100_000, abs=2)]
+
+
+def test_an_impaired_link_has_less_bandwidth_while_it_lasts():
+    kernel, network = make_network()
+    done: list[int] = []
+    worse = Impairment(bandwidth=0.1)
+    network.transfer("a", "b", 1_250_000_000, lambda: done.append(kernel.now_ns))
+    kernel.call_after(500_100_000, network.impair, "b", worse)
+    kernel.call_after(2_500_100_000, network.repair, "b", worse)
+    kernel.run_until(lambda: False)
+    assert done == [pytest.approx(2_800_100_000, abs=2)]  # half in 0.5 s, a fifth in 2 s, the rest in 0.3 s
+
+
+def test_losses_bound_a_flow_as_mathis_says():
+    kernel, network = make_network()
+    done: list[int] = []
+    network.impair("b", Impairment(loss=0.01))
+    network.transfer("a", "b", 10_000_000, lambda: done.append(kernel.now_ns))
+    kernel.run_until(lambda: False)
+    bytes_per_s = 1.22 * 1460 / (200e-6 * 0.1)
+    assert done[0] == pytest.approx(100_000 + 10_000_000 / bytes_per_s * 1e9, rel=1e-6)

@@ -1,0 +1,31 @@
+"""Programs for the tests of exploration: one that hangs, one that depends on PYTHONHASHSEED."""
+
+import dualray
+
+
+@dualray.remote
+def named(number):
+    return number
+
+
+def depends_on_the_hash_seed():
+    names = {f"task-{number}" for number in range(20)}
+    return sorted(dualray.get([named.options(name=name).remote(len(name)) for name in names]))
+
+
+def depends_on_the_hash_seed_in_its_result_only():
+    return dualray.get(named.remote(0)), list({"a", "b", "c", "d", "e", "f"})
+
+
+def spins():
+    dualray.get(named.remote(0))
+    while True:
+        pass
+
+
+def keeps_a_promise():
+    """Gives another result when a task has been tried twice."""
+    attempt = dualray.remote(lambda: dualray.get_runtime_context().get_attempt()).options(
+        name="attempt", max_retries=-1
+    )
+    return sum(dualray.get([attempt.remote() for _ in range(6)]))

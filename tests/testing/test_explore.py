@@ -1,0 +1,177 @@
+"""Exploration, shrinking and the check of determinism, on scenarios whose outcome is known."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from dualray.cli import app
+from dualray.shared.faults import FaultKind, parse_fault
+from dualray.shared.scenario_file import dump_scenario, parse_scenario
+from dualray.testing.determinism import check_determinism
+from dualray.testing.expectations import judge
+from dualray.testing.explore import explore
+from dualray.testing.run import load_scenario, run_scenario
+from dualray.testing.shrink import shrink
+from dualray.testing.swarm import Ground, draw_faults
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _from_the_root(monkeypatch):
+    monkeypatch.chdir(ROOT)
+
+
+def scenario(text):
+    return parse_scenario(text, "test.yaml")
+
+
+BAG = """\
+name: bag
+cluster: {nodes: 4, cpus: 2}
+workload: {generate: bag_of_tasks, kwargs: {tasks: 16, seconds: 0.5, size: 150000, strategy: SPREAD}}
+swarm: {kinds: [pause node, partition, slow node, link, restart head], most: 4}
+"""
+
+
+def test_seeds_differ_and_each_is_the_same_again():
+    bag = scenario(BAG.replace("kinds: [pause node, partition, slow node, link, restart head], ", ""))
+    ground = Ground(ended_ns=10**9, starts={"f": 9, "A.g": 3}, events={"transfer_started": 4}, actors=("A",))
+    drawn = [draw_faults(bag, ground, seed) for seed in range(300)]
+    assert drawn == [draw_faults(bag, ground, seed) for seed in range(300)]
+    assert len(set(drawn)) > 250
+    assert {fault.kind for faults in drawn for fault in faults} == set(FaultKind) - {FaultKind.LOSE_GPU}
+    for faults in drawn:
+        assert all(parse_fault(str(fault)) == fault for fault in faults)
+        parse_scenario(dump_scenario(bag.with_faults(faults)), "drawn")  # which refuses what makes no sense
+
+
+def test_a_program_that_survives_is_found_to_survive():
+    seen = []
+    found = explore(scenario(BAG), seeds=range(8), jobs=2, on_progress=lambda state: seen.append(state.seeds))
+    assert found.findings == []
+    assert seen == list(range(1, 9))
+    assert 0 < found.faults_performed <= found.faults_planned
+    assert any(name.startswith("fault: ") for name in found.coverage)
+
+
+def test_a_planted_bug_is_found_made_small_and_repeated_by_one_command(tmp_path):
+    planted = scenario(
+        BAG.replace("pause node, partition, slow node, link, restart head", "slow node, kill worker").replace(
+            "swarm:", 'policies: {retry: "tests.planted.policies:NeverRetries"}\nswarm:'
+        )
+    )
+    found = explore(planted, seeds=range(20), stop_after=1, shrink_to=tmp_path)
+    finding = found.findings[0]
+    assert finding.kind == "WorkerCrashedError"
+    assert len(finding.faults) == 1 and finding.faults[0].startswith("kill worker when ")
+    (path,) = tmp_path.glob("*.yaml")
+    assert finding.replay == f"dualray scenario run {path}"
+    small = load_scenario(path)
+    assert small.workload.kwargs["tasks"] < 16 and len(small.cluster.each_node()) == 1
+    repeated = CliRunner().invoke(app, ["scenario", "run", str(path)])
+    assert repeated.exit_code == 1 and "WorkerCrashedError" in repeated.output
+
+
+def test_a_wrong_result_is_found():
+    promise = scenario(
+        "name: promise\ncluster: {nodes: 2}\nworkload: {function: 'tests.testing.programs:keeps_a_promise'}\n"
+        "faults: [kill worker when attempt starts 2]\nexpect: {same_as_without_faults: true}\nswarm: {most: 0}\n"
+    )
+    found = explore(promise, seeds=range(1))
+    assert [finding.kind for finding in found.findings] == ["wrong result"]
+    assert found.findings[0].problem == "its result is 1, and without faults 0"
+
+
+def test_a_run_that_does_not_end_is_ended_and_said_so():
+    spins = scenario("name: spins\nworkload: {function: 'tests.testing.programs:spins'}\n")
+    with pytest.raises(RuntimeError, match="spins fails without any fault: it did not end within 3 s of wall time"):
+        explore(spins, seeds=range(1), seed_timeout_s=3)
+
+
+def test_shrinking_takes_away_what_is_not_needed():
+    faults = [f"kill node-{number} at {number}.25s" for number in (1, 2, 3)] + ["pause node-2 at 1s for 40s"]
+    big = scenario(BAG + f"faults: {faults}\n")
+
+    def fails(candidate):
+        kinds = [fault.kind for fault in candidate.planned()]
+        return FaultKind.PAUSE_NODE in kinds and candidate.workload.kwargs["tasks"] >= 5
+
+    small = shrink(big, fails)
+    assert [str(fault) for fault in small.planned()] == ["pause node-2 at 1s for 1s"]
+    assert small.workload.kwargs["tasks"] == 5
+    assert len(small.cluster.each_node()) == 3
+
+
+def test_a_scenario_is_the_same_in_two_processes():
+    found = check_determinism(scenario(BAG + "faults: [kill node-2 when piece starts 5, link all jitter 5ms at 1ms]\n"))
+    assert found.divergence is None
+    rows = {row.name: row for row in found.subsystems}
+    assert rows.keys() >= {"clock", "scheduler", "store", "lineage", "membership", "rng", "trace", "result"}
+    assert all(row.is_equal and row.events for row in rows.values())
+
+
+def test_the_first_event_that_differs_is_named():
+    found = check_determinism(
+        scenario("name: hash\nworkload: {function: 'tests.testing.programs:depends_on_the_hash_seed'}\n")
+    )
+    assert found.divergence is not None
+    assert "the first event that differs: driver-1 at " in found.divergence
+    assert "lineage:\n  first run:  TaskSubmitted(" in found.divergence
+    assert not {row.name: row for row in found.subsystems}["lineage"].is_equal
+
+
+def test_a_result_that_differs_is_named():
+    program = "tests.testing.programs:depends_on_the_hash_seed_in_its_result_only"
+    found = check_determinism(scenario(f"name: result\nworkload: {{function: '{program}'}}\n"))
+    assert found.divergence is not None and "the program" in found.divergence
+    assert [row.name for row in found.subsystems if not row.is_equal] == ["clock", "result"]
+
+
+def test_expectations_that_fail_say_what_was_found():
+    strict = scenario(BAG + "expect: {result: [1], makespan: {max: 1ms}, counters: {retries: {min: 3}}}\n")
+    verdicts = {verdict.what: verdict for verdict in judge(strict, run_scenario(strict))}
+    assert verdicts["ending"].holds and verdicts["invariants"].holds
+    assert [what for what, verdict in verdicts.items() if not verdict.holds] == ["result", "makespan", "retries"]
+    assert (verdicts["retries"].expected, verdicts["retries"].found) == ("at least 3", "0")
+
+
+# ---- The command line ----------------------------------------------------------------------------------------------
+
+
+def invoke(*words):
+    return CliRunner().invoke(app, list(words))
+
+
+def test_the_command_line_lists_checks_and_describes_scenarios():
+    listed = invoke("scenario", "list")
+    assert listed.exit_code == 0 and "zombie_node.yaml" in listed.output.replace("\n", "")
+    assert '"$schema"' in invoke("scenario", "schema").output
+    checked = invoke("scenario", "check", "scenarios/incast.yaml")
+    assert checked.exit_code == 0 and "equal" in checked.output
+
+
+def test_what_the_command_line_cannot_use_it_refuses_with_one_line(tmp_path):
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text("name: x\nworkload: {generate: bag_of_taks}\n")
+    for command in ("run", "check"):
+        refused = invoke("scenario", command, str(wrong))
+        assert refused.exit_code == 2
+        said = refused.stderr.replace("\n", "")
+        assert "wrong.yaml: workload: there is no workload 'bag_of_taks'. Did you mean 'bag_of_tasks'?" in said
+    assert invoke("scenario", "run", str(tmp_path / "none.yaml")).exit_code == 2
+    assert invoke("explore", str(wrong)).exit_code == 2
+    assert (
+        "performs none of its 1 faults"
+        in invoke("scenario", "run", "scenarios/zombie_node.yaml", "--mode", "real").stderr
+    )
+
+
+def test_a_generated_workload_runs_in_real_mode_too(tmp_path):
+    path = tmp_path / "real.yaml"
+    path.write_text("name: real\nworkload: {generate: tree_reduce, kwargs: {leaves: 4, seconds: 0.01, size: 200000}}\n")
+    simulated = load_scenario(path)
+    outcome = run_scenario(simulated)
+    real = run_scenario(simulated, mode="real")
+    assert outcome.succeeded and real.succeeded and outcome.result == real.result

@@ -1,0 +1,59 @@
+"""What exploration has found in the machines and is not mended yet: the smallest scenario of each.
+
+Each is expected to fail, strictly: whoever mends one takes its mark away, and the scenario stays as a test.
+"""
+
+import pytest
+
+from dualray.shared.scenario_file import parse_scenario
+from dualray.testing.expectations import judge
+from dualray.testing.run import run_scenario
+
+FOUND = {
+    "several results": """
+# Two results of one task are evicted. While it runs again for one, the other is wanted: "has no attempt left", though
+# its tries have no end and the attempt that is under way makes both.
+name: several-results
+cluster: {nodes: 4, cpus: 4, object_store: 24MiB}
+workload: {generate: shuffle, kwargs: {maps: 24, reduces: 12, seconds: 0.2, size: 500000}}
+""",
+    "never sealed": """
+# A worker dies between sealing its result and the node's hearing of it; its owner has heard that the task is finished.
+# The head asks the owner for a copy that there never was (losses=0), and the owner waits: nothing happens any more.
+name: never-sealed
+cluster: {nodes: 5, cpus: 2}
+workload: {generate: mixed, kwargs: {tasks: 2, seconds: 0.5, size: 112430}}
+faults: [kill worker when link ends 1]
+""",
+    "never sealed, twice": """
+# The attempt that makes it again is lost in the same way: the head has been answered once and does not ask again.
+name: never-sealed-twice
+cluster: {nodes: [{object_store: 64MiB}, {count: 4, gpus: 2, object_store: 24MiB}]}
+workload: {generate: bag_of_tasks, kwargs: {tasks: 40, seconds: 0.6, gpus: 1, size: 112455, spread: 0.5}}
+faults: [kill worker when piece ends 1, kill worker when piece ends 38]
+""",
+    "never sealed by an actor": """
+# The same of an actor's result. (When that is mended: a call that is repeated to make a lost result again is put behind
+# the calls that wait for that very result, and the actor's order holds it there for ever.)
+name: never-sealed-by-an-actor
+cluster: {nodes: 4, cpus: 2}
+workload: {generate: parameter_server, kwargs: {workers: 1, steps: 1, seconds: 0.3, size: 112406}}
+faults: [kill worker when ParameterServer.read ends 1]
+""",
+    "hold and wait": """
+# Tasks that wait on one node have some of their arguments brought and pinned, and wait for room for the others, which
+# those of the next hold: the store is full of arguments of which no task has all. After 10 s a task that has something
+# to return is refused.
+name: hold-and-wait
+cluster: {nodes: 4, cpus: 4, object_store: 16MiB}
+workload: {generate: tree_reduce, kwargs: {leaves: 96, fan_in: 4, seconds: 0.2, size: 1000000}}
+""",
+}
+
+
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="found by exploration, not mended yet")
+@pytest.mark.parametrize("text", FOUND.values(), ids=FOUND)
+def test_it_comes_out_as_without_faults(text):
+    scenario = parse_scenario(text, "found")
+    outcome = run_scenario(scenario)
+    assert [verdict for verdict in judge(scenario, outcome) if not verdict.holds] == []
