@@ -77,7 +77,8 @@ def transfers(log: Path, kind: TraceKind = TraceKind.TRANSFER_ENDED) -> list[tup
 
 
 def test_a_broadcast_goes_along_its_receivers(cluster, log: Path) -> None:
-    count = 4 * MIB
+    dualray.get([on(digest, index).remote(np.ones(1)) for index in range(3)])  # their workers are up
+    count = 16 * MIB  # 128 MiB, in pieces of 64 KiB: the first has not got it when the last asks
     ref = dualray.put(np.arange(count))
     assert (
         dualray.get([on(digest, index).remote(ref) for index in range(3)], timeout=60)
