@@ -16,6 +16,7 @@ import pytest
 
 import dualray
 from dualray.real import session as sessions
+from tests.conformance.support import eventually
 
 DRIVER = """
     import os, sys, time
@@ -171,10 +172,9 @@ def test_tables_are_in_the_control_plane() -> None:
         dualray.get(named.remote())
         tables = runtime._process._tables()
         assert runtime.control_plane
-        tables.flush(10)
         assert list(tables.scan("nodes")) == [b"node-0"]
         assert len(tables.scan("functions")) == 1
-        assert any(b"named" in row for row in tables.scan("tasks").values())
+        eventually(lambda: any(b"named" in row for row in tables.scan("tasks").values()), "the worker writes its row")
     finally:
         dualray.shutdown()
 
