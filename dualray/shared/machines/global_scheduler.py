@@ -315,7 +315,9 @@ class GlobalScheduler:
         if view is None or view.info.incarnation != event.incarnation:
             return
         for request_id in event.settled:
-            requests = view.placed[request_id]
+            requests = view.placed.get(request_id)
+            if requests is None:
+                continue  # it was placed on an earlier life of the node, and came to this one
             requests.pop()
             if not requests:
                 del view.placed[request_id]
