@@ -156,7 +156,8 @@ class WorkerReady:
 
 @dataclass(slots=True, kw_only=True)
 class WorkerExited:
-    """A worker process is gone; `reason` says how: signal, exit code, last lines of its stderr."""
+    """A worker process is gone, and what it had sent to its node manager has arrived; `reason` says how: signal, exit
+    code, last lines of its stderr."""
 
     worker: Address
     reason: str
