@@ -507,8 +507,8 @@ class Values:
     def on_value_reported(self, event: ValueReported) -> None:
         value = self.table.get(event.object_id)
         if value is None or value.state is not ValueState.PENDING or value.owner == self.address:
-            if value is None:  # nobody here wants it any more, and its bytes came along
-                self.out.add(DropPayload(key=event.object_id))
+            if value is None or value.state not in (ValueState.INLINE, ValueState.FAILED):
+                self.out.add(DropPayload(key=event.object_id))  # nobody here wants the bytes that came along
             return
         if event.state is ValueState.INLINE:
             self.set_inline(value, event.size_bytes)
