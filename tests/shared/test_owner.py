@@ -36,6 +36,7 @@ from dualray.shared.model.events import (
     LeaseRefused,
     LeaseRequested,
     LeaseReturned,
+    LocationsWanted,
     NodeDied,
     ObjectDemanded,
     ObjectFailed,
@@ -619,20 +620,34 @@ def test_a_demand_before_any_loss_means_that_the_copy_is_on_its_way(driver):
     assert retries(demanded(driver, oid(1), losses=0)) == []
 
 
-def test_a_demand_before_any_loss_is_answered_when_the_node_that_sealed_it_is_dead(driver):
+@pytest.fixture
+def sealed_elsewhere(driver) -> OwnerStepper:
+    """A driver whose task 1 has sealed its result on node-1."""
     driver.submit(task(1))
     driver.grant(node="node-1")
     driver.finish(1, worker="node-1/w0", inline=False)
-    driver.node_died("node-1")
-    assert retries(demanded(driver, oid(1), losses=0)) == [(1, 1, "reconstruction")]
+    return driver
 
 
-def test_a_demand_that_came_before_the_death_of_the_node_that_sealed_it_is_answered_then(driver):
-    driver.submit(task(1))
-    driver.grant(node="node-1")
-    driver.finish(1, worker="node-1/w0", inline=False)
-    assert retries(demanded(driver, oid(1), losses=0)) == []
-    assert retries(driver.node_died("node-1")) == [(1, 1, "reconstruction")]
+def asks_again(commands) -> bool:
+    return sent(commands, LocationsWanted, HEAD) == [LocationsWanted(object_id=oid(1), owner=DRIVER, node=NODE)]
+
+
+@pytest.mark.parametrize("demand_first", [False, True])
+def test_a_demand_before_any_loss_has_the_head_asked_again_when_who_sealed_it_is_dead(sealed_elsewhere, demand_first):
+    """Then the news of the copy has arrived there by now, or never will."""
+    if demand_first:
+        assert not asks_again(demanded(sealed_elsewhere, oid(1), losses=0))
+        assert asks_again(sealed_elsewhere.node_died("node-1"))
+    else:
+        assert not asks_again(sealed_elsewhere.node_died("node-1"))
+        assert asks_again(demanded(sealed_elsewhere, oid(1), losses=0))
+
+
+def test_an_object_of_which_the_head_knows_no_copy_when_it_is_asked_again_is_made_again(sealed_elsewhere):
+    sealed_elsewhere.node_died("node-1")
+    assert retries(demanded(sealed_elsewhere, oid(1), losses=0)) == []
+    assert retries(demanded(sealed_elsewhere, oid(1), losses=0)) == [(1, 1, "reconstruction")]
 
 
 def test_a_demand_while_the_object_is_being_made_starts_nothing(driver):

@@ -112,7 +112,6 @@ class Owner(Composition):
         self.executor = Executor(out=self.out, address=address, node=node, values=self.values)
         self.cluster: tuple[NodeInfo, ...] = ()
         self.cluster_state: dict[WaitID, tuple[NodeState, ...]] = {}
-        self.dead_nodes: dict[NodeID, int] = {}
         self._space: dict[ObjectID, deque[WaitID]] = {}
         self._given_back: list[TaskID] = []
         self.table = {
@@ -150,7 +149,7 @@ class Owner(Composition):
             ResultsTaken: lambda event: self.executor.on_results_taken(event),
             ObjectArrived: lambda event: self.values.on_object_arrived(event),
             ObjectUnavailable: lambda event: self.values.on_object_unavailable(event),
-            ObjectDemanded: self._on_demanded,
+            ObjectDemanded: lambda event: self.tasks.on_demanded(event),
             ActorChanged: self._on_actor_changed,
         }
         self.calm = frozenset(
@@ -299,11 +298,9 @@ class Owner(Composition):
         self._attempts_lost(lost, error)
 
     def _on_node_died(self, event: NodeDied) -> None:
-        self.dead_nodes[event.node] = max(event.incarnation, self.dead_nodes.get(event.node, 0))
         for lost in self.leases.lost_with_node(event.node, event.incarnation):
             running = f"Node {event.node} died while it ran {self._name_of(lost[0])}." if lost else ""
             self._attempts_lost(lost, ErrorInfo(kind=ErrorKind.NODE_DIED, message=running))
-        self.tasks.on_node_died(lambda address: lives_on(address, event.node, event.incarnation))
         met = self.values.met
         self._processes_died(frozenset(address for address in met if lives_on(address, event.node, event.incarnation)))
 
@@ -330,14 +327,6 @@ class Owner(Composition):
         self.values.on_process_died(dead)
         self.executor.on_process_died(dead)
         self.actor_calls.on_process_died(dead)
-
-    def _on_demanded(self, event: ObjectDemanded) -> None:
-        value = self.values.table.get(event.object_id)
-        sealed_by = value.sealed_by if value is not None else None
-        dead = sealed_by is not None and any(
-            lives_on(sealed_by, node, incarnation) for node, incarnation in self.dead_nodes.items()
-        )
-        self.tasks.on_demanded(event, sealed_node_is_dead=dead)
 
     # ---- The drain -------------------------------------------------------------------------------------------
 

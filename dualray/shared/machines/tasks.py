@@ -7,7 +7,9 @@ one of its results is held, or something made from its results may have to be ma
 
 Lineage. The record of a finished task keeps its arguments' entries alive (`lineage_uses`), though not their bytes. When
 a result is demanded and no copy exists, the reconstruction policy plans which tasks run again; their attempts rise,
-and results of earlier attempts that come late are told by attempt and worker, and dropped.
+and results of earlier attempts that come late are told by attempt and worker, and dropped. A demand says how often the
+last known copy has gone, so that one that was answered already is known. When none has gone, the news of the copy is on
+its way, unless it died with the process that sealed it: then the head is asked once more, and believed.
 
 Relies on: leases.py and actor_calls.py for a place to run; values.py for the arguments.
 Guarantees: every task accepted reaches FINISHED or FAILED exactly once, unless a lost result makes it run again.
@@ -16,7 +18,7 @@ Guarantees: every task accepted reaches FINISHED or FAILED exactly once, unless 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from dualray.exceptions import InvariantViolation
 from dualray.shared.machines.base import Outbox, ensure
@@ -396,8 +398,8 @@ class Tasks:
             return False  # its actor has ended with the last handle
         return record.state is TaskState.FINISHED and record.retries_left != 0
 
-    def on_demanded(self, event: ObjectDemanded, *, sealed_node_is_dead: bool) -> None:
-        """A node wants an object of ours and the head knows no copy."""
+    def on_demanded(self, event: ObjectDemanded) -> None:
+        """A node wants an object of ours and the head knows no copy: it is lost, or the news of it is on its way."""
         error = self._why_not(event.object_id)
         if error is not None:
             self.out.send(HEAD, ObjectFailed(object_id=event.object_id, error=error))
@@ -407,8 +409,12 @@ class Tasks:
         value = self.values.table[event.object_id]
         value.demanded = True
         value.losses_demanded = max(event.losses, value.losses_demanded)
-        if value.state is ValueState.STORED and (self.is_lost(value) or sealed_node_is_dead):
+        if value.state is not ValueState.STORED:
+            return
+        if self.is_lost(value) or value.asked_again:
             self.remake(value)
+        elif value.sealer_died:
+            self.values.ask_again(value)
 
     @staticmethod
     def is_lost(value: Value) -> bool:
@@ -424,13 +430,6 @@ class Tasks:
         if value.state is ValueState.INLINE:
             return came_out_small(object_id)
         return value.error if value.state is ValueState.FAILED else None
-
-    def on_node_died(self, is_dead: Callable[[Address], bool]) -> None:
-        """Copies that were sealed there are gone; the head may have asked for one before we knew."""
-        for value in list(self.values.table.values()):
-            if value.owner == self.address and value.state is ValueState.STORED and value.demanded:
-                if value.sealed_by is not None and is_dead(value.sealed_by):
-                    self.remake(value)
 
     def remake(self, value: Value) -> None:
         """Make a lost or freed object again, with whatever of its lineage is gone too."""
