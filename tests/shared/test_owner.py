@@ -1285,6 +1285,15 @@ def test_a_method_that_raised_is_called_again_when_it_asks_for_that(alive):
     assert alive.machine.values.table[oid(2)].error.kind is ErrorKind.APPLICATION
 
 
+def test_a_call_whose_result_was_lost_is_made_again_before_those_that_wait(alive):
+    alive.submit(call(2, max_task_retries=1))
+    alive.finish(2, worker=HOME, inline=False)
+    alive.submit(task(5), call(3, deps=(ref(oid(5)),)), call(4))
+    commands = demanded(alive, oid(2))
+    assert pushes(commands) == [(2, 1, HOME)]
+    assert [pushed.again for pushed in sent(commands, TaskPushed)] == [True]
+
+
 def test_the_last_handle_ends_the_actor(alive):
     assert sent(alive(dropped(oid(1))), ActorOutOfScope, HEAD) == [ActorOutOfScope(actor_id=aid(1))]
 
@@ -1551,6 +1560,38 @@ def test_an_actor_that_blocks_keeps_its_calls(worker):
     worker.pushed(given(2, actor=1))
     worker.pushed(given(3, actor=1))
     assert sent(worker.wait(1, ref(oid(9), WORKER), of_task=2), TasksRecalled) == []
+
+
+@pytest.fixture
+def busy_actor(worker) -> OwnerStepper:
+    """An actor of OTHER whose call 2 waits for a large argument, with call 3 behind it."""
+    worker.pushed(constructor(1, owner=OTHER), reply_to=HEAD)
+    worker.ran(1)
+    worker.pushed(given(2, actor=1, deps=(ref(oid(9), "driver-3"),)))
+    worker.pushed(given(3, actor=1))
+    return worker
+
+
+def test_a_call_that_is_made_again_goes_before_all_that_have_not_begun(busy_actor):
+    """Also before the one whose arguments are being brought here: they may be made of its result."""
+    assert started(busy_actor.pushed(given(4, actor=1), again=True)) == [tid(4)]
+    assert started(busy_actor.ran(4)) == []
+    assert started(busy_actor.arrived(oid(9))) == [tid(2)]
+    assert started(busy_actor.ran(2)) == [tid(3)]
+
+
+def test_a_call_that_is_made_again_waits_for_the_one_that_runs(busy_actor):
+    busy_actor.arrived(oid(9))
+    assert started(busy_actor.pushed(given(4, actor=1), again=True)) == []
+    assert started(busy_actor.ran(2)) == [tid(4)]
+
+
+def test_a_call_that_gave_way_and_whose_caller_is_dead_is_dropped(busy_actor):
+    busy_actor(OwnerDied(address=OTHER))
+    commands = busy_actor.pushed(task(4, owner="driver-2", actor=1), reply_to="driver-2", again=True)
+    assert started(commands) == [tid(4)]
+    assert tid(2) in {drop.key for drop in of(commands, DropPayload)}
+    assert started(busy_actor.ran(4)) == []
 
 
 def test_tasks_of_a_process_that_died_are_not_begun(worker):

@@ -5,7 +5,8 @@ arguments fetched (FETCHING), then runs (RUNNING), then ends: results in the sto
 with TaskFinished. A task that still holds references whose borrow is not acknowledged is reported when it is
 (ENDING, see values.py). When a plain task blocks in `get`, the tasks behind it are given back to their owners, so that
 no child waits behind its blocked parent, and what is pushed while it is blocked is given back at once; an actor keeps
-its queue, because its callers' order is kept here. Calls of a process that died are dropped if they have not started.
+its queue, because its callers' order is kept here. A call of an actor that is made again goes before all that have not
+begun. Calls of a process that died are dropped if they have not started.
 
 Relies on: values.py for the fetching, and for references in results.
 Guarantees: at most one task runs; each task pushed here is reported as finished, or recalled, exactly once.
@@ -77,13 +78,29 @@ class Executor:
                 self.values.set_inline(value, 0)
             elif value.owner != self.address:
                 self.values.set_stored(value, 0, None)
-        self.queue.append(event)
+        if event.again and self.is_actor:
+            self._put_first(event)
+        else:
+            self.queue.append(event)
         if event.reply_to not in self.values.met:
             self.values.meet(event.reply_to)
         if self.values.waits and self.values.is_blocked:
             self.recall_waiting()
         elif self.current is None and not self.out.is_stirred:
             self.next()
+
+    def _put_first(self, event: TaskPushed) -> None:
+        """A call that is made again: the one in hand, if it has not begun, may wait for its result."""
+        current = self.current
+        if current is not None and self._fetch is not None and self._fetch in self.values.waits:
+            self.values.cancel(self._fetch)
+            self.current = None
+            if self.caller_is_dead:
+                self.caller_is_dead = False
+                self._forget(current)
+            else:
+                self.queue.appendleft(current)
+        self.queue.appendleft(event)
 
     def next(self) -> None:
         """Begin with the next task if none is in hand."""

@@ -414,7 +414,12 @@ class Owner(Composition):
         inline = self.tasks.inline_deps(record) if spec.deps else ()
         self.tasks.set_pushed(record, worker, lease.lease_id if lease is not None else None)
         message = TaskPushed(
-            spec=spec, attempt=record.attempt, reply_to=self.address, inline_deps=inline, gpu_ids=gpu_ids
+            spec=spec,
+            attempt=record.attempt,
+            reply_to=self.address,
+            inline_deps=inline,
+            gpu_ids=gpu_ids,
+            again=record.again,
         )
         self.out.commands.append(
             Send(to=worker, message=message, payloads=(*spec.payload_keys, *inline), urgent=urgent)

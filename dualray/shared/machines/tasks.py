@@ -69,6 +69,7 @@ class TaskRecord:
     """One task as its owner sees it."""
 
     __slots__ = (
+        "again",
         "attempt",
         "lease_id",
         "missing",
@@ -89,6 +90,8 @@ class TaskRecord:
         self.lease_id: LeaseID | None = None
         self.worker: Address | None = None
         self.was_pushed = False
+        self.again = False
+        """It has finished before, and runs again because a result was lost."""
         self.returns_kept = 0
         """Result entries that exist; when none is left and the task is done, the record goes."""
 
@@ -454,6 +457,7 @@ class Tasks:
             if value is not None and (value is wanted or value.state is ValueState.FREED):
                 self.values.set_remaking(value)
         self._use_attempt(record, "reconstruction")
+        record.again = True
         self._set_state(record, TaskState.WAITING_ARGS)
         record.worker = record.lease_id = None
         for ref in record.argument_refs:  # counted once already; _await_arguments counts again

@@ -656,15 +656,26 @@ class Values:
             if value.state is ValueState.STORED and value.local:
                 opened.append(object_id)
                 self.views[object_id] = self.views.get(object_id, 0) + 1
-        if wait.timed:
-            self.out.add(CancelTimer(timer=f"wait:{wait_id}"))
-        if wait.blocked:
-            self.out.send(self.node, WorkerUnblocked(worker=self.address))
         if wait_id >= 0:
             self.out.add(CompleteWait(wait_id=wait_id, ready=ready))
         else:
             self.waits_completed.append((wait_id, tuple(opened)))
             self.out.is_stirred = True
+        self._end_wait(wait_id, wait)
+
+    def cancel(self, wait_id: WaitID) -> None:
+        """Nobody waits any more."""
+        wait = self.waits.pop(wait_id)
+        for object_id in wait.missing:
+            self.table[object_id].waits.pop(wait_id, None)
+        self._end_wait(wait_id, wait)
+
+    def _end_wait(self, wait_id: WaitID, wait: Wait) -> None:
+        table = self.table
+        if wait.timed:
+            self.out.add(CancelTimer(timer=f"wait:{wait_id}"))
+        if wait.blocked:
+            self.out.send(self.node, WorkerUnblocked(worker=self.address))
         for object_id in wait.object_ids:
             kept = table.get(object_id)
             if kept is not None:
