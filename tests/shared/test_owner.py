@@ -1553,6 +1553,39 @@ def test_what_is_pushed_while_a_task_is_blocked_is_given_back_at_once(worker):
     assert sent(worker.pushed(given(2)), TasksRecalled) == [TasksRecalled(worker=WORKER, tasks=(tid(2),))]
 
 
+@pytest.fixture
+def fetching(worker) -> OwnerStepper:
+    """A worker whose task 1 waits for a large argument, with task 2 behind it."""
+    commands = worker.pushed(given(1, deps=(ref(oid(9), OTHER),)))
+    (timer,) = of(commands, ArmTimer)
+    assert timer == ArmTimer(timer="fetch", delay_ns=worker.machine.config.fetch_patience_ns)
+    worker.pushed(given(2))
+    return worker
+
+
+def test_a_task_whose_arguments_take_long_lends_its_cpu_and_gives_back_what_is_behind_it(fetching):
+    commands = fetching(TimerFired(timer="fetch"))
+    assert sent(commands, WorkerBlocked, NODE) == [WorkerBlocked(worker=WORKER)]
+    assert sent(commands, TasksRecalled, OTHER) == [TasksRecalled(worker=WORKER, tasks=(tid(2),))]
+    assert sent(fetching.pushed(given(3)), TasksRecalled) == [TasksRecalled(worker=WORKER, tasks=(tid(3),))]
+    commands = fetching.arrived(oid(9))
+    assert sent(commands, WorkerUnblocked, NODE) == [WorkerUnblocked(worker=WORKER)]
+    assert started(commands) == [tid(1)]
+
+
+def test_a_task_whose_arguments_come_in_time_keeps_what_is_behind_it(fetching):
+    commands = fetching.arrived(oid(9))
+    assert of(commands, CancelTimer) == [CancelTimer(timer="fetch")]
+    assert sent(commands, WorkerUnblocked) == []
+    assert started(commands) == [tid(1)]
+    assert started(fetching.ran(1)) == [tid(2)]
+
+
+def test_a_task_whose_arguments_are_here_arms_no_timer(worker):
+    commands = worker.pushed(given(1)) + worker.pushed(given(2, deps=(ref(oid(9), OTHER),)), inline=(oid(9),))
+    assert of(commands + worker.ran(1), ArmTimer) == []
+
+
 def test_an_actor_that_blocks_keeps_its_calls(worker):
     worker.pushed(constructor(1, owner=OTHER), reply_to=HEAD)
     worker.ran(1)

@@ -17,7 +17,7 @@ from collections import deque
 from dualray.exceptions import InvariantViolation
 from dualray.shared.machines.actor_calls import ActorCalls
 from dualray.shared.machines.base import DRAIN_STEPS_MAX, Composition
-from dualray.shared.machines.executor import Executor
+from dualray.shared.machines.executor import FETCH_TIMER, Executor
 from dualray.shared.machines.leases import IDLE_TIMER, Lease, Leases
 from dualray.shared.machines.tasks import TaskRecord, Tasks
 from dualray.shared.machines.values import Values
@@ -109,7 +109,7 @@ class Owner(Composition):
             out=self.out, address=address, node_manager=node_manager, config=config, push=self._push_to_lease
         )
         self.actor_calls = ActorCalls(out=self.out, address=address, tasks=self.tasks)
-        self.executor = Executor(out=self.out, address=address, node=node, values=self.values)
+        self.executor = Executor(out=self.out, address=address, node=node, values=self.values, config=config)
         self.cluster: tuple[NodeInfo, ...] = ()
         self.cluster_state: dict[WaitID, tuple[NodeState, ...]] = {}
         self._space: dict[ObjectID, deque[WaitID]] = {}
@@ -252,6 +252,8 @@ class Owner(Composition):
     def _on_timer(self, event: TimerFired) -> None:
         if event.timer == IDLE_TIMER:
             self.leases.on_idle_timer()
+        elif event.timer == FETCH_TIMER:
+            self.executor.on_fetch_timer()
         else:
             self.values.on_wait_timer(WaitID(int(event.timer.partition(":")[2])))
 

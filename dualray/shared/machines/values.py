@@ -594,8 +594,12 @@ class Values:
             wait.timed = True
             self.out.add(ArmTimer(timer=f"wait:{event.wait_id}", delay_ns=event.timeout_ns))
         if wait.task_id is not None:
-            wait.blocked = True
-            self.out.send(self.node, WorkerBlocked(worker=self.address))
+            self.block(event.wait_id)
+
+    def block(self, wait_id: WaitID) -> None:
+        """The task of this process lends its CPU until the wait is over."""
+        self.waits[wait_id].blocked = True
+        self.out.send(self.node, WorkerBlocked(worker=self.address))
 
     def on_wait_timer(self, wait_id: WaitID) -> None:
         wait = self.waits.get(wait_id)
