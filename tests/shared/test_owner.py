@@ -1627,6 +1627,24 @@ def test_a_call_that_gave_way_and_whose_caller_is_dead_is_dropped(busy_actor):
     assert started(busy_actor.ran(4)) == []
 
 
+def test_an_actor_of_which_a_thread_waits_takes_calls(worker):
+    """A thread that its constructor has started, and that goes on after it."""
+    worker.pushed(constructor(1, owner=OTHER), reply_to=HEAD)
+    worker.submit(task(9, owner=WORKER))
+    worker.wait(1, ref(oid(9), WORKER), of_task=1)
+    worker.ran(1)
+    assert started(worker.pushed(given(2, actor=1))) == [tid(2)]
+
+
+def test_a_worker_of_which_a_thread_waits_takes_tasks(worker):
+    """A thread that an earlier task has started, and that goes on after it."""
+    worker.pushed(given(1))
+    worker.submit(task(9, owner=WORKER))
+    worker.wait(1, ref(oid(9), WORKER), of_task=1)
+    worker.ran(1)
+    assert started(worker.pushed(given(2))) == [tid(2)]
+
+
 def test_tasks_of_a_process_that_died_are_not_begun(worker):
     for number in (1, 2):
         worker.pushed(given(number))

@@ -93,10 +93,11 @@ class Executor:
             self.queue.append(event)
         if event.reply_to not in self.values.met:
             self.values.meet(event.reply_to)
-        if self.values.waits and self.values.is_blocked:
+        if self.current is None:
+            if not self.out.is_stirred:  # else the drain begins with it
+                self.next()
+        elif self.values.waits and self.values.is_blocked:
             self.recall_waiting()
-        elif self.current is None and not self.out.is_stirred:
-            self.next()
 
     def _put_first(self, event: TaskPushed) -> None:
         """A call that is made again: the one in hand, if it has not begun, may wait for its result."""
