@@ -46,6 +46,7 @@ from dualray.shared.model.events import (
     ObjectUnavailable,
     ObjectWanted,
     OwnerDied,
+    PeerMet,
     RefsAdded,
     RefsDropped,
     Result,
@@ -78,6 +79,7 @@ from tests.shared.builders import (
     NODE,
     OTHER,
     RAISED,
+    NodeStepper,
     OwnerStepper,
     aid,
     completed,
@@ -832,6 +834,17 @@ def test_a_borrower_that_died_keeps_nothing(driver, death):
     driver.put(1)
     driver(borrowed(put_id(1)), dropped(put_id(1)))
     assert driver(death) == [DropPayload(key=put_id(1))]
+
+
+def test_a_borrow_that_comes_after_the_news_of_the_borrowers_death_keeps_nothing(driver):
+    """The node manager, which is asked about everybody who is met, knows of it."""
+    node = NodeStepper()
+    driver.put(1)
+    driver(borrowed(put_id(1)))
+    (first,) = sent(driver(OwnerDied(address=OTHER), borrowed(put_id(1))), PeerMet, NODE)
+    node(OwnerDied(address=OTHER))
+    driver(dropped(put_id(1)))
+    assert driver(*sent(node(first), OwnerDied, DRIVER)) == [DropPayload(key=put_id(1))]
 
 
 def test_the_death_of_an_earlier_life_of_a_borrowers_node_changes_nothing(driver):
