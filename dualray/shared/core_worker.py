@@ -305,7 +305,12 @@ class CoreWorker:
         """Submit a call: of a function, of the method of an actor that `handle` names, or of the constructor of one
         with these numbers of restarts and of tries of its tasks."""
         arguments = pack_arguments(
-            template.name, args, kwargs, inline_bytes_max=self.config.inline_bytes_max, put=self._put
+            template.name,
+            args,
+            kwargs,
+            inline_bytes_max=self.config.inline_bytes_max,
+            put=self._put,
+            drop=self.drop,
         )
         payload = arguments.payload
         with self.host.lock:
