@@ -94,6 +94,7 @@ class UserProcess:
     ) -> None:
         self.session = session
         self.address = address
+        self._on_lost = on_lost
         self.lock = threading.RLock()
         self.store = SharedMemoryStore(session.store_directory)
         self.run_task = on_task
@@ -117,7 +118,7 @@ class UserProcess:
             socket_dir=session.sockets,
             secret=session.secret,
             on_message=self._on_message,
-            on_peer_lost=on_lost,
+            on_peer_lost=self._on_peer_lost,
             gateway_for=session.gateway_for,
         )
         self._post = Post(self.transport.send)
@@ -152,6 +153,11 @@ class UserProcess:
     def _on_turn(self) -> None:
         self.core.take_in_finalizers()
         self.flush()
+
+    def _on_peer_lost(self, peer: str) -> None:
+        with self.lock:
+            self._post.forget(Address(peer))
+        self._on_lost(peer)
 
     def flush(self) -> None:
         """Send what waits for company."""

@@ -88,7 +88,7 @@ class MachineProcess:
             socket_dir=session.sockets,
             secret=session.secret,
             on_message=self._on_message,
-            on_peer_lost=self.on_peer_lost,
+            on_peer_lost=self._on_peer_lost,
             gateway_for=session.gateway_for,
         )
         self.post = Post(self.transport.send)
@@ -141,6 +141,10 @@ class MachineProcess:
         for command in commands:
             self.perform(command)
         self.post.flush_all()
+
+    def _on_peer_lost(self, peer: str) -> None:
+        self.post.forget(Address(peer))
+        self.on_peer_lost(peer)
 
     def on_peer_lost(self, peer: str) -> None:
         """A connection has closed."""
