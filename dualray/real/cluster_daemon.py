@@ -73,7 +73,7 @@ class NodeOptions:
     seed: int | None = None
     job_root: str = ""
     record_directory: str | None = None
-    log_to_driver: bool = False
+    log_to_driver: bool = True
     is_detached: bool = True
     status_fd: int
     lifeline_fd: int | None = None

@@ -6,6 +6,7 @@ fiber of its own, and takes as long as the cost model says.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -163,6 +164,9 @@ class UserProcess(Process):
         back_ns = network.message_ns(HEAD, self.node, len(pickled))
         self.cluster.fibers.sleep_ns(there_ns + back_ns)
         return pickled
+
+    def tell(self, words: str) -> None:
+        sys.stderr.write(words)
 
     def wake(self) -> None:
         if not self._wake_scheduled and self.is_alive and not self.cluster.is_closed:
