@@ -11,9 +11,11 @@ from dualray.real.control_plane import ControlPlane
 from dualray.real.control_plane_server import start_server
 from dualray.real.messages import Payload
 from dualray.real.runner import MachineProcess, begin
+from dualray.real.worker_output import DRIVER_ASKED, answer_driver_asked
 from dualray.shared.decision_log import MachineSpec
-from dualray.shared.model.events import Event, NodeHeard, NodeJoined, NodeSilent, PeerLost, Started
-from dualray.shared.model.ids import HEAD, Address, NodeID
+from dualray.shared.model.commands import WriteRecord
+from dualray.shared.model.events import DriverJoined, Event, NodeHeard, NodeJoined, NodeSilent, PeerLost, Started
+from dualray.shared.model.ids import HEAD, Address, NodeID, is_driver, job_of_driver
 
 CONTROL_PLANE_FILE = "control_plane"
 """In the session's directory: which server it is, for `init` to say."""
@@ -35,6 +37,8 @@ class HeadProcess(MachineProcess):
 
         self.incarnations: dict[str, int] = {}
         """Of each node, its present life."""
+        self.drivers: dict[int, str] = {}
+        """Of each job, its driver while it is there: to whom what its tasks print is sent."""
 
     def receive(self, message: Event, payloads: Sequence[Payload]) -> None:
         if isinstance(message, NodeJoined):
@@ -44,7 +48,22 @@ class HeadProcess(MachineProcess):
             logging.getLogger("dualray").info(
                 "%s joins, incarnation %d: %s", message.info.node, message.info.incarnation, message.info.total
             )
+        elif isinstance(message, DriverJoined):
+            self.drivers[job_of_driver(message.address)] = message.address
+            logging.getLogger("dualray").info("%s joins", message.address)
         super().receive(message, payloads)
+
+    def receive_raw(self, peer: str, header: memoryview, buffers: list[memoryview]) -> None:
+        if header[0] == DRIVER_ASKED:
+            answer_driver_asked(self.transport, peer, header, self.drivers)
+        else:
+            super().receive_raw(peer, header, buffers)
+
+    def write_record(self, command: WriteRecord) -> None:
+        if command.table == "actors":
+            fields = ", ".join(f"{name} {value}" for name, value in command.fields if value)
+            logging.getLogger("dualray").info("actor %s: %s", command.key, fields)
+        super().write_record(command)
 
     def on_peer_lost(self, peer: str) -> None:
         if "/" in peer:  # a worker's end is its node manager's news
@@ -53,6 +72,8 @@ class HeadProcess(MachineProcess):
             self.heartbeats.unwatch(peer)
         if peer in self.incarnations:
             logging.getLogger("dualray").warning("the connection to %s has closed: it is dead", peer)
+        if is_driver(Address(peer)):
+            self.drivers.pop(job_of_driver(Address(peer)), None)
         self.handle(PeerLost(address=Address(peer)))
         self.transport.forget(peer)  # the node may come back as its next incarnation
 

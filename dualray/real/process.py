@@ -38,6 +38,8 @@ from dualray.shared.model.ids import Address, FunctionID, NodeID, TaskID
 from dualray.shared.seeding import stream_seed, task_seed
 
 _FUNCTIONS = "functions"
+_EVENTS_FIRST_BYTE = 0x90
+"""Of headers that hold events, a msgpack array, at least."""
 _ROWS_MAX = 128
 """Rows of the control plane's tables that wait for company at most."""
 _ROWS_S = 0.005
@@ -78,6 +80,8 @@ class UserProcess:
         on_task: called with each task that is to run; must not block.
         on_lost: called with the address of a peer whose connection closed.
         on_error: called with an exception that was met on the loop's thread.
+        on_raw: called with (peer, header) of a message between runners: only drivers get any.
+        tell: called with words for whoever runs the program.
     """
 
     def __init__(
@@ -91,7 +95,11 @@ class UserProcess:
         on_task: Callable[[RunTask], None],
         on_lost: Callable[[str], None],
         on_error: Callable[[Exception], None],
+        tell: Callable[[str], object],
+        on_raw: Callable[[str, memoryview], object] | None = None,
     ) -> None:
+        self._tell = tell
+        self._on_raw = on_raw
         self.session = session
         self.address = address
         self._on_lost = on_lost
@@ -117,7 +125,7 @@ class UserProcess:
             address=address,
             socket_dir=session.sockets,
             secret=session.secret,
-            on_message=self._on_message,
+            on_message=self._on_message if on_raw is None else self._on_message_or_raw,
             on_peer_lost=self._on_peer_lost,
             gateway_for=session.gateway_for,
         )
@@ -149,6 +157,13 @@ class UserProcess:
 
     def _on_message(self, peer: str, header: memoryview, buffers: list[memoryview]) -> None:
         self.core.on_messages(decode_messages(header, buffers))
+
+    def _on_message_or_raw(self, peer: str, header: memoryview, buffers: list[memoryview]) -> None:
+        if header[0] < _EVENTS_FIRST_BYTE:
+            assert self._on_raw is not None
+            self._on_raw(peer, header)
+        else:
+            self.core.on_messages(decode_messages(header, buffers))
 
     def _on_turn(self) -> None:
         self.core.take_in_finalizers()
@@ -239,6 +254,9 @@ class UserProcess:
 
     def breathe(self) -> None:
         self.loop.glance()
+
+    def tell(self, words: str) -> None:
+        self._tell(words)
 
     def wake(self) -> None:
         self.loop.wake_if_asleep()
