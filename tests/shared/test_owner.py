@@ -135,8 +135,8 @@ def error_of(stepper: OwnerStepper, object_id) -> str:
     return failure.message
 
 
-def demanded(stepper: OwnerStepper, object_id, losses: int = 1):
-    return stepper(ObjectDemanded(object_id=object_id, losses=losses))
+def demanded(stepper: OwnerStepper, object_id, losses: int = 1, *, asked: bool = False):
+    return stepper(ObjectDemanded(object_id=object_id, losses=losses, asked=asked))
 
 
 def dropped(*object_ids) -> RefsDropped:
@@ -720,7 +720,9 @@ def sealed_elsewhere(driver) -> OwnerStepper:
 
 
 def asks_again(commands) -> bool:
-    return sent(commands, LocationsWanted, HEAD) == [LocationsWanted(object_id=oid(1), owner=DRIVER, node=NODE)]
+    return sent(commands, LocationsWanted, HEAD) == [
+        LocationsWanted(object_id=oid(1), owner=DRIVER, node=NODE, by_owner=True)
+    ]
 
 
 @pytest.mark.parametrize("demand_first", [False, True])
@@ -737,7 +739,14 @@ def test_a_demand_before_any_loss_has_the_head_asked_again_when_who_sealed_it_is
 def test_an_object_of_which_the_head_knows_no_copy_when_it_is_asked_again_is_made_again(sealed_elsewhere):
     sealed_elsewhere.node_died("node-1")
     assert retries(demanded(sealed_elsewhere, oid(1), losses=0)) == []
-    assert retries(demanded(sealed_elsewhere, oid(1), losses=0)) == [(1, 1, "reconstruction")]
+    assert retries(demanded(sealed_elsewhere, oid(1), losses=0, asked=True)) == [(1, 1, "reconstruction")]
+
+
+def test_a_demand_for_another_node_is_no_answer_to_the_owners_question(sealed_elsewhere):
+    """The head had sent it before it was asked, and may know of a copy meanwhile."""
+    sealed_elsewhere.node_died("node-1")
+    demanded(sealed_elsewhere, oid(1), losses=0)
+    assert demanded(sealed_elsewhere, oid(1), losses=0) == []
 
 
 def test_a_demand_while_the_object_is_being_made_starts_nothing(driver):

@@ -430,9 +430,9 @@ class Tasks:
         value.losses_demanded = max(event.losses, value.losses_demanded)
         if value.state is not ValueState.STORED:
             return
-        if self.is_lost(value) or value.asked_again:
+        if self.is_lost(value) or (event.asked and value.asked_again):
             self.remake(value)
-        elif value.sealer_died:
+        elif value.sealer_died and not value.asked_again:
             self.values.ask_again(value)
 
     @staticmethod

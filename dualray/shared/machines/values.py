@@ -579,7 +579,7 @@ class Values:
                 if not self.is_ready(value) or value.state is ValueState.STORED:
                     self._owner_lost(value)
             else:
-                if value.sealed_by in gone:
+                if value.sealed_by in gone and not value.sealer_died:
                     value.sealer_died = True
                     if value.state is ValueState.STORED and value.demanded:
                         self.ask_again(value)
@@ -592,9 +592,11 @@ class Values:
 
     def ask_again(self, value: Value) -> None:
         """The head knew of no copy when it last asked for the object. It now knows all that the sealer's node had told
-        it before it told of the sealer's death: if it asks again, there is none."""
+        it before it told of the sealer's death: if it answers with a demand, there is none."""
         value.asked_again = True
-        self.out.send(HEAD, LocationsWanted(object_id=value.object_id, owner=self.address, node=NodeID(self.node)))
+        self.out.send(
+            HEAD, LocationsWanted(object_id=value.object_id, owner=self.address, node=NodeID(self.node), by_owner=True)
+        )
 
     def _owner_lost(self, value: Value) -> None:
         error = ErrorInfo(
