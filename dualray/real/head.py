@@ -9,10 +9,13 @@ from collections.abc import Sequence
 from dualray.real import session as sessions
 from dualray.real.control_plane import ControlPlane
 from dualray.real.control_plane_server import start_server
+from dualray.real.counts import COUNTS, COUNTS_ASKED, of_connections, of_head
 from dualray.real.messages import Payload
 from dualray.real.runner import MachineProcess, begin
 from dualray.real.worker_output import DRIVER_ASKED, answer_driver_asked
 from dualray.shared.decision_log import MachineSpec
+from dualray.shared.machines.head import Head
+from dualray.shared.model.codec import pack
 from dualray.shared.model.commands import WriteRecord
 from dualray.shared.model.events import DriverJoined, Event, NodeHeard, NodeJoined, NodeSilent, PeerLost, Started
 from dualray.shared.model.ids import HEAD, Address, NodeID, is_driver, job_of_driver
@@ -25,6 +28,8 @@ _NODE_ENDS_WITHIN_S = 5.0
 
 class HeadProcess(MachineProcess):
     """See the module."""
+
+    machine: Head
 
     def __init__(self, *, session: sessions.Session, lifeline_fd: int) -> None:
         # The server is there before anybody can reach us, and so before anybody can need it.
@@ -56,6 +61,9 @@ class HeadProcess(MachineProcess):
     def receive_raw(self, peer: str, header: memoryview, buffers: list[memoryview]) -> None:
         if header[0] == DRIVER_ASKED:
             answer_driver_asked(self.transport, peer, header, self.drivers)
+        elif header[0] == COUNTS_ASKED:
+            counts = of_head(self.machine) | of_connections(self.transport.counters)
+            self.transport.send(peer, bytes((COUNTS,)) + pack(counts))
         else:
             super().receive_raw(peer, header, buffers)
 

@@ -8,9 +8,12 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from dualray.real import session as sessions
+from dualray.real.counts import COUNTS
 from dualray.real.loop import Timer
 from dualray.real.messages import Payload
 from dualray.real.node_store import NodeStore
@@ -53,9 +56,25 @@ from dualray.shared.model.events import (
 from dualray.shared.model.ids import FIRST_DRIVER, HEAD, Address, NodeID, ObjectID, is_driver
 from dualray.shared.trace import TraceKind
 
+if TYPE_CHECKING:
+    from dualray.real.metrics import NodeMetrics
+
 _READ_BYTES = 65536
 _DRAIN_READS_MAX = 64
 _log = logging.getLogger("dualray")
+
+
+@dataclass(slots=True)
+class Moved:
+    """How much has left memory, or come back."""
+
+    objects: int = 0
+    size_bytes: int = 0
+
+    def add(self, size_bytes: int) -> None:
+        """One more object."""
+        self.objects += 1
+        self.size_bytes += size_bytes
 
 
 class NodeProcess(MachineProcess):
@@ -107,6 +126,13 @@ class NodeProcess(MachineProcess):
         )
         self._stderr: dict[str, WorkerOutput] = {}
         """Kept until the worker's exit is known, which may be later than the end of its output."""
+        self.moved = {kind: Moved() for kind in ("evicted", "spilled", "restored")}
+        self.metrics: NodeMetrics | None = None
+        if session.metrics_port is not None:
+            from dualray.real.metrics import NodeMetrics  # noqa: PLC0415 - an HTTP server, for those who want one
+
+            self.metrics = NodeMetrics(self, session.metrics_port)
+            _log.info("metrics are served at http://%s/metrics", self.metrics.address)
         self.template.start()
         self.exit_status = 0
         self._silence: Timer | None = None
@@ -126,6 +152,7 @@ class NodeProcess(MachineProcess):
             case ReserveSpace(object_id=object_id, size_bytes=size_bytes):
                 self.store.reserve(object_id, size_bytes, lambda error: self._on_reserved(object_id, error))
             case EvictObject(object_id=object_id):
+                self.moved["evicted"].add(self.store.size_of(object_id))
                 self.recorder.trace(TraceKind.OBJECT_EVICTED, object_id.hex())
                 self.store.delete(object_id)
             case DeleteObject(object_id=object_id):
@@ -159,6 +186,7 @@ class NodeProcess(MachineProcess):
 
     def _on_spilled(self, object_id: ObjectID, error: str | None) -> None:
         if error is None:
+            self.moved["spilled"].add(self.store.size_of(object_id))
             self.handle(ObjectSpilled(object_id=object_id))
         else:
             logging.getLogger("dualray").error("object %s cannot be spilled: %s", object_id.hex(), error)
@@ -167,6 +195,7 @@ class NodeProcess(MachineProcess):
     def _on_restored(self, object_id: ObjectID, error: str | None) -> None:
         self.store.seal(object_id)
         if error is None:
+            self.moved["restored"].add(self.store.size_of(object_id))
             self.handle(ObjectRestored(object_id=object_id))
         else:
             logging.getLogger("dualray").error("object %s cannot be read back: %s", object_id.hex(), error)
@@ -187,6 +216,9 @@ class NodeProcess(MachineProcess):
                 for fd in list(outputs):
                     self._drain(worker, fd, is_dead=False)
             self.router.answer_flush(peer)
+        elif header[0] == COUNTS:
+            if self.metrics is not None:
+                self.metrics.hear(peer, header)
         else:
             self.streams.on_message(peer, header, buffers)
 
@@ -288,6 +320,8 @@ class NodeProcess(MachineProcess):
     # ---- Life ------------------------------------------------------------------------------------------------
 
     def on_peer_lost(self, peer: str) -> None:
+        if self.metrics is not None:
+            self.metrics.forget(peer)
         if peer == HEAD:
             self._leave("the connection to the head has closed")
         elif is_node(peer):
@@ -333,6 +367,8 @@ class NodeProcess(MachineProcess):
 
     def clean_up(self) -> None:
         """End the workers, delete the store."""
+        if self.metrics is not None:
+            self.metrics.close()
         self.template.close()
         self.disk.close()
         self.store.destroy()

@@ -37,7 +37,7 @@ EXIT_TO_REJOIN = 75
 HEARTBEAT = b""
 """The header of a message that says nothing but that its sender lives."""
 
-RAW_KINDS = frozenset(range(1, 9))
+RAW_KINDS = frozenset(range(1, 11))
 """First bytes of the headers of messages between runners; those of events begin with a msgpack array, 0x90 or more."""
 
 _PARENT_CHECK_S = 1.0

@@ -7,6 +7,7 @@ import atexit
 import dataclasses
 import logging
 import os
+import socket
 import threading
 import time
 from collections.abc import Mapping
@@ -22,7 +23,7 @@ from dualray.real.cluster_address import find_session, next_driver
 from dualray.real.driver_output import DriverOutput
 from dualray.real.head import CONTROL_PLANE_FILE
 from dualray.real.process import UserProcess
-from dualray.real.session import Session
+from dualray.real.session import METRICS_FILE, Session
 from dualray.real.worker_output import FLUSH, FLUSHED, LINES
 from dualray.shared.core_worker import CoreWorker
 from dualray.shared.model.commands import RunTask
@@ -30,6 +31,8 @@ from dualray.shared.model.config import Config
 from dualray.shared.model.events import Started
 from dualray.shared.model.ids import FIRST_DRIVER, HEAD, Address, root_task_id
 from dualray.shared.model.resources import Resources, parse_resources
+
+LOOPBACK = "127.0.0.1"
 
 _START_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 10.0
@@ -74,6 +77,12 @@ class RealRuntime:
     @property
     def verbs(self) -> CoreWorker:
         return self._process.core
+
+    @property
+    def metrics_address(self) -> str | None:
+        """host:port where this node serves its metrics; None when it does not."""
+        path = self.session.directory / METRICS_FILE
+        return path.read_text() if path.exists() else None
 
     # ---- Start -----------------------------------------------------------------------------------------------
 
@@ -182,6 +191,7 @@ def start(settings: Mapping[str, Any], config: Config) -> RealRuntime:
         store_bytes=store_bytes(settings["object_store_memory"]),
         log_to_driver=settings["log_to_driver"] and not settings["redirect_output"],
         log_directory=_made(settings["log_directory"]),
+        metrics_port=check_port(settings["metrics_port"], "metrics_port"),
         record_directory=_made(settings["decision_log"]),
     )
     try:
@@ -218,6 +228,22 @@ def _started(runtime: RealRuntime) -> RealRuntime:
         runtime.shutdown()
         raise
     return runtime
+
+
+def check_port(port: int | None, name: str) -> int | None:
+    """The port, if metrics can be served there now.
+
+    Raises:
+        ValueError: somebody else listens there.
+    """
+    if port:
+        try:
+            socket.create_server((LOOPBACK, port)).close()
+        except OSError as error:
+            raise ValueError(
+                f"{name}={port}: {error.strerror} at {LOOPBACK}: name another port, or 0 for any"
+            ) from None
+    return port
 
 
 def _made(directory: Path | None) -> Path | None:

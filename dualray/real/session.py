@@ -40,6 +40,8 @@ ENVIRONMENT = "DUALRAY_SESSION"
 
 FIRST_NODE = NodeID("node-0")
 GATEWAY_FILE = "gateway"
+METRICS_FILE = "metrics"
+"""Where the node serves its metrics, host:port; written by the node manager when it does."""
 JOINED_FILE = "joined"
 """Made by the node manager when the head has welcomed it."""
 
@@ -75,6 +77,8 @@ class Session:
     record_directory: Path | None
     log_directory: Path | None = None
     """Where the logs are kept, in a directory of the session's name; None: with the session, until it ends."""
+    metrics_port: int | None = None
+    """Where the node manager serves metrics, at 127.0.0.1; 0: any port that is free; None: it does not."""
     node: NodeID = FIRST_NODE
     cluster: ClusterPlace | None = None
     """None of a session that `init` has made for itself: nobody joins, and nothing listens on the network."""
@@ -137,6 +141,7 @@ def create(
     log_to_driver: bool,
     record_directory: Path | None,
     log_directory: Path | None = None,
+    metrics_port: int | None = None,
     secret: bytes | None = None,
     node: NodeID = FIRST_NODE,
     cluster: ClusterPlace | None = None,
@@ -167,6 +172,7 @@ def create(
         log_to_driver=log_to_driver,
         record_directory=record_directory,
         log_directory=log_directory,
+        metrics_port=metrics_port,
         node=node,
         cluster=cluster,
     )
@@ -183,6 +189,7 @@ def create(
         "log_to_driver": log_to_driver,
         "record_directory": str(record_directory) if record_directory is not None else None,
         "log_directory": str(log_directory) if log_directory is not None else None,
+        "metrics_port": metrics_port,
         "node": node,
         "cluster": asdict(cluster) if cluster is not None else None,
     }

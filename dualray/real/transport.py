@@ -159,6 +159,11 @@ class Transport:
             else:
                 self._enqueue(peer, frame, size, 0)
 
+    def connected(self) -> list[str]:
+        """The peers that there is a connection to."""
+        with self._lock:
+            return [address for address, peer in self._peers.items() if peer.connection is not None]
+
     def queued_bytes(self, peer: str) -> int:
         """How much waits for a peer, about."""
         record = self._peers.get(peer)
