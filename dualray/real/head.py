@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Sequence
 
@@ -26,15 +27,35 @@ class HeadProcess(MachineProcess):
 
     def __init__(self, *, session: sessions.Session, lifeline_fd: int) -> None:
         # The server is there before anybody can reach us, and so before anybody can need it.
-        self.server = start_server(session.redis_directory, session.password)
+        # In a cluster it keeps its tables on disk: a server that dies is started again, and nobody else ends for that.
+        self._keeps_tables = session.cluster is not None
+        self.server = start_server(session.redis_directory, session.password, append_only=self._keeps_tables)
         (session.directory / CONTROL_PLANE_FILE).write_text(self.server.kind)
         logging.getLogger("dualray").info("control plane: %s", self.server.kind)
         spec = MachineSpec(kind="head", address=HEAD, config=session.config)
         super().__init__(session=session, spec=spec, lifeline_fd=lifeline_fd)
         self.control_plane = ControlPlane(self.server.socket_path, session.password)
-
+        if self._keeps_tables:
+            self._watch_server()
         self.incarnations: dict[str, int] = {}
         """Of each node, its present life."""
+
+    def _watch_server(self) -> None:
+        if self.server.process is not None:
+            pidfd = os.pidfd_open(self.server.process.pid)
+            self.loop.add_reader(pidfd, lambda: self._on_server_end(pidfd))
+
+    def _on_server_end(self, pidfd: int) -> None:
+        """The control plane's server has died: start it again, with the tables from its append-only file. Its clients
+        try again meanwhile (control_plane.py)."""
+        self.loop.remove_reader(pidfd)
+        os.close(pidfd)
+        assert self.server.process is not None
+        status = self.server.process.wait()
+        logging.getLogger("dualray").error("the control plane's server has ended with status %d", status)
+        self.server = start_server(self.session.redis_directory, self.session.password, append_only=True)
+        self._watch_server()
+        logging.getLogger("dualray").warning("the control plane is back: %s", self.server.kind)
 
     def receive(self, message: Event, payloads: Sequence[Payload]) -> None:
         if isinstance(message, NodeJoined):
