@@ -1,7 +1,7 @@
-"""What can be done, without privileges, to the real processes of a cluster on this machine: the means of `dualray chaos`.
+"""What can be done, without privileges, to the real processes of a cluster: the means of `dualray chaos`.
 
-Which kinds of faults (dualray/shared/faults.py) that covers is the table PERFORMED; the others are refused by name, with
-what they would take. Whom a fault befalls, and when, is decided in dualray/testing/chaos.py.
+Which kinds of faults (dualray/shared/faults.py) that covers is the table PERFORMED; the others are refused by name,
+with what they would take. Whom a fault befalls, and when, is decided in dualray/testing/chaos.py.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def signal_all(processes: Iterable[psutil.Process], number: signal.Signals) -> N
 
 
 class Slowdown:
-    """Makes processes take `factor` times as long: they are stopped for most of every 50 ms, by a thread of this process.
+    """Makes processes take `factor` times as long: they are stopped for most of every 50 ms.
 
     Args:
         processes: called now and then; those that are slowed down.
@@ -100,7 +100,9 @@ class Slowdown:
 
     def __init__(self, processes: Callable[[], Sequence[psutil.Process]], factor: float) -> None:
         if factor <= 1:
-            raise ValueError(f"real mode can slow a node down, and not speed it up: the factor {factor:g} must be above 1")
+            raise ValueError(
+                f"real mode can slow a node down, and not speed it up: the factor {factor:g} must be above 1"
+            )
         self._processes = processes
         self._running_s = _SLICE_S / factor
         self._is_over = threading.Event()

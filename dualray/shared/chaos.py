@@ -73,7 +73,9 @@ class _Drawer:
     def draw(self, count: int) -> tuple[Fault, ...]:
         kinds = [kind for kind in WEIGHTS if kind in self._ground.kinds and self._is_possible(kind)]
         if not kinds:
-            raise ValueError("no faults can be drawn: give nodes, or names of tasks or actors, and kinds that befall them")
+            raise ValueError(
+                "no faults can be drawn: give nodes, or names of tasks or actors, and kinds that befall them"
+            )
         faults = []
         for _ in range(count):
             fault = self._fault(self._kind(kinds))
@@ -137,7 +139,7 @@ class _Drawer:
         return Fault(kind=kind, node=node, at_ns=at_ns, for_ns=for_ns)
 
     def _pause_ns(self) -> int:
-        """Of three, one ends before anybody notices, one within the suspicion, one after the node was taken for dead."""
+        """Of three, one ends before anybody notices, one within the suspicion, one after the node was dead."""
         timeout_ns, suspicion_ns = self._ground.config.heartbeat_timeout_ns, self._ground.config.suspicion_ns
         match int(self._uniform() * 3):
             case 0:

@@ -41,9 +41,9 @@ from dualray.shared.model.ids import Address, node_of
 from dualray.shared.trace import TraceEvent, TraceKind, to_bytes
 from dualray.testing.chaos_work import ACTORS, DISTINCT_ROUNDS, TASKS, Lane, expected, lanes
 
-LIMITS = {"heartbeat_timeout_ns": 1_000_000_000, "suspicion_ns": 2_000_000_000}
+LIMITS: dict[str, Any] = {"heartbeat_timeout_ns": 1_000_000_000, "suspicion_ns": 2_000_000_000}
 """A node is dead after 3 s of silence, so that a soak has many deaths."""
-NODE = {"num_cpus": 2, "object_store_memory": "256MiB"}
+NODE: dict[str, Any] = {"num_cpus": 2, "object_store_memory": "256MiB"}
 CHAOS = "chaos"
 """Who performs faults, in the trace."""
 
@@ -108,7 +108,7 @@ def schedule(*, seed: int, faults: int, nodes: int, workload: str) -> tuple[Faul
 def soak(
     plan: Sequence[Fault],
     *,
-    workload: str,
+    workload: str | Mapping[str, Lane],
     nodes: int,
     record: Path,
     seed: int = 0,
@@ -120,6 +120,7 @@ def soak(
 
     Args:
         plan: see `schedule`; anchors are counted over the whole run.
+        workload: a name that `chaos_work.lanes` knows, or lanes of your own.
         nodes: of the cluster, at least 1; node-0 has the head and the driver.
         record: an empty directory for decision logs and traces.
         patience_s: without any progress for so long, the run is a hang.
@@ -133,18 +134,21 @@ def soak(
         means.refuse(fault)
         for name in fault.named_nodes:
             if name not in names[1:]:
-                raise ValueError(f"fault '{fault}': {name!r} cannot be befallen; those that can: {', '.join(names[1:])}")
-    right = expected(workload, seed)
+                known = ", ".join(names[1:]) or "none"
+                raise ValueError(f"fault '{fault}': {name!r} cannot be befallen; those that can: {known}")
+    work = lanes(workload) if isinstance(workload, str) else workload
+    classes = ACTORS.get(workload, ()) if isinstance(workload, str) else ()
+    right = expected(work, seed)
     began = time.monotonic()
     found = Soak(planned=len(plan))
     record = record.absolute()
     head_node = {**NODE, "limits": LIMITS, "decision_log": record, "seed": seed}
     cluster = Cluster(initialize_head=True, connect=True, head_node_args=head_node)
-    run = _Run(cluster, plan, found, right, record, on_fault)
+    run = _Run(cluster, plan, found, right, record, classes, on_fault)
     try:
         for _ in range(nodes - 1):
             run.started(cluster.add_node(**NODE))
-        run.go(lanes(workload), patience_s, on_progress)
+        run.go(work, patience_s, on_progress)
     finally:
         run.end()
         found.seconds = time.monotonic() - began
@@ -167,6 +171,7 @@ class _Run:
         found: Soak,
         right: Mapping[str, list[Any]],
         record: Path,
+        classes: Sequence[str],
         on_fault: Callable[[str], object],
     ) -> None:
         self._cluster = cluster
@@ -183,6 +188,7 @@ class _Run:
         self._counts: Counter[tuple[str, str]] = Counter()
         self._actors: dict[str, dict[str, None]] = {}
         """Of each class, the workers that have started one of its methods, the last one last."""
+        self._classes = classes
         self._constructed: set[str] = set()
         self._copies = Copies()
         self._threads: list[threading.Thread] = []
@@ -192,7 +198,6 @@ class _Run:
         self._processes: dict[tuple[int, float], psutil.Process] = {}
         self._directories: dict[str, Path] = {}
         self._began_ns = 0
-        self._dead: set[str] = set()
         assert cluster.head_node is not None
         self._note_node(cluster.head_node)
 
@@ -215,6 +220,7 @@ class _Run:
 
     def go(self, work: Mapping[str, Lane], patience_s: float, on_progress: Callable[[Soak], object]) -> None:
         """Until every fault has been performed and healed, and the lanes have come to the end of their round."""
+        found = self._found
         self._began_ns = time.monotonic_ns()
         workers = [
             threading.Thread(target=self._lane, args=(name, lane), name=f"chaos-{name}", daemon=True)
@@ -223,13 +229,17 @@ class _Run:
         for thread in workers:
             thread.start()
         seen, since = -1, time.monotonic()
+        performed, performed_since = 0, time.monotonic()
         while any(thread.is_alive() for thread in workers):
             self._look()
             self._perform_what_is_due()
-            on_progress(self._found)
-            found = self._found
+            on_progress(found)
+            if len(found.performed) != performed or self._faults_last():
+                performed, performed_since = len(found.performed), time.monotonic()
             if not (self._timed or self._anchored or self._faults_last()):
                 self._lanes_end.set()
+            elif time.monotonic() - performed_since > patience_s and not self._is_early():
+                self._give_up(patience_s)
             progress = found.tasks + found.rounds.total()
             if progress != seen:
                 seen, since = progress, time.monotonic()
@@ -271,6 +281,18 @@ class _Run:
         self._threads = [thread for thread in self._threads if thread.is_alive()]
         return bool(self._threads)
 
+    def _is_early(self) -> bool:
+        """Whether there are faults whose time has not come."""
+        now_ns = time.monotonic_ns() - self._began_ns
+        return any(fault.at_ns is not None and fault.at_ns > now_ns for fault in self._timed)
+
+    def _give_up(self, patience_s: float) -> None:
+        """Work goes on, and what is left of the plan finds nobody to befall."""
+        for fault in (*self._timed, *self._anchored):
+            self._problem(f"{fault}: for {patience_s:g} s there was nobody to befall")
+        self._timed.clear()
+        self._anchored.clear()
+
     def _why(self, patience_s: float, workers: Sequence[threading.Thread]) -> list[str]:
         """What waits, and why, in words."""
         stuck = ", ".join(thread.name for thread in workers if thread.is_alive())
@@ -308,9 +330,9 @@ class _Run:
                 workers = self._actors.setdefault(event.name.partition(".")[0], {})
                 workers.pop(event.process, None)
                 workers[event.process] = None
-                if event.name.endswith(".__init__"):
-                    found.restarts += event.subject in self._constructed
-                    self._constructed.add(event.subject)
+            case TraceKind.TASK_STARTED if event.name in self._classes:
+                found.restarts += event.subject in self._constructed
+                self._constructed.add(event.subject)
             case TraceKind.TASK_ENDED:
                 found.tasks += 1
             case TraceKind.TASK_RETRIED if event.other == RECONSTRUCTION:
@@ -434,7 +456,7 @@ class _Run:
         if server is None:
             raise DualrayError("the control plane is the head's own: without redis-server it cannot be restarted alone")
         self._note(fault, "")
-        means.signal_all([server], means.signal.SIGSTOP)
+        server.suspend()
         self._ends.wait((fault.for_ns or 0) / 1e9)
         server.kill()
         deadline = time.monotonic() + _BACK_S
@@ -459,6 +481,7 @@ class _Run:
 
     def _what_is_left(self) -> list[str]:
         rows = {row["NodeID"]: row for row in dualray.nodes()}
+        self._found.deaths = sum(row["Incarnation"] + (not row["Alive"]) for row in rows.values())
         living = [node.node_id for node in self._cluster.list_all_nodes]
         left = [f"{name} is not alive" for name in living if not rows[name]["Alive"]]
         left += [

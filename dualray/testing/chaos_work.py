@@ -1,8 +1,8 @@
 """What runs while faults rain: rounds of tasks, large objects and actors, each with a result that no fault may change.
 
 A lane is a function of a round's number. Lanes run side by side, each on a thread of its own, round after round; the
-results must be those of the same rounds without faults, which sim mode gives. `ledger` checks what a result cannot show:
-that an actor which keeps state has executed each call at most once, and one caller's in their order.
+results must be those of the same rounds without faults, which sim mode gives. `ledger` checks what a result cannot
+show: that an actor which keeps state has executed each call at most once, and one caller's in their order.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ TASKS: Mapping[str, tuple[str, ...]] = {MIXED: ("piece", "count", "branch", "map
 ACTORS: Mapping[str, tuple[str, ...]] = {MIXED: ("Simulator", "Ledger")}
 
 
-def expected(workload: str, seed: int) -> dict[str, list[Any]]:
+def expected(work: Mapping[str, Lane], seed: int) -> dict[str, list[Any]]:
     """Of each lane, the results of its distinct rounds without faults, in sim mode.
 
     Raises:
@@ -113,6 +113,6 @@ def expected(workload: str, seed: int) -> dict[str, list[Any]]:
     """
     dualray.init(mode="sim", nodes=3, num_cpus=2, seed=seed)
     try:
-        return {name: [lane(number) for number in range(DISTINCT_ROUNDS)] for name, lane in lanes(workload).items()}
+        return {name: [lane(number) for number in range(DISTINCT_ROUNDS)] for name, lane in work.items()}
     finally:
         dualray.shutdown()
