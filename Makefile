@@ -15,12 +15,12 @@ PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help env demo lint format test test-slow bench build clean
+.PHONY: help env demo lint format test test-slow bench bench-compare build clean
 
 help:  ## Print this help
 	@echo 'Usage: make TARGET'
 	@echo
-	@awk -F ':.*  ## ' '/^[a-z-]+:.*  ## / { printf "  %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*  ## ' '/^[a-z-]+:.*  ## / { printf "  %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 env: $(VENV)/.installed-dev  ## Make .venv, with dualray in place and the development tools
 
@@ -44,7 +44,11 @@ test-slow: env  ## Run the slow tests
 	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
 
 bench: env $(VENV)/.installed-bench  ## Measure dualray, and Ray beside it, and print the ratios
-	$(BIN)/python -m pytest benchmarks --benchmark-only $(PYTEST_ARGS)
+	@mkdir -p .benchmarks
+	$(BIN)/python -m pytest benchmarks --benchmark-only --benchmark-json=.benchmarks/last.json $(PYTEST_ARGS)
+
+bench-compare: env  ## Hold the last `make bench` against the committed ratios, and name what got slower
+	$(BIN)/python -m benchmarks.compare $(COMPARE_ARGS)
 
 build: env  ## Build the wheel into dist/
 	@rm -rf dist

@@ -263,6 +263,7 @@ class NodeProcess(MachineProcess):
         self.recorder.trace(TraceKind.WORKER_ENDED, worker, other=reason)
         if lines:
             reason += "; the last lines of its stderr:\n" + b"\n".join(lines).decode(errors="replace")
+        self.transport.hear_out(worker)
         self.handle(WorkerExited(worker=Address(worker), reason=reason))
 
     def _drain(self, worker: str, fd: int) -> None:

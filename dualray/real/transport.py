@@ -165,6 +165,13 @@ class Transport:
         with self._drained:
             return self._drained.wait_for(lambda: not any(p.queue for p in self._peers.values()), timeout_s)
 
+    def hear_out(self, peer: str) -> None:
+        """Take in, now, what a peer that has ended had sent: messages that may lie in its socket still."""
+        assert self._loop.in_loop_thread(), "messages are taken in by the loop's thread"
+        known = self._peers.get(peer)
+        if known is not None and known.connection is not None:
+            self._drain(known, known.connection)
+
     def why_lost(self, peer: str) -> Exception | None:
         """What ended a lost peer (AuthenticationError, OSError, ...); None when it is not lost."""
         return self._lost.get(peer)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dualray.exceptions import SerializationError
+from dualray.shared.model.ids import ObjectID
 from dualray.shared.model.specs import Ref
 from dualray.shared.serialization import SMALL_TYPES, Reference, Serialized, deserialize, serialize
 
@@ -35,11 +36,14 @@ def pack_arguments(
     *,
     inline_bytes_max: int,
     put: Callable[[Serialized], Ref],
+    drop: Callable[[ObjectID], object],
 ) -> Arguments:
-    """Pickle the arguments of a call to `name`.
+    """Pickle the arguments of a call to `name`: `put` stores one that is large. When that fails for a later one, `drop`
+    takes back the references to those that were stored.
 
     Raises:
         SerializationError: an argument cannot be pickled; the message says which, and which part of it.
+        ObjectStoreFullError: a large argument has found no room; whatever else `put` raises is raised too.
     """
     arguments = Arguments()
     if not args and not kwargs:
@@ -67,15 +71,20 @@ def pack_arguments(
             serialize(value, f"argument {place!r} of {name}")
         raise
     if serialized.size_bytes > inline_bytes_max:
-        for place, value in _each(packed):
-            if type(value) in SMALL_TYPES:
-                continue
-            alone = serialize(value, f"argument {place!r} of {name}")
-            if alone.size_bytes > inline_bytes_max:
-                ref = put(alone)
-                arguments.put.append(ref)
-                depend(place, ref)
-        serialized = serialize((*packed, places))
+        try:
+            for place, value in _each(packed):
+                if type(value) in SMALL_TYPES:
+                    continue
+                alone = serialize(value, f"argument {place!r} of {name}")
+                if alone.size_bytes > inline_bytes_max:
+                    ref = put(alone)
+                    arguments.put.append(ref)
+                    depend(place, ref)
+            serialized = serialize((*packed, places))
+        except BaseException:
+            for ref in arguments.put:
+                drop(ref.object_id)
+            raise
     arguments.payload = serialized.to_bytes()
     if serialized.refs:
         arguments.nested = tuple([ref for ref in serialized.refs if ref not in indices])

@@ -305,7 +305,12 @@ class CoreWorker:
         """Submit a call: of a function, of the method of an actor that `handle` names, or of the constructor of one
         with these numbers of restarts and of tries of its tasks."""
         arguments = pack_arguments(
-            template.name, args, kwargs, inline_bytes_max=self.config.inline_bytes_max, put=self._put
+            template.name,
+            args,
+            kwargs,
+            inline_bytes_max=self.config.inline_bytes_max,
+            put=self._put,
+            drop=self.drop,
         )
         payload = arguments.payload
         with self.host.lock:
@@ -399,6 +404,9 @@ class CoreWorker:
             GetTimeoutError: not all were ready in time.
             DualrayError: the first one, in order, that has failed.
         """
+        ready = self._get_inline(refs)
+        if ready is not None:
+            return ready
         distinct = tuple(dict.fromkeys(refs))
         wait_id, wait = self._new_wait()
         self.dispatch(
@@ -417,6 +425,21 @@ class CoreWorker:
         if len(values) < len(distinct):
             raise self._timed_out(distinct, values, timeout_ns)
         return [values[ref.object_id] for ref in refs]
+
+    def _get_inline(self, refs: Sequence[Ref]) -> list[Any] | None:
+        """The values, when all are small and here: then there is nothing to decide, and nothing changes by reading."""
+        table = self.machine.values.table
+        for ref in refs:
+            value = table.get(ref.object_id)
+            if value is None or value.state is not ValueState.INLINE:
+                return None
+        if len(refs) == 1:
+            return [deserialize(self.payloads[refs[0].object_id])]
+        read: dict[ObjectID, Any] = {}
+        for ref in refs:
+            if ref.object_id not in read:
+                read[ref.object_id] = deserialize(self.payloads[ref.object_id])
+        return [read[ref.object_id] for ref in refs]
 
     def _waiting_task(self) -> TaskID | None:
         return self.execution.task_id if self.execution.is_task else None

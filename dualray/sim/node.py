@@ -140,7 +140,10 @@ class NodeProcess(MachineProcess):
         self.trace(TraceKind.WORKER_ENDED, address, other=reason)
         worker.die()
         exited = WorkerExited(worker=address, reason=reason)
-        self.cluster.kernel.call_after(self.cluster.cost_model.local_message_ns, self.handle, exited)
+        # Behind what the worker has sent.
+        self.cluster.network.message(
+            self.node, self.node, 0, self.handle, exited, src_process=address, dst_process=self.address
+        )
 
     # ---- Bytes -----------------------------------------------------------------------------------------------
 

@@ -204,6 +204,12 @@ def test_an_object_larger_than_the_store_is_refused_at_once():
         get(plus_one.remote(np.zeros(65 * MIB, dtype=np.uint8), None))
 
 
+def test_arguments_that_were_stored_go_when_another_finds_no_room():
+    with pytest.raises(ObjectStoreFullError, match="larger than the whole store"):
+        plus_one.remote(np.zeros(40 * MIB, dtype=np.uint8), np.zeros(65 * MIB, dtype=np.uint8))
+    assert get(put_block(1, 60))[0] == 1
+
+
 def test_a_result_for_which_there_is_no_room_is_an_error_of_its_task(tally):
     refs = [put_block(fill) for fill in range(6)]
     with pytest.raises(ObjectStoreFullError, match="Largest holders") as caught:

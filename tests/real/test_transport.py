@@ -320,6 +320,23 @@ def test_a_closing_peer_is_heard_to_the_end_and_lost_once(start: Start) -> None:
     assert b.lost == [], "who closes loses nobody"
 
 
+def test_a_peer_that_has_ended_is_heard_out_at_once(start: Start) -> None:
+    """Its messages lie in the socket, for the loop is busy; then it is asked to take them in."""
+    a, b = start("a"), start("b")
+    a.transport.send("b", b"hello")
+    wait_for(lambda: b.inbox, "they are connected")
+
+    def hear_out() -> None:
+        for index in range(500):
+            b.transport.send("a", b"%d" % index)
+        assert b.transport.flush(DEADLINE_S)
+        a.transport.hear_out("b")
+        assert a.headers("b") == [b"%d" % index for index in range(500)]
+        a.transport.hear_out("nobody")
+
+    a.loop.call_and_wait(hear_out)
+
+
 def test_a_new_process_under_an_old_address_first_ends_the_old_one(start: Start, sockets: Path) -> None:
     a, old = start("a"), start("b")
     old.transport.send("a", b"old")

@@ -389,9 +389,15 @@ class OwnerStepper(Stepper[Owner]):
     # As a worker.
 
     def pushed(
-        self, spec: TaskSpec, *, reply_to: str = OTHER, inline: tuple[ObjectID, ...] = (), attempt: int = 0
+        self,
+        spec: TaskSpec,
+        *,
+        reply_to: str = OTHER,
+        inline: tuple[ObjectID, ...] = (),
+        attempt: int = 0,
+        again: bool = False,
     ) -> list[Command]:
-        return self(TaskPushed(spec=spec, attempt=attempt, reply_to=Address(reply_to), inline_deps=inline))
+        return self(TaskPushed(spec=spec, attempt=attempt, reply_to=Address(reply_to), inline_deps=inline, again=again))
 
     def ran(self, number: int, *results: Result, failed: ErrorInfo | None = None, attempt: int = 0) -> list[Command]:
         return self(TaskRan(task_id=tid(number), attempt=attempt, results=results, error=failed))

@@ -291,6 +291,8 @@ class Process:
         self.cluster = cluster
         self.spec = spec
         self.address = Address(spec.address)
+        self.key = f"{spec.address}~{spec.incarnation}" if spec.incarnation else spec.address
+        """Whose messages they are: those of a node's next life overtake those of the last."""
         self.machine = spec.make()
         self.is_alive = True
         self.payloads: dict[bytes, Content] = {}
@@ -328,7 +330,7 @@ class Process:
 
     def later(self, what: str, act: Callable[[], None]) -> None:
         """Something that this process's runner does after a while."""
-        self.cluster.enqueue((self.address, what), act)
+        self.cluster.enqueue((self.key, what), act)
 
     def fire(self, timer: str) -> None:
         del self.timers[timer]
@@ -378,6 +380,9 @@ class NodeProcess(Process):
                 pass  # `bytes_arrive` needs no preparation
             case _:
                 super().perform(command)
+
+    def handle(self, event: e.Event) -> None:
+        super().handle(event)
         if self.machine.refused and self.is_alive:
             self.cluster.node_gone(self)
 
@@ -393,7 +398,8 @@ class NodeProcess(Process):
         worker = self.workers.pop(address)
         if worker is not None:
             self.cluster.process_gone(worker)
-        self.later(f"exit {address}", lambda: self.handle(e.WorkerExited(worker=address, reason=reason)))
+        exited = e.WorkerExited(worker=address, reason=reason)
+        self.cluster.enqueue((address, self.address), lambda: self.handle(exited))
 
     def _reserve(self, object_id: ObjectID) -> None:
         order = self.reserving[object_id] = object()
@@ -434,7 +440,7 @@ class NodeProcess(Process):
         target = self.cluster.nodes.get(to)
         self.later(f"sent {short(object_id)} {to}", lambda: self.handle(e.ObjectSent(object_id=object_id, to=to)))
         if target is not None:
-            key = (self.address, f"bytes {short(object_id)} {to}")
+            key = (self.key, f"bytes {short(object_id)} {to}")
             self.cluster.enqueue(key, lambda: self.cluster.bytes_arrive(target, object_id, self.node, content))
 
 
@@ -928,7 +934,7 @@ class Cluster:
                 receiver.payloads.update(payloads)
                 receiver.handle(message)
 
-        self.enqueue((sender.address, to), deliver)
+        self.enqueue((sender.key, to), deliver)
 
     def bytes_arrive(self, target: NodeProcess, object_id: ObjectID, source: NodeID, content: Content) -> None:
         if target.is_alive:
@@ -1011,7 +1017,7 @@ class Cluster:
         process.is_alive = False
         process.timers.clear()
         self.had_faults = self.had_losses = True
-        for key in [key for key in self.channels if key[0] == process.address]:
+        for key in [key for key in self.channels if key[0] == process.key]:
             channel = self.channels[key]
             is_message = Address(key[1]) in self.processes or key[1].startswith("bytes ")
             kept = self.rng.randint(0, len(channel)) if is_message else 0
@@ -1021,7 +1027,7 @@ class Cluster:
                 del self.channels[key]
 
     def node_gone(self, node: NodeProcess) -> None:
-        lost = [key for key in self.channels if key[0] == node.address and key[1].startswith("bytes ")]
+        lost = [key for key in self.channels if key[0] == node.key and key[1].startswith("bytes ")]
         before = {key: len(self.channels[key]) for key in lost}
         self.process_gone(node)
         for key, count in before.items():
@@ -1038,7 +1044,7 @@ class Cluster:
         target = self.nodes[NodeID(to)]
         for object_id in [object_id for object_id in source.bytes if short(object_id) == name]:
             failed = e.ReceiveFailed(object_id=object_id, source=source.node)
-            self.enqueue((target.address, f"broken {name} {source.node}"), partial(target.handle, failed))
+            self.enqueue((target.key, f"broken {name} {source.node}"), partial(target.handle, failed))
 
     def kill_node(self, index: int, *, silently: bool) -> None:
         if len(self.shape.nodes) == 1:
@@ -1049,13 +1055,15 @@ class Cluster:
         self.node_gone(node)
         if silently:
             silent = e.NodeSilent(node=node.node, incarnation=node.incarnation)
-            self.enqueue((HEAD, f"silence {node.node}"), lambda: self.head.handle(silent))
+            self.enqueue((node.key, HEAD), lambda: self.head.handle(silent))
         else:
             lost = e.PeerLost(address=node.address)
-            self.enqueue((node.address, HEAD), lambda: self._peer_lost(node, lost))
+            self.enqueue((node.key, HEAD), lambda: self._peer_lost(node, lost))
 
     def _peer_lost(self, node: NodeProcess, lost: e.PeerLost) -> None:
-        if self.nodes[node.node] is node:  # a new life's connection is not lost
+        head = self.head.machine
+        assert isinstance(head, Head)
+        if head.membership.is_alive(node.node, node.incarnation):  # a new life's connection is not lost
             self.head.handle(lost)
 
     def silence(self, index: int, heard_after: int) -> None:
@@ -1067,7 +1075,7 @@ class Cluster:
         self.had_faults = self.had_losses = True
         node.heard_at = self.steps + heard_after
         silent = e.NodeSilent(node=node.node, incarnation=node.incarnation)
-        self.enqueue((HEAD, f"silence {node.node}"), lambda: self.head.handle(silent))
+        self.enqueue((node.key, HEAD), lambda: self.head.handle(silent))
 
     def hear(self, *, all_nodes: bool = False) -> None:
         """Nodes that were silent for long enough are heard again."""
@@ -1076,7 +1084,7 @@ class Cluster:
                 node.heard_at = None
                 if node.is_alive:
                     heard = e.NodeHeard(node=node.node, incarnation=node.incarnation)
-                    self.enqueue((HEAD, f"silence {node.node}"), _handle(self.head, heard))
+                    self.enqueue((node.key, HEAD), _handle(self.head, heard))
 
     def reboot(self, index: int) -> None:
         index = index % len(self.shape.nodes)
@@ -1123,15 +1131,18 @@ class Cluster:
         pass
 
     def note_error(self, error: ErrorInfo) -> None:
-        """User code met an error: without a fault, only its own and a full store are expected."""
+        """User code met an error. Without a fault, only these are expected: an object that left a full store may have
+        no attempt left, and values that were made again refer to other objects than before."""
         self.errors.append(error)
-        expected = (
+        expected: tuple[ErrorKind, ...] = (
             ErrorKind.APPLICATION,
             ErrorKind.STORE_FULL,
             ErrorKind.TASK_UNSCHEDULABLE,
             ErrorKind.ACTOR_UNSCHEDULABLE,
             ErrorKind.ACTOR_DIED,
         )
+        if self.had_losses:
+            expected += (ErrorKind.RECONSTRUCTION_FAILED, ErrorKind.OBJECT_LOST)
         assert self.had_faults or error.kind in expected, f"without a fault: {error}"
 
     # ---- The end -------------------------------------------------------------------------------------------------

@@ -36,6 +36,7 @@ from dualray.shared.model.events import (
     LeaseRefused,
     LeaseRequested,
     LeaseReturned,
+    LocationsWanted,
     NodeDied,
     ObjectDemanded,
     ObjectFailed,
@@ -45,6 +46,7 @@ from dualray.shared.model.events import (
     ObjectUnavailable,
     ObjectWanted,
     OwnerDied,
+    PeerMet,
     RefsAdded,
     RefsDropped,
     Result,
@@ -77,6 +79,7 @@ from tests.shared.builders import (
     NODE,
     OTHER,
     RAISED,
+    NodeStepper,
     OwnerStepper,
     aid,
     completed,
@@ -619,20 +622,34 @@ def test_a_demand_before_any_loss_means_that_the_copy_is_on_its_way(driver):
     assert retries(demanded(driver, oid(1), losses=0)) == []
 
 
-def test_a_demand_before_any_loss_is_answered_when_the_node_that_sealed_it_is_dead(driver):
+@pytest.fixture
+def sealed_elsewhere(driver) -> OwnerStepper:
+    """A driver whose task 1 has sealed its result on node-1."""
     driver.submit(task(1))
     driver.grant(node="node-1")
     driver.finish(1, worker="node-1/w0", inline=False)
-    driver.node_died("node-1")
-    assert retries(demanded(driver, oid(1), losses=0)) == [(1, 1, "reconstruction")]
+    return driver
 
 
-def test_a_demand_that_came_before_the_death_of_the_node_that_sealed_it_is_answered_then(driver):
-    driver.submit(task(1))
-    driver.grant(node="node-1")
-    driver.finish(1, worker="node-1/w0", inline=False)
-    assert retries(demanded(driver, oid(1), losses=0)) == []
-    assert retries(driver.node_died("node-1")) == [(1, 1, "reconstruction")]
+def asks_again(commands) -> bool:
+    return sent(commands, LocationsWanted, HEAD) == [LocationsWanted(object_id=oid(1), owner=DRIVER, node=NODE)]
+
+
+@pytest.mark.parametrize("demand_first", [False, True])
+def test_a_demand_before_any_loss_has_the_head_asked_again_when_who_sealed_it_is_dead(sealed_elsewhere, demand_first):
+    """Then the news of the copy has arrived there by now, or never will."""
+    if demand_first:
+        assert not asks_again(demanded(sealed_elsewhere, oid(1), losses=0))
+        assert asks_again(sealed_elsewhere.node_died("node-1"))
+    else:
+        assert not asks_again(sealed_elsewhere.node_died("node-1"))
+        assert asks_again(demanded(sealed_elsewhere, oid(1), losses=0))
+
+
+def test_an_object_of_which_the_head_knows_no_copy_when_it_is_asked_again_is_made_again(sealed_elsewhere):
+    sealed_elsewhere.node_died("node-1")
+    assert retries(demanded(sealed_elsewhere, oid(1), losses=0)) == []
+    assert retries(demanded(sealed_elsewhere, oid(1), losses=0)) == [(1, 1, "reconstruction")]
 
 
 def test_a_demand_while_the_object_is_being_made_starts_nothing(driver):
@@ -681,6 +698,17 @@ def test_making_again_uses_up_the_attempts(driver):
     demanded(driver, oid(1), losses=1)
     driver.finish(1, attempt=1, inline=False)
     assert failures(demanded(driver, oid(1), losses=2)) == [(oid(1), ErrorKind.RECONSTRUCTION_FAILED)]
+
+
+def test_another_result_of_a_task_that_runs_again_already_is_made_by_the_same_attempt(driver):
+    driver.submit(task(1, num_returns=2))
+    driver.grant()
+    driver.finish(1, returns=2, inline=False)
+    assert retries(demanded(driver, oid(1, 0))) == [(1, 1, "reconstruction")]
+    commands = demanded(driver, oid(1, 1))
+    assert retries(commands) == failures(commands) == []
+    driver.wait(1, ref(oid(1, 1)), fetch=False)
+    assert completed(driver.finish(1, attempt=1, returns=2, inline=False)) == [(1, (oid(1, 1),))]
 
 
 def test_who_waits_for_an_object_that_cannot_be_made_again_is_told(driver):
@@ -817,6 +845,17 @@ def test_a_borrower_that_died_keeps_nothing(driver, death):
     driver.put(1)
     driver(borrowed(put_id(1)), dropped(put_id(1)))
     assert driver(death) == [DropPayload(key=put_id(1))]
+
+
+def test_a_borrow_that_comes_after_the_news_of_the_borrowers_death_keeps_nothing(driver):
+    """The node manager, which is asked about everybody who is met, knows of it."""
+    node = NodeStepper()
+    driver.put(1)
+    driver(borrowed(put_id(1)))
+    (first,) = sent(driver(OwnerDied(address=OTHER), borrowed(put_id(1))), PeerMet, NODE)
+    node(OwnerDied(address=OTHER))
+    driver(dropped(put_id(1)))
+    assert driver(*sent(node(first), OwnerDied, DRIVER)) == [DropPayload(key=put_id(1))]
 
 
 def test_the_death_of_an_earlier_life_of_a_borrowers_node_changes_nothing(driver):
@@ -1270,6 +1309,15 @@ def test_a_method_that_raised_is_called_again_when_it_asks_for_that(alive):
     assert alive.machine.values.table[oid(2)].error.kind is ErrorKind.APPLICATION
 
 
+def test_a_call_whose_result_was_lost_is_made_again_before_those_that_wait(alive):
+    alive.submit(call(2, max_task_retries=1))
+    alive.finish(2, worker=HOME, inline=False)
+    alive.submit(task(5), call(3, deps=(ref(oid(5)),)), call(4))
+    commands = demanded(alive, oid(2))
+    assert pushes(commands) == [(2, 1, HOME)]
+    assert [pushed.again for pushed in sent(commands, TaskPushed)] == [True]
+
+
 def test_the_last_handle_ends_the_actor(alive):
     assert sent(alive(dropped(oid(1))), ActorOutOfScope, HEAD) == [ActorOutOfScope(actor_id=aid(1))]
 
@@ -1529,6 +1577,39 @@ def test_what_is_pushed_while_a_task_is_blocked_is_given_back_at_once(worker):
     assert sent(worker.pushed(given(2)), TasksRecalled) == [TasksRecalled(worker=WORKER, tasks=(tid(2),))]
 
 
+@pytest.fixture
+def fetching(worker) -> OwnerStepper:
+    """A worker whose task 1 waits for a large argument, with task 2 behind it."""
+    commands = worker.pushed(given(1, deps=(ref(oid(9), OTHER),)))
+    (timer,) = of(commands, ArmTimer)
+    assert timer == ArmTimer(timer="fetch", delay_ns=worker.machine.config.fetch_patience_ns)
+    worker.pushed(given(2))
+    return worker
+
+
+def test_a_task_whose_arguments_take_long_lends_its_cpu_and_gives_back_what_is_behind_it(fetching):
+    commands = fetching(TimerFired(timer="fetch"))
+    assert sent(commands, WorkerBlocked, NODE) == [WorkerBlocked(worker=WORKER)]
+    assert sent(commands, TasksRecalled, OTHER) == [TasksRecalled(worker=WORKER, tasks=(tid(2),))]
+    assert sent(fetching.pushed(given(3)), TasksRecalled) == [TasksRecalled(worker=WORKER, tasks=(tid(3),))]
+    commands = fetching.arrived(oid(9))
+    assert sent(commands, WorkerUnblocked, NODE) == [WorkerUnblocked(worker=WORKER)]
+    assert started(commands) == [tid(1)]
+
+
+def test_a_task_whose_arguments_come_in_time_keeps_what_is_behind_it(fetching):
+    commands = fetching.arrived(oid(9))
+    assert of(commands, CancelTimer) == [CancelTimer(timer="fetch")]
+    assert sent(commands, WorkerUnblocked) == []
+    assert started(commands) == [tid(1)]
+    assert started(fetching.ran(1)) == [tid(2)]
+
+
+def test_a_task_whose_arguments_are_here_arms_no_timer(worker):
+    commands = worker.pushed(given(1)) + worker.pushed(given(2, deps=(ref(oid(9), OTHER),)), inline=(oid(9),))
+    assert of(commands + worker.ran(1), ArmTimer) == []
+
+
 def test_an_actor_that_blocks_keeps_its_calls(worker):
     worker.pushed(constructor(1, owner=OTHER), reply_to=HEAD)
     worker.ran(1)
@@ -1536,6 +1617,56 @@ def test_an_actor_that_blocks_keeps_its_calls(worker):
     worker.pushed(given(2, actor=1))
     worker.pushed(given(3, actor=1))
     assert sent(worker.wait(1, ref(oid(9), WORKER), of_task=2), TasksRecalled) == []
+
+
+@pytest.fixture
+def busy_actor(worker) -> OwnerStepper:
+    """An actor of OTHER whose call 2 waits for a large argument, with call 3 behind it."""
+    worker.pushed(constructor(1, owner=OTHER), reply_to=HEAD)
+    worker.ran(1)
+    worker.pushed(given(2, actor=1, deps=(ref(oid(9), "driver-3"),)))
+    worker.pushed(given(3, actor=1))
+    return worker
+
+
+def test_a_call_that_is_made_again_goes_before_all_that_have_not_begun(busy_actor):
+    """Also before the one whose arguments are being brought here: they may be made of its result."""
+    assert started(busy_actor.pushed(given(4, actor=1), again=True)) == [tid(4)]
+    assert started(busy_actor.ran(4)) == []
+    assert started(busy_actor.arrived(oid(9))) == [tid(2)]
+    assert started(busy_actor.ran(2)) == [tid(3)]
+
+
+def test_a_call_that_is_made_again_waits_for_the_one_that_runs(busy_actor):
+    busy_actor.arrived(oid(9))
+    assert started(busy_actor.pushed(given(4, actor=1), again=True)) == []
+    assert started(busy_actor.ran(2)) == [tid(4)]
+
+
+def test_a_call_that_gave_way_and_whose_caller_is_dead_is_dropped(busy_actor):
+    busy_actor(OwnerDied(address=OTHER))
+    commands = busy_actor.pushed(task(4, owner="driver-2", actor=1), reply_to="driver-2", again=True)
+    assert started(commands) == [tid(4)]
+    assert tid(2) in {drop.key for drop in of(commands, DropPayload)}
+    assert started(busy_actor.ran(4)) == []
+
+
+def test_an_actor_of_which_a_thread_waits_takes_calls(worker):
+    """A thread that its constructor has started, and that goes on after it."""
+    worker.pushed(constructor(1, owner=OTHER), reply_to=HEAD)
+    worker.submit(task(9, owner=WORKER))
+    worker.wait(1, ref(oid(9), WORKER), of_task=1)
+    worker.ran(1)
+    assert started(worker.pushed(given(2, actor=1))) == [tid(2)]
+
+
+def test_a_worker_of_which_a_thread_waits_takes_tasks(worker):
+    """A thread that an earlier task has started, and that goes on after it."""
+    worker.pushed(given(1))
+    worker.submit(task(9, owner=WORKER))
+    worker.wait(1, ref(oid(9), WORKER), of_task=1)
+    worker.ran(1)
+    assert started(worker.pushed(given(2))) == [tid(2)]
 
 
 def test_tasks_of_a_process_that_died_are_not_begun(worker):

@@ -1,9 +1,274 @@
-"""Bugs that exploration has found, each as the shortest list of events that showed it."""
+"""Programs that once brought a cluster to a hang, a leak or a crash, as small as they were found: see harness.py.
+
+Each is run with the seed that found it and with others, for a change of the machines shifts the order of messages.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import pytest
+
 from dualray.shared.model.events import NodeJoined
 from tests.shared.builders import HeadStepper, cpus, info
+from tests.shared.harness import (
+    Body,
+    Call,
+    Deliver,
+    Drop,
+    DropHandle,
+    Get,
+    KillActor,
+    KillNode,
+    KillWorker,
+    MakeActor,
+    Op,
+    Out,
+    Put,
+    Reboot,
+    Settle,
+    Shape,
+    Silence,
+    Submit,
+    Tick,
+    Wait,
+    run,
+)
+
+SEEDS = range(8)
+
+NOTHING = Body(outs=())
+SMALL_STORE = Shape(nodes=((2, 0, 500),))
+ONE_NODE = Shape(nodes=((2, 0, 5000),))
+TWO_NODES = Shape(nodes=((2, 0, 5000), (3, 0, 1000)))
+
+
+def stored(*sizes: int, nested: tuple[int, ...] = ()) -> Body:
+    return Body(outs=tuple(Out(size=size, nested=nested) for size in sizes))
+
+
+@dataclass(frozen=True)
+class Story:
+    """What went wrong, and how."""
+
+    name: str
+    shape: Shape
+    ops: tuple[Op, ...]
+    seed: int = 0
+    faults: bool = True
+
+
+STORIES = (
+    # ---- Payloads
+    Story(
+        "the exception of a task without results was kept for ever",
+        ONE_NODE,
+        (Submit(body=Body(outs=(), ending="raise")),),
+        faults=False,
+    ),
+    Story(
+        "the exception of a task whose first result was dropped could not be copied to the second",
+        ONE_NODE,
+        (Submit(body=Body(outs=(Out(), Out()), ending="raise")), Drop()),
+        seed=9,
+        faults=False,
+    ),
+    Story(
+        "the head kept the exception of a constructor",
+        ONE_NODE,
+        (MakeActor(body=Body(outs=(), ending="raise")),),
+        seed=4,
+        faults=False,
+    ),
+    Story(
+        "bytes that were reported late to a process that had dropped and borrowed the object again were kept",
+        Shape(nodes=((2, 0, 500),), orderly=True),
+        (
+            Submit(),
+            Settle(),
+            Submit(body=Body(steps=(Wait(refs=(7,), timeout_ns=0),), outs=()), nested=(0,)),
+            Submit(body=NOTHING, nested=(0,)),
+        ),
+        seed=9,
+    ),
+    # ---- Actors
+    Story(
+        "an actor whose handle was dropped before its arguments were ready was constructed for ever",
+        ONE_NODE,
+        (Submit(body=Body(steps=(Submit(body=stored(450)), MakeActor(body=NOTHING, deps=(0,))), outs=())),),
+        faults=False,
+    ),
+    Story(
+        "a process that died between subscribing to its actor and registering it left an actor that never came",
+        Shape(nodes=((2, 0, 1000), (1, 0, 1000))),
+        (
+            Submit(
+                body=Body(
+                    steps=(MakeActor(body=Body(steps=(MakeActor(body=NOTHING),), outs=())),),
+                    outs=(),
+                ),
+                strategy=3,
+            ),
+        ),
+        seed=3,
+        faults=False,
+    ),
+    Story(
+        "placements for an owner that had exited were not settled",
+        Shape(nodes=((3, 0, 500),)),
+        (MakeActor(body=Body(steps=(Submit(body=NOTHING, strategy=5),), outs=(), ending="raise")),),
+        seed=2,
+        faults=False,
+    ),
+    Story(
+        "an actor's call waited for a result that only a call behind it could make again",
+        TWO_NODES,
+        (
+            MakeActor(body=NOTHING, restarts=2),
+            Call(body=stored(300), handles=(6,), retries=2),
+            Call(body=Body(steps=(Put(), Put(size=300)), outs=()), deps=(4,), retries=2),
+            Deliver(count=35),
+            KillNode(),
+        ),
+    ),
+    Story(
+        "a borrower that died was noted after the news of its death",
+        Shape(nodes=((1, 0, 1000),)),
+        (
+            MakeActor(body=NOTHING),
+            Settle(),
+            Submit(body=NOTHING, cpus=2),
+            Drop(),
+            Submit(body=Body(outs=(Out(nested=(7,)),)), handles=(4,), cpus=0, strategy=1),
+            Submit(body=Body(steps=(Call(body=stored(300)), Call(body=NOTHING, handles=(0,))), outs=()), handles=(6,)),
+            Call(body=Body(steps=(DropHandle(),), outs=(Out(), Out(size=450))), deps=(2,), handles=(6,)),
+            Deliver(count=35),
+            Deliver(count=50),
+            KillActor(handle=7, no_restart=False),
+            Put(size=300, nested=(3,)),
+            Call(
+                handle=5,
+                body=Body(
+                    steps=(Drop(ref=6), Drop(ref=5, keep=True)),
+                    outs=(Out(size=450, nested=(4,)),),
+                    bad_attempts=100,
+                ),
+                deps=(7,),
+                nested=(0,),
+                handles=(6, 7),
+            ),
+        ),
+        seed=4611,
+        faults=False,
+    ),
+    # ---- Leases and tasks
+    Story(
+        "what a task had put was taken for one of its results by a worker that owned the task it ran",
+        Shape(nodes=((3, 0, 500),), orderly=True),
+        (
+            Submit(body=NOTHING),
+            Submit(body=Body(steps=(Submit(body=Body(steps=(Put(),), outs=()), cpus=2),), outs=())),
+        ),
+        seed=1,
+        faults=False,
+    ),
+    Story(
+        "a rebooted node settled what had been placed on its earlier life",
+        Shape(nodes=((1, 0, 5000), (3, 0, 500))),
+        (KillNode(), Reboot(), Submit(body=NOTHING, strategy=4)),
+        seed=5,
+    ),
+    Story(
+        "a task that waited for a lost argument held the worker on which it was to be made again",
+        SMALL_STORE,
+        (
+            Submit(body=stored(300, 450), retries=3),
+            Submit(body=Body(outs=(), ending="exit"), deps=(4,), retries=5),
+            Deliver(count=43),
+        ),
+        seed=12520,
+    ),
+    Story(
+        "a node that was taken for dead and heard again kept its leases",
+        TWO_NODES,
+        (MakeActor(body=NOTHING), Silence(), Settle(), Tick()),
+    ),
+    Story(
+        "a worker that was cut off with its node kept its actor",
+        Shape(nodes=((1, 0, 1000), (1, 0, 1000))),
+        (
+            Submit(body=Body(steps=(MakeActor(body=NOTHING),), outs=()), strategy=4),
+            KillWorker(),
+            KillWorker(),
+            Silence(),
+            Deliver(count=16),
+            Tick(),
+        ),
+        seed=1,
+    ),
+    # ---- Stores
+    Story(
+        "an object was unpinned while a wait that had counted it waited for another",
+        Shape(nodes=((2, 0, 1000),), orderly=True),
+        (
+            Submit(body=stored(300)),
+            Submit(body=stored(450), retries=1),
+            MakeActor(body=NOTHING),
+            Submit(),
+            Call(body=Body(steps=(Get(refs=(4,)),)), nested=(7,)),
+            Call(body=stored(450), deps=(5, 4)),
+        ),
+        seed=1,
+        faults=False,
+    ),
+    Story(
+        "a copy that was made again was gone before its owner had heard of it",
+        Shape(nodes=((2, 0, 1000), (1, 0, 500))),
+        (Submit(body=stored(300, 300), retries=5, strategy=5), Wait()),
+        seed=1,
+        faults=False,
+    ),
+    Story(
+        "an object that left a full store could not be made again from one that had been dropped",
+        Shape(nodes=((3, 0, 500), (1, 0, 1000))),
+        (
+            Submit(body=Body(outs=(Out(size=450), Out()))),
+            Drop(ref=1),
+            Submit(body=stored(300), deps=(2,), retries=3, strategy=1),
+            Submit(body=Body(steps=(Put(size=300),), outs=()), deps=(6,), strategy=4),
+            Drop(),
+            Get(refs=(4,)),
+        ),
+        seed=5,
+        faults=False,
+    ),
+    Story(
+        "the seal of an actor's result came after its worker's end, and nobody noticed that it was lost",
+        Shape(nodes=((1, 0, 500),), orderly=True),
+        (MakeActor(body=NOTHING), Call(body=stored(300)), DropHandle(), Submit(body=NOTHING, deps=(1,))),
+        seed=1,
+        faults=False,
+    ),
+    Story(
+        "a worker was killed between its task's end and the seal of the result",
+        Shape(nodes=((3, 0, 1000),), orderly=True),
+        (
+            MakeActor(body=Body(outs=(), ending="exit")),
+            Deliver(count=9),
+            Submit(body=stored(450), handles=(6,)),
+            Deliver(count=21),
+            KillWorker(),
+            Get(refs=(1,)),
+        ),
+        seed=5,
+    ),
+)
+
+
+@pytest.mark.parametrize("story", STORIES, ids=lambda story: story.name.replace(" ", "-"))
+def test_does_not_happen_again(story):
+    for seed in (story.seed, *SEEDS):
+        run(story.shape, story.ops, seed=seed, faults=story.faults, replays=True)
 
 
 def test_a_new_life_of_a_node_may_settle_what_was_placed_on_the_last_one():

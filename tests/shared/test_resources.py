@@ -11,12 +11,10 @@ from dualray.shared.model.resources import (
     NOTHING,
     UNITS,
     Resources,
-    acquire,
     add,
     fits,
     from_units,
     parse_resources,
-    release,
     shortfall,
 )
 from tests.shared.builders import cpus
@@ -105,24 +103,6 @@ def test_in_words(resources, expected):
 @given(amounts)
 def test_units_and_back(units):
     assert dict(from_units(units).units) == {name: amount for name, amount in units.items() if amount}
-
-
-@given(amounts, amounts)
-def test_what_was_acquired_and_released_is_free_again(total, wanted):
-    free, demand = dict(total), from_units(wanted)
-    if not fits(free, demand):
-        with pytest.raises(AssertionError, match="leased twice"):
-            acquire(free, demand)
-        return
-    acquire(free, demand)
-    assert all(amount >= 0 for amount in free.values())
-    release(free, demand, total)
-    assert free == total
-
-
-def test_nothing_is_given_back_twice():
-    with pytest.raises(AssertionError, match="CPU given back twice: 20000 of 10000 units"):
-        release({"CPU": UNITS}, cpus(1), {"CPU": UNITS})
 
 
 @given(amounts, amounts)

@@ -1,6 +1,7 @@
-"""What exploration has found in the machines and is not mended yet: the smallest scenario of each.
+"""What exploration has found in the machines: the smallest scenario of each.
 
-Each is expected to fail, strictly: whoever mends one takes its mark away, and the scenario stays as a test.
+Those that are not mended yet are expected to fail, strictly: whoever mends one takes it out of `OPEN`, and it stays as a
+test.
 """
 
 import pytest
@@ -12,7 +13,7 @@ from dualray.testing.run import run_scenario
 FOUND = {
     "several results": """
 # Two results of one task are evicted. While it runs again for one, the other is wanted: "has no attempt left", though
-# its tries have no end and the attempt that is under way makes both.
+# its tries have no end and the attempt that is under way makes both. (That is mended; now it shows "hold and wait".)
 name: several-results
 cluster: {nodes: 4, cpus: 4, object_store: 24MiB}
 workload: {generate: shuffle, kwargs: {maps: 24, reduces: 12, seconds: 0.2, size: 500000}}
@@ -51,8 +52,13 @@ workload: {generate: tree_reduce, kwargs: {leaves: 96, fan_in: 4, seconds: 0.2, 
 }
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="found by exploration, not mended yet")
-@pytest.mark.parametrize("text", FOUND.values(), ids=FOUND)
+OPEN = {"several results", "hold and wait"}
+NOT_MENDED = pytest.mark.xfail(strict=True, raises=AssertionError, reason="found by exploration, not mended yet")
+
+
+@pytest.mark.parametrize(
+    "text", [pytest.param(text, id=name, marks=[NOT_MENDED] * (name in OPEN)) for name, text in FOUND.items()]
+)
 def test_it_comes_out_as_without_faults(text):
     scenario = parse_scenario(text, "found")
     outcome = run_scenario(scenario)

@@ -4,10 +4,12 @@ Theory of operation. For each actor that this process calls there is one client 
 order in which they were made; a call whose arguments are not ready holds back those behind it. The head tells where
 the actor lives (ActorChanged). When its worker is lost, calls that were sent and not answered go to the retry policy
 (max_task_retries): those that may run again are queued before the others, in their old order, and sent to the actor's
-next life; the others fail with ActorUnavailableError, or with ActorDiedError when there is no next life.
+next life; the others fail with ActorUnavailableError, or with ActorDiedError when there is no next life. A call whose
+result was lost goes before all that wait, here and at the actor: it is older than they are.
 
 Relies on: messages to one worker stay in order; the head reports every change of an actor's state, in order of lives.
-Guarantees: the calls of one caller start in the order in which they were made, within each life of the actor.
+Guarantees: the calls of one caller start in the order in which they were made, within each life of the actor; those
+that are made again are excepted.
 """
 
 from __future__ import annotations
@@ -105,8 +107,9 @@ class ActorCalls:
         """The call's arguments are ready."""
         assert record.spec.actor_id is not None
         client = self.client(record.spec.actor_id)
-        if record.attempt and record.spec.task_id not in client.queue:
-            client.queue.append(record.spec.task_id)  # reconstruction: made long ago, its turn is now
+        if record.again and record.spec.task_id not in client.queue:
+            # It was made before all that wait: they may even wait for its result, to be made from it again.
+            client.queue.appendleft(record.spec.task_id)
         self.dirty[client.actor_id] = None
         self.out.is_stirred = True
 

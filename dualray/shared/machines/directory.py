@@ -3,14 +3,17 @@
 Theory of operation. Nodes report each sealed copy and each eviction. A node that wants an object subscribes until it
 is told of a copy. When an object is wanted and no copy is known, its owner is asked (ObjectDemanded), with the number
 of times that the last known copy has gone: so an owner that is making the object again already can tell old news from
-new. An owner that frees an object has it deleted everywhere; one that dies loses its objects.
+new. When no copy was ever known, and the owner believes that there was one, it asks as a node does, once it knows that
+who sealed the copy is dead: then no news of it is on its way any more, and a second demand means that it is lost. An
+owner that frees an object has it deleted everywhere; one that dies loses its objects.
 
 The news of a copy may come after the news that its object is free, or has failed, for they come from different
 processes: the copy was sealed or fetched meanwhile, or it is that of an attempt that was given up. The last objects
 that were freed are therefore noted. When a copy of one is reported its owner is asked (ObjectDemanded, with NO_DEMAND
 for the losses): it answers only when it does not want the copy, which may also be a new one, of a task that runs again.
 
-Relies on: owners answer a demand by making the object again, or with ObjectFailed.
+Relies on: owners answer a demand by making the object again, or with ObjectFailed; what a process has sealed is
+reported before its death.
 Guarantees: each subscriber is told of a copy, or of the failure; a freed object is forgotten.
 """
 

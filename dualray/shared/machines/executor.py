@@ -2,10 +2,14 @@
 
 Theory of operation. A pushed task waits in the queue (QUEUED here, PUSHED for its owner); the head of the queue has its
 arguments fetched (FETCHING), then runs (RUNNING), then ends: results in the store are sealed already, the others travel
-with TaskFinished. A task that still holds references whose borrow is not acknowledged is reported when it is
-(ENDING, see values.py). When a plain task blocks in `get`, the tasks behind it are given back to their owners, so that
-no child waits behind its blocked parent, and what is pushed while it is blocked is given back at once; an actor keeps
-its queue, because its callers' order is kept here. Calls of a process that died are dropped if they have not started.
+with TaskFinished. A task that still holds references whose borrow is not acknowledged is reported when it is (ENDING,
+see values.py).
+
+When a plain task blocks in `get`, the tasks behind it are given back to their owners, so that no child waits behind its
+blocked parent, and what is pushed while it is blocked is given back at once; an actor keeps its queue, because its
+callers' order is kept here. A task whose arguments do not come within `fetch_patience_ns` blocks in the same way: one
+may have been lost, and be made again behind it. A call of an actor that is made again goes before all that have not
+begun. Calls of a process that died are dropped if they have not started.
 
 Relies on: values.py for the fetching, and for references in results.
 Guarantees: at most one task runs; each task pushed here is reported as finished, or recalled, exactly once.
@@ -20,7 +24,8 @@ from dualray.exceptions import InvariantViolation
 from dualray.shared.machines.base import Outbox, ensure
 from dualray.shared.machines.tasks import task_row
 from dualray.shared.machines.values import Values
-from dualray.shared.model.commands import CopyPayload, DropPayload, RunTask, Send
+from dualray.shared.model.commands import ArmTimer, CancelTimer, CopyPayload, DropPayload, RunTask, Send
+from dualray.shared.model.config import Config
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.events import (
     ResultsTaken,
@@ -34,6 +39,8 @@ from dualray.shared.model.ids import Address, NodeID, ObjectID, TaskID, WaitID, 
 from dualray.shared.model.specs import Ref
 from dualray.shared.model.states import TaskState, ValueState
 
+FETCH_TIMER = "fetch"
+
 
 class Phase(StrEnum):
     FETCHING = "FETCHING"
@@ -44,11 +51,12 @@ class Phase(StrEnum):
 class Executor:
     """See the module."""
 
-    def __init__(self, *, out: Outbox, address: Address, node: NodeID, values: Values) -> None:
+    def __init__(self, *, out: Outbox, address: Address, node: NodeID, values: Values, config: Config) -> None:
         self.out = out
         self.address = address
         self.node = node
         self.values = values
+        self.config = config
         self.queue: deque[TaskPushed] = deque()
         self.current: TaskPushed | None = None
         self.phase = Phase.FETCHING
@@ -60,6 +68,8 @@ class Executor:
         self.in_transit: dict[tuple[TaskID, int], tuple[Address, tuple[Ref, ...]]] = {}
         self._fetch_counter = 0
         self._fetch: WaitID | None = None
+        self._is_timed = False
+        """Whether the fetch timer is armed."""
 
     def on_pushed(self, event: TaskPushed) -> None:
         """A task arrived: what comes with it is noted, its turn is later."""
@@ -77,13 +87,31 @@ class Executor:
                 self.values.set_inline(value, 0)
             elif value.owner != self.address:
                 self.values.set_stored(value, 0, None)
-        self.queue.append(event)
+        if event.again and self.is_actor:
+            self._put_first(event)
+        else:
+            self.queue.append(event)
         if event.reply_to not in self.values.met:
             self.values.meet(event.reply_to)
-        if self.values.waits and self.values.is_blocked:
+        if self.current is None:
+            if not self.out.is_stirred:  # else the drain begins with it
+                self.next()
+        elif self.values.waits and self.values.is_blocked:
             self.recall_waiting()
-        elif self.current is None and not self.out.is_stirred:
-            self.next()
+
+    def _put_first(self, event: TaskPushed) -> None:
+        """A call that is made again: the one in hand, if it has not begun, may wait for its result."""
+        current = self.current
+        if current is not None and self._fetch is not None and self._fetch in self.values.waits:
+            self.values.cancel(self._fetch)
+            self._cancel_timer()
+            self.current = None
+            if self.caller_is_dead:
+                self.caller_is_dead = False
+                self._forget(current)
+            else:
+                self.queue.appendleft(current)
+        self.queue.appendleft(event)
 
     def next(self) -> None:
         """Begin with the next task if none is in hand."""
@@ -98,12 +126,29 @@ class Executor:
             return
         deps = tuple(dict.fromkeys(event.spec.deps))
         self.values.start_wait(WaitStarted(wait_id=self._fetch, refs=deps, num_ready=len(deps), fetch=True, read=True))
+        if self._fetch in self.values.waits:
+            self._is_timed = True
+            self.out.add(ArmTimer(timer=FETCH_TIMER, delay_ns=self.config.fetch_patience_ns))
+
+    def _cancel_timer(self) -> None:
+        if self._is_timed:
+            self._is_timed = False
+            self.out.add(CancelTimer(timer=FETCH_TIMER))
+
+    def on_fetch_timer(self) -> None:
+        """The arguments take long: one that was lost may be made again behind us, or with our CPU."""
+        self._is_timed = False
+        if self._fetch is not None and self._fetch in self.values.waits:
+            self.values.block(self._fetch)
+            self.recall_waiting()
 
     def on_fetched(self, wait_id: WaitID, opened: tuple[ObjectID, ...]) -> None:
         """The arguments of the task in hand are here, or one of them never will be; `opened` are pinned for it."""
         event = self.current
         if event is None or wait_id != self._fetch:
             return
+        if self._is_timed:
+            self._cancel_timer()
         self.started_ns = self.out.now_ns
         failed = self._failed_argument(event)
         if failed is None:

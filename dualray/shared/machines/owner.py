@@ -17,7 +17,7 @@ from collections import deque
 from dualray.exceptions import InvariantViolation
 from dualray.shared.machines.actor_calls import ActorCalls
 from dualray.shared.machines.base import DRAIN_STEPS_MAX, Composition
-from dualray.shared.machines.executor import Executor
+from dualray.shared.machines.executor import FETCH_TIMER, Executor
 from dualray.shared.machines.leases import IDLE_TIMER, Lease, Leases
 from dualray.shared.machines.tasks import TaskRecord, Tasks
 from dualray.shared.machines.values import Values
@@ -109,10 +109,9 @@ class Owner(Composition):
             out=self.out, address=address, node_manager=node_manager, config=config, push=self._push_to_lease
         )
         self.actor_calls = ActorCalls(out=self.out, address=address, tasks=self.tasks)
-        self.executor = Executor(out=self.out, address=address, node=node, values=self.values)
+        self.executor = Executor(out=self.out, address=address, node=node, values=self.values, config=config)
         self.cluster: tuple[NodeInfo, ...] = ()
         self.cluster_state: dict[WaitID, tuple[NodeState, ...]] = {}
-        self.dead_nodes: dict[NodeID, int] = {}
         self._space: dict[ObjectID, deque[WaitID]] = {}
         self._given_back: list[TaskID] = []
         self.table = {
@@ -150,7 +149,7 @@ class Owner(Composition):
             ResultsTaken: lambda event: self.executor.on_results_taken(event),
             ObjectArrived: lambda event: self.values.on_object_arrived(event),
             ObjectUnavailable: lambda event: self.values.on_object_unavailable(event),
-            ObjectDemanded: self._on_demanded,
+            ObjectDemanded: lambda event: self.tasks.on_demanded(event),
             ActorChanged: self._on_actor_changed,
         }
         self.calm = frozenset(
@@ -253,6 +252,8 @@ class Owner(Composition):
     def _on_timer(self, event: TimerFired) -> None:
         if event.timer == IDLE_TIMER:
             self.leases.on_idle_timer()
+        elif event.timer == FETCH_TIMER:
+            self.executor.on_fetch_timer()
         else:
             self.values.on_wait_timer(WaitID(int(event.timer.partition(":")[2])))
 
@@ -299,11 +300,9 @@ class Owner(Composition):
         self._attempts_lost(lost, error)
 
     def _on_node_died(self, event: NodeDied) -> None:
-        self.dead_nodes[event.node] = max(event.incarnation, self.dead_nodes.get(event.node, 0))
         for lost in self.leases.lost_with_node(event.node, event.incarnation):
             running = f"Node {event.node} died while it ran {self._name_of(lost[0])}." if lost else ""
             self._attempts_lost(lost, ErrorInfo(kind=ErrorKind.NODE_DIED, message=running))
-        self.tasks.on_node_died(lambda address: lives_on(address, event.node, event.incarnation))
         met = self.values.met
         self._processes_died(frozenset(address for address in met if lives_on(address, event.node, event.incarnation)))
 
@@ -330,14 +329,6 @@ class Owner(Composition):
         self.values.on_process_died(dead)
         self.executor.on_process_died(dead)
         self.actor_calls.on_process_died(dead)
-
-    def _on_demanded(self, event: ObjectDemanded) -> None:
-        value = self.values.table.get(event.object_id)
-        sealed_by = value.sealed_by if value is not None else None
-        dead = sealed_by is not None and any(
-            lives_on(sealed_by, node, incarnation) for node, incarnation in self.dead_nodes.items()
-        )
-        self.tasks.on_demanded(event, sealed_node_is_dead=dead)
 
     # ---- The drain -------------------------------------------------------------------------------------------
 
@@ -425,7 +416,12 @@ class Owner(Composition):
         inline = self.tasks.inline_deps(record) if spec.deps else ()
         self.tasks.set_pushed(record, worker, lease.lease_id if lease is not None else None)
         message = TaskPushed(
-            spec=spec, attempt=record.attempt, reply_to=self.address, inline_deps=inline, gpu_ids=gpu_ids
+            spec=spec,
+            attempt=record.attempt,
+            reply_to=self.address,
+            inline_deps=inline,
+            gpu_ids=gpu_ids,
+            again=record.again,
         )
         self.out.commands.append(
             Send(to=worker, message=message, payloads=(*spec.payload_keys, *inline), urgent=urgent)

@@ -7,7 +7,9 @@ one of its results is held, or something made from its results may have to be ma
 
 Lineage. The record of a finished task keeps its arguments' entries alive (`lineage_uses`), though not their bytes. When
 a result is demanded and no copy exists, the reconstruction policy plans which tasks run again; their attempts rise,
-and results of earlier attempts that come late are told by attempt and worker, and dropped.
+and results of earlier attempts that come late are told by attempt and worker, and dropped. A demand says how often the
+last known copy has gone, so that one that was answered already is known. When none has gone, the news of the copy is on
+its way, unless it died with the process that sealed it: then the head is asked once more, and believed.
 
 Relies on: leases.py and actor_calls.py for a place to run; values.py for the arguments.
 Guarantees: every task accepted reaches FINISHED or FAILED exactly once, unless a lost result makes it run again.
@@ -16,7 +18,7 @@ Guarantees: every task accepted reaches FINISHED or FAILED exactly once, unless 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from dualray.exceptions import InvariantViolation
 from dualray.shared.machines.base import Outbox, ensure
@@ -67,6 +69,7 @@ class TaskRecord:
     """One task as its owner sees it."""
 
     __slots__ = (
+        "again",
         "attempt",
         "lease_id",
         "missing",
@@ -87,6 +90,8 @@ class TaskRecord:
         self.lease_id: LeaseID | None = None
         self.worker: Address | None = None
         self.was_pushed = False
+        self.again = False
+        """It has finished before, and runs again because a result was lost."""
         self.returns_kept = 0
         """Result entries that exist; when none is left and the task is done, the record goes."""
 
@@ -396,8 +401,8 @@ class Tasks:
             return False  # its actor has ended with the last handle
         return record.state is TaskState.FINISHED and record.retries_left != 0
 
-    def on_demanded(self, event: ObjectDemanded, *, sealed_node_is_dead: bool) -> None:
-        """A node wants an object of ours and the head knows no copy."""
+    def on_demanded(self, event: ObjectDemanded) -> None:
+        """A node wants an object of ours and the head knows no copy: it is lost, or the news of it is on its way."""
         error = self._why_not(event.object_id)
         if error is not None:
             self.out.send(HEAD, ObjectFailed(object_id=event.object_id, error=error))
@@ -407,8 +412,12 @@ class Tasks:
         value = self.values.table[event.object_id]
         value.demanded = True
         value.losses_demanded = max(event.losses, value.losses_demanded)
-        if value.state is ValueState.STORED and (self.is_lost(value) or sealed_node_is_dead):
+        if value.state is not ValueState.STORED:
+            return
+        if self.is_lost(value) or value.asked_again:
             self.remake(value)
+        elif value.sealer_died:
+            self.values.ask_again(value)
 
     @staticmethod
     def is_lost(value: Value) -> bool:
@@ -425,18 +434,15 @@ class Tasks:
             return came_out_small(object_id)
         return value.error if value.state is ValueState.FAILED else None
 
-    def on_node_died(self, is_dead: Callable[[Address], bool]) -> None:
-        """Copies that were sealed there are gone; the head may have asked for one before we knew."""
-        for value in list(self.values.table.values()):
-            if value.owner == self.address and value.state is ValueState.STORED and value.demanded:
-                if value.sealed_by is not None and is_dead(value.sealed_by):
-                    self.remake(value)
-
     def remake(self, value: Value) -> None:
         """Make a lost or freed object again, with whatever of its lineage is gone too."""
         if value.state not in (ValueState.STORED, ValueState.FREED):
             return
         value.losses_answered = max(value.losses_demanded, value.losses_answered)
+        record = None if is_put(value.object_id) else self.records.get(task_of(value.object_id))
+        if record is not None and not record.is_done:  # it runs again already, for another of its results
+            self.values.set_remaking(value)
+            return
         plan = self.reconstruction.plan(value.object_id, self)
         if plan.impossible is not None:
             kind = ErrorKind.RECONSTRUCTION_FAILED
@@ -455,6 +461,7 @@ class Tasks:
             if value is not None and (value is wanted or value.state is ValueState.FREED):
                 self.values.set_remaking(value)
         self._use_attempt(record, "reconstruction")
+        record.again = True
         self._set_state(record, TaskState.WAITING_ARGS)
         record.worker = record.lease_id = None
         for ref in record.argument_refs:  # counted once already; _await_arguments counts again

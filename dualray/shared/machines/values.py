@@ -36,6 +36,7 @@ from dualray.shared.model.events import (
     BorrowAcknowledged,
     BorrowAdded,
     BorrowRemoved,
+    LocationsWanted,
     ObjectArrived,
     ObjectFailed,
     ObjectReleased,
@@ -49,7 +50,7 @@ from dualray.shared.model.events import (
     WorkerBlocked,
     WorkerUnblocked,
 )
-from dualray.shared.model.ids import HEAD, ActorID, Address, ObjectID, TaskID, WaitID, is_put, short
+from dualray.shared.model.ids import HEAD, ActorID, Address, NodeID, ObjectID, TaskID, WaitID, is_put, short
 from dualray.shared.model.specs import Ref
 from dualray.shared.model.states import VALUE, ValueState
 
@@ -61,6 +62,7 @@ class Value:
 
     __slots__ = (
         "actor",
+        "asked_again",
         "borrow_sent",
         "borrowers",
         "container_uses",
@@ -80,6 +82,7 @@ class Value:
         "readers",
         "requesters",
         "sealed_by",
+        "sealer_died",
         "size_bytes",
         "state",
         "task_uses",
@@ -96,6 +99,8 @@ class Value:
         self.size_bytes = 0
         self.error: ErrorInfo | None = None
         self.sealed_by: Address | None = None
+        self.sealer_died = False
+        """The process that sealed the first copy has died, perhaps with the news of it."""
         self.nested: tuple[Ref, ...] = ()
         self.actor: ActorID | None = None
         """Set when the object stands for an actor's handle."""
@@ -126,6 +131,8 @@ class Value:
         self.losses_answered = 0
         self.losses_demanded = 0
         self.demanded = False
+        self.asked_again = False
+        """Whether the head was asked once more for a copy, when it knew none and who sealed it was dead."""
 
     @property
     def failure(self) -> ErrorInfo | None:
@@ -286,6 +293,9 @@ class Values:
         self._set_state(value, ValueState.STORED)
         value.size_bytes = size_bytes
         value.sealed_by = by
+        value.sealer_died = value.asked_again = False
+        if by is not None and by not in self.met:
+            self.meet(by)
         value.demanded = False
         if value.losses_demanded > value.losses_answered:  # it has been made again, and the copy has gone meanwhile
             self.remake_wanted.append(value.object_id)
@@ -507,8 +517,8 @@ class Values:
     def on_value_reported(self, event: ValueReported) -> None:
         value = self.table.get(event.object_id)
         if value is None or value.state is not ValueState.PENDING or value.owner == self.address:
-            if value is None:  # nobody here wants it any more, and its bytes came along
-                self.out.add(DropPayload(key=event.object_id))
+            if value is None or value.state not in (ValueState.INLINE, ValueState.FAILED):
+                self.out.add(DropPayload(key=event.object_id))  # nobody here wants the bytes that came along
             return
         if event.state is ValueState.INLINE:
             self.set_inline(value, event.size_bytes)
@@ -529,12 +539,22 @@ class Values:
                 if not self.is_ready(value) or value.state is ValueState.STORED:
                     self._owner_lost(value)
             else:
+                if value.sealed_by in gone:
+                    value.sealer_died = True
+                    if value.state is ValueState.STORED and value.demanded:
+                        self.ask_again(value)
                 for address in [requester for requester in value.requesters if requester in gone]:
                     del value.requesters[address]
                 for address in [borrower for borrower in value.borrowers if borrower in gone]:
                     del value.borrowers[address]
                     self.release(value)
         self._flush_removals()
+
+    def ask_again(self, value: Value) -> None:
+        """The head knew of no copy when it last asked for the object. It now knows all that the sealer's node had told
+        it before it told of the sealer's death: if it asks again, there is none."""
+        value.asked_again = True
+        self.out.send(HEAD, LocationsWanted(object_id=value.object_id, owner=self.address, node=NodeID(self.node)))
 
     def _owner_lost(self, value: Value) -> None:
         error = ErrorInfo(
@@ -574,8 +594,12 @@ class Values:
             wait.timed = True
             self.out.add(ArmTimer(timer=f"wait:{event.wait_id}", delay_ns=event.timeout_ns))
         if wait.task_id is not None:
-            wait.blocked = True
-            self.out.send(self.node, WorkerBlocked(worker=self.address))
+            self.block(event.wait_id)
+
+    def block(self, wait_id: WaitID) -> None:
+        """The task of this process lends its CPU until the wait is over."""
+        self.waits[wait_id].blocked = True
+        self.out.send(self.node, WorkerBlocked(worker=self.address))
 
     def on_wait_timer(self, wait_id: WaitID) -> None:
         wait = self.waits.get(wait_id)
@@ -636,15 +660,26 @@ class Values:
             if value.state is ValueState.STORED and value.local:
                 opened.append(object_id)
                 self.views[object_id] = self.views.get(object_id, 0) + 1
-        if wait.timed:
-            self.out.add(CancelTimer(timer=f"wait:{wait_id}"))
-        if wait.blocked:
-            self.out.send(self.node, WorkerUnblocked(worker=self.address))
         if wait_id >= 0:
             self.out.add(CompleteWait(wait_id=wait_id, ready=ready))
         else:
             self.waits_completed.append((wait_id, tuple(opened)))
             self.out.is_stirred = True
+        self._end_wait(wait_id, wait)
+
+    def cancel(self, wait_id: WaitID) -> None:
+        """Nobody waits any more."""
+        wait = self.waits.pop(wait_id)
+        for object_id in wait.missing:
+            self.table[object_id].waits.pop(wait_id, None)
+        self._end_wait(wait_id, wait)
+
+    def _end_wait(self, wait_id: WaitID, wait: Wait) -> None:
+        table = self.table
+        if wait.timed:
+            self.out.add(CancelTimer(timer=f"wait:{wait_id}"))
+        if wait.blocked:
+            self.out.send(self.node, WorkerUnblocked(worker=self.address))
         for object_id in wait.object_ids:
             kept = table.get(object_id)
             if kept is not None:

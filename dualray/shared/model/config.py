@@ -39,6 +39,9 @@ class Config:
     )
     push_window_ns: int = _limit(2 * MILLISECOND_NS, "ns", "work pushed ahead to a leased worker")
     push_window_max: int = _limit(64, "tasks", "tasks pushed ahead to a leased worker")
+    fetch_patience_ns: int = _limit(
+        100 * MILLISECOND_NS, "ns", "a task whose arguments are not here by then lends its CPU, as one that blocks does"
+    )
     spread_threshold_percent: int = _limit(50, "percent", "hybrid placement packs up to this use, then spreads")
     locality_bytes_max: int = _limit(
         1024 * 1024, "bytes", "a task whose missing arguments are larger is placed by the head, near its bytes"

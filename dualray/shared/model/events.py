@@ -156,7 +156,8 @@ class WorkerReady:
 
 @dataclass(slots=True, kw_only=True)
 class WorkerExited:
-    """A worker process is gone; `reason` says how: signal, exit code, last lines of its stderr."""
+    """A worker process is gone, and what it had sent to its node manager has arrived; `reason` says how: signal, exit
+    code, last lines of its stderr."""
 
     worker: Address
     reason: str
@@ -364,13 +365,15 @@ class TurnWanted:
 @dataclass(slots=True, kw_only=True)
 class TaskPushed:
     """An owner, or the head for an actor's constructor, hands a task to a leased worker; `reply_to` hears of it. The
-    arguments named by `inline_deps` come along as payloads; the others lie in the stores."""
+    arguments named by `inline_deps` come along as payloads; the others lie in the stores. A call whose result was lost
+    and is made `again` is older than all that an actor has not begun: it goes first."""
 
     spec: TaskSpec
     attempt: int
     reply_to: Address
     inline_deps: tuple[ObjectID, ...] = ()
     gpu_ids: tuple[int, ...] = ()
+    again: bool = False
 
 
 @dataclass(slots=True, kw_only=True)

@@ -6,7 +6,8 @@ run. Ids are plain bytes or strings under distinct names: they hash, sort, pickl
 built-in types, and mypy keeps them apart.
 
     TaskID    16 bytes   digest; the root of a job is the digest of its seed and number
-    ObjectID  20 bytes   TaskID + 4 bytes: bit 31 = made by put, bits 24..30 = the putting attempt, rest = index
+    ObjectID  20 bytes   TaskID + 4 bytes: bit 31 = made by put, bits 24..30 = the putting attempt, rest = index;
+                         from attempt 128 on, a digest of task and attempt stands for the TaskID
     ActorID   16 bytes   the TaskID of the task that constructs the actor
     NodeID    "node-3"                    named by the cluster
     Address   "head", "driver-1", "node-3", "node-3/w7", "node-3~1/w2" (after one reboot of the node)
@@ -63,6 +64,8 @@ def put_object_id(task: TaskID, attempt: int, counter: int) -> ObjectID:
     """
     if counter > _INDEX_MAX:
         raise OverflowError(f"task {task.hex()} has put {counter} objects; an id holds at most {_INDEX_MAX}")
+    if attempt > _ATTEMPT_MASK:
+        task = child_task_id(task, attempt, 0)  # no task has this id: those that are submitted are counted from 1
     return ObjectID(task + (_PUT_BIT | (attempt & _ATTEMPT_MASK) << _ATTEMPT_SHIFT | counter).to_bytes(4, "big"))
 
 
@@ -72,7 +75,7 @@ def exception_id(task: TaskID) -> ObjectID:
 
 
 def task_of(object_id: ObjectID) -> TaskID:
-    """The task that makes, or put, the object."""
+    """The task that returns the object; of one that was put, the task that put it, in its first 128 attempts."""
     return TaskID(object_id[:_TASK_ID_BYTES])
 
 

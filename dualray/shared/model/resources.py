@@ -1,7 +1,7 @@
 """Resources in exact ten-thousandths: 0.1 CPU is 1,000 units, and ten of them are one CPU, always.
 
 A `Resources` value is immutable, hashable and sorted by name, so that it can be part of a key. What a node has left
-is a plain dict of units that `acquire` and `release` change; both assert that nothing is leased twice.
+is a plain dict of units.
 """
 
 from __future__ import annotations
@@ -91,21 +91,6 @@ def _units_of(option: str, amount: float) -> int:
 def fits(free: Mapping[str, int], demand: Resources) -> bool:
     """Whether the demand can be met from what is free."""
     return all(free.get(name, 0) >= amount for name, amount in demand.units)
-
-
-def acquire(free: dict[str, int], demand: Resources) -> None:
-    """Take the demand out of what is free; asserts that it was there."""
-    for name, amount in demand.units:
-        left = free.get(name, 0) - amount
-        assert left >= 0, f"{name} leased twice: {amount} units wanted, {free.get(name, 0)} free"
-        free[name] = left
-
-
-def release(free: dict[str, int], demand: Resources, total: Mapping[str, int]) -> None:
-    """Give the demand back; asserts that no more comes back than there is."""
-    for name, amount in demand.units:
-        free[name] = free.get(name, 0) + amount
-        assert free[name] <= total.get(name, 0), f"{name} given back twice: {free[name]} of {total.get(name, 0)} units"
 
 
 def shortfall(have: Mapping[str, int], demand: Resources) -> Resources:
