@@ -118,7 +118,7 @@ def _soak(plan: tuple[Fault, ...], *, workload: str, nodes: int, record: Path, s
 
 
 def _show(found: Soak, proof: Proof) -> None:
-    table = Table(title=f"{found.planned:,} faults in {found.seconds:.0f} s", title_justify="left", show_header=False)
+    table = Table(title=f"Chaos: {found.seconds:.0f} s", title_justify="left", show_header=False)
     table.add_column(overflow="fold")
     table.add_column(justify="right", overflow="fold")
     rounds = ", ".join(f"{name} {count:,}" for name, count in sorted(found.rounds.items()))

@@ -32,9 +32,10 @@ class TraceTail:
             ValueError: a file that is no trace; the message names it.
         """
         events: list[TraceEvent] = []
-        for entry in os.scandir(self._directory):
-            if entry.name.endswith(_SUFFIX) and entry.stat().st_size > self._read.get(entry.name, 0):
-                events += self._news(entry.path, entry.name)
+        with os.scandir(self._directory) as entries:
+            for entry in entries:
+                if entry.name.endswith(_SUFFIX) and entry.stat().st_size > self._read.get(entry.name, 0):
+                    events += self._news(entry.path, entry.name)
         return sorted(events, key=lambda event: event.time_ns)
 
     def _news(self, path: str, name: str) -> list[TraceEvent]:

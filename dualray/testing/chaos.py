@@ -47,7 +47,17 @@ NODE: dict[str, Any] = {"num_cpus": 2, "object_store_memory": "256MiB"}
 CHAOS = "chaos"
 """Who performs faults, in the trace."""
 
+_OF_STORES = frozenset(
+    {
+        TraceKind.NODE_STARTED,
+        TraceKind.OBJECT_STORED,
+        TraceKind.OBJECT_DELETED,
+        TraceKind.OBJECT_EVICTED,
+        TraceKind.TRANSFER_ENDED,
+    }
+)
 _LOOK_S = 0.02
+_REST_LOOK_S = 0.25
 _REST_S = 30.0
 _BACK_S = 90.0
 """A node whose pause is over has so long to be alive again; see REJOIN_TIMEOUT_S of the daemon."""
@@ -190,7 +200,8 @@ class _Run:
         """Of each class, the workers that have started one of its methods, the last one last."""
         self._classes = classes
         self._constructed: set[str] = set()
-        self._copies = Copies()
+        self._stores: list[TraceEvent] = []
+        """What happened to the stores so far."""
         self._threads: list[threading.Thread] = []
         self._slowdowns: set[means.Slowdown] = set()
         self._lanes_end = threading.Event()
@@ -309,8 +320,9 @@ class _Run:
 
     def _look(self) -> None:
         for event in self._tail.look():
-            self._copies.apply(event)
             self._count(event)
+            if event.kind in _OF_STORES:
+                self._stores.append(event)
             for name in {event.name, ""}:
                 self._counts[event.kind, name] += 1
             for fault in [fault for fault in self._anchored if self._is_anchor(fault, event)]:
@@ -477,7 +489,7 @@ class _Run:
             self._found.unrest = self._what_is_left()
             if not self._found.unrest or time.monotonic() > deadline:
                 return
-            time.sleep(_LOOK_S)
+            time.sleep(_REST_LOOK_S)
 
     def _what_is_left(self) -> list[str]:
         rows = {row["NodeID"]: row for row in dualray.nodes()}
@@ -489,9 +501,10 @@ class _Run:
             for name in living
             if rows[name]["Available"] != rows[name]["Resources"]
         ]
-        stored: Counter[str] = Counter()
-        for nodes in self._copies.by_object.values():
-            stored.update(node for node in nodes if node in living)
+        copies = Copies()
+        for event in sorted(self._stores, key=lambda event: event.time_ns):  # in order also across looks
+            copies.apply(event)
+        stored = Counter(node for nodes in copies.by_object.values() for node in nodes if node in living)
         return left + [f"{count} objects in the store of {name}" for name, count in stored.items()]
 
     def end(self) -> None:

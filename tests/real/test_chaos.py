@@ -107,9 +107,10 @@ def test_the_command_tells_what_came_of_it(tmp_path: Path) -> None:
     assert check_directory(record).is_exact
 
 
-def test_a_fault_that_finds_nobody_is_a_failure() -> None:
+def test_a_fault_that_finds_nobody_is_a_failure(tmp_path: Path) -> None:
     fault = "kill worker when nobody starts 1"
-    done = chaos("--fault", fault, "--nodes", "1", "--workload", "chain", "--patience", "3")
+    arguments = ("--nodes", "1", "--workload", "chain", "--patience", "3", "--record", str(tmp_path / "record"))
+    done = chaos("--fault", fault, *arguments)
     assert done.returncode == 1, done.stdout + done.stderr
     assert f"{fault}: for 3 s there was nobody to befall" in done.stdout
 
