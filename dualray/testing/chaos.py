@@ -192,7 +192,8 @@ class _Run:
         self._trace = (record / f"{CHAOS}.trace").open("wb", buffering=0)
         self._lock = threading.Lock()
         self._places: dict[str, _Place] = {}
-        self._control_plane_is_busy = False
+        self._tables = threading.Lock()
+        """Held by whoever needs them, to join a node, or takes them away."""
         self._timed = sorted((fault for fault in plan if fault.at_ns is not None), key=lambda fault: fault.at_ns or 0)
         self._anchored = [fault for fault in plan if fault.at_ns is None]
         self._counts: Counter[tuple[str, str]] = Counter()
@@ -377,13 +378,10 @@ class _Run:
             case FaultKind.KILL_ACTOR:
                 return self._kill_actor(fault)
             case FaultKind.RESTART_HEAD:
-                if self._control_plane_is_busy or any(place.is_busy for place in self._places.values()):
-                    return False  # nobody can join while the tables are away
-                self._control_plane_is_busy = True
                 self._in_a_thread(fault, lambda: self._restart_control_plane(fault))
             case _:
                 place = self._places[fault.node]
-                if place.is_busy or self._control_plane_is_busy:
+                if place.is_busy:
                     return False
                 place.is_busy = True
                 self._in_a_thread(fault, lambda: self._befall(fault, place))
@@ -446,9 +444,11 @@ class _Run:
                 if fault.kind is FaultKind.KILL_NODE:
                     return  # the place stays empty, and busy: nothing can befall it any more
                 self._ends.wait(seconds)
-                if not self._ends.is_set():
+                with self._tables:
+                    if self._ends.is_set():
+                        return
                     place.node = self._cluster.add_node(**NODE)
-                    self._note_node(place.node)
+                self._note_node(place.node)
         place.is_busy = False
 
     def _wait_until_alive(self, node: ClusterNode) -> None:
@@ -464,20 +464,22 @@ class _Run:
     def _restart_control_plane(self, fault: Fault) -> None:
         head_node = self._cluster.head_node
         assert head_node is not None
-        server = means.control_plane_server(head_node.processes(daemon=True))
-        if server is None:
-            raise DualrayError("the control plane is the head's own: without redis-server it cannot be restarted alone")
-        self._note(fault, "")
-        server.suspend()
-        self._ends.wait((fault.for_ns or 0) / 1e9)
-        server.kill()
-        deadline = time.monotonic() + _BACK_S
-        while (again := means.control_plane_server(head_node.processes(daemon=True))) is None or again == server:
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"the control plane was not back within {_BACK_S:g} s")
-            time.sleep(_LOOK_S)
-        self._note_process(again)
-        self._control_plane_is_busy = False
+        with self._tables:
+            server = means.control_plane_server(head_node.processes(daemon=True))
+            if server is None:
+                raise DualrayError("the head keeps the tables itself: without redis-server they cannot be taken away")
+            self._note(fault, "")
+            server.suspend()
+            self._ends.wait((fault.for_ns or 0) / 1e9)
+            server.kill()
+            deadline = time.monotonic() + _BACK_S
+            while (again := means.control_plane_server(head_node.processes(daemon=True))) is None or again == server:
+                if self._ends.is_set():
+                    return
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"the control plane was not back within {_BACK_S:g} s")
+                time.sleep(_LOOK_S)
+            self._note_process(again)
 
     # ---- The end -------------------------------------------------------------------------------------------------
 
