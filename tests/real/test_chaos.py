@@ -54,6 +54,13 @@ def test_every_kind_of_fault_is_survived(tmp_path: Path) -> None:
     assert len(befallen) == len(EVERY_KIND)
 
 
+def test_the_control_plane_may_die_again_while_it_starts(tmp_path: Path) -> None:
+    plan = [
+        parse_fault(f"restart head at {at}s for {lasting}s") for at, lasting in ((0.2, 0.01), (0.2, 0.2), (0.3, 0.01))
+    ]
+    check(soak(plan, workload="chain", nodes=1, record=tmp_path), tmp_path)
+
+
 def test_a_short_soak(tmp_path: Path) -> None:
     found = soak(schedule(seed=7, faults=15, nodes=3, workload="mixed"), workload="mixed", nodes=3, record=tmp_path)
     check(found, tmp_path)
