@@ -38,6 +38,9 @@ def init(
     decision_log: Any = None,
     limits: Mapping[str, Any] | None = None,
     log_to_driver: bool | None = None,
+    redirect_output: bool | None = None,
+    log_directory: Any = None,
+    metrics_port: int | None = None,
     nodes: int | None = None,
     faults: Sequence[Any] | None = None,
     scenario: Any = None,
@@ -56,6 +59,11 @@ def init(
         decision_log: a directory for the decision logs and traces of every process (`dualray replay`).
         limits: limits and policies of the core, by name; `dualray config` lists them.
         log_to_driver: real mode: show what workers print. Default True.
+        redirect_output: real mode: what workers print goes to files only. Default False.
+        log_directory: real mode: keep the logs of all processes in a directory of the session's name in here. Default:
+            with the session's other files, which go when it ends.
+        metrics_port: real mode: serve metrics for Prometheus at this port of 127.0.0.1; 0: any that is free (see
+            `metrics_address` of what is returned). Default: not. See docs/metrics.md.
         nodes: sim mode: how many virtual nodes. Default 1.
         faults: sim mode: faults to inject, such as "kill node-5 at 2.5s"; see dualray/shared/faults.py.
         scenario: sim mode: a scenario file (docs/scenarios.md); its cluster and config take the place of those above,

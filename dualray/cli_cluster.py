@@ -44,11 +44,15 @@ def start_command(
         int | None, typer.Option(help="--address: where this node listens; default: any port. All goes through it.")
     ] = None,
     secret_file: Annotated[Path | None, typer.Option(help="The cluster's secret; else DUALRAY_SECRET.")] = None,
+    metrics_port: Annotated[
+        int | None, typer.Option(help="Serve this node's metrics at this port of 127.0.0.1.", min=0, max=65535)
+    ] = None,
 ) -> None:
     """Start one node of a cluster on this machine; it runs until `dualray stop`."""
     # Here, and not above: other commands need neither sockets nor redis.
     from dualray.real.cluster_address import parse_endpoint, read_secret  # noqa: PLC0415
     from dualray.real.cluster_launch import node_options, start_node  # noqa: PLC0415
+    from dualray.real.session import METRICS_FILE  # noqa: PLC0415
 
     if head == (address is not None):
         _refuse("give either --head, to start a cluster, or --address HOST:PORT, to join one")
@@ -71,12 +75,15 @@ def start_command(
             else None,
             config=limits_of(resolve({})),
             num_workers=num_workers,
+            metrics_port=metrics_port,
         )
         node = start_node(options, read_secret(secret_file), is_detached=True)
     except (DualrayError, ValueError, TypeError, OSError) as error:
         _refuse(error)
     print(f"{node.node} of the cluster at {node.address} runs here, daemon pid {node.process.pid}.")
     print(f"logs: {node.directory / 'logs'}")
+    if metrics_port is not None:
+        print(f"metrics: http://{(node.directory / METRICS_FILE).read_text()}/metrics")
     if head:
         print(f"the cluster's secret: {node.directory / 'secret'} (mode 0600)")
         if node_ip is not None:

@@ -157,6 +157,7 @@ class Cluster:
         limits: Mapping[str, Any] | None = None,
         seed: int | None = None,
         decision_log: Path | str | None = None,
+        metrics_port: int | None = None,
     ) -> ClusterNode:
         """Start one more node; the first is the head's.
 
@@ -166,6 +167,7 @@ class Cluster:
                 machine leave of the default of a lone node.
             wait: until the connected driver sees it.
             limits, seed, decision_log: of the whole cluster: for the first node only.
+            metrics_port: where it serves its metrics at 127.0.0.1; 0: any port that is free; None: not.
 
         Raises:
             DualrayError: it did not start; the message says why.
@@ -184,6 +186,7 @@ class Cluster:
             resources=resources,
             object_store_memory=object_store_memory,
             config=Config(**(limits or {})),
+            metrics_port=metrics_port,
         )
         record = None
         if decision_log is not None:

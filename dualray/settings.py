@@ -160,6 +160,29 @@ def _log_directory(name: str, value: Any) -> Path | None:
     return path
 
 
+def _port(name: str, value: Any) -> int | None:
+    if value is None:
+        return None
+    try:
+        number = int(value) if isinstance(value, str) else value
+    except ValueError:
+        raise ValueError(f"{name}={value!r} must be a port, a whole number") from None
+    if isinstance(number, bool) or not isinstance(number, int):
+        raise TypeError(f"{name}={value!r} must be an int")
+    if not 0 <= number < 65536:
+        raise ValueError(f"{name}={value!r} must be between 0, for any port that is free, and 65,535")
+    return number
+
+
+def _directory(name: str, value: Any) -> Path | None:
+    if value is None:
+        return None
+    path = Path(value)
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"{name}={str(path)!r} is a file: name a directory, which may be new")
+    return path
+
+
 def _address(name: str, value: Any) -> str | None:
     if value is None:
         return None
@@ -217,6 +240,27 @@ SETTINGS = {
         ),
         Setting(name="limits", default=None, modes=MODES, parse=_limits, help="limits and policies of the core"),
         Setting(name="log_to_driver", default=True, modes=("real",), parse=_flag, help="show what workers print"),
+        Setting(
+            name="redirect_output",
+            default=False,
+            modes=("real",),
+            parse=_flag,
+            help="what workers print goes to files only",
+        ),
+        Setting(
+            name="log_directory",
+            default=None,
+            modes=("real",),
+            parse=_directory,
+            help="where the logs of all processes are kept; default: in the session's directory, until it ends",
+        ),
+        Setting(
+            name="metrics_port",
+            default=None,
+            modes=("real",),
+            parse=_port,
+            help="serve metrics for Prometheus at this port of 127.0.0.1; 0: any; default: not",
+        ),
         Setting(name="nodes", default=1, modes=("sim",), parse=_count, help="virtual nodes"),
         Setting(
             name="scenario",
@@ -261,7 +305,16 @@ def resolve(arguments: Mapping[str, Any]) -> dict[str, Resolved]:
     return resolved
 
 
-_OF_THE_CLUSTER = ("num_cpus", "num_gpus", "resources", "object_store_memory", "seed", "limits", "log_to_driver")
+_OF_THE_CLUSTER = (
+    "num_cpus",
+    "num_gpus",
+    "resources",
+    "object_store_memory",
+    "seed",
+    "limits",
+    "log_directory",
+    "metrics_port",
+)
 
 
 def _check_address(resolved: dict[str, Resolved]) -> None:

@@ -78,6 +78,7 @@ class NodeOptions:
     job_root: str = ""
     record_directory: str | None = None
     log_to_driver: bool = True
+    metrics_port: int | None = None
     is_detached: bool = True
     status_fd: int
     lifeline_fd: int | None = None
@@ -154,6 +155,7 @@ class Daemon:
             total=Resources(tuple((name, units) for name, units in self.options.total)),
             store_bytes=self.options.store_bytes,
             log_to_driver=self.options.log_to_driver,
+            metrics_port=self.options.metrics_port,
             record_directory=self.info.record_directory,
             secret=secret,
             node=node,

@@ -41,6 +41,7 @@ from typing import Final
 import redis
 
 from dualray.real.addresses import home_of, is_address, listen, socket_path
+from dualray.real.counts import GATEWAY_COUNTERS_FILE, GATEWAY_REASONS, SharedCounters
 from dualray.real.frames import Refusal
 from dualray.real.handshake import ASK_BYTES, GONE, HANDED, NOT_YET, Identity, hand_over, shake_hands
 from dualray.real.loop import Loop
@@ -166,6 +167,8 @@ class Gateway:
         self._incoming = threading.BoundedSemaphore(INCOMING_MAX)
         self._asking = threading.BoundedSemaphore(ASKING_MAX)
         self._closed = False
+        self._counters_path = session_directory / GATEWAY_COUNTERS_FILE
+        self._counters = SharedCounters(self._counters_path, GATEWAY_REASONS)
         family = socket.AF_INET6 if ":" in bind[0] else socket.AF_INET
         network = socket.create_server(bind, family=family, backlog=1024)
         self.port: int = network.getsockname()[1]
@@ -193,7 +196,7 @@ class Gateway:
             with contextlib.suppress(OSError):
                 listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
             listener.close()
-        for path in self._paths:
+        for path in (*self._paths, self._counters_path):
             path.unlink(missing_ok=True)
         for relay in list(self._relays):
             relay.end()
@@ -224,6 +227,7 @@ class Gateway:
             serve(sock)
         except (OSError, Refusal, LookupError, ValueError) as error:
             if not self._closed:
+                self._counters.add(_reason_of(error))
                 _log.warning("the gateway dropped a connection: %s: %s", type(error).__name__, error)
         finally:
             bound.release()
@@ -304,6 +308,17 @@ class Gateway:
         if not self._loop.call_soon(begin):
             one.close()
             other.close()
+
+
+def _reason_of(error: Exception) -> str:
+    """The counter of why a connection was dropped."""
+    if isinstance(error, Refusal):
+        return error.counter
+    if isinstance(error, TimeoutError):
+        return "handshake_timeouts"
+    if isinstance(error, ConnectionError):
+        return "closed_early"
+    return "bad_routes" if isinstance(error, ValueError | LookupError) else "other_errors"
 
 
 def _receive_exactly(sock: socket.socket, count: int, deadline: float) -> bytes:

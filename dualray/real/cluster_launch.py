@@ -22,7 +22,7 @@ from dualray.exceptions import AuthenticationError, DualrayError
 from dualray.real import session as sessions
 from dualray.real.cluster_address import find_session
 from dualray.real.cluster_daemon import START_TIMEOUT_S, NodeOptions
-from dualray.real.runtime import store_bytes, total_of
+from dualray.real.runtime import check_port, store_bytes, total_of
 from dualray.shared.model.config import Config
 
 LOOPBACK: Final = "127.0.0.1"
@@ -63,11 +63,12 @@ def node_options(
     object_store_memory: int | None,
     config: Config,
     num_workers: int | None = None,
+    metrics_port: int | None = None,
 ) -> NodeOptions:
     """A node's options with their defaults filled in; `num_workers` is how many workers are started with each node.
 
     Raises:
-        ValueError: resources that are wrong.
+        ValueError: resources that are wrong; a port for metrics where somebody else listens.
     """
     if num_workers is not None:
         config = dataclasses.replace(config, workers_prestarted=num_workers)
@@ -78,6 +79,7 @@ def node_options(
         total=[(name, units) for name, units in total_of(num_cpus, num_gpus, resources).units],
         store_bytes=object_store_memory or shared_store_bytes(),
         config=dataclasses.asdict(config),
+        metrics_port=check_port(metrics_port, "metrics_port"),
         status_fd=-1,
     )
 

@@ -11,11 +11,16 @@ from dualray.exceptions import ControlPlaneError
 from dualray.real import session as sessions
 from dualray.real.control_plane import ControlPlane
 from dualray.real.control_plane_server import start_server
+from dualray.real.counts import COUNTS, COUNTS_ASKED, of_connections, of_head
 from dualray.real.messages import Payload
 from dualray.real.runner import MachineProcess, begin
+from dualray.real.worker_output import DRIVER_ASKED, answer_driver_asked
 from dualray.shared.decision_log import MachineSpec
-from dualray.shared.model.events import Event, NodeHeard, NodeJoined, NodeSilent, PeerLost, Started
-from dualray.shared.model.ids import HEAD, Address, NodeID
+from dualray.shared.machines.head import Head
+from dualray.shared.model.codec import pack
+from dualray.shared.model.commands import WriteRecord
+from dualray.shared.model.events import DriverJoined, Event, NodeHeard, NodeJoined, NodeSilent, PeerLost, Started
+from dualray.shared.model.ids import HEAD, Address, NodeID, is_driver, job_of_driver
 
 CONTROL_PLANE_FILE = "control_plane"
 """In the session's directory: which server it is, for `init` to say."""
@@ -31,6 +36,8 @@ _log = logging.getLogger("dualray")
 class HeadProcess(MachineProcess):
     """See the module."""
 
+    machine: Head
+
     def __init__(self, *, session: sessions.Session, lifeline_fd: int) -> None:
         # The server is there before anybody can reach us, and so before anybody can need it.
         self.server = start_server(session.redis_directory, session.password, append_only=session.cluster is not None)
@@ -45,6 +52,8 @@ class HeadProcess(MachineProcess):
             threading.Thread(target=self._keep_server, name="dualray-control-plane", daemon=True).start()
         self.incarnations: dict[str, int] = {}
         """Of each node, its present life."""
+        self.drivers: dict[int, str] = {}
+        """Of each job, its driver while it is there: to whom what its tasks print is sent."""
 
     def _keep_server(self) -> None:
         """A thread of its own, which lives as long as this process: start the control plane's server again when it has
@@ -80,7 +89,25 @@ class HeadProcess(MachineProcess):
             if self.heartbeats is not None:
                 self.heartbeats.watch(message.info.node)
             _log.info("%s joins, incarnation %d: %s", message.info.node, message.info.incarnation, message.info.total)
+        elif isinstance(message, DriverJoined):
+            self.drivers[job_of_driver(message.address)] = message.address
+            _log.info("%s joins", message.address)
         super().receive(message, payloads)
+
+    def receive_raw(self, peer: str, header: memoryview, buffers: list[memoryview]) -> None:
+        if header[0] == DRIVER_ASKED:
+            answer_driver_asked(self.transport, peer, header, self.drivers)
+        elif header[0] == COUNTS_ASKED:
+            counts = of_head(self.machine) | of_connections(self.transport.counters)
+            self.transport.send(peer, bytes((COUNTS,)) + pack(counts))
+        else:
+            super().receive_raw(peer, header, buffers)
+
+    def write_record(self, command: WriteRecord) -> None:
+        if command.table == "actors":
+            fields = ", ".join(f"{name} {value}" for name, value in command.fields if value)
+            _log.info("actor %s: %s", command.key, fields)
+        super().write_record(command)
 
     def on_peer_lost(self, peer: str) -> None:
         if "/" in peer:  # a worker's end is its node manager's news
@@ -89,6 +116,8 @@ class HeadProcess(MachineProcess):
             self.heartbeats.unwatch(peer)
         if peer in self.incarnations:
             _log.warning("the connection to %s has closed: it is dead", peer)
+        if is_driver(Address(peer)):
+            self.drivers.pop(job_of_driver(Address(peer)), None)
         self.handle(PeerLost(address=Address(peer)))
         self.transport.forget(peer)  # the node may come back as its next incarnation
 

@@ -1,5 +1,5 @@
-"""The node manager: runs the node machine, forks and ends workers, keeps the object store's files, shows what workers
-print."""
+"""The node manager: runs the node machine, forks and ends workers, keeps the object store's files, passes on what
+workers print."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import logging
 import os
 import signal
 import sys
-from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
 
 from dualray.real import session as sessions
+from dualray.real.counts import COUNTS
 from dualray.real.loop import Timer
 from dualray.real.messages import Payload
 from dualray.real.node_store import NodeStore
@@ -18,6 +21,7 @@ from dualray.real.object_streams import ObjectStreams
 from dualray.real.runner import EXIT_TO_REJOIN, MachineProcess, begin
 from dualray.real.spill import SpillDirectory
 from dualray.real.template_client import TemplateClient
+from dualray.real.worker_output import DRIVER_KNOWN, FLUSH, LogFile, OutputRouter, WorkerOutput
 from dualray.shared.decision_log import MachineSpec
 from dualray.shared.machines.node import Node
 from dualray.shared.model.commands import (
@@ -49,37 +53,28 @@ from dualray.shared.model.events import (
     Started,
     WorkerExited,
 )
-from dualray.shared.model.ids import HEAD, Address, NodeID, ObjectID
+from dualray.shared.model.ids import FIRST_DRIVER, HEAD, Address, NodeID, ObjectID, is_driver
 from dualray.shared.trace import TraceKind
 
+if TYPE_CHECKING:
+    from dualray.real.metrics import NodeMetrics
+
 _READ_BYTES = 65536
+_DRAIN_READS_MAX = 64
 _log = logging.getLogger("dualray")
 
 
-class WorkerOutput:
-    """One stream of a worker: shown line by line, the last lines kept for the error that may follow."""
+@dataclass(slots=True)
+class Moved:
+    """How much has left memory, or come back."""
 
-    def __init__(self, *, prefix: str, shown_on: int | None, lines_kept: int) -> None:
-        self._prefix = prefix.encode()
-        self._shown_on = shown_on
-        self._partial = b""
-        self.last_lines: deque[bytes] = deque(maxlen=lines_kept)
+    objects: int = 0
+    size_bytes: int = 0
 
-    def feed(self, data: bytes) -> None:
-        """More has been printed; empty at the end."""
-        lines = (self._partial + data).split(b"\n")
-        self._partial = lines.pop()
-        if not data and self._partial:
-            lines.append(self._partial)
-            self._partial = b""
-        for line in lines:
-            self.last_lines.append(line)
-        if lines and self._shown_on is not None:
-            shown = b"".join(self._prefix + line + b"\n" for line in lines)
-            try:
-                os.write(self._shown_on, shown)
-            except OSError:  # the driver's terminal is gone, or its pipe: nobody reads
-                self._shown_on = None
+    def add(self, size_bytes: int) -> None:
+        """One more object."""
+        self.objects += 1
+        self.size_bytes += size_bytes
 
 
 class NodeProcess(MachineProcess):
@@ -126,8 +121,18 @@ class NodeProcess(MachineProcess):
         self._pids: dict[str, int] = {}
         self._stops: dict[str, str] = {}
         self._outputs: dict[str, dict[int, WorkerOutput]] = {}
+        self.router = OutputRouter(
+            node=node, transport=self.transport, only_driver=FIRST_DRIVER if session.cluster is None else None
+        )
         self._stderr: dict[str, WorkerOutput] = {}
         """Kept until the worker's exit is known, which may be later than the end of its output."""
+        self.moved = {kind: Moved() for kind in ("evicted", "spilled", "restored")}
+        self.metrics: NodeMetrics | None = None
+        if session.metrics_port is not None:
+            from dualray.real.metrics import NodeMetrics  # noqa: PLC0415 - an HTTP server, for those who want one
+
+            self.metrics = NodeMetrics(self, session.metrics_port)
+            _log.info("metrics are served at http://%s/metrics", self.metrics.address)
         self.template.start()
         self.exit_status = 0
         self._silence: Timer | None = None
@@ -147,6 +152,7 @@ class NodeProcess(MachineProcess):
             case ReserveSpace(object_id=object_id, size_bytes=size_bytes):
                 self.store.reserve(object_id, size_bytes, lambda error: self._on_reserved(object_id, error))
             case EvictObject(object_id=object_id):
+                self.moved["evicted"].add(self.store.size_of(object_id))
                 self.recorder.trace(TraceKind.OBJECT_EVICTED, object_id.hex())
                 self.store.delete(object_id)
             case DeleteObject(object_id=object_id):
@@ -180,6 +186,7 @@ class NodeProcess(MachineProcess):
 
     def _on_spilled(self, object_id: ObjectID, error: str | None) -> None:
         if error is None:
+            self.moved["spilled"].add(self.store.size_of(object_id))
             self.handle(ObjectSpilled(object_id=object_id))
         else:
             logging.getLogger("dualray").error("object %s cannot be spilled: %s", object_id.hex(), error)
@@ -188,6 +195,7 @@ class NodeProcess(MachineProcess):
     def _on_restored(self, object_id: ObjectID, error: str | None) -> None:
         self.store.seal(object_id)
         if error is None:
+            self.moved["restored"].add(self.store.size_of(object_id))
             self.handle(ObjectRestored(object_id=object_id))
         else:
             logging.getLogger("dualray").error("object %s cannot be read back: %s", object_id.hex(), error)
@@ -201,7 +209,18 @@ class NodeProcess(MachineProcess):
             (self.session.directory / sessions.JOINED_FILE).touch()
 
     def receive_raw(self, peer: str, header: memoryview, buffers: list[memoryview]) -> None:
-        self.streams.on_message(peer, header, buffers)
+        if header[0] == DRIVER_KNOWN:
+            self.router.on_driver_known(header)
+        elif header[0] == FLUSH:
+            for worker, outputs in list(self._outputs.items()):
+                for fd in list(outputs):
+                    self._drain(worker, fd, is_dead=False)
+            self.router.answer_flush(peer)
+        elif header[0] == COUNTS:
+            if self.metrics is not None:
+                self.metrics.hear(peer, header)
+        else:
+            self.streams.on_message(peer, header, buffers)
 
     def _on_received(self, object_id: ObjectID, source: NodeID, size_bytes: int) -> None:
         self.recorder.trace(TraceKind.TRANSFER_ENDED, object_id.hex(), other=source, amount=size_bytes)
@@ -213,16 +232,24 @@ class NodeProcess(MachineProcess):
         argv = {"session": str(self.session.directory), "node": self.node, "address": worker}
         stdout_fd, stderr_fd = self.template.fork(worker, argv)
         outputs = self._outputs[worker] = {}
-        for fd, shown_on in ((stdout_fd, 1), (stderr_fd, 2)):
+        for fd, stream, suffix in ((stdout_fd, 1, "out"), (stderr_fd, 2, "err")):
             outputs[fd] = WorkerOutput(
-                prefix=f"({worker}) ",
-                shown_on=shown_on if self.session.log_to_driver else None,
+                worker=worker,
+                stream=stream,
+                file=LogFile(self.session.logs / f"{worker.replace('/', '-')}.{suffix}"),
+                show=partial(self._show, worker) if self.session.log_to_driver else None,
                 lines_kept=self.session.config.stderr_lines_kept,
             )
-            if shown_on == 2:
+            if stream == 2:
                 self._stderr[worker] = outputs[fd]
             os.set_blocking(fd, False)
             self.loop.add_reader(fd, lambda fd=fd: self._on_output(worker, fd))  # type: ignore[misc]  # bound default
+
+    def _show(self, worker: str, name: str, pid: int, task_id: bytes, stream: int, lines: list[bytes]) -> None:
+        known = self.machine.scheduler.workers.get(Address(worker))
+        lease = known.lease if known is not None else None
+        owner = lease.owner if lease is not None and is_driver(lease.owner) else None
+        self.router.show(name, pid or self._pids.get(worker, 0), task_id, stream, lines, owner)
 
     def _on_output(self, worker: str, fd: int) -> None:
         try:
@@ -241,6 +268,7 @@ class NodeProcess(MachineProcess):
 
     def _on_forked(self, worker: str, pid: int) -> None:
         self._pids[worker] = pid
+        _log.info("worker %s has pid %d", worker, pid)
         if worker in self._stops:  # it was to be stopped before it had a pid
             os.kill(pid, signal.SIGKILL)
 
@@ -258,29 +286,42 @@ class NodeProcess(MachineProcess):
         for fd in list(self._outputs.get(worker, {})):
             self._drain(worker, fd)
         self._outputs.pop(worker, None)
-        lines = list(self._stderr.pop(worker).last_lines)
+        stderr = self._stderr.pop(worker)
+        lines = list(stderr.last_lines)
         reason = f"stopped: {self._stops.pop(worker)}" if worker in self._stops else exit_reason(status)
         self.recorder.trace(TraceKind.WORKER_ENDED, worker, other=reason)
+        known = self.machine.scheduler.workers.get(Address(worker))
+        lease = f"lease {known.lease.lease_id} of {known.lease.owner}" if known and known.lease else "no lease"
+        last = f"; the last task to print: {stderr.name}, task {stderr.task_id.hex()}" if stderr.task_id else ""
+        _log.info("worker %s, pid %d, %s: %s%s", worker, pid, lease, reason, last)
         if lines:
             reason += "; the last lines of its stderr:\n" + b"\n".join(lines).decode(errors="replace")
         self.transport.hear_out(worker)
         self.handle(WorkerExited(worker=Address(worker), reason=reason))
 
-    def _drain(self, worker: str, fd: int) -> None:
-        """Read what a dead worker has left in its pipe."""
-        while fd in self._outputs.get(worker, {}):
-            before = self._outputs[worker][fd]
+    def _drain(self, worker: str, fd: int, *, is_dead: bool = True) -> None:
+        """Read what is in a worker's pipe; of a living one as much as a pipe holds."""
+        for _ in range(_DRAIN_READS_MAX):
+            if fd not in self._outputs.get(worker, {}):
+                return
+            output = self._outputs[worker][fd]
             try:
                 data = os.read(fd, _READ_BYTES)
-            except BlockingIOError:  # a child of the worker holds the pipe: it may go on printing, and is not ours
+            except (
+                BlockingIOError
+            ):  # of a dead worker: its child holds the pipe: it may go on printing, and is not ours
+                if not is_dead:
+                    return
                 data = b""
-            before.feed(data)
+            output.feed(data)
             if not data:
                 self._close_output(worker, fd)
 
     # ---- Life ------------------------------------------------------------------------------------------------
 
     def on_peer_lost(self, peer: str) -> None:
+        if self.metrics is not None:
+            self.metrics.forget(peer)
         if peer == HEAD:
             self._leave("the connection to the head has closed")
         elif is_node(peer):
@@ -326,6 +367,8 @@ class NodeProcess(MachineProcess):
 
     def clean_up(self) -> None:
         """End the workers, delete the store."""
+        if self.metrics is not None:
+            self.metrics.close()
         self.template.close()
         self.disk.close()
         self.store.destroy()

@@ -208,6 +208,11 @@ class NodeStore:
         """Whether the object has a place."""
         return object_id in self._places
 
+    def size_of(self, object_id: bytes) -> int:
+        """Bytes of an object; 0 of one that has no place."""
+        place = self._places.get(object_id)
+        return place.size if place is not None else 0
+
     def taken_bytes(self) -> int:
         """Memory that the data take now, in use or ready."""
         with self._lock:

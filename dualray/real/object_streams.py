@@ -74,6 +74,8 @@ class ObjectStreams:
         self._outgoing: dict[tuple[ObjectID, NodeID], _Outgoing] = {}
         self._incoming: dict[ObjectID, _Incoming] = {}
         self._numbers = itertools.count(1)
+        self.bytes_sent = 0
+        self.bytes_received = 0
 
     # ---- Commands --------------------------------------------------------------------------------------------
 
@@ -150,6 +152,7 @@ class ObjectStreams:
             piece = outgoing.view[outgoing.sent : outgoing.sent + self._chunk_bytes]
             header = _HEADER.pack(CHUNK, object_id, outgoing.stream, outgoing.sent, size)
             outgoing.sent += len(piece)
+            self.bytes_sent += len(piece)
             self._transport.send(outgoing.to, header, [piece])
 
     def _end_outgoing(self, object_id: ObjectID, to: NodeID, *, complete: bool) -> None:
@@ -172,6 +175,7 @@ class ObjectStreams:
             return
         incoming.view[offset:end] = piece
         incoming.received = end
+        self.bytes_received += len(piece)
         if end < size:
             self._answer(TAKEN, object_id, source, stream, end)
             return

@@ -20,6 +20,7 @@ from numpy.random import set_state as set_numpy_state
 
 from dualray.exceptions import ControlPlaneError
 from dualray.real.control_plane import ControlPlane
+from dualray.real.counts import COUNTS, COUNTS_ASKED, of_connections, of_owner
 from dualray.real.interpreter import InterpreterSettings
 from dualray.real.loop import Loop
 from dualray.real.messages import Post, decode_messages
@@ -38,6 +39,8 @@ from dualray.shared.model.ids import Address, FunctionID, NodeID, TaskID
 from dualray.shared.seeding import stream_seed, task_seed
 
 _FUNCTIONS = "functions"
+_EVENTS_FIRST_BYTE = 0x90
+"""Of headers that hold events, a msgpack array, at least."""
 _ROWS_MAX = 128
 """Rows of the control plane's tables that wait for company at most."""
 _ROWS_S = 0.005
@@ -78,6 +81,8 @@ class UserProcess:
         on_task: called with each task that is to run; must not block.
         on_lost: called with the address of a peer whose connection closed.
         on_error: called with an exception that was met on the loop's thread.
+        on_raw: called with (peer, header) of a message between runners; None: there are none for this process.
+        tell: called with words for whoever runs the program.
     """
 
     def __init__(
@@ -91,9 +96,14 @@ class UserProcess:
         on_task: Callable[[RunTask], None],
         on_lost: Callable[[str], None],
         on_error: Callable[[Exception], None],
+        tell: Callable[[str], object],
+        on_raw: Callable[[str, memoryview], object] | None = None,
     ) -> None:
+        self._tell = tell
+        self._on_raw = on_raw
         self.session = session
         self.address = address
+        self._on_lost = on_lost
         self.lock = threading.RLock()
         self.store = SharedMemoryStore(session.store_directory)
         self.run_task = on_task
@@ -111,13 +121,17 @@ class UserProcess:
         self._settings: InterpreterSettings | None = None
         self._rows: list[WriteRecord] = []
         self._rows_are_due = False
+        self._rows_written: dict[str, int] = {}
+        """Of each table: one of `tasks` for each task that has finished here, and one of `tasks` and of `errors` for
+        each of our own that has failed."""
         self.transport = Transport(
             self.loop,
             address=address,
             socket_dir=session.sockets,
             secret=session.secret,
-            on_message=self._on_message,
-            on_peer_lost=on_lost,
+            # Only who can get other messages than events looks at what each is.
+            on_message=self._on_message_or_raw if on_raw or session.metrics_port is not None else self._on_message,
+            on_peer_lost=self._on_peer_lost,
             gateway_for=session.gateway_for,
         )
         self._post = Post(self.transport.send)
@@ -149,9 +163,33 @@ class UserProcess:
     def _on_message(self, peer: str, header: memoryview, buffers: list[memoryview]) -> None:
         self.core.on_messages(decode_messages(header, buffers))
 
+    def _on_message_or_raw(self, peer: str, header: memoryview, buffers: list[memoryview]) -> None:
+        if header[0] == COUNTS_ASKED:
+            self._say_counts(peer)
+        elif header[0] < _EVENTS_FIRST_BYTE:
+            if self._on_raw is not None:
+                self._on_raw(peer, header)
+        else:
+            self.core.on_messages(decode_messages(header, buffers))
+
+    def _say_counts(self, peer: str) -> None:
+        """The node manager is asked for its metrics."""
+        with self.lock:
+            self._write_rows()
+            failed = self._rows_written.get("errors", 0)
+            finished = self._rows_written.get("tasks", 0) - failed
+            counts = of_owner(self.core.machine, tasks_finished=finished, tasks_failed=failed)
+            counts |= of_connections(self.transport.counters)
+        self.transport.send(peer, bytes((COUNTS,)) + pack(counts))
+
     def _on_turn(self) -> None:
         self.core.take_in_finalizers()
         self.flush()
+
+    def _on_peer_lost(self, peer: str) -> None:
+        with self.lock:
+            self._post.forget(Address(peer))
+        self._on_lost(peer)
 
     def flush(self) -> None:
         """Send what waits for company."""
@@ -213,6 +251,7 @@ class UserProcess:
         for row in rows:
             tables.setdefault(row.table, []).append((row.key.encode(), pack(dict(row.fields))))
         for table, records in tables.items():
+            self._rows_written[table] = self._rows_written.get(table, 0) + len(records)
             self._tables().write_many_behind(table, records)
 
     def put_function(self, function: FunctionID, pickled: bytes) -> None:
@@ -233,6 +272,9 @@ class UserProcess:
 
     def breathe(self) -> None:
         self.loop.glance()
+
+    def tell(self, words: str) -> None:
+        self._tell(words)
 
     def wake(self) -> None:
         self.loop.wake_if_asleep()

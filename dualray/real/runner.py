@@ -37,7 +37,7 @@ EXIT_TO_REJOIN = 75
 HEARTBEAT = b""
 """The header of a message that says nothing but that its sender lives."""
 
-RAW_KINDS = frozenset((1, 2, 3))
+RAW_KINDS = frozenset(range(1, 11))
 """First bytes of the headers of messages between runners; those of events begin with a msgpack array, 0x90 or more."""
 
 _PARENT_CHECK_S = 1.0
@@ -88,7 +88,7 @@ class MachineProcess:
             socket_dir=session.sockets,
             secret=session.secret,
             on_message=self._on_message,
-            on_peer_lost=self.on_peer_lost,
+            on_peer_lost=self._on_peer_lost,
             gateway_for=session.gateway_for,
         )
         self.post = Post(self.transport.send)
@@ -141,6 +141,10 @@ class MachineProcess:
         for command in commands:
             self.perform(command)
         self.post.flush_all()
+
+    def _on_peer_lost(self, peer: str) -> None:
+        self.post.forget(Address(peer))
+        self.on_peer_lost(peer)
 
     def on_peer_lost(self, peer: str) -> None:
         """A connection has closed."""
@@ -233,6 +237,7 @@ class MachineProcess:
 def begin(name: str) -> tuple[sessions.Session, int]:
     """What a process that the driver started does first; its session and its lifeline's descriptor."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the driver, which then ends us
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a terminal that closes is the driver's to mind
     session = sessions.load(Path(sys.argv[1]))
     logging.basicConfig(
         filename=session.log_path(name), level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"

@@ -7,6 +7,8 @@ import atexit
 import dataclasses
 import logging
 import os
+import socket
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,20 +20,23 @@ from dualray.exceptions import DualrayError
 from dualray.real import session as sessions
 from dualray.real.children import Children, last_logs
 from dualray.real.cluster_address import find_session, next_driver
+from dualray.real.driver_output import DriverOutput
 from dualray.real.head import CONTROL_PLANE_FILE
 from dualray.real.process import UserProcess
-from dualray.real.session import Session
+from dualray.real.session import METRICS_FILE, Session
+from dualray.real.worker_output import FLUSH, FLUSHED, LINES
 from dualray.shared.core_worker import CoreWorker
 from dualray.shared.model.commands import RunTask
 from dualray.shared.model.config import Config
 from dualray.shared.model.events import Started
-from dualray.shared.model.ids import HEAD, Address, root_task_id
+from dualray.shared.model.ids import FIRST_DRIVER, HEAD, Address, root_task_id
 from dualray.shared.model.resources import Resources, parse_resources
 
-DRIVER = Address("driver-1")
+LOOPBACK = "127.0.0.1"
 
 _START_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 10.0
+_LAST_LINES_TIMEOUT_S = 1.0
 _STORE_SHARE_PERCENT = 30
 
 
@@ -46,13 +51,16 @@ class RealRuntime:
 
     mode = "real"
 
-    def __init__(self, session: Session, *, driver: Address = DRIVER, job: int = 1, joins: bool = False) -> None:
+    def __init__(self, session: Session, *, driver: Address = FIRST_DRIVER, job: int = 1, joins: bool = False) -> None:
         self.session = session
         self.control_plane = ""
         self._joins = joins
         self._is_stopped = False
         self._children = Children(session)
         self._pid = os.getpid()
+        self._output = DriverOutput(session.node)
+        self._flushed = threading.Semaphore(0)
+        self._lost = threading.Event()
         self._process = UserProcess(
             session=session,
             address=driver,
@@ -62,11 +70,19 @@ class RealRuntime:
             on_task=_refuse_task,
             on_lost=self._on_peer_lost,
             on_error=self._on_error,
+            tell=self._output.tell,
+            on_raw=self._on_raw,
         )
 
     @property
     def verbs(self) -> CoreWorker:
         return self._process.core
+
+    @property
+    def metrics_address(self) -> str | None:
+        """host:port where this node serves its metrics; None when it does not."""
+        path = self.session.directory / METRICS_FILE
+        return path.read_text() if path.exists() else None
 
     # ---- Start -----------------------------------------------------------------------------------------------
 
@@ -106,8 +122,29 @@ class RealRuntime:
     def _on_peer_lost(self, peer: str) -> None:
         """Without head or node manager nothing goes on: whoever waits is told so."""
         if peer in (HEAD, self.session.node) and not self._is_stopped:
+            self._lost.set()
             what = "head process" if peer == HEAD else f"node manager {peer}"
             self.verbs.fail(f"the {what} is gone{self._last_logs()}\nCall dualray.shutdown() and init() again.")
+
+    # ---- What workers print ----------------------------------------------------------------------------------
+
+    def _on_raw(self, peer: str, header: memoryview) -> None:
+        if header[0] == LINES and self.session.log_to_driver:
+            self._output.put(header[1:])
+        elif header[0] == FLUSHED:
+            self._flushed.release()
+
+    def _fetch_last_lines(self) -> None:
+        """What workers have printed up to now is to be shown before we leave."""
+        if not self.session.log_to_driver or self._lost.is_set() or not self.verbs.execution.submitted:
+            return
+        nodes = [info.node for info in self.verbs.machine.cluster]
+        for node in nodes:
+            self._process.transport.send(node, bytes((FLUSH,)))
+        deadline = time.monotonic() + _LAST_LINES_TIMEOUT_S
+        for _ in nodes:
+            if self._lost.is_set() or not self._flushed.acquire(timeout=max(0.0, deadline - time.monotonic())):
+                return
 
     def _on_error(self, error: Exception) -> None:
         logging.getLogger("dualray").critical("dualray met a bug in the driver", exc_info=error)
@@ -121,7 +158,11 @@ class RealRuntime:
             return
         self._is_stopped = True
         atexit.unregister(self.shutdown)
+        self.verbs.take_in_finalizers()
+        self.verbs.tell_unread_failures()
+        self._fetch_last_lines()
         self._process.close()
+        self._output.close()
         self._process.store.close(is_last=not self._joins)
         if not self._joins:
             self._children.end(_STOP_TIMEOUT_S)
@@ -148,7 +189,9 @@ def start(settings: Mapping[str, Any], config: Config) -> RealRuntime:
         job_root=str(settings["object_id_seed"] or ""),
         total=total_of(settings["num_cpus"], settings["num_gpus"], settings["resources"]),
         store_bytes=store_bytes(settings["object_store_memory"]),
-        log_to_driver=settings["log_to_driver"],
+        log_to_driver=settings["log_to_driver"] and not settings["redirect_output"],
+        log_directory=_made(settings["log_directory"]),
+        metrics_port=check_port(settings["metrics_port"], "metrics_port"),
         record_directory=_made(settings["decision_log"]),
     )
     try:
@@ -168,6 +211,7 @@ def _join(settings: Mapping[str, Any]) -> RealRuntime:
             dataclasses.replace(
                 session,
                 job_root=str(settings["object_id_seed"] or session.job_root),
+                log_to_driver=settings["log_to_driver"] and not settings["redirect_output"],
                 record_directory=_made(settings["decision_log"]) or session.record_directory,
             ),
             driver=Address(f"driver-{number}@{session.node}"),
@@ -184,6 +228,22 @@ def _started(runtime: RealRuntime) -> RealRuntime:
         runtime.shutdown()
         raise
     return runtime
+
+
+def check_port(port: int | None, name: str) -> int | None:
+    """The port, if metrics can be served there now.
+
+    Raises:
+        ValueError: somebody else listens there.
+    """
+    if port:
+        try:
+            socket.create_server((LOOPBACK, port)).close()
+        except OSError as error:
+            raise ValueError(
+                f"{name}={port}: {error.strerror} at {LOOPBACK}: name another port, or 0 for any"
+            ) from None
+    return port
 
 
 def _made(directory: Path | None) -> Path | None:

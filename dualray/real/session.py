@@ -5,7 +5,7 @@
         secret            the cluster's secret, mode 0600
         sockets/          one Unix socket a process
         redis/            the control plane's server
-        logs/             what head and node manager have to say
+        logs/             what head and node manager have to say, and what each worker prints
         gateway           of a cluster: where processes of other machines are asked for (cluster_gateway.py)
     /dev/shm/dualray-<founder's pid>-<token>/   the node's object store
 
@@ -40,6 +40,8 @@ ENVIRONMENT = "DUALRAY_SESSION"
 
 FIRST_NODE = NodeID("node-0")
 GATEWAY_FILE = "gateway"
+METRICS_FILE = "metrics"
+"""Where the node serves its metrics, host:port; written by the node manager when it does."""
 JOINED_FILE = "joined"
 """Made by the node manager when the head has welcomed it."""
 
@@ -71,7 +73,12 @@ class Session:
     total: Resources
     store_bytes: int
     log_to_driver: bool
+    """Of a node manager: whether what workers print is sent to drivers; of a driver: whether it shows that."""
     record_directory: Path | None
+    log_directory: Path | None = None
+    """Where the logs are kept, in a directory of the session's name; None: with the session, until it ends."""
+    metrics_port: int | None = None
+    """Where the node manager serves metrics, at 127.0.0.1; 0: any port that is free; None: it does not."""
     node: NodeID = FIRST_NODE
     cluster: ClusterPlace | None = None
     """None of a session that `init` has made for itself: nobody joins, and nothing listens on the network."""
@@ -105,7 +112,12 @@ class Session:
         return password_of(self.secret)
 
     def log_path(self, name: str) -> Path:
-        return self.directory / "logs" / f"{name}.log"
+        return self.logs / f"{name}.log"
+
+    @property
+    def logs(self) -> Path:
+        """Where the logs of its processes lie."""
+        return self.directory / "logs" if self.log_directory is None else self.log_directory / self.directory.name
 
     def remove(self) -> None:
         """Delete every file of the session."""
@@ -128,6 +140,8 @@ def create(
     store_bytes: int,
     log_to_driver: bool,
     record_directory: Path | None,
+    log_directory: Path | None = None,
+    metrics_port: int | None = None,
     secret: bytes | None = None,
     node: NodeID = FIRST_NODE,
     cluster: ClusterPlace | None = None,
@@ -157,10 +171,12 @@ def create(
         store_bytes=store_bytes,
         log_to_driver=log_to_driver,
         record_directory=record_directory,
+        log_directory=log_directory,
+        metrics_port=metrics_port,
         node=node,
         cluster=cluster,
     )
-    for path in (session.sockets, session.directory / "logs"):
+    for path in (session.sockets, session.logs):
         path.mkdir(mode=0o700)
     _write_private(directory / "secret", session.secret)
     settings = {
@@ -172,6 +188,8 @@ def create(
         "store_bytes": store_bytes,
         "log_to_driver": log_to_driver,
         "record_directory": str(record_directory) if record_directory is not None else None,
+        "log_directory": str(log_directory) if log_directory is not None else None,
+        "metrics_port": metrics_port,
         "node": node,
         "cluster": asdict(cluster) if cluster is not None else None,
     }
@@ -182,7 +200,7 @@ def create(
 def load(directory: Path) -> Session:
     """The session that another process of it has made."""
     settings: dict[str, Any] = json.loads((directory / "session.json").read_bytes())
-    record = settings.pop("record_directory")
+    record, logs = settings.pop("record_directory"), settings.pop("log_directory")
     cluster = settings.pop("cluster")
     return Session(
         directory=directory,
@@ -191,6 +209,7 @@ def load(directory: Path) -> Session:
         config=Config(**settings.pop("config")),
         total=Resources(tuple((name, amount) for name, amount in settings.pop("total"))),
         record_directory=Path(record) if record is not None else None,
+        log_directory=Path(logs) if logs is not None else None,
         cluster=ClusterPlace(**cluster) if cluster is not None else None,
         **settings,
     )

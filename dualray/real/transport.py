@@ -159,6 +159,16 @@ class Transport:
             else:
                 self._enqueue(peer, frame, size, 0)
 
+    def connected(self) -> list[str]:
+        """The peers that there is a connection to."""
+        with self._lock:
+            return [address for address, peer in self._peers.items() if peer.connection is not None]
+
+    def queued_bytes(self, peer: str) -> int:
+        """How much waits for a peer, about."""
+        record = self._peers.get(peer)
+        return record.queued_bytes if record is not None else 0
+
     def flush(self, timeout_s: float) -> bool:
         """Wait until the kernel has every byte for every peer that is not lost; False after `timeout_s`."""
         assert not self._loop.in_loop_thread(), "flush waits for the loop"

@@ -18,6 +18,7 @@ from dualray import runtime
 from dualray.real import session as sessions
 from dualray.real.process import Signal, UserProcess
 from dualray.real.runner import EXIT_AFTER_ERROR
+from dualray.real.worker_output import marked_stream
 from dualray.shared.core_worker import CoreWorker
 from dualray.shared.model.commands import RunTask
 from dualray.shared.model.events import WorkerReady
@@ -73,7 +74,11 @@ def main(argv: Mapping[str, str]) -> None:
         on_task=inbox.put,
         on_lost=lambda peer: os._exit(0) if peer in (node, HEAD) else None,
         on_error=_end_after_error,
+        tell=lambda words: sys.stderr.write(words),
     )
+    core = process.core
+    sys.stdout = marked_stream(1, lambda: core.execution, errors="replace")
+    sys.stderr = marked_stream(2, lambda: core.execution, errors="backslashreplace")
     runtime.set_current(WorkerRuntime(process.core))
     process.start()
     with process.lock:

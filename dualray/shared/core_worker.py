@@ -19,7 +19,7 @@ from typing import Any
 from dualray import exceptions
 from dualray.exceptions import DualrayError, GetTimeoutError, SerializationError
 from dualray.shared.arguments import pack_arguments
-from dualray.shared.failures import as_exception
+from dualray.shared.failures import as_exception, failure_in_words
 from dualray.shared.host import Execution, Host, Signal
 from dualray.shared.machines.owner import Owner
 from dualray.shared.model.commands import (
@@ -31,6 +31,7 @@ from dualray.shared.model.commands import (
     NoteRetry,
     RunTask,
     Send,
+    TellFailure,
     WriteRecord,
 )
 from dualray.shared.model.config import Config
@@ -107,6 +108,7 @@ class CoreWorker:
             RunTask: host.run_task,
             WriteRecord: host.write_record,
             NoteRetry: self._note_retry,
+            TellFailure: self._tell_failure,
         }
         """How the commands that an owner can give are carried out."""
         self._feasible: dict[FunctionTemplate, None] = {}
@@ -181,6 +183,16 @@ class CoreWorker:
 
     def _note_retry(self, command: NoteRetry) -> None:
         self.host.trace(TraceKind.TASK_RETRIED, command.task_id.hex(), other=command.reason, amount=command.attempt)
+
+    def _tell_failure(self, command: TellFailure) -> None:
+        self.host.tell(failure_in_words(command.task_id, command.name, command.error))
+
+    def tell_unread_failures(self) -> None:
+        """The program ends: errors that it holds references to, and has never read, are told now."""
+        with self.host.lock:
+            for failure in self.machine.values.unread_failures():
+                failure.is_read = True
+                self._tell_failure(failure.told())
 
     def _send(self, command: Send) -> None:
         message = command.message

@@ -7,6 +7,7 @@ import traceback
 from dualray import exceptions
 from dualray.exceptions import DualrayError, TaskError
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
+from dualray.shared.model.ids import TaskID
 from dualray.shared.serialization import deserialize, serialize
 
 _ERRORS: dict[ErrorKind, type[DualrayError]] = {
@@ -32,6 +33,12 @@ def as_exception(error: ErrorInfo, payload: bytes | None) -> DualrayError:
         return TaskError("a task", error.message)
     failure: TaskError = deserialize(payload)
     return failure.as_instance_of_cause()
+
+
+def failure_in_words(task_id: TaskID, name: str, error: ErrorInfo) -> str:
+    """What is told of a task's error that nobody has read."""
+    heading = f"dualray: {name} (task {task_id.hex()}) has failed, and nobody has read its error:"
+    return f"{heading}\n{error.message.rstrip()}\n"
 
 
 def as_payload(function_name: str, exception: Exception) -> tuple[bytes, ErrorInfo]:

@@ -113,5 +113,8 @@ class Host(Protocol):
         deps: tuple[str, ...] = (),
     ) -> None: ...
 
+    def tell(self, words: str) -> None:
+        """Say something to whoever runs the program, once: an error that nobody has read. Must not wait."""
+
     def wake(self) -> None:
         """Queued finalizers want to be taken in soon."""

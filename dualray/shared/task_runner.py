@@ -123,16 +123,17 @@ class TaskRunner:
     def _store_results(self, task: RunTask, values: Sequence[Any]) -> list[Result]:
         spec = task.spec
         results = []
+        payloads: dict[bytes, bytes] = {}  # kept when all values could be stored
         for index, value in enumerate(values):
             object_id = return_object_id(spec.task_id, index)
             if value is None:
-                self._core.payloads[object_id] = _NONE
+                payloads[object_id] = _NONE
                 results.append(Result(object_id=object_id, size_bytes=len(_NONE), inline=True))
                 continue
             serialized = serialize(value, "return value {} of {}", index, spec.template.name)
             inline = serialized.size_bytes <= self._core.config.inline_bytes_max
             if inline:
-                self._core.payloads[object_id] = serialized.to_bytes()
+                payloads[object_id] = serialized.to_bytes()
             else:
                 # The attempts count retries and reconstructions alike; after the last one it cannot be made again.
                 max_retries = spec.template.max_retries
@@ -142,6 +143,7 @@ class TaskRunner:
             results.append(
                 Result(object_id=object_id, size_bytes=serialized.size_bytes, inline=inline, nested=serialized.refs)
             )
+        self._core.payloads.update(payloads)
         return results
 
 

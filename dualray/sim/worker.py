@@ -6,6 +6,7 @@ fiber of its own, and takes as long as the cost model says.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -182,6 +183,9 @@ class UserProcess(Process):
         )
         answered.wait()
         return pickled
+
+    def tell(self, words: str) -> None:
+        sys.stderr.write(words)
 
     def wake(self) -> None:
         if not self._wake_scheduled and self.is_alive and not self.cluster.is_closed:

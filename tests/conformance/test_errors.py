@@ -8,7 +8,7 @@ import pytest
 
 import dualray as ray
 from dualray.exceptions import DualrayError, RayTaskError, TaskError
-from tests.conformance.support import get
+from tests.conformance.support import eventually, get
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
@@ -286,6 +286,26 @@ def test_a_result_that_cannot_be_pickled_names_itself():
     error = error_of(return_lock.remote())
     assert isinstance(error, TypeError)
     assert "return value 0 of return_lock['key'][0]" in str(error)
+
+
+def test_an_error_that_nobody_reads_is_told_once(capsys):
+    told = ""
+
+    def is_told():
+        nonlocal told
+        told += capsys.readouterr().err
+        return "Simple: unread" in told
+
+    read = fail.remote(Simple("this one is read"))
+    assert isinstance(error_of(read), Simple)
+    unread = fail.remote(Simple("unread"))
+    ray.wait([unread], timeout=10)
+    del read, unread
+    assert get(echo.remote(1)) == 1
+    eventually(is_told, "the error is told")
+    assert told.count("Simple: unread") == 1
+    assert told.count("nobody has read its error") == 1
+    assert "this one is read" not in told
 
 
 def test_a_failed_task_frees_what_it_held():

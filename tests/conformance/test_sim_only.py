@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -12,13 +13,17 @@ import numpy as np
 import pytest
 
 import dualray as ray
+from dualray import runtime
 from dualray.exceptions import (
     DualrayError,
     NodeDiedError,
     ObjectReconstructionFailedError,
     SimulationDeadlockError,
+    TaskError,
     TaskUnschedulableError,
 )
+from dualray.sim.runtime import SimRuntime
+from dualray.sim.worker import UserProcess
 from dualray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from tests.conformance.support import MIB, Shape, get, start_cluster
 
@@ -47,6 +52,23 @@ class Partner:
 @ray.remote
 def echo(value):
     return value
+
+
+@ray.remote(num_returns=3)
+def returns_what_cannot_be_pickled():
+    return 1, "small", threading.Lock()
+
+
+def test_results_that_were_packed_before_one_that_cannot_be_are_kept_nowhere(start):
+    start()
+    with pytest.raises(TaskError, match="return value 2 of returns_what_cannot_be_pickled"):
+        ray.get(returns_what_cannot_be_pickled.remote())
+    current = runtime.current_or_none()
+    assert isinstance(current, SimRuntime)
+    processes = current.cluster.processes.values()
+    workers = [process for process in processes if isinstance(process, UserProcess) and "/" in process.address]
+    assert workers
+    assert [worker.core.payloads for worker in workers if worker.core.payloads] == []
 
 
 @ray.remote

@@ -202,4 +202,4 @@ def test_what_workers_print_reaches_the_driver(start_driver, tmp_path: Path) -> 
         "dualray.get(say.remote())\ndualray.shutdown()\n"
     )
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60, check=True)
-    assert re.search(r"^\(node-0/w\d+\) hello from a task$", done.stdout, re.MULTILINE)
+    assert re.search(r"^\(say pid=\d+\) hello from a task$", done.stdout, re.MULTILINE)

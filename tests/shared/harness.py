@@ -323,7 +323,7 @@ class Process:
                 self.timers.pop(command.timer, None)
             case c.DropPayload():
                 self.payloads.pop(command.key, None)
-            case c.WriteRecord() | c.NoteRetry():
+            case c.WriteRecord() | c.NoteRetry() | c.TellFailure():
                 pass
             case _:
                 raise AssertionError(f"{self.address} cannot carry out {command}")

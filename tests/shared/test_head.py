@@ -456,6 +456,13 @@ def test_a_demand_counts_how_often_the_last_copy_has_gone(head):
     assert sent(head(removed("node-1"), wanted("node-0")), ObjectDemanded) == [ObjectDemanded(object_id=X, losses=2)]
 
 
+def test_a_demand_that_answers_the_owners_own_question_says_so(head):
+    asked = LocationsWanted(object_id=X, owner=DRIVER, node=N0, by_owner=True)
+    assert sent(head(asked), ObjectDemanded, DRIVER) == [ObjectDemanded(object_id=X, losses=0, asked=True)]
+    head.added(X, "node-1")
+    assert sent(head(asked), ObjectDemanded) == []
+
+
 def test_as_long_as_one_copy_is_left_nothing_is_lost(head):
     head.added(X, "node-0")
     head.added(X, "node-1")

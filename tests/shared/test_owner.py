@@ -14,6 +14,7 @@ from dualray.shared.model.commands import (
     NoteRetry,
     RunTask,
     Send,
+    TellFailure,
     WriteRecord,
 )
 from dualray.shared.model.config import Config
@@ -134,8 +135,8 @@ def error_of(stepper: OwnerStepper, object_id) -> str:
     return failure.message
 
 
-def demanded(stepper: OwnerStepper, object_id, losses: int = 1):
-    return stepper(ObjectDemanded(object_id=object_id, losses=losses))
+def demanded(stepper: OwnerStepper, object_id, losses: int = 1, *, asked: bool = False):
+    return stepper(ObjectDemanded(object_id=object_id, losses=losses, asked=asked))
 
 
 def dropped(*object_ids) -> RefsDropped:
@@ -523,6 +524,93 @@ def test_the_exception_is_the_payload_of_every_return_value(driver):
     assert commands[-1] == DropPayload(key=exception_id(tid(1)))
 
 
+# ---- Errors that nobody reads --------------------------------------------------------------------------------------
+
+
+def told(commands):
+    return [(failure.task_id[0], failure.error) for failure in of(commands, TellFailure)]
+
+
+def told_of(driver, *object_ids):
+    return told(driver(RefsDropped(object_ids=object_ids)))
+
+
+def test_an_error_is_told_when_its_last_reference_goes_unread(driver):
+    assert told(driver.run(1, failed=RAISED)) == []
+    assert told_of(driver, oid(1)) == [(1, RAISED)]
+
+
+def test_an_error_that_is_too_late_for_every_reference_is_told_at_once(driver):
+    driver.submit(task(1))
+    driver.grant()
+    assert told_of(driver, oid(1)) == []
+    assert told(driver.finish(1, failed=RAISED)) == [(1, RAISED)]
+
+
+def test_an_error_without_results_is_told_at_once(driver):
+    driver.submit(task(1, num_returns=0))
+    driver.grant()
+    assert told(driver.finish(1, failed=RAISED)) == [(1, RAISED)]
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_an_error_that_was_read_is_not_told(driver, early):
+    driver.submit(task(1))
+    driver.grant()
+    if early:
+        driver.wait(1, ref(oid(1)), read=True)
+    driver.finish(1, failed=RAISED)
+    if not early:
+        driver.wait(1, ref(oid(1)), read=True)
+    assert told_of(driver, oid(1)) == []
+
+
+def test_waiting_for_an_error_is_not_reading_it(driver):
+    driver.run(1, failed=RAISED)
+    driver.wait(1, ref(oid(1)))
+    assert told_of(driver, oid(1)) == [(1, RAISED)]
+
+
+def test_an_error_of_several_results_is_told_once_and_not_if_one_was_read(driver):
+    driver.run(1, failed=RAISED, returns=2)
+    assert told_of(driver, oid(1)) == [(1, RAISED)]
+    driver.submit(task(2, num_returns=2), task(3, num_returns=2))
+    driver.finish(2, failed=RAISED)
+    assert told_of(driver, oid(2)) == []
+    assert told_of(driver, oid(2, 1)) == [(2, RAISED)]
+    driver.finish(3, failed=RAISED)
+    driver.wait(1, ref(oid(3, 1)), read=True)
+    assert told_of(driver, oid(3), oid(3, 1)) == []
+
+
+def test_an_error_that_arguments_carry_on_is_told_once_by_the_last_that_has_it(driver):
+    driver.submit(task(1), task(2, deps=(ref(oid(1)),)), task(3, deps=(ref(oid(2)),)))
+    driver.grant()
+    driver.finish(1, failed=RAISED)
+    assert told_of(driver, oid(1), oid(2)) == []
+    assert told_of(driver, oid(3)) == [(1, RAISED)]
+
+
+def test_an_error_that_another_process_asked_for_is_its_to_tell(driver):
+    driver.run(1, failed=RAISED)
+    driver(ValueRequested(object_id=oid(1), requester=OTHER))
+    assert told_of(driver, oid(1)) == []
+
+
+def test_a_retried_error_is_not_told(driver):
+    driver.submit(task(1, retry_exceptions=True))
+    driver.grant()
+    assert told(driver.finish(1, failed=RAISED)) == []
+    assert told(driver.finish(1, attempt=1)) == told_of(driver, oid(1)) == []
+
+
+def test_what_is_unread_at_the_end_is_known(driver):
+    driver.run(1, failed=RAISED)
+    assert [failure.task_id for failure in driver.machine.values.unread_failures()] == [tid(1)]
+    driver.wait(1, ref(oid(1)), read=True)
+    assert driver.machine.values.unread_failures() == []
+
+
 # ---- Arguments -----------------------------------------------------------------------------------------------------
 
 
@@ -632,7 +720,9 @@ def sealed_elsewhere(driver) -> OwnerStepper:
 
 
 def asks_again(commands) -> bool:
-    return sent(commands, LocationsWanted, HEAD) == [LocationsWanted(object_id=oid(1), owner=DRIVER, node=NODE)]
+    return sent(commands, LocationsWanted, HEAD) == [
+        LocationsWanted(object_id=oid(1), owner=DRIVER, node=NODE, by_owner=True)
+    ]
 
 
 @pytest.mark.parametrize("demand_first", [False, True])
@@ -649,7 +739,14 @@ def test_a_demand_before_any_loss_has_the_head_asked_again_when_who_sealed_it_is
 def test_an_object_of_which_the_head_knows_no_copy_when_it_is_asked_again_is_made_again(sealed_elsewhere):
     sealed_elsewhere.node_died("node-1")
     assert retries(demanded(sealed_elsewhere, oid(1), losses=0)) == []
-    assert retries(demanded(sealed_elsewhere, oid(1), losses=0)) == [(1, 1, "reconstruction")]
+    assert retries(demanded(sealed_elsewhere, oid(1), losses=0, asked=True)) == [(1, 1, "reconstruction")]
+
+
+def test_a_demand_for_another_node_is_no_answer_to_the_owners_question(sealed_elsewhere):
+    """The head had sent it before it was asked, and may know of a copy meanwhile."""
+    sealed_elsewhere.node_died("node-1")
+    demanded(sealed_elsewhere, oid(1), losses=0)
+    assert demanded(sealed_elsewhere, oid(1), losses=0) == []
 
 
 def test_a_demand_while_the_object_is_being_made_starts_nothing(driver):

@@ -1,7 +1,7 @@
 """What exploration has found in the machines: the smallest scenario of each.
 
-Those that are not mended yet are expected to fail, strictly: whoever mends one takes it out of `OPEN`, and it stays as a
-test.
+Those that are not mended yet are expected to fail, strictly: whoever mends one takes it out of `OPEN`, and it stays as
+a test.
 """
 
 import pytest

@@ -15,6 +15,7 @@ that are made again are excepted.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 from dualray.shared.machines.base import Outbox, ensure
 from dualray.shared.machines.tasks import TaskRecord, Tasks
@@ -45,13 +46,15 @@ class ActorClient:
 class ActorCalls:
     """See the module."""
 
-    def __init__(self, *, out: Outbox, address: Address, tasks: Tasks) -> None:
+    def __init__(
+        self, *, out: Outbox, address: Address, tasks: Tasks, push: Callable[[TaskRecord, Address, bool], None]
+    ) -> None:
         self.out = out
+        self._push = push
         self.address = address
         self.tasks = tasks
         self.clients: dict[ActorID, ActorClient] = {}
-        # Worklist that the owner machine drains: (task, worker, whether the worker is idle) to push, in order.
-        self.to_push: deque[tuple[TaskID, Address, bool]] = deque()
+        # Worklist that the owner machine drains.
         self.dirty: dict[ActorID, None] = {}
 
     def client(self, actor_id: ActorID) -> ActorClient:
@@ -65,12 +68,26 @@ class ActorCalls:
     def accept(self, record: TaskRecord) -> None:
         """A call was made: its place in the order is taken now, whenever its arguments are ready."""
         assert record.spec.actor_id is not None
-        client = self.client(record.spec.actor_id)
+        client = self.clients.get(record.spec.actor_id) or self.client(record.spec.actor_id)
         if record.spec.actor_handle is not None:
             client.owner = record.spec.actor_handle.owner
+        if (
+            record.state is TaskState.QUEUED
+            and not client.queue
+            and client.state is ActorState.ALIVE
+            and not client.is_killed
+        ):
+            self._send(client, record)
+            return
         client.queue.append(record.spec.task_id)
         self.dirty[client.actor_id] = None
         self.out.is_stirred = True
+
+    def _send(self, client: ActorClient, record: TaskRecord) -> None:
+        assert client.worker is not None
+        is_idle = not client.in_flight
+        client.in_flight[record.spec.task_id] = None
+        self._push(record, client.worker, is_idle)
 
     def pump(self) -> None:
         """Send what can be sent, in order; fail what can never be."""
@@ -83,7 +100,6 @@ class ActorCalls:
         self.dirty.clear()
 
     def _send_ready(self, client: ActorClient) -> None:
-        assert client.worker is not None
         while client.queue:
             record = self.tasks.records.get(client.queue[0])
             if record is None or record.is_done:  # an argument of it failed
@@ -92,9 +108,7 @@ class ActorCalls:
             if record.state is not TaskState.QUEUED:
                 return
             client.queue.popleft()
-            is_idle = not client.in_flight
-            client.in_flight[record.spec.task_id] = None
-            self.to_push.append((record.spec.task_id, client.worker, is_idle))
+            self._send(client, record)
 
     def _fail_all(self, client: ActorClient) -> None:
         assert client.error is not None

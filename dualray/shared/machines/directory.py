@@ -4,8 +4,8 @@ Theory of operation. Nodes report each sealed copy and each eviction. A node tha
 is told of a copy. When an object is wanted and no copy is known, its owner is asked (ObjectDemanded), with the number
 of times that the last known copy has gone: so an owner that is making the object again already can tell old news from
 new. When no copy was ever known, and the owner believes that there was one, it asks as a node does, once it knows that
-who sealed the copy is dead: then no news of it is on its way any more, and a second demand means that it is lost. An
-owner that frees an object has it deleted everywhere; one that dies loses its objects.
+who sealed the copy is dead: then no news of it is on its way any more, and the demand that answers (`asked`) means that
+it is lost. An owner that frees an object has it deleted everywhere; one that dies loses its objects.
 
 The news of a copy may come after the news that its object is free, or has failed, for they come from different
 processes: the copy was sealed or fetched meanwhile, or it is that of an attempt that was given up. The last objects
@@ -127,7 +127,7 @@ class Directory:
             return
         entry.subscribers[event.node] = None
         if not entry.nodes:
-            self._demand(event.object_id, entry)
+            self._demand(event.object_id, entry, asked=event.by_owner)
 
     def _tell(self, object_id: ObjectID, entry: Entry, node: NodeID) -> None:
         known = LocationsKnown(
@@ -135,8 +135,8 @@ class Directory:
         )
         self.out.send(Address(node), known)
 
-    def _demand(self, object_id: ObjectID, entry: Entry) -> None:
-        self.out.send(entry.owner, ObjectDemanded(object_id=object_id, losses=entry.losses))
+    def _demand(self, object_id: ObjectID, entry: Entry, *, asked: bool = False) -> None:
+        self.out.send(entry.owner, ObjectDemanded(object_id=object_id, losses=entry.losses, asked=asked))
 
     def on_failed(self, event: ObjectFailed) -> None:
         """The owner cannot make the object again, or does not want it: what copies there are go."""

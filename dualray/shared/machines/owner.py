@@ -108,7 +108,7 @@ class Owner(Composition):
         self.leases = Leases(
             out=self.out, address=address, node_manager=node_manager, config=config, push=self._push_to_lease
         )
-        self.actor_calls = ActorCalls(out=self.out, address=address, tasks=self.tasks)
+        self.actor_calls = ActorCalls(out=self.out, address=address, tasks=self.tasks, push=self._push_call)
         self.executor = Executor(out=self.out, address=address, node=node, values=self.values, config=config)
         self.cluster: tuple[NodeInfo, ...] = ()
         self.cluster_state: dict[WaitID, tuple[NodeState, ...]] = {}
@@ -173,7 +173,8 @@ class Owner(Composition):
         record = self.tasks.submit(spec)
         if spec.actor_id is not None:
             self.actor_calls.accept(record)
-        elif spec.creates is not None:
+            return
+        if spec.creates is not None:
             self.actor_calls.client(spec.creates.actor_id)
         if not spec.deps:
             self._place(record, first=False)
@@ -362,10 +363,6 @@ class Owner(Composition):
             tasks.fail(tasks.records[task], error)
         elif calls.dirty:
             calls.pump()
-        elif calls.to_push:
-            while calls.to_push:
-                task, worker, urgent = calls.to_push.popleft()
-                self._push(tasks.records[task], worker, None, (), urgent=urgent)
         elif values.waits_completed:
             self.executor.on_fetched(*values.waits_completed.popleft())
         elif values.lineage_released:
@@ -408,6 +405,9 @@ class Owner(Composition):
     def _push_to_lease(self, task: TaskID, lease: Lease) -> None:
         is_alone = len(lease.in_flight) == 1  # else the worker has something to do
         self._push(self.tasks.records[task], lease.worker, lease, lease.gpu_ids, urgent=is_alone)
+
+    def _push_call(self, record: TaskRecord, worker: Address, is_alone: bool) -> None:
+        self._push(record, worker, None, (), urgent=is_alone)
 
     def _push(
         self, record: TaskRecord, worker: Address, lease: Lease | None, gpu_ids: tuple[int, ...], *, urgent: bool

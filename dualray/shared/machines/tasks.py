@@ -22,7 +22,7 @@ from collections.abc import Sequence
 
 from dualray.exceptions import InvariantViolation
 from dualray.shared.machines.base import Outbox, ensure
-from dualray.shared.machines.values import Value, Values, came_out_small
+from dualray.shared.machines.values import Failure, Value, Values, came_out_small
 from dualray.shared.model.commands import CopyPayload, DropPayload, NoteRetry, WriteRecord
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.events import (
@@ -330,6 +330,7 @@ class Tasks:
             self.out.send(HEAD, failed)
         self._set_state(record, TaskState.FAILED)
         self._record_failure(record, error)
+        carriers: list[Value] = []
         for index in range(0 if spec.creates else spec.template.num_returns):
             object_id = return_object_id(spec.task_id, index)
             value = self.values.table.get(object_id)
@@ -340,10 +341,25 @@ class Tasks:
                 continue
             if error.kind is ErrorKind.APPLICATION and payload is not None:
                 self.out.add(CopyPayload(source=payload, target=object_id))
-            self.values.set_failed(value, error)
+            carriers.append(value)
+        self._carry(carriers, record, error, payload)
         if payload == exception_id(spec.task_id):
             self.out.add(DropPayload(key=payload))
         self._let_go_of_arguments(record)
+
+    def _carry(self, carriers: list[Value], record: TaskRecord, error: ErrorInfo, payload: ObjectID | None) -> None:
+        """Let the results carry the error: that of an argument, if it was one. An actor's is raised by its calls."""
+        argument = self.values.table.get(payload) if payload is not None else None
+        failure = argument.failed_with if argument is not None else None
+        if failure is None:
+            failure = Failure(record.spec.task_id, record.spec.template.name, error)
+            if not carriers and record.spec.creates is None:
+                self.out.add(failure.told())
+        failure.carriers += len(carriers)
+        for value in carriers:
+            value.failed_with = failure
+        for value in carriers:
+            self.values.set_failed(value, error)
 
     def _let_go_of_arguments(self, record: TaskRecord) -> None:
         if record.spec.deps or record.spec.nested:
@@ -414,9 +430,9 @@ class Tasks:
         value.losses_demanded = max(event.losses, value.losses_demanded)
         if value.state is not ValueState.STORED:
             return
-        if self.is_lost(value) or value.asked_again:
+        if self.is_lost(value) or (event.asked and value.asked_again):
             self.remake(value)
-        elif value.sealer_died:
+        elif value.sealer_died and not value.asked_again:
             self.values.ask_again(value)
 
     @staticmethod

@@ -17,6 +17,11 @@ Handing a reference over. Whoever sends a reference keeps it until the receiver 
 Waiting. A wait counts objects that are ready; with `fetch` a stored object is ready when it is pinned in this node's
 store. With `read` the process will open the bytes, and the pin ends with its last view.
 
+Errors nobody reads. What ends a task for good is told once, in words, when the last value that carries it goes unread:
+at once when there is none, else with the last reference. Read is what a `get` waited for, and what another process has
+asked for. A task that failed by its argument carries the argument's error on: one error, told once, however far it
+came.
+
 Relies on: messages between two processes stay in order; OwnerDied is reported for each process that dies.
 Guarantees: no owned object is freed while a live reference or a pending task anywhere needs it; each wait completes
 once, when enough is ready, when one of a `read` has failed, or at its timeout.
@@ -29,7 +34,7 @@ from collections.abc import Iterable
 
 from dualray.exceptions import InvariantViolation
 from dualray.shared.machines.base import Outbox, ensure
-from dualray.shared.model.commands import ArmTimer, CancelTimer, CompleteWait, DropPayload
+from dualray.shared.model.commands import ArmTimer, CancelTimer, CompleteWait, DropPayload, TellFailure
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.events import (
     ActorOutOfScope,
@@ -57,6 +62,23 @@ from dualray.shared.model.states import VALUE, ValueState
 _READY = frozenset({ValueState.INLINE, ValueState.STORED, ValueState.FAILED})
 
 
+class Failure:
+    """What ended a task of this process: one for all values that carry it."""
+
+    __slots__ = ("carriers", "error", "is_read", "name", "task_id")
+
+    def __init__(self, task_id: TaskID, name: str, error: ErrorInfo) -> None:
+        self.task_id = task_id
+        self.name = name
+        self.error = error
+        self.carriers = 0
+        self.is_read = False
+
+    def told(self) -> TellFailure:
+        """The command that tells it."""
+        return TellFailure(task_id=self.task_id, name=self.name, error=self.error)
+
+
 class Value:
     """One object as this process sees it."""
 
@@ -68,6 +90,7 @@ class Value:
         "container_uses",
         "demanded",
         "error",
+        "failed_with",
         "fetch_error",
         "is_ghost",
         "is_last",
@@ -98,6 +121,8 @@ class Value:
         self.state = state
         self.size_bytes = 0
         self.error: ErrorInfo | None = None
+        self.failed_with: Failure | None = None
+        """Of a result of a task of this process that has failed."""
         self.sealed_by: Address | None = None
         self.sealer_died = False
         """The process that sealed the first copy has died, perhaps with the news of it."""
@@ -426,11 +451,24 @@ class Values:
     def _forget_bytes(self, value: Value) -> None:
         if value.state in (ValueState.INLINE, ValueState.FAILED):
             self.out.add(DropPayload(key=value.object_id))
+            if value.failed_with is not None:
+                self._drop_failure(value.failed_with)
+                value.failed_with = None
         if value.wanted or value.local:
             self._unpin(value)
         if value.nested:
             nested, value.nested = value.nested, ()
             self._release_contained(nested)
+
+    def _drop_failure(self, failure: Failure) -> None:
+        failure.carriers -= 1
+        if failure.carriers == 0 and not failure.is_read:
+            self.out.add(failure.told())
+
+    def unread_failures(self) -> list[Failure]:
+        """What ended tasks of this process, and nobody has read, while references to their results are still there."""
+        failures = [value.failed_with for value in self.table.values() if value.failed_with is not None]
+        return [failure for failure in dict.fromkeys(failures) if not failure.is_read]
 
     def _release_contained(self, nested: tuple[Ref, ...]) -> None:
         for ref in nested:
@@ -505,6 +543,8 @@ class Values:
             self.look_up(value)
 
     def _report(self, value: Value, requester: Address) -> None:
+        if value.failed_with is not None:
+            value.failed_with.is_read = True
         with_bytes = value.state is ValueState.INLINE or (
             value.error is not None and value.error.kind is ErrorKind.APPLICATION
         )
@@ -539,7 +579,7 @@ class Values:
                 if not self.is_ready(value) or value.state is ValueState.STORED:
                     self._owner_lost(value)
             else:
-                if value.sealed_by in gone:
+                if value.sealed_by in gone and not value.sealer_died:
                     value.sealer_died = True
                     if value.state is ValueState.STORED and value.demanded:
                         self.ask_again(value)
@@ -552,9 +592,11 @@ class Values:
 
     def ask_again(self, value: Value) -> None:
         """The head knew of no copy when it last asked for the object. It now knows all that the sealer's node had told
-        it before it told of the sealer's death: if it asks again, there is none."""
+        it before it told of the sealer's death: if it answers with a demand, there is none."""
         value.asked_again = True
-        self.out.send(HEAD, LocationsWanted(object_id=value.object_id, owner=self.address, node=NodeID(self.node)))
+        self.out.send(
+            HEAD, LocationsWanted(object_id=value.object_id, owner=self.address, node=NodeID(self.node), by_owner=True)
+        )
 
     def _owner_lost(self, value: Value) -> None:
         error = ErrorInfo(
@@ -641,6 +683,8 @@ class Values:
         if wait.fetch and value.local:
             value.readers[wait_id] = None
         wait.failed = wait.failed or value.failure is not None
+        if wait.read and value.failed_with is not None:
+            value.failed_with.is_read = True
 
     def _is_complete(self, wait: Wait) -> bool:
         return len(wait.ready) >= wait.num_ready or (wait.read and wait.failed)

@@ -182,6 +182,15 @@ class NoteRetry:
     reason: str
 
 
+@dataclass(slots=True, kw_only=True)
+class TellFailure:
+    """The last reference to the results of a failed task of this process has gone, and nobody has read its error."""
+
+    task_id: TaskID
+    name: str
+    error: ErrorInfo
+
+
 Command: TypeAlias = (
     Send
     | ArmTimer
@@ -203,4 +212,5 @@ Command: TypeAlias = (
     | ReceiveObject
     | WriteRecord
     | NoteRetry
+    | TellFailure
 )

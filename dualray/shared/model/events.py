@@ -558,11 +558,13 @@ class ObjectRemoved:
 
 @dataclass(slots=True, kw_only=True)
 class LocationsWanted:
-    """To the head: a node wants to know where the object is, now or as soon as it is anywhere."""
+    """To the head: a node wants to know where the object is, now or as soon as it is anywhere. `by_owner`: the object's
+    owner asks in the node's name, to hear whether there is a copy at all."""
 
     object_id: ObjectID
     owner: Address
     node: NodeID
+    by_owner: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -604,10 +606,12 @@ class ObjectElsewhere:
 @dataclass(slots=True, kw_only=True)
 class ObjectDemanded:
     """Head to owner: a node wants the object and no copy is known. `losses` counts how often the last known copy has
-    gone: an owner that has answered to this loss already waits for the copy that is being made."""
+    gone: an owner that has answered to this loss already waits for the copy that is being made. `asked`: the owner
+    itself has asked for a copy."""
 
     object_id: ObjectID
     losses: int
+    asked: bool = False
 
 
 @dataclass(slots=True, kw_only=True)

@@ -5,7 +5,7 @@ program whose tasks are deterministic and submit from one thread therefore gives
 run. Ids are plain bytes or strings under distinct names: they hash, sort, pickle and print at the speed of the
 built-in types, and mypy keeps them apart.
 
-    TaskID    16 bytes   digest; the root of a job is the digest of its seed and number
+    TaskID    16 bytes   12 bytes digest + 4 bytes job; the root of a job is the digest of its seed and number
     ObjectID  20 bytes   TaskID + 4 bytes: bit 31 = made by put, bits 24..30 = the putting attempt, rest = index;
                          from attempt 128 on, a digest of task and attempt stands for the TaskID
     ActorID   16 bytes   the TaskID of the task that constructs the actor
@@ -31,8 +31,11 @@ RequestID = NewType("RequestID", str)
 WaitID = NewType("WaitID", int)
 
 HEAD = Address("head")
+FIRST_DRIVER = Address("driver-1")
+"""Of a cluster that `init` has started: the only one."""
 
 _TASK_ID_BYTES = 16
+_DIGEST_BYTES = 12
 _CHILD = Struct(">IQ")
 _FIRST = bytes(4)
 _PUT_BIT = 1 << 31
@@ -43,12 +46,24 @@ _INDEX_MAX = (1 << _ATTEMPT_SHIFT) - 1
 
 def root_task_id(seed: str, job: int) -> TaskID:
     """The id of a driver's own, implicit task: the parent of what the driver submits."""
-    return TaskID(blake2b(f"{seed}:{job}".encode(), digest_size=_TASK_ID_BYTES, person=b"dualray-root").digest())
+    digest = blake2b(f"{seed}:{job}".encode(), digest_size=_DIGEST_BYTES, person=b"dualray-root").digest()
+    return TaskID(digest + job.to_bytes(4, "big"))
 
 
 def child_task_id(parent: TaskID, parent_attempt: int, counter: int) -> TaskID:
-    """The id of the `counter`-th task that one attempt of `parent` submits."""
-    return TaskID(blake2b(parent + _CHILD.pack(parent_attempt, counter), digest_size=_TASK_ID_BYTES).digest())
+    """The id of the `counter`-th task that one attempt of `parent` submits: of the same job."""
+    digest = blake2b(parent + _CHILD.pack(parent_attempt, counter), digest_size=_DIGEST_BYTES).digest()
+    return TaskID(digest + parent[_DIGEST_BYTES:])
+
+
+def job_of(any_id: bytes) -> int:
+    """The job of a task, an actor or an object: the number of the driver that it goes back to; 0: none."""
+    return int.from_bytes(any_id[_DIGEST_BYTES:_TASK_ID_BYTES], "big")
+
+
+def job_of_driver(driver: Address) -> int:
+    """The number in a driver's address, such as `driver-3` or `driver-3@node-1`."""
+    return int(driver.partition("@")[0].removeprefix("driver-"))
 
 
 def return_object_id(task: TaskID, index: int) -> ObjectID:

@@ -1,0 +1,162 @@
+"""What a driver shows: lines that workers print, under their names, each once however many print the same.
+
+Theory of operation. Node managers send lines (worker_output.py). They are printed by a thread of their own,
+`dualray-output`, which starts with the first: a terminal that is stuck, or a full pipe, holds up nobody but it. What
+waits for it is bounded. A stream that is closed or broken ends the showing, and nothing else.
+
+The same line from several processes within WINDOW_S is shown once, at once, and then once more, at the window's end,
+with how often it came: `(f pid=7) loading [repeated 7x across cluster]`. One process may repeat itself.
+"""
+
+from __future__ import annotations
+
+import queue
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Final
+
+from dualray.shared.model.codec import unpack
+
+WINDOW_S: Final = 5.0
+_BATCHES_MAX: Final = 10_000
+_FLUSH_TIMEOUT_S: Final = 2.0
+_LINES_REMEMBERED_MAX: Final = 10_000
+
+Source = tuple[int, str]
+"""(pid, node)."""
+
+
+@dataclass(slots=True)
+class _Seen:
+    first: Source
+    until_s: float
+    prefix: str = ""
+    count: int = 0
+    sources: set[Source] = field(default_factory=set)
+
+
+class Deduplicator:
+    """Which lines are shown, and how; see the module. No clock: times are given."""
+
+    def __init__(self, node: str) -> None:
+        self._node = node
+        self._seen: dict[tuple[int, str], _Seen] = {}
+
+    def take(self, name: str, pid: int, node: str, stream: int, line: str, now_s: float) -> str | None:
+        """What to print for a line now, if anything; `stream` is 1 or 2."""
+        where = "" if node == self._node else f", {node}"
+        prefix = f"({name} pid={pid}{where})" if pid else f"({name}{where})"
+        source = (pid, node)
+        seen = self._seen.get((stream, line))
+        if seen is None:
+            if len(self._seen) < _LINES_REMEMBERED_MAX:
+                self._seen[stream, line] = _Seen(first=source, until_s=now_s + WINDOW_S, sources={source})
+            return f"{prefix} {line}\n"
+        seen.sources.add(source)
+        if source == seen.first:
+            return f"{prefix} {line}\n"
+        seen.count += 1
+        seen.prefix = prefix
+        return None
+
+    def due(self, now_s: float | None) -> list[tuple[int, str]]:
+        """What is to be printed now as (stream, text) for windows that have ended; with None, for all of them."""
+        texts = []
+        while self._seen:
+            (stream, line), seen = next(iter(self._seen.items()))
+            if now_s is not None and seen.until_s > now_s:
+                break
+            del self._seen[stream, line]
+            if seen.count == 1:
+                texts.append((stream, f"{seen.prefix} {line}\n"))
+            elif seen.count:
+                texts.append((stream, f"{seen.prefix} {line} [repeated {seen.count}x across cluster]\n"))
+        return texts
+
+    @property
+    def next_s(self) -> float | None:
+        """When the next window ends."""
+        return next(iter(self._seen.values())).until_s if self._seen else None
+
+
+class DriverOutput:
+    """See the module.
+
+    Args:
+        node: the driver's own: it is left out of the prefixes.
+    """
+
+    def __init__(self, node: str) -> None:
+        self._lines = Deduplicator(node)
+        self._queue: queue.Queue[bytes | str | None] = queue.Queue(_BATCHES_MAX)
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def put(self, message: memoryview) -> None:
+        """Lines have come from a node manager. Never waits."""
+        self._add(bytes(message))
+
+    def tell(self, words: str) -> None:
+        """Say something of our own on stderr. Never waits."""
+        self._add(words)
+
+    def _add(self, item: bytes | str) -> None:
+        if self._closed:
+            return
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="dualray-output", daemon=True)
+            self._thread.start()
+        try:
+            self._queue.put_nowait(item)
+        except queue.Full:  # the terminal is stuck; the files have them
+            pass
+
+    def close(self) -> None:
+        """Show what is left, and end; a stuck terminal is given up after two seconds. Idempotent."""
+        self._closed = True
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            try:
+                self._queue.put(None, timeout=_FLUSH_TIMEOUT_S)
+            except queue.Full:
+                return
+            thread.join(_FLUSH_TIMEOUT_S)
+
+    def _run(self) -> None:
+        while True:
+            next_s = self._lines.next_s
+            try:
+                item = self._queue.get(timeout=None if next_s is None else max(0.0, next_s - time.monotonic()))
+            except queue.Empty:
+                for stream, text in self._lines.due(time.monotonic()):
+                    self._print(stream, text)
+                continue
+            if item is None:
+                for stream, text in self._lines.due(None):
+                    self._print(stream, text)
+                return
+            if isinstance(item, str):
+                self._print(2, item)
+            else:
+                self._show(item)
+
+    def _show(self, message: bytes) -> None:
+        name, pid, node, stream, lines = unpack(message)
+        now_s = time.monotonic()
+        for due_stream, text in self._lines.due(now_s):
+            self._print(due_stream, text)
+        texts = [self._lines.take(name, pid, node, stream, line.decode(errors="replace"), now_s) for line in lines]
+        self._print(stream, "".join(filter(None, texts)))
+
+    def _print(self, stream: int, text: str) -> None:
+        if not text:
+            return
+        target = sys.stdout if stream == 1 else sys.stderr
+        try:
+            if target is not None:
+                target.write(text)
+                target.flush()
+        except (OSError, ValueError):  # the terminal or the pipe is gone, or the stream was closed: nobody reads
+            pass
