@@ -19,7 +19,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import dualray
-from dualray import cli_cluster, cli_scenario
+from dualray import cli_chaos, cli_cluster, cli_scenario
 from dualray.report.proof import Proof, check_directory, load_log
 from dualray.report.timeline import write_timeline
 from dualray.report.traces import read_traces
@@ -40,6 +40,7 @@ app = typer.Typer(
 )
 sim = typer.Typer(help="The virtual cluster.", no_args_is_help=True)
 app.add_typer(sim, name="sim")
+app.add_typer(cli_chaos.app)
 app.add_typer(cli_cluster.app)
 cli_scenario.add_to(app)
 

@@ -39,6 +39,7 @@ from dualray.real.cluster_gateway import CONTROL_PLANE, Gateway, dial
 from dualray.real.frames import Refusal
 from dualray.real.head import CONTROL_PLANE_FILE
 from dualray.real.loop import Loop
+from dualray.real.object_store import ARENA_FILE
 from dualray.real.runner import EXIT_TO_REJOIN
 from dualray.real.session import ClusterPlace, Session
 from dualray.shared.model.config import Config
@@ -215,6 +216,7 @@ class Daemon:
     def _start_node(self, deadline: float) -> None:
         joined = self.session.directory / sessions.JOINED_FILE
         joined.unlink(missing_ok=True)
+        (self.session.store_directory / ARENA_FILE).unlink(missing_ok=True)  # of a life that could not clean up
         self.children.spawn(self.session.node, "dualray.real.node", self.session.node, str(self._incarnation))
         self._wait(joined.exists, f"the head to welcome {self.session.node}", deadline)
 
@@ -278,12 +280,12 @@ class Daemon:
     def _rejoin(self) -> bool:
         """This life of the node is over, and the machine is fine: come back as the next incarnation."""
         deadline = time.monotonic() + REJOIN_TIMEOUT_S
-        self._incarnation += 1
-        _log.warning("%s tries to join again as incarnation %d", self.session.node, self._incarnation)
+        _log.warning("%s tries to join again", self.session.node)
         while not self._is_told_to_end:
             try:
                 with addresses.local_client(self.session) as client:
                     client.ping()
+                self._incarnation += 1  # with each attempt: the head may have seen, and lost, the one before
                 self._start_node(deadline)
                 _log.warning("%s has joined again as incarnation %d", self.session.node, self._incarnation)
                 return True

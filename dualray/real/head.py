@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Sequence
 
+from dualray.exceptions import ControlPlaneError
 from dualray.real import session as sessions
 from dualray.real.control_plane import ControlPlane
 from dualray.real.control_plane_server import start_server
@@ -24,6 +26,11 @@ CONTROL_PLANE_FILE = "control_plane"
 """In the session's directory: which server it is, for `init` to say."""
 
 _NODE_ENDS_WITHIN_S = 5.0
+_SERVER_STARTS_WITHIN_S = 10.0
+_SERVER_STARTS_MAX = 5
+"""In a row and in vain, after which the head gives up, and with it the cluster."""
+
+_log = logging.getLogger("dualray")
 
 
 class HeadProcess(MachineProcess):
@@ -33,29 +40,58 @@ class HeadProcess(MachineProcess):
 
     def __init__(self, *, session: sessions.Session, lifeline_fd: int) -> None:
         # The server is there before anybody can reach us, and so before anybody can need it.
-        self.server = start_server(session.redis_directory, session.password)
+        self.server = start_server(session.redis_directory, session.password, append_only=session.cluster is not None)
         (session.directory / CONTROL_PLANE_FILE).write_text(self.server.kind)
-        logging.getLogger("dualray").info("control plane: %s", self.server.kind)
+        _log.info("control plane: %s", self.server.kind)
         spec = MachineSpec(kind="head", address=HEAD, config=session.config)
         super().__init__(session=session, spec=spec, lifeline_fd=lifeline_fd)
         self.control_plane = ControlPlane(self.server.socket_path, session.password)
-
+        self._server_lock = threading.Lock()
+        self._is_over = threading.Event()
+        if session.cluster is not None:
+            threading.Thread(target=self._keep_server, name="dualray-control-plane", daemon=True).start()
         self.incarnations: dict[str, int] = {}
         """Of each node, its present life."""
         self.drivers: dict[int, str] = {}
         """Of each job, its driver while it is there: to whom what its tasks print is sent."""
+
+    def _keep_server(self) -> None:
+        """A thread of its own, which lives as long as this process: start the control plane's server again when it has
+        died, with the tables of its append-only file. Clients try again meanwhile (control_plane.py)."""
+        failures = 0
+        while self.server.process is not None and failures < _SERVER_STARTS_MAX:
+            status = self.server.process.wait()
+            with self._server_lock:
+                if self._is_over.is_set():
+                    return
+                _log.error("the control plane's server has ended with status %d", status)
+                try:
+                    self.server = start_server(
+                        self.session.redis_directory,
+                        self.session.password,
+                        append_only=True,
+                        start_timeout_s=_SERVER_STARTS_WITHIN_S,
+                    )
+                    failures = 0
+                    _log.warning("the control plane is back: %s", self.server.kind)
+                except ControlPlaneError as error:
+                    failures += 1
+                    _log.error("the control plane does not start again, attempt %d: %s", failures, error)
+        if failures:
+            self.loop.call_soon(self._end_without_server)
+
+    def _end_without_server(self) -> None:
+        raise ControlPlaneError(f"the control plane's server did not start again in {_SERVER_STARTS_MAX} attempts")
 
     def receive(self, message: Event, payloads: Sequence[Payload]) -> None:
         if isinstance(message, NodeJoined):
             self.incarnations[message.info.node] = message.info.incarnation
             if self.heartbeats is not None:
                 self.heartbeats.watch(message.info.node)
-            logging.getLogger("dualray").info(
-                "%s joins, incarnation %d: %s", message.info.node, message.info.incarnation, message.info.total
-            )
+            _log.info("%s joins, incarnation %d: %s", message.info.node, message.info.incarnation, message.info.total)
         elif isinstance(message, DriverJoined):
             self.drivers[job_of_driver(message.address)] = message.address
-            logging.getLogger("dualray").info("%s joins", message.address)
+            _log.info("%s joins", message.address)
         super().receive(message, payloads)
 
     def receive_raw(self, peer: str, header: memoryview, buffers: list[memoryview]) -> None:
@@ -70,7 +106,7 @@ class HeadProcess(MachineProcess):
     def write_record(self, command: WriteRecord) -> None:
         if command.table == "actors":
             fields = ", ".join(f"{name} {value}" for name, value in command.fields if value)
-            logging.getLogger("dualray").info("actor %s: %s", command.key, fields)
+            _log.info("actor %s: %s", command.key, fields)
         super().write_record(command)
 
     def on_peer_lost(self, peer: str) -> None:
@@ -79,18 +115,18 @@ class HeadProcess(MachineProcess):
         if self.heartbeats is not None:
             self.heartbeats.unwatch(peer)
         if peer in self.incarnations:
-            logging.getLogger("dualray").warning("the connection to %s has closed: it is dead", peer)
+            _log.warning("the connection to %s has closed: it is dead", peer)
         if is_driver(Address(peer)):
             self.drivers.pop(job_of_driver(Address(peer)), None)
         self.handle(PeerLost(address=Address(peer)))
         self.transport.forget(peer)  # the node may come back as its next incarnation
 
     def on_silent(self, peer: str) -> None:
-        logging.getLogger("dualray").warning("%s is silent", peer)
+        _log.warning("%s is silent", peer)
         self.handle(NodeSilent(node=NodeID(peer), incarnation=self.incarnations[peer]))
 
     def on_heard(self, peer: str) -> None:
-        logging.getLogger("dualray").warning("%s is heard again", peer)
+        _log.warning("%s is heard again", peer)
         self.handle(NodeHeard(node=NodeID(peer), incarnation=self.incarnations[peer]))
 
     def clean_up(self) -> None:
@@ -102,7 +138,11 @@ class HeadProcess(MachineProcess):
         super().clean_up()
         if self.control_plane is not None:
             self.control_plane.close()
+        self._is_over.set()
+        is_held = self._server_lock.acquire(timeout=_SERVER_STARTS_WITHIN_S)
         self.server.stop()
+        if is_held:
+            self._server_lock.release()
         self.session.remove()
 
 

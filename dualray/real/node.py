@@ -399,6 +399,7 @@ def main() -> None:
     node = NodeProcess(session=session, node=NodeID(sys.argv[3]), incarnation=incarnation, lifeline_fd=lifeline_fd)
     _log.info("node manager %s, incarnation %d, pid %d", sys.argv[3], incarnation, os.getpid())
     signal.signal(signal.SIGUSR1, lambda *_: node.loop.call_soon(node.on_drain_signal))
+    node.recorder.trace(TraceKind.NODE_STARTED, node.node)
     node.handle(Started())
     node.run()
     sys.exit(node.exit_status)

@@ -25,7 +25,9 @@ class Recorder:
         self._trace: BinaryIO | None = None
         self._files: list[BinaryIO] = []
         if directory is not None:
-            name = spec.address.replace("/", ".")
+            # Each life of a node has files of its own; workers' addresses are never used twice.
+            life = f"~{spec.incarnation}" if spec.incarnation else ""
+            name = f"{spec.address.replace('/', '.')}{life}"
             decisions = (directory / f"{name}.decisions").open("wb", buffering=0)
             self._trace = (directory / f"{name}.trace").open("wb", buffering=0)
             self._files = [decisions, self._trace]

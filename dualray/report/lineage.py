@@ -59,10 +59,15 @@ class Copies:
             case TraceKind.OBJECT_DELETED | TraceKind.OBJECT_EVICTED:
                 self.by_object.get(_object(event), {}).pop(node_of(Address(event.process)), None)
             case TraceKind.FAULT if is_of_node(event):
-                for nodes in self.by_object.values():
-                    nodes.pop(event.subject, None)
+                self._empty(event.subject)
+            case TraceKind.NODE_STARTED:  # as its next incarnation, perhaps: with an empty store
+                self._empty(event.subject)
             case _:
                 pass
+
+    def _empty(self, node: str) -> None:
+        for nodes in self.by_object.values():
+            nodes.pop(node, None)
 
     def sole(self, node: str) -> tuple[ObjectID, ...]:
         """The objects whose only copy is on the node."""

@@ -107,11 +107,13 @@ def check_directory(directory: Path) -> Proof:
     for event in events:
         if event.kind in ACTIONS:
             actions.setdefault(event.process, []).append(event)
-    processes = []
+    logs: dict[str, list[Log]] = {}
     for path in decision_logs(directory):
         log = load_log(path)
-        address = log.spec.address
-        processes.append(_check(log, actions.pop(address, []), was_killed=address in killed))
+        logs.setdefault(log.spec.address, []).append(log)
+    processes = [
+        _check(lives, actions.pop(address, []), was_killed=address in killed) for address, lives in logs.items()
+    ]
     processes += [
         ProcessProof(
             process=process,
@@ -140,16 +142,17 @@ def load_log(path: Path) -> Log:
         raise ValueError(f"{path}: {error}") from error
 
 
-def _check(log: Log, actions: Sequence[TraceEvent], *, was_killed: bool) -> ProcessProof:
-    replayed = replay(log)
+def _check(lives: Sequence[Log], actions: Sequence[TraceEvent], *, was_killed: bool) -> ProcessProof:
+    """One address: a node manager has a log for each incarnation, everybody else has one."""
+    replayed = [replay(log) for log in lives]
     return ProcessProof(
-        process=log.spec.address,
-        decisions=replayed.decisions,
-        commands=replayed.commands,
-        difference=replayed.difference,
-        match=match_actions(actions, all_commands(log)),
+        process=lives[0].spec.address,
+        decisions=sum(found.decisions for found in replayed),
+        commands=sum(found.commands for found in replayed),
+        difference=next((found.difference for found in replayed if found.difference is not None), None),
+        match=match_actions(actions, [command for log in lives for command in all_commands(log)]),
         has_log=True,
-        is_cut_off=log.is_cut_off,
+        is_cut_off=any(log.is_cut_off for log in lives),
         was_killed=was_killed,
     )
 

@@ -22,7 +22,7 @@ from fnmatch import fnmatchcase
 from hashlib import blake2b
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from dualray.exceptions import SimulationDeadlockError
 from dualray.shared.decision_log import DecisionLog, MachineSpec
@@ -101,6 +101,8 @@ class Cluster:
         self.functions: dict[bytes, bytes] = {}
         self.faults = FaultInjector(self)
         self._log_directory = log_directory
+        self._sinks: list[BinaryIO] = []
+        """Of every process that ever was: a node that reboots has one for each life."""
         self._pids = FIRST_PID
         self.head = HeadProcess(cluster=self)
         self.driver: UserProcess | None = None
@@ -165,7 +167,7 @@ class Cluster:
             life = f"~{spec.incarnation}" if spec.incarnation else ""
             path = self._log_directory / f"{process.address.replace('/', '.')}{life}.decisions"
             sink = path.open("wb")
-            process.sink = sink
+            self._sinks.append(sink)
             process.decisions = DecisionLog(sink, spec, seed=str(self.seed))
 
     def wait_until_ready(self) -> None:
@@ -401,9 +403,8 @@ class Cluster:
             self._write_logs()
 
     def _write_logs(self) -> None:
-        for process in self.processes.values():
-            if process.sink is not None:
-                process.sink.close()
+        for sink in self._sinks:
+            sink.close()
         if self._log_directory is not None:
             (self._log_directory / "cluster.trace").write_bytes(to_bytes(self.trace_events))
 

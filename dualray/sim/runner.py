@@ -8,7 +8,7 @@ dropped, and its timers are forgotten. A process on a machine that stands still 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 from dualray.shared.decision_log import DecisionLog
 from dualray.shared.machines.base import Machine
@@ -38,7 +38,6 @@ class Process:
         self.node = node
         self.is_alive = True
         self.decisions: DecisionLog | None = None
-        self.sink: BinaryIO | None = None
         self._timers: dict[str, Scheduled] = {}
 
     def receive(self, message: Event, payloads: Sequence[tuple[bytes, bytes]]) -> None:

@@ -21,6 +21,8 @@ import pytest
 import dualray
 from dualray.cluster_utils import Cluster, ClusterNode
 from dualray.exceptions import DualrayError
+from dualray.real.object_store import ARENA_FILE
+from dualray.real.session import SHARED_MEMORY
 from dualray.report.proof import check_directory
 
 pytestmark = pytest.mark.leak_check
@@ -179,6 +181,25 @@ def test_a_frozen_node_comes_back_as_its_next_incarnation(cluster, tmp_path: Pat
     assert "ends: the head has declared incarnation 0 of node-1 dead" in log_of(node, "node-1")
     again = "node-1 has joined again as incarnation 1"
     eventually(lambda: again in log_of(node, "daemon"), "its daemon says so")
+    assert dualray.get(node_id.options(resources={"r": 1}).remote()) == "node-1"
+
+
+def test_a_node_that_is_killed_while_it_joins_again_tries_once_more(cluster) -> None:
+    node = cluster.add_node(num_cpus=1, resources={"r": 1})
+    cluster.wait_for_nodes()
+    node.freeze()
+    eventually(lambda: states()["node-1"] == (False, 0), "it is counted as dead")
+    node.thaw()
+
+    def next_life() -> list[psutil.Process]:
+        return [process for process in node.processes() if process.cmdline()[-2:] == ["node-1", "1"]]
+
+    eventually(next_life, "it is started again")
+    next_life()[0].kill()
+    store = SHARED_MEMORY / node.directory.name
+    store.mkdir(exist_ok=True)
+    (store / ARENA_FILE).touch()  # as a life that was killed leaves it
+    eventually(lambda: states()["node-1"] == (True, 2), "it has joined again")
     assert dualray.get(node_id.options(resources={"r": 1}).remote()) == "node-1"
 
 

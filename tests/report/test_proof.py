@@ -111,6 +111,15 @@ def test_killed_process_is_told_apart(tmp_path: Path):
     assert [key[0] for key in missing] == ["task_started"]
 
 
+def test_each_life_of_a_node_has_its_log(tmp_path: Path):
+    simulate(lambda: two_steps(3), tmp_path, faults=["reboot node-2 when digest starts 4 for 10ms"])
+    assert (tmp_path / "node-2.decisions").exists()
+    assert (tmp_path / "node-2~1.decisions").exists()
+    proof = check_directory(tmp_path)
+    assert proof.is_exact, proof
+    assert [process.process for process in proof.processes].count("node-2") == 1
+
+
 def test_who_was_killed():
     rows = Rows()
     rows.killed("node-1")

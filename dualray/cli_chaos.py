@@ -1,0 +1,155 @@
+"""The command line for faults on real processes: `dualray chaos`.
+
+Exit codes as in cli.py: 0; 1 when a result was wrong, something hung, a fault could not be performed, anything was left
+behind, or the recorded decisions cannot be derived again; 2 when the command was given something that it cannot use.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from dualray.exceptions import DualrayError
+from dualray.report.proof import Proof, check_directory
+from dualray.shared.faults import Fault, parse_fault
+from dualray.testing.chaos import Soak, schedule, soak
+
+FAILED = 1
+UNUSABLE = 2
+_LINES_SHOWN = 20
+
+app = typer.Typer(add_completion=False)
+
+
+def _refuse(why: object) -> NoReturn:
+    Console(stderr=True).print(f"dualray: {why}", style="red", markup=False, highlight=False, soft_wrap=True)
+    raise typer.Exit(UNUSABLE)
+
+
+@app.command("chaos")
+def chaos_command(
+    seed: Annotated[int, typer.Option(min=0, help="Draws the faults; the same seed, the same faults.")] = 0,
+    faults: Annotated[int, typer.Option(min=1, help="How many are drawn.")] = 300,
+    nodes: Annotated[int, typer.Option(min=1, help="Of the cluster; node-0, with head and driver, lives through.")] = 3,
+    workload: Annotated[str, typer.Option(help="mixed: tasks, large objects, actors; or a generated one.")] = "mixed",
+    record: Annotated[
+        Path | None, typer.Option(help="A new directory for decision logs and traces; default: a temporary one.")
+    ] = None,
+    fault: Annotated[
+        list[str] | None, typer.Option(help="Instead of drawn ones: such as 'pause node-1 at 2s for 1s'; may repeat.")
+    ] = None,
+    patience: Annotated[float, typer.Option(min=1, help="Seconds without progress after which it is a hang.")] = 60,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the faults, and perform none.")] = False,
+) -> None:
+    """Kill, pause and slow down real processes while a workload runs, and check that nobody notices."""
+    try:
+        plan = (
+            tuple(map(parse_fault, fault))
+            if fault
+            else schedule(seed=seed, faults=faults, nodes=nodes, workload=workload)
+        )
+    except ValueError as error:
+        _refuse(error)
+    if dry_run:
+        for planned in plan:
+            print(planned)
+        return
+    if record is not None and any(record.glob("*.decisions")):
+        _refuse(f"{record} holds the logs of an earlier run: name a directory that is new or empty")
+    with contextlib.ExitStack() as undo:
+        if record is None:
+            record = Path(tempfile.mkdtemp(prefix="dualray-chaos-"))
+            cleaning = undo.enter_context(contextlib.ExitStack())
+            cleaning.callback(shutil.rmtree, record)
+        else:
+            cleaning = contextlib.ExitStack()
+        try:
+            found = _soak(plan, workload=workload, nodes=nodes, record=record, seed=seed, patience_s=patience)
+            proof = check_directory(record)
+        except (DualrayError, ValueError) as error:
+            _refuse(error)
+        _show(found, proof)
+        if found.is_right and proof.is_exact:
+            return
+        cleaning.pop_all()
+        print(f"decision logs and traces: {record}")
+        print(f"to see the faults: dualray chaos --seed {seed} --faults {faults} --nodes {nodes} --dry-run")
+    raise typer.Exit(FAILED)
+
+
+def _soak(plan: tuple[Fault, ...], *, workload: str, nodes: int, record: Path, seed: int, patience_s: float) -> Soak:
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[news]}"),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        bar = progress.add_task("faults", total=len(plan), news="")
+
+        def show(words: str) -> None:
+            progress.console.print(f"  {words}", markup=False, highlight=False)
+
+        def advance(so_far: Soak) -> None:
+            news = f"{so_far.tasks:,} tasks, {so_far.rounds.total():,} rounds, {so_far.retries:,} retries"
+            progress.update(bar, completed=len(so_far.performed), news=news)
+
+        return soak(
+            plan,
+            workload=workload,
+            nodes=nodes,
+            record=record,
+            seed=seed,
+            patience_s=patience_s,
+            on_fault=show,
+            on_progress=advance,
+        )
+
+
+def _show(found: Soak, proof: Proof) -> None:
+    table = Table(title=f"Chaos: {found.seconds:.0f} s", title_justify="left", show_header=False)
+    table.add_column(overflow="fold")
+    table.add_column(justify="right", overflow="fold")
+    rounds = ", ".join(f"{name} {count:,}" for name, count in sorted(found.rounds.items()))
+    for name, value in (
+        ("faults performed", f"{len(found.performed):,} of {found.planned:,}"),
+        ("rounds with the right result", rounds or "none"),
+        ("attempts of tasks that ended", f"{found.tasks:,}"),
+        ("retries of tasks", f"{found.retries:,}"),
+        ("objects made again", f"{found.reconstructions:,}"),
+        ("restarts of actors", f"{found.restarts:,}"),
+        ("lives of nodes that ended", f"{found.deaths:,}"),
+        ("wrong results", f"{len(found.wrong):,}"),
+        ("left in the cluster, at rest", f"{len(found.unrest):,}"),
+        ("left behind", f"{len(found.left_behind):,}"),
+        ("decisions derived again", f"{proof.decisions:,}, different in {len(proof.differences):,} processes"),
+        ("actions matched", f"{proof.matched:,}, orphans {proof.orphans:,}"),
+    ):
+        table.add_row(name, value)
+    console = Console()
+    console.print(table)
+    for title, lines in (
+        ("hang", found.hang),
+        ("wrong", found.wrong),
+        ("not performed, or not healed", found.problems),
+        ("left in the cluster", found.unrest),
+        ("left behind", found.left_behind),
+        ("derived otherwise", [f"{name}: {difference}" for name, difference in proof.differences.items()]),
+    ):
+        if lines:
+            console.print(f"[red]{escape(title)}[/]")
+        for line in lines[:_LINES_SHOWN]:
+            console.print(f"  {line}", markup=False, highlight=False, soft_wrap=True)
+    if found.is_right and proof.is_exact:
+        console.print("[green]every result right, no hang, nothing left behind, every decision derived again[/]")

@@ -1,0 +1,180 @@
+"""Faults on real processes while a workload runs: every result right, nothing left behind, all of it proven."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+import dualray
+from dualray.real import faults as means
+from dualray.report.proof import check_directory
+from dualray.report.tail import TraceTail
+from dualray.report.traces import read_traces
+from dualray.shared.faults import FaultKind, parse_fault
+from dualray.shared.trace import TraceEvent, TraceKind, to_bytes
+from dualray.testing.chaos import Soak, schedule, soak
+
+pytestmark = pytest.mark.leak_check
+
+EVERY_KIND = (
+    "kill worker when piece starts 5",
+    "kill actor Ledger at 0.3s",
+    "pause node-1 at 0.5s for 0.4s",
+    "restart head at 1s for 0.3s",
+    "reboot node-2 at 1.5s for 0.5s",
+    "pause node-1 at 2s for 4.5s",
+    "slow node-2 by 4 at 2.5s for 1s",
+    "kill worker when map ends 4",
+)
+
+
+def check(found: Soak, record: Path) -> None:
+    assert found.is_right, found
+    proof = check_directory(record)
+    assert proof.is_exact, proof
+    assert proof.commands > 0
+    assert proof.matched > 0
+
+
+def test_every_kind_of_fault_is_survived(tmp_path: Path) -> None:
+    record = tmp_path / "record"
+    record.mkdir()
+    found = soak([parse_fault(text) for text in EVERY_KIND], workload="mixed", nodes=3, record=record)
+    check(found, record)
+    assert found.deaths >= 2, "the reboot, and the long pause"
+    assert found.retries >= 1
+    assert found.restarts >= 1
+    befallen = [event for event in read_traces(record) if event.kind is TraceKind.FAULT]
+    assert len(befallen) == len(EVERY_KIND)
+
+
+def test_the_control_plane_may_die_again_while_it_starts(tmp_path: Path) -> None:
+    plan = [
+        parse_fault(f"restart head at {at}s for {lasting}s") for at, lasting in ((0.2, 0.01), (0.2, 0.2), (0.3, 0.01))
+    ]
+    check(soak(plan, workload="chain", nodes=1, record=tmp_path), tmp_path)
+
+
+def test_a_short_soak(tmp_path: Path) -> None:
+    found = soak(schedule(seed=7, faults=15, nodes=3, workload="mixed"), workload="mixed", nodes=3, record=tmp_path)
+    check(found, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_long_soak(tmp_path: Path, seed: int) -> None:
+    plan = schedule(seed=seed, faults=300, nodes=3, workload="mixed")
+    check(soak(plan, workload="mixed", nodes=3, record=tmp_path, seed=seed), tmp_path)
+
+
+@dualray.remote(duration=1000.0)
+def nap() -> str:
+    if dualray.get_runtime_context().mode == "real":
+        time.sleep(1000)
+    return "rested"
+
+
+def test_a_hang_is_found_and_explained(tmp_path: Path) -> None:
+    lanes = {"sleepy": lambda number: dualray.get(nap.remote())}
+    found = soak([], workload=lanes, nodes=1, record=tmp_path, patience_s=3)
+    assert not found.is_right
+    assert found.hang[0] == "no task has ended for 3 s; these wait: chaos-sleepy"
+    assert re.search(r"is made by nap \(task \w+\), which node-0/w\d+ has", "\n".join(found.hang))
+    assert not found.left_behind
+
+
+def test_a_wrong_result_is_found(tmp_path: Path) -> None:
+    lanes = {"two-faced": lambda number: dualray.get_runtime_context().mode}
+    found = soak([], workload=lanes, nodes=1, record=tmp_path)
+    assert found.wrong == ["two-faced, round 0: 'real' and not 'sim'"]
+    assert not found.is_right
+
+
+# ---- The command -------------------------------------------------------------------------------------------------
+
+
+def chaos(*args: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "dualray.cli", "chaos", *args]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100)
+
+
+def test_the_command_tells_what_came_of_it(tmp_path: Path) -> None:
+    record = tmp_path / "record"
+    done = chaos("--fault", "kill worker when piece starts 3", "--nodes", "2", "--record", str(record))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "every result right, no hang, nothing left behind" in done.stdout
+    assert "kill worker when piece starts 3: node-" in done.stderr
+    assert check_directory(record).is_exact
+
+
+def test_a_fault_that_finds_nobody_is_a_failure(tmp_path: Path) -> None:
+    fault = "kill worker when nobody starts 1"
+    arguments = ("--nodes", "1", "--workload", "chain", "--patience", "3", "--record", str(tmp_path / "record"))
+    done = chaos("--fault", fault, *arguments)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert f"{fault}: for 3 s there was nobody to befall" in done.stdout
+
+
+def test_what_real_mode_does_not_perform_is_refused_by_name() -> None:
+    done = chaos("--fault", "partition node-1 at 1s for 1s", "--nodes", "2")
+    assert done.returncode == 2
+    assert "real mode does not perform a partition: to cut connections" in done.stderr
+
+
+def test_the_drivers_node_cannot_be_befallen(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="'node-0' cannot be befallen; those that can: node-1"):
+        soak([parse_fault("pause node-0 at 1s for 1s")], workload="chain", nodes=2, record=tmp_path)
+
+
+@pytest.mark.parametrize(("workload", "why"), [("rollout", "there is none"), ("counters", "faults may change")])
+def test_a_workload_whose_result_says_nothing_is_refused(tmp_path: Path, workload: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        soak([], workload=workload, nodes=1, record=tmp_path)
+
+
+# ---- The means -----------------------------------------------------------------------------------------------------
+
+
+def test_every_kind_is_performed_or_refused() -> None:
+    assert means.PERFORMED | means.REFUSED.keys() == set(FaultKind)
+    assert not means.PERFORMED & means.REFUSED.keys()
+
+
+def test_slowing_down_takes_time_and_ends() -> None:
+    counting = "import time\nwhile True: print(time.process_time(), flush=True); sum(range(100_000))"
+    with subprocess.Popen([sys.executable, "-c", counting], stdout=subprocess.DEVNULL) as process:
+        try:
+            watched = psutil.Process(process.pid)
+            before = sum(watched.cpu_times()[:2])
+            means.Slowdown(lambda: [watched], 10).last(1.0)
+            assert sum(watched.cpu_times()[:2]) - before < 0.6, "it had a tenth of the time"
+            time.sleep(0.05)
+            assert watched.status() != psutil.STATUS_STOPPED
+        finally:
+            process.kill()
+    with pytest.raises(ValueError, match="must be above 1"):
+        means.Slowdown(list, 0.5)
+
+
+def test_a_tail_gives_each_row_once_also_when_rows_come_in_pieces(tmp_path: Path) -> None:
+    events = [TraceEvent(time_ns, TraceKind.NODE_STARTED, "node-1", "node-1") for time_ns in range(3)]
+    data = to_bytes(events)
+    tail = TraceTail(tmp_path)
+    assert tail.look() == []
+    with (tmp_path / "node-1.trace").open("wb", buffering=0) as file:
+        file.write(data[:-5])
+        assert tail.look() == events[:2]
+        file.write(data[-5:])
+    (tmp_path / "other.trace").write_bytes(data)
+    assert tail.look() == [events[0], events[1], *events[2:], events[2]]
+    assert tail.look() == []
+    (tmp_path / "other.trace").write_bytes(data + b"\x05")
+    with pytest.raises(ValueError, match=r"other\.trace is no trace"):
+        tail.look()
