@@ -38,6 +38,11 @@ def socket_path(socket_dir: Path, address: str) -> Path:
     return path
 
 
+def address_of(path: Path) -> str:
+    """The process that listens at a path made by `socket_path`."""
+    return urllib.parse.unquote(path.name)
+
+
 def home_of(address: str) -> str:
     """The node on which a process lives, from its address; `head` lives wherever the head does.
 

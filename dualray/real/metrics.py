@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from dualray.real.addresses import address_of
 from dualray.real.counts import (
     COUNTS_ASKED,
     GATEWAY_COUNTERS_FILE,
@@ -94,6 +95,9 @@ class NodeMetrics(Collector):
         workers = process.machine.scheduler.workers.values()
         others = [str(worker.address) for worker in workers if worker.state is not WorkerState.STARTING]
         others += [peer for peer in process.transport.connected() if is_here(process, peer)]
+        # A driver that has only called actors may never have spoken with this node; it listens here all the same.
+        here = [address_of(path) for path in sorted(process.session.sockets.glob("driver-*"))]
+        others += [driver for driver in here if driver not in others]
         self._answered.clear()
         self._asked = dict.fromkeys(others)
         for peer in others:

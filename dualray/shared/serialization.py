@@ -18,11 +18,13 @@ import copyreg
 import io
 import pickle
 import struct
+import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
 import cloudpickle
+import cloudpickle.cloudpickle as _pickler
 import numpy as np
 
 from dualray.exceptions import SerializationError, builtin_base
@@ -76,7 +78,29 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships 
             return NotImplemented
         if isinstance(obj, BaseException) and _has_default_reduce(type(obj)):
             return _reduce_exception(obj)
+        if isinstance(obj, type) and not _pickler._should_pickle_by_reference(obj):
+            _name_class(obj)
         return super().reducer_override(obj)
+
+
+_named_classes: weakref.WeakValueDictionary[str, type] = weakref.WeakValueDictionary()
+
+
+def _name_class(cls: type) -> None:
+    """Give a class that is pickled by value the name by which cloudpickle knows it again, and see that no other has it.
+
+    cloudpickle draws it with uuid4, which sim mode seeds: in the second run of one process it draws the same again, and
+    a class would come back as another one.
+    """
+    names = _pickler._DYNAMIC_CLASS_TRACKER_BY_CLASS
+    while cls not in names:
+        name = _pickler._get_or_create_tracker_id(cls)
+        other = _named_classes.get(name)
+        if other is None:
+            _named_classes[name] = cls
+        else:
+            _pickler._DYNAMIC_CLASS_TRACKER_BY_ID[name] = other
+            del names[cls]
 
 
 def _has_default_reduce(cls: type[BaseException]) -> bool:

@@ -228,7 +228,14 @@ def test_a_handle_in_another_process_follows_the_actor():
     counter = Counter.options(max_restarts=1).remote()
     assert get(add.remote(counter)) == 1
     crash(counter)
-    assert get(add.remote(counter)) == 1
+
+    def follows() -> bool:
+        try:
+            return get(add.remote(counter)) == 1
+        except ActorUnavailableError:  # the other process called it before it had heard of the crash
+            return False
+
+    eventually(follows, "the other process has heard of the actor's next life")
     assert get(counter.add.remote()) == 2
 
 

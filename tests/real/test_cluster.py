@@ -184,6 +184,14 @@ def test_a_frozen_node_comes_back_as_its_next_incarnation(cluster, tmp_path: Pat
     assert dualray.get(node_id.options(resources={"r": 1}).remote()) == "node-1"
 
 
+def command_of(process: psutil.Process) -> list[str]:
+    """What a process was started with; nothing when it has ended meanwhile."""
+    try:
+        return process.cmdline()
+    except psutil.NoSuchProcess:
+        return []
+
+
 def test_a_node_that_is_killed_while_it_joins_again_tries_once_more(cluster) -> None:
     node = cluster.add_node(num_cpus=1, resources={"r": 1})
     cluster.wait_for_nodes()
@@ -192,7 +200,7 @@ def test_a_node_that_is_killed_while_it_joins_again_tries_once_more(cluster) -> 
     node.thaw()
 
     def next_life() -> list[psutil.Process]:
-        return [process for process in node.processes() if process.cmdline()[-2:] == ["node-1", "1"]]
+        return [process for process in node.processes() if command_of(process)[-2:] == ["node-1", "1"]]
 
     eventually(next_life, "it is started again")
     next_life()[0].kill()
@@ -244,7 +252,7 @@ def test_a_node_that_is_silent_for_less_than_its_suspicion_stays(cluster) -> Non
 def test_the_death_of_the_head_ends_its_nodes(cluster) -> None:
     node = cluster.add_node()
     [head] = [
-        process for process in cluster.head_node.processes(daemon=True) if "dualray.real.head" in process.cmdline()
+        process for process in cluster.head_node.processes(daemon=True) if "dualray.real.head" in command_of(process)
     ]
     running = ones.remote(10)
     dualray.get(running)
@@ -402,8 +410,11 @@ def test_a_cluster_by_hand(stop, tmp_path: Path) -> None:
         assert dualray.get(node_id.options(resources={"r": 1}).remote()) == "node-1"
         assert runtime.verbs.node == "node-0"
         dualray.get(dualray.remote(lambda: print("from a task")).options(resources={"r": 1}).remote())
-        printed = Path(node.stdout.split("logs: ")[1].split()[0]) / "workers.log"
-        eventually(lambda: "from a task" in printed.read_text(), "what a task prints is in its node's logs")
+        logs = Path(node.stdout.split("logs: ")[1].split()[0])
+        eventually(
+            lambda: any("from a task" in path.read_text() for path in logs.glob("node-1-w*.out")),
+            "what a task prints is in its node's logs",
+        )
     finally:
         dualray.shutdown()
     environment = {"DUALRAY_ADDRESS": "auto"}

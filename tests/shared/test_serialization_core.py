@@ -257,3 +257,14 @@ def test_a_closure_with_a_variable_that_is_not_set_yet():
         return inner
 
     assert "cannot be pickled" in culprit(outer())
+
+
+def test_two_classes_that_are_given_one_name_come_back_as_themselves(monkeypatch):
+    """In sim mode uuid4 is seeded: in the next run of the same process it draws what it drew before."""
+    import uuid
+
+    drawn = [uuid.UUID(int=1), uuid.UUID(int=1), uuid.UUID(int=2)]
+    monkeypatch.setattr(uuid, "uuid4", lambda: drawn.pop(0))
+    classes = [type(name, (), {}) for name in ("First", "Second")]
+    assert [deserialize(serialize(cls).to_bytes()) for cls in classes] == classes
+    assert [deserialize(serialize(cls).to_bytes()) for cls in classes] == classes
