@@ -134,6 +134,17 @@ def test_to_be_read_is_to_be_used(node):
     assert evicted(node.reserve(oid(3), 400)) == [2]
 
 
+def test_an_object_is_in_use_until_it_is_released(node):
+    """Who reads it over and over keeps one pin, and the store does not hear of each time."""
+    for number in (1, 2):
+        node.store(oid(number), 400)
+    node.want(oid(1))
+    node.want(oid(2))
+    node(released(oid(2)))
+    node(released(oid(1)))
+    assert evicted(node.reserve(oid(3), 400)) == [2]
+
+
 def test_no_more_is_evicted_than_is_needed(node):
     for number in range(1, 6):
         node.store(oid(number), 200)

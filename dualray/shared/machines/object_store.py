@@ -458,11 +458,12 @@ class ObjectStore:
             stored.remakeable = False
 
     def unpin(self, object_id: ObjectID, user: str) -> None:
-        """The user needs the object no more."""
+        """The user needs the object no more: it counts as used until now, for who keeps a pin may have read it often."""
         stored = self.objects.get(object_id)
         if stored is None or user not in stored.pins:
             return
         del stored.pins[user]
+        self.objects[object_id] = self.objects.pop(object_id)
         if stored.pins:
             return
         if stored.freed and stored.state is not StoredState.SPILLING:
