@@ -458,7 +458,7 @@ class ObjectStore:
             stored.remakeable = False
 
     def unpin(self, object_id: ObjectID, user: str) -> None:
-        """The user needs the object no more: it counts as used until now, for who keeps a pin may have read it often."""
+        """The user needs the object no more; it counts as used until now: who keeps a pin may have read it often."""
         stored = self.objects.get(object_id)
         if stored is None or user not in stored.pins:
             return
