@@ -65,7 +65,7 @@ def test_the_plugin_replays_one_seed_and_shrinks(tmp_path):
                 assert len(ran) == 1 + 3
         """)
     )
-    options = ["-p", "dualray.testing.pytest_plugin", "-p", "no:cacheprovider", "-q", "-c", "/dev/null"]
+    options = ["-p", "no:cacheprovider", "-q", "-c", "/dev/null"]
 
     def pytest_says(*more):
         command = [sys.executable, "-m", "pytest", *options, *more, str(tmp_path)]
