@@ -80,7 +80,6 @@ def test_the_background_thread_serves_again_after_somebody_has_pumped_for_long(l
 def test_a_thread_that_finds_another_one_pumping_waits_for_its_signal(loop: Loop) -> None:
     first, second, results = Flag(), Flag(), []
     pumping = threading.Thread(target=lambda: results.append(loop.pump(first)))
-    loop.call_soon(lambda: None)
     pumping.start()
     deadline_s = time.monotonic() + SOON_S
     while not loop._is_pumped() and time.monotonic() < deadline_s:
