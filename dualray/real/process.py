@@ -22,6 +22,7 @@ from dualray.exceptions import ControlPlaneError
 from dualray.real.control_plane import ControlPlane
 from dualray.real.counts import COUNTS, COUNTS_ASKED, of_connections, of_owner
 from dualray.real.interpreter import InterpreterSettings
+from dualray.real.interrupts import Interrupts
 from dualray.real.loop import Loop
 from dualray.real.messages import Post, decode_messages
 from dualray.real.object_store import SharedMemoryStore
@@ -64,6 +65,7 @@ class Signal:
         while not self.is_set:
             self._process.flush()
             if not self._process.loop.pump(self):
+                self._process.interrupts.deliver()
                 event = self._event = threading.Event()
                 self._process.loop.wait_elsewhere(self, event)
 
@@ -116,6 +118,7 @@ class UserProcess:
             address=address, node=node, config=session.config, host=self, root=root, is_driver=is_driver
         )
         self.loop = Loop(on_error, spin_ns=_SPIN_NS if len(os.sched_getaffinity(0)) > 1 else 0, on_turn=self._on_turn)
+        self.interrupts = Interrupts(self._is_busy, self.loop.leave)
         self._timers = Timers(self.loop)
         self._control_plane: ControlPlane | None = None
         self._settings: InterpreterSettings | None = None
@@ -141,10 +144,12 @@ class UserProcess:
     def start(self) -> None:
         """Begin to read sockets."""
         self._settings = InterpreterSettings()
+        self.interrupts.install()
         self._thread.start()
 
     def close(self) -> None:
         """Stop reading and writing; whoever waits is woken and raises."""
+        self.interrupts.restore()
         self.core.is_closed = True
         self.core.abandon_waits()
         if self._thread.is_alive():
@@ -159,6 +164,9 @@ class UserProcess:
         self.loop.close()
         if self._settings is not None:
             self._settings.restore()
+
+    def _is_busy(self) -> bool:
+        return self.lock._is_owned() or self.loop.is_busy()  # type: ignore[attr-defined]
 
     def _on_message(self, peer: str, header: memoryview, buffers: list[memoryview]) -> None:
         self.core.on_messages(decode_messages(header, buffers))

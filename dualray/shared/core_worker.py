@@ -11,6 +11,7 @@ this process takes in first.
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -40,6 +41,7 @@ from dualray.shared.model.events import (
     ActorKillAsked,
     ClusterStateAsked,
     Event,
+    PutAbandoned,
     RefsAdded,
     RefsDropped,
     SpaceWanted,
@@ -47,6 +49,7 @@ from dualray.shared.model.events import (
     TaskSubmitted,
     ValuePut,
     ViewReleased,
+    WaitAbandoned,
     WaitStarted,
 )
 from dualray.shared.model.ids import (
@@ -73,6 +76,8 @@ from dualray.shared.trace import TraceKind
 @dataclass(slots=True)
 class _Wait:
     signal: Signal
+    is_read: bool = False
+    """Whether what is ready is pinned until it has been read."""
     ready: tuple[ObjectID, ...] = ()
     error: ErrorInfo | None = None
     is_done: bool = False
@@ -95,7 +100,7 @@ class CoreWorker:
         self._has_ended = False
         self._end_reason = "the runtime was shut down"
         self._waits: dict[WaitID, _Wait] = {}
-        self._wait_counter = 0
+        self._wait_counter = itertools.count()
         self._exported: set[FunctionID] = set()
         self._runner = TaskRunner(self)
         self._performers: dict[type[Any], Callable[[Any], object]] = {
@@ -212,20 +217,38 @@ class CoreWorker:
 
     # ---- Waiting ---------------------------------------------------------------------------------------------
 
-    def _new_wait(self) -> tuple[WaitID, _Wait]:
-        with self.host.lock:
-            if self._has_ended:
-                raise DualrayError(self._end_reason)
-            wait_id = WaitID(self._wait_counter)
-            self._wait_counter += 1
-            wait = self._waits[wait_id] = _Wait(self.host.new_signal())
-        return wait_id, wait
+    def _next_wait(self) -> WaitID:
+        return WaitID(next(self._wait_counter))
 
-    def _await(self, wait_id: WaitID, wait: _Wait) -> None:
-        if not wait.is_done:
-            wait.signal.wait()
+    def _wait_for(self, event: WaitStarted | SpaceWanted | ClusterStateAsked, *, is_read: bool = False) -> _Wait:
+        """Begin a wait, and return when it is over.
+
+        Raises:
+            DualrayError: the runtime has ended, or ends meanwhile.
+        """
+        wait = _Wait(self.host.new_signal(), is_read)
+        try:
+            with self.host.lock:
+                if self._has_ended:
+                    raise DualrayError(self._end_reason)
+                self._waits[event.wait_id] = wait
+                self.dispatch(event)
+            if not wait.is_done:
+                wait.signal.wait()
+        except (Exception, KeyboardInterrupt):
+            self._abandon(event.wait_id, wait)
+            raise
         if not wait.is_done:
             raise DualrayError(self._end_reason)
+        return wait
+
+    def _abandon(self, wait_id: WaitID, wait: _Wait) -> None:
+        """The thread that waits was interrupted, by Ctrl-C or by an error of its own."""
+        with self.host.lock:
+            if self._waits.pop(wait_id, None) is not None:
+                self.dispatch(WaitAbandoned(wait_id=wait_id))
+            elif wait.is_done and wait.is_read:
+                self._release_unread(wait.ready)
 
     def fail(self, reason: str) -> None:
         """Nothing will come any more: whoever waits, or will wait, raises."""
@@ -376,13 +399,17 @@ class CoreWorker:
             execution.puts += 1
             object_id = put_object_id(execution.task_id, execution.attempt, execution.puts)
         inline = serialized.size_bytes <= self.config.inline_bytes_max
+        put = ValuePut(object_id=object_id, size_bytes=serialized.size_bytes, inline=inline, nested=serialized.refs)
         if inline:
             self.payloads[object_id] = serialized.to_bytes()
+            self.dispatch(put)
         else:
-            self.write_to_store(object_id, serialized, self.address, remakeable=False)
-        self.dispatch(
-            ValuePut(object_id=object_id, size_bytes=serialized.size_bytes, inline=inline, nested=serialized.refs)
-        )
+            try:
+                self.write_to_store(object_id, serialized, self.address, remakeable=False)
+                self.dispatch(put)
+            except KeyboardInterrupt:
+                self.dispatch(PutAbandoned(object_id=object_id))
+                raise
         return Ref(object_id, self.address)
 
     def write_to_store(self, object_id: ObjectID, serialized: Serialized, owner: Address, *, remakeable: bool) -> None:
@@ -391,17 +418,15 @@ class CoreWorker:
         Raises:
             ObjectStoreFullError: no room; the message names the largest holders.
         """
-        wait_id, wait = self._new_wait()
-        self.dispatch(
+        wait = self._wait_for(
             SpaceWanted(
-                wait_id=wait_id,
+                wait_id=self._next_wait(),
                 object_id=object_id,
                 size_bytes=serialized.size_bytes,
                 owner=owner,
                 remakeable=remakeable,
             )
         )
-        self._await(wait_id, wait)
         if wait.error is not None:
             raise as_exception(wait.error, None)
         if wait.ready:  # otherwise an earlier attempt has left the same object here
@@ -420,19 +445,18 @@ class CoreWorker:
         if ready is not None:
             return ready
         distinct = tuple(dict.fromkeys(refs))
-        wait_id, wait = self._new_wait()
-        self.dispatch(
+        wait = self._wait_for(
             WaitStarted(
-                wait_id=wait_id,
+                wait_id=self._next_wait(),
                 refs=distinct,
                 num_ready=len(distinct),
                 fetch=True,
                 read=True,
                 timeout_ns=timeout_ns,
                 task_id=self._waiting_task(),
-            )
+            ),
+            is_read=True,
         )
-        self._await(wait_id, wait)
         values = dict(zip(wait.ready, self.read_all(wait.ready), strict=True))
         if len(values) < len(distinct):
             raise self._timed_out(distinct, values, timeout_ns)
@@ -503,10 +527,9 @@ class CoreWorker:
         self, refs: Sequence[Ref], *, num_returns: int, timeout_ns: int | None, fetch_local: bool
     ) -> frozenset[ObjectID]:
         """The objects that are ready when `num_returns` of them are, or at the timeout."""
-        wait_id, wait = self._new_wait()
-        self.dispatch(
+        wait = self._wait_for(
             WaitStarted(
-                wait_id=wait_id,
+                wait_id=self._next_wait(),
                 refs=tuple(refs),
                 num_ready=num_returns,
                 fetch=fetch_local,
@@ -514,7 +537,6 @@ class CoreWorker:
                 task_id=self._waiting_task(),
             )
         )
-        self._await(wait_id, wait)
         return frozenset(wait.ready)
 
     # ---- References ------------------------------------------------------------------------------------------
@@ -541,9 +563,8 @@ class CoreWorker:
 
     def cluster_state(self) -> tuple[NodeState, ...]:
         """The nodes, as the head sees them."""
-        wait_id, wait = self._new_wait()
-        self.dispatch(ClusterStateAsked(wait_id=wait_id))
-        self._await(wait_id, wait)
+        wait_id = self._next_wait()
+        self._wait_for(ClusterStateAsked(wait_id=wait_id))
         return self.machine.cluster_state.pop(wait_id)
 
     def kill_actor(self, handle: Ref, *, no_restart: bool) -> None:

@@ -45,6 +45,8 @@ LOCAL = {
         events.ValuePut,
         events.SpaceWanted,
         events.SpaceWritten,
+        events.PutAbandoned,
+        events.WaitAbandoned,
         events.WaitStarted,
         events.RefsAdded,
         events.RefsDropped,

@@ -48,6 +48,7 @@ from dualray.shared.model.events import (
     ObjectWanted,
     OwnerDied,
     PeerMet,
+    PutAbandoned,
     RefsAdded,
     RefsDropped,
     Result,
@@ -66,6 +67,7 @@ from dualray.shared.model.events import (
     ValueReported,
     ValueRequested,
     ViewReleased,
+    WaitAbandoned,
     WorkerBlocked,
     WorkerUnblocked,
 )
@@ -1234,6 +1236,33 @@ def test_room_that_was_granted_lets_the_writer_write(worker):
 def test_what_is_there_already_is_not_written_again(worker):
     worker(space_wanted(1))
     assert completed(worker(SpaceGranted(object_id=oid(1), present=True))) == [(1, ())]
+
+
+def test_room_for_a_put_that_was_abandoned_is_freed_when_it_comes(driver):
+    driver(space_wanted(1))
+    assert driver(PutAbandoned(object_id=oid(1))) == []
+    assert sends(driver(SpaceGranted(object_id=oid(1)))) == [(NODE, "ObjectSealed"), (HEAD, "ObjectsFreed")]
+
+
+def test_room_that_a_put_had_when_it_was_abandoned_is_freed(driver):
+    driver(space_wanted(1))
+    driver(SpaceGranted(object_id=oid(1)))
+    assert sends(driver(PutAbandoned(object_id=oid(1)))) == [(NODE, "ObjectSealed"), (HEAD, "ObjectsFreed")]
+
+
+def test_a_value_whose_put_was_abandoned_at_its_end_is_let_go(driver):
+    driver.put(1, inline=False)
+    assert (HEAD, "ObjectsFreed") in sends(driver(PutAbandoned(object_id=put_id(1))))
+    assert put_id(1) not in driver.machine.values.table
+
+
+def test_a_wait_that_was_abandoned_completes_no_more(driver):
+    driver.run(1)
+    driver.submit(task(2))
+    driver.wait(1, ref(oid(1)), ref(oid(2)), read=True)
+    driver(dropped(oid(1)))
+    driver(WaitAbandoned(wait_id=WaitID(1)))
+    assert completed(driver.finish(2)) == []
 
 
 def test_room_that_was_denied_fails_the_writer(worker):

@@ -45,8 +45,10 @@ from dualray.shared.model.events import (
     ObjectArrived,
     ObjectDemanded,
     ObjectSealed,
+    ObjectsFreed,
     ObjectUnavailable,
     OwnerDied,
+    PutAbandoned,
     RefsAdded,
     RefsDropped,
     ResultsTaken,
@@ -66,6 +68,7 @@ from dualray.shared.model.events import (
     ValueReported,
     ValueRequested,
     ViewReleased,
+    WaitAbandoned,
     WaitStarted,
 )
 from dualray.shared.model.ids import (
@@ -112,16 +115,19 @@ class Owner(Composition):
         self.executor = Executor(out=self.out, address=address, node=node, values=self.values, config=config)
         self.cluster: tuple[NodeInfo, ...] = ()
         self.cluster_state: dict[WaitID, tuple[NodeState, ...]] = {}
-        self._space: dict[ObjectID, deque[WaitID]] = {}
+        self._space: dict[ObjectID, deque[WaitID | None]] = {}
+        """Who waits for room for an object, first come first; None: nobody does any more."""
         self._given_back: list[TaskID] = []
         self.table = {
             TaskSubmitted: self._on_submitted,
             ValuePut: self._on_put,
             SpaceWanted: self._on_space_wanted,
             SpaceWritten: self._on_space_written,
+            PutAbandoned: self._on_put_abandoned,
             SpaceGranted: self._on_space_granted,
             SpaceDenied: self._on_space_denied,
             WaitStarted: self._on_wait_started,
+            WaitAbandoned: self._on_wait_abandoned,
             RefsAdded: lambda event: self.values.add_refs(event.refs),
             RefsDropped: lambda event: self.values.drop_refs(event.object_ids),
             ViewReleased: lambda event: self.values.on_view_released(event.object_id),
@@ -194,6 +200,10 @@ class Owner(Composition):
         if wait is not None and wait.blocked:
             self.executor.recall_waiting()
 
+    def _on_wait_abandoned(self, event: WaitAbandoned) -> None:
+        if event.wait_id in self.values.waits:
+            self.values.cancel(event.wait_id)
+
     def _on_actor_changed(self, event: ActorChanged) -> None:
         self.actor_calls.on_changed(event)
         record = self.tasks.records.get(TaskID(event.actor_id))
@@ -233,12 +243,31 @@ class Owner(Composition):
 
     def _on_space_granted(self, event: SpaceGranted) -> None:
         wait_id = self._next_space_wait(event.object_id)
-        self.out.add(CompleteWait(wait_id=wait_id, ready=() if event.present else (event.object_id,)))
+        if wait_id is not None:
+            self.out.add(CompleteWait(wait_id=wait_id, ready=() if event.present else (event.object_id,)))
+        elif not event.present:
+            self._give_back_space(event.object_id)
 
     def _on_space_denied(self, event: SpaceDenied) -> None:
-        self.out.add(CompleteWait(wait_id=self._next_space_wait(event.object_id), error=event.error))
+        wait_id = self._next_space_wait(event.object_id)
+        if wait_id is not None:
+            self.out.add(CompleteWait(wait_id=wait_id, error=event.error))
 
-    def _next_space_wait(self, object_id: ObjectID) -> WaitID:
+    def _on_put_abandoned(self, event: PutAbandoned) -> None:
+        """Of an object that was put: its id was given once, so that at most one thread waits for its room."""
+        if event.object_id in self._space:
+            self._space[event.object_id] = deque([None])
+        elif event.object_id in self.values.table:
+            self.values.drop_refs((event.object_id,))
+        else:
+            self._give_back_space(event.object_id)
+
+    def _give_back_space(self, object_id: ObjectID) -> None:
+        """Room that was reserved, and may be half written: what is sealed can be freed."""
+        self.out.send(Address(self.node), ObjectSealed(object_id=object_id, requester=self.address))
+        self.out.send(HEAD, ObjectsFreed(object_ids=(object_id,)))
+
+    def _next_space_wait(self, object_id: ObjectID) -> WaitID | None:
         waiting = self._space[object_id]
         wait_id = waiting.popleft()
         if not waiting:

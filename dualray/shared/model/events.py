@@ -56,6 +56,13 @@ class SpaceWritten:
 
 
 @dataclass(slots=True, kw_only=True)
+class PutAbandoned:
+    """Who put an object was interrupted: before it had room, while it wrote, or before it held the reference."""
+
+    object_id: ObjectID
+
+
+@dataclass(slots=True, kw_only=True)
 class WaitStarted:
     """User code waits until `num_ready` of the objects are ready: with `fetch`, until they are in reach of this
     process. With `read` it will read them (`get`): the wait ends early when one has failed, and stored objects stay
@@ -69,6 +76,13 @@ class WaitStarted:
     read: bool = False
     timeout_ns: int | None = None
     task_id: TaskID | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class WaitAbandoned:
+    """Who waited was interrupted: nobody reads what the wait is for."""
+
+    wait_id: WaitID
 
 
 @dataclass(slots=True, kw_only=True)
@@ -819,6 +833,8 @@ LocalEvent: TypeAlias = (
     | ValuePut
     | SpaceWanted
     | SpaceWritten
+    | PutAbandoned
+    | WaitAbandoned
     | WaitStarted
     | RefsAdded
     | RefsDropped
