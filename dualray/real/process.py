@@ -34,7 +34,7 @@ from dualray.shared.core_worker import CoreWorker
 from dualray.shared.decision_log import MachineSpec
 from dualray.shared.host import Execution
 from dualray.shared.model.codec import pack
-from dualray.shared.model.commands import RunTask, WriteRecord
+from dualray.shared.model.commands import WriteRecord, WriteRecords
 from dualray.shared.model.events import Event, TimerFired
 from dualray.shared.model.ids import Address, FunctionID, NodeID, TaskID
 from dualray.shared.seeding import stream_seed, task_seed
@@ -80,7 +80,7 @@ class UserProcess:
     """See the module.
 
     Args:
-        on_task: called with each task that is to run; must not block.
+        on_tasks: called when there are tasks to run; must not block.
         on_lost: called with the address of a peer whose connection closed.
         on_error: called with an exception that was met on the loop's thread.
         on_raw: called with (peer, header) of a message between runners; None: there are none for this process.
@@ -95,7 +95,7 @@ class UserProcess:
         node: NodeID,
         root: TaskID,
         is_driver: bool,
-        on_task: Callable[[RunTask], None],
+        on_tasks: Callable[[], None],
         on_lost: Callable[[str], None],
         on_error: Callable[[Exception], None],
         tell: Callable[[str], object],
@@ -108,7 +108,7 @@ class UserProcess:
         self._on_lost = on_lost
         self.lock = threading.RLock()
         self.store = SharedMemoryStore(session.store_directory)
-        self.run_task = on_task
+        self.tasks_came = on_tasks
         spec = MachineSpec(kind="owner", address=address, node=node, config=session.config, is_driver=is_driver)
         self.recorder = Recorder(session.record_directory, spec, seed=session.seed)
         self.is_traced = self.is_logged = self.recorder.is_recording
@@ -122,7 +122,8 @@ class UserProcess:
         self._timers = Timers(self.loop)
         self._control_plane: ControlPlane | None = None
         self._settings: InterpreterSettings | None = None
-        self._rows: list[WriteRecord] = []
+        self._rows: list[tuple[str, str, bytes]] = []
+        """Table, key and packed fields."""
         self._rows_are_due = False
         self._rows_written: dict[str, int] = {}
         """Of each table: one of `tasks` for each task that has finished here, and one of `tasks` and of `errors` for
@@ -240,7 +241,14 @@ class UserProcess:
         return function(*args, **kwargs)
 
     def write_record(self, record: WriteRecord) -> None:
-        self._rows.append(record)
+        self._add_rows(record.table, (record.key,), record.fields)
+
+    def write_records(self, records: WriteRecords) -> None:
+        self._add_rows(records.table, records.keys, records.fields)
+
+    def _add_rows(self, table: str, keys: tuple[str, ...], fields: tuple[tuple[str, str], ...]) -> None:
+        row = pack(dict(fields))
+        self._rows.extend([(table, key, row) for key in keys])
         if len(self._rows) >= _ROWS_MAX:
             self._write_rows()
         elif not self._rows_are_due:
@@ -256,8 +264,8 @@ class UserProcess:
         """Hand the rows that have gathered to the control plane's thread, a table at a time."""
         tables: dict[str, list[tuple[bytes, bytes]]] = {}
         rows, self._rows = self._rows, []
-        for row in rows:
-            tables.setdefault(row.table, []).append((row.key.encode(), pack(dict(row.fields))))
+        for table, key, row in rows:
+            tables.setdefault(table, []).append((key.encode(), row))
         for table, records in tables.items():
             self._rows_written[table] = self._rows_written.get(table, 0) + len(records)
             self._tables().write_many_behind(table, records)

@@ -15,7 +15,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from dualray import exceptions
 from dualray.exceptions import DualrayError, GetTimeoutError, SerializationError
@@ -29,11 +29,15 @@ from dualray.shared.model.commands import (
     CompleteWait,
     CopyPayload,
     DropPayload,
+    DropPayloads,
+    ForgetTasks,
     NoteRetry,
     RunTask,
+    RunTasks,
     Send,
     TellFailure,
     WriteRecord,
+    WriteRecords,
 )
 from dualray.shared.model.config import Config
 from dualray.shared.model.errors import ErrorInfo
@@ -41,11 +45,15 @@ from dualray.shared.model.events import (
     ActorKillAsked,
     ClusterStateAsked,
     Event,
+    Outcome,
     PutAbandoned,
     RefsAdded,
     RefsDropped,
     SpaceWanted,
     TaskPushed,
+    TaskRan,
+    TasksPushed,
+    TasksRan,
     TaskSubmitted,
     ValuePut,
     ViewReleased,
@@ -71,6 +79,8 @@ from dualray.shared.model.states import ValueState
 from dualray.shared.serialization import Serialized, deserialize, serialize
 from dualray.shared.task_runner import Export, TaskRunner
 from dualray.shared.trace import TraceKind
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -110,8 +120,12 @@ class CoreWorker:
             CopyPayload: self._copy_payload,
             ArmTimer: lambda command: host.arm_timer(command.timer, command.delay_ns),
             CancelTimer: lambda command: host.cancel_timer(command.timer),
-            RunTask: host.run_task,
+            DropPayloads: self._drop_payloads,
+            RunTask: self._run_task,
+            RunTasks: self._run_tasks,
+            ForgetTasks: self._forget_tasks,
             WriteRecord: host.write_record,
+            WriteRecords: host.write_records,
             NoteRetry: self._note_retry,
             TellFailure: self._tell_failure,
         }
@@ -120,12 +134,17 @@ class CoreWorker:
         self._feasible_in: tuple[NodeInfo, ...] = ()
         self._dropped: deque[ObjectID] = deque()
         self._released: deque[ObjectID] = deque()
+        self._to_run: deque[RunTask | TaskPushed] = deque()
+        self._ran: deque[Outcome] = deque()
+        """What tasks have returned that were handed over with others, until it is taken in."""
 
     # ---- One step --------------------------------------------------------------------------------------------
 
     def dispatch(self, event: Event) -> None:
         """Hand an event to the machine and carry out its commands."""
         with self.host.lock:
+            if self._ran:
+                self._take_in_ran()
             if self._dropped:
                 self._take_in_dropped()
             self._handle(event)
@@ -136,6 +155,7 @@ class CoreWorker:
     def on_messages(self, messages: Iterable[tuple[Event, Sequence[tuple[bytes, bytes]]]]) -> None:
         """Messages have arrived, each with the bytes that travel beside it."""
         with self.host.lock:
+            self._take_in_ran()
             self._take_in_dropped()
             for message, payloads in messages:
                 if payloads:
@@ -145,15 +165,20 @@ class CoreWorker:
             self.host.end_step()
 
     def take_in_finalizers(self) -> None:
-        """References and views that Python has dropped are reported to the machine."""
-        if self._dropped or self._released:
+        """References and views that Python has dropped, and results of tasks, are reported to the machine."""
+        if self._dropped or self._released or self._ran:
             with self.host.lock:
                 self._take_in_finalizers()
                 self.host.end_step()
 
     def _take_in_finalizers(self) -> None:
+        self._take_in_ran()
         self._take_in_dropped()
         self._take_in_released()
+
+    def _take_in_ran(self) -> None:
+        if self._ran:
+            self._handle(TasksRan(outcomes=_take_all(self._ran)))
 
     def _take_in_dropped(self) -> None:
         while self._dropped:
@@ -182,6 +207,10 @@ class CoreWorker:
     def _drop_payload(self, command: DropPayload) -> None:
         self.payloads.pop(command.key, None)
 
+    def _drop_payloads(self, command: DropPayloads) -> None:
+        for key in command.keys:
+            self.payloads.pop(key, None)
+
     def _copy_payload(self, command: CopyPayload) -> None:
         if command.source in self.payloads:
             self.payloads[command.target] = self.payloads[command.source]
@@ -201,15 +230,15 @@ class CoreWorker:
 
     def _send(self, command: Send) -> None:
         message = command.message
-        if self.host.is_traced and isinstance(message, TaskPushed):
-            spec = message.spec
-            self.host.trace(
-                TraceKind.TASK_PUSHED,
-                spec.task_id.hex(),
-                other=command.to,
-                name=spec.template.name,
-                amount=message.attempt,
-            )
+        if self.host.is_traced and isinstance(message, TaskPushed | TasksPushed):
+            for push in (message,) if isinstance(message, TaskPushed) else message.each():
+                self.host.trace(
+                    TraceKind.TASK_PUSHED,
+                    push.spec.task_id.hex(),
+                    other=command.to,
+                    name=push.spec.template.name,
+                    amount=push.attempt,
+                )
         payloads: Sequence[tuple[bytes, bytes]] = ()
         if command.payloads:
             payloads = [(key, self.payloads[key]) for key in command.payloads if key in self.payloads]
@@ -571,10 +600,48 @@ class CoreWorker:
         """End an actor now."""
         self.dispatch(ActorKillAsked(actor_id=ActorID(handle.object_id[:16]), no_restart=no_restart))
 
-    def execute(self, task: RunTask) -> None:
+    # ---- Running tasks ---------------------------------------------------------------------------------------
+
+    def _run_task(self, command: RunTask) -> None:
+        self._to_run.append(command)
+        self.host.tasks_came()
+
+    def _run_tasks(self, command: RunTasks) -> None:
+        self._to_run.extend(command.tasks)
+        self.host.tasks_came()
+
+    def _forget_tasks(self, command: ForgetTasks) -> None:
+        forgotten = {task.spec.task_id for task in command.tasks}
+        self._to_run = deque([task for task in self._to_run if task.spec.task_id not in forgotten])
+
+    @property
+    def has_tasks(self) -> bool:
+        """Whether there are tasks to run."""
+        return bool(self._to_run)
+
+    def next_task(self) -> RunTask | TaskPushed | None:
+        """The next task that is to run, if there is one: it counts as begun."""
+        with self.host.lock:
+            return self._to_run.popleft() if self._to_run else None
+
+    def execute(self, task: RunTask | TaskPushed) -> None:
         """Run one task. Called where user code runs."""
         self._runner.execute(task)
 
+    def report_ran(self, ran: TaskRan, duration_ns: int) -> None:
+        """A task has ended. Small results wait for those of the tasks behind it, if others were handed over with it."""
+        if (self._to_run or self._ran) and ran.error is None and len(ran.results) == 1:
+            [result] = ran.results
+            # A result that must wait for an acknowledgement waits alone; so does what comes after it.
+            if result.inline and not result.nested and not self.machine.values.unacknowledged:
+                self._ran.append((ran.task_id, ran.attempt, result.size_bytes, duration_ns))
+                if not self._to_run:
+                    self.take_in_finalizers()
+                elif len(self._ran) == 1:
+                    self.host.wake()
+                return
+        self.dispatch(ran)
 
-def _take_all(queue: deque[ObjectID]) -> tuple[ObjectID, ...]:
+
+def _take_all(queue: deque[T]) -> tuple[T, ...]:
     return tuple(queue.popleft() for _ in range(len(queue)))

@@ -52,6 +52,7 @@ LOCAL = {
         events.RefsDropped,
         events.ViewReleased,
         events.TaskRan,
+        events.TasksRan,
         events.ActorKillAsked,
         events.ClusterStateAsked,
     },

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from dualray.shared.model.errors import ErrorInfo
 from dualray.shared.model.ids import ActorID, Address, LeaseID, NodeID, ObjectID, RequestID, TaskID, WaitID
-from dualray.shared.model.specs import LeaseShape, NodeInfo, NodeState, Ref, TaskSpec
+from dualray.shared.model.specs import FunctionTemplate, LeaseShape, NodeInfo, NodeState, Ref, TaskSpec
 from dualray.shared.model.states import ActorState, ValueState
 
 # ---- Of the process itself: what the user's code did -------------------------------------------------------------
@@ -114,6 +114,13 @@ class Result:
     size_bytes: int
     inline: bool
     nested: tuple[Ref, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class TasksRan:
+    """Several tasks that were handed over together have returned, in this order."""
+
+    outcomes: tuple[Outcome, ...]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -388,6 +395,63 @@ class TaskPushed:
     inline_deps: tuple[ObjectID, ...] = ()
     gpu_ids: tuple[int, ...] = ()
     again: bool = False
+
+
+Call: TypeAlias = tuple[TaskID, int, int]
+"""One of several calls that differ in nothing else: task, attempt, bytes of its pickled arguments."""
+
+
+@dataclass(slots=True, kw_only=True)
+class TasksPushed:
+    """`TaskPushed` for several calls of one function, or of one method of an actor, that stand alone."""
+
+    template: FunctionTemplate
+    owner: Address
+    parent: TaskID
+    calls: tuple[Call, ...]
+    gpu_ids: tuple[int, ...] = ()
+    actor_id: ActorID | None = None
+    actor_handle: Ref | None = None
+
+    def each(self) -> list[TaskPushed]:
+        """The same, one by one."""
+        # A constructor with keywords takes five times as long as this, and it is done for every small task.
+        pushes = []
+        new = object.__new__
+        for task_id, attempt, args_bytes in self.calls:
+            spec = new(TaskSpec)
+            spec.task_id = task_id
+            spec.template = self.template
+            spec.owner = self.owner
+            spec.parent = self.parent
+            spec.args_bytes = args_bytes
+            spec.deps = spec.nested = ()
+            spec.actor_id = self.actor_id
+            spec.actor_handle = self.actor_handle
+            spec.creates = None
+            push = new(TaskPushed)
+            push.spec = spec
+            push.attempt = attempt
+            push.reply_to = self.owner
+            push.inline_deps = ()
+            push.gpu_ids = self.gpu_ids
+            push.again = False
+            pushes.append(push)
+        return pushes
+
+
+Outcome: TypeAlias = tuple[TaskID, int, int, int]
+"""How a call went that has returned one small value without references: task, attempt, bytes of the value, and
+nanoseconds from start to end."""
+
+
+@dataclass(slots=True, kw_only=True)
+class TasksFinished:
+    """`TaskFinished` for several calls, in the order in which they ran; the values come along as payloads."""
+
+    worker: Address
+    node: NodeID
+    outcomes: tuple[Outcome, ...]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -840,6 +904,7 @@ LocalEvent: TypeAlias = (
     | RefsDropped
     | ViewReleased
     | TaskRan
+    | TasksRan
     | ActorKillAsked
     | ClusterStateAsked
     | Started
@@ -869,7 +934,9 @@ ProcessMessage: TypeAlias = (
     | LeaseWanted
     | LeasedWorkerDied
     | TaskPushed
+    | TasksPushed
     | TaskFinished
+    | TasksFinished
     | TasksRecalled
     | ValueRequested
     | ValueReported
