@@ -74,7 +74,15 @@ from dualray.shared.model.ids import (
     put_object_id,
     return_object_id,
 )
-from dualray.shared.model.specs import ActorSpec, FunctionTemplate, LeaseShape, NodeInfo, NodeState, Ref, TaskSpec
+from dualray.shared.model.specs import (
+    ActorSpec,
+    FunctionTemplate,
+    LeaseShape,
+    NodeInfo,
+    NodeState,
+    Ref,
+    new_spec,
+)
 from dualray.shared.model.states import ValueState
 from dualray.shared.serialization import Serialized, deserialize, serialize
 from dualray.shared.task_runner import Export, TaskRunner
@@ -381,16 +389,16 @@ class CoreWorker:
             execution = self.execution
             execution.submitted += 1
             task_id = child_task_id(execution.task_id, execution.attempt, execution.submitted)
-            spec = TaskSpec(
-                task_id=task_id,
-                template=template,
-                owner=self.address,
-                parent=execution.task_id,
-                args_bytes=len(payload),
-                deps=tuple(arguments.deps),
-                nested=arguments.nested,
-                actor_id=ActorID(handle.object_id[:16]) if handle is not None else None,
-                actor_handle=handle,
+            spec = new_spec(
+                task_id,
+                template,
+                self.address,
+                execution.task_id,
+                len(payload),
+                tuple(arguments.deps) if arguments.deps else (),
+                arguments.nested,
+                ActorID(handle.object_id[:16]) if handle is not None else None,
+                handle,
             )
             if creates is not None:
                 spec.creates = ActorSpec(

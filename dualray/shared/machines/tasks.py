@@ -18,7 +18,8 @@ Guarantees: every task accepted reaches FINISHED or FAILED exactly once, unless 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from dualray.exceptions import InvariantViolation
 from dualray.shared.machines.base import Outbox, ensure
@@ -72,32 +73,21 @@ def task_row(spec: TaskSpec, state: TaskState, attempt: int, worker: Address | N
 
 
 class TaskRecord:
-    """One task as its owner sees it."""
+    """One task as its owner sees it. What few tasks need has its first value on the class."""
 
-    __slots__ = (
-        "again",
-        "attempt",
-        "lease_id",
-        "missing",
-        "retries_left",
-        "returns_kept",
-        "spec",
-        "state",
-        "was_pushed",
-        "worker",
-    )
+    attempt = 0
+    missing: Mapping[ObjectID, None] = MappingProxyType({})
+    """Arguments that are not ready."""
+    lease_id: LeaseID | None = None
+    worker: Address | None = None
+    was_pushed = False
+    again = False
+    """It has finished before, and runs again because a result was lost."""
 
     def __init__(self, spec: TaskSpec) -> None:
         self.spec = spec
         self.state = TaskState.WAITING_ARGS
-        self.attempt = 0
         self.retries_left = spec.template.max_retries
-        self.missing: dict[ObjectID, None] = {}
-        self.lease_id: LeaseID | None = None
-        self.worker: Address | None = None
-        self.was_pushed = False
-        self.again = False
-        """It has finished before, and runs again because a result was lost."""
         self.returns_kept = 0
         """Result entries that exist; when none is left and the task is done, the record goes."""
 
@@ -153,13 +143,15 @@ class Tasks:
             record.returns_kept = 1
         else:
             num_returns = record.returns_kept = spec.template.num_returns
+            values = self.values
             for index in range(num_returns):
-                self.values.owned(return_object_id(task_id, index)).local_refs += 1
+                values.owned(return_object_id(task_id, index)).local_refs += 1
         if spec.deps:
             self._await_arguments(record)
-        else:
+            return record
+        if spec.nested or spec.actor_handle is not None:
             self._hold_arguments(record)
-            record.state = TaskState.QUEUED
+        record.state = TaskState.QUEUED
         return record
 
     def _hold_arguments(self, record: TaskRecord) -> None:
@@ -173,11 +165,12 @@ class Tasks:
 
     def _await_arguments(self, record: TaskRecord) -> None:
         self._hold_arguments(record)
+        record.missing = missing = dict[ObjectID, None]()
         for ref in record.spec.deps:
             value = self.values.table[ref.object_id]
             if not self.values.is_ready(value):
-                record.missing[ref.object_id] = None
-                value.waiting_tasks[record.spec.task_id] = None
+                missing[ref.object_id] = None
+                value.note("waiting_tasks", record.spec.task_id)
                 self.values.look_up(value)
         self.look_at(record.spec.task_id)
 
@@ -186,9 +179,8 @@ class Tasks:
         record = self.records.get(task)
         if record is None or record.state is not TaskState.WAITING_ARGS:
             return
-        for object_id in list(record.missing):
-            if self.values.is_ready(self.values.table[object_id]):
-                del record.missing[object_id]
+        table, is_ready = self.values.table, self.values.is_ready
+        record.missing = {object_id: None for object_id in record.missing if not is_ready(table[object_id])}
         if record.missing:
             return
         for ref in record.spec.deps:

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from dualray.shared.model.errors import ErrorInfo
 from dualray.shared.model.ids import ActorID, Address, LeaseID, NodeID, ObjectID, RequestID, TaskID, WaitID
-from dualray.shared.model.specs import FunctionTemplate, LeaseShape, NodeInfo, NodeState, Ref, TaskSpec
+from dualray.shared.model.specs import FunctionTemplate, LeaseShape, NodeInfo, NodeState, Ref, TaskSpec, new_spec
 from dualray.shared.model.states import ActorState, ValueState
 
 # ---- Of the process itself: what the user's code did -------------------------------------------------------------
@@ -419,18 +419,18 @@ class TasksPushed:
         pushes = []
         new = object.__new__
         for task_id, attempt, args_bytes in self.calls:
-            spec = new(TaskSpec)
-            spec.task_id = task_id
-            spec.template = self.template
-            spec.owner = self.owner
-            spec.parent = self.parent
-            spec.args_bytes = args_bytes
-            spec.deps = spec.nested = ()
-            spec.actor_id = self.actor_id
-            spec.actor_handle = self.actor_handle
-            spec.creates = None
             push = new(TaskPushed)
-            push.spec = spec
+            push.spec = new_spec(
+                task_id,
+                self.template,
+                self.owner,
+                self.parent,
+                args_bytes,
+                (),
+                (),
+                self.actor_id,
+                self.actor_handle,
+            )
             push.attempt = attempt
             push.reply_to = self.owner
             push.inline_deps = ()

@@ -101,6 +101,35 @@ class TaskSpec:
         return (self.task_id,) if self.args_bytes else ()
 
 
+def new_spec(
+    task_id: TaskID,
+    template: FunctionTemplate,
+    owner: Address,
+    parent: TaskID,
+    args_bytes: int,
+    deps: tuple[Ref, ...],
+    nested: tuple[Ref, ...],
+    actor_id: ActorID | None,
+    actor_handle: Ref | None,
+) -> TaskSpec:
+    """The spec of a call. One is made for every task, twice: this takes a third of the time of the constructor."""
+    spec = _new(TaskSpec)
+    spec.task_id = task_id
+    spec.template = template
+    spec.owner = owner
+    spec.parent = parent
+    spec.args_bytes = args_bytes
+    spec.deps = deps
+    spec.nested = nested
+    spec.actor_id = actor_id
+    spec.actor_handle = actor_handle
+    spec.creates = None
+    return spec
+
+
+_new = object.__new__
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActorSpec:
     """What an actor promises beyond the task that constructs it."""
