@@ -19,7 +19,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from dualray.cli_seeing import check_writable, write_outputs
+from dualray.cli_seeing import check_outputs, write_outputs
 from dualray.report.record import read_record
 from dualray.shared.scenario import Scenario
 from dualray.shared.scenario_file import ScenarioError, json_schema
@@ -76,9 +76,7 @@ def run_command(
         _refuse(f"{file}: real mode performs none of its {len(loaded.faults)} faults: run it with --mode sim")
     with contextlib.ExitStack() as stack:
         try:
-            for option, path in (("--report", report), ("--timeline", timeline)):
-                if path is not None:
-                    check_writable(path, option)
+            check_outputs(report=report, timeline=timeline)
             if decision_log is None and (report is not None or timeline is not None):
                 decision_log = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dualray-scenario-")))
             outcome = run_scenario(loaded, directory=file.parent, mode=mode, decision_log=decision_log)

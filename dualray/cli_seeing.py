@@ -6,6 +6,7 @@ file, which it runs. Exit codes as in cli.py.
 
 from __future__ import annotations
 
+import importlib.util
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +20,6 @@ from dualray.report.lives import Lives
 from dualray.report.record import Record, read_record
 from dualray.report.timeline import write_timeline
 from dualray.report.traces import read_traces
-from dualray.settings import resolve
 from dualray.shared.scenario_file import ScenarioError
 from dualray.shared.units import time_words
 from dualray.testing.expectations import Verdict
@@ -44,17 +44,29 @@ def refuse(why: object) -> NoReturn:
     raise typer.Exit(UNUSABLE)
 
 
-def check_writable(path: Path, option: str) -> None:
-    """Before a run: whether the file that it is to write can be written at all.
+def check_outputs(*, report: Path | None, timeline: Path | None, report_option: str = "--report") -> None:
+    """Before a run: whether the files that it is to write can be written at all.
 
     Raises:
-        ValueError: it cannot; the message names the option, the path, and what is wrong with it.
+        ValueError: one cannot; the message names the option, the path, and what is wrong with it.
     """
+    if report is not None:
+        if importlib.util.find_spec("plotly") is None:
+            raise ValueError(f"{report_option} needs plotly, which is not installed: pip install 'dualray[report]'")
+        _check_writable(report, report_option)
+    if timeline is not None:
+        _check_writable(timeline, "--timeline")
+
+
+def _check_writable(path: Path, option: str) -> None:
     if path.is_dir():
         raise ValueError(f"{option} {str(path)!r} is a directory; name a file in it")
+    is_new = not path.exists()
     try:
         with path.open("a"):
             pass
+        if is_new:  # what is refused later leaves nothing
+            path.unlink()
     except OSError as error:
         hint = "; make its directory first" if not path.parent.is_dir() else ""
         raise ValueError(f"{option} {str(path)!r} cannot be written: {error.strerror}{hint}") from None
@@ -96,7 +108,7 @@ def report_command(
 ) -> None:
     """Write the page of a recorded run: one HTML file, which needs no network."""
     try:
-        check_writable(output, "--output")
+        check_outputs(report=output, timeline=None, report_option="--output")
         write_outputs(read_record(directory), report=output, timeline=None, title=title)
     except ValueError as error:
         refuse(error)
@@ -108,7 +120,7 @@ def timeline_command(
 ) -> None:
     """Write a run's timeline for https://ui.perfetto.dev."""
     try:
-        check_writable(output, "--output")
+        _check_writable(output, "--output")
         write_outputs(Record(events=read_traces(directory)), report=None, timeline=output)
     except ValueError as error:
         refuse(error)
@@ -120,7 +132,7 @@ def explain_command(
         Path | None,
         typer.Argument(
             metavar="[DIRECTORY|SCENARIO]",
-            help="A run's decision log directory, or a scenario file to run. Default: the setting decision_log.",
+            help="A run's decision log directory, or a scenario file, which is run.",
         ),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="In place of the scenario's.")] = None,
@@ -138,13 +150,10 @@ def explain_command(
 
 def _record_of(source: Path | None, seed: int | None) -> Record:
     if source is None:
-        setting: Path | None = resolve({})["decision_log"].value
-        if setting is None:
-            raise ValueError(
-                "there is no record to look into: name a directory that a run has written with --decision-log DIR, "
-                "or a scenario file"
-            )
-        source = setting
+        raise ValueError(
+            "there is no record to look into: name a directory that a run has written with --decision-log DIR, "
+            "or a scenario file"
+        )
     if source.suffix not in SCENARIO_SUFFIXES:
         if seed is not None:
             raise ValueError(

@@ -188,26 +188,25 @@ class _Walk:
         if before is None:
             return ready_ns, self._submitter(life.owner, ready_ns)
         wanted_by = self._wanted_by.get((attempt.task, attempt.number))
-        if attempt.cause == RECONSTRUCTION and wanted_by is not None:
+        if attempt.cause == RECONSTRUCTION and wanted_by is not None and wanted_by.queued_ns <= ready_ns:
             # What it had made was missed only when somebody's turn came: until then, he stood in line.
-            return self._before(wanted_by, self._missed(before, attempt, ready_ns))
+            missed_ns = max(self._missed(before, ready_ns), wanted_by.queued_ns)
+            self._add(missed_ns, ready_ns, Spent.RECONSTRUCTION, attempt, before.node, "until the loss was noticed")
+            return self._before(wanted_by, missed_ns)
         until_ns = min(before.ended_ns if before.ended_ns is not None else before.queued_ns, ready_ns)
         until_ns = max(until_ns, self._lives.start_ns)
         self._add(until_ns, ready_ns, Spent.RECONSTRUCTION, attempt, attempt.node, "until the loss was noticed")
         return until_ns, before
 
-    def _missed(self, before: Attempt, attempt: Attempt, ready_ns: int) -> int:
-        """A node died with what an attempt had made: the time until that was known is the loss's."""
+    def _missed(self, before: Attempt, ready_ns: int) -> int:
+        """When the node died that had what an attempt had made: the time until that was known is the loss's."""
         made_ns = before.ended_ns if before.ended_ns is not None else before.queued_ns
         deaths = [
             fault.time_ns
             for fault in self._lives.faults
             if fault.subject == before.node and made_ns <= fault.time_ns < ready_ns
         ]
-        if not deaths:
-            return ready_ns
-        self._add(deaths[-1], ready_ns, Spent.RECONSTRUCTION, attempt, before.node, "until the loss was noticed")
-        return deaths[-1]
+        return deaths[-1] if deaths else ready_ns
 
     def _submitter(self, owner: str, at_ns: int) -> Attempt | str:
         """Whose program submitted something at that moment: the task that ran there, or the driver."""

@@ -602,6 +602,8 @@ def _look(clock: Clock, *, height: int) -> dict[str, Any]:
         "margin": {"l": _LEFT_PX, "r": 20, "t": 40, "b": 40},
         "plot_bgcolor": "white",
         "paper_bgcolor": "rgba(0,0,0,0)",
+        "hovermode": "closest",
+        "hoverdistance": 6,  # pixels: a fault's mark must not answer for the bar below it
         "hoverlabel": {"align": "left", "bgcolor": "white", "font": _FONT},
         "legend": _legend(),
         "xaxis": _axis(clock),

@@ -396,6 +396,13 @@ class Teller:
                 f"A node wants it, and no copy is known ({losses} lost so far): the head asks its owner, {owner}.",
                 tuple(details),
             )
+        for time_ns, wanted, attempt in self._owners.plans.get(thing.task, ()):
+            if wanted != thing.object_id and not thing.is_put:
+                yield Line(
+                    time_ns,
+                    f"Its task is to run again, as attempt {attempt}, for object {_short(wanted)}, which is made from "
+                    f"it and was wanted; no copy of either was left.",
+                )
         for time_ns, owner, message in self._owners.failed.get(thing.object_id, ()):
             yield Line(time_ns, f"{owner} gives it up: it cannot be made again.", (message,))
 
@@ -424,6 +431,8 @@ class _Owners:
         """The event on which a task was queued again."""
         self.errors: dict[tuple[str, int], str] = {}
         self.demands: dict[str, list[tuple[int, str, int, list[tuple[str, int, str]]]]] = {}
+        self.plans: dict[str, list[tuple[int, str, int]]] = {}
+        """Of each task that runs again: when, the object that was wanted, and the attempt."""
         self.failed: dict[str, list[tuple[int, str, str]]] = {}
         self.specs: dict[str, TaskSpec] = {}
         for owner in [*lives.record.owners(), HEAD]:
@@ -446,6 +455,8 @@ class _Owners:
                 elif isinstance(event, ObjectDemanded):
                     row = (decision.now_ns, owner, event.losses, planned)
                     self.demands.setdefault(event.object_id.hex(), []).append(row)
+                    for task, attempt, _ in planned:
+                        self.plans.setdefault(task, []).append((decision.now_ns, event.object_id.hex(), attempt))
 
 
 # ---- Words -------------------------------------------------------------------------------------------------------
