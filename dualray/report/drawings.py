@@ -46,6 +46,11 @@ SPENT = {
 }
 _FONT = {"family": "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif", "size": 12, "color": INK}
 _ROW_PX = 18
+_ROW_PX_MIN = 7
+_LABEL_PX = 13
+"""The least height of a row with a label of its own; below it, each node has one."""
+_CHART_PX = 880
+"""What the chart's rows take at most, until each has its least height."""
 _TOTAL_PX = 80
 _BETWEEN_PX = 54
 _LEFT_PX = 120
@@ -170,9 +175,14 @@ def gantt(lives: Lives, path: Sequence[Stretch], clock: Clock, rows: Rows) -> go
             figure.add_trace(_bar_trace(mine, escape(name) or "other functions", colours.get(name, OTHERS), clock))
     _draw_path(figure, lives, path, clock, rows)
     _draw_faults(figure, lives, clock, rows)
-    ticks = [_tick(lives, rows, row) for row in range(len(rows.labels))]
+    row_px = min(max(_CHART_PX // max(len(rows.labels), 1), _ROW_PX_MIN), _ROW_PX)
+    firsts = {first: node for node, (first, _) in rows.of_node.items()}
+    ticks = []
+    for row, label in enumerate(rows.labels):
+        node = f"<b>{escape(firsts[row])}</b>" if row in firsts else ""
+        ticks.append(f"{node}  {label}" if row_px >= _LABEL_PX else node)
     figure.update_layout(
-        **_look(clock, height=130 + max(_ROW_PX * len(rows.labels), 90)),
+        **_look(clock, height=130 + max(row_px * len(rows.labels), 90)),
         barmode="overlay",
         bargap=0.18,
         clickmode="event",
@@ -189,12 +199,6 @@ def gantt(lives: Lives, path: Sequence[Stretch], clock: Clock, rows: Rows) -> go
     return figure
 
 
-def _tick(lives: Lives, rows: Rows, row: int) -> str:
-    node = next(node for node, (first, end) in rows.of_node.items() if first <= row < end)
-    is_first = rows.of_node[node][0] == row
-    return f"<b>{escape(node)}</b>  {rows.labels[row]}" if is_first else rows.labels[row]
-
-
 def _bars(lives: Lives, clock: Clock, rows: Rows) -> tuple[list[_Bar], int]:
     """Every attempt as a bar; too many, neighbours that are short become one. Also: how many were merged."""
     bars = []
@@ -202,21 +206,24 @@ def _bars(lives: Lives, clock: Clock, rows: Rows) -> tuple[list[_Bar], int]:
         start_ns, end_ns = attempt.started_ns or 0, attempt.ended_ns or 0
         row = rows.of(attempt.task, attempt.number, attempt.worker)
         bars.append(_Bar(attempt, clock(start_ns), clock.lasting(end_ns - start_ns), row))
-    total, least = len(bars), clock.span / 2_000
-    while len(bars) > BARS_MAX and least <= clock.span:
-        bars = _merge(bars, least)
-        least *= 2
+    total = len(bars)
+    for gap_max in (clock.span / 500, clock.span):  # a gap that can be seen is hidden only when nothing else helps
+        least = clock.span / 2_000
+        while len(bars) > BARS_MAX and least <= clock.span:
+            bars = _merge(bars, least, min(least, gap_max))
+            least *= 2
     return bars, total - len(bars)
 
 
-def _merge(bars: Iterable[_Bar], least: float) -> list[_Bar]:
+def _merge(bars: Iterable[_Bar], least: float, gap_max: float) -> list[_Bar]:
+    """Bars shorter than `least` that follow one another in a row, with gaps of less than `gap_max`, become one."""
     last: dict[tuple[int, str, bool], _Bar] = {}
     kept: list[_Bar] = []
     for bar in sorted(bars, key=lambda bar: (bar.start, bar.row)):
         key = (bar.row, bar.attempt.name, _is_special(bar.attempt))
         before = last.get(key)
-        gap = bar.start - (before.start + before.length) if before is not None else least
-        if before is not None and gap < least and bar.length < least:
+        gap = bar.start - (before.start + before.length) if before is not None else gap_max
+        if before is not None and gap < gap_max and bar.length < least:
             before.length = max(before.length, bar.start + bar.length - before.start)
             before.count += bar.count
         else:
@@ -275,26 +282,24 @@ def _bar_words(bar: _Bar, clock: Clock) -> str:
 
 
 def _draw_path(figure: go.Figure, lives: Lives, path: Sequence[Stretch], clock: Clock, rows: Rows) -> None:
-    """A line through the bars of the path."""
+    """A line through the bars of the path, thin from one to the next."""
     x: list[float] = []
     y: list[int] = []
+    gaps: list[tuple[float | None, int | None]] = []
     for stretch in path:
         attempt = lives.tasks[stretch.task].attempts.get(stretch.number) if stretch.task else None
         if attempt is not None and attempt.started_ns is not None and stretch.place == attempt.worker:
             row = rows.of(attempt.task, attempt.number, attempt.worker)
             x += [clock(stretch.started_ns), clock(stretch.ended_ns)]
             y += [row, row]
+            gaps += [(x[-2], row), (x[-1], row), (None, None)]
     if x:
-        figure.add_trace(
-            go.Scatter(
-                name="critical path",
-                x=x,
-                y=y,
-                mode="lines",
-                line={"color": INK, "width": 2},
-                hoverinfo="skip",
-            )
-        )
+        group = {"mode": "lines", "hoverinfo": "skip", "legendgroup": "path"}
+        thin = {"color": INK, "width": 1, "dash": "dot"}
+        figure.add_trace(go.Scatter(name="from one to the next", x=x, y=y, line=thin, showlegend=False, **group))
+        thick = {"color": INK, "width": 3}
+        xs, ys = [at for at, _ in gaps], [row for _, row in gaps]
+        figure.add_trace(go.Scatter(name="critical path", x=xs, y=ys, line=thick, **group))
 
 
 def _draw_faults(figure: go.Figure, lives: Lives, clock: Clock, rows: Rows) -> None:

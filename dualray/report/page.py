@@ -78,6 +78,7 @@ def page(record: Record, *, title: str = "", subtitle: str = "", checks: Sequenc
     path = critical_path(lives)
     went = where_time_went(lives, path)
     used = resources(lives)
+    unused = [resource.name for resource in used if not any(steps.values.any() for steps in resource.used.values())]
     clock = Clock.of(lives)
     rows = Rows(lives)
     chart = gantt(lives, path, clock, rows)
@@ -85,8 +86,10 @@ def page(record: Record, *, title: str = "", subtitle: str = "", checks: Sequenc
         "gantt": chart,
         "path": path_strip(path, clock),
         "where": where_bars(went),
-        "usage": usage_chart(used, lives, clock),
     }
+    if len(unused) < len(used):
+        drawn = [resource for resource in used if resource.name not in unused]
+        figures["usage"] = usage_chart(drawn, lives, clock)
     name = title or (record.directory.name if record.directory is not None else "a run")
     merged = chart.layout.meta["merged"]
     return Template((_ASSETS / "page.html").read_text(encoding="utf-8")).substitute(
@@ -97,6 +100,7 @@ def page(record: Record, *, title: str = "", subtitle: str = "", checks: Sequenc
         merged=f"{merged:,} short attempts are drawn together with a neighbour of the same function." if merged else "",
         guess="" if lives.has_waits else "Without decision logs, what the driver waited for is guessed.",
         stretches=_stretches(path, clock),
+        unused=f"Never used, and not drawn: {escape(', '.join(unused))}." if unused else "",
         expectations=_expectations(checks),
         faults=_faults(lives, clock),
         footer=_footer(lives, used),
