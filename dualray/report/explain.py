@@ -175,16 +175,20 @@ class Teller:
         spec = life.spec or self._owners.specs.get(life.task)
         if spec is not None:
             placement, resources = spec.template.placement, spec.template.resources
-            yield f"it asks for {placement}" + (f", and holds {resources}" if resources != placement else "")
+            if spec.actor_id is None:
+                yield f"it asks for {placement}" + (f", and holds {resources}" if resources != placement else "")
             yield f"up to {_retries(spec)}, {spec.args_bytes:,} bytes of pickled arguments"
             if spec.template.strategy != DEFAULT_STRATEGY:
                 strategy = spec.template.strategy
                 node = f" {strategy.node}{' (soft)' if strategy.soft else ''}" if strategy.node else ""
                 yield f"scheduling strategy {strategy.kind}{node}"
             if spec.actor_id is not None:
-                yield f"a call of actor {short(spec.actor_id)}: it goes to the actor's worker, and needs no lease"
+                yield (
+                    f"a call of actor {short(spec.actor_id)}: it goes to the actor's worker; the story of the "
+                    f"constructor, dualray explain {spec.actor_id.hex()}, tells why that is where it is"
+                )
             if spec.creates is not None:
-                yield "the constructor of an actor: the head asks for its lease"
+                yield "the constructor of an actor: the head sees to its lease"
         if life.deps:
             names = ", ".join(f"{_short(dep)} ({self._maker_words(dep)})" for dep in life.deps[:LISTED_MAX])
             more = f", and {len(life.deps) - LISTED_MAX} more" if len(life.deps) > LISTED_MAX else ""
@@ -240,7 +244,7 @@ class Teller:
     def _placement(self, life: TaskLife, attempt: Attempt) -> Iterator[Line]:
         """The way of the lease on which it was pushed."""
         grant = self._grant_of(attempt)
-        if grant is None:
+        if grant is None or (life.spec is not None and life.spec.actor_id is not None):
             return
         request_id = grant.lease.request_id
         asked = self._owners.requests.get(request_id)

@@ -27,6 +27,7 @@ from dualray.shared.trace import TraceEvent, TraceKind
 
 TASK_HEX = 32
 """Hex digits of a task's id; an object's begins with its task's."""
+RESTART = "restart"
 LOST = "lost"
 NOT_ENDED = "not ended"
 
@@ -36,7 +37,8 @@ class Attempt:
     """One attempt of a task. Times are the trace's; None: it did not come to that.
 
     Attributes:
-        cause: empty for the first attempt, else the reason of the retry: `retry`, `reconstruction`, ...
+        cause: empty for the first attempt, else the reason of the retry: `retry`, `reconstruction`, or, of an actor's
+            constructor, `restart`.
         queued_ns: when it was submitted, or queued again.
         outcome: empty when it finished, else the error's kind, `lost` (with its worker) or `not ended`.
     """
@@ -394,6 +396,8 @@ class Lives:
             waits.sort(key=lambda wait: wait.ended_ns)
         for task in self.tasks.values():
             for attempt in task.attempts.values():
+                if attempt.number and not attempt.cause:  # no task is retried: the head makes its actor again
+                    attempt.cause = RESTART
                 if attempt.started_ns is not None and attempt.ended_ns is None:
                     attempt.ended_ns = max(self.end_ns, attempt.started_ns)
         self.nodes = {node: self.nodes[node] for node in sorted(self.nodes, key=natural)}

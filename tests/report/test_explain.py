@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -185,3 +186,32 @@ def test_name_of_a_function_lists_its_tasks(lives: Lives):
         ValueError, match=r"'digest' is the name of 20 ids; give the id of one: [0-9a-f]{32} \(digest\)"
     ):
         find_id(lives, "digest")
+
+
+def test_actor_tells_of_its_restart_and_its_calls_of_where_they_went(tmp_path: Path):
+    @ray.remote(max_restarts=1, max_task_retries=1)
+    class Counter:
+        def __init__(self) -> None:
+            self.count = 0
+
+        def add(self) -> int:
+            self.count += 1
+            return self.count
+
+    def count() -> Any:
+        actor: Any = Counter
+        counter = actor.remote()
+        return ray.get([counter.add.remote() for _ in range(3)])
+
+    simulate(count, tmp_path, faults=["kill actor Counter when Counter.add starts 3"])
+    lives = Lives(read_record(tmp_path))
+    teller = Teller(lives)
+    made = words(teller.tell(next(task.task for task in lives.tasks.values() if task.name == "Counter")))
+    assert "the constructor of an actor: the head sees to its lease" in made
+    assert made.count("The head chooses node-") == 2
+    assert "It is queued again, as attempt 1: restart." in made
+    last = words(teller.tell([task.task for task in lives.tasks.values() if task.name == "Counter.add"][-1]))
+    assert "it goes to the actor's worker" in last
+    assert "grants lease" not in last
+    assert "fault: kill actor" in last
+    assert "because its actor was RESTARTING" in last
