@@ -539,7 +539,8 @@ def _because(event: Event) -> str:
     """Why something was done: the event on which it was, as the end of a sentence."""
     match event:
         case LeasedWorkerDied(worker=worker, error=error):
-            return f"worker {worker} died: {_first_line(error.message)}"
+            words = _first_line(error.message)
+            return words[0].lower() + words[1:] if worker in words else f"worker {worker} died: {words}"
         case NodeDied(node=node, incarnation=incarnation):
             return f"the head declared {node} dead (its life number {incarnation + 1})"
         case TaskFinished(error=error) if error is not None:
