@@ -172,7 +172,7 @@ class Teller:
         yield from self._results(life)
 
     def _asks_for(self, life: TaskLife) -> Iterator[str]:
-        spec = life.spec or self._owners.specs.get(life.task)
+        spec = life.spec
         if spec is not None:
             placement, resources = spec.template.placement, spec.template.resources
             if spec.actor_id is None:
@@ -438,7 +438,6 @@ class _Owners:
         self.plans: dict[str, list[tuple[int, str, int]]] = {}
         """Of each task that runs again: when, the object that was wanted, and the attempt."""
         self.failed: dict[str, list[tuple[int, str, str]]] = {}
-        self.specs: dict[str, TaskSpec] = {}
         for owner in [*lives.record.owners(), HEAD]:
             for decision in lives.record.decisions(owner):
                 event = decision.event

@@ -18,8 +18,8 @@ from dualray.report.record import Record
 from dualray.report.replayed import Replayed
 from dualray.report.summary import RECONSTRUCTION
 from dualray.report.traces import natural
-from dualray.shared.model.commands import CompleteWait, RunTask
-from dualray.shared.model.events import GpuLost, WaitStarted, WorkerBlocked, WorkerUnblocked
+from dualray.shared.model.commands import CompleteWait, RunTask, RunTasks
+from dualray.shared.model.events import GpuLost, TaskSubmitted, WaitStarted, WorkerBlocked, WorkerUnblocked
 from dualray.shared.model.ids import Address, ObjectID, is_put, node_of
 from dualray.shared.model.resources import CPU, UNITS
 from dualray.shared.model.specs import TaskSpec
@@ -316,17 +316,25 @@ class Lives:
     def _read_owner(self, owner: str) -> None:
         begun: dict[int, tuple[int, WaitStarted]] = {}
         for decision in self.record.decisions(owner):
-            if isinstance(decision.event, WaitStarted):
+            if isinstance(decision.event, TaskSubmitted):
+                self._note_spec(decision.event.spec)
+            elif isinstance(decision.event, WaitStarted):
                 self.has_waits = True
                 begun[decision.event.wait_id] = (decision.now_ns, decision.event)
             for command in decision.commands:
                 if isinstance(command, RunTask):
-                    life = self.tasks.get(command.spec.task_id.hex())
-                    if life is not None:
-                        life.spec = command.spec
+                    self._note_spec(command.spec)
+                elif isinstance(command, RunTasks):
+                    for push in command.tasks:
+                        self._note_spec(push.spec)
                 elif isinstance(command, CompleteWait) and command.wait_id in begun:
                     started_ns, wait = begun.pop(command.wait_id)
                     self._note_wait(owner, wait, started_ns, decision.now_ns)
+
+    def _note_spec(self, spec: TaskSpec) -> None:
+        life = self.tasks.get(spec.task_id.hex())
+        if life is not None:
+            life.spec = spec
 
     def _note_wait(self, owner: str, wait: WaitStarted, started_ns: int, ended_ns: int) -> None:
         task = wait.task_id.hex() if wait.task_id is not None and "/" in owner else ""
