@@ -98,7 +98,8 @@ def write_outputs(
             write_timeline(record.events, timeline)
             print(f"{timeline}: {len(record.events):,} trace events; open it in https://ui.perfetto.dev")
     except OSError as error:
-        raise ValueError(f"{error.filename} cannot be written: {error.strerror}") from None
+        named = error.filename or " or ".join(str(path) for path in (report, timeline) if path is not None)
+        raise ValueError(f"{named} cannot be written: {error.strerror}") from None
 
 
 def report_command(
