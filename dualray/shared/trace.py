@@ -58,6 +58,7 @@ class TraceKind(StrEnum):
     TRANSFER_ENDED = "transfer_ended"
     FAULT = "fault"
     NODE_STARTED = "node_started"
+    NIC_RATE = "nic_rate"
 
 
 ACTIONS = frozenset(
@@ -77,7 +78,9 @@ ACTIONS = frozenset(
 @dataclass(frozen=True, slots=True)
 class TraceEvent:
     """One row. `subject` is a task's or object's id in hex, or a worker's or node's name; `other` is the peer (whom a
-    push or transfer goes to) or the reason; `amount` counts bytes, or the attempt of a task."""
+    push or transfer goes to) or the reason; `amount` counts bytes, or the attempt of a task. A simulated node's
+    NODE_STARTED says in `deps` what it has (`CPU 40000` in units, `object_store` in bytes, `nic` in bytes a second);
+    NIC_RATE, what flows `in` or `out` (`other`) of a node from now on, in bytes a second."""
 
     time_ns: int
     kind: TraceKind

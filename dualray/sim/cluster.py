@@ -86,6 +86,7 @@ class Cluster:
         self.network = Network(
             self.kernel, cost_model, topology=Star(cost_model, nics=self._nics), head=HEAD, seed=seed
         )
+        self.network.on_rate = self._nic_rate
         self._durations = dict(durations or {})
         self._paused: dict[str, deque[tuple[Callable[..., object], tuple[Any, ...]]]] = {}
         """What waits on machines that stand still."""
@@ -146,8 +147,18 @@ class Cluster:
         )
         self._open_log(process, spec)
         self.add(process)
-        process.trace(TraceKind.NODE_STARTED, node)
+        process.trace(TraceKind.NODE_STARTED, node, deps=self._has(node, hardware))
         process.handle(Started())
+
+    def _has(self, node: NodeID, hardware: Hardware) -> tuple[str, ...]:
+        """What a node is made of, as the trace says it."""
+        nic_bytes_per_s = self._nics[node].bytes_per_s if node in self._nics else self.cost_model.nic_bytes_per_s
+        amounts = (*hardware.total.units, ("object_store", hardware.store_bytes), ("nic", nic_bytes_per_s))
+        return tuple(f"{name} {amount}" for name, amount in amounts)
+
+    def _nic_rate(self, direction: str, node: Any, bytes_per_s: int) -> None:
+        now_ns = self.kernel.now_ns
+        self.note(TraceEvent(now_ns, TraceKind.NIC_RATE, node, node, direction, amount=bytes_per_s))
 
     def add(self, process: Process) -> None:
         """A process can be sent to from now on."""

@@ -69,6 +69,9 @@ SEGMENT_BYTES: Final = 1460
 MATHIS: Final = 1.22
 """The constant of Mathis et al.: rate = MATHIS * segment / (round trip * sqrt(loss))."""
 
+_NIC: Final = ("in", "out")
+"""The kinds of links that are a node's network card."""
+
 _OWN: Final = "own"
 """The kind of a link that one flow has for itself."""
 
@@ -244,6 +247,9 @@ class Network:
         self._links: dict[LinkKey, _Link] = {}  # those with flows on them
         self._transfers: dict[NodeKey, dict[Transfer, None]] = {}  # those that are not over, by either end
         self._changed: dict[_Link, None] = {}  # links whose flows changed since the last solution
+        self.on_rate: Callable[[str, NodeKey, int], object] | None = None
+        """Told what flows `in` or `out` of a node from now on, in bytes a second, whenever that changes."""
+        self._rates: dict[LinkKey, int] = {}  # what it was told last, where that is not 0
 
     # -- messages ------------------------------------------------------------------------------------------
 
@@ -563,13 +569,30 @@ class Network:
 
     def _share(self) -> None:
         changed, self._changed = self._changed, {}
-        for transfer, rate in _max_min_rates(_connected(changed)).items():
+        links = _connected(changed)
+        for transfer, rate in _max_min_rates(links).items():
             if rate != transfer.rate_bytes_per_s:
                 self._settle(transfer, rate)
                 if transfer._event is not None:
                     transfer._event.cancel()
                 end_ns = math.ceil(transfer._left_bytes * 1e9 / rate)
                 transfer._event = self._kernel.call_after(end_ns, self._finish, transfer)
+        if self.on_rate is not None:
+            self._tell_rates(links)
+
+    def _tell_rates(self, links: Iterable[_Link]) -> None:
+        """Of each network card that carries more or less than before."""
+        assert self.on_rate is not None
+        for link in links:
+            direction, node = link.key
+            rate = round(link.bytes_per_s - link.left_bytes_per_s)
+            if direction not in _NIC or rate == self._rates.get(link.key, 0):
+                continue
+            if rate:
+                self._rates[link.key] = rate
+            else:
+                del self._rates[link.key]
+            self.on_rate(direction, node, rate)
 
     def _settle(self, transfer: Transfer, rate_bytes_per_s: float) -> None:
         """Book what has moved at the rate so far, and go on at another."""

@@ -99,6 +99,8 @@ class GlobalScheduler:
         self._drivers: dict[Address, None] = {}
         """Those that have ever asked: with one alone there is nothing to share."""
         self._turn_is_due = False
+        self.on_choice: Callable[[LeaseRequested, PlacementPolicy, ClusterView, Placement], None] | None = None
+        """Shown each choice, when a log is replayed to explain it."""
         default: PlacementPolicy = load_policy(config.placement_policy)
         self._default = default
         self._locality = LocalityPlacement(default)
@@ -151,7 +153,10 @@ class GlobalScheduler:
             local_bytes=local_bytes,
             round_robin=self.placed_count,
         )
-        return policy.choose(shape, view, request.via)
+        answer = policy.choose(shape, view, request.via)
+        if self.on_choice is not None:
+            self.on_choice(request, policy, view, answer)
+        return answer
 
     def _forward(self, request: LeaseRequested, node: NodeID) -> None:
         view = self.views[node]
