@@ -139,7 +139,7 @@ def test_without_head_or_node_waiting_ends_with_a_reason(start_driver, victim: s
     driver, directory = start_driver("dualray.get(running)")
     [process] = [
         process
-        for process in psutil.Process(driver.pid).children()
+        for process in psutil.Process(driver.pid).children(recursive=True)
         if victim in process.cmdline() and process.environ().get(sessions.ENVIRONMENT) == directory
     ]
     process.kill()

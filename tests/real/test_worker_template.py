@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
+from dualray.real.children import ONE_THREAD
 from dualray.real.loop import Loop
-from dualray.real.template_client import ONE_THREAD, TemplateClient
+from dualray.real.template_client import TemplateClient
 from dualray.real.worker_template import REQUEST_BYTES_MAX
 
 DEADLINE_S = 30.0

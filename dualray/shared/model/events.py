@@ -9,11 +9,12 @@ Events are slotted and not frozen, for speed; nobody changes one after making it
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
 
 from dualray.shared.model.errors import ErrorInfo
 from dualray.shared.model.ids import ActorID, Address, LeaseID, NodeID, ObjectID, RequestID, TaskID, WaitID
+from dualray.shared.model.records import dataclass
 from dualray.shared.model.specs import LeaseShape, NodeInfo, NodeState, Ref, TaskSpec
 from dualray.shared.model.states import ActorState, ValueState
 
