@@ -26,7 +26,7 @@ else:
         return make
 
 
-def _equals(self: Any, other: Any) -> bool:
+def _equals(self: Any, other: Any) -> Any:
     if other.__class__ is not self.__class__:
         return NotImplemented
     names: dict[str, object] = self.__dataclass_fields__
