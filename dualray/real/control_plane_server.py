@@ -13,27 +13,31 @@ import dataclasses
 import importlib.util
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from dualray.exceptions import AuthenticationError, ControlPlaneError
 from dualray.real.embedded_store import EmbeddedStore
+from dualray.real.parents import count_threads, die_with
 from dualray.real.resp import ReplyError, RespClient
 
 _POLL_S: Final = 0.002
 _REPLY_TIMEOUT_S: Final = 0.5
 _FILES: Final = ("redis.conf", "redis.log", "redis.sock", "dump.rdb", "appendonly.aof", "appendonlydir")
 
-# Runs before the server in its process: the server ends with the process that started it, however that one ends.
+# Ties the server to the process that starts it, where that has other threads and cannot fork by itself.
 _STARTER: Final = """
-import ctypes, os, signal, sys
-ctypes.CDLL(None).prctl(1, signal.SIGTERM)
-if os.getppid() != int(sys.argv[1]):
-    sys.exit("the process that starts the control plane is gone")
-os.execv(sys.argv[2], sys.argv[2:])
+import os, signal, sys
+sys.path.insert(0, sys.argv[1])
+from parents import die_with
+die_with(int(sys.argv[2]), signal.SIGTERM)
+os.execv(sys.argv[3], sys.argv[3:])
 """
 
 
@@ -178,13 +182,19 @@ def begin_server(directory: Path, password: str, *, append_only: bool = False) -
     config.unlink(missing_ok=True)
     with os.fdopen(os.open(config, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(_configuration(directory, socket_path, password, append_only))
-    command = [sys.executable, "-I", "-S", "-c", _STARTER, str(os.getpid()), binary, str(config)]
+    command = [binary, str(config)]
+    tie: Callable[[], None] | None = partial(die_with, os.getpid(), signal.SIGTERM)
+    if count_threads() > 1:
+        here = str(Path(__file__).parent)
+        command = [sys.executable, "-I", "-S", "-c", _STARTER, here, str(os.getpid()), *command]
+        tie = None
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,  # Ctrl-C in a terminal is for the driver, which then stops the server
+        preexec_fn=tie,  # noqa: PLW1509 - there are none
     )
     return ControlPlaneServer(kind, socket_path, password, process, None, made)
 

@@ -41,8 +41,9 @@ from typing import Any, Final
 
 from dualray.real import worker_template
 from dualray.real.children import FOUNDER_MODULE, HEAD_MODULE, MESSAGE_BYTES_MAX, NODE_MODULE
+from dualray.real.parents import count_threads
 from dualray.real.titles import set_title
-from dualray.real.worker_template import count_threads, end_process
+from dualray.real.worker_template import end_process
 
 END_WITHIN_S: Final = 10.0
 _PARENT_CHECK_S: Final = 1.0

@@ -27,7 +27,6 @@ At the end of file on the control socket, which is also what a killed node manag
 its children, reaps them and exits.
 """
 
-import ctypes
 import gc
 import json
 import os
@@ -42,17 +41,15 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any, Final, NoReturn, TextIO, cast
 
+from dualray.real.parents import count_threads, die_with
 from dualray.real.titles import set_title
 
 MODULE: Final = "dualray.real.worker_template"
 WORKER_MODULE: Final = "dualray.real.worker"
-WARM_IMPORTS: Final = ("cloudpickle", "numpy", "numpy.random", "msgpack", "redis", WORKER_MODULE)
+WARM_IMPORTS: Final = ("cloudpickle", "numpy", "numpy.random", "msgpack", WORKER_MODULE)
 
 REQUEST_BYTES_MAX: Final = 128 << 10
 """Of one datagram: the system's default socket buffer takes it whole."""
-
-_PR_SET_PDEATHSIG: Final = 1
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Template:
@@ -191,9 +188,9 @@ def warm_up() -> list[str]:
 
 def become_worker(parent: int, stdout: int, stderr: int) -> None:
     """Turn a fresh child process into a worker's, up to its own code."""
-    if _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
-    if os.getppid() != parent:  # it died before it could take us with it
+    try:
+        die_with(parent, signal.SIGKILL)
+    except ProcessLookupError:
         os._exit(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -232,11 +229,6 @@ def end_process(code: object) -> NoReturn:
         except (OSError, ValueError):  # nobody reads any more, or it was closed
             pass
     os._exit(0 if code is None else code & 0xFF)
-
-
-def count_threads() -> int:
-    """Of this process."""
-    return len(os.listdir("/proc/self/task"))  # noqa: PTH208 - only their number
 
 
 def main(arguments: list[str]) -> None:
