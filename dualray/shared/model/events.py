@@ -343,13 +343,15 @@ class WorkerUnblocked:
 @dataclass(slots=True, kw_only=True)
 class ResourcesReported:
     """What a node has free now. `settled` names the placed requests that it has granted or refused since its last
-    report, once for each lease: what is not settled when a node dies is placed again. `held` counts the leases here of
-    each driver."""
+    report, once for each lease: what is not settled when a node dies is placed again. `allocated` names those that it
+    has taken the resources for, though no worker is there yet: `available` is without these. `held` counts the leases
+    here of each driver."""
 
     node: NodeID
     incarnation: int
     available: dict[str, int]
     settled: tuple[RequestID, ...] = ()
+    allocated: tuple[RequestID, ...] = ()
     held: dict[str, int] = field(default_factory=dict)
 
 
