@@ -20,12 +20,14 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from dualray.exceptions import AuthenticationError, ControlPlaneError
-from dualray.real.embedded_store import EmbeddedStore
 from dualray.real.parents import count_threads, die_with
 from dualray.real.resp import ReplyError, RespClient
+
+if TYPE_CHECKING:
+    from dualray.real.embedded_store import EmbeddedStore
 
 _POLL_S: Final = 0.002
 _REPLY_TIMEOUT_S: Final = 0.5
@@ -56,7 +58,7 @@ class ControlPlaneServer:
     socket_path: Path
     password: str = dataclasses.field(repr=False)
     process: "subprocess.Popen[bytes] | None"
-    _store: EmbeddedStore | None = dataclasses.field(repr=False)
+    _store: "EmbeddedStore | None" = dataclasses.field(repr=False)
     _made_directory: bool = dataclasses.field(repr=False)
 
     def is_up(self) -> bool:
@@ -174,6 +176,8 @@ def begin_server(directory: Path, password: str, *, append_only: bool = False) -
     made = not directory.exists()
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     if found is None:
+        from dualray.real.embedded_store import EmbeddedStore  # noqa: PLC0415 - few machines need it
+
         store = EmbeddedStore(socket_path, password)
         store.start()
         return ControlPlaneServer("embedded", socket_path, password, None, store, made)

@@ -40,7 +40,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dualray.real import worker_template
-from dualray.real.children import FOUNDER_MODULE, HEAD_MODULE, MESSAGE_BYTES_MAX, NODE_MODULE
+from dualray.real.children import FOUNDER_MODULE, MESSAGE_BYTES_MAX, NODE_MODULE
 from dualray.real.parents import count_threads
 from dualray.real.titles import set_title
 from dualray.real.worker_template import end_process
@@ -87,10 +87,6 @@ class Founder:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a terminal that closes is the driver's to mind
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)  # the wake-up pipe says it
-        for module in (HEAD_MODULE, NODE_MODULE):
-            importlib.import_module(module)
-        gc.collect()
-        gc.freeze()  # a child's collection then copies no page
         self._selector.register(self._client, selectors.EVENT_READ, self._on_client)
         self._selector.register(self._wake_read, selectors.EVENT_READ, self._on_child_ended)
         while not self._is_ending or self._processes or self._templates:
@@ -189,6 +185,7 @@ class Founder:
     ) -> int:
         """A child that does what `python -m module argv` does, with `fds` and without `not_its`; its pid. In lists of
         processes its arguments are those of `title`."""
+        self._prepare(module)
         if count_threads() > 1:
             process = subprocess.Popen([sys.executable, "-m", module, *argv], stdin=subprocess.DEVNULL, pass_fds=fds)
             process.returncode = 0  # it is reaped here, with the others
@@ -197,6 +194,16 @@ class Founder:
         if pid == 0:
             self._become(module, argv, title, not_its)
         return pid
+
+    @staticmethod
+    def _prepare(module: str) -> None:
+        """Import what a child is to run, once for all that follow, and so that its collections copy no page."""
+        if module not in sys.modules:
+            gc.disable()  # nothing of what is imported is garbage
+            importlib.import_module(module)
+            gc.collect()
+            gc.freeze()
+            gc.enable()
 
     def _become(self, module: str, argv: list[str], title: list[str], not_its: tuple[int, ...]) -> None:
         """The rest of a child's life."""

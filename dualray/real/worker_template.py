@@ -65,9 +65,11 @@ class Template:
     def run(self) -> None:
         """Import, say so, and serve until the node manager hangs up."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        gc.disable()  # nothing of what is imported is garbage
         missing = warm_up()
         gc.collect()
         gc.freeze()
+        gc.enable()
         self._thread_count = count_threads()
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)  # the wake-up pipe says it
