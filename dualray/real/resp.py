@@ -40,7 +40,7 @@ class RespClient:
     def __init__(self, socket_path: Path, password: str, *, timeout_s: float) -> None:
         self._path = os.fspath(socket_path)
         self._password = password
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         self._received = bytearray()
@@ -79,7 +79,7 @@ class RespClient:
 
     def _connect(self) -> socket.socket:
         sock = self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        sock.settimeout(self._timeout_s)
+        sock.settimeout(self.timeout_s)
         sock.connect(self._path)
         (reply,) = self._exchange(sock, [("AUTH", self._password)])
         if isinstance(reply, ReplyError):
