@@ -77,7 +77,7 @@ class Founder:
         self._parent_pid = os.getppid()
         self._processes: dict[int, _Process] = {}
         self._templates: set[int] = set()
-        self._kill_at: float | None = None
+        self._kill_at = 0.0
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._selector = selectors.DefaultSelector()
 
@@ -94,7 +94,7 @@ class Founder:
                 key.data()
             if os.getppid() != self._parent_pid:
                 self._end()
-            if self._kill_at is not None and time.monotonic() > self._kill_at:
+            if self._is_ending and time.monotonic() > self._kill_at:
                 for pid in self._processes:
                     os.kill(pid, signal.SIGKILL)
 
@@ -255,6 +255,7 @@ class Founder:
 def main(arguments: list[str]) -> None:
     """Entry: `python -m dualray.real.founder SESSION FD`."""
     session, fd = arguments[:2]
+    del sys.argv[1:]  # they would be those of the workers
     os.set_inheritable(int(fd), False)
     set_title(FOUNDER_MODULE, [session])
     Founder(session, socket.socket(fileno=int(fd))).run()

@@ -172,6 +172,22 @@ def test_a_child_that_the_driver_has_forked_keeps_nothing_alive(start_driver) ->
         os.kill(child, signal.SIGKILL)
 
 
+def test_where_every_interpreter_has_a_second_thread_nobody_forks(start_driver, tmp_path, monkeypatch) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])]))
+    driver, directory = start_driver("print(pid, flush=True); dualray.get(running)")
+    worker = psutil.Process(int(driver.stdout.readline()))
+    founder = worker.parent().parent()
+    assert founder.ppid() == driver.pid
+    modules = [child.cmdline()[2] for child in founder.children()]
+    assert sorted(modules) == ["dualray.real.head", "dualray.real.node", "dualray.real.worker_template"]
+    driver.kill()
+    driver.wait(20)
+    wait_until_gone(directory, 10)
+
+
 def test_processes_go_by_their_own_names() -> None:
     dualray.init(num_cpus=1)
     try:
