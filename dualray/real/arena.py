@@ -26,11 +26,11 @@ import struct
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from dualray.real.ranges import GRANULE, rounded, span_for
+
+Bytes: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
 
 PAGE: Final = mmap.PAGESIZE
 OBJECT_ID_BYTES_MAX: Final = 40
@@ -45,12 +45,12 @@ _FREE, _USED, _GONE = 0, 1, 2
 _SPAN_MAX: Final = 1 << 44  # of 47 bits that a process has, mapped twice
 _MADV_REMOVE: Final = 9
 _MADV_POPULATE_WRITE: Final = 23  # Linux 5.14
-_MADV_DONTDUMP: Final = 16
 
 _libc = ctypes.CDLL(None, use_errno=True)  # its calls let other threads run
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
-Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+if TYPE_CHECKING:  # the node manager, which is waited for, needs no arrays to begin with
+    import numpy as np
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +88,13 @@ class Arena:
         self.layout = layout
         self._fd = fd
         size = layout.file_size
-        self.writable = memoryview(mmap.mmap(fd, size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ | mmap.PROT_WRITE))
-        self.readable = memoryview(mmap.mmap(fd, size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ))
-        self._base = np.frombuffer(self.writable, np.uint8).ctypes.data
+        writable = mmap.mmap(fd, size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+        readable = mmap.mmap(fd, size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
+        for mapping in (writable, readable):
+            mapping.madvise(mmap.MADV_DONTDUMP)
+        self.writable, self.readable = memoryview(writable), memoryview(readable)
+        self._base = ctypes.addressof(ctypes.c_char.from_buffer(writable))
         self._mask = layout.slots - 1
-        for view in (self.writable, self.readable):
-            _libc.madvise(np.frombuffer(view, np.uint8).ctypes.data, size, _MADV_DONTDUMP)
 
     @classmethod
     def create(cls, path: Path, layout: Layout) -> Arena:
@@ -146,6 +147,8 @@ class Arena:
 
     def read_view(self, offset: int, size: int) -> Bytes:
         """Read-only bytes of the data; whatever is made over them keeps this array alive."""
+        import numpy as np  # noqa: PLC0415 - see above; costs 0.2 us once it is there
+
         return np.frombuffer(self.readable, np.uint8, size, self.layout.data_offset + offset)
 
     def write_view(self, offset: int, size: int) -> memoryview:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from collections.abc import Sequence
 from dualray.exceptions import ControlPlaneError
 from dualray.real import session as sessions
 from dualray.real.control_plane import ControlPlane
-from dualray.real.control_plane_server import start_server
+from dualray.real.control_plane_server import begin_server, start_server
 from dualray.real.counts import COUNTS, COUNTS_ASKED, of_connections, of_head
 from dualray.real.messages import Payload
 from dualray.real.runner import MachineProcess, begin
@@ -22,11 +23,10 @@ from dualray.shared.model.commands import WriteRecord
 from dualray.shared.model.events import DriverJoined, Event, NodeHeard, NodeJoined, NodeSilent, PeerLost, Started
 from dualray.shared.model.ids import HEAD, Address, NodeID, is_driver, job_of_driver
 
-CONTROL_PLANE_FILE = "control_plane"
-"""In the session's directory: which server it is, for `init` to say."""
-
 _NODE_ENDS_WITHIN_S = 5.0
+_SERVER_STARTS_FIRST_WITHIN_S = 30.0
 _SERVER_STARTS_WITHIN_S = 10.0
+_SERVER_POLL_S = 0.003
 _SERVER_STARTS_MAX = 5
 """In a row and in vain, after which the head gives up, and with it the cluster."""
 
@@ -39,21 +39,32 @@ class HeadProcess(MachineProcess):
     machine: Head
 
     def __init__(self, *, session: sessions.Session, lifeline_fd: int) -> None:
-        # The server is there before anybody can reach us, and so before anybody can need it.
-        self.server = start_server(session.redis_directory, session.password, append_only=session.cluster is not None)
-        (session.directory / CONTROL_PLANE_FILE).write_text(self.server.kind)
-        _log.info("control plane: %s", self.server.kind)
+        # It starts beside us; whoever needs it before it answers tries again, and `init` waits for the file.
+        self.server = begin_server(session.redis_directory, session.password, append_only=session.cluster is not None)
+        self._server_deadline = time.monotonic() + _SERVER_STARTS_FIRST_WITHIN_S
         spec = MachineSpec(kind="head", address=HEAD, config=session.config)
         super().__init__(session=session, spec=spec, lifeline_fd=lifeline_fd)
         self.control_plane = ControlPlane(self.server.socket_path, session.password)
         self._server_lock = threading.Lock()
         self._is_over = threading.Event()
-        if session.cluster is not None:
-            threading.Thread(target=self._keep_server, name="dualray-control-plane", daemon=True).start()
+        self.loop.call_soon(self._wait_for_server)
         self.incarnations: dict[str, int] = {}
         """Of each node, its present life."""
         self.drivers: dict[int, str] = {}
         """Of each job, its driver while it is there: to whom what its tasks print is sent."""
+
+    def _wait_for_server(self) -> None:
+        if not self.server.is_up():
+            if time.monotonic() > self._server_deadline:
+                raise ControlPlaneError(f"{self.server.kind} does not answer\n{self.server.last_log()}")
+            self.loop.call_later(_SERVER_POLL_S, self._wait_for_server)
+            return
+        _log.info("control plane: %s", self.server.kind)
+        written = self.session.directory / f".{sessions.CONTROL_PLANE_FILE}"
+        written.write_text(self.server.kind)
+        written.rename(self.session.directory / sessions.CONTROL_PLANE_FILE)
+        if self.session.cluster is not None:
+            threading.Thread(target=self._keep_server, name="dualray-control-plane", daemon=True).start()
 
     def _keep_server(self) -> None:
         """A thread of its own, which lives as long as this process: start the control plane's server again when it has
@@ -134,7 +145,7 @@ class HeadProcess(MachineProcess):
         deadline = time.monotonic() + _NODE_ENDS_WITHIN_S
         node_sockets = [path for path in self.session.sockets.glob("node-*") if "w" not in path.name]
         while any(path.exists() for path in node_sockets) and time.monotonic() < deadline:
-            time.sleep(0.005)
+            time.sleep(0.001)
         super().clean_up()
         if self.control_plane is not None:
             self.control_plane.close()
@@ -146,13 +157,13 @@ class HeadProcess(MachineProcess):
         self.session.remove()
 
 
-def main() -> None:
-    """Entry: `python -m dualray.real.head SESSION LIFELINE`."""
-    session, lifeline_fd = begin("head")
+def main(argv: Sequence[str]) -> None:
+    """Entry: `python -m dualray.real.head SESSION LIFELINE`, `argv` being what follows the name."""
+    session, lifeline_fd = begin("head", argv)
     head = HeadProcess(session=session, lifeline_fd=lifeline_fd)
     head.handle(Started())
     head.run()
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -82,7 +83,15 @@ class NodeProcess(MachineProcess):
 
     machine: Node
 
-    def __init__(self, *, session: sessions.Session, node: NodeID, incarnation: int, lifeline_fd: int) -> None:
+    def __init__(
+        self,
+        *,
+        session: sessions.Session,
+        node: NodeID,
+        incarnation: int,
+        lifeline_fd: int,
+        template: socket.socket,
+    ) -> None:
         spec = MachineSpec(
             kind="node",
             address=node,
@@ -133,7 +142,7 @@ class NodeProcess(MachineProcess):
 
             self.metrics = NodeMetrics(self, session.metrics_port)
             _log.info("metrics are served at http://%s/metrics", self.metrics.address)
-        self.template.start()
+        self.template.attach(template)
         self.exit_status = 0
         self._silence: Timer | None = None
         if self.heartbeats is not None:
@@ -392,18 +401,25 @@ def exit_reason(status: int) -> str:
         return f"killed by signal {-status}"
 
 
-def main() -> None:
-    """Entry: `python -m dualray.real.node SESSION LIFELINE NODE [INCARNATION]`."""
-    session, lifeline_fd = begin(sys.argv[3])
-    incarnation = int(sys.argv[4]) if len(sys.argv) > 4 else 0
-    node = NodeProcess(session=session, node=NodeID(sys.argv[3]), incarnation=incarnation, lifeline_fd=lifeline_fd)
-    _log.info("node manager %s, incarnation %d, pid %d", sys.argv[3], incarnation, os.getpid())
+def main(argv: Sequence[str]) -> int:
+    """Entry: `python -m dualray.real.node SESSION LIFELINE TEMPLATE NODE INCARNATION`, `argv` being what follows the
+    name; TEMPLATE is the socket of its worker template."""
+    name, incarnation = argv[3], int(argv[4])
+    session, lifeline_fd = begin(name, argv)
+    node = NodeProcess(
+        session=session,
+        node=NodeID(name),
+        incarnation=incarnation,
+        lifeline_fd=lifeline_fd,
+        template=socket.socket(fileno=int(argv[2])),
+    )
+    _log.info("node manager %s, incarnation %d, pid %d", name, incarnation, os.getpid())
     signal.signal(signal.SIGUSR1, lambda *_: node.loop.call_soon(node.on_drain_signal))
     node.recorder.trace(TraceKind.NODE_STARTED, node.node)
     node.handle(Started())
     node.run()
-    sys.exit(node.exit_status)
+    return node.exit_status
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))

@@ -40,6 +40,8 @@ ENVIRONMENT = "DUALRAY_SESSION"
 
 FIRST_NODE = NodeID("node-0")
 GATEWAY_FILE = "gateway"
+CONTROL_PLANE_FILE = "control_plane"
+"""Which control plane's server it is; written by the head once that answers."""
 METRICS_FILE = "metrics"
 """Where the node serves its metrics, host:port; written by the node manager when it does."""
 JOINED_FILE = "joined"

@@ -552,13 +552,21 @@ class HeadStepper(Stepper[Head]):
             )
         )
 
-    def report(self, node: str, available: Resources, *settled: str, incarnation: int = 0) -> list[Command]:
+    def report(
+        self,
+        node: str,
+        available: Resources,
+        *settled: str,
+        allocated: tuple[str, ...] = (),
+        incarnation: int = 0,
+    ) -> list[Command]:
         return self(
             ResourcesReported(
                 node=NodeID(node),
                 incarnation=incarnation,
                 available=dict(available.units),
                 settled=tuple(RequestID(request) for request in settled),
+                allocated=tuple(RequestID(request) for request in allocated),
             )
         )
 

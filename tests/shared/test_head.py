@@ -285,6 +285,21 @@ def test_a_report_that_is_older_than_a_placement_does_not_free_it(head):
     assert placed(head.ask(shape(cpus(2)), request="b")) == []
 
 
+def test_what_is_allocated_counts_as_the_report_says(head):
+    actor = shape(NOTHING, placement=cpus(2))
+    assert len(placed(head.ask(actor, count=5, request="a"))) == 2
+    assert placed(head.report("node-1", cpus(2), allocated=("a",))) == [("a", "node-1")], "the first takes nothing"
+    assert placed(head.report("node-1", cpus(2))) == [], "the second is on its way"
+    assert placed(head.report("node-1", NOTHING, allocated=("a",))) == []
+    assert placed(head.report("node-1", cpus(2), "a", "a")) == [("a", "node-1")]
+
+
+def test_when_a_node_dies_what_it_had_only_allocated_is_placed_again(head):
+    head.ask(shape(cpus(2)), request="a")
+    head.report("node-0", NOTHING, allocated=("a",))
+    assert placed(head(lost("node-0"))) == [("a", "node-1")]
+
+
 def test_what_has_no_room_waits_and_is_served_in_order(head):
     head.ask(shape(cpus(2)), count=2, request="a")
     head.ask(shape(cpus(2)), request="b")

@@ -128,6 +128,7 @@ class LocalScheduler:
         self.unstaffed: deque[tuple[Slot, Lease]] = deque()
         """Slots that have their resources and wait for a worker process."""
         self.settled: list[RequestID] = []
+        self.allocated: list[RequestID] = []
         self.held: dict[str, int] = {}
         """Of each driver, its leases here."""
         self.is_draining = False
@@ -299,6 +300,9 @@ class LocalScheduler:
         if is_driver(lease.owner):
             self.held[lease.owner] = self.held.get(lease.owner, 0) + 1
         self.unstaffed.append((slot, lease))
+        if slot.placed:
+            self.allocated.append(slot.request_id)
+            self._changed = True
 
     def _grant(self, slot: Slot, lease: Lease, worker: Worker) -> None:
         worker.become(WorkerState.LEASED)
@@ -513,11 +517,13 @@ class LocalScheduler:
             return
         self._changed = False
         settled, self.settled = tuple(self.settled), []
+        allocated, self.allocated = tuple(self.allocated), []
         report = ResourcesReported(
             node=self.node,
             incarnation=self.incarnation,
             available=dict(self.free),
             settled=settled,
+            allocated=allocated,
             held=dict(self.held),
         )
         self.out.send(HEAD, report)

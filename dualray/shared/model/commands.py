@@ -6,12 +6,12 @@ beside it: the pickled arguments of a task (by TaskID) and small values (by Obje
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from dualray.shared.model.errors import ErrorInfo
 from dualray.shared.model.events import Event, TaskPushed
 from dualray.shared.model.ids import Address, NodeID, ObjectID, TaskID, WaitID
+from dualray.shared.model.records import dataclass
 from dualray.shared.model.specs import TaskSpec
 
 

@@ -9,11 +9,12 @@ Events are slotted and not frozen, for speed; nobody changes one after making it
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
 
 from dualray.shared.model.errors import ErrorInfo
 from dualray.shared.model.ids import ActorID, Address, LeaseID, NodeID, ObjectID, RequestID, TaskID, WaitID
+from dualray.shared.model.records import dataclass
 from dualray.shared.model.specs import FunctionTemplate, LeaseShape, NodeInfo, NodeState, Ref, TaskSpec, new_spec
 from dualray.shared.model.states import ActorState, ValueState
 
@@ -363,13 +364,15 @@ class WorkerUnblocked:
 @dataclass(slots=True, kw_only=True)
 class ResourcesReported:
     """What a node has free now. `settled` names the placed requests that it has granted or refused since its last
-    report, once for each lease: what is not settled when a node dies is placed again. `held` counts the leases here of
-    each driver."""
+    report, once for each lease: what is not settled when a node dies is placed again. `allocated` names those that it
+    has taken the resources for, though no worker is there yet: `available` is without these. `held` counts the leases
+    here of each driver."""
 
     node: NodeID
     incarnation: int
     available: dict[str, int]
     settled: tuple[RequestID, ...] = ()
+    allocated: tuple[RequestID, ...] = ()
     held: dict[str, int] = field(default_factory=dict)
 
 
