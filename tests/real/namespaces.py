@@ -199,7 +199,7 @@ class Driver:
     """
 
     def __init__(self, machine: Machine, script: str, *arguments: str) -> None:
-        path = machine.directory / "driver.py"
+        path = machine.directory / f"driver{len(list(machine.directory.glob('driver*.py')))}.py"
         evaluate = "\nfor line in sys.stdin:\n    print(json.dumps(eval(line)), flush=True)\n"
         path.write_text("import json, sys\n" + textwrap.dedent(script) + evaluate)
         self.process = subprocess.Popen(
