@@ -31,6 +31,11 @@ class Config:
     reconstruction_policy: str = _limit(
         "dualray.shared.policies.reconstruction:LineageReconstruction", "dotted path", "how a lost object is made again"
     )
+    broadcast_policy: str = _limit(
+        "dualray.shared.policies.broadcast:ChainBroadcast",
+        "dotted path",
+        "whom a node asks for an object that others want, too",
+    )
     inline_bytes_max: int = _limit(100 * 1024, "bytes", "larger values go to the object store, as in today's Ray")
     lease_requests_max: int = _limit(16, "leases", "leases asked for and not granted, per shape and owner")
     lease_idle_ns: int = _limit(2 * MILLISECOND_NS, "ns", "an idle lease goes back after this")
