@@ -133,6 +133,56 @@ def test_what_only_a_node_had_that_stays_cut_off_is_made_again(driver: Driver, n
     eventually(lambda: "ends: nothing was heard of the head" in second.log("node-1"), "it ends itself")
 
 
+SLOW_BITS_PER_S = 200_000_000
+
+
+def received_bytes(driver: Driver, network: Network, least: int) -> None:
+    """Wait until machine 3's node has received so much, of what takes seconds on a slow interface."""
+    third = network.machines[2]
+    counter = f"/sys/class/net/{third.port}/statistics/tx_bytes"
+    shown = ["ip", "netns", "exec", network.name, "cat", counter]
+
+    def is_there() -> bool:
+        return int(subprocess.run(shown, capture_output=True, text=True, check=True, timeout=20).stdout) > least
+
+    eventually(is_there, f"{least:,} bytes are through")
+
+
+@pytest.mark.parametrize("how", ["cut", "part"])
+def test_a_transfer_outlives_a_short_cut_of_its_link(driver: Driver, network: Network, how: str) -> None:
+    second, third = network.machines[1:3]
+    count = 8 << 20  # 64 MiB of float64, 2.7 s
+    assert driver(f"dualray.get([where.{ON_2}.remote(0), where.{ON_3}.remote(0)])") == ["node-1", "node-2"]
+    driver(f"globals().update(kept=ones.{ON_2}.remote({count})) or len(dualray.wait([kept])[0])")
+    third.limit(SLOW_BITS_PER_S)
+    driver.ask(f"dualray.get(total.{ON_3}.remote(kept))")
+    received_bytes(driver, network, 16 << 20)
+    if how == "cut":
+        third.cut()
+    else:
+        second.part(third)
+    time.sleep(1.5)  # shorter than the suspicion
+    if how == "cut":
+        third.heal()
+    else:
+        second.join(third)
+    assert driver.answer() == count
+    assert driver(STATES)["node-2"] == [True, 0]
+
+
+@pytest.mark.slow
+def test_a_transfer_ends_from_another_source_when_its_link_stays_cut(driver: Driver, network: Network) -> None:
+    second, third = network.machines[1:3]
+    count = 8 << 20
+    assert driver(f"dualray.get([where.{ON_2}.remote(0), where.{ON_3}.remote(0)])") == ["node-1", "node-2"]
+    driver(f"globals().update(kept=ones.{ON_2}.remote({count})) or len(dualray.wait([kept])[0])")
+    third.limit(SLOW_BITS_PER_S)
+    driver.ask(f"(lambda ref: [len(dualray.get(kept)), dualray.get(ref)])(total.{ON_3}.remote(kept))")
+    received_bytes(driver, network, 16 << 20)
+    second.part(third)  # both reach the head and machine 1, whose driver fetches it, too
+    assert driver.answer() == [count, count]
+
+
 def test_only_who_knows_the_secret_gets_in(driver: Driver, network: Network) -> None:
     stranger = network.machine()
     done = subprocess.run(
