@@ -148,7 +148,7 @@ def received_bytes(driver: Driver, network: Network, least: int) -> None:
     eventually(is_there, f"{least:,} bytes are through")
 
 
-@pytest.mark.parametrize("how", ["cut", "part"])
+@pytest.mark.parametrize("how", ["cut", pytest.param("part", marks=pytest.mark.slow)])
 def test_a_transfer_outlives_a_short_cut_of_its_link(driver: Driver, network: Network, how: str) -> None:
     second, third = network.machines[1:3]
     count = 8 << 20  # 64 MiB of float64, 2.7 s
