@@ -70,16 +70,17 @@ PROGRAM = """
 SOCKETS = """
     import mmap, socket, tempfile, time
 
-    COUNT, PIECE = int(sys.argv[1]), 1 << 18
-    before, address, after = (argument or None for argument in sys.argv[2:5])
+    COUNT, RECEIVERS, PIECE = int(sys.argv[1]), int(sys.argv[2]), 1 << 18
+    PORT = 7700 + RECEIVERS
+    before, address, after = (argument or None for argument in sys.argv[3:6])
     shared = tempfile.TemporaryFile(dir="/dev/shm")
     shared.write(bytes(COUNT))
     view = memoryview(mmap.mmap(shared.fileno(), COUNT))
     if before is not None:
-        listener = socket.create_server((address, 7700))
+        listener = socket.create_server((address, PORT))
     while after is not None:
         try:
-            following = socket.create_connection((after, 7700))
+            following = socket.create_connection((after, PORT))
             break
         except ConnectionRefusedError:
             time.sleep(0.05)
@@ -92,7 +93,7 @@ SOCKETS = """
     def one_round():
         following.sendall(view)
         assert following.recv(1) == b"x"
-        return COUNT * int(sys.argv[5])
+        return COUNT * RECEIVERS
 
     def receive():
         taken = 0
@@ -162,7 +163,7 @@ class Running:
         made = []
         for index, machine in enumerate(self.hosts):
             around = addresses[index : index + 3]
-            made.append(Driver(machine, SOCKETS, str(OBJECT_BYTES), *around, str(len(self.hosts) - 1)))
+            made.append(Driver(machine, SOCKETS, str(OBJECT_BYTES), str(len(self.hosts) - 1), *around))
         self.others = made[1:]
         return made[0]
 

@@ -243,8 +243,9 @@ class ObjectStreams:
             self._send_more(object_id, outgoing)
 
     def _end_outgoing(self, object_id: ObjectID, to: NodeID, *, complete: bool) -> None:
-        receivers = self._outgoing[object_id]
-        del receivers[to]
+        receivers = self._outgoing.get(object_id, {})
+        if receivers.pop(to, None) is None:  # it went with its object
+            return
         if not receivers:
             del self._outgoing[object_id]
         self._handle(ObjectSent(object_id=object_id, to=to, complete=complete))
