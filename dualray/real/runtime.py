@@ -26,7 +26,6 @@ from dualray.real.process import UserProcess
 from dualray.real.session import METRICS_FILE, Session
 from dualray.real.worker_output import FLUSH, FLUSHED, LINES
 from dualray.shared.core_worker import CoreWorker
-from dualray.shared.model.commands import RunTask
 from dualray.shared.model.config import Config
 from dualray.shared.model.events import Started
 from dualray.shared.model.ids import FIRST_DRIVER, HEAD, Address, root_task_id
@@ -67,7 +66,7 @@ class RealRuntime:
             node=session.node,
             root=root_task_id(session.job_root, job),
             is_driver=True,
-            on_task=_refuse_task,
+            on_tasks=_refuse_tasks,
             on_lost=self._on_peer_lost,
             on_error=self._on_error,
             tell=self._output.tell,
@@ -169,8 +168,8 @@ class RealRuntime:
             self.session.remove()
 
 
-def _refuse_task(task: RunTask) -> None:
-    raise AssertionError(f"a driver runs no tasks, and was given {task.spec.template.name}")
+def _refuse_tasks() -> None:
+    raise AssertionError("a driver runs no tasks, and was given some")
 
 
 def start(settings: Mapping[str, Any], config: Config) -> RealRuntime:

@@ -10,7 +10,6 @@ import os
 import signal
 import sys
 import traceback
-from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from dualray.real.runner import EXIT_AFTER_ERROR
 from dualray.real.worker_output import marked_stream
 from dualray.shared.core_worker import CoreWorker
 from dualray.shared.model.commands import RunTask
-from dualray.shared.model.events import WorkerReady
+from dualray.shared.model.events import TaskPushed, WorkerReady
 from dualray.shared.model.ids import HEAD, Address, NodeID, root_task_id
 
 
@@ -38,26 +37,25 @@ class WorkerRuntime:
 
 
 class _Inbox:
-    """The tasks that the machine wants to have run now, and the main thread's wait for them."""
+    """The main thread's wait for tasks."""
 
     def __init__(self) -> None:
-        self._tasks: deque[RunTask] = deque()
         self._signal: Signal | None = None
 
-    def put(self, task: RunTask) -> None:
-        """A task is to run. Any thread."""
-        self._tasks.append(task)
+    def tasks_came(self) -> None:
+        """There are tasks to run. Any thread."""
         if self._signal is not None:
             self._signal.set()
 
-    def get(self, process: UserProcess) -> RunTask:
+    def get(self, process: UserProcess) -> RunTask | TaskPushed:
         """The next task. The main thread."""
-        while not self._tasks:
+        core = process.core
+        while (task := core.next_task()) is None:
             signal_ = self._signal = process.new_signal()
-            if not self._tasks:  # else it came before the signal
+            if not core.has_tasks:  # else they came before the signal
                 signal_.wait()
-        self._signal = None
-        return self._tasks.popleft()
+            self._signal = None
+        return task
 
 
 def main(argv: Mapping[str, str]) -> None:
@@ -71,7 +69,7 @@ def main(argv: Mapping[str, str]) -> None:
         node=node,
         root=root_task_id(address, 0),
         is_driver=False,
-        on_task=inbox.put,
+        on_tasks=inbox.tasks_came,
         on_lost=lambda peer: os._exit(0) if peer in (node, HEAD) else None,
         on_error=_end_after_error,
         tell=lambda words: sys.stderr.write(words),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dualray.shared.core_worker import CoreWorker
 from dualray.shared.host import Execution
-from dualray.shared.model.commands import RunTask, WriteRecord
+from dualray.shared.model.commands import WriteRecord, WriteRecords
 from dualray.shared.model.events import Event, TimerFired
 from dualray.shared.model.ids import HEAD, Address, FunctionID, NodeID, TaskID, root_task_id
 from dualray.shared.seeding import task_seed
@@ -79,6 +79,8 @@ class UserProcess(Process):
         self.runtime: Any = WorkerRuntime(self.core)
         self._fibers: dict[Fiber, None] = {}
         self._wake_scheduled = False
+        self._is_running = False
+        """Whether a task runs, or is about to."""
 
     @classmethod
     def as_worker(cls, *, cluster: Cluster, address: Address, node: NodeID, store: VirtualStore) -> UserProcess:
@@ -124,15 +126,21 @@ class UserProcess(Process):
     def new_signal(self) -> FiberSignal:
         return FiberSignal(self.cluster.fibers)
 
-    def run_task(self, task: RunTask) -> None:
-        """Start a fiber for the task when this step is over."""
-        self.cluster.kernel.call_after(self.cluster.cost_model.dispatch_ns, self._start_fiber, task)
+    def tasks_came(self) -> None:
+        """Start a fiber for the next task when this step, and the task in hand, are over."""
+        if not self._is_running:
+            self._is_running = True
+            self.cluster.kernel.call_after(self.cluster.cost_model.dispatch_ns, self._start_next)
 
-    def _start_fiber(self, task: RunTask) -> None:
+    def _start_next(self) -> None:
         if not self.is_alive:
             return
         if self.cluster.is_paused(self.node):
-            self.cluster.when_running(self.node, self._start_fiber, task)
+            self.cluster.when_running(self.node, self._start_next)
+            return
+        task = self.core.next_task()
+        if task is None:
+            self._is_running = False
             return
         seed = task_seed(self.cluster.seed, task.spec.task_id)
         self.cluster.seeds_handed_out.update(seed)
@@ -145,6 +153,9 @@ class UserProcess(Process):
                 self.core.execute(task)
             finally:
                 self._fibers.pop(fiber, None)
+                self._is_running = False
+                if self.core.has_tasks and self.is_alive:
+                    self.tasks_came()
 
         self.cluster.fibers.spawn(self, body, seed=seed)
 
@@ -163,6 +174,10 @@ class UserProcess(Process):
 
     def write_record(self, record: WriteRecord) -> None:
         self.cluster.write_record(record.table, record.key, record.fields)
+
+    def write_records(self, records: WriteRecords) -> None:
+        for key in records.keys:
+            self.cluster.write_record(records.table, key, records.fields)
 
     def put_function(self, function: FunctionID, pickled: bytes) -> None:
         self.cluster.functions[function] = pickled

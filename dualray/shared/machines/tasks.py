@@ -52,17 +52,23 @@ from dualray.shared.model.states import TASK, TaskState, ValueState
 from dualray.shared.policies.reconstruction import ReconstructionPolicy
 from dualray.shared.policies.retry import RETRY_FOREVER, RetryPolicy
 
+TASK_TABLE = "tasks"
 
-def task_row(spec: TaskSpec, state: TaskState, attempt: int, worker: Address | None) -> WriteRecord:
-    """A row of the task table. Whoever knows how a task ended writes it: its worker when it has finished, its owner
-    when it has failed."""
-    fields = (
+
+def task_fields(spec: TaskSpec, state: TaskState, attempt: int, worker: Address | None) -> tuple[tuple[str, str], ...]:
+    """What a row of the task table says beside the task's id."""
+    return (
         ("name", spec.template.name),
         ("state", state.value),
         ("attempt", str(attempt)),
         ("worker", worker or ""),
     )
-    return WriteRecord(table="tasks", key=spec.task_id.hex(), fields=fields)
+
+
+def task_row(spec: TaskSpec, state: TaskState, attempt: int, worker: Address | None) -> WriteRecord:
+    """A row of the task table. Whoever knows how a task ended writes it: its worker when it has finished, its owner
+    when it has failed."""
+    return WriteRecord(table=TASK_TABLE, key=spec.task_id.hex(), fields=task_fields(spec, state, attempt, worker))
 
 
 class TaskRecord:
@@ -254,14 +260,14 @@ class Tasks:
         record.attempt += 1
         self.out.add(NoteRetry(task_id=record.spec.task_id, attempt=record.attempt, reason=reason))
 
-    def is_current(self, event: TaskFinished) -> TaskRecord | None:
-        """The record that a TaskFinished is about, or None when it is late news."""
-        record = self.records.get(event.task_id)
+    def current(self, task: TaskID, attempt: int, worker: Address) -> TaskRecord | None:
+        """The record that news of an attempt is about, or None when it is late news."""
+        record = self.records.get(task)
         if (
             record is None
             or record.state is not TaskState.PUSHED
-            or record.attempt != event.attempt
-            or record.worker != event.worker
+            or record.attempt != attempt
+            or record.worker != worker
         ):
             return None
         return record
@@ -296,6 +302,19 @@ class Tasks:
             self.out.is_stirred = True
         if not (stored and any(self._is_stored(result.object_id) for result in event.results)):
             record.returns_kept = 0  # small results are never lost: there is nothing to make again
+        self._let_go_of_arguments(record)
+
+    def finish_small(self, record: TaskRecord, size_bytes: int) -> None:
+        """The one result is there, it is small, and refers to nothing."""
+        record.state = TaskState.FINISHED  # `current` has seen that it was pushed
+        object_id = return_object_id(record.spec.task_id, 0)
+        value = self.values.table.get(object_id)
+        if value is None or value.state is ValueState.FAILED:  # as in _accept
+            self.out.add(DropPayload(key=object_id))
+        elif value.state is ValueState.PENDING:
+            self.values.set_inline(value, size_bytes)
+        if not (record.attempt and self._is_stored(object_id)):
+            record.returns_kept = 0
         self._let_go_of_arguments(record)
 
     def _is_stored(self, object_id: ObjectID) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from dualray.shared.model.errors import ErrorInfo
-from dualray.shared.model.events import Event
+from dualray.shared.model.events import Event, TaskPushed
 from dualray.shared.model.ids import Address, NodeID, ObjectID, TaskID, WaitID
 from dualray.shared.model.specs import TaskSpec
 
@@ -58,6 +58,13 @@ class DropPayload:
 
 
 @dataclass(slots=True, kw_only=True)
+class DropPayloads:
+    """`DropPayload` for several keys."""
+
+    keys: tuple[bytes, ...]
+
+
+@dataclass(slots=True, kw_only=True)
 class CopyPayload:
     """Let `target` have the same bytes as `source`."""
 
@@ -72,6 +79,21 @@ class RunTask:
     spec: TaskSpec
     attempt: int
     gpu_ids: tuple[int, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class RunTasks:
+    """Run these one after another, each as with `RunTask`; report those that return one small value with `TasksRan`,
+    several at a time, and every other with `TaskRan`, in order."""
+
+    tasks: tuple[TaskPushed, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class ForgetTasks:
+    """These were handed over to run, and have not begun: they are not to run."""
+
+    tasks: tuple[TaskPushed, ...]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -176,6 +198,15 @@ class WriteRecord:
 
 
 @dataclass(slots=True, kw_only=True)
+class WriteRecords:
+    """Write several rows of a table that differ in nothing but their keys."""
+
+    table: str
+    keys: tuple[str, ...]
+    fields: tuple[tuple[str, str], ...]
+
+
+@dataclass(slots=True, kw_only=True)
 class NoteRetry:
     """A task is queued again: `attempt` is the one to come, `reason` one of retry and reconstruction."""
 
@@ -199,8 +230,11 @@ Command: TypeAlias = (
     | CancelTimer
     | CompleteWait
     | DropPayload
+    | DropPayloads
     | CopyPayload
     | RunTask
+    | RunTasks
+    | ForgetTasks
     | StartWorker
     | StopWorker
     | ReserveSpace
@@ -213,6 +247,7 @@ Command: TypeAlias = (
     | SendObject
     | ReceiveObject
     | WriteRecord
+    | WriteRecords
     | NoteRetry
     | TellFailure
 )

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from dualray.shared.model.errors import ErrorInfo
 from dualray.shared.model.ids import ActorID, Address, LeaseID, NodeID, ObjectID, RequestID, TaskID, WaitID
-from dualray.shared.model.specs import LeaseShape, NodeInfo, NodeState, Ref, TaskSpec
+from dualray.shared.model.specs import FunctionTemplate, LeaseShape, NodeInfo, NodeState, Ref, TaskSpec
 from dualray.shared.model.states import ActorState, ValueState
 
 # ---- Of the process itself: what the user's code did -------------------------------------------------------------
@@ -56,6 +56,13 @@ class SpaceWritten:
 
 
 @dataclass(slots=True, kw_only=True)
+class PutAbandoned:
+    """Who put an object was interrupted: before it had room, while it wrote, or before it held the reference."""
+
+    object_id: ObjectID
+
+
+@dataclass(slots=True, kw_only=True)
 class WaitStarted:
     """User code waits until `num_ready` of the objects are ready: with `fetch`, until they are in reach of this
     process. With `read` it will read them (`get`): the wait ends early when one has failed, and stored objects stay
@@ -69,6 +76,13 @@ class WaitStarted:
     read: bool = False
     timeout_ns: int | None = None
     task_id: TaskID | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class WaitAbandoned:
+    """Who waited was interrupted: nobody reads what the wait is for."""
+
+    wait_id: WaitID
 
 
 @dataclass(slots=True, kw_only=True)
@@ -100,6 +114,13 @@ class Result:
     size_bytes: int
     inline: bool
     nested: tuple[Ref, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class TasksRan:
+    """Several tasks that were handed over together have returned, in this order."""
+
+    outcomes: tuple[Outcome, ...]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -374,6 +395,63 @@ class TaskPushed:
     inline_deps: tuple[ObjectID, ...] = ()
     gpu_ids: tuple[int, ...] = ()
     again: bool = False
+
+
+Call: TypeAlias = tuple[TaskID, int, int]
+"""One of several calls that differ in nothing else: task, attempt, bytes of its pickled arguments."""
+
+
+@dataclass(slots=True, kw_only=True)
+class TasksPushed:
+    """`TaskPushed` for several calls of one function, or of one method of an actor, that stand alone."""
+
+    template: FunctionTemplate
+    owner: Address
+    parent: TaskID
+    calls: tuple[Call, ...]
+    gpu_ids: tuple[int, ...] = ()
+    actor_id: ActorID | None = None
+    actor_handle: Ref | None = None
+
+    def each(self) -> list[TaskPushed]:
+        """The same, one by one."""
+        # A constructor with keywords takes five times as long as this, and it is done for every small task.
+        pushes = []
+        new = object.__new__
+        for task_id, attempt, args_bytes in self.calls:
+            spec = new(TaskSpec)
+            spec.task_id = task_id
+            spec.template = self.template
+            spec.owner = self.owner
+            spec.parent = self.parent
+            spec.args_bytes = args_bytes
+            spec.deps = spec.nested = ()
+            spec.actor_id = self.actor_id
+            spec.actor_handle = self.actor_handle
+            spec.creates = None
+            push = new(TaskPushed)
+            push.spec = spec
+            push.attempt = attempt
+            push.reply_to = self.owner
+            push.inline_deps = ()
+            push.gpu_ids = self.gpu_ids
+            push.again = False
+            pushes.append(push)
+        return pushes
+
+
+Outcome: TypeAlias = tuple[TaskID, int, int, int]
+"""How a call went that has returned one small value without references: task, attempt, bytes of the value, and
+nanoseconds from start to end."""
+
+
+@dataclass(slots=True, kw_only=True)
+class TasksFinished:
+    """`TaskFinished` for several calls, in the order in which they ran; the values come along as payloads."""
+
+    worker: Address
+    node: NodeID
+    outcomes: tuple[Outcome, ...]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -823,11 +901,14 @@ LocalEvent: TypeAlias = (
     | ValuePut
     | SpaceWanted
     | SpaceWritten
+    | PutAbandoned
+    | WaitAbandoned
     | WaitStarted
     | RefsAdded
     | RefsDropped
     | ViewReleased
     | TaskRan
+    | TasksRan
     | ActorKillAsked
     | ClusterStateAsked
     | Started
@@ -857,7 +938,9 @@ ProcessMessage: TypeAlias = (
     | LeaseWanted
     | LeasedWorkerDied
     | TaskPushed
+    | TasksPushed
     | TaskFinished
+    | TasksFinished
     | TasksRecalled
     | ValueRequested
     | ValueReported

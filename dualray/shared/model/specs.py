@@ -91,6 +91,11 @@ class TaskSpec:
     """Set on the task that constructs an actor."""
 
     @property
+    def stands_alone(self) -> bool:
+        """Whether it needs nothing but its payload: such calls travel, run and end several at a time."""
+        return not (self.deps or self.nested or self.creates)
+
+    @property
     def payload_keys(self) -> tuple[TaskID, ...]:
         """The payload with the pickled arguments; a call without arguments has none."""
         return (self.task_id,) if self.args_bytes else ()
