@@ -86,7 +86,7 @@ class Arena:
     def __init__(self, path: Path, fd: int, layout: Layout) -> None:
         self.path = path
         self.layout = layout
-        self._fd = fd
+        self.fd = fd
         size = layout.file_size
         writable = mmap.mmap(fd, size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ | mmap.PROT_WRITE)
         readable = mmap.mmap(fd, size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
@@ -138,9 +138,9 @@ class Arena:
 
     def close(self) -> None:
         """Give the descriptor back, and the mappings as soon as nothing is made over them. Idempotent."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
             self.writable = self.readable = memoryview(b"")
 
     # ---- Views -----------------------------------------------------------------------------------------------
@@ -223,7 +223,7 @@ class Arena:
         Raises:
             OSError: ENOSPC, there is not so much; some pages may have been reserved.
         """
-        os.posix_fallocate(self._fd, self.layout.data_offset + start, end - start)
+        os.posix_fallocate(self.fd, self.layout.data_offset + start, end - start)
 
     def populate(self, start: int, end: int) -> bool:
         """Take pages for bytes of the data where there are none yet, fill them with zeros and map them here, so that
@@ -252,9 +252,9 @@ class Arena:
 
     def file_system(self) -> tuple[int, int]:
         """Bytes of the file system that holds the arena, and how many of them are free."""
-        status = os.fstatvfs(self._fd)
+        status = os.fstatvfs(self.fd)
         return status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize
 
     def resident_bytes(self) -> int:
         """Bytes of memory that the file takes now, its index included."""
-        return os.fstat(self._fd).st_blocks * 512
+        return os.fstat(self.fd).st_blocks * 512

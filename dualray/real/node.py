@@ -166,8 +166,7 @@ class NodeProcess(MachineProcess):
                 self.store.delete(object_id)
             case DeleteObject(object_id=object_id):
                 self.recorder.trace(TraceKind.OBJECT_DELETED, object_id.hex())
-                self.streams.give_up(object_id)
-                self.store.delete(object_id)
+                self.streams.delete(object_id)
             case SpillObject(object_id=object_id, size_bytes=size_bytes):
                 self.recorder.trace(TraceKind.OBJECT_SPILLED, object_id.hex(), amount=size_bytes)
                 self.disk.write(object_id, self.store.open(object_id), lambda error: self._on_spilled(object_id, error))

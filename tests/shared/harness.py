@@ -354,6 +354,8 @@ class NodeProcess(Process):
         self.bytes: dict[ObjectID, Content] = {}
         self.reserving: dict[ObjectID, object] = {}
         self.disk: dict[ObjectID, Content] = {}
+        self.passing: dict[ObjectID, list[NodeID]] = {}
+        """To whom what is still on its way here is passed on."""
         self.spills = 0
         self.workers: dict[Address, UserProcess | None] = {}
         """None while one is starting."""
@@ -430,6 +432,10 @@ class NodeProcess(Process):
 
     def _delete(self, object_id: ObjectID) -> None:
         self.bytes.pop(object_id, None)
+        for to in self.passing.pop(object_id, ()):
+            target = self.cluster.nodes[to]
+            failed = e.ReceiveFailed(object_id=object_id, source=self.node)
+            self.cluster.enqueue((self.key, f"broken {short(object_id)} {to}"), partial(target.handle, failed))
         self.reserving.pop(object_id, None)
         readers = [
             address
@@ -440,6 +446,10 @@ class NodeProcess(Process):
 
     def _send_object(self, command: c.SendObject) -> None:
         object_id, to = command.object_id, command.to
+        arriving = self.machine.transfer.wants.get(object_id)
+        if arriving is not None and arriving.source is not None:
+            self.passing.setdefault(object_id, []).append(to)
+            return
         assert object_id in self.bytes, f"{self.address} is to send object {short(object_id)} and has no bytes of it"
         content = self.bytes[object_id]
         target = self.cluster.nodes.get(to)
@@ -905,7 +915,9 @@ class Cluster:
         self.rng = random.Random(seed)
         if shape.spills:
             settings = {"eviction_policy": "spill", "spill_bytes_max": DISK_BYTES} | settings
-        self.config = replace(Config(inline_bytes_max=INLINE_MAX, locality_bytes_max=500), **settings)
+        self.config = replace(
+            Config(inline_bytes_max=INLINE_MAX, locality_bytes_max=500, transfer_chunk_bytes=10), **settings
+        )
         self.now_ns = 0
         self.timer_counter = 0
         self.steps = 0
@@ -994,6 +1006,9 @@ class Cluster:
         if target.is_alive:
             target.bytes[object_id] = content
             target.handle(e.ObjectReceived(object_id=object_id, source=source))
+            if target.machine.store.is_readable(object_id):
+                for to in target.passing.pop(object_id, ()):
+                    target._send_object(c.SendObject(object_id=object_id, size_bytes=0, to=to))
 
     def step(self) -> bool:
         """Deliver one message, or do one thing that is due; False when there is nothing."""

@@ -451,6 +451,54 @@ def test_who_asks_for_an_object_is_told_where_it_is(head):
     assert known(head(wanted("node-0"))) == [("node-0", ("node-1",))]
 
 
+@pytest.fixture
+def pieces() -> HeadStepper:
+    """A head of six nodes for whom the objects of these tests, of 1,000 bytes, are large; node-1 has X."""
+    head = HeadStepper(*(info(f"node-{index}") for index in range(6)), transfer_chunk_bytes=100)
+    head.added(X, "node-1")
+    return head
+
+
+def first(commands) -> list[str]:
+    return [nodes[0] for _, nodes in known(commands)]
+
+
+def test_who_asks_for_a_large_object_is_sent_along_a_chain(pieces):
+    assert known(pieces(wanted("node-0"))) == [("node-0", ("node-1",))]
+    assert known(pieces(wanted("node-2"))) == [("node-2", ("node-0", "node-1"))]
+    assert known(pieces(wanted("node-3"))) == [("node-3", ("node-2", "node-1"))]
+    pieces.added(X, "node-0")
+    assert known(pieces(wanted("node-4"))) == [("node-4", ("node-1", "node-0"))], "it serves nobody any more"
+
+
+def test_each_answer_has_a_later_turn(pieces):
+    turns = [sent(pieces(wanted(f"node-{index}")), LocationsKnown)[0].turn for index in (0, 2, 3, 2)]
+    assert turns == sorted(set(turns))
+
+
+def test_who_asks_again_is_no_source_of_his_own_and_is_asked_by_later_ones_only(pieces):
+    pieces(wanted("node-0"))
+    assert known(pieces(wanted("node-0"))) == [("node-0", ("node-1",))]
+    assert first(pieces(wanted("node-2"))) == ["node-0"]
+
+
+def test_a_node_that_died_is_in_no_chain(pieces):
+    pieces(wanted("node-0"), lost("node-0"))
+    assert first(pieces(wanted("node-2"))) == ["node-1"]
+
+
+def test_nobody_is_sent_to_those_who_receive_what_has_been_lost(pieces):
+    pieces(wanted("node-0"), removed("node-1"))
+    pieces.added(X, "node-2")
+    pieces(wanted("node-3"))
+    assert first(pieces(wanted("node-4"))) == ["node-3"], "node-0 may have other bytes"
+
+
+def test_an_owners_question_makes_no_chain(pieces):
+    pieces(LocationsWanted(object_id=X, owner=DRIVER, node=N0, by_owner=True))
+    assert first(pieces(wanted("node-2"))) == ["node-1"]
+
+
 def test_who_asks_for_an_object_that_is_nowhere_waits_and_its_owner_is_asked(head):
     commands = head(wanted("node-0"))
     assert sends(commands) == [(DRIVER, "ObjectDemanded")]

@@ -166,8 +166,10 @@ class DeleteSpilled:
 
 @dataclass(slots=True, kw_only=True)
 class SendObject:
-    """Copy a sealed object of `size_bytes`, from the byte `offset` on, to another node's store; report `ObjectSent`.
-    The receiver's runner reports `ObjectReceived` or `ReceiveFailed`."""
+    """Copy an object of `size_bytes`, from the byte `offset` on, to another node's store; report `ObjectSent`. The
+    receiver's runner reports `ObjectReceived` or `ReceiveFailed`. The object is sealed, or still on its way here: then
+    it is passed on as it comes, and when it is deleted before it is all here, the receiver's runner reports that the
+    rest will not come."""
 
     object_id: ObjectID
     size_bytes: int

@@ -650,21 +650,25 @@ class LocationsWanted:
 
 @dataclass(slots=True, kw_only=True)
 class LocationsKnown:
-    """From the head: the nodes that hold a copy, at least one."""
+    """From the head: the nodes to ask for the object, one after the other. The first may be one that is receiving it
+    itself, since before this answer: `turn` grows from answer to answer."""
 
     object_id: ObjectID
     size_bytes: int
     owner: Address
     nodes: tuple[NodeID, ...]
+    turn: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
 class ObjectRequested:
-    """Node to node: send me the object, from the byte `offset` on."""
+    """Node to node: send me the object, from the byte `offset` on. `turn` is that of the head's answer: who does not
+    have all of the object itself serves those with a later one than its own."""
 
     object_id: ObjectID
     to: NodeID
     offset: int = 0
+    turn: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
