@@ -450,7 +450,27 @@ class TimeBounds(_Model):
         return self
 
 
-def _check_order(least: int | None, most: int | None) -> None:
+class NumberBounds(_Model):
+    """Bounds of a number that a program returns."""
+
+    min: float | None = None
+    max: float | None = None
+
+    @model_validator(mode="after")
+    def _in_order(self) -> NumberBounds:
+        _check_order(self.min, self.max)
+        return self
+
+    def has(self, value: float) -> bool:
+        """Whether the value lies within."""
+        return (self.min is None or value >= self.min) and (self.max is None or value <= self.max)
+
+    def __str__(self) -> str:
+        bounds = (("at least", self.min), ("at most", self.max))
+        return " and ".join(f"{side} {bound:g}" for side, bound in bounds if bound is not None) or "anything"
+
+
+def _check_order(least: float | None, most: float | None) -> None:
     if least is not None and most is not None and least > most:
         raise ValueError("nothing can meet this: min is above max")
 
@@ -505,6 +525,9 @@ class Expect(_Model):
     """What must hold in the end. Without `error` the program must succeed."""
 
     result: Any = Field(default=None, description="what the program returns; a script: its last line, as JSON")
+    figures: dict[str, NumberBounds] = Field(
+        default_factory=dict, description="numbers, by name, of the mapping that the program returns"
+    )
     makespan: TimeBounds = TimeBounds()
     error: ErrorExpected | None = None
     counters: dict[str, Count] = Field(default_factory=dict)
@@ -523,7 +546,7 @@ class Expect(_Model):
 
     @model_validator(mode="after")
     def _consistent(self) -> Expect:
-        if self.error is not None and (self.has_result or self.same_as_without_faults):
+        if self.error is not None and (self.has_result or self.figures or self.same_as_without_faults):
             raise ValueError("nothing can meet this: a program that ends with an error has no result")
         return self
 

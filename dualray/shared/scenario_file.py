@@ -33,6 +33,7 @@ from dualray.shared.scenario import (
     FaultModel,
     NetworkModel,
     NodeGroup,
+    NumberBounds,
     Scenario,
     Swarm,
     TimeBounds,
@@ -211,6 +212,7 @@ def _fields_at(path: Path) -> list[str]:
         "expect": Expect,
         "makespan": TimeBounds,
         "counters": Bounds,
+        "figures": NumberBounds,
         "error": ErrorExpected,
         "swarm": Swarm,
     }

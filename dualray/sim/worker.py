@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from dualray.sim.cluster import Cluster
 
 
+OWED_NS_MAX = 50_000
+"""Of submissions that are not paid for yet: about as much as two messages within a node take."""
+
+
 class FiberSignal:
     """What one fiber waits for."""
 
@@ -79,6 +83,7 @@ class UserProcess(Process):
         self.runtime: Any = WorkerRuntime(self.core)
         self._fibers: dict[Fiber, None] = {}
         self._wake_scheduled = False
+        self._owed_ns = 0
 
     @classmethod
     def as_worker(cls, *, cluster: Cluster, address: Address, node: NodeID, store: VirtualStore) -> UserProcess:
@@ -119,7 +124,12 @@ class UserProcess(Process):
         """Messages were sent as they came."""
 
     def breathe(self) -> None:
-        """News arrives in virtual time, which stands still while user code computes."""
+        """A call was submitted. What that costs is paid in virtual time, for several calls at once, so that a switch
+        is not paid for each."""
+        self._owed_ns += self.cluster.cost_model.submit_ns
+        if self._owed_ns >= OWED_NS_MAX:
+            owed_ns, self._owed_ns = self._owed_ns, 0
+            self.cluster.fibers.sleep_ns(owed_ns)
 
     def new_signal(self) -> FiberSignal:
         return FiberSignal(self.cluster.fibers)

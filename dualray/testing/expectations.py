@@ -31,6 +31,7 @@ def judge(
         verdicts.append(
             _verdict("result", _short(expect.result), _short(outcome.result), expect.result == outcome.result)
         )
+    verdicts += _figures(scenario, outcome)
     if reference is not None:
         same = outcome.succeeded and reference.succeeded and outcome.result == reference.result
         verdicts.append(_verdict("result without faults", _short(reference.result), _short(outcome.result), same))
@@ -51,6 +52,17 @@ def _ending(scenario: Scenario, outcome: Outcome) -> Verdict:
     matches = expected.match is None or re.search(expected.match, outcome.message, re.DOTALL) is not None
     words = expected.type + (f" with {expected.match!r}" if expected.match is not None else "")
     return _verdict("ending", words, found, expected.type in outcome.error and matches)
+
+
+def _figures(scenario: Scenario, outcome: Outcome) -> Iterator[Verdict]:
+    given = outcome.result if isinstance(outcome.result, dict) else {}
+    for name, bounds in scenario.expect.figures.items():
+        value = given.get(name)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            known = ", ".join(given) or "none"
+            yield _verdict(name, str(bounds), f"no such number; the program returned {known}", False)
+        else:
+            yield _verdict(name, str(bounds), f"{value:g}", bounds.has(value))
 
 
 def _of_simulation(scenario: Scenario, outcome: Outcome) -> Iterator[Verdict]:

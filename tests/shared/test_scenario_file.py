@@ -104,6 +104,12 @@ def test_a_scenario_is_written_and_read_back():
         ("[node-1, node-2]", "[node-0]", "it parts the driver, on node-0, from the head, and would end the program"),
         ("retries:", "retires:", "there is no counter 'retires'. Did you mean 'retries'?"),
         ("{max: 3}", "{max: 3, min: 5}", "nothing can meet this: min is above max"),
+        (
+            "counters:",
+            "figures: {rate: {min: 5, max: 4}}\n  counters:",
+            "expect.figures.rate: nothing can meet this: min is above max",
+        ),
+        ("counters:", "figures: {rate: {mx: 5}}\n  counters:", "unknown key 'mx' in expect.figures.rate"),
         ("{max: 60s}", "{max: 60s, min: 70s}", "nothing can meet this: min is above max"),
         ("tasks: 5, re", "faults: {min: 50}, re", "nothing can meet this: 9 faults are planned"),
         (
@@ -139,6 +145,7 @@ def test_the_schema_knows_every_key():
         ("2s", 2e9, 2e9),
         ("uniform(1s, 3s)", 1e9, 3e9),
         ("exponential(2s)", 0, 60e9),
+        ("exponential(2s, 5s)", 0, 5e9),
         ("normal(2s, 100ms)", 1.2e9, 2.8e9),
         ("lognormal(2s, 0.5)", 0.05e9, 60e9),
         ("pareto(1s, 1.5)", 1e9, 1e15),
