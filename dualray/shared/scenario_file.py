@@ -306,6 +306,8 @@ def _bad_fault(fault: Fault, cluster: ClusterModel) -> Iterator[str]:
         problem = cuts_driver_off(fault)
         if problem:
             yield f"'{fault}': {problem}"
+    if fault.kind is FaultKind.FILL_MEMORY and fault.node in nodes and nodes[fault.node].memory is None:
+        yield f"'{fault}': say how much memory {fault.node} has, as in cluster: {{memory: 16GiB}}"
     if fault.kind is FaultKind.LOSE_GPU and fault.node in nodes and fault.gpu >= nodes[fault.node].gpus:
         yield f"'{fault}': {fault.node} has {nodes[fault.node].gpus:g} GPUs, numbered from 0"
 

@@ -59,6 +59,14 @@ def time_words(time_ns: int) -> str:
     return f"{seconds}{places}s"
 
 
+def size_words(size_bytes: int) -> str:
+    """A size for people, rounded: `1.5 GiB`."""
+    for unit in ("GiB", "MiB", "KiB"):
+        if size_bytes >= _SIZES[unit]:
+            return f"{size_bytes / _SIZES[unit]:.1f} {unit}"
+    return f"{size_bytes} bytes"
+
+
 def _parse(text: str, units: Mapping[str, int | Fraction], what: str, example: str) -> int:
     match = _NUMBER.fullmatch(text)
     unit = units.get(match.group(2)) if match else None

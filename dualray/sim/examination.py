@@ -75,6 +75,7 @@ def examine(cluster: Cluster) -> Examination:
             "messages": cluster.network.messages_sent,
             "messages_held": cluster.network.messages_held,
             "messages_dropped": cluster.network.messages_dropped,
+            "messages_doubled": cluster.network.messages_doubled,
             "transfers_lost": cluster.network.transfers_lost,
             "nodes_refused": cluster.nodes_refused,
             "faults": len(faults.performed),

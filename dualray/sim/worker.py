@@ -163,13 +163,19 @@ class UserProcess(Process):
     ) -> Any:
         """Call user code, then let the time pass that it takes in virtual time."""
         self.cluster.isolation.rewrite_function(function)
-        result = function(*args, **kwargs)
-        duration = task.duration
-        if callable(duration):
-            duration = duration(*args, **kwargs)
-        cost_ns = self.cluster.task_cost_ns(task) if duration is None else round(duration * 1e9)
-        self.cluster.fibers.sleep_ns(round(cost_ns * self.cluster.slowness_of(NodeID(self.node))))
-        return result
+        memory, memory_bytes = self.cluster.nodes[NodeID(self.node)].memory, self.cluster.task_memory_bytes(task)
+        memory.take(self.address, memory_bytes)
+        try:
+            result = function(*args, **kwargs)
+            duration = task.duration
+            if callable(duration):
+                duration = duration(*args, **kwargs)
+            cost_ns = self.cluster.task_cost_ns(task) if duration is None else round(duration * 1e9)
+            self.cluster.fibers.sleep_ns(round(cost_ns * self.cluster.slowness_of(NodeID(self.node))))
+            return result
+        finally:
+            if self.is_alive and not isinstance(function, type):  # an actor keeps what its constructor has taken
+                memory.take(self.address, -memory_bytes)
 
     def write_record(self, record: WriteRecord) -> None:
         self.cluster.write_record(record.table, record.key, record.fields)
@@ -185,11 +191,19 @@ class UserProcess(Process):
 
         def answer() -> None:
             self.cluster.network.message(
-                HEAD, self.node, len(pickled), answered.set, src_process=HEAD, dst_process=asked
+                HEAD, self.node, len(pickled), answered.set, src_process=HEAD, dst_process=asked, is_sure=True
             )
 
         self.cluster.network.message(
-            self.node, HEAD, 0, self.cluster.when_running, HEAD, answer, src_process=asked, dst_process=HEAD
+            self.node,
+            HEAD,
+            0,
+            self.cluster.when_running,
+            HEAD,
+            answer,
+            src_process=asked,
+            dst_process=HEAD,
+            is_sure=True,
         )
         answered.wait()
         return pickled

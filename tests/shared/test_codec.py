@@ -63,6 +63,7 @@ LOCAL = {
         events.ObjectRestored,
         events.RestoreFailed,
         events.GpuLost,
+        events.MemoryExceeded,
         events.ObjectSent,
         events.ObjectReceived,
         events.ReceiveFailed,
