@@ -58,6 +58,7 @@ class Outcome:
         starts, events: how many tasks of each name started, and how many trace events there were of the kinds at which
             a fault can be anchored.
         random: a digest of all random streams.
+        witnessed: what the program did that no simulation can repeat, in words.
     """
 
     result: Any = None
@@ -74,6 +75,7 @@ class Outcome:
     starts: dict[str, int] = field(default_factory=dict)
     events: dict[str, int] = field(default_factory=dict)
     random: str = ""
+    witnessed: tuple[str, ...] = ()
 
     @property
     def succeeded(self) -> bool:
@@ -288,6 +290,7 @@ def _outcome(
         leaks=None if leaks is None else tuple(leaks),
         violations=(*broken, *examination["violations"], *check_trace(trace)),
         random=examination["random"],
+        witnessed=tuple(examination["witnessed"]),
         coverage=coverage(trace, examination["counters"]),
         starts=dict(Counter(event.name for event in trace if event.kind is TraceKind.TASK_STARTED)),
         events={kind: count for kind, count in figures.counts.items() if kind in EVENT_ANCHORS and count},
