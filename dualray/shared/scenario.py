@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -25,6 +26,7 @@ from pydantic import (
     model_validator,
 )
 
+from dualray import exceptions
 from dualray.shared.distributions import Distribution, parse_distribution
 from dualray.shared.faults import ALL, EVENT_ANCHORS, Fault, FaultKind, check_fault, parse_fault, parse_skew_ns
 from dualray.shared.model.resources import Resources, parse_resources
@@ -186,6 +188,12 @@ class ClusterModel(_Model):
         machines = [group for group in self.groups() for _ in range(group.count)]
         return [(f"node-{index}", group) for index, group in enumerate(machines)]
 
+    @property
+    def nodes_in_words(self) -> str:
+        """Which names there are."""
+        count = sum(group.count for group in self.groups())
+        return f"nodes are node-0 to node-{count - 1}" if count > 1 else "the only node is node-0"
+
     def select(self, names: Sequence[str]) -> tuple[str, ...]:
         """Nodes by name or by `label=value`.
 
@@ -204,7 +212,7 @@ class ClusterModel(_Model):
                     raise ValueError(f"no node has the label {name!r}{nearest(name, self._labels())}")
                 chosen.update(dict.fromkeys(found))
             else:
-                raise ValueError(f"there is no {name!r}; nodes are node-0 to node-{len(nodes) - 1}")
+                raise ValueError(f"there is no {name!r}; {self.nodes_in_words}")
         return tuple(chosen)
 
     def _labels(self) -> list[str]:
@@ -458,6 +466,8 @@ class Bounds(_Model):
 def _bounds(value: Any) -> Any:
     if isinstance(value, int) and not isinstance(value, bool):
         return {"min": value, "max": value}
+    if not isinstance(value, dict | Bounds):
+        raise ValueError(f"{value!r} must be a whole number, or bounds such as {{min: 1, max: 5}}")
     return value
 
 
@@ -533,6 +543,15 @@ class ErrorExpected(_Model):
 
     type: str = Field(description="the class's name, such as ObjectStoreFullError; a base class will do")
     match: str | None = Field(default=None, description="a regular expression that its message contains")
+
+    @field_validator("type")
+    @classmethod
+    def _is_spelled_right(cls, value: str) -> str:
+        """A program has errors of its own; a name that is all but one of ours is a slip."""
+        ours = [name for name, item in vars(exceptions).items() if isinstance(item, type)]
+        if value not in ours and (near := get_close_matches(value, ours, n=1, cutoff=0.9)):
+            raise ValueError(f"nothing raises {value!r}. Did you mean {near[0]!r}?")
+        return value
 
     @field_validator("match")
     @classmethod

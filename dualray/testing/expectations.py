@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from dualray.shared.faults import parse_fault
+from dualray.shared.nearest import nearest
 from dualray.shared.scenario import Scenario
 from dualray.shared.units import time_words
 from dualray.testing.run import Outcome
@@ -79,12 +81,26 @@ def _of_simulation(scenario: Scenario, outcome: Outcome) -> Iterator[Verdict]:
         value = outcome.counters.get(name, 0)
         yield _verdict(name, str(bounds), f"{value:,}", bounds.has(value))
     if expect.all_faults and scenario.faults:
-        idle = (*outcome.missed, *outcome.outstanding)
-        yield _verdict("faults", "all happen", f"not: {'; '.join(idle)}" if idle else "all happened", not idle)
+        idle = [f"'{words}' found nobody" for words in outcome.missed]
+        idle += [_why_outstanding(words, outcome) for words in outcome.outstanding]
+        yield _verdict("faults", "all happen", "; ".join(idle) or "all happened", not idle)
     if expect.no_leak and outcome.leaks is not None:
         found = "; ".join(outcome.leaks[:3]) or "nothing"
         yield _verdict("left at the end", "nothing", found, not outcome.leaks)
     yield _verdict("invariants", "all hold", "; ".join(outcome.violations[:3]) or "all hold", not outcome.violations)
+
+
+def _why_outstanding(words: str, outcome: Outcome) -> str:
+    """Why the time of a fault has not come."""
+    fault = parse_fault(words)
+    if fault.at_ns is not None:
+        return f"'{words}' comes after the end: the program took {time_words(outcome.makespan_ns)}"
+    if fault.task_name is not None:
+        times = outcome.starts.get(fault.task_name, 0)
+        known = "" if times else nearest(fault.task_name, outcome.starts)
+        return f"'{words}' never came: {fault.task_name} started {times} times{known}"
+    times = outcome.events.get(fault.event, 0)
+    return f"'{words}' never came: there were {times} such events"
 
 
 def _one_line(text: str) -> str:

@@ -28,8 +28,9 @@ from dualray.exceptions import DualrayError, InvalidTransition, InvariantViolati
 from dualray.report.summary import summary
 from dualray.shared.faults import EVENT_ANCHORS
 from dualray.shared.scenario import Scenario
-from dualray.shared.scenario_file import ScenarioError, dump_scenario, parse_scenario
+from dualray.shared.scenario_file import ScenarioError, dump_scenario, parse_scenario, place_of
 from dualray.shared.trace import TraceEvent, TraceKind, from_bytes
+from dualray.sim.cost_model import CostModel
 from dualray.sim.runtime import SimRuntime
 from dualray.testing.checkers import check_trace
 from dualray.testing.workloads import workload
@@ -94,10 +95,16 @@ def load_scenario(path: Path) -> Scenario:
     except OSError as error:
         raise ScenarioError(f"{path}: cannot be read: {error.strerror}") from None
     scenario = parse_scenario(text, str(path))
+    for name, value in scenario.costs.items():
+        try:
+            CostModel().with_changes({name: value}, "costs")
+        except ValueError as error:
+            place = place_of(text, str(path), "costs", name)
+            raise ScenarioError(f"{place}{str(error).removeprefix('costs: ').removeprefix(f'{name}: ')}") from None
     try:
         find_program(scenario, path.parent)
     except ValueError as error:
-        raise ScenarioError(f"{path}: workload: {error}") from None
+        raise ScenarioError(f"{place_of(text, str(path), 'workload')}{error}") from None
     return scenario
 
 
