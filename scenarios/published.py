@@ -30,7 +30,8 @@ class Row:
 
     Attributes:
         scenario: the file's name, without published_ and .yaml.
-        figure: what the program returns under this name; with `over`, the quotient by the same figure of that scenario.
+        figure: what the program returns under this name; with `over`, the quotient by the same figure, or `over_figure`, of
+            that scenario.
         published: the number; `least` and `most` where a range was published, or a bound follows from the words.
         how: what it is to the parameters: fitted, predicted, or a shape.
     """
@@ -44,11 +45,12 @@ class Row:
     least: float | None = None
     most: float | None = None
     over: str | None = None
+    over_figure: str | None = None
 
     def simulated(self, figures: Mapping[str, Mapping[str, float]]) -> float:
         """The number that came out."""
         value = figures[self.scenario][self.figure]
-        return value if self.over is None else value / figures[self.over][self.figure]
+        return value if self.over is None else value / figures[self.over][self.over_figure or self.figure]
 
     @property
     def words(self) -> str:
@@ -111,6 +113,17 @@ ROWS: tuple[Row, ...] = (
             published=minutes,
         )
         for workers, minutes in ((8, 25.0), (16, 15.0))
+    ),
+    Row(
+        what="Locality with it: 100MB to 100kB",
+        scenario="locality_aware",
+        figure="latency_ms_100MB",
+        how="shape",
+        unit="times as long",
+        least=0.5,
+        most=2.0,
+        over="locality_aware",
+        over_figure="latency_ms_100kB",
     ),
     _locality("10MB", 10, 100),
     _locality("100MB", 10, 100),
