@@ -30,8 +30,8 @@ class Row:
 
     Attributes:
         scenario: the file's name, without published_ and .yaml.
-        figure: what the program returns under this name; with `over`, the quotient by the same figure, or `over_figure`,
-            of that scenario.
+        figure: what the program returns under this name; with `over`, the quotient by the same figure, or
+            `over_figure`, of that scenario.
         published: the number; `least` and `most` where a range was published, or a bound follows from the words.
         how: what it is to the parameters: fitted, predicted, or a shape.
     """
