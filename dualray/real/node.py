@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from dualray.real import session as sessions
 from dualray.real.counts import COUNTS
 from dualray.real.loop import Timer
+from dualray.real.memory_monitor import MemoryMonitor
 from dualray.real.messages import Payload
 from dualray.real.node_store import NodeStore
 from dualray.real.object_streams import ObjectStreams
@@ -42,6 +43,7 @@ from dualray.shared.model.commands import (
 from dualray.shared.model.events import (
     DrainAsked,
     Event,
+    MemoryExceeded,
     NodeDied,
     NodeWelcomed,
     ObjectRestored,
@@ -143,6 +145,9 @@ class NodeProcess(MachineProcess):
             self.metrics = NodeMetrics(self, session.metrics_port)
             _log.info("metrics are served at http://%s/metrics", self.metrics.address)
         self.template.attach(template)
+        self.memory_monitor = MemoryMonitor(
+            self.loop, session.config, pids=lambda: self._pids, exceeded=self._on_memory_exceeded
+        )
         self.exit_status = 0
         self._silence: Timer | None = None
         if self.heartbeats is not None:
@@ -185,6 +190,11 @@ class NodeProcess(MachineProcess):
                 self.streams.receive(command)
             case _:
                 super().perform(command)
+
+    def _on_memory_exceeded(self, event: MemoryExceeded) -> None:
+        if not self.machine.scheduler.out_of_memory:  # else the one that was chosen is about to end
+            _log.warning("out of memory: %d bytes are used, %d may be", event.used_bytes, event.limit_bytes)
+            self.handle(event)
 
     def _on_reserved(self, object_id: ObjectID, error: str | None) -> None:
         if error is None:
@@ -377,6 +387,7 @@ class NodeProcess(MachineProcess):
         """End the workers, delete the store."""
         if self.metrics is not None:
             self.metrics.close()
+        self.memory_monitor.close()
         self.template.close()
         self.disk.close()
         self.store.destroy()

@@ -72,6 +72,7 @@ class Cluster:
         seed: int,
         log_directory: Path | None,
         durations: Mapping[str, Distribution] | None = None,
+        memory: Mapping[str, int] | None = None,
         time_limit_ns: int | None = None,
     ) -> None:
         self.config = config
@@ -80,7 +81,9 @@ class Cluster:
         self.is_closed = False
         self.kernel = Kernel()
         self.fibers = FiberScheduler(self.kernel, on_deadlock=self._deadlock, on_crash=self._on_crash)
-        self.virtual_time = VirtualTime(self.kernel, self.fibers)
+        self.clock_ahead_ns: dict[str, int] = {}
+        """Of nodes whose clock is set wrong."""
+        self.virtual_time = VirtualTime(self.kernel, self.fibers, ahead_ns=self._clock_ahead_ns)
         self.isolation = Isolation(self.kernel, self.fibers, also=self.virtual_time.substitutions())
         self._nics: dict[Any, Nic] = {}
         self.network = Network(
@@ -88,6 +91,7 @@ class Cluster:
         )
         self.network.on_rate = self._nic_rate
         self._durations = dict(durations or {})
+        self._memory = dict(memory or {})
         self._paused: dict[str, deque[tuple[Callable[..., object], tuple[Any, ...]]]] = {}
         """What waits on machines that stand still."""
         self._standstill_ns = -1
@@ -338,10 +342,19 @@ class Cluster:
                 return distribution.sample_ns(draw)
         return self.cost_model.task_duration_ns
 
+    def task_memory_bytes(self, task: Execution) -> int:
+        """What a task takes of its node's memory while it runs: the scenario's table, else nothing."""
+        return next((size for pattern, size in self._memory.items() if fnmatchcase(task.name, pattern)), 0)
+
     def slowness_of(self, node: NodeID) -> float:
         """How many times as long as it should work takes on a node now."""
         process = self.nodes[node]
         return process.slowness / process.hardware.speed
+
+    def _clock_ahead_ns(self, fiber: Fiber) -> int:
+        owner = fiber.owner
+        assert isinstance(owner, UserProcess)
+        return self.clock_ahead_ns.get(owner.node, 0)
 
     def _on_crash(self, fiber: Fiber, escaped: BaseException) -> None:
         """Something escaped from user code that is no Exception: its process is over, the simulation is not."""
@@ -453,5 +466,6 @@ def make_cluster(settings: Mapping[str, Any], config: Config) -> Cluster:
         seed=seed,
         log_directory=directory,
         durations=scenario.durations,
+        memory=scenario.memory,
         time_limit_ns=scenario.time_limit,
     )

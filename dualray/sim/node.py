@@ -37,6 +37,7 @@ from dualray.shared.model.resources import Resources
 from dualray.shared.trace import TraceKind
 from dualray.sim.cost_model import time_ns
 from dualray.sim.kernel import Scheduled
+from dualray.sim.memory import NodeMemory
 from dualray.sim.network import Nic
 from dualray.sim.object_store import StoredBytes, VirtualStore
 from dualray.sim.runner import MachineProcess
@@ -49,12 +50,13 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
     """What a virtual machine is made of. `nic` is its network card, None the cost model's; `speed` 2 means that work
-    takes half as long."""
+    takes half as long; `memory_bytes` 0 means that memory has no end."""
 
     total: Resources
     store_bytes: int
     speed: float = 1.0
     nic: Nic | None = None
+    memory_bytes: int = 0
 
 
 class _Passing:
@@ -130,6 +132,14 @@ class NodeProcess(MachineProcess):
         """How many times as long work takes as it should: faults."""
         self.store = VirtualStore(cluster.fibers, cluster.cost_model)
         self.workers: dict[Address, UserProcess] = {}
+        self.memory = NodeMemory(
+            kernel=cluster.kernel,
+            config=cluster.config,
+            size_bytes=hardware.memory_bytes,
+            store=machine.store,
+            workers=lambda: self.workers,
+            exceeded=self.handle,
+        )
         self._reserving: dict[ObjectID, Scheduled] = {}
         self._passing: dict[ObjectID, list[_Passing]] = {}
         """What is passed on while it is still on its way here."""
@@ -203,6 +213,7 @@ class NodeProcess(MachineProcess):
             return
         self.trace(TraceKind.WORKER_ENDED, address, other=reason)
         worker.die()
+        self.memory.free(address)
         exited = WorkerExited(worker=address, reason=reason)
         # Behind what the worker has sent.
         self.cluster.network.message(

@@ -95,6 +95,7 @@ def _hardware(settings: Mapping[str, Any]) -> list[Hardware]:
                 total=group.total,
                 store_bytes=group.object_store,
                 speed=group.speed,
+                memory_bytes=group.memory or 0,
                 nic=Nic(bytes_per_s=group.network.bandwidth, latency_ns=group.network.latency // 2),
             )
             for _, group in scenario.cluster.each_node()

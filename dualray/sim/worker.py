@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from dualray.sim.cluster import Cluster
 
 
+OWED_NS_MAX = 50_000
+"""Of submissions that are not paid for yet: about as much as two messages within a node take."""
+
+
 class FiberSignal:
     """What one fiber waits for."""
 
@@ -81,6 +85,7 @@ class UserProcess(Process):
         self._wake_scheduled = False
         self._is_running = False
         """Whether a task runs, or is about to."""
+        self._owed_ns = 0
 
     @classmethod
     def as_worker(cls, *, cluster: Cluster, address: Address, node: NodeID, store: VirtualStore) -> UserProcess:
@@ -121,7 +126,12 @@ class UserProcess(Process):
         """Messages were sent as they came."""
 
     def breathe(self) -> None:
-        """News arrives in virtual time, which stands still while user code computes."""
+        """A call was submitted. What that costs is paid in virtual time, for several calls at once, so that a switch
+        is not paid for each."""
+        self._owed_ns += self.cluster.cost_model.submit_ns
+        if self._owed_ns >= OWED_NS_MAX:
+            owed_ns, self._owed_ns = self._owed_ns, 0
+            self.cluster.fibers.sleep_ns(owed_ns)
 
     def new_signal(self) -> FiberSignal:
         return FiberSignal(self.cluster.fibers)
@@ -164,13 +174,19 @@ class UserProcess(Process):
     ) -> Any:
         """Call user code, then let the time pass that it takes in virtual time."""
         self.cluster.isolation.rewrite_function(function)
-        result = function(*args, **kwargs)
-        duration = task.duration
-        if callable(duration):
-            duration = duration(*args, **kwargs)
-        cost_ns = self.cluster.task_cost_ns(task) if duration is None else round(duration * 1e9)
-        self.cluster.fibers.sleep_ns(round(cost_ns * self.cluster.slowness_of(NodeID(self.node))))
-        return result
+        memory, memory_bytes = self.cluster.nodes[NodeID(self.node)].memory, self.cluster.task_memory_bytes(task)
+        memory.take(self.address, memory_bytes)
+        try:
+            result = function(*args, **kwargs)
+            duration = task.duration
+            if callable(duration):
+                duration = duration(*args, **kwargs)
+            cost_ns = self.cluster.task_cost_ns(task) if duration is None else round(duration * 1e9)
+            self.cluster.fibers.sleep_ns(round(cost_ns * self.cluster.slowness_of(NodeID(self.node))))
+            return result
+        finally:
+            if self.is_alive and not isinstance(function, type):  # an actor keeps what its constructor has taken
+                memory.take(self.address, -memory_bytes)
 
     def write_record(self, record: WriteRecord) -> None:
         self.cluster.write_record(record.table, record.key, record.fields)
@@ -190,11 +206,19 @@ class UserProcess(Process):
 
         def answer() -> None:
             self.cluster.network.message(
-                HEAD, self.node, len(pickled), answered.set, src_process=HEAD, dst_process=asked
+                HEAD, self.node, len(pickled), answered.set, src_process=HEAD, dst_process=asked, is_sure=True
             )
 
         self.cluster.network.message(
-            self.node, HEAD, 0, self.cluster.when_running, HEAD, answer, src_process=asked, dst_process=HEAD
+            self.node,
+            HEAD,
+            0,
+            self.cluster.when_running,
+            HEAD,
+            answer,
+            src_process=asked,
+            dst_process=HEAD,
+            is_sure=True,
         )
         answered.wait()
         return pickled

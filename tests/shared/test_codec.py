@@ -66,6 +66,7 @@ LOCAL = {
         events.ObjectRestored,
         events.RestoreFailed,
         events.GpuLost,
+        events.MemoryExceeded,
         events.ObjectSent,
         events.ObjectReceived,
         events.ReceiveFailed,

@@ -337,7 +337,13 @@ def test_lru_evicts_nothing_when_all_together_do_not_make_enough_room():
 @pytest.mark.parametrize("retries_left", [RETRY_FOREVER, 0, 1])
 @pytest.mark.parametrize("retry_exceptions", [False, True])
 def test_retry(kind, retries_left, retry_exceptions):
-    lost = {ErrorKind.WORKER_CRASHED, ErrorKind.NODE_DIED, ErrorKind.ACTOR_DIED, ErrorKind.ACTOR_UNAVAILABLE}
+    lost = {
+        ErrorKind.WORKER_CRASHED,
+        ErrorKind.OUT_OF_MEMORY,
+        ErrorKind.NODE_DIED,
+        ErrorKind.ACTOR_DIED,
+        ErrorKind.ACTOR_UNAVAILABLE,
+    }
     expected = retries_left != 0 and (kind in lost or (retry_exceptions and kind is ErrorKind.APPLICATION))
     again = BoundedRetry().should_retry(kind=kind, retries_left=retries_left, retry_exceptions=retry_exceptions)
     assert again is expected

@@ -261,6 +261,16 @@ class GpuLost:
 
 
 @dataclass(slots=True, kw_only=True)
+class MemoryExceeded:
+    """Runner to node: the memory of this machine that is used is more than the limit. `workers` are those of this node
+    with what each uses by itself, the object store left out."""
+
+    used_bytes: int
+    limit_bytes: int
+    workers: tuple[tuple[Address, int], ...]
+
+
+@dataclass(slots=True, kw_only=True)
 class ObjectSent:
     """All bytes of a `SendObject` have been taken, or, not `complete`, it failed: the object may be evicted again."""
 
@@ -929,6 +939,7 @@ LocalEvent: TypeAlias = (
     | ObjectRestored
     | RestoreFailed
     | GpuLost
+    | MemoryExceeded
     | ObjectSent
     | ObjectReceived
     | ReceiveFailed
