@@ -25,11 +25,11 @@ from dualray.real.head import CONTROL_PLANE_FILE
 from dualray.real.process import UserProcess
 from dualray.real.session import METRICS_FILE, Session
 from dualray.real.worker_output import FLUSH, FLUSHED, LINES
-from dualray.shared.core_worker import CoreWorker
+from dualray.shared.core_worker import CoreWorker, write_row
 from dualray.shared.model.commands import RunTask
 from dualray.shared.model.config import Config
 from dualray.shared.model.events import Started
-from dualray.shared.model.ids import FIRST_DRIVER, HEAD, Address, root_task_id
+from dualray.shared.model.ids import FIRST_DRIVER, HEAD, Address, FunctionID, root_task_id
 from dualray.shared.model.resources import Resources, parse_resources
 
 LOOPBACK = "127.0.0.1"
@@ -149,6 +149,23 @@ class RealRuntime:
     def _on_error(self, error: Exception) -> None:
         logging.getLogger("dualray").critical("dualray met a bug in the driver", exc_info=error)
         self.verbs.fail(f"dualray met a bug in the driver: {error!r}")
+
+    # ---- Questions -------------------------------------------------------------------------------------------
+
+    def addresses(self) -> dict[str, str]:
+        return self.session.addresses()
+
+    def read_table(self, name: str) -> dict[str, dict[str, str]]:
+        return self._process.read_table(name)
+
+    def write_row(self, table: str, key: str, fields: Mapping[str, str]) -> None:
+        write_row(self.verbs, table, key, fields)
+
+    def read_functions(self) -> dict[FunctionID, bytes]:
+        return self._process.read_functions()
+
+    def silence(self) -> None:
+        self._process.silence()
 
     # ---- End -------------------------------------------------------------------------------------------------
 
