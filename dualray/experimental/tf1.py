@@ -77,7 +77,10 @@ def _take_over(module: Any, name: str, ours: Any) -> None:
     setattr(module, name, ours)
 
 
+_verbosity = v1.logging.get_verbosity()
+v1.logging.set_verbosity(v1.logging.ERROR)  # who imports this module knows what it does
 v1.disable_v2_behavior()
+v1.logging.set_verbosity(_verbosity)
 _graphs = _GraphStack()
 _graphs._global_default_graph = ops._default_graph_stack._global_default_graph
 _take_over(ops, "_default_graph_stack", _graphs)
