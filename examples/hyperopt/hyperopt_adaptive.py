@@ -112,9 +112,7 @@ def main(
     num_starting_segments: Annotated[int, typer.Option(min=1, help="Trials under way at a time.")] = 5,
     num_segments: Annotated[int, typer.Option(min=1, help="Segments in all.")] = 40,
     steps_per_segment: Annotated[int, typer.Option(min=1, help="Batches of a segment.")] = 60,
-    data: Annotated[
-        Path | None, typer.Option(help="Directory with MNIST's files; default: scikit-learn's digits.")
-    ] = None,
+    data: Annotated[Path | None, typer.Option(help="Directory of MNIST's files; else scikit-learn's digits.")] = None,
     seed: Annotated[int, typer.Option(help="Of the search.")] = 0,
     redis_address: Annotated[str | None, typer.Option(help="host:port of a running cluster.")] = None,
 ) -> None:

@@ -67,9 +67,7 @@ def search(
 def main(
     trials: Annotated[int, typer.Option(min=1, help="How many points are tried.")] = 16,
     steps: Annotated[int, typer.Option(min=1, help="Batches that each network is trained on.")] = 300,
-    data: Annotated[
-        Path | None, typer.Option(help="Directory with MNIST's files; default: scikit-learn's digits.")
-    ] = None,
+    data: Annotated[Path | None, typer.Option(help="Directory of MNIST's files; else scikit-learn's digits.")] = None,
     seed: Annotated[int, typer.Option(help="Of the search.")] = 0,
     redis_address: Annotated[str | None, typer.Option(help="host:port of a running cluster.")] = None,
 ) -> None:
