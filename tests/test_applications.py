@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -62,6 +63,12 @@ CASES = [
         quick=MODES,
     ),
     Case("policy_gradient/example.py", "--environment=CartPole-v0", r"CartPole-v0: mean return ([\d.]+)", 195),
+    Case(
+        "rl_pong/driver.py",
+        "--batch-size=2 --iterations=2 --steps-max=200",
+        r"4 games in .*: (-[\d.]+) points a game in the first 4",
+        -21,
+    ),
     Case(
         "policy_gradient/example.py",
         "--environment=Pong-ram-v3 --iterations 1 --steps 64 --episodes 2 --target -22",
@@ -146,3 +153,59 @@ def test_files_that_are_not_mnists(tmp_path: Path):
     write_idx(tmp_path / "train-labels-idx1-ubyte", np.zeros(2, np.uint8))
     with pytest.raises(ValueError, match="3 images and 2 labels"):
         read_data_sets(tmp_path)
+
+
+# ---- What the applications are made of ---------------------------------------------------------------------------
+
+
+def test_ranks_are_fair():
+    from examples.evolution_strategies.evolution_strategies import ranks
+
+    ranked = ranks(np.array([[1.0, 9.0], [5.0, 5.0]], np.float32))
+    assert ranked.tolist() == [[-0.5, 0.5], [0.0, 0.0]]
+    assert ranks(np.zeros((3, 2), np.float32)).tolist() == [[0.0, 0.0]] * 3
+
+
+def test_policies_flat_and_back():
+    from examples.evolution_strategies.evolution_strategies import Policy
+    from examples.gym_envs import make
+
+    policy = Policy(make("CartPole-v1"))
+    flat = np.arange(policy.size, dtype=np.float32)
+    policy.set_trainable_flat(flat)
+    assert policy.size == 5 * 16 + 17 * 2
+    assert (policy.get_trainable_flat() == flat).all()
+    assert policy.act(np.ones(4)) in (0, 1)
+
+
+def test_points_are_discounted_up_to_the_next_point():
+    from examples.rl_pong.driver import discounted
+
+    worth = discounted(np.array([0, 0, 1, 0, -1], np.float32))
+    assert worth == pytest.approx([0.9801, 0.99, 1, -0.99, -1])
+
+
+def test_pongs_gradient_is_that_of_its_policy():
+    from examples.rl_pong.driver import PIXELS, new_model, policy_backward, policy_forward
+
+    model: Any = {name: weights.astype(np.float64) for name, weights in new_model(0).items()}
+    change: Any = np.random.default_rng(1).standard_normal(PIXELS)
+    likely, hidden = policy_forward(model, change)
+    gradient: Any = policy_backward(model, hidden[None], change[None], np.array([1 - likely], np.float32))
+    places: list[tuple[str, Any]] = [("score", 3), ("hidden", (5, 7))]
+    for name, place in places:
+        moved = {**model, name: model[name].copy()}
+        moved[name][place] += 1e-6
+        slope = (np.log(policy_forward(moved, change)[0]) - np.log(likely)) / 1e-6
+        assert gradient[name][place] == pytest.approx(slope, abs=1e-6)
+
+
+def test_a_history_says_who_is_promising():
+    from examples.hyperopt.hyperopt_adaptive import History, Trial
+    from examples.hyperopt.network import Hyperparameters
+
+    history, point = History(), Hyperparameters(0.01, 10, 0.1, 0.1)
+    trials = [Trial(number, point, [accuracy]) for number, accuracy in enumerate((0.1, 0.5, 0.9))]
+    for trial in trials:
+        history.add(trial)
+    assert [history.is_promising(trial) for trial in trials] == [False, True, True]
