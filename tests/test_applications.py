@@ -43,7 +43,7 @@ EVOLUTION = "evolution_strategies/evolution_strategies.py"
 CASES = [
     Case(LINE, "--form weights", r"weights: y = 0\.1\d* x \+ 0\.3"),
     Case(LINE, "--form actors --batches 2", r"actors: y = 0\.1\d* x \+ 0\.3"),
-    Case(LINE, "--form gradients --batches 2", r"gradients: y = 0\.1\d* x \+ 0\.3", quick=("sim",)),
+    Case(LINE, "--form gradients --batches 2", r"gradients: y = 0\.1\d* x \+ 0\.3"),
     Case("lbfgs/driver.py", "", r"60 iterations .*: ([\d.]+)% of the test images are right", 95),
     Case("hyperopt/hyperopt_simple.py", "--trials=5 --steps=10", r"best of 5 trials, .*: ([\d.]+)%", 10),
     Case("hyperopt/hyperopt_simple.py", "--trials=16 --steps=300", r"best of 16 trials, .*: ([\d.]+)%", 95),

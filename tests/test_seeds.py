@@ -31,10 +31,11 @@ INLINE = {("002", 348)}
 
 
 def in_mode(program: Program) -> list[Any]:
-    # In sim mode nothing is waited for; a program with TensorFlow takes its 5 s for the import alone.
+    # In sim mode nothing is waited for; with TensorFlow each process takes 4 s for the import alone.
     with_tensorflow = any("tensorflow" in line for name in program.blocks for line in blocks()[name].text)
-    is_quick = {"sim": not with_tensorflow and not program.object_store_memory, "real": not program.slow}
-    marks = {mode: () if is_quick[mode] or not program.slow else pytest.mark.slow for mode in MODES}
+    is_large = with_tensorflow or bool(program.object_store_memory)
+    is_quick = {"sim": not is_large or not program.slow, "real": not is_large and not program.slow}
+    marks = {mode: () if is_quick[mode] else pytest.mark.slow for mode in MODES}
     return [pytest.param(program, mode, id=f"{program.name}-{mode}", marks=marks[mode]) for mode in MODES]
 
 
