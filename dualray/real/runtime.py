@@ -10,7 +10,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import psutil
 
 from dualray.exceptions import DualrayError
 from dualray.real import session as sessions
+from dualray.real.addresses import socket_path
 from dualray.real.children import Children, last_logs
 from dualray.real.cluster_address import find_session, next_driver
 from dualray.real.driver_output import DriverOutput
@@ -92,14 +93,12 @@ class RealRuntime:
             self._children.spawn(HEAD, "dualray.real.head")
             self._children.spawn(self.session.node, "dualray.real.node", self.session.node)
         self._process.start()
-        self.verbs.dispatch(Started())
         deadline = time.monotonic() + _START_TIMEOUT_S
-        while not self.verbs.machine.cluster:
-            self._children.check()
-            if time.monotonic() > deadline:
-                what = "answer" if self._joins else "start"
-                raise DualrayError(f"the cluster did not {what} within {_START_TIMEOUT_S:g} s{self._last_logs()}")
-            time.sleep(0.002)
+        if not self._joins:
+            # Before we send: a peer whose socket is missing for 10 s counts as lost, and a busy machine takes longer.
+            self._wait_until(socket_path(self.session.sockets, HEAD).exists, deadline)
+        self.verbs.dispatch(Started())
+        self._wait_until(lambda: bool(self.verbs.machine.cluster), deadline)
         if self.session.cluster is None:
             self.control_plane = (self.session.directory / CONTROL_PLANE_FILE).read_text()
             logging.getLogger("dualray").info(
@@ -113,6 +112,14 @@ class RealRuntime:
                 self.session.node,
             )
         atexit.register(self.shutdown)
+
+    def _wait_until(self, condition: Callable[[], bool], deadline_s: float) -> None:
+        while not condition():
+            self._children.check()
+            if time.monotonic() > deadline_s:
+                what = "answer" if self._joins else "start"
+                raise DualrayError(f"the cluster did not {what} within {_START_TIMEOUT_S:g} s{self._last_logs()}")
+            time.sleep(0.002)
 
     def _last_logs(self) -> str:
         return last_logs(self.session, [HEAD, self.session.node])
