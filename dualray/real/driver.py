@@ -8,6 +8,7 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Mapping
 
 from dualray.exceptions import DualrayError
 from dualray.real.addresses import socket_path
@@ -16,9 +17,9 @@ from dualray.real.driver_output import DriverOutput
 from dualray.real.process import UserProcess
 from dualray.real.session import CONTROL_PLANE_FILE, METRICS_FILE, Session
 from dualray.real.worker_output import FLUSH, FLUSHED, LINES
-from dualray.shared.core_worker import CoreWorker
+from dualray.shared.core_worker import CoreWorker, write_row
 from dualray.shared.model.events import Started
-from dualray.shared.model.ids import FIRST_DRIVER, HEAD, Address, root_task_id
+from dualray.shared.model.ids import FIRST_DRIVER, HEAD, Address, FunctionID, root_task_id
 
 _START_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 12.0
@@ -147,6 +148,23 @@ class RealRuntime:
     def _on_error(self, error: Exception) -> None:
         logging.getLogger("dualray").critical("dualray met a bug in the driver", exc_info=error)
         self.verbs.fail(f"dualray met a bug in the driver: {error!r}")
+
+    # ---- Questions -------------------------------------------------------------------------------------------
+
+    def addresses(self) -> dict[str, str]:
+        return self.session.addresses()
+
+    def read_table(self, name: str) -> dict[str, dict[str, str]]:
+        return self._process.read_table(name)
+
+    def write_row(self, table: str, key: str, fields: Mapping[str, str]) -> None:
+        write_row(self.verbs, table, key, fields)
+
+    def read_functions(self) -> dict[FunctionID, bytes]:
+        return self._process.read_functions()
+
+    def silence(self) -> None:
+        self._process.silence()
 
     # ---- End -------------------------------------------------------------------------------------------------
 

@@ -33,7 +33,7 @@ from dualray.real.transport import Transport
 from dualray.shared.core_worker import CoreWorker
 from dualray.shared.decision_log import MachineSpec
 from dualray.shared.host import Execution
-from dualray.shared.model.codec import pack
+from dualray.shared.model.codec import pack, unpack
 from dualray.shared.model.commands import WriteRecord, WriteRecords
 from dualray.shared.model.events import Event, TimerFired
 from dualray.shared.model.ids import Address, FunctionID, NodeID, TaskID
@@ -46,6 +46,8 @@ _ROWS_MAX = 128
 """Rows of the control plane's tables that wait for company at most."""
 _ROWS_S = 0.005
 """How long they wait."""
+_FLUSH_TIMEOUT_S = 5.0
+"""How long a reader of a table waits until our own rows are there."""
 _SPIN_NS = 50_000
 """How long a waiting thread looks for news before it sleeps: about the time that waking it up would take."""
 
@@ -278,6 +280,21 @@ class UserProcess:
         if pickled is None:
             raise ControlPlaneError(f"the function table has no function {function.hex()}")
         return pickled
+
+    def read_table(self, name: str) -> dict[str, dict[str, str]]:
+        """A table of the control plane, with all that this process has written up to now."""
+        with self.lock:
+            self._write_rows()
+        self._tables().flush(_FLUSH_TIMEOUT_S)
+        return {key.decode(): unpack(value) for key, value in self._tables().scan(name).items()}
+
+    def read_functions(self) -> dict[FunctionID, bytes]:
+        """The function table."""
+        return {FunctionID(key): pickled for key, pickled in self._tables().scan(_FUNCTIONS).items()}
+
+    def silence(self) -> None:
+        """Tell nobody of errors that nobody reads."""
+        self._tell = lambda words: None
 
     def _tables(self) -> ControlPlane:
         with self.lock:

@@ -94,6 +94,21 @@ class Session:
         return None if is_here else self.directory / GATEWAY_FILE
 
     @property
+    def host(self) -> str:
+        """This machine's address for the other nodes."""
+        return "127.0.0.1" if self.cluster is None else self.cluster.endpoint.rpartition(":")[0]
+
+    def addresses(self) -> dict[str, str]:
+        """Where things are; see `dualray.runtime.Runtime.addresses`."""
+        socket = self.redis_directory / "redis.sock"
+        return {
+            "node_ip_address": self.host,
+            "control_plane_address": str(socket) if self.cluster is None else self.cluster.address,
+            "object_store_address": str(self.store_directory),
+            "local_scheduler_address": str(self.sockets / self.node),
+        }
+
+    @property
     def sockets(self) -> Path:
         return self.directory / "sockets"
 

@@ -18,10 +18,10 @@ from dualray.real import session as sessions
 from dualray.real.process import Signal, UserProcess
 from dualray.real.runner import EXIT_AFTER_ERROR
 from dualray.real.worker_output import marked_stream
-from dualray.shared.core_worker import CoreWorker
+from dualray.shared.core_worker import write_row
 from dualray.shared.model.commands import RunTask
 from dualray.shared.model.events import TaskPushed, WorkerReady
-from dualray.shared.model.ids import HEAD, Address, NodeID, root_task_id
+from dualray.shared.model.ids import HEAD, Address, FunctionID, NodeID, root_task_id
 
 
 class WorkerRuntime:
@@ -29,8 +29,24 @@ class WorkerRuntime:
 
     mode = "real"
 
-    def __init__(self, verbs: CoreWorker) -> None:
-        self.verbs = verbs
+    def __init__(self, process: UserProcess) -> None:
+        self._process = process
+        self.verbs = process.core
+
+    def addresses(self) -> dict[str, str]:
+        return self._process.session.addresses()
+
+    def read_table(self, name: str) -> dict[str, dict[str, str]]:
+        return self._process.read_table(name)
+
+    def write_row(self, table: str, key: str, fields: Mapping[str, str]) -> None:
+        write_row(self.verbs, table, key, fields)
+
+    def read_functions(self) -> dict[FunctionID, bytes]:
+        return self._process.read_functions()
+
+    def silence(self) -> None:
+        self._process.silence()
 
     def shutdown(self) -> None:
         """A task cannot end the cluster."""
@@ -77,7 +93,7 @@ def main(argv: Mapping[str, str]) -> None:
     core = process.core
     sys.stdout = marked_stream(1, lambda: core.execution, errors="replace")
     sys.stderr = marked_stream(2, lambda: core.execution, errors="backslashreplace")
-    runtime.set_current(WorkerRuntime(process.core))
+    runtime.set_current(WorkerRuntime(process))
     process.start()
     with process.lock:
         process.send(Address(node), WorkerReady(worker=address), [])

@@ -651,5 +651,12 @@ class CoreWorker:
         self.dispatch(ran)
 
 
+def write_row(core: CoreWorker, table: str, key: str, fields: Mapping[str, str]) -> None:
+    """Write a record of the layers above the core into a table of the control plane."""
+    with core.host.lock:
+        core.host.write_record(WriteRecord(table=table, key=key, fields=tuple(fields.items())))
+        core.host.end_step()
+
+
 def _take_all(queue: deque[T]) -> tuple[T, ...]:
     return tuple(queue.popleft() for _ in range(len(queue)))

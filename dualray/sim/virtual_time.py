@@ -181,7 +181,7 @@ class Substitutions:
         """Put the replacements into a function (method, class) that came by value, in place.
 
         Its defaults and closure, and its globals unless they are those of a loaded module; and so on
-        through the functions and classes that it refers to.
+        through the functions and classes that it refers to. Of another callable, what it says that it wraps.
         """
         seen: set[int] = set()
         rest = [function]
@@ -204,6 +204,8 @@ class Substitutions:
             elif isinstance(item, type) and not _is_of_loaded_module(item):
                 self._sweep_class(item)
                 rest += [value for value in vars(item).values() if isinstance(value, FunctionType)]
+            elif (wrapped := getattr(item, "__wrapped__", None)) is not None:
+                rest.append(wrapped)
 
     # -- sweeping: each writes through _write, by the table in force ---------------------------------------
 

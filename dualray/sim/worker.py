@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dualray.shared.core_worker import CoreWorker
+from dualray.shared.core_worker import CoreWorker, write_row
 from dualray.shared.host import Execution
 from dualray.shared.model.commands import WriteRecord, WriteRecords
 from dualray.shared.model.events import Event, TimerFired
@@ -59,8 +59,24 @@ class WorkerRuntime:
 
     mode = "sim"
 
-    def __init__(self, verbs: CoreWorker) -> None:
-        self.verbs = verbs
+    def __init__(self, process: UserProcess) -> None:
+        self._process = process
+        self.verbs = process.core
+
+    def addresses(self) -> dict[str, str]:
+        return self._process.addresses()
+
+    def read_table(self, name: str) -> dict[str, dict[str, str]]:
+        return self._process.read_table(name)
+
+    def write_row(self, table: str, key: str, fields: Mapping[str, str]) -> None:
+        write_row(self.verbs, table, key, fields)
+
+    def read_functions(self) -> dict[FunctionID, bytes]:
+        return {FunctionID(key): pickled for key, pickled in self._process.cluster.functions.items()}
+
+    def silence(self) -> None:
+        self._process.is_silent = True
 
     def shutdown(self) -> None:
         """A task cannot end the cluster."""
@@ -75,12 +91,13 @@ class UserProcess(Process):
         super().__init__(cluster=cluster, address=address, node=node)
         self.pid = cluster.next_pid()
         self.hostname = str(node)
+        self.is_silent = False
         self.store = store
         self.lock = cluster.fibers.system
         self.core = CoreWorker(
             address=address, node=node, config=cluster.config, host=self, root=root, is_driver=is_driver
         )
-        self.runtime: Any = WorkerRuntime(self.core)
+        self.runtime: Any = WorkerRuntime(self)
         self._fibers: dict[Fiber, None] = {}
         self._wake_scheduled = False
         self._is_running = False
@@ -223,8 +240,23 @@ class UserProcess(Process):
         answered.wait()
         return pickled
 
+    def addresses(self) -> dict[str, str]:
+        """Where things are; see `dualray.runtime.Runtime.addresses`. Virtual nodes have the addresses 10.x.y.z."""
+        number = int(self.node.removeprefix("node-")) + 1
+        return {
+            "node_ip_address": f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}",
+            "control_plane_address": f"{HEAD} of a simulation",
+            "object_store_address": f"{self.node} of a simulation",
+            "local_scheduler_address": f"{self.node} of a simulation",
+        }
+
+    def read_table(self, name: str) -> dict[str, dict[str, str]]:
+        """A table of the control plane."""
+        return {key: dict(fields) for key, fields in self.cluster.tables.get(name, {}).items()}
+
     def tell(self, words: str) -> None:
-        sys.stderr.write(words)
+        if not self.is_silent:
+            sys.stderr.write(words)
 
     def wake(self) -> None:
         if not self._wake_scheduled and self.is_alive and not self.cluster.is_closed:
