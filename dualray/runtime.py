@@ -6,7 +6,7 @@ The current runtime is the one ambient thing in dualray. In sim mode it is switc
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from dualray.exceptions import NotInitializedError
@@ -42,6 +42,17 @@ class Verbs(Protocol):
     ) -> list[Ref]: ...
 
     def put(self, value: Any) -> Ref: ...
+
+    def promise(self) -> Ref: ...
+
+    def keep_promise(self, ref: Ref, value: Any) -> None: ...
+
+    def is_held_elsewhere(self, ref: Ref) -> bool: ...
+
+    def spawn(self, function: Callable[[], object]) -> None: ...
+
+    @property
+    def ip_address(self) -> str: ...
 
     def get(self, refs: Sequence[Ref], timeout_ns: int | None) -> list[Any]: ...
 

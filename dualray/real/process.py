@@ -27,7 +27,7 @@ from dualray.real.messages import Post, decode_messages
 from dualray.real.object_store import SharedMemoryStore
 from dualray.real.recorder import Recorder
 from dualray.real.runner import Timers
-from dualray.real.session import Session
+from dualray.real.session import LOOPBACK, Session
 from dualray.real.transport import Transport
 from dualray.shared.core_worker import CoreWorker
 from dualray.shared.decision_log import MachineSpec
@@ -217,6 +217,14 @@ class UserProcess:
 
     def new_signal(self) -> Signal:
         return Signal(self)
+
+    def spawn(self, function: Callable[[], object]) -> None:
+        threading.Thread(target=function, name="dualray-beside", daemon=True).start()
+
+    @property
+    def ip_address(self) -> str:
+        place = self.session.cluster
+        return LOOPBACK if place is None else place.endpoint.rpartition(":")[0].strip("[]")
 
     def call(
         self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution

@@ -39,6 +39,7 @@ ENVIRONMENT = "DUALRAY_SESSION"
 
 
 FIRST_NODE = NodeID("node-0")
+LOOPBACK = "127.0.0.1"
 GATEWAY_FILE = "gateway"
 METRICS_FILE = "metrics"
 """Where the node serves its metrics, host:port; written by the node manager when it does."""

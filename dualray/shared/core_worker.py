@@ -40,11 +40,13 @@ from dualray.shared.model.events import (
     ActorKillAsked,
     ClusterStateAsked,
     Event,
+    PromiseKept,
     RefsAdded,
     RefsDropped,
     SpaceWanted,
     TaskPushed,
     TaskSubmitted,
+    ValuePromised,
     ValuePut,
     ViewReleased,
     WaitStarted,
@@ -370,16 +372,49 @@ class CoreWorker:
         """Store a value; the reference to it."""
         return self._put(serialize(value))
 
-    def _put(self, serialized: Serialized) -> Ref:
+    def promise(self) -> Ref:
+        """A reference to a value that this process will give later, with `keep_promise`."""
+        object_id = self._new_put_id()
+        self.dispatch(ValuePromised(object_id=object_id))
+        return Ref(object_id, self.address)
+
+    def keep_promise(self, ref: Ref, value: Any) -> None:
+        """Give a promised value; whoever waits for it goes on. The caller still holds the reference."""
+        serialized = serialize(value)
+        inline = self._place_bytes(ref.object_id, serialized)
+        self.dispatch(
+            PromiseKept(
+                object_id=ref.object_id, size_bytes=serialized.size_bytes, inline=inline, nested=serialized.refs
+            )
+        )
+
+    def is_held_elsewhere(self, ref: Ref) -> bool:
+        """Whether, as far as this process knows, others still hold or are about to get a reference to its object."""
+        with self.host.lock:
+            self._take_in_finalizers()
+            value = self.machine.values.table.get(ref.object_id)
+            held = value is not None and bool(value.borrowers or value.transit_uses or value.container_uses)
+            self.host.end_step()
+        return held
+
+    def _new_put_id(self) -> ObjectID:
         with self.host.lock:
             execution = self.execution
             execution.puts += 1
-            object_id = put_object_id(execution.task_id, execution.attempt, execution.puts)
+            return put_object_id(execution.task_id, execution.attempt, execution.puts)
+
+    def _place_bytes(self, object_id: ObjectID, serialized: Serialized) -> bool:
+        """Keep the bytes of a value that is put: here (True) or, large ones, in the node's store."""
         inline = serialized.size_bytes <= self.config.inline_bytes_max
         if inline:
             self.payloads[object_id] = serialized.to_bytes()
         else:
             self.write_to_store(object_id, serialized, self.address, remakeable=False)
+        return inline
+
+    def _put(self, serialized: Serialized) -> Ref:
+        object_id = self._new_put_id()
+        inline = self._place_bytes(object_id, serialized)
         self.dispatch(
             ValuePut(object_id=object_id, size_bytes=serialized.size_bytes, inline=inline, nested=serialized.refs)
         )
@@ -536,6 +571,15 @@ class CoreWorker:
             self._released.append(ObjectID(object_id))
             if len(self._released) == 1:  # else whoever was first has woken, and this one is taken in too
                 self.host.wake()
+
+    def spawn(self, function: Callable[[], object]) -> None:
+        """Run `function` beside the caller, in this process: on a thread, or in a fiber."""
+        self.host.spawn(function)
+
+    @property
+    def ip_address(self) -> str:
+        """The node's address, as the other nodes know it."""
+        return self.host.ip_address
 
     # ---- The cluster -----------------------------------------------------------------------------------------
 

@@ -94,6 +94,13 @@ class Host(Protocol):
 
     def new_signal(self) -> Signal: ...
 
+    def spawn(self, function: Callable[[], object]) -> None:
+        """Run it beside the caller: it may wait, and ends with the process at the latest."""
+
+    @property
+    def ip_address(self) -> str:
+        """The node's address, as the other nodes know it."""
+
     def write_record(self, record: WriteRecord) -> None: ...
 
     def put_function(self, function: FunctionID, pickled: bytes) -> None: ...

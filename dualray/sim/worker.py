@@ -79,6 +79,7 @@ class UserProcess(Process):
         self.runtime: Any = WorkerRuntime(self.core)
         self._fibers: dict[Fiber, None] = {}
         self._wake_scheduled = False
+        self._spawned = 0
 
     @classmethod
     def as_worker(cls, *, cluster: Cluster, address: Address, node: NodeID, store: VirtualStore) -> UserProcess:
@@ -124,6 +125,17 @@ class UserProcess(Process):
     def new_signal(self) -> FiberSignal:
         return FiberSignal(self.cluster.fibers)
 
+    def spawn(self, function: Callable[[], object]) -> None:
+        self._spawned += 1
+        seed = f"{self.cluster.seed}:{self.address}:beside {self._spawned}".encode()
+        self._spawn(function, seed)
+
+    @property
+    def ip_address(self) -> str:
+        """Of a network that nothing routes to: 10.0.0.0/8, in the order of the nodes."""
+        number = int(self.node.rpartition("-")[2]) + 1
+        return f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}"
+
     def run_task(self, task: RunTask) -> None:
         """Start a fiber for the task when this step is over."""
         self.cluster.kernel.call_after(self.cluster.cost_model.dispatch_ns, self._start_fiber, task)
@@ -135,6 +147,9 @@ class UserProcess(Process):
             self.cluster.when_running(self.node, self._start_fiber, task)
             return
         seed = task_seed(self.cluster.seed, task.spec.task_id)
+        self._spawn(lambda: self.core.execute(task), seed)
+
+    def _spawn(self, function: Callable[[], object], seed: bytes) -> None:
         self.cluster.seeds_handed_out.update(seed)
 
         def body() -> None:
@@ -142,7 +157,7 @@ class UserProcess(Process):
             assert fiber is not None
             self._fibers[fiber] = None
             try:
-                self.core.execute(task)
+                function()
             finally:
                 self._fibers.pop(fiber, None)
 

@@ -43,6 +43,8 @@ LOCAL = {
     "owner": {
         events.TaskSubmitted,
         events.ValuePut,
+        events.ValuePromised,
+        events.PromiseKept,
         events.SpaceWanted,
         events.SpaceWritten,
         events.WaitStarted,

@@ -20,7 +20,7 @@ from dualray.shared.machines.base import DRAIN_STEPS_MAX, Composition
 from dualray.shared.machines.executor import FETCH_TIMER, Executor
 from dualray.shared.machines.leases import IDLE_TIMER, Lease, Leases
 from dualray.shared.machines.tasks import TaskRecord, Tasks
-from dualray.shared.machines.values import Values
+from dualray.shared.machines.values import Value, Values
 from dualray.shared.model.commands import CompleteWait, Send
 from dualray.shared.model.config import Config
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
@@ -47,6 +47,7 @@ from dualray.shared.model.events import (
     ObjectSealed,
     ObjectUnavailable,
     OwnerDied,
+    PromiseKept,
     RefsAdded,
     RefsDropped,
     ResultsTaken,
@@ -62,6 +63,7 @@ from dualray.shared.model.events import (
     TasksRecalled,
     TaskSubmitted,
     TimerFired,
+    ValuePromised,
     ValuePut,
     ValueReported,
     ValueRequested,
@@ -117,6 +119,8 @@ class Owner(Composition):
         self.table = {
             TaskSubmitted: self._on_submitted,
             ValuePut: self._on_put,
+            ValuePromised: self._on_promised,
+            PromiseKept: self._on_kept,
             SpaceWanted: self._on_space_wanted,
             SpaceWritten: self._on_space_written,
             SpaceGranted: self._on_space_granted,
@@ -182,6 +186,17 @@ class Owner(Composition):
     def _on_put(self, event: ValuePut) -> None:
         value = self.values.owned(event.object_id)
         value.local_refs += 1
+        self._fill(value, event)
+
+    def _on_promised(self, event: ValuePromised) -> None:
+        self.values.owned(event.object_id).local_refs += 1
+
+    def _on_kept(self, event: PromiseKept) -> None:
+        value = self.values.owned(event.object_id)
+        if value.state is ValueState.PENDING:
+            self._fill(value, event)
+
+    def _fill(self, value: Value, event: ValuePut | PromiseKept) -> None:
         if event.inline:
             self.values.set_inline(value, event.size_bytes, event.nested)
         else:
@@ -439,6 +454,8 @@ class Owner(Composition):
         if value.state is ValueState.STORED:
             return f"object {short(object_id)} is in a store and is being brought to {self.node}"
         record = self.tasks.records.get(TaskID(object_id[:16]))
+        if record is None and value.state is ValueState.PENDING:
+            return f"object {short(object_id)} is promised by {value.owner}, and has not been put yet"
         if record is None:
             return f"object {short(object_id)} is {value.state}"
         return f"object {short(object_id)} is made by {self._explain_task(record)}"

@@ -38,6 +38,23 @@ class ValuePut:
 
 
 @dataclass(slots=True, kw_only=True)
+class ValuePromised:
+    """This process will put the object's value later; whoever has the reference can wait for it meanwhile."""
+
+    object_id: ObjectID
+
+
+@dataclass(slots=True, kw_only=True)
+class PromiseKept:
+    """The value of a `ValuePromised` is there, as in `ValuePut`."""
+
+    object_id: ObjectID
+    size_bytes: int
+    inline: bool
+    nested: tuple[Ref, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
 class SpaceWanted:
     """User code is about to write an object of this size into the node's store, and waits under `wait_id`."""
 
@@ -817,6 +834,8 @@ class ClusterStateReported:
 LocalEvent: TypeAlias = (
     TaskSubmitted
     | ValuePut
+    | ValuePromised
+    | PromiseKept
     | SpaceWanted
     | SpaceWritten
     | WaitStarted
