@@ -7,11 +7,11 @@ from typing import Any, Generic, NoReturn, TypeVar
 
 from dualray import runtime
 from dualray.object_ref import CountedReference, ObjectRef
-from dualray.options import ActorOptions, MethodOptions, strategy_of, unknown_name, with_changes
+from dualray.options import ActorOptions, MethodOptions, placed, unknown_name, with_changes
 from dualray.remote_function import as_returned
 from dualray.shared.model.ids import FunctionID, ObjectID, short
 from dualray.shared.model.resources import NOTHING
-from dualray.shared.model.specs import FunctionTemplate, Ref
+from dualray.shared.model.specs import FunctionTemplate, Ref, Strategy
 from dualray.shared.task_runner import METHOD_OPTIONS
 
 C = TypeVar("C")
@@ -62,9 +62,13 @@ class ActorClass(Generic[C]):
         if self._exported_by is not verbs or self._template is None:
             self._template = self._make_template(verbs)
             self._exported_by = verbs
+        template = self._template
+        running = verbs.execution.resources
+        if running is not None and running.strategy.captures:
+            template = self._make_template(verbs, running.strategy)
         options = self._options
         ref = verbs.create_actor(
-            self._template,
+            template,
             args,
             kwargs,
             max_restarts=options.max_restarts,
@@ -72,9 +76,10 @@ class ActorClass(Generic[C]):
         )
         return ActorHandle(ref, verbs, self._name, self._methods, self._template.function_id, options.max_task_retries)
 
-    def _make_template(self, verbs: runtime.Verbs) -> FunctionTemplate:
+    def _make_template(self, verbs: runtime.Verbs, captured: Strategy | None = None) -> FunctionTemplate:
         options = self._options
         placement, held = options.demands()
+        placement, held, strategy = placed(options, placement, held, self._name, captured)
         return FunctionTemplate(
             function_id=verbs.export(self._cls, duration=options.duration, what=f"actor class {self._name}"),
             name=self._name,
@@ -82,7 +87,7 @@ class ActorClass(Generic[C]):
             placement=placement,
             num_returns=0,
             max_retries=0,
-            strategy=strategy_of(options.scheduling_strategy, self._name),
+            strategy=strategy,
         )
 
 

@@ -19,7 +19,8 @@ from dualray.object_ref import ObjectRef
 from dualray.options import ActorOptions, TaskOptions, with_changes
 from dualray.remote_function import RemoteFunction
 from dualray.settings import SETTINGS, limits_of, resolve
-from dualray.shared.model.resources import add
+from dualray.shared.model.resources import add, in_plain_names
+from dualray.shared.model.specs import NODE_ID_LABEL
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -32,6 +33,7 @@ def init(
     num_cpus: float | None = None,
     num_gpus: float | None = None,
     resources: Mapping[str, float] | None = None,
+    labels: Mapping[str, str] | Sequence[Mapping[str, str]] | None = None,
     object_store_memory: int | str | None = None,
     seed: int | None = None,
     object_id_seed: int | None = None,
@@ -53,6 +55,8 @@ def init(
             "auto" the one that runs here; `shutdown` then leaves it running. Default: start a cluster.
         mode: "real" (processes on this machine; the default) or "sim" (a virtual cluster in this process).
         num_cpus, num_gpus, resources: what each node has. Default: real as found, with 0 GPUs; sim 4 CPUs.
+        labels: of each node, such as {"zone": "a"}; sim mode: or a list with those of each node. See
+            docs/api/placement.md.
         object_store_memory: bytes of each node's object store, or a text such as "2GiB".
         seed: seeds the randomness of tasks from their ids (sim: 0 when not given).
         object_id_seed: the root of all ids.
@@ -268,7 +272,8 @@ def kill(actor: ActorHandle, *, no_restart: bool = True) -> None:
 
 
 def nodes() -> list[dict[str, Any]]:
-    """The nodes that the cluster has had: NodeID, Alive, Incarnation, Resources, Available (amounts by name)."""
+    """The nodes that the cluster has had: NodeID, Alive, Incarnation, Resources, Available (amounts by name),
+    Labels."""
     return [
         {
             "NodeID": row.node,
@@ -276,6 +281,7 @@ def nodes() -> list[dict[str, Any]]:
             "Incarnation": row.incarnation,
             "Resources": row.total.as_floats(),
             "Available": row.available.as_floats(),
+            "Labels": {NODE_ID_LABEL: row.node, **dict(row.labels)},
         }
         for row in runtime.current("nodes").verbs.cluster_state()
     ]
@@ -336,7 +342,7 @@ class RuntimeContext:
     def get_assigned_resources(self) -> dict[str, float]:
         """What the task or actor holds, by name."""
         template = self._verbs.execution.resources
-        return template.resources.as_floats() if template is not None else {}
+        return in_plain_names(template.resources).as_floats() if template is not None else {}
 
 
 def get_runtime_context() -> RuntimeContext:

@@ -11,8 +11,9 @@ from typing import Any, Protocol
 
 from dualray.exceptions import NotInitializedError
 from dualray.shared.host import Execution
-from dualray.shared.model.ids import Address, FunctionID, NodeID, ObjectID
-from dualray.shared.model.specs import FunctionTemplate, NodeState, Ref
+from dualray.shared.model.ids import Address, FunctionID, NodeID, ObjectID, PlacementGroupID
+from dualray.shared.model.resources import Resources
+from dualray.shared.model.specs import FunctionTemplate, GroupStrategy, LabelTerm, NodeState, Ref
 
 
 class Verbs(Protocol):
@@ -65,6 +66,20 @@ class Verbs(Protocol):
     def drop(self, object_id: ObjectID) -> None: ...
 
     def cluster_state(self) -> tuple[NodeState, ...]: ...
+
+    def head_rows(self, table: str) -> list[dict[str, Any]]: ...
+
+    def create_placement_group(
+        self,
+        *,
+        bundles: Sequence[Resources],
+        strategy: GroupStrategy,
+        name: str,
+        is_detached: bool,
+        selectors: tuple[tuple[LabelTerm, ...], ...],
+    ) -> PlacementGroupID: ...
+
+    def remove_placement_group(self, group_id: PlacementGroupID) -> None: ...
 
     def kill_actor(self, handle: Ref, *, no_restart: bool) -> None: ...
 

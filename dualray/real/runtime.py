@@ -26,6 +26,7 @@ from dualray.real.process import UserProcess
 from dualray.real.session import METRICS_FILE, Session
 from dualray.real.worker_output import FLUSH, FLUSHED, LINES
 from dualray.shared.core_worker import CoreWorker
+from dualray.shared.labels import labels_of_nodes
 from dualray.shared.model.commands import RunTask
 from dualray.shared.model.config import Config
 from dualray.shared.model.events import Started
@@ -188,6 +189,7 @@ def start(settings: Mapping[str, Any], config: Config) -> RealRuntime:
         seed=settings["seed"],
         job_root=str(settings["object_id_seed"] or ""),
         total=total_of(settings["num_cpus"], settings["num_gpus"], settings["resources"]),
+        labels=labels_of_nodes(settings["labels"], 1)[0],
         store_bytes=store_bytes(settings["object_store_memory"]),
         log_to_driver=settings["log_to_driver"] and not settings["redirect_output"],
         log_directory=_made(settings["log_directory"]),

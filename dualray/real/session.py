@@ -72,6 +72,7 @@ class Session:
     job_root: str
     """Seed of the driver's root task id."""
     total: Resources
+    labels: tuple[tuple[str, str], ...] = ()
     store_bytes: int
     log_to_driver: bool
     """Of a node manager: whether what workers print is sent to drivers; of a driver: whether it shows that."""
@@ -140,6 +141,7 @@ def create(
     total: Resources,
     store_bytes: int,
     log_to_driver: bool,
+    labels: tuple[tuple[str, str], ...] = (),
     record_directory: Path | None,
     log_directory: Path | None = None,
     metrics_port: int | None = None,
@@ -169,6 +171,7 @@ def create(
         seed=seed,
         job_root=job_root,
         total=total,
+        labels=labels,
         store_bytes=store_bytes,
         log_to_driver=log_to_driver,
         record_directory=record_directory,
@@ -186,6 +189,7 @@ def create(
         "seed": seed,
         "job_root": job_root,
         "total": total.units,
+        "labels": labels,
         "store_bytes": store_bytes,
         "log_to_driver": log_to_driver,
         "record_directory": str(record_directory) if record_directory is not None else None,
@@ -209,6 +213,7 @@ def load(directory: Path) -> Session:
         secret=(directory / "secret").read_bytes(),
         config=Config(**settings.pop("config")),
         total=Resources(tuple((name, amount) for name, amount in settings.pop("total"))),
+        labels=tuple((key, value) for key, value in settings.pop("labels")),
         record_directory=Path(record) if record is not None else None,
         log_directory=Path(logs) if logs is not None else None,
         cluster=ClusterPlace(**cluster) if cluster is not None else None,

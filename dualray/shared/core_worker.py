@@ -11,6 +11,7 @@ this process takes in first.
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -40,9 +41,12 @@ from dualray.shared.model.events import (
     ActorKillAsked,
     ClusterStateAsked,
     Event,
+    PlacementGroupAsked,
+    PlacementGroupRemovalAsked,
     PromiseKept,
     RefsAdded,
     RefsDropped,
+    RowsAsked,
     SpaceWanted,
     TaskPushed,
     TaskSubmitted,
@@ -57,6 +61,7 @@ from dualray.shared.model.ids import (
     FunctionID,
     NodeID,
     ObjectID,
+    PlacementGroupID,
     TaskID,
     WaitID,
     actor_handle_id,
@@ -65,7 +70,19 @@ from dualray.shared.model.ids import (
     put_object_id,
     return_object_id,
 )
-from dualray.shared.model.specs import ActorSpec, FunctionTemplate, LeaseShape, NodeInfo, NodeState, Ref, TaskSpec
+from dualray.shared.model.resources import Resources
+from dualray.shared.model.specs import (
+    ActorSpec,
+    FunctionTemplate,
+    GroupStrategy,
+    LabelTerm,
+    LeaseShape,
+    NodeInfo,
+    NodeState,
+    PlacementGroupSpec,
+    Ref,
+    TaskSpec,
+)
 from dualray.shared.model.states import ValueState
 from dualray.shared.serialization import Serialized, deserialize, serialize
 from dualray.shared.task_runner import Export, TaskRunner
@@ -305,6 +322,8 @@ class CoreWorker:
         why = self.machine.why_infeasible(shape)
         if why is not None:
             raise error(f"{template.name} can never run in this cluster: {why}.")
+        if (why := self.machine.why_waiting(shape)) is not None:
+            self.host.tell(f"dualray: {template.name} waits for a node that can take it, for {why}.\n")
         self._feasible[template] = None
 
     def _submit(
@@ -589,6 +608,51 @@ class CoreWorker:
         self.dispatch(ClusterStateAsked(wait_id=wait_id))
         self._await(wait_id, wait)
         return self.machine.cluster_state.pop(wait_id)
+
+    def head_rows(self, table: str) -> list[dict[str, Any]]:
+        """The rows of one of the head's tables."""
+        wait_id, wait = self._new_wait()
+        self.dispatch(RowsAsked(wait_id=wait_id, table=table))
+        self._await(wait_id, wait)
+        return [json.loads(row) for row in self.machine.rows.pop(wait_id)]
+
+    def create_placement_group(
+        self,
+        *,
+        bundles: Sequence[Resources],
+        strategy: GroupStrategy,
+        name: str,
+        is_detached: bool,
+        selectors: tuple[tuple[LabelTerm, ...], ...],
+    ) -> PlacementGroupID:
+        """Have the head note a placement group.
+
+        Raises:
+            PlacementGroupUnschedulableError: the cluster can never take it, or its name is taken.
+        """
+        with self.host.lock:
+            execution = self.execution
+            execution.submitted += 1
+            group_id = child_task_id(execution.task_id, execution.attempt, execution.submitted)
+        spec = PlacementGroupSpec(
+            group_id=PlacementGroupID(group_id),
+            bundles=tuple(bundles),
+            strategy=strategy,
+            owner=self.address,
+            name=name,
+            is_detached=is_detached,
+            selectors=selectors,
+        )
+        wait_id, wait = self._new_wait()
+        self.dispatch(PlacementGroupAsked(wait_id=wait_id, spec=spec))
+        self._await(wait_id, wait)
+        if wait.error is not None:
+            raise as_exception(wait.error, None)
+        return spec.group_id
+
+    def remove_placement_group(self, group_id: PlacementGroupID) -> None:
+        """Have the head remove a placement group, with what runs in it."""
+        self.dispatch(PlacementGroupRemovalAsked(group_id=group_id))
 
     def kill_actor(self, handle: Ref, *, no_restart: bool) -> None:
         """End an actor now."""

@@ -55,6 +55,7 @@ class Hardware:
     store_bytes: int
     speed: float = 1.0
     nic: Nic | None = None
+    labels: tuple[tuple[str, str], ...] = ()
 
 
 class NodeProcess(MachineProcess):
@@ -69,6 +70,7 @@ class NodeProcess(MachineProcess):
             total=hardware.total,
             store_bytes=hardware.store_bytes,
             config=cluster.config,
+            labels=hardware.labels,
         )
         super().__init__(cluster=cluster, address=Address(node), node=node, machine=machine)
         self.incarnation = incarnation

@@ -12,22 +12,39 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dualray.util.actor_pool import ActorPool
     from dualray.util.node import get_node_ip_address
+    from dualray.util.placement_group import (
+        get_current_placement_group,
+        get_placement_group,
+        placement_group,
+        placement_group_table,
+        remove_placement_group,
+    )
     from dualray.util.serialization import deregister_serializer, inspect_serializability, register_serializer
 
 __all__ = [
     "ActorPool",
     "deregister_serializer",
+    "get_current_placement_group",
     "get_node_ip_address",
+    "get_placement_group",
     "inspect_serializability",
+    "placement_group",
+    "placement_group_table",
     "register_serializer",
+    "remove_placement_group",
 ]
 
 _HOMES = {
     "ActorPool": "actor_pool",
     "deregister_serializer": "serialization",
     "get_node_ip_address": "node",
+    "get_current_placement_group": "placement_group",
+    "get_placement_group": "placement_group",
     "inspect_serializability": "serialization",
+    "placement_group": "placement_group",
+    "placement_group_table": "placement_group",
     "register_serializer": "serialization",
+    "remove_placement_group": "placement_group",
 }
 
 

@@ -25,6 +25,8 @@ from dualray.shared.machines.transfer import Transfer, is_incoming, is_sending
 from dualray.shared.model.commands import ArmTimer
 from dualray.shared.model.config import Config
 from dualray.shared.model.events import (
+    BundlesUnwanted,
+    BundleWanted,
     ClusterChanged,
     CopyKept,
     CopyWanted,
@@ -75,7 +77,7 @@ from dualray.shared.model.events import (
     WorkerUnwanted,
 )
 from dualray.shared.model.ids import HEAD, Address, NodeID, ObjectID, lives_on, node_of
-from dualray.shared.model.resources import Resources, from_units
+from dualray.shared.model.resources import Resources, from_units, without_bundles
 from dualray.shared.model.specs import NodeInfo
 from dualray.shared.model.states import WorkerState
 from dualray.shared.policies import load_policy
@@ -89,12 +91,21 @@ class Node(Composition):
 
     kind = "node"
 
-    def __init__(self, *, node: NodeID, incarnation: int, total: Resources, store_bytes: int, config: Config) -> None:
+    def __init__(
+        self,
+        *,
+        node: NodeID,
+        incarnation: int,
+        total: Resources,
+        store_bytes: int,
+        config: Config,
+        labels: tuple[tuple[str, str], ...] = (),
+    ) -> None:
         super().__init__()
         self.node = node
         self.incarnation = incarnation
         self.config = config
-        self.info = NodeInfo(node=node, incarnation=incarnation, total=total, store_bytes=store_bytes)
+        self.info = NodeInfo(node=node, incarnation=incarnation, total=total, store_bytes=store_bytes, labels=labels)
         self.store = ObjectStore(
             out=self.out,
             node=node,
@@ -125,6 +136,8 @@ class Node(Composition):
             LeaseRequested: self._on_lease_requested,
             GpuLost: self._on_gpu_lost,
             LeaseReturned: lambda event: self.scheduler.on_returned(event),
+            BundleWanted: lambda event: self.scheduler.on_bundle_wanted(event),
+            BundlesUnwanted: lambda event: self.scheduler.on_bundles_unwanted(event),
             TurnWanted: lambda event: self.scheduler.on_turn_wanted(event.owner),
             WorkerBlocked: lambda event: self.scheduler.set_blocked(event.worker, True),
             WorkerUnblocked: lambda event: self.scheduler.set_blocked(event.worker, False),
@@ -225,7 +238,7 @@ class Node(Composition):
     def _on_gpu_lost(self, event: GpuLost) -> None:
         """The head, and through it everybody, learns what this node offers from now on."""
         if self.scheduler.lose_gpu(event.gpu):
-            self.info = replace(self.info, total=from_units(self.scheduler.total))
+            self.info = replace(self.info, total=from_units(without_bundles(self.scheduler.total)))
             self.out.send(HEAD, NodeJoined(info=self.info))
 
     # ---- Processes of this node --------------------------------------------------------------------------------

@@ -47,10 +47,18 @@ from dualray.shared.model.events import (
     ObjectSealed,
     ObjectUnavailable,
     OwnerDied,
+    PlacementGroupAsked,
+    PlacementGroupNoted,
+    PlacementGroupRemovalAsked,
+    PlacementGroupRequested,
+    PlacementGroupUnwanted,
     PromiseKept,
     RefsAdded,
     RefsDropped,
     ResultsTaken,
+    RowsAsked,
+    RowsReported,
+    RowsRequested,
     SpaceDenied,
     SpaceGranted,
     SpaceRequested,
@@ -114,6 +122,8 @@ class Owner(Composition):
         self.executor = Executor(out=self.out, address=address, node=node, values=self.values, config=config)
         self.cluster: tuple[NodeInfo, ...] = ()
         self.cluster_state: dict[WaitID, tuple[NodeState, ...]] = {}
+        self.rows: dict[WaitID, tuple[str, ...]] = {}
+        """Answers of the head that were not taken yet."""
         self._space: dict[ObjectID, deque[WaitID]] = {}
         self._given_back: list[TaskID] = []
         self.table = {
@@ -133,6 +143,17 @@ class Owner(Composition):
             ActorKillAsked: self._on_kill_asked,
             ClusterStateAsked: self._on_state_asked,
             ClusterStateReported: self._on_state_reported,
+            PlacementGroupAsked: lambda event: self.out.send(
+                HEAD, PlacementGroupRequested(wait_id=event.wait_id, spec=event.spec)
+            ),
+            PlacementGroupRemovalAsked: lambda event: self.out.send(
+                HEAD, PlacementGroupUnwanted(group_id=event.group_id)
+            ),
+            PlacementGroupNoted: lambda event: self.out.add(CompleteWait(wait_id=event.wait_id, error=event.error)),
+            RowsAsked: lambda event: self.out.send(
+                HEAD, RowsRequested(wait_id=event.wait_id, requester=self.address, table=event.table)
+            ),
+            RowsReported: self._on_rows_reported,
             ClusterChanged: self._on_cluster_changed,
             Started: self._on_started,
             TimerFired: self._on_timer,
@@ -164,9 +185,13 @@ class Owner(Composition):
 
     def why_infeasible(self, shape: LeaseShape) -> str | None:
         """Why no node could ever take the demand, or None; only asked where infeasible demands raise."""
-        if self.config.infeasible != "raise" or not self.cluster:
+        if self.config.infeasible != "raise":
             return None
-        return why_infeasible(shape, self.cluster)
+        return self.why_waiting(shape)
+
+    def why_waiting(self, shape: LeaseShape) -> str | None:
+        """Why no node that there is now could take the demand, or None."""
+        return why_infeasible(shape, self.cluster) if self.cluster else None
 
     def _on_started(self, event: Started) -> None:
         if self.is_driver:
@@ -226,6 +251,10 @@ class Owner(Composition):
 
     def _on_state_reported(self, event: ClusterStateReported) -> None:
         self.cluster_state[event.wait_id] = event.nodes
+        self.out.add(CompleteWait(wait_id=event.wait_id))
+
+    def _on_rows_reported(self, event: RowsReported) -> None:
+        self.rows[event.wait_id] = event.rows
         self.out.add(CompleteWait(wait_id=event.wait_id))
 
     def _on_cluster_changed(self, event: ClusterChanged) -> None:

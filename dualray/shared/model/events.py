@@ -13,8 +13,19 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from dualray.shared.model.errors import ErrorInfo
-from dualray.shared.model.ids import ActorID, Address, LeaseID, NodeID, ObjectID, RequestID, TaskID, WaitID
-from dualray.shared.model.specs import LeaseShape, NodeInfo, NodeState, Ref, TaskSpec
+from dualray.shared.model.ids import (
+    ActorID,
+    Address,
+    LeaseID,
+    NodeID,
+    ObjectID,
+    PlacementGroupID,
+    RequestID,
+    TaskID,
+    WaitID,
+)
+from dualray.shared.model.resources import Resources
+from dualray.shared.model.specs import BundleReport, LeaseShape, NodeInfo, NodeState, PlacementGroupSpec, Ref, TaskSpec
 from dualray.shared.model.states import ActorState, ValueState
 
 # ---- Of the process itself: what the user's code did -------------------------------------------------------------
@@ -135,6 +146,29 @@ class ActorKillAsked:
 
     actor_id: ActorID
     no_restart: bool
+
+
+@dataclass(slots=True, kw_only=True)
+class PlacementGroupAsked:
+    """`placement_group(...)` was called, and waits under `wait_id` until the head has noted it."""
+
+    wait_id: WaitID
+    spec: PlacementGroupSpec
+
+
+@dataclass(slots=True, kw_only=True)
+class PlacementGroupRemovalAsked:
+    """`remove_placement_group(pg)` was called."""
+
+    group_id: PlacementGroupID
+
+
+@dataclass(slots=True, kw_only=True)
+class RowsAsked:
+    """Rows of one of the head's tables are asked for, and waited for under `wait_id`."""
+
+    wait_id: WaitID
+    table: str
 
 
 @dataclass(slots=True, kw_only=True)
@@ -357,6 +391,25 @@ class WorkerUnblocked:
 
 
 @dataclass(slots=True, kw_only=True)
+class BundleWanted:
+    """Head to node: reserve this bundle, or say at once that you cannot. `attempt` counts the group's attempts."""
+
+    group_id: PlacementGroupID
+    index: int
+    resources: Resources
+    attempt: int
+
+
+@dataclass(slots=True, kw_only=True)
+class BundlesUnwanted:
+    """Head to node: end what runs in these bundles, and take back what they hold. `is_removed`: with their group."""
+
+    group_id: PlacementGroupID
+    indices: tuple[int, ...]
+    is_removed: bool
+
+
+@dataclass(slots=True, kw_only=True)
 class ResourcesReported:
     """What a node has free now. `settled` names the placed requests that it has granted or refused since its last
     report, once for each lease: what is not settled when a node dies is placed again. `held` counts the leases here of
@@ -367,6 +420,8 @@ class ResourcesReported:
     available: dict[str, int]
     settled: tuple[RequestID, ...] = ()
     held: dict[str, int] = field(default_factory=dict)
+    bundles: tuple[BundleReport, ...] = ()
+    """What has become of bundles since the last report."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -816,6 +871,46 @@ class ClusterChanged:
 
 
 @dataclass(slots=True, kw_only=True)
+class PlacementGroupRequested:
+    """To the head: make this placement group, and tell its owner, under its `wait_id`, that it is noted."""
+
+    wait_id: WaitID
+    spec: PlacementGroupSpec
+
+
+@dataclass(slots=True, kw_only=True)
+class PlacementGroupNoted:
+    """The answer to `PlacementGroupRequested`: it will be made as soon as it can be, or, with an error, never."""
+
+    wait_id: WaitID
+    error: ErrorInfo | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class PlacementGroupUnwanted:
+    """To the head: remove the group, with what runs in it."""
+
+    group_id: PlacementGroupID
+
+
+@dataclass(slots=True, kw_only=True)
+class RowsRequested:
+    """To the head: send `requester` the rows of a table, under its `wait_id`."""
+
+    wait_id: WaitID
+    requester: Address
+    table: str
+
+
+@dataclass(slots=True, kw_only=True)
+class RowsReported:
+    """The answer to `RowsRequested`: each row is a JSON object."""
+
+    wait_id: WaitID
+    rows: tuple[str, ...]
+
+
+@dataclass(slots=True, kw_only=True)
 class ClusterStateRequested:
     """To the head: report the nodes' state to `requester`, under its `wait_id`."""
 
@@ -844,6 +939,9 @@ LocalEvent: TypeAlias = (
     | ViewReleased
     | TaskRan
     | ActorKillAsked
+    | PlacementGroupAsked
+    | PlacementGroupRemovalAsked
+    | RowsAsked
     | ClusterStateAsked
     | Started
     | TimerFired
@@ -890,6 +988,8 @@ ProcessMessage: TypeAlias = (
     | NodeDied
     | ClusterChanged
     | ClusterStateReported
+    | PlacementGroupNoted
+    | RowsReported
 )
 """What a driver or worker hears from others."""
 
@@ -897,6 +997,8 @@ NodeMessage: TypeAlias = (
     LeaseRequested
     | LeaseReturned
     | TurnWanted
+    | BundleWanted
+    | BundlesUnwanted
     | WorkerBlocked
     | WorkerUnblocked
     | OwnerDied
@@ -946,6 +1048,9 @@ HeadMessage: TypeAlias = (
     | DriverJoined
     | DriverLeft
     | ClusterStateRequested
+    | PlacementGroupRequested
+    | PlacementGroupUnwanted
+    | RowsRequested
 )
 """What the head hears from others."""
 
