@@ -9,9 +9,9 @@ from dualray import runtime
 from dualray.object_ref import CountedReference, ObjectRef
 from dualray.options import ActorOptions, MethodOptions, placed, unknown_name, with_changes
 from dualray.remote_function import as_returned
-from dualray.shared.model.ids import FunctionID, ObjectID, short
+from dualray.shared.model.ids import FunctionID, ObjectID, actor_handle_id, short
 from dualray.shared.model.resources import NOTHING
-from dualray.shared.model.specs import FunctionTemplate, Ref, Strategy
+from dualray.shared.model.specs import FunctionTemplate, Ref, Strategy, TaskSpec
 from dualray.shared.task_runner import METHOD_OPTIONS
 
 C = TypeVar("C")
@@ -163,6 +163,21 @@ class ActorHandle(CountedReference):
                 max_retries=self._max_task_retries,
             )
         return template
+
+
+def handle_to_self(verbs: runtime.Verbs, constructor: TaskSpec) -> ActorHandle:
+    """A handle to the actor that runs in this process, which `constructor` has made."""
+    assert constructor.creates is not None
+    ref = Ref(actor_handle_id(constructor.creates.actor_id), constructor.owner)
+    verbs.adopt(ref)
+    return ActorHandle(
+        ref,
+        verbs,
+        constructor.template.name,
+        _methods_of(type(verbs.actor_instance)),
+        constructor.template.function_id,
+        constructor.creates.max_task_retries,
+    )
 
 
 def _revive_handle(object_id: ObjectID, owner: Any, fields: tuple[Any, ...]) -> ActorHandle:

@@ -1,4 +1,5 @@
-"""The command line: `dualray run`, `config`, `replay`, `timeline`, `sim params`, `version`; clusters: cli_cluster.py.
+"""The command line: `dualray run`, `config`, `replay`, `timeline`, `sim params`, `version`; clusters: cli_cluster.py;
+state: cli_state.py.
 
 Exit codes: 0; 1 when a check has failed; 2 when the command was given something that it cannot use. `run` ends as the
 script does.
@@ -19,7 +20,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import dualray
-from dualray import cli_chaos, cli_cluster, cli_scenario
+from dualray import cli_chaos, cli_cluster, cli_scenario, cli_state
 from dualray.report.proof import Proof, check_directory, load_log
 from dualray.report.timeline import write_timeline
 from dualray.report.traces import read_traces
@@ -42,6 +43,7 @@ sim = typer.Typer(help="The virtual cluster.", no_args_is_help=True)
 app.add_typer(sim, name="sim")
 app.add_typer(cli_chaos.app)
 app.add_typer(cli_cluster.app)
+app.add_typer(cli_state.app)
 cli_scenario.add_to(app)
 
 

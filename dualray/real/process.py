@@ -32,7 +32,7 @@ from dualray.real.transport import Transport
 from dualray.shared.core_worker import CoreWorker
 from dualray.shared.decision_log import MachineSpec
 from dualray.shared.host import Execution
-from dualray.shared.model.codec import pack
+from dualray.shared.model.codec import pack, unpack
 from dualray.shared.model.commands import RunTask, WriteRecord
 from dualray.shared.model.events import Event, TimerFired
 from dualray.shared.model.ids import Address, FunctionID, NodeID, TaskID
@@ -45,6 +45,8 @@ _ROWS_MAX = 128
 """Rows of the control plane's tables that wait for company at most."""
 _ROWS_S = 0.005
 """How long they wait."""
+_FLUSH_TIMEOUT_S = 1.0
+"""How long a reader of a table waits for what its own process has written."""
 _SPIN_NS = 50_000
 """How long a waiting thread looks for news before it sleeps: about the time that waking it up would take."""
 
@@ -261,6 +263,13 @@ class UserProcess:
         for table, records in tables.items():
             self._rows_written[table] = self._rows_written.get(table, 0) + len(records)
             self._tables().write_many_behind(table, records)
+
+    def read_table(self, table: str) -> dict[str, dict[str, str]]:
+        with self.lock:
+            self._write_rows()
+        tables = self._tables()
+        tables.flush(_FLUSH_TIMEOUT_S)
+        return {key.decode(): unpack(value) for key, value in tables.scan(table).items()}
 
     def put_function(self, function: FunctionID, pickled: bytes) -> None:
         self._tables().put(_FUNCTIONS, function, pickled)

@@ -56,6 +56,7 @@ from dualray.shared.model.events import (
     WaitStarted,
 )
 from dualray.shared.model.ids import (
+    HEAD,
     ActorID,
     Address,
     FunctionID,
@@ -391,6 +392,11 @@ class CoreWorker:
         """Store a value; the reference to it."""
         return self._put(serialize(value))
 
+    @property
+    def actor_instance(self) -> Any:
+        """The instance of the actor that lives in this process; None when there is none."""
+        return self._runner.instance
+
     def promise(self) -> Ref:
         """A reference to a value that this process will give later, with `keep_promise`."""
         object_id = self._new_put_id()
@@ -609,12 +615,35 @@ class CoreWorker:
         self._await(wait_id, wait)
         return self.machine.cluster_state.pop(wait_id)
 
+    def rows_of(
+        self, addresses: Sequence[Address], table: str, timeout_ns: int
+    ) -> dict[Address, list[dict[str, Any]] | None]:
+        """The rows that processes have of a table (state_rows.py); None of one that has not answered in time."""
+        waits: dict[Address, tuple[WaitID, _Wait]] = {}
+        for address in addresses:
+            waits[address] = wait_id, _ = self._new_wait()
+            self.dispatch(RowsAsked(wait_id=wait_id, table=table, to=address, timeout_ns=timeout_ns))
+        found: dict[Address, list[dict[str, Any]] | None] = {}
+        for address, (wait_id, wait) in waits.items():
+            self._await(wait_id, wait)
+            rows = self.machine.rows.pop(wait_id, None)
+            found[address] = [json.loads(row) for row in rows] if rows is not None else None
+        return found
+
     def head_rows(self, table: str) -> list[dict[str, Any]]:
-        """The rows of one of the head's tables."""
-        wait_id, wait = self._new_wait()
-        self.dispatch(RowsAsked(wait_id=wait_id, table=table))
-        self._await(wait_id, wait)
-        return [json.loads(row) for row in self.machine.rows.pop(wait_id)]
+        """The rows of one of the head's tables.
+
+        Raises:
+            DualrayError: the head has not answered.
+        """
+        rows = self.rows_of([HEAD], table, self.config.state_timeout_ns)[HEAD]
+        if rows is None:
+            raise DualrayError(f"the head has not answered within {self.config.state_timeout_ns / 1e9:g} s")
+        return rows
+
+    def read_table(self, table: str) -> dict[str, dict[str, str]]:
+        """The rows of one of the control plane's tables, by key."""
+        return self.host.read_table(table)
 
     def create_placement_group(
         self,

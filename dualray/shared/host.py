@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from dualray.shared.model.commands import Command, RunTask, WriteRecord
 from dualray.shared.model.events import Event
 from dualray.shared.model.ids import ActorID, Address, FunctionID, TaskID
-from dualray.shared.model.specs import FunctionTemplate
+from dualray.shared.model.specs import FunctionTemplate, TaskSpec
 from dualray.shared.trace import TraceKind
 
 
@@ -28,6 +28,10 @@ class Execution:
     actor_id: ActorID | None = None
     resources: FunctionTemplate | None = None
     duration: Any = None
+    constructor: TaskSpec | None = None
+    """Of the actor that this runs in."""
+    actor_life: int = 0
+    """How often that actor had been restarted."""
     is_task: bool = True
     submitted: int = 0
     puts: int = 0
@@ -102,6 +106,9 @@ class Host(Protocol):
         """The node's address, as the other nodes know it."""
 
     def write_record(self, record: WriteRecord) -> None: ...
+
+    def read_table(self, table: str) -> dict[str, dict[str, str]]:
+        """The rows of one of the control plane's tables, by key; those that were written last may be missing."""
 
     def put_function(self, function: FunctionID, pickled: bytes) -> None: ...
 

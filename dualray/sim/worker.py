@@ -179,6 +179,9 @@ class UserProcess(Process):
     def write_record(self, record: WriteRecord) -> None:
         self.cluster.write_record(record.table, record.key, record.fields)
 
+    def read_table(self, table: str) -> dict[str, dict[str, str]]:
+        return {key: dict(fields) for key, fields in self.cluster.tables.get(table, {}).items()}
+
     def put_function(self, function: FunctionID, pickled: bytes) -> None:
         self.cluster.functions[function] = pickled
 

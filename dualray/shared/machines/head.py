@@ -18,6 +18,7 @@ from dualray.shared.machines.base import Composition, bounded_steps
 from dualray.shared.machines.directory import Directory
 from dualray.shared.machines.global_scheduler import TURN_TIMER, GlobalScheduler
 from dualray.shared.machines.membership import Membership
+from dualray.shared.machines.state_rows import head_rows
 from dualray.shared.model.commands import ArmTimer
 from dualray.shared.model.config import Config
 from dualray.shared.model.events import (
@@ -228,9 +229,7 @@ class Head(Composition):
         self.scheduler.retry_pending()
 
     def _on_rows_requested(self, event: RowsRequested) -> None:
-        if event.table != "placement_groups":
-            raise ValueError(f"the head has no table {event.table!r}")
-        rows = tuple(json.dumps(row) for row in self.scheduler.groups.rows())
+        rows = tuple(json.dumps(row) for row in head_rows(self, event.table))
         self.out.send(event.requester, RowsReported(wait_id=event.wait_id, rows=rows))
 
     # ---- The drain -------------------------------------------------------------------------------------------

@@ -15,12 +15,14 @@ Guarantees: see the three modules; in addition every event that a node can hear 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 
 from dualray.shared.machines.base import Composition, bounded_steps
 from dualray.shared.machines.local_scheduler import LocalScheduler, is_slot
 from dualray.shared.machines.object_store import RESTORING, ObjectStore, SpaceRequest
+from dualray.shared.machines.state_rows import node_rows
 from dualray.shared.machines.transfer import Transfer, is_incoming, is_sending
 from dualray.shared.model.commands import ArmTimer
 from dualray.shared.model.config import Config
@@ -62,6 +64,8 @@ from dualray.shared.model.events import (
     ReceiveFailed,
     ReserveFailed,
     RestoreFailed,
+    RowsReported,
+    RowsRequested,
     SpaceDenied,
     SpaceGranted,
     SpaceRequested,
@@ -136,6 +140,7 @@ class Node(Composition):
             LeaseRequested: self._on_lease_requested,
             GpuLost: self._on_gpu_lost,
             LeaseReturned: lambda event: self.scheduler.on_returned(event),
+            RowsRequested: self._on_rows_requested,
             BundleWanted: lambda event: self.scheduler.on_bundle_wanted(event),
             BundlesUnwanted: lambda event: self.scheduler.on_bundles_unwanted(event),
             TurnWanted: lambda event: self.scheduler.on_turn_wanted(event.owner),
@@ -314,6 +319,10 @@ class Node(Composition):
         for stored in [*self.store.objects.values(), *self.store.spilled.values()]:
             if is_dead(stored.owner):
                 self.store.free(stored.object_id)
+
+    def _on_rows_requested(self, event: RowsRequested) -> None:
+        rows = tuple(json.dumps(row) for row in node_rows(self, event.table))
+        self.out.send(event.requester, RowsReported(wait_id=event.wait_id, rows=rows))
 
     def _on_cluster_changed(self, event: ClusterChanged) -> None:
         self.cluster = event

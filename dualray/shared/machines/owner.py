@@ -12,6 +12,7 @@ Guarantees: see the five modules; in addition every event that an owner can hear
 
 from __future__ import annotations
 
+import json
 from collections import deque
 
 from dualray.exceptions import InvariantViolation
@@ -19,9 +20,10 @@ from dualray.shared.machines.actor_calls import ActorCalls
 from dualray.shared.machines.base import DRAIN_STEPS_MAX, Composition
 from dualray.shared.machines.executor import FETCH_TIMER, Executor
 from dualray.shared.machines.leases import IDLE_TIMER, Lease, Leases
+from dualray.shared.machines.state_rows import owner_rows
 from dualray.shared.machines.tasks import TaskRecord, Tasks
 from dualray.shared.machines.values import Value, Values
-from dualray.shared.model.commands import CompleteWait, Send
+from dualray.shared.model.commands import ArmTimer, CancelTimer, CompleteWait, Send
 from dualray.shared.model.config import Config
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.events import (
@@ -94,6 +96,8 @@ from dualray.shared.model.states import ActorState, TaskState, ValueState
 from dualray.shared.policies import load_policy
 from dualray.shared.policies.feasibility import why_infeasible
 
+_ROWS_TIMER = "rows:"
+
 
 class Owner(Composition):
     """See the module."""
@@ -123,7 +127,8 @@ class Owner(Composition):
         self.cluster: tuple[NodeInfo, ...] = ()
         self.cluster_state: dict[WaitID, tuple[NodeState, ...]] = {}
         self.rows: dict[WaitID, tuple[str, ...]] = {}
-        """Answers of the head that were not taken yet."""
+        """Answers that were not taken yet."""
+        self._rows_due: dict[WaitID, None] = {}
         self._space: dict[ObjectID, deque[WaitID]] = {}
         self._given_back: list[TaskID] = []
         self.table = {
@@ -150,9 +155,8 @@ class Owner(Composition):
                 HEAD, PlacementGroupUnwanted(group_id=event.group_id)
             ),
             PlacementGroupNoted: lambda event: self.out.add(CompleteWait(wait_id=event.wait_id, error=event.error)),
-            RowsAsked: lambda event: self.out.send(
-                HEAD, RowsRequested(wait_id=event.wait_id, requester=self.address, table=event.table)
-            ),
+            RowsAsked: self._on_rows_asked,
+            RowsRequested: self._on_rows_requested,
             RowsReported: self._on_rows_reported,
             ClusterChanged: self._on_cluster_changed,
             Started: self._on_started,
@@ -253,9 +257,26 @@ class Owner(Composition):
         self.cluster_state[event.wait_id] = event.nodes
         self.out.add(CompleteWait(wait_id=event.wait_id))
 
+    def _on_rows_asked(self, event: RowsAsked) -> None:
+        self._rows_due[event.wait_id] = None
+        self.out.add(ArmTimer(timer=f"{_ROWS_TIMER}{event.wait_id}", delay_ns=event.timeout_ns))
+        self.out.send(event.to, RowsRequested(wait_id=event.wait_id, requester=self.address, table=event.table))
+
+    def _on_rows_requested(self, event: RowsRequested) -> None:
+        rows = tuple(json.dumps(row) for row in owner_rows(self, event.table))
+        self.out.send(event.requester, RowsReported(wait_id=event.wait_id, rows=rows))
+
     def _on_rows_reported(self, event: RowsReported) -> None:
-        self.rows[event.wait_id] = event.rows
-        self.out.add(CompleteWait(wait_id=event.wait_id))
+        if event.wait_id in self._rows_due:
+            self.rows[event.wait_id] = event.rows
+            self.out.add(CancelTimer(timer=f"{_ROWS_TIMER}{event.wait_id}"))
+            self._rows_are_over(event.wait_id)
+
+    def _rows_are_over(self, wait_id: WaitID) -> None:
+        """They have come, or are late."""
+        if wait_id in self._rows_due:
+            del self._rows_due[wait_id]
+            self.out.add(CompleteWait(wait_id=wait_id))
 
     def _on_cluster_changed(self, event: ClusterChanged) -> None:
         self.cluster = event.nodes
@@ -299,6 +320,8 @@ class Owner(Composition):
             self.leases.on_idle_timer()
         elif event.timer == FETCH_TIMER:
             self.executor.on_fetch_timer()
+        elif event.timer.startswith(_ROWS_TIMER):
+            self._rows_are_over(WaitID(int(event.timer.removeprefix(_ROWS_TIMER))))
         else:
             self.values.on_wait_timer(WaitID(int(event.timer.partition(":")[2])))
 

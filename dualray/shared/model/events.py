@@ -165,10 +165,13 @@ class PlacementGroupRemovalAsked:
 
 @dataclass(slots=True, kw_only=True)
 class RowsAsked:
-    """Rows of one of the head's tables are asked for, and waited for under `wait_id`."""
+    """The rows that a process has of a table (state_rows.py) are asked for, and waited for under `wait_id`, for
+    `timeout_ns` at most."""
 
     wait_id: WaitID
     table: str
+    to: Address
+    timeout_ns: int
 
 
 @dataclass(slots=True, kw_only=True)
@@ -895,7 +898,7 @@ class PlacementGroupUnwanted:
 
 @dataclass(slots=True, kw_only=True)
 class RowsRequested:
-    """To the head: send `requester` the rows of a table, under its `wait_id`."""
+    """Send `requester` the rows that you have of a table, under its `wait_id`."""
 
     wait_id: WaitID
     requester: Address
@@ -989,6 +992,7 @@ ProcessMessage: TypeAlias = (
     | ClusterChanged
     | ClusterStateReported
     | PlacementGroupNoted
+    | RowsRequested
     | RowsReported
 )
 """What a driver or worker hears from others."""
@@ -999,6 +1003,7 @@ NodeMessage: TypeAlias = (
     | TurnWanted
     | BundleWanted
     | BundlesUnwanted
+    | RowsRequested
     | WorkerBlocked
     | WorkerUnblocked
     | OwnerDied
