@@ -17,7 +17,7 @@ from dualray.options import ActorOptions, MethodOptions, TaskOptions
 
 ROOT = Path(__file__).parents[1]
 NOT_YET = "not yet"
-OPTIONS = {"task": TaskOptions, "actor": ActorOptions, "method": MethodOptions}
+OPTIONS: dict[str, Any] = {"task": TaskOptions, "actor": ActorOptions, "method": MethodOptions}
 
 
 class TableRow(NamedTuple):
@@ -94,8 +94,7 @@ def test_every_public_name_has_a_row():
     named = {row.name.strip("`").removeprefix("dualray.").partition(".")[0] for row in ROWS}
     assert set(dualray.__all__) - {"__version__", "exceptions"} <= named
     errors = {row.name.strip("`").rpartition(".")[2] for row in ROWS}
-    for cls in (TaskOptions, ActorOptions, MethodOptions):
-        kind = cls.__name__.removesuffix("Options").lower()
+    for kind, cls in OPTIONS.items():
         shown = {row.name.strip("`").rpartition(" ")[2] for row in ROWS if row.name.startswith(f"`{kind} option")}
         assert {"num_returns", "label_selector"} & set(cls.__dataclass_fields__) <= shown
     assert {"TaskError", "ActorDiedError", "ObjectLostError"} <= errors
