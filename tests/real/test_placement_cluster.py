@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import dualray
+from dualray.cli_cluster import _labels as labels_of
 from dualray.cluster_utils import Cluster
 from dualray.exceptions import DualrayError
 from dualray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
@@ -72,6 +73,12 @@ def test_the_command_takes_labels():
         found = run("start", "--head", "--port", "0", "--labels", wrong)
         assert found.returncode == 2
         assert why in " ".join(found.stderr.split())
+
+
+def test_labels_are_written_in_two_ways():
+    assert labels_of("zone=a,example.com/market=spot") == {"zone": "a", "example.com/market": "spot"}
+    assert labels_of('{"zone": "a"}') == {"zone": "a"}
+    assert labels_of(None) is None
 
 
 def test_a_lone_node_has_the_labels_of_init():

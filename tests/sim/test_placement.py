@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,7 +12,14 @@ import pytest
 
 import dualray as ray
 from dualray import runtime
-from dualray.exceptions import PlacementGroupUnschedulableError, TaskUnschedulableError
+from dualray.exceptions import (
+    NodeDiedError,
+    PlacementGroupUnschedulableError,
+    SimulationDeadlockError,
+    TaskPlacementGroupRemoved,
+    TaskUnschedulableError,
+    WorkerCrashedError,
+)
 from dualray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 from dualray.util.scheduling_strategies import (
     In,
@@ -221,3 +230,58 @@ def test_a_scenarios_labels_are_its_nodes(start, tmp_path):
     path.write_text(f"name: two\ncluster:\n{nodes}\nworkload: {{function: 'a:b'}}\n")
     ray.init(mode="sim", scenario=path)
     assert ray.get(where.options(label_selector={"zone": "z"}).remote()) == "node-1"
+
+
+# ---- Nothing hangs, whatever fails -----------------------------------------------------------------------------------
+
+
+def test_a_group_that_can_never_have_its_room_is_a_deadlock(start):
+    start(nodes=1)
+
+    @ray.remote(num_cpus=4)
+    class Hog:
+        def ready(self) -> None: ...
+
+    hog = Hog.remote()
+    ray.get(hog.ready.remote())
+    group = placement_group([{"CPU": 1}], name="starved")
+    with pytest.raises(SimulationDeadlockError, match=r"placement group 'starved' .* waits: there is no room"):
+        ray.get(group.ready())
+    del hog
+    assert group.wait(10)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_groups_survive_faults(start, seed):
+    """Groups, tasks in them, removals and dying nodes in an order drawn from the seed: each call ends, nothing is
+    left."""
+    draw = random.Random(seed)
+    faults = [f"kill node-{node} at {draw.uniform(0.5, 8):.3f}s" for node in draw.sample(range(1, 6), 2)]
+    faults.append(f"reboot node-{draw.randint(1, 5)} at {draw.uniform(0.5, 6):.3f}s for 2s")
+    faults.append(f"lose gpu 0 of node-{draw.randint(0, 5)} at {draw.uniform(0.5, 8):.3f}s")
+    start(nodes=6, num_gpus=2, faults=faults, limits={"infeasible": "wait"}, seed=seed)
+    groups: list[PlacementGroup] = []
+    refs: list[Any] = []
+    for _ in range(40):
+        time.sleep(draw.uniform(0, 0.5))
+        action = draw.random()
+        if action < 0.25 or not groups:
+            bundles = [{"CPU": draw.randint(1, 3), "GPU": draw.choice([0, 0.5, 1])} for _ in range(draw.randint(1, 4))]
+            groups.append(placement_group(bundles, draw.choice(["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"])))
+        elif action < 0.4:
+            remove_placement_group(groups.pop(draw.randrange(len(groups))))
+        else:
+            group = draw.choice(groups)
+            index = draw.choice([-1, draw.randrange(group.bundle_count)])
+            task = long.options(scheduling_strategy=within(group, index), max_retries=draw.choice([0, 3]))
+            refs.append(task.remote(draw.uniform(0, 2)))
+    time.sleep(20)
+    for group in groups:
+        remove_placement_group(group)
+    ready, pending = ray.wait(refs, num_returns=len(refs), timeout=60) if refs else ([], [])
+    assert pending == []
+    for ref in ready:
+        with contextlib.suppress(TaskPlacementGroupRemoved, NodeDiedError, WorkerCrashedError):
+            assert ray.get(ref).startswith("node-")
+    time.sleep(5)
+    assert ray.available_resources() == ray.cluster_resources()
