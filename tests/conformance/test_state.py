@@ -142,7 +142,8 @@ def test_tasks_are_summarized_by_name():
 
     get([counted.remote() for _ in range(7)])
     eventually(
-        lambda: summarize_tasks()["cluster"]["summary"]["counted"]["state_counts"] == {"FINISHED": 7}, "all 7 are known"
+        lambda: summarize_tasks()["cluster"]["summary"].get("counted", {}).get("state_counts") == {"FINISHED": 7},
+        "all 7 are known",
     )
     summary = summarize_tasks()["cluster"]
     assert summary["summary_by"] == "name"
