@@ -238,11 +238,10 @@ def test_a_scenarios_labels_are_its_nodes(start, tmp_path):
 def test_a_group_that_can_never_have_its_room_is_a_deadlock(start):
     start(nodes=1)
 
-    @ray.remote(num_cpus=4)
     class Hog:
         def ready(self) -> None: ...
 
-    hog = Hog.remote()
+    hog = ray.remote(num_cpus=4)(Hog).remote()
     ray.get(hog.ready.remote())
     group = placement_group([{"CPU": 1}], name="starved")
     with pytest.raises(SimulationDeadlockError, match=r"placement group 'starved' .* waits: there is no room"):
