@@ -7,11 +7,11 @@ from typing import Any, Generic, NoReturn, TypeVar
 
 from dualray import runtime
 from dualray.object_ref import CountedReference, ObjectRef
-from dualray.options import ActorOptions, MethodOptions, strategy_of, unknown_name, with_changes
+from dualray.options import ActorOptions, MethodOptions, placed, unknown_name, with_changes
 from dualray.remote_function import as_returned
-from dualray.shared.model.ids import FunctionID, ObjectID, short
+from dualray.shared.model.ids import FunctionID, ObjectID, actor_handle_id, short
 from dualray.shared.model.resources import NOTHING
-from dualray.shared.model.specs import FunctionTemplate, Ref
+from dualray.shared.model.specs import FunctionTemplate, Ref, Strategy, TaskSpec
 from dualray.shared.task_runner import METHOD_OPTIONS
 
 C = TypeVar("C")
@@ -62,9 +62,13 @@ class ActorClass(Generic[C]):
         if self._exported_by is not verbs or self._template is None:
             self._template = self._make_template(verbs)
             self._exported_by = verbs
+        template = self._template
+        running = verbs.execution.resources
+        if running is not None and running.strategy.captures:
+            template = self._make_template(verbs, running.strategy)
         options = self._options
         ref = verbs.create_actor(
-            self._template,
+            template,
             args,
             kwargs,
             max_restarts=options.max_restarts,
@@ -81,9 +85,10 @@ class ActorClass(Generic[C]):
         """What a worker calls to make the instance."""
         return self._cls
 
-    def _make_template(self, verbs: runtime.Verbs) -> FunctionTemplate:
+    def _make_template(self, verbs: runtime.Verbs, captured: Strategy | None = None) -> FunctionTemplate:
         options = self._options
         placement, held = options.demands()
+        placement, held, strategy = placed(options, placement, held, self._name, captured)
         return FunctionTemplate(
             function_id=verbs.export(self._exported(), duration=options.duration, what=f"actor class {self._name}"),
             name=self._name,
@@ -91,7 +96,7 @@ class ActorClass(Generic[C]):
             placement=placement,
             num_returns=0,
             max_retries=0,
-            strategy=strategy_of(options.scheduling_strategy, self._name),
+            strategy=strategy,
         )
 
 
@@ -171,6 +176,21 @@ class ActorHandle(CountedReference):
                 max_retries=self._max_task_retries,
             )
         return template
+
+
+def handle_to_self(verbs: runtime.Verbs, constructor: TaskSpec) -> ActorHandle:
+    """A handle to the actor that runs in this process, which `constructor` has made."""
+    assert constructor.creates is not None
+    ref = Ref(actor_handle_id(constructor.creates.actor_id), constructor.owner)
+    verbs.adopt(ref)
+    return ActorHandle(
+        ref,
+        verbs,
+        constructor.template.name,
+        _methods_of(type(verbs.actor_instance)),
+        constructor.template.function_id,
+        constructor.creates.max_task_retries,
+    )
 
 
 def _revive_handle(handle: type[ActorHandle], object_id: ObjectID, owner: Any, fields: tuple[Any, ...]) -> ActorHandle:

@@ -13,13 +13,15 @@ from importlib import import_module
 from typing import Any, TypeVar, overload
 
 from dualray import runtime
-from dualray.actor import ActorClass, ActorHandle, method
+from dualray.actor import ActorClass, ActorHandle, handle_to_self, method
 from dualray.exceptions import AlreadyInitializedError
 from dualray.object_ref import ObjectRef
 from dualray.options import ActorOptions, TaskOptions, with_changes
 from dualray.remote_function import RemoteFunction
 from dualray.settings import SETTINGS, limits_of, resolve
-from dualray.shared.model.resources import add
+from dualray.shared.model.ids import job_of
+from dualray.shared.model.resources import add, in_plain_names
+from dualray.shared.model.specs import NODE_ID_LABEL
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -32,6 +34,7 @@ def init(
     num_cpus: float | None = None,
     num_gpus: float | None = None,
     resources: Mapping[str, float] | None = None,
+    labels: Mapping[str, str] | Sequence[Mapping[str, str]] | None = None,
     object_store_memory: int | str | None = None,
     seed: int | None = None,
     object_id_seed: int | None = None,
@@ -53,6 +56,8 @@ def init(
             "auto" the one that runs here; `shutdown` then leaves it running. Default: start a cluster.
         mode: "real" (processes on this machine; the default) or "sim" (a virtual cluster in this process).
         num_cpus, num_gpus, resources: what each node has. Default: real as found, with 0 GPUs; sim 4 CPUs.
+        labels: of each node, such as {"zone": "a"}; sim mode: or a list with those of each node. See
+            docs/api/placement.md.
         object_store_memory: bytes of each node's object store, or a text such as "2GiB".
         seed: seeds the randomness of tasks from their ids (sim: 0 when not given).
         object_id_seed: the root of all ids.
@@ -268,7 +273,8 @@ def kill(actor: ActorHandle, *, no_restart: bool = True) -> None:
 
 
 def nodes() -> list[dict[str, Any]]:
-    """The nodes that the cluster has had: NodeID, Alive, Incarnation, Resources, Available (amounts by name)."""
+    """The nodes that the cluster has had: NodeID, Alive, Incarnation, Resources, Available (amounts by name),
+    Labels."""
     return [
         {
             "NodeID": row.node,
@@ -276,6 +282,7 @@ def nodes() -> list[dict[str, Any]]:
             "Incarnation": row.incarnation,
             "Resources": row.total.as_floats(),
             "Available": row.available.as_floats(),
+            "Labels": {NODE_ID_LABEL: row.node, **dict(row.labels)},
         }
         for row in runtime.current("nodes").verbs.cluster_state()
     ]
@@ -329,6 +336,64 @@ class RuntimeContext:
         actor_id = self._verbs.execution.actor_id
         return actor_id.hex() if actor_id is not None else None
 
+    def get_job_id(self) -> str:
+        """The number of the driver that this work goes back to, as 8 hex digits."""
+        return f"{job_of(self._verbs.execution.task_id):08x}"
+
+    def get_task_function_name(self) -> str | None:
+        """The task's function, or Class.method; None in a driver."""
+        return self.get_task_name()
+
+    def get_placement_group_id(self) -> str | None:
+        """The id in hex of the placement group that this runs in; None outside of any."""
+        template = self._verbs.execution.resources
+        group = template.strategy.group if template is not None else None
+        return group.hex() if group is not None else None
+
+    @property
+    def should_capture_child_tasks_in_placement_group(self) -> bool:
+        """Whether tasks and actors that are made here go to this placement group when they do not say where."""
+        template = self._verbs.execution.resources
+        return template is not None and template.strategy.captures
+
+    @property
+    def was_current_actor_reconstructed(self) -> bool:
+        """Whether the actor has been restarted; False outside an actor."""
+        constructor = self._verbs.execution.constructor
+        return constructor is not None and self._verbs.execution.actor_life > 0
+
+    @property
+    def current_actor(self) -> ActorHandle:
+        """A handle to the actor that this runs in.
+
+        Raises:
+            RuntimeError: outside an actor.
+        """
+        constructor = self._verbs.execution.constructor
+        if constructor is None:
+            raise RuntimeError("current_actor is asked for outside an actor")
+        return handle_to_self(self._verbs, constructor)
+
+    def get_accelerator_ids(self) -> dict[str, list[str]]:
+        """The ids of the accelerators that the task or actor holds, by kind: `{"GPU": ["0"]}`."""
+        return {"GPU": [str(gpu) for gpu in self._verbs.execution.gpu_ids]}
+
+    def get_node_labels(self) -> dict[str, str]:
+        """The labels of the node."""
+        return next((row["Labels"] for row in nodes() if row["NodeID"] == self._verbs.node), {})
+
+    def get(self) -> dict[str, Any]:
+        """What there is to know here, by name; what does not apply is absent."""
+        found = {
+            "job_id": self.get_job_id(),
+            "node_id": self.get_node_id(),
+            "worker_id": self.get_worker_id(),
+            "task_id": self.get_task_id(),
+            "actor_id": self.get_actor_id(),
+            "placement_group_id": self.get_placement_group_id(),
+        }
+        return {name: value for name, value in found.items() if value is not None}
+
     def get_attempt(self) -> int:
         """How often this task has been tried before."""
         return self._verbs.execution.attempt
@@ -336,11 +401,11 @@ class RuntimeContext:
     def get_assigned_resources(self) -> dict[str, float]:
         """What the task or actor holds, by name."""
         template = self._verbs.execution.resources
-        return template.resources.as_floats() if template is not None else {}
+        return in_plain_names(template.resources).as_floats() if template is not None else {}
 
 
 def get_runtime_context() -> RuntimeContext:
-    """Where this code runs: node, worker, task, actor, attempt, resources."""
+    """Where this code runs: job, node, worker, task, actor, attempt, resources, placement group."""
     current = runtime.current("get_runtime_context")
     return RuntimeContext(current.verbs, current.mode)
 

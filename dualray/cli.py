@@ -19,7 +19,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import dualray
-from dualray import cli_chaos, cli_cluster, cli_scenario, cli_seeing
+from dualray import cli_chaos, cli_cluster, cli_scenario, cli_seeing, cli_state
 from dualray.report.proof import Proof, check_directory, load_log
 from dualray.settings import SETTINGS, limits_of, resolve
 from dualray.shared.decision_log import Difference, replay
@@ -40,6 +40,7 @@ sim = typer.Typer(help="The virtual cluster.", no_args_is_help=True)
 app.add_typer(sim, name="sim")
 app.add_typer(cli_chaos.app)
 app.add_typer(cli_cluster.app)
+app.add_typer(cli_state.app)
 cli_scenario.add_to(app)
 cli_seeing.add_to(app)
 

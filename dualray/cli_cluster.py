@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -15,6 +16,8 @@ from rich.table import Table
 from dualray import api
 from dualray.exceptions import DualrayError
 from dualray.settings import DEFAULT_PORT, limits_of, resolve
+from dualray.shared.labels import parse_labels
+from dualray.shared.model.config import Config
 from dualray.shared.units import parse_size_bytes
 
 UNUSABLE = 2
@@ -38,6 +41,7 @@ def start_command(
     num_cpus: Annotated[float | None, typer.Option(help="CPUs; default: those that there are.")] = None,
     num_gpus: Annotated[float | None, typer.Option(help="GPUs; default 0.")] = None,
     resources: Annotated[str | None, typer.Option(help="Custom resources, such as '{\"disk\": 2}'.")] = None,
+    labels: Annotated[str | None, typer.Option(help="Labels, such as 'zone=a,market=spot', or JSON.")] = None,
     object_store_memory: Annotated[str | None, typer.Option(help="Bytes, or such as 2GiB.")] = None,
     num_workers: Annotated[int | None, typer.Option(help="--head: workers started with each node.")] = None,
     object_manager_port: Annotated[
@@ -70,10 +74,11 @@ def start_command(
             num_cpus=num_cpus,
             num_gpus=num_gpus,
             resources=_resources(resources),
+            labels=_labels(labels),
             object_store_memory=parse_size_bytes(object_store_memory, "--object-store-memory")
             if object_store_memory is not None
             else None,
-            config=limits_of(resolve({})),
+            config=_config(),
             num_workers=num_workers,
             metrics_port=metrics_port,
         )
@@ -95,6 +100,13 @@ def start_command(
     os._exit(0)  # the daemon is this process's child and outlives it: nobody waits for it here
 
 
+def _config() -> Config:
+    """Of an open cluster: what no node can take waits for one that joins, unless the settings say otherwise."""
+    settings = resolve({})
+    config = limits_of(settings)
+    return config if "infeasible" in (settings["limits"].value or {}) else replace(config, infeasible="wait")
+
+
 def _resources(text: str | None) -> dict[str, float] | None:
     if text is None:
         return None
@@ -105,6 +117,22 @@ def _resources(text: str | None) -> dict[str, float] | None:
     if not isinstance(found, dict):
         raise TypeError(f"--resources {text!r} must be an object of name to amount")
     return found
+
+
+def _labels(text: str | None) -> dict[str, str] | None:
+    if text is None:
+        return None
+    if text.lstrip().startswith("{"):
+        try:
+            found: Any = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"--labels {text!r} must be JSON, or key=value,key=value: {error}") from None
+        return parse_labels("--labels", found)
+    pairs = [part.partition("=") for part in text.split(",")]
+    for key, separator, _ in pairs:
+        if not separator:
+            raise ValueError(f"--labels {text!r}: {key!r} must be written key=value")
+    return parse_labels("--labels", {key.strip(): value.strip() for key, _, value in pairs})
 
 
 @app.command("stop")

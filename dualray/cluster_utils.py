@@ -152,6 +152,7 @@ class Cluster:
         num_cpus: float = 1,
         num_gpus: float | None = None,
         resources: Mapping[str, float] | None = None,
+        labels: Mapping[str, str] | None = None,
         object_store_memory: int | str | None = None,
         wait: bool = True,
         limits: Mapping[str, Any] | None = None,
@@ -163,6 +164,7 @@ class Cluster:
 
         Args:
             num_cpus, num_gpus, resources: what it has.
+            labels: such as {"zone": "a"}; see docs/api/placement.md.
             object_store_memory: bytes, or a text such as "64MiB"; default: a quarter of what the other nodes of this
                 machine leave of the default of a lone node.
             wait: until the connected driver sees it.
@@ -184,8 +186,9 @@ class Cluster:
             num_cpus=num_cpus,
             num_gpus=num_gpus,
             resources=resources,
+            labels=labels,
             object_store_memory=object_store_memory,
-            config=Config(**(limits or {})),
+            config=Config(**{"infeasible": "wait", **(limits or {})}),  # a node that can take it may join
             metrics_port=metrics_port,
         )
         record = None

@@ -4,9 +4,12 @@
     ├── TaskError                        a task's or method's own exception; also an instance of the user's type
     ├── WorkerCrashedError               the process that ran the task died, and no retry was left
     ├── TaskUnschedulableError           no node of the cluster can ever meet the demand
+    ├── TaskPlacementGroupRemoved        the placement group that the task runs in was removed
+    ├── PlacementGroupUnschedulableError the nodes of the cluster can never take all of its bundles
     ├── ActorError
     │   ├── ActorDiedError               the actor is gone for good
     │   ├── ActorUnavailableError        the actor was lost during this call; it restarts, the call is not repeated
+    │   ├── ActorPlacementGroupRemoved   the placement group that the actor was to live in was removed
     │   └── ActorUnschedulableError      no node of the cluster can ever hold the actor
     ├── ObjectLostError                  the value is gone and cannot be made again
     │   ├── ObjectReconstructionFailedError
@@ -114,6 +117,14 @@ class TaskUnschedulableError(DualrayError):
     """No node of the cluster can ever meet the task's demand."""
 
 
+class TaskPlacementGroupRemoved(DualrayError):
+    """The placement group that the task was to run in, or ran in, was removed."""
+
+
+class PlacementGroupUnschedulableError(DualrayError):
+    """The nodes of the cluster can never take all bundles of the placement group; the message says what lacks."""
+
+
 class ActorError(DualrayError):
     """Something happened to an actor, as opposed to inside one of its methods."""
 
@@ -128,6 +139,10 @@ class ActorUnavailableError(ActorError):
 
 class ActorUnschedulableError(ActorError):
     """No node of the cluster can ever hold the actor."""
+
+
+class ActorPlacementGroupRemoved(ActorError):
+    """The placement group that the actor was to live in was removed."""
 
 
 class ObjectLostError(DualrayError):

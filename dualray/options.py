@@ -7,10 +7,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
+from dualray.shared.labels import label_term, parse_selector
 from dualray.shared.model.ids import NodeID
-from dualray.shared.model.resources import CPU, NOTHING, UNITS, Resources, parse_resources
-from dualray.shared.model.specs import DEFAULT_STRATEGY, Strategy, StrategyKind
-from dualray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from dualray.shared.model.resources import CPU, NOTHING, UNITS, Resources, demand_in_group, parse_resources
+from dualray.shared.model.specs import DEFAULT_STRATEGY, LabelOperator, LabelTerm, Strategy, StrategyKind
+from dualray.util.scheduling_strategies import (
+    DoesNotExist,
+    Exists,
+    In,
+    NodeAffinitySchedulingStrategy,
+    NodeLabelSchedulingStrategy,
+    NotIn,
+    PlacementGroupSchedulingStrategy,
+)
 
 _ONE_CPU = Resources(((CPU, UNITS),))
 Duration = float | Callable[..., float] | None
@@ -27,7 +36,9 @@ class TaskOptions:
         num_returns: how many objects the call makes. Default 1.
         max_retries: how often it is run again when its worker or node dies; -1 means without end. Default 3.
         retry_exceptions: whether it is also run again when it raises. Default False.
-        scheduling_strategy: "DEFAULT", "SPREAD", or a NodeAffinitySchedulingStrategy.
+        scheduling_strategy: "DEFAULT", "SPREAD", or one of dualray.util.scheduling_strategies. Default: "DEFAULT",
+            unless the task that makes the call runs in a placement group that captures its children.
+        label_selector: what the labels of the node must meet: {"zone": "a"}; see docs/api/placement.md.
         name: what messages and traces call it. Default: the function's name.
         duration: sim mode only: seconds of virtual time that a call takes, or a function of its arguments that says.
     """
@@ -38,7 +49,8 @@ class TaskOptions:
     num_returns: int = 1
     max_retries: int = 3
     retry_exceptions: bool = False
-    scheduling_strategy: Any = "DEFAULT"
+    scheduling_strategy: Any = None
+    label_selector: Mapping[str, str] | None = None
     name: str | None = None
     duration: Duration = None
 
@@ -57,7 +69,7 @@ class ActorOptions:
             placed and holds nothing afterwards.
         max_restarts: how often it comes back when its worker or node dies; -1 means without end. Default 0.
         max_task_retries: how often a call that was lost with the actor is repeated; -1 without end. Default 0.
-        scheduling_strategy, name, duration: as for tasks; `duration` is that of the constructor.
+        scheduling_strategy, label_selector, name, duration: as for tasks; `duration` is that of the constructor.
     """
 
     num_cpus: float | None = None
@@ -65,7 +77,8 @@ class ActorOptions:
     resources: Mapping[str, float] | None = None
     max_restarts: int = 0
     max_task_retries: int = 0
-    scheduling_strategy: Any = "DEFAULT"
+    scheduling_strategy: Any = None
+    label_selector: Mapping[str, str] | None = None
     name: str | None = None
     duration: Duration = None
 
@@ -137,19 +150,101 @@ def _check(options: TaskOptions | ActorOptions | MethodOptions, what: str) -> No
         parse_resources(num_cpus=options.num_cpus, num_gpus=options.num_gpus, resources=options.resources)
     except (TypeError, ValueError) as error:
         raise type(error)(f"{what}: {error}") from None
-    strategy_of(options.scheduling_strategy, what)
+    strategy_of(options, what)
 
 
-def strategy_of(scheduling_strategy: Any, what: str) -> Strategy:
-    """What a user wrote as scheduling_strategy, as the core understands it."""
-    match scheduling_strategy:
+def strategy_of(options: TaskOptions | ActorOptions, what: str, captured: Strategy | None = None) -> Strategy:
+    """What a user wrote as scheduling_strategy and label_selector, as the core understands it. `captured` is the
+    strategy of the task that makes the call, when its children go where it is unless they say."""
+    chosen = options.scheduling_strategy
+    labels = parse_selector(f"{what}: label_selector", options.label_selector)
+    match chosen:
+        case None if captured is not None and not labels:
+            return replace(captured, bundle=-1)
         case None | "DEFAULT":
-            return DEFAULT_STRATEGY
+            return Strategy(kind=StrategyKind.NODE_LABELS, labels=labels) if labels else DEFAULT_STRATEGY
         case "SPREAD":
-            return Strategy(kind=StrategyKind.SPREAD)
+            return Strategy(kind=StrategyKind.SPREAD, labels=labels)
         case NodeAffinitySchedulingStrategy(node_id=node_id, soft=soft):
-            return Strategy(kind=StrategyKind.NODE_AFFINITY, node=NodeID(node_id), soft=soft)
+            return Strategy(kind=StrategyKind.NODE_AFFINITY, node=NodeID(node_id), soft=soft, labels=labels)
+        case NodeLabelSchedulingStrategy(hard=hard, soft=soft):
+            return Strategy(
+                kind=StrategyKind.NODE_LABELS,
+                labels=(*labels, *_conditions(f"{what}: hard", hard)),
+                preferred=_conditions(f"{what}: soft", soft),
+            )
+        case PlacementGroupSchedulingStrategy():
+            if labels:
+                raise ValueError(
+                    f"{what}: label_selector and a placement group: give the labels to the group's bundles "
+                    f"(bundle_label_selector)"
+                )
+            return _in_group(chosen, what, captured)
     raise ValueError(
-        f"{what}: scheduling_strategy={scheduling_strategy!r} must be 'DEFAULT', 'SPREAD' or a "
-        f"NodeAffinitySchedulingStrategy"
+        f"{what}: scheduling_strategy={chosen!r} must be 'DEFAULT', 'SPREAD' or a NodeAffinity-, NodeLabel- or "
+        f"PlacementGroupSchedulingStrategy"
+    )
+
+
+def _conditions(what: str, conditions: Mapping[str, Any]) -> tuple[LabelTerm, ...]:
+    if not isinstance(conditions, Mapping):
+        raise TypeError(f"{what}={conditions!r} must be a dict of key to condition, such as {{'zone': In('a')}}")
+    terms = []
+    for key, condition in sorted(conditions.items()):
+        match condition:
+            case In(values=values):
+                terms.append(label_term(what, key, LabelOperator.IN, values))
+            case NotIn(values=values):
+                terms.append(label_term(what, key, LabelOperator.NOT_IN, values))
+            case Exists():
+                terms.append(label_term(what, key, LabelOperator.EXISTS))
+            case DoesNotExist():
+                terms.append(label_term(what, key, LabelOperator.DOES_NOT_EXIST))
+            case _:
+                raise TypeError(f"{what}: {key!r}: {condition!r} must be In, NotIn, Exists or DoesNotExist")
+    return tuple(terms)
+
+
+def _in_group(chosen: PlacementGroupSchedulingStrategy, what: str, captured: Strategy | None) -> Strategy:
+    group, index = chosen.placement_group, chosen.placement_group_bundle_index
+    if group is None:
+        return DEFAULT_STRATEGY
+    if not hasattr(group, "bundle_specs"):
+        raise TypeError(f"{what}: placement_group={group!r} must be what placement_group() returns, or None")
+    if isinstance(index, bool) or not isinstance(index, int):
+        raise TypeError(f"{what}: placement_group_bundle_index={index!r} must be an int")
+    if not -1 <= index < group.bundle_count:
+        raise ValueError(
+            f"{what}: placement_group_bundle_index={index} must be -1, for any bundle, or below the number of bundles, "
+            f"{group.bundle_count}"
+        )
+    captures = chosen.placement_group_capture_child_tasks
+    if captures is None:
+        captures = captured is not None
+    return Strategy(kind=StrategyKind.PLACEMENT_GROUP, group=group.id, bundle=index, captures=bool(captures))
+
+
+def placed(
+    options: TaskOptions | ActorOptions, demand: Resources, held: Resources, what: str, captured: Strategy | None
+) -> tuple[Resources, Resources, Strategy]:
+    """What a call demands of a node, what it holds, and its strategy: in a placement group, of the bundle's resources.
+
+    Raises:
+        ValueError: a demand that no bundle, or not the one that was named, has room for.
+    """
+    strategy = strategy_of(options, what, captured)
+    if strategy.group is None:
+        return demand, held, strategy
+    if isinstance(options.scheduling_strategy, PlacementGroupSchedulingStrategy):
+        group = options.scheduling_strategy.placement_group
+        assert group is not None
+        bundles = group.bundle_specs if strategy.bundle < 0 else [group.bundle_specs[strategy.bundle]]
+        wanted = demand.as_floats()
+        if not any(all(bundle.get(name, 0) >= amount for name, amount in wanted.items()) for bundle in bundles):
+            which = "any bundle" if strategy.bundle < 0 else f"bundle {strategy.bundle}"
+            raise ValueError(f"{what} demands {demand}, which is more than {which} of {group!r} has")
+    return (
+        demand_in_group(demand, strategy.group, strategy.bundle),
+        demand_in_group(held, strategy.group, strategy.bundle),
+        strategy,
     )

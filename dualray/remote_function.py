@@ -8,8 +8,8 @@ from typing import Any, Generic, NoReturn, TypeVar
 
 from dualray import runtime
 from dualray.object_ref import ObjectRef
-from dualray.options import TaskOptions, strategy_of, with_changes
-from dualray.shared.model.specs import FunctionTemplate
+from dualray.options import TaskOptions, placed, with_changes
+from dualray.shared.model.specs import FunctionTemplate, Strategy
 
 R = TypeVar("R")
 
@@ -58,7 +58,11 @@ class RemoteFunction(Generic[R]):
         if self._exported_by is not verbs or self._template is None:
             self._template = self._make_template(verbs)
             self._exported_by = verbs
-        refs = verbs.submit_task(self._template, args, kwargs)
+        template = self._template
+        running = verbs.execution.resources
+        if running is not None and running.strategy.captures:
+            template = self._make_template(verbs, running.strategy)
+        refs = verbs.submit_task(template, args, kwargs)
         # The type is that of the usual case, one result; with num_returns=2 it is a list, and callers unpack it.
         returned: ObjectRef[R] = as_returned([self._reference(ref, verbs) for ref in refs])
         return returned
@@ -67,9 +71,10 @@ class RemoteFunction(Generic[R]):
         """What workers call."""
         return self._function
 
-    def _make_template(self, verbs: runtime.Verbs) -> FunctionTemplate:
+    def _make_template(self, verbs: runtime.Verbs, captured: Strategy | None = None) -> FunctionTemplate:
         options = self._options
         demand = options.demand()
+        demand, _, strategy = placed(options, demand, demand, self._name, captured)
         return FunctionTemplate(
             function_id=verbs.export(self._exported(), duration=options.duration, what=f"remote function {self._name}"),
             name=self._name,
@@ -78,7 +83,7 @@ class RemoteFunction(Generic[R]):
             num_returns=options.num_returns,
             max_retries=options.max_retries,
             retry_exceptions=bool(options.retry_exceptions),
-            strategy=strategy_of(options.scheduling_strategy, self._name),
+            strategy=strategy,
         )
 
 

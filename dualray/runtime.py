@@ -6,13 +6,14 @@ The current runtime is the one ambient thing in dualray. In sim mode it is switc
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from dualray.exceptions import NotInitializedError
 from dualray.shared.host import Execution
-from dualray.shared.model.ids import Address, FunctionID, NodeID, ObjectID
-from dualray.shared.model.specs import FunctionTemplate, NodeState, Ref
+from dualray.shared.model.ids import Address, FunctionID, NodeID, ObjectID, PlacementGroupID
+from dualray.shared.model.resources import Resources
+from dualray.shared.model.specs import FunctionTemplate, GroupStrategy, LabelTerm, NodeState, Ref
 
 
 class Verbs(Protocol):
@@ -43,6 +44,20 @@ class Verbs(Protocol):
 
     def put(self, value: Any) -> Ref: ...
 
+    @property
+    def actor_instance(self) -> Any: ...
+
+    def promise(self) -> Ref: ...
+
+    def keep_promise(self, ref: Ref, value: Any) -> None: ...
+
+    def is_held_elsewhere(self, ref: Ref) -> bool: ...
+
+    def spawn(self, function: Callable[[], object]) -> None: ...
+
+    @property
+    def ip_address(self) -> str: ...
+
     def get(self, refs: Sequence[Ref], timeout_ns: int | None) -> list[Any]: ...
 
     def wait(
@@ -54,6 +69,26 @@ class Verbs(Protocol):
     def drop(self, object_id: ObjectID) -> None: ...
 
     def cluster_state(self) -> tuple[NodeState, ...]: ...
+
+    def rows_of(
+        self, addresses: Sequence[Address], table: str, timeout_ns: int
+    ) -> dict[Address, list[dict[str, Any]] | None]: ...
+
+    def head_rows(self, table: str) -> list[dict[str, Any]]: ...
+
+    def read_table(self, table: str) -> dict[str, dict[str, str]]: ...
+
+    def create_placement_group(
+        self,
+        *,
+        bundles: Sequence[Resources],
+        strategy: GroupStrategy,
+        name: str,
+        is_detached: bool,
+        selectors: tuple[tuple[LabelTerm, ...], ...],
+    ) -> PlacementGroupID: ...
+
+    def remove_placement_group(self, group_id: PlacementGroupID) -> None: ...
 
     def kill_actor(self, handle: Ref, *, no_restart: bool) -> None: ...
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dualray.shared.faults import Fault, parse_fault
+from dualray.shared.labels import parse_labels
 from dualray.shared.model.config import Config
 from dualray.shared.policies import load_policy
 from dualray.shared.units import parse_size_bytes
@@ -128,6 +129,14 @@ def _resources(name: str, value: Any) -> dict[str, float] | None:
     return None if value is None else dict(value)
 
 
+def _labels(name: str, value: Any) -> Any:
+    if isinstance(value, str):
+        value = _json(name, value)
+    if isinstance(value, list | tuple):
+        return [parse_labels(f"{name}[{index}]", each) for index, each in enumerate(value)]
+    return None if value is None else parse_labels(name, value)
+
+
 def _faults(name: str, value: Any) -> tuple[Fault, ...]:
     if isinstance(value, str):
         value = [part for part in value.split(";") if part.strip()]
@@ -223,6 +232,13 @@ SETTINGS = {
         Setting(name="num_gpus", default=None, modes=MODES, parse=_amount, help="GPUs of a node; default 0"),
         Setting(name="resources", default=None, modes=MODES, parse=_resources, help="custom resources of a node"),
         Setting(
+            name="labels",
+            default=None,
+            modes=MODES,
+            parse=_labels,
+            help="labels of a node, such as {'zone': 'a'}; sim: of all nodes, or a list with those of each",
+        ),
+        Setting(
             name="object_store_memory",
             default=None,
             modes=MODES,
@@ -309,6 +325,7 @@ _OF_THE_CLUSTER = (
     "num_cpus",
     "num_gpus",
     "resources",
+    "labels",
     "object_store_memory",
     "seed",
     "limits",

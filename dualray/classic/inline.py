@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dualray import exceptions, runtime
+from dualray.classic.inline_refusals import InlineRefusals
 from dualray.exceptions import DualrayError, ObjectLostError
 from dualray.real.runtime import total_of
 from dualray.settings import limits_of, resolve
@@ -85,7 +86,7 @@ class _Shared:
     workers: int = 0
 
 
-class InlineProcess:
+class InlineProcess(InlineRefusals):
     """The verbs of the driver, or of what stands for a worker."""
 
     def __init__(self, shared: _Shared, address: Address, root: TaskID, *, is_driver: bool) -> None:
@@ -348,6 +349,13 @@ class InlineProcess:
 
     # ---- Tables ----------------------------------------------------------------------------------------------
 
+    def read_table(self, table: str) -> dict[str, dict[str, str]]:
+        """A table, as the program's tasks have filled it."""
+        if table == "nodes":
+            total = str(self._shared.total)
+            return {NODE: {"health": "ALIVE", "incarnation": "0", "total": total, "store_bytes": "0"}}
+        return {key: dict(row) for key, row in self._shared.tables.get(table, {}).items()}
+
     @property
     def shared(self) -> _Shared:
         """What all processes of the program have in common."""
@@ -371,10 +379,7 @@ class InlineRuntime:
         }
 
     def read_table(self, name: str) -> dict[str, dict[str, str]]:
-        if name == "nodes":
-            total = str(self.verbs.shared.total)
-            return {NODE: {"health": "ALIVE", "incarnation": "0", "total": total, "store_bytes": "0"}}
-        return {key: dict(row) for key, row in self.verbs.shared.tables.get(name, {}).items()}
+        return self.verbs.read_table(name)
 
     def write_row(self, table: str, key: str, fields: Mapping[str, str]) -> None:
         self.verbs.shared.tables.setdefault(table, {})[key] = dict(fields)

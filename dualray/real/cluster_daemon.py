@@ -70,6 +70,7 @@ class NodeOptions:
     """Of the gateway; 0: any that is free."""
     total: list[tuple[str, int]]
     """The node's resources, in units."""
+    labels: list[tuple[str, str]] = dataclasses.field(default_factory=list)
     store_bytes: int
     config: dict[str, Any]
     """Limits; of the head only."""
@@ -154,6 +155,7 @@ class Daemon:
             seed=self.info.seed,
             job_root=self.info.job_root,
             total=Resources(tuple((name, units) for name, units in self.options.total)),
+            labels=tuple((key, value) for key, value in self.options.labels),
             store_bytes=self.options.store_bytes,
             log_to_driver=self.options.log_to_driver,
             metrics_port=self.options.metrics_port,

@@ -23,6 +23,7 @@ from dualray.real import session as sessions
 from dualray.real.cluster_address import find_session
 from dualray.real.cluster_daemon import START_TIMEOUT_S, NodeOptions
 from dualray.real.runtime import check_port, store_bytes, total_of
+from dualray.shared.labels import as_pairs, parse_labels
 from dualray.shared.model.config import Config
 
 LOOPBACK: Final = "127.0.0.1"
@@ -62,13 +63,14 @@ def node_options(
     resources: Mapping[str, float] | None,
     object_store_memory: int | None,
     config: Config,
+    labels: Mapping[str, str] | None = None,
     num_workers: int | None = None,
     metrics_port: int | None = None,
 ) -> NodeOptions:
     """A node's options with their defaults filled in; `num_workers` is how many workers are started with each node.
 
     Raises:
-        ValueError: resources that are wrong; a port for metrics where somebody else listens.
+        ValueError: resources or labels that are wrong; a port for metrics where somebody else listens.
     """
     if num_workers is not None:
         config = dataclasses.replace(config, workers_prestarted=num_workers)
@@ -77,6 +79,7 @@ def node_options(
         node_ip=node_ip or LOOPBACK,
         port=port,
         total=[(name, units) for name, units in total_of(num_cpus, num_gpus, resources).units],
+        labels=list(as_pairs(parse_labels("labels", labels or {}))),
         store_bytes=object_store_memory or shared_store_bytes(),
         config=dataclasses.asdict(config),
         metrics_port=check_port(metrics_port, "metrics_port"),

@@ -102,6 +102,7 @@ class NodeProcess(MachineProcess):
             incarnation=incarnation,
             total=session.total.units,
             store_bytes=session.store_bytes,
+            labels=session.labels,
         )
         super().__init__(session=session, spec=spec, lifeline_fd=lifeline_fd)
         self.node = node

@@ -28,7 +28,7 @@ from dualray.real.messages import Post, decode_messages
 from dualray.real.object_store import SharedMemoryStore
 from dualray.real.recorder import Recorder
 from dualray.real.runner import Timers
-from dualray.real.session import Session
+from dualray.real.session import LOOPBACK, Session
 from dualray.real.transport import Transport
 from dualray.shared.core_worker import CoreWorker
 from dualray.shared.decision_log import MachineSpec
@@ -229,6 +229,14 @@ class UserProcess:
     def new_signal(self) -> Signal:
         return Signal(self)
 
+    def spawn(self, function: Callable[[], object]) -> None:
+        threading.Thread(target=function, name="dualray-beside", daemon=True).start()
+
+    @property
+    def ip_address(self) -> str:
+        place = self.session.cluster
+        return LOOPBACK if place is None else place.endpoint.rpartition(":")[0].strip("[]")
+
     def call(
         self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution
     ) -> Any:
@@ -281,12 +289,12 @@ class UserProcess:
             raise ControlPlaneError(f"the function table has no function {function.hex()}")
         return pickled
 
-    def read_table(self, name: str) -> dict[str, dict[str, str]]:
+    def read_table(self, table: str) -> dict[str, dict[str, str]]:
         """A table of the control plane, with all that this process has written up to now."""
         with self.lock:
             self._write_rows()
         self._tables().flush(_FLUSH_TIMEOUT_S)
-        return {key.decode(): unpack(value) for key, value in self._tables().scan(name).items()}
+        return {key.decode(): unpack(value) for key, value in self._tables().scan(table).items()}
 
     def read_functions(self) -> dict[FunctionID, bytes]:
         """The function table."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from dualray.real import session as sessions
 from dualray.real.children import Children
+from dualray.shared.labels import labels_of_nodes
 from dualray.shared.model.config import Config
 from dualray.shared.model.ids import Address
 from dualray.shared.model.resources import Resources, parse_resources
@@ -45,6 +46,7 @@ def start(settings: Mapping[str, Any], config: Config) -> RealRuntime:
         seed=settings["seed"],
         job_root=str(settings["object_id_seed"] or ""),
         total=total,
+        labels=labels_of_nodes(settings["labels"], 1)[0],
         store_bytes=store_bytes(settings["object_store_memory"]),
         log_to_driver=settings["log_to_driver"] and not settings["redirect_output"],
         log_directory=_made(settings["log_directory"]),

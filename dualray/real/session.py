@@ -39,6 +39,7 @@ ENVIRONMENT = "DUALRAY_SESSION"
 
 
 FIRST_NODE = NodeID("node-0")
+LOOPBACK = "127.0.0.1"
 GATEWAY_FILE = "gateway"
 CONTROL_PLANE_FILE = "control_plane"
 """Which control plane's server it is; written by the head once that answers."""
@@ -73,6 +74,7 @@ class Session:
     job_root: str
     """Seed of the driver's root task id."""
     total: Resources
+    labels: tuple[tuple[str, str], ...] = ()
     store_bytes: int
     log_to_driver: bool
     """Of a node manager: whether what workers print is sent to drivers; of a driver: whether it shows that."""
@@ -156,6 +158,7 @@ def create(
     total: Resources,
     store_bytes: int,
     log_to_driver: bool,
+    labels: tuple[tuple[str, str], ...] = (),
     record_directory: Path | None,
     log_directory: Path | None = None,
     metrics_port: int | None = None,
@@ -185,6 +188,7 @@ def create(
         seed=seed,
         job_root=job_root,
         total=total,
+        labels=labels,
         store_bytes=store_bytes,
         log_to_driver=log_to_driver,
         record_directory=record_directory,
@@ -202,6 +206,7 @@ def create(
         "seed": seed,
         "job_root": job_root,
         "total": total.units,
+        "labels": labels,
         "store_bytes": store_bytes,
         "log_to_driver": log_to_driver,
         "record_directory": str(record_directory) if record_directory is not None else None,
@@ -225,6 +230,7 @@ def load(directory: Path) -> Session:
         secret=(directory / "secret").read_bytes(),
         config=Config(**settings.pop("config")),
         total=Resources(tuple((name, amount) for name, amount in settings.pop("total"))),
+        labels=tuple((key, value) for key, value in settings.pop("labels")),
         record_directory=Path(record) if record is not None else None,
         log_directory=Path(logs) if logs is not None else None,
         cluster=ClusterPlace(**cluster) if cluster is not None else None,

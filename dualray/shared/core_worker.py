@@ -12,10 +12,11 @@ this process takes in first.
 from __future__ import annotations
 
 import itertools
+import json
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from dualray import exceptions
 from dualray.exceptions import DualrayError, GetTimeoutError, SerializationError
@@ -46,26 +47,33 @@ from dualray.shared.model.events import (
     ClusterStateAsked,
     Event,
     Outcome,
+    PlacementGroupAsked,
+    PlacementGroupRemovalAsked,
+    PromiseKept,
     PutAbandoned,
     RefsAdded,
     RefsDropped,
+    RowsAsked,
     SpaceWanted,
     TaskPushed,
     TaskRan,
     TasksPushed,
     TasksRan,
     TaskSubmitted,
+    ValuePromised,
     ValuePut,
     ViewReleased,
     WaitAbandoned,
     WaitStarted,
 )
 from dualray.shared.model.ids import (
+    HEAD,
     ActorID,
     Address,
     FunctionID,
     NodeID,
     ObjectID,
+    PlacementGroupID,
     TaskID,
     WaitID,
     actor_handle_id,
@@ -74,12 +82,16 @@ from dualray.shared.model.ids import (
     put_object_id,
     return_object_id,
 )
+from dualray.shared.model.resources import Resources
 from dualray.shared.model.specs import (
     ActorSpec,
     FunctionTemplate,
+    GroupStrategy,
+    LabelTerm,
     LeaseShape,
     NodeInfo,
     NodeState,
+    PlacementGroupSpec,
     Ref,
     new_spec,
 )
@@ -89,6 +101,9 @@ from dualray.shared.task_runner import Export, TaskRunner
 from dualray.shared.trace import TraceKind
 
 T = TypeVar("T")
+
+
+_WaitEvent: TypeAlias = WaitStarted | SpaceWanted | ClusterStateAsked | RowsAsked | PlacementGroupAsked
 
 
 @dataclass(slots=True)
@@ -257,7 +272,7 @@ class CoreWorker:
     def _next_wait(self) -> WaitID:
         return WaitID(next(self._wait_counter))
 
-    def _wait_for(self, event: WaitStarted | SpaceWanted | ClusterStateAsked, *, is_read: bool = False) -> _Wait:
+    def _wait_for(self, event: _WaitEvent, *, is_read: bool = False) -> _Wait:
         """Begin a wait, and return when it is over.
 
         Raises:
@@ -265,19 +280,25 @@ class CoreWorker:
         """
         wait = _Wait(self.host.new_signal(), is_read)
         try:
-            with self.host.lock:
-                if self._has_ended:
-                    raise DualrayError(self._end_reason)
-                self._waits[event.wait_id] = wait
-                self.dispatch(event)
-            if not wait.is_done:
-                wait.signal.wait()
+            self._begin_wait(event, wait)
+            self._end_wait(wait)
         except (Exception, KeyboardInterrupt):
             self._abandon(event.wait_id, wait)
             raise
+        return wait
+
+    def _begin_wait(self, event: _WaitEvent, wait: _Wait) -> None:
+        with self.host.lock:
+            if self._has_ended:
+                raise DualrayError(self._end_reason)
+            self._waits[event.wait_id] = wait
+            self.dispatch(event)
+
+    def _end_wait(self, wait: _Wait) -> None:
+        if not wait.is_done:
+            wait.signal.wait()
         if not wait.is_done:
             raise DualrayError(self._end_reason)
-        return wait
 
     def _abandon(self, wait_id: WaitID, wait: _Wait) -> None:
         """The thread that waits was interrupted, by Ctrl-C or by an error of its own."""
@@ -363,6 +384,8 @@ class CoreWorker:
         why = self.machine.why_infeasible(shape)
         if why is not None:
             raise error(f"{template.name} can never run in this cluster: {why}.")
+        if (why := self.machine.why_waiting(shape)) is not None:
+            self.host.tell(f"dualray: {template.name} waits for a node that can take it, for {why}.\n")
         self._feasible[template] = None
 
     def _submit(
@@ -430,23 +453,62 @@ class CoreWorker:
         """Store a value; the reference to it."""
         return self._put(serialize(value))
 
-    def _put(self, serialized: Serialized) -> Ref:
+    @property
+    def actor_instance(self) -> Any:
+        """The instance of the actor that lives in this process; None when there is none."""
+        return self._runner.instance
+
+    def promise(self) -> Ref:
+        """A reference to a value that this process will give later, with `keep_promise`."""
+        object_id = self._new_put_id()
+        self.dispatch(ValuePromised(object_id=object_id))
+        return Ref(object_id, self.address)
+
+    def keep_promise(self, ref: Ref, value: Any) -> None:
+        """Give a promised value; whoever waits for it goes on. The caller still holds the reference."""
+        serialized = serialize(value)
+        inline = self._place_bytes(ref.object_id, serialized)
+        self.dispatch(
+            PromiseKept(
+                object_id=ref.object_id, size_bytes=serialized.size_bytes, inline=inline, nested=serialized.refs
+            )
+        )
+
+    def is_held_elsewhere(self, ref: Ref) -> bool:
+        """Whether, as far as this process knows, others still hold or are about to get a reference to its object."""
+        with self.host.lock:
+            self._take_in_finalizers()
+            value = self.machine.values.table.get(ref.object_id)
+            held = value is not None and bool(value.borrowers or value.transit_uses or value.container_uses)
+            self.host.end_step()
+        return held
+
+    def _new_put_id(self) -> ObjectID:
         with self.host.lock:
             execution = self.execution
             execution.puts += 1
-            object_id = put_object_id(execution.task_id, execution.attempt, execution.puts)
+            return put_object_id(execution.task_id, execution.attempt, execution.puts)
+
+    def _place_bytes(self, object_id: ObjectID, serialized: Serialized) -> bool:
+        """Keep the bytes of a value that is put: here (True) or, large ones, in the node's store."""
         inline = serialized.size_bytes <= self.config.inline_bytes_max
-        put = ValuePut(object_id=object_id, size_bytes=serialized.size_bytes, inline=inline, nested=serialized.refs)
         if inline:
             self.payloads[object_id] = serialized.to_bytes()
-            self.dispatch(put)
         else:
-            try:
-                self.write_to_store(object_id, serialized, self.address, remakeable=False)
-                self.dispatch(put)
-            except KeyboardInterrupt:
+            self.write_to_store(object_id, serialized, self.address, remakeable=False)
+        return inline
+
+    def _put(self, serialized: Serialized) -> Ref:
+        object_id = self._new_put_id()
+        try:
+            inline = self._place_bytes(object_id, serialized)
+            self.dispatch(
+                ValuePut(object_id=object_id, size_bytes=serialized.size_bytes, inline=inline, nested=serialized.refs)
+            )
+        except KeyboardInterrupt:
+            if serialized.size_bytes > self.config.inline_bytes_max:
                 self.dispatch(PutAbandoned(object_id=object_id))
-                raise
+            raise
         return Ref(object_id, self.address)
 
     def write_to_store(self, object_id: ObjectID, serialized: Serialized, owner: Address, *, remakeable: bool) -> None:
@@ -596,6 +658,15 @@ class CoreWorker:
             if len(self._released) == 1:  # else whoever was first has woken, and this one is taken in too
                 self.host.wake()
 
+    def spawn(self, function: Callable[[], object]) -> None:
+        """Run `function` beside the caller, in this process: on a thread, or in a fiber."""
+        self.host.spawn(function)
+
+    @property
+    def ip_address(self) -> str:
+        """The node's address, as the other nodes know it."""
+        return self.host.ip_address
+
     # ---- The cluster -----------------------------------------------------------------------------------------
 
     def cluster_state(self) -> tuple[NodeState, ...]:
@@ -603,6 +674,75 @@ class CoreWorker:
         wait_id = self._next_wait()
         self._wait_for(ClusterStateAsked(wait_id=wait_id))
         return self.machine.cluster_state.pop(wait_id)
+
+    def rows_of(
+        self, addresses: Sequence[Address], table: str, timeout_ns: int
+    ) -> dict[Address, list[dict[str, Any]] | None]:
+        """The rows that processes have of a table (state_rows.py); None of one that has not answered in time."""
+        asked = [
+            RowsAsked(wait_id=self._next_wait(), table=table, to=address, timeout_ns=timeout_ns)
+            for address in addresses
+        ]
+        waits = [_Wait(self.host.new_signal()) for _ in asked]
+        for question, wait in zip(asked, waits, strict=True):
+            self._begin_wait(question, wait)
+        found: dict[Address, list[dict[str, Any]] | None] = {}
+        for question, wait in zip(asked, waits, strict=True):
+            self._end_wait(wait)
+            rows = self.machine.rows.pop(question.wait_id, None)
+            found[question.to] = [json.loads(row) for row in rows] if rows is not None else None
+        return found
+
+    def head_rows(self, table: str) -> list[dict[str, Any]]:
+        """The rows of one of the head's tables.
+
+        Raises:
+            DualrayError: the head has not answered.
+        """
+        rows = self.rows_of([HEAD], table, self.config.state_timeout_ns)[HEAD]
+        if rows is None:
+            raise DualrayError(f"the head has not answered within {self.config.state_timeout_ns / 1e9:g} s")
+        return rows
+
+    def read_table(self, table: str) -> dict[str, dict[str, str]]:
+        """The rows of one of the control plane's tables, by key."""
+        return self.host.read_table(table)
+
+    def create_placement_group(
+        self,
+        *,
+        bundles: Sequence[Resources],
+        strategy: GroupStrategy,
+        name: str,
+        is_detached: bool,
+        selectors: tuple[tuple[LabelTerm, ...], ...],
+    ) -> PlacementGroupID:
+        """Have the head note a placement group.
+
+        Raises:
+            PlacementGroupUnschedulableError: the cluster can never take it, or its name is taken.
+        """
+        with self.host.lock:
+            execution = self.execution
+            execution.submitted += 1
+            group_id = child_task_id(execution.task_id, execution.attempt, execution.submitted)
+        spec = PlacementGroupSpec(
+            group_id=PlacementGroupID(group_id),
+            bundles=tuple(bundles),
+            strategy=strategy,
+            owner=self.address,
+            name=name,
+            is_detached=is_detached,
+            selectors=selectors,
+        )
+        wait = self._wait_for(PlacementGroupAsked(wait_id=self._next_wait(), spec=spec))
+        if wait.error is not None:
+            raise as_exception(wait.error, None)
+        return spec.group_id
+
+    def remove_placement_group(self, group_id: PlacementGroupID) -> None:
+        """Have the head remove a placement group, with what runs in it."""
+        self.dispatch(PlacementGroupRemovalAsked(group_id=group_id))
 
     def kill_actor(self, handle: Ref, *, no_restart: bool) -> None:
         """End an actor now."""

@@ -50,6 +50,7 @@ class MachineSpec:
     incarnation: int = 0
     total: tuple[tuple[str, int], ...] = ()
     store_bytes: int = 0
+    labels: tuple[tuple[str, str], ...] = ()
 
     def make(self) -> Owner | Node | Head:
         """A fresh machine."""
@@ -69,6 +70,7 @@ class MachineSpec:
                 total=Resources(self.total),
                 store_bytes=self.store_bytes,
                 config=self.config,
+                labels=self.labels,
             )
         if self.kind == "head":
             from dualray.shared.machines.head import Head  # noqa: PLC0415
@@ -161,6 +163,7 @@ def _read_opening(stream: Iterator[Any]) -> tuple[MachineSpec, str]:
         machine = dict(opening["machine"])
         machine["config"] = Config(**machine["config"])
         machine["total"] = tuple(tuple(pair) for pair in machine["total"])
+        machine["labels"] = tuple(tuple(pair) for pair in machine["labels"])
         return MachineSpec(**machine), opening["seed"]
     except (KeyError, TypeError, ValueError) as error:
         raise _no_opening(error) from error

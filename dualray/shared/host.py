@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from dualray.shared.model.commands import Command, WriteRecord, WriteRecords
 from dualray.shared.model.events import Event
 from dualray.shared.model.ids import ActorID, Address, FunctionID, TaskID
-from dualray.shared.model.specs import FunctionTemplate
+from dualray.shared.model.specs import FunctionTemplate, TaskSpec
 from dualray.shared.trace import TraceKind
 
 
@@ -28,6 +28,10 @@ class Execution:
     actor_id: ActorID | None = None
     resources: FunctionTemplate | None = None
     duration: Any = None
+    constructor: TaskSpec | None = None
+    """Of the actor that this runs in."""
+    actor_life: int = 0
+    """How often that actor had been restarted."""
     is_task: bool = True
     submitted: int = 0
     puts: int = 0
@@ -95,9 +99,19 @@ class Host(Protocol):
 
     def new_signal(self) -> Signal: ...
 
+    def spawn(self, function: Callable[[], object]) -> None:
+        """Run it beside the caller: it may wait, and ends with the process at the latest."""
+
+    @property
+    def ip_address(self) -> str:
+        """The node's address, as the other nodes know it."""
+
     def write_record(self, record: WriteRecord) -> None: ...
 
     def write_records(self, records: WriteRecords) -> None: ...
+
+    def read_table(self, table: str) -> dict[str, dict[str, str]]:
+        """The rows of one of the control plane's tables, by key; those that were written last may be missing."""
 
     def put_function(self, function: FunctionID, pickled: bytes) -> None: ...
 

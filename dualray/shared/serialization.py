@@ -20,6 +20,7 @@ import pickle
 import struct
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
@@ -76,11 +77,38 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships 
         if isinstance(obj, Reference):
             self._refs.append(obj.ref)
             return NotImplemented
+        registered = _registered.get(type(obj))
+        if registered is not None:
+            serializer, deserializer = registered
+            return deserializer, (serializer(obj),)
         if isinstance(obj, BaseException) and _has_default_reduce(type(obj)):
             return _reduce_exception(obj)
         if isinstance(obj, type) and not _pickler._should_pickle_by_reference(obj):
             _name_class(obj)
         return super().reducer_override(obj)
+
+
+_registered: dict[type[Any], tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {}
+"""Of classes that users have serializers for: serializer and deserializer. Of this process, as in Ray."""
+
+_NEVER_ASKED = (bool, bytearray, bytes, complex, dict, float, frozenset, int, list, set, str, tuple, type, type(None))
+"""Classes whose instances pickle writes without asking anybody."""
+
+
+def register(cls: type[Any], serializer: Callable[[Any], Any], deserializer: Callable[[Any], Any]) -> None:
+    """Pickle instances of exactly this class as `deserializer(serializer(instance))`.
+
+    Raises:
+        TypeError: pickle does not ask how the class is pickled.
+    """
+    if cls in _NEVER_ASKED:
+        raise TypeError(f"{cls.__name__} is always pickled in Python's own way: register a class of your own around it")
+    _registered[cls] = serializer, deserializer
+
+
+def deregister(cls: type[Any]) -> None:
+    """Pickle instances of the class as before."""
+    _registered.pop(cls, None)
 
 
 _named_classes: weakref.WeakValueDictionary[str, type] = weakref.WeakValueDictionary()
@@ -213,7 +241,7 @@ def _is_plain(value: Any) -> bool:
             parts = container.values()
         elif type(container) is list or type(container) is tuple:
             parts = container
-        elif type(container) is np.ndarray and not container.dtype.hasobject:
+        elif type(container) is np.ndarray and not container.dtype.hasobject and np.ndarray not in _registered:
             continue
         else:
             return False
@@ -224,13 +252,39 @@ def _is_plain(value: Any) -> bool:
     return True
 
 
-def _path_to_culprit(value: Any, path: str, outer: tuple[Any, ...] = ()) -> str:
-    """Follow containers, attributes, closures and globals to the innermost part that cannot be pickled by itself."""
-    outer = (*outer, value)
-    for name, part in _parts(value, path) if len(outer) <= _CULPRIT_DEPTH_MAX else ():
-        if not any(part is seen for seen in outer) and not _can_be_pickled(part):
-            return _path_to_culprit(part, name, outer)
-    return f"{path} (a {type(value).__name__})"
+def _path_to_culprit(value: Any, path: str) -> str:
+    culprit = next(_culprits(value, path, (), _CULPRIT_DEPTH_MAX))
+    return f"{culprit.path} (a {type(culprit.value).__name__})"
+
+
+@dataclass(frozen=True, slots=True)
+class Culprit:
+    """Something that cannot be pickled by itself: `path` leads there, `parent` is what it is part of."""
+
+    value: Any
+    path: str
+    parent: Any
+    reason: str
+
+
+def find_culprits(value: Any, path: str, *, depth_max: int) -> list[Culprit]:
+    """The innermost parts of a value that cannot be pickled, at most `depth_max` deep; none when it can be."""
+    if _why_not_pickled(value) is None:
+        return []
+    return list(_culprits(value, path, (), depth_max))
+
+
+def _culprits(value: Any, path: str, outer: tuple[Any, ...], depth_max: int) -> Iterator[Culprit]:
+    """Follow containers, attributes, closures and globals to the innermost parts that cannot be pickled by themselves.
+    There is always at least one: the value itself, when no part of it is to blame."""
+    within = (*outer, value)
+    is_innermost = True
+    for name, part in _parts(value, path) if len(within) <= depth_max else ():
+        if not any(part is seen for seen in within) and _why_not_pickled(part) is not None:
+            is_innermost = False
+            yield from _culprits(part, name, within, depth_max)
+    if is_innermost:
+        yield Culprit(value, path, outer[-1] if outer else None, _why_not_pickled(value) or "its way to be pickled")
 
 
 def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
@@ -258,12 +312,12 @@ def _global_names(code: CodeType) -> list[str]:
     return list(dict.fromkeys([*code.co_names, *(name for names in inner for name in names)]))
 
 
-def _can_be_pickled(value: Any) -> bool:
+def _why_not_pickled(value: Any) -> str | None:
     try:
-        cloudpickle.dumps(value)
-    except Exception:  # noqa: BLE001 - pickling runs the user's code
-        return False
-    return True
+        _Pickler(io.BytesIO(), [], lambda buffer: True).dump(value)
+    except Exception as error:  # noqa: BLE001 - pickling runs the user's code
+        return f"{type(error).__name__}: {error}"
+    return None
 
 
 def deserialize(data: bytes | memoryview) -> Any:

@@ -47,7 +47,7 @@ class TaskRunner:
         self._core = core
         self._host = core.host
         self._loaded: dict[FunctionID, Export] = {}
-        self._instance: Any = None
+        self.instance: Any = None
 
     def execute(self, task: RunTask | TaskPushed) -> None:
         """Run one task from its pickled arguments to its sealed results. Called where user code runs."""
@@ -63,6 +63,8 @@ class TaskRunner:
                 gpu_ids=task.gpu_ids,
                 actor_id=spec.creates.actor_id if spec.creates else None,
                 resources=template,
+                constructor=spec if spec.creates else None,
+                actor_life=task.attempt,
             )
         else:  # what its constructor was given is the actor's for life
             self._core.execution = Execution(
@@ -72,6 +74,8 @@ class TaskRunner:
                 gpu_ids=execution.gpu_ids,
                 actor_id=spec.actor_id,
                 resources=execution.resources,
+                constructor=execution.constructor,
+                actor_life=execution.actor_life,
             )
         is_traced = self._host.is_traced
         if is_traced:
@@ -110,10 +114,10 @@ class TaskRunner:
         export = self._load(spec.template.function_id)
         self._core.execution.duration = export.duration
         if spec.creates is not None:
-            self._instance = self._host.call(export.target, args, kwargs, self._core.execution)
+            self.instance = self._host.call(export.target, args, kwargs, self._core.execution)
             return None
         if spec.actor_id is not None:
-            method = getattr(self._instance, spec.template.name.rpartition(".")[2])
+            method = getattr(self.instance, spec.template.name.rpartition(".")[2])
             self._core.execution.duration = getattr(getattr(method, METHOD_OPTIONS, None), "duration", None)
             return self._host.call(method, args, kwargs, self._core.execution)
         return self._host.call(export.target, args, kwargs, self._core.execution)

@@ -148,6 +148,7 @@ class Cluster:
             incarnation=incarnation,
             total=hardware.total.units,
             store_bytes=hardware.store_bytes,
+            labels=hardware.labels,
         )
         self._open_log(process, spec)
         self.add(process)

@@ -57,6 +57,7 @@ class Hardware:
     speed: float = 1.0
     nic: Nic | None = None
     memory_bytes: int = 0
+    labels: tuple[tuple[str, str], ...] = ()
 
 
 class _Passing:
@@ -124,6 +125,7 @@ class NodeProcess(MachineProcess):
             total=hardware.total,
             store_bytes=hardware.store_bytes,
             config=cluster.config,
+            labels=hardware.labels,
         )
         super().__init__(cluster=cluster, address=Address(node), node=node, machine=machine)
         self.incarnation = incarnation

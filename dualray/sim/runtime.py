@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dualray import runtime
 from dualray.shared.core_worker import CoreWorker, write_row
+from dualray.shared.labels import as_pairs, labels_of_nodes
 from dualray.shared.model.config import Config
 from dualray.shared.model.ids import FunctionID, root_task_id
 from dualray.shared.model.resources import parse_resources
@@ -112,6 +113,7 @@ def _hardware(settings: Mapping[str, Any]) -> list[Hardware]:
                 speed=group.speed,
                 memory_bytes=group.memory or 0,
                 nic=Nic(bytes_per_s=group.network.bandwidth, latency_ns=group.network.latency // 2),
+                labels=as_pairs(group.labels),
             )
             for _, group in scenario.cluster.each_node()
         ]
@@ -122,7 +124,8 @@ def _hardware(settings: Mapping[str, Any]) -> list[Hardware]:
         resources=settings["resources"],
     )
     store_bytes = settings["object_store_memory"] or DEFAULT_STORE_BYTES
-    return [Hardware(total=total, store_bytes=store_bytes)] * settings["nodes"]
+    labels = labels_of_nodes(settings["labels"], settings["nodes"])
+    return [Hardware(total=total, store_bytes=store_bytes, labels=each) for each in labels]
 
 
 def _on_resume(fiber: Fiber) -> None:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from dualray.shared.core_worker import CoreWorker, write_row
 from dualray.shared.host import Execution
-from dualray.shared.model.commands import WriteRecord, WriteRecords
-from dualray.shared.model.events import Event, TimerFired
+from dualray.shared.model.commands import RunTask, WriteRecord, WriteRecords
+from dualray.shared.model.events import Event, TaskPushed, TimerFired
 from dualray.shared.model.ids import HEAD, Address, FunctionID, NodeID, TaskID, root_task_id
 from dualray.shared.seeding import task_seed
 from dualray.sim.fibers import Fiber, FiberKilled, FiberScheduler
@@ -103,6 +103,7 @@ class UserProcess(Process):
         self._is_running = False
         """Whether a task runs, or is about to."""
         self._owed_ns = 0
+        self._spawned = 0
 
     @classmethod
     def as_worker(cls, *, cluster: Cluster, address: Address, node: NodeID, store: VirtualStore) -> UserProcess:
@@ -159,6 +160,17 @@ class UserProcess(Process):
             self._is_running = True
             self.cluster.kernel.call_after(self.cluster.cost_model.dispatch_ns, self._start_next)
 
+    def spawn(self, function: Callable[[], object]) -> None:
+        self._spawned += 1
+        seed = f"{self.cluster.seed}:{self.address}:beside {self._spawned}".encode()
+        self._spawn(function, seed)
+
+    @property
+    def ip_address(self) -> str:
+        """Of a network that nothing routes to: 10.0.0.0/8, in the order of the nodes."""
+        number = int(self.node.rpartition("-")[2]) + 1
+        return f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}"
+
     def _start_next(self) -> None:
         if not self.is_alive:
             return
@@ -170,6 +182,17 @@ class UserProcess(Process):
             self._is_running = False
             return
         seed = task_seed(self.cluster.seed, task.spec.task_id)
+        self._spawn(lambda: self._execute(task), seed)
+
+    def _execute(self, task: RunTask | TaskPushed) -> None:
+        try:
+            self.core.execute(task)
+        finally:
+            self._is_running = False
+            if self.core.has_tasks and self.is_alive:
+                self.tasks_came()
+
+    def _spawn(self, function: Callable[[], object], seed: bytes) -> None:
         self.cluster.seeds_handed_out.update(seed)
 
         def body() -> None:
@@ -177,12 +200,9 @@ class UserProcess(Process):
             assert fiber is not None
             self._fibers[fiber] = None
             try:
-                self.core.execute(task)
+                function()
             finally:
                 self._fibers.pop(fiber, None)
-                self._is_running = False
-                if self.core.has_tasks and self.is_alive:
-                    self.tasks_came()
 
         self.cluster.fibers.spawn(self, body, seed=seed)
 

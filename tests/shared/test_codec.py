@@ -43,6 +43,11 @@ LOCAL = {
     "owner": {
         events.TaskSubmitted,
         events.ValuePut,
+        events.ValuePromised,
+        events.PromiseKept,
+        events.PlacementGroupAsked,
+        events.PlacementGroupRemovalAsked,
+        events.RowsAsked,
         events.SpaceWanted,
         events.SpaceWritten,
         events.PutAbandoned,

@@ -1,8 +1,9 @@
 """The global scheduler: which node serves a lease that an owner's own node could not, or should not.
 
-Theory of operation. Each request is offered to a policy, one lease at a time: NODE_AFFINITY and SPREAD have theirs,
-arguments in the stores bring in locality, everything else is the configured policy. The answer is a node (the request
-is forwarded there), not now (it waits here, in order, until a node reports free resources or joins), or never (it is
+Theory of operation. Each request is offered to a policy, one lease at a time: NODE_AFFINITY and SPREAD have theirs, one
+in a placement group goes to a bundle of it (placement_groups.py), labels narrow the choice of all the others, arguments
+in the stores bring in locality, everything else is the configured policy. The answer is a node (the request is
+forwarded there), not now (it waits here, in order, until a node reports free resources or joins), or never (it is
 refused; in an open cluster it waits all the same).
 
 What a node is believed to have free is what it last reported, less what was placed there and is neither allocated nor
@@ -26,16 +27,18 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 from dualray.shared.machines.base import Outbox, ensure
+from dualray.shared.machines.placement_groups import PlacementGroups
 from dualray.shared.model.commands import ArmTimer
 from dualray.shared.model.config import Config
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.events import LeaseRefused, LeaseRequested, ResourcesReported, TurnWanted
-from dualray.shared.model.ids import HEAD, Address, NodeID, ObjectID, RequestID, is_driver
+from dualray.shared.model.ids import HEAD, Address, NodeID, ObjectID, PlacementGroupID, RequestID, is_driver
 from dualray.shared.model.resources import Resources, fits
 from dualray.shared.model.specs import LeaseShape, NodeInfo, StrategyKind
 from dualray.shared.policies import load_policy
 from dualray.shared.policies.affinity import AffinityPlacement
 from dualray.shared.policies.feasibility import why_infeasible
+from dualray.shared.policies.labels import LabelPlacement
 from dualray.shared.policies.locality import LocalityPlacement
 from dualray.shared.policies.placement import Candidate, ClusterView, Outcome, Placement, PlacementPolicy
 from dualray.shared.policies.spread import SpreadPlacement
@@ -46,7 +49,7 @@ TURN_TIMER = "turn"
 class NodeView:
     """A node as the head believes it to be."""
 
-    __slots__ = ("allocated", "candidate", "free", "held", "info", "placed", "reported", "stalled")
+    __slots__ = ("allocated", "candidate", "free", "held", "info", "placed", "reported", "reserving", "stalled")
 
     def __init__(self, info: NodeInfo) -> None:
         self.info = info
@@ -60,7 +63,9 @@ class NodeView:
         """Of these, the ones that wait for an argument of which no copy exists."""
         self.held: dict[str, int] = {}
         """Of each driver, its leases here."""
-        self.candidate = Candidate(node=info.node, total=dict(info.total.units), free=self.free)
+        self.reserving: dict[tuple[PlacementGroupID, int], Resources] = {}
+        """Bundles that the node was asked to reserve, and has not answered."""
+        self.candidate = candidate_of(info, self.free)
 
     def take(self, demand: Resources) -> None:
         for name, amount in demand.units:
@@ -70,6 +75,8 @@ class NodeView:
         """What is free: the last report, less what is placed, not allocated, not settled and not stalled."""
         self.free.clear()
         self.free.update(self.reported)
+        for resources in self.reserving.values():
+            self.take(resources)
         for request_id in self.placed:
             for request in self.uncounted(request_id):
                 self.take(request.shape.placement)
@@ -94,8 +101,13 @@ class NodeView:
             self.stalled.pop(request_id, None)
 
 
+def candidate_of(info: NodeInfo, free: dict[str, int]) -> Candidate:
+    """A node as policies see it."""
+    return Candidate(node=info.node, total=dict(info.total.units), free=free, labels=info.all_labels())
+
+
 class GlobalScheduler:
-    """See the module."""
+    """See the module. `groups` are the placement groups."""
 
     def __init__(
         self,
@@ -127,6 +139,9 @@ class GlobalScheduler:
         self._locality = LocalityPlacement(default)
         self._affinity = AffinityPlacement(default)
         self._spread = SpreadPlacement()
+        self.groups = PlacementGroups(
+            out=out, config=config, nodes=nodes, candidates=self.candidates, reserve=self._reserve_bundle
+        )
         # Worklist that the head machine drains: refusals of what the head itself asked for (actors).
         self.refused_actors: deque[LeaseRefused] = deque()
 
@@ -150,7 +165,9 @@ class GlobalScheduler:
             if answer.outcome is Outcome.SUCCESS:
                 assert answer.node is not None
                 self._forward(request, answer.node)
-            elif answer.outcome is Outcome.INFEASIBLE and self.config.infeasible == "raise":
+            elif answer.outcome is Outcome.INFEASIBLE and (
+                self.config.infeasible == "raise" or self.groups.is_over(request.shape)
+            ):
                 self._refuse(_with_count(request, left), answer.reason)
                 return 0
             else:
@@ -159,6 +176,8 @@ class GlobalScheduler:
 
     def _choose(self, request: LeaseRequested) -> Placement:
         shape = request.shape
+        if shape.strategy.kind is StrategyKind.PLACEMENT_GROUP:
+            return self.groups.choose(shape)
         local_bytes: Mapping[NodeID, int] = {}
         policy: PlacementPolicy = self._default
         if shape.strategy.kind is StrategyKind.NODE_AFFINITY:
@@ -168,6 +187,8 @@ class GlobalScheduler:
         elif shape.deps:
             policy = self._locality
             local_bytes = self._local_bytes(shape)
+        if shape.strategy.labels or shape.strategy.preferred:
+            policy = LabelPlacement(policy)
         view = ClusterView(
             candidates=self.candidates,
             spread_threshold_percent=self.config.spread_threshold_percent,
@@ -197,6 +218,11 @@ class GlobalScheduler:
         )
         self.out.send(Address(node), placed)
 
+    def _reserve_bundle(self, node: NodeID, group: PlacementGroupID, index: int, resources: Resources) -> None:
+        view = self.views[node]
+        view.reserving[group, index] = resources
+        view.take(resources)
+
     def _is_stalled(self, request: LeaseRequested) -> bool:
         return not all(self._has_copy(hint.object_id) for hint in request.shape.deps)
 
@@ -216,8 +242,12 @@ class GlobalScheduler:
     def _refuse(self, request: LeaseRequested, reason: str) -> None:
         why = why_infeasible(request.shape, self._nodes()) or reason
         is_actor = request.owner == HEAD
+        if self.groups.is_over(request.shape):
+            kind = ErrorKind.ACTOR_GROUP_REMOVED if is_actor else ErrorKind.TASK_GROUP_REMOVED
+        else:
+            kind = ErrorKind.ACTOR_UNSCHEDULABLE if is_actor else ErrorKind.TASK_UNSCHEDULABLE
         error = ErrorInfo(
-            kind=ErrorKind.ACTOR_UNSCHEDULABLE if is_actor else ErrorKind.TASK_UNSCHEDULABLE,
+            kind=kind,
             message=f"{request.shape.name} cannot be scheduled: {why}.",
         )
         refusal = LeaseRefused(request_id=request.request_id, count=request.count, error=error)
@@ -229,6 +259,8 @@ class GlobalScheduler:
     def retry_pending(self) -> None:
         """Resources may have become free: offer them to what waits, in order. Of requests that are alike, the first
         that finds no room speaks for the others."""
+        if self.groups.waiting:
+            self.groups.try_all()
         if not self.pending:
             return
         if len(self._drivers) > 1 and len(self._drivers_waiting()) > 1:
@@ -328,6 +360,7 @@ class GlobalScheduler:
         """A node's resources count from now on."""
         view = self.views[info.node] = NodeView(info)
         self.candidates[info.node] = view.candidate
+        self.groups.on_nodes_changed()
         self.retry_pending()
 
     def on_node_draining(self, node: NodeID) -> None:
@@ -340,7 +373,7 @@ class GlobalScheduler:
         view = self.views.get(info.node)
         if view is not None and view.info.incarnation == info.incarnation:
             view.info = info
-            view.candidate = Candidate(node=info.node, total=dict(info.total.units), free=view.free)
+            view.candidate = candidate_of(info, view.free)
             self.candidates[info.node] = view.candidate
             self.retry_pending()
 
@@ -356,6 +389,9 @@ class GlobalScheduler:
         for request_id in event.settled:
             if request_id in view.placed:
                 view.settle(request_id)
+        for report in event.bundles:
+            view.reserving.pop((report.group_id, report.index), None)
+            self.groups.on_report(event.node, report)
         view.reported = event.available
         view.held = event.held
         view.recount()
@@ -367,6 +403,7 @@ class GlobalScheduler:
         if view is None:
             return
         self.candidates.pop(node, None)
+        self.groups.on_node_died(node)
         for requests in view.placed.values():
             for request in requests:
                 self.request(_with_count(request, 1))
@@ -374,6 +411,7 @@ class GlobalScheduler:
 
     def owners_died(self, is_dead: Callable[[Address], bool]) -> None:
         """Nobody waits for what they had asked for."""
+        self.groups.owners_died(is_dead)
         self.pending = deque(request for request in self.pending if not is_dead(request.owner))
         for driver in [driver for driver in self._drivers if is_dead(driver)]:
             del self._drivers[driver]
@@ -386,11 +424,15 @@ class GlobalScheduler:
             f"{request.count} x {request.shape.name} of {request.owner} waits for {request.shape.placement}: "
             f"{self._choose(request).reason}"
             for request in self.pending
-        ]
+        ] + self.groups.explain()
 
     def check_invariants(self) -> None:
+        self.groups.check_invariants()
         for node, view in self.views.items():
             expected = dict(view.reported)
+            for resources in view.reserving.values():
+                for name, amount in resources.units:
+                    expected[name] = expected.get(name, 0) - amount
             for request_id, requests in view.placed.items():
                 ensure(bool(requests), "node {} has an empty placement", node)
                 ensure(view.allocated.get(request_id, 0) <= len(requests), "node {} allocates too much", node)

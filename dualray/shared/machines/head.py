@@ -10,6 +10,7 @@ Guarantees: see the four modules; in addition every event that the head can hear
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 from dualray.shared.machines.actors import Actors
@@ -17,6 +18,7 @@ from dualray.shared.machines.base import Composition, bounded_steps
 from dualray.shared.machines.directory import Directory
 from dualray.shared.machines.global_scheduler import TURN_TIMER, GlobalScheduler
 from dualray.shared.machines.membership import Membership
+from dualray.shared.machines.state_rows import head_rows
 from dualray.shared.model.commands import ArmTimer
 from dualray.shared.model.config import Config
 from dualray.shared.model.events import (
@@ -50,14 +52,18 @@ from dualray.shared.model.events import (
     ObjectsFreed,
     OwnerDied,
     PeerLost,
+    PlacementGroupRequested,
+    PlacementGroupUnwanted,
     ResourcesReported,
+    RowsReported,
+    RowsRequested,
     Started,
     TaskFinished,
     TimerFired,
     WorkerDied,
 )
 from dualray.shared.model.ids import Address, NodeID, lives_on
-from dualray.shared.model.resources import from_units
+from dualray.shared.model.resources import from_units, without_bundles
 from dualray.shared.model.specs import NodeInfo, NodeState
 from dualray.shared.model.states import NodeHealth
 from dualray.shared.policies import load_policy
@@ -122,6 +128,9 @@ class Head(Composition):
             ActorOutOfScope: lambda event: self.actors.end(event.actor_id, "Its last handle is gone."),
             ActorKillRequested: lambda event: self.actors.on_kill(event),
             ClusterStateRequested: self._on_state_requested,
+            PlacementGroupRequested: self._on_group_requested,
+            PlacementGroupUnwanted: self._on_group_unwanted,
+            RowsRequested: self._on_rows_requested,
         }
 
     # ---- Who takes part --------------------------------------------------------------------------------------
@@ -212,10 +221,23 @@ class Head(Composition):
                     incarnation=member.info.incarnation,
                     alive=member.health is not NodeHealth.DEAD,
                     total=member.info.total,
-                    available=from_units({name: max(units, 0) for name, units in reported.items()}),
+                    available=from_units({name: max(units, 0) for name, units in without_bundles(reported).items()}),
+                    labels=member.info.labels,
                 )
             )
         self.out.send(event.requester, ClusterStateReported(wait_id=event.wait_id, nodes=tuple(rows)))
+
+    def _on_group_requested(self, event: PlacementGroupRequested) -> None:
+        if not self.membership.is_gone(event.spec.owner):
+            self.scheduler.groups.on_requested(event)
+
+    def _on_group_unwanted(self, event: PlacementGroupUnwanted) -> None:
+        self.scheduler.groups.remove(event.group_id)
+        self.scheduler.retry_pending()
+
+    def _on_rows_requested(self, event: RowsRequested) -> None:
+        rows = tuple(json.dumps(row) for row in head_rows(self, event.table))
+        self.out.send(event.requester, RowsReported(wait_id=event.wait_id, rows=rows))
 
     # ---- The drain -------------------------------------------------------------------------------------------
 

@@ -12,6 +12,11 @@ owner dies, the workers that it leased are ended: nobody would take their result
 When the head says that a driver has more leases than one that waits, the oldest of them is had back, and for one
 `lease_turn_ns` that driver is granted nothing here that the head has not placed: else it would take again what it gave.
 
+A bundle of a placement group is reserved when the head asks for it and all of it is free now: what it takes is offered
+under the bundle's own names (model/resources.py), and its GPUs go into a pool of their own. When the head does not want
+it any more, slots in it go back to the head, workers in it are ended, and with the last of them its resources are the
+node's again.
+
 A node that drains grants nothing more: what was placed here and not granted goes back to the head, and the owners of
 leases are asked to give them back when what they have pushed is done. Actors stay until the node ends.
 
@@ -27,12 +32,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import NamedTuple
 
 from dualray.shared.machines.base import Outbox, ensure
 from dualray.shared.model.commands import StartWorker, StopWorker
 from dualray.shared.model.config import Config
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.events import (
+    BundlesUnwanted,
+    BundleWanted,
     LeasedWorkerDied,
     LeaseGranted,
     LeaseRefused,
@@ -44,9 +52,30 @@ from dualray.shared.model.events import (
     WorkerDied,
     WorkerExited,
 )
-from dualray.shared.model.ids import HEAD, Address, LeaseID, NodeID, ObjectID, RequestID, is_driver, worker_address
-from dualray.shared.model.resources import CPU, GPU, UNITS, Resources, fits, from_units
-from dualray.shared.model.specs import LeaseShape, StrategyKind
+from dualray.shared.model.ids import (
+    HEAD,
+    Address,
+    LeaseID,
+    NodeID,
+    ObjectID,
+    PlacementGroupID,
+    RequestID,
+    is_driver,
+    short,
+    worker_address,
+)
+from dualray.shared.model.resources import (
+    CPU,
+    GPU,
+    UNITS,
+    Resources,
+    bundle_resources,
+    fits,
+    from_units,
+    gpu_units,
+    is_cpu,
+)
+from dualray.shared.model.specs import DEFAULT_STRATEGY, BundleReport, LeaseShape, Strategy, StrategyKind
 from dualray.shared.model.states import WORKER, WorkerState
 from dualray.shared.policies import load_policy
 from dualray.shared.policies.memory import MemoryPolicy, MemoryUser
@@ -83,13 +112,53 @@ class Slot:
         self.missing: dict[ObjectID, None] = {}
 
 
+class GpuShare(NamedTuple):
+    """Of a lease, or of a bundle, what it holds of one GPU; `pool` is where that goes back to."""
+
+    gpu: int
+    units: int
+    pool: dict[int, int]
+
+
+class Bundle:
+    """A bundle of a placement group that this node has reserved."""
+
+    __slots__ = ("attempt", "error", "gpu_shares", "gpus_free", "index", "offered", "resources")
+
+    def __init__(self, event: BundleWanted, gpu_shares: tuple[GpuShare, ...]) -> None:
+        self.index = event.index
+        self.attempt = event.attempt
+        self.resources = event.resources
+        self.offered = bundle_resources(event.resources, event.group_id, event.index)
+        self.gpu_shares = gpu_shares
+        self.gpus_free = {share.gpu: share.units for share in gpu_shares}
+        self.error: ErrorInfo | None = None
+        """Why it is being given back; None while it is in use."""
+
+
 class Lease:
     """The right to use a worker, its resources, and its pinned arguments (`key` is the pin's name)."""
 
-    __slots__ = ("blocked", "gpu_shares", "is_wanted", "key", "lease_id", "owner", "resources", "worker")
+    __slots__ = (
+        "blocked",
+        "bundle",
+        "end_error",
+        "gpu_shares",
+        "group",
+        "is_wanted",
+        "key",
+        "lease_id",
+        "owner",
+        "resources",
+        "worker",
+    )
 
-    def __init__(self, slot: Slot, lease_id: LeaseID, gpu_shares: tuple[tuple[int, int], ...]) -> None:
+    def __init__(self, slot: Slot, lease_id: LeaseID, gpu_shares: tuple[GpuShare, ...]) -> None:
         self.lease_id = lease_id
+        self.group = slot.shape.strategy.group
+        self.bundle = slot.shape.strategy.bundle
+        self.end_error: ErrorInfo | None = None
+        """What its owner hears when its worker, which is being ended, has."""
         self.owner = slot.owner
         self.key = slot.key
         self.resources = slot.shape.resources
@@ -123,6 +192,9 @@ class LocalScheduler:
         gpu_units = total.get(GPU)
         self.gpus = {gpu: min(UNITS, gpu_units - gpu * UNITS) for gpu in range(-(-gpu_units // UNITS))}
         self.gpus_free = dict(self.gpus)
+        self.bundles: dict[PlacementGroupID, dict[int, Bundle]] = {}
+        self.bundle_reports: list[BundleReport] = []
+        """What the head has not been told yet."""
         self._want = want
         self._release = release
         self._is_local = is_local
@@ -162,7 +234,7 @@ class LocalScheduler:
 
     def on_requested(self, request: LeaseRequested) -> None:
         """An owner, or the head, asks for leases."""
-        if self.is_draining:
+        if self.is_draining or not self._has_bundle_for(request.shape):
             self._hand_back(request)
             return
         here = request.count if request.placed else self._how_many_fit(request.shape, request.count)
@@ -235,16 +307,24 @@ class LocalScheduler:
         fitting = count
         for name, amount in shape.placement.units:
             fitting = min(fitting, self.free.get(name, 0) // amount)
-        gpu_units = shape.resources.get(GPU)
-        if gpu_units:
-            fitting = min(fitting, self._gpu_places(gpu_units))
+        units = gpu_units(shape.resources)
+        if units:
+            fitting = min(fitting, self._gpu_places(units, shape.strategy))
         return max(fitting, 0)
 
-    def _gpu_places(self, units: int) -> int:
+    def _gpu_pools(self, strategy: Strategy) -> list[dict[int, int]]:
+        """Where a lease's GPUs come from: the node's own, or those of a bundle, or of any bundle of a group."""
+        if strategy.group is None:
+            return [self.gpus_free]
+        bundles = self.bundles.get(strategy.group, {})
+        return [bundle.gpus_free for bundle in bundles.values() if strategy.bundle in (-1, bundle.index)]
+
+    def _gpu_places(self, units: int, strategy: Strategy) -> int:
         """How many such demands the GPUs can take: what is free on two of them does not make a third."""
+        free = [amount for pool in self._gpu_pools(strategy) for amount in pool.values()]
         if units >= UNITS:
-            return sum(free == UNITS for free in self.gpus_free.values()) // (units // UNITS)
-        return sum(free // units for free in self.gpus_free.values())
+            return sum(amount == UNITS for amount in free) // (units // UNITS)
+        return sum(amount // units for amount in free)
 
     def _queue(self, request: LeaseRequested) -> None:
         slot = Slot(f"{_SLOT}{self._slot_counter} of {self.node}", request)
@@ -282,6 +362,90 @@ class LocalScheduler:
         self.settled.extend([request.request_id] * request.count)
         self._changed = True
 
+    # ---- Bundles of placement groups -------------------------------------------------------------------------
+
+    def on_bundle_wanted(self, event: BundleWanted) -> None:
+        """Reserve a bundle, if it fits here and now."""
+        units = gpu_units(event.resources)
+        fitting = fits(self.free, event.resources) and (not units or self._gpu_places(units, DEFAULT_STRATEGY) > 0)
+        is_ending = event.index in self.bundles.get(event.group_id, {})
+        if fitting and not is_ending and not self.is_draining:
+            self._take(event.resources)
+            bundle = Bundle(event, self._take_gpus(units, DEFAULT_STRATEGY))
+            self.bundles.setdefault(event.group_id, {})[event.index] = bundle
+            for name, amount in bundle.offered.units:
+                self.total[name] = self.total.get(name, 0) + amount
+                self.free[name] = self.free.get(name, 0) + amount
+            self._report_bundle(event.group_id, bundle, is_reserved=True)
+            return
+        self.bundle_reports.append(
+            BundleReport(group_id=event.group_id, index=event.index, attempt=event.attempt, is_reserved=False)
+        )
+        self._changed = True
+
+    def _report_bundle(self, group: PlacementGroupID, bundle: Bundle, *, is_reserved: bool) -> None:
+        self.bundle_reports.append(
+            BundleReport(group_id=group, index=bundle.index, attempt=bundle.attempt, is_reserved=is_reserved)
+        )
+        self._changed = True
+
+    def on_bundles_unwanted(self, event: BundlesUnwanted) -> None:
+        """End what runs in these bundles, and take back what they hold."""
+        what = "was removed" if event.is_removed else "is being placed anew"
+        error = ErrorInfo(
+            kind=ErrorKind.TASK_GROUP_REMOVED if event.is_removed else ErrorKind.WORKER_CRASHED,
+            message=f"placement group {short(event.group_id)} {what}",
+        )
+        self._end_bundles(event.group_id, event.indices, error)
+
+    def _end_bundles(self, group: PlacementGroupID, indices: tuple[int, ...], error: ErrorInfo) -> None:
+        for index in indices:
+            bundle = self.bundles.get(group, {}).get(index)
+            if bundle is not None:
+                bundle.error = error
+        for slot, lease in list(self.unstaffed):
+            if lease.group == group and lease.bundle in (-1, *indices):
+                self.unstaffed.remove((slot, lease))
+                self._end_lease(lease)
+                self._spill_back(slot)
+        for slot in [slot for slot in self.waiting.values() if not self._has_bundle_for(slot.shape)]:
+            del self.waiting[slot.key]
+            self._release(slot.key)
+            self._spill_back(slot)
+        for lease in list(self.leases.values()):
+            if lease.group == group and lease.bundle in (-1, *indices) and lease.worker is not None:
+                lease.end_error = error
+                self.out.add(StopWorker(worker=lease.worker.address, reason=error.message))
+        self._dissolve(group)
+
+    def _has_bundle_for(self, shape: LeaseShape) -> bool:
+        """Whether a slot can wait here: yes, unless it is in a bundle that is not here (any more)."""
+        strategy = shape.strategy
+        if strategy.group is None:
+            return True
+        bundles = self.bundles.get(strategy.group, {})
+        return any(bundle.error is None for bundle in bundles.values() if strategy.bundle in (-1, bundle.index))
+
+    def _dissolve(self, group: PlacementGroupID) -> None:
+        """Take back the bundles that are given back, once no lease is in them."""
+        bundles = self.bundles.get(group, {})
+        for bundle in list(bundles.values()):
+            if bundle.error is None or any(
+                lease.group == group and lease.bundle in (-1, bundle.index) for lease in self.leases.values()
+            ):
+                continue
+            del bundles[bundle.index]
+            for name, amount in bundle.offered.units:
+                self.total[name] -= amount
+                self.free[name] -= amount
+                if not self.total[name]:
+                    del self.total[name], self.free[name]
+            self._give(bundle.resources)
+            for share in bundle.gpu_shares:
+                share.pool[share.gpu] += share.units
+        if not bundles:
+            self.bundles.pop(group, None)
+
     # ---- Dispatch --------------------------------------------------------------------------------------------
 
     def dispatch(self) -> None:
@@ -298,14 +462,14 @@ class LocalScheduler:
             self._start_worker()
 
     def _has_room(self, shape: LeaseShape) -> bool:
-        gpu_units = shape.resources.get(GPU)
-        return fits(self.free, shape.placement) and (not gpu_units or self._gpu_places(gpu_units) > 0)
+        units = gpu_units(shape.resources)
+        return fits(self.free, shape.placement) and (not units or self._gpu_places(units, shape.strategy) > 0)
 
     def _allocate(self, slot: Slot) -> None:
         lease_id = LeaseID(f"{self.node}~{self.incarnation}/lease{self._lease_counter}")
         self._lease_counter += 1
         self._take(slot.shape.resources)
-        lease = Lease(slot, lease_id, self._take_gpus(slot.shape.resources.get(GPU)))
+        lease = Lease(slot, lease_id, self._take_gpus(gpu_units(slot.shape.resources), slot.shape.strategy))
         self.leases[lease_id] = lease
         if is_driver(lease.owner):
             self.held[lease.owner] = self.held.get(lease.owner, 0) + 1
@@ -327,7 +491,7 @@ class LocalScheduler:
                 worker=worker.address,
                 node=self.node,
                 incarnation=self.incarnation,
-                gpu_ids=tuple(gpu for gpu, _ in lease.gpu_shares),
+                gpu_ids=tuple(share.gpu for share in lease.gpu_shares),
             ),
         )
         if self.is_draining:
@@ -343,18 +507,19 @@ class LocalScheduler:
             self.free[name] += amount
         self._changed = self._changed or bool(resources.units)
 
-    def _take_gpus(self, units: int) -> tuple[tuple[int, int], ...]:
+    def _take_gpus(self, units: int, strategy: Strategy) -> tuple[GpuShare, ...]:
         """Whole GPUs: the free ones with the lowest ids. A share: the fullest GPU that still has room for it."""
         if not units:
             return ()
+        offers = [(free, gpu, pool) for pool in self._gpu_pools(strategy) for gpu, free in pool.items()]
         if units >= UNITS:
-            whole = [gpu for gpu, free in self.gpus_free.items() if free == UNITS][: units // UNITS]
-            shares = tuple((gpu, UNITS) for gpu in whole)
+            whole = [(gpu, pool) for free, gpu, pool in offers if free == UNITS][: units // UNITS]
+            shares = tuple(GpuShare(gpu, UNITS, pool) for gpu, pool in whole)
         else:
-            roomy = [(free, gpu) for gpu, free in self.gpus_free.items() if free >= units]
-            shares = ((min(roomy)[1], units),)
-        for gpu, share in shares:
-            self.gpus_free[gpu] -= share
+            _, gpu, pool = min((offer for offer in offers if offer[0] >= units), key=lambda offer: offer[:2])
+            shares = (GpuShare(gpu, units, pool),)
+        for share in shares:
+            share.pool[share.gpu] -= share.units
         return shares
 
     def lose_gpu(self, gpu: int) -> bool:
@@ -362,6 +527,7 @@ class LocalScheduler:
         be met here now goes back to the head. False when there is no such GPU."""
         if gpu not in self.gpus:
             return False
+        self._lose_bundles_with(gpu)
         units = self.gpus.pop(gpu)
         self.total[GPU] -= units
         self.free[GPU] -= self.gpus_free.pop(gpu)
@@ -380,15 +546,32 @@ class LocalScheduler:
             self._spill_back(slot)
         return True
 
+    def _lose_bundles_with(self, gpu: int) -> None:
+        """Bundles that hold the GPU are to be placed anew. What they hold of it is gone; the rest is taken back when
+        what runs in them has ended."""
+        for lease in self.leases.values():
+            if lease.group is not None:
+                lease.gpu_shares = tuple(share for share in lease.gpu_shares if share.gpu != gpu)
+        for group, bundles in list(self.bundles.items()):
+            for bundle in list(bundles.values()):
+                lost = sum(share.units for share in bundle.gpu_shares if share.gpu == gpu)
+                if lost:
+                    bundle.gpu_shares = tuple(share for share in bundle.gpu_shares if share.gpu != gpu)
+                    bundle.resources = _without(bundle.resources, lost)
+                    bundle.gpus_free.pop(gpu)
+                    if bundle.error is None:
+                        self._report_bundle(group, bundle, is_reserved=False)
+                        message = f"GPU {gpu} of {self.node}, which the placement group had reserved, was lost"
+                        error = ErrorInfo(kind=ErrorKind.WORKER_CRASHED, message=message)
+                        self._end_bundles(group, (bundle.index,), error)
+
     def _strip_gpu(self, lease: Lease, gpu: int) -> bool:
         """The lease holds the GPU no more; whether it did."""
-        lost = sum(units for held, units in lease.gpu_shares if held == gpu)
+        lost = sum(share.units for share in lease.gpu_shares if share.gpu == gpu)
         if not lost:
             return False
-        lease.gpu_shares = tuple(share for share in lease.gpu_shares if share[0] != gpu)
-        left = dict(lease.resources.units)
-        left[GPU] -= lost
-        lease.resources = from_units(left)
+        lease.gpu_shares = tuple(share for share in lease.gpu_shares if share.gpu != gpu)
+        lease.resources = _without(lease.resources, lost)
         return True
 
     def _spill_back(self, slot: Slot) -> None:
@@ -425,14 +608,16 @@ class LocalScheduler:
         if lease.is_wanted:
             self.waits_until_ns[lease.owner] = self.out.now_ns + self.config.lease_turn_ns
         self._give(self._held_by(lease))
-        for gpu, share in lease.gpu_shares:
-            self.gpus_free[gpu] += share
+        for share in lease.gpu_shares:
+            share.pool[share.gpu] += share.units
         self._release(lease.key)
+        if lease.group is not None:
+            self._dissolve(lease.group)
 
     def _held_by(self, lease: Lease) -> Resources:
         if not lease.blocked:
             return lease.resources
-        return Resources(tuple((name, amount) for name, amount in lease.resources.units if name != CPU))
+        return Resources(tuple((name, amount) for name, amount in lease.resources.units if not is_cpu(name)))
 
     def set_blocked(self, address: Address, blocked: bool) -> None:
         """A worker's task waits in `get`, or goes on."""
@@ -441,7 +626,7 @@ class LocalScheduler:
         if lease is None or lease.blocked == blocked:
             return
         lease.blocked = blocked
-        cpus = Resources(((CPU, lease.resources.get(CPU)),)) if lease.resources.get(CPU) else Resources()
+        cpus = Resources(tuple((name, amount) for name, amount in lease.resources.units if is_cpu(name)))
         if blocked:
             self._give(cpus)
         else:
@@ -478,9 +663,13 @@ class LocalScheduler:
         if worker.lease is not None:
             lease = worker.lease
             self._end_lease(lease)
-            kind = ErrorKind.WORKER_CRASHED if memory is None else ErrorKind.OUT_OF_MEMORY
-            message = f"Worker {event.worker} died: {event.reason if memory is None else memory}."
-            error = ErrorInfo(kind=kind, message=message)
+            if memory is not None:
+                kind, why = ErrorKind.OUT_OF_MEMORY, memory
+            elif lease.end_error is not None:
+                kind, why = lease.end_error.kind, event.reason
+            else:
+                kind, why = ErrorKind.WORKER_CRASHED, event.reason
+            error = ErrorInfo(kind=kind, message=f"Worker {event.worker} died: {why}.")
             self.out.send(lease.owner, LeasedWorkerDied(lease_id=lease.lease_id, worker=event.worker, error=error))
         if starting:
             self._start_failures += 1
@@ -558,6 +747,7 @@ class LocalScheduler:
         self._changed = False
         settled, self.settled = tuple(self.settled), []
         allocated, self.allocated = tuple(self.allocated), []
+        bundles, self.bundle_reports = tuple(self.bundle_reports), []
         report = ResourcesReported(
             node=self.node,
             incarnation=self.incarnation,
@@ -565,6 +755,7 @@ class LocalScheduler:
             settled=settled,
             allocated=allocated,
             held=dict(self.held),
+            bundles=bundles,
         )
         self.out.send(HEAD, report)
 
@@ -580,11 +771,16 @@ class LocalScheduler:
         )
         held: dict[str, int] = {}
         shares: dict[int, int] = {}
+        for bundle in [bundle for bundles in self.bundles.values() for bundle in bundles.values()]:
+            for name, amount in bundle.resources.units:
+                held[name] = held.get(name, 0) + amount
+            for gpu, free in bundle.gpus_free.items():
+                shares[gpu] = shares.get(gpu, 0) + free
         for lease in self.leases.values():
             for name, amount in self._held_by(lease).units:
                 held[name] = held.get(name, 0) + amount
-            for gpu, share in lease.gpu_shares:
-                shares[gpu] = shares.get(gpu, 0) + share
+            for share in lease.gpu_shares:
+                shares[share.gpu] = shares.get(share.gpu, 0) + share.units
         for name, total in self.total.items():
             ensure(
                 held.get(name, 0) + self.free[name] == total,
@@ -595,7 +791,7 @@ class LocalScheduler:
                 self.free[name],
                 total,
             )
-            ensure(name == CPU or self.free[name] >= 0, "{}: {} is leased twice", self.node, name)
+            ensure(is_cpu(name) or self.free[name] >= 0, "{}: {} is leased twice", self.node, name)
         for gpu, free in self.gpus_free.items():
             whole = free + shares.get(gpu, 0) == self.gpus[gpu]
             ensure(free >= 0 and whole, "{}: GPU {} is leased twice", self.node, gpu)
@@ -611,6 +807,12 @@ class LocalScheduler:
                 "worker {} and the idle list disagree",
                 worker.address,
             )
+
+
+def _without(resources: Resources, gpu_units_lost: int) -> Resources:
+    left = dict(resources.units)
+    left[GPU] -= gpu_units_lost
+    return from_units(left)
 
 
 def is_slot(user: str) -> bool:

@@ -15,16 +15,20 @@ Guarantees: see the three modules; in addition every event that a node can hear 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 
 from dualray.shared.machines.base import Composition, bounded_steps
 from dualray.shared.machines.local_scheduler import LocalScheduler, is_slot
 from dualray.shared.machines.object_store import RESTORING, ObjectStore, SpaceRequest
+from dualray.shared.machines.state_rows import node_rows
 from dualray.shared.machines.transfer import Transfer, is_incoming, is_sending
 from dualray.shared.model.commands import ArmTimer
 from dualray.shared.model.config import Config
 from dualray.shared.model.events import (
+    BundlesUnwanted,
+    BundleWanted,
     ClusterChanged,
     CopyKept,
     CopyWanted,
@@ -61,6 +65,8 @@ from dualray.shared.model.events import (
     ReceiveFailed,
     ReserveFailed,
     RestoreFailed,
+    RowsReported,
+    RowsRequested,
     SpaceDenied,
     SpaceGranted,
     SpaceRequested,
@@ -76,7 +82,7 @@ from dualray.shared.model.events import (
     WorkerUnwanted,
 )
 from dualray.shared.model.ids import HEAD, Address, NodeID, ObjectID, lives_on, node_of
-from dualray.shared.model.resources import Resources, from_units
+from dualray.shared.model.resources import Resources, from_units, without_bundles
 from dualray.shared.model.specs import NodeInfo
 from dualray.shared.model.states import WorkerState
 from dualray.shared.policies import load_policy
@@ -90,12 +96,21 @@ class Node(Composition):
 
     kind = "node"
 
-    def __init__(self, *, node: NodeID, incarnation: int, total: Resources, store_bytes: int, config: Config) -> None:
+    def __init__(
+        self,
+        *,
+        node: NodeID,
+        incarnation: int,
+        total: Resources,
+        store_bytes: int,
+        config: Config,
+        labels: tuple[tuple[str, str], ...] = (),
+    ) -> None:
         super().__init__()
         self.node = node
         self.incarnation = incarnation
         self.config = config
-        self.info = NodeInfo(node=node, incarnation=incarnation, total=total, store_bytes=store_bytes)
+        self.info = NodeInfo(node=node, incarnation=incarnation, total=total, store_bytes=store_bytes, labels=labels)
         self.store = ObjectStore(
             out=self.out,
             node=node,
@@ -127,6 +142,9 @@ class Node(Composition):
             GpuLost: self._on_gpu_lost,
             MemoryExceeded: lambda event: self.scheduler.on_memory_exceeded(event),
             LeaseReturned: lambda event: self.scheduler.on_returned(event),
+            RowsRequested: self._on_rows_requested,
+            BundleWanted: lambda event: self.scheduler.on_bundle_wanted(event),
+            BundlesUnwanted: lambda event: self.scheduler.on_bundles_unwanted(event),
             TurnWanted: lambda event: self.scheduler.on_turn_wanted(event.owner),
             WorkerBlocked: lambda event: self.scheduler.set_blocked(event.worker, True),
             WorkerUnblocked: lambda event: self.scheduler.set_blocked(event.worker, False),
@@ -227,7 +245,7 @@ class Node(Composition):
     def _on_gpu_lost(self, event: GpuLost) -> None:
         """The head, and through it everybody, learns what this node offers from now on."""
         if self.scheduler.lose_gpu(event.gpu):
-            self.info = replace(self.info, total=from_units(self.scheduler.total))
+            self.info = replace(self.info, total=from_units(without_bundles(self.scheduler.total)))
             self.out.send(HEAD, NodeJoined(info=self.info))
 
     # ---- Processes of this node --------------------------------------------------------------------------------
@@ -303,6 +321,10 @@ class Node(Composition):
         for stored in [*self.store.objects.values(), *self.store.spilled.values()]:
             if is_dead(stored.owner):
                 self.store.free(stored.object_id)
+
+    def _on_rows_requested(self, event: RowsRequested) -> None:
+        rows = tuple(json.dumps(row) for row in node_rows(self, event.table))
+        self.out.send(event.requester, RowsReported(wait_id=event.wait_id, rows=rows))
 
     def _on_cluster_changed(self, event: ClusterChanged) -> None:
         self.cluster = event

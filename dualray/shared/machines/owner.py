@@ -12,6 +12,7 @@ Guarantees: see the five modules; in addition every event that an owner can hear
 
 from __future__ import annotations
 
+import json
 from collections import deque
 
 from dualray.exceptions import InvariantViolation
@@ -19,9 +20,10 @@ from dualray.shared.machines.actor_calls import CALLS_TIMER, ActorCalls
 from dualray.shared.machines.base import DRAIN_STEPS_MAX, Composition
 from dualray.shared.machines.executor import FETCH_TIMER, Executor
 from dualray.shared.machines.leases import IDLE_TIMER, PUSH_TIMER, Lease, Leases
+from dualray.shared.machines.state_rows import owner_rows
 from dualray.shared.machines.tasks import TaskRecord, Tasks
-from dualray.shared.machines.values import Values
-from dualray.shared.model.commands import CompleteWait, Send
+from dualray.shared.machines.values import Value, Values
+from dualray.shared.model.commands import ArmTimer, CancelTimer, CompleteWait, Send
 from dualray.shared.model.config import Config
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.events import (
@@ -49,11 +51,20 @@ from dualray.shared.model.events import (
     ObjectUnavailable,
     Outcome,
     OwnerDied,
+    PlacementGroupAsked,
+    PlacementGroupNoted,
+    PlacementGroupRemovalAsked,
+    PlacementGroupRequested,
+    PlacementGroupUnwanted,
+    PromiseKept,
     PutAbandoned,
     RefsAdded,
     RefsDropped,
     Result,
     ResultsTaken,
+    RowsAsked,
+    RowsReported,
+    RowsRequested,
     SpaceDenied,
     SpaceGranted,
     SpaceRequested,
@@ -69,6 +80,7 @@ from dualray.shared.model.events import (
     TasksRecalled,
     TaskSubmitted,
     TimerFired,
+    ValuePromised,
     ValuePut,
     ValueReported,
     ValueRequested,
@@ -93,6 +105,8 @@ from dualray.shared.model.specs import LeaseShape, NodeInfo, NodeState
 from dualray.shared.model.states import ActorState, TaskState, ValueState
 from dualray.shared.policies import load_policy
 from dualray.shared.policies.feasibility import why_infeasible
+
+_ROWS_TIMER = "rows:"
 
 
 class Owner(Composition):
@@ -122,12 +136,17 @@ class Owner(Composition):
         self.executor = Executor(out=self.out, address=address, node=node, values=self.values, config=config)
         self.cluster: tuple[NodeInfo, ...] = ()
         self.cluster_state: dict[WaitID, tuple[NodeState, ...]] = {}
+        self.rows: dict[WaitID, tuple[str, ...]] = {}
+        """Answers that were not taken yet."""
+        self._rows_due: dict[WaitID, None] = {}
         self._space: dict[ObjectID, deque[WaitID | None]] = {}
         """Who waits for room for an object, first come first; None: nobody does any more."""
         self._given_back: list[TaskID] = []
         self.table = {
             TaskSubmitted: self._on_submitted,
             ValuePut: self._on_put,
+            ValuePromised: self._on_promised,
+            PromiseKept: self._on_kept,
             SpaceWanted: self._on_space_wanted,
             SpaceWritten: self._on_space_written,
             PutAbandoned: self._on_put_abandoned,
@@ -143,6 +162,16 @@ class Owner(Composition):
             ActorKillAsked: self._on_kill_asked,
             ClusterStateAsked: self._on_state_asked,
             ClusterStateReported: self._on_state_reported,
+            PlacementGroupAsked: lambda event: self.out.send(
+                HEAD, PlacementGroupRequested(wait_id=event.wait_id, spec=event.spec)
+            ),
+            PlacementGroupRemovalAsked: lambda event: self.out.send(
+                HEAD, PlacementGroupUnwanted(group_id=event.group_id)
+            ),
+            PlacementGroupNoted: lambda event: self.out.add(CompleteWait(wait_id=event.wait_id, error=event.error)),
+            RowsAsked: self._on_rows_asked,
+            RowsRequested: self._on_rows_requested,
+            RowsReported: self._on_rows_reported,
             ClusterChanged: self._on_cluster_changed,
             Started: self._on_started,
             TimerFired: self._on_timer,
@@ -188,9 +217,13 @@ class Owner(Composition):
 
     def why_infeasible(self, shape: LeaseShape) -> str | None:
         """Why no node could ever take the demand, or None; only asked where infeasible demands raise."""
-        if self.config.infeasible != "raise" or not self.cluster:
+        if self.config.infeasible != "raise":
             return None
-        return why_infeasible(shape, self.cluster)
+        return self.why_waiting(shape)
+
+    def why_waiting(self, shape: LeaseShape) -> str | None:
+        """Why no node that there is now could take the demand, or None."""
+        return why_infeasible(shape, self.cluster) if self.cluster else None
 
     def _on_started(self, event: Started) -> None:
         if self.is_driver:
@@ -210,6 +243,17 @@ class Owner(Composition):
     def _on_put(self, event: ValuePut) -> None:
         value = self.values.owned(event.object_id)
         value.local_refs += 1
+        self._fill(value, event)
+
+    def _on_promised(self, event: ValuePromised) -> None:
+        self.values.owned(event.object_id).local_refs += 1
+
+    def _on_kept(self, event: PromiseKept) -> None:
+        value = self.values.owned(event.object_id)
+        if value.state is ValueState.PENDING:
+            self._fill(value, event)
+
+    def _fill(self, value: Value, event: ValuePut | PromiseKept) -> None:
         if event.inline:
             self.values.set_inline(value, event.size_bytes, event.nested)
         else:
@@ -247,6 +291,27 @@ class Owner(Composition):
     def _on_state_reported(self, event: ClusterStateReported) -> None:
         self.cluster_state[event.wait_id] = event.nodes
         self.out.add(CompleteWait(wait_id=event.wait_id))
+
+    def _on_rows_asked(self, event: RowsAsked) -> None:
+        self._rows_due[event.wait_id] = None
+        self.out.add(ArmTimer(timer=f"{_ROWS_TIMER}{event.wait_id}", delay_ns=event.timeout_ns))
+        self.out.send(event.to, RowsRequested(wait_id=event.wait_id, requester=self.address, table=event.table))
+
+    def _on_rows_requested(self, event: RowsRequested) -> None:
+        rows = tuple(json.dumps(row) for row in owner_rows(self, event.table))
+        self.out.send(event.requester, RowsReported(wait_id=event.wait_id, rows=rows))
+
+    def _on_rows_reported(self, event: RowsReported) -> None:
+        if event.wait_id in self._rows_due:
+            self.rows[event.wait_id] = event.rows
+            self.out.add(CancelTimer(timer=f"{_ROWS_TIMER}{event.wait_id}"))
+            self._rows_are_over(event.wait_id)
+
+    def _rows_are_over(self, wait_id: WaitID) -> None:
+        """They have come, or are late."""
+        if wait_id in self._rows_due:
+            del self._rows_due[wait_id]
+            self.out.add(CompleteWait(wait_id=wait_id))
 
     def _on_cluster_changed(self, event: ClusterChanged) -> None:
         self.cluster = event.nodes
@@ -313,6 +378,8 @@ class Owner(Composition):
             self.actor_calls.on_timer()
         elif event.timer == FETCH_TIMER:
             self.executor.on_fetch_timer()
+        elif event.timer.startswith(_ROWS_TIMER):
+            self._rows_are_over(WaitID(int(event.timer.removeprefix(_ROWS_TIMER))))
         else:
             self.values.on_wait_timer(WaitID(int(event.timer.partition(":")[2])))
 
@@ -565,6 +632,8 @@ class Owner(Composition):
         if value.state is ValueState.STORED:
             return f"object {short(object_id)} is in a store and is being brought to {self.node}"
         record = self.tasks.records.get(TaskID(object_id[:16]))
+        if record is None and value.state is ValueState.PENDING:
+            return f"object {short(object_id)} is promised by {value.owner}, and has not been put yet"
         if record is None:
             return f"object {short(object_id)} is {value.state}"
         return f"object {short(object_id)} is made by {self._explain_task(record)}"

@@ -81,6 +81,8 @@ class Config:
     suspicion_ns: int = _limit(5 * SECOND_NS, "ns", "a silent node is declared dead after this")
     announce_ns: int = _limit(10 * MILLISECOND_NS, "ns", "changes of the cluster within this are announced together")
     drain_timeout_ns: int = _limit(30 * SECOND_NS, "ns", "a node that is to leave in good order leaves after this")
+    state_timeout_ns: int = _limit(5 * SECOND_NS, "ns", "so long a process has to answer a question about its state")
+    bundles_max: int = _limit(1_000, "bundles", "of one placement group")
     infeasible: str = _limit("raise", "raise|wait", "what a demand does that no node can ever meet")
     stderr_lines_kept: int = _limit(20, "lines", "of a dead worker's stderr in the error")
 

@@ -13,9 +13,30 @@ from dataclasses import field
 from typing import TypeAlias
 
 from dualray.shared.model.errors import ErrorInfo
-from dualray.shared.model.ids import ActorID, Address, LeaseID, NodeID, ObjectID, RequestID, TaskID, WaitID
+from dualray.shared.model.ids import (
+    ActorID,
+    Address,
+    LeaseID,
+    NodeID,
+    ObjectID,
+    PlacementGroupID,
+    RequestID,
+    TaskID,
+    WaitID,
+)
 from dualray.shared.model.records import dataclass
-from dualray.shared.model.specs import FunctionTemplate, LeaseShape, NodeInfo, NodeState, Ref, TaskSpec, new_spec
+from dualray.shared.model.resources import Resources
+from dualray.shared.model.specs import (
+    BundleReport,
+    FunctionTemplate,
+    LeaseShape,
+    NodeInfo,
+    NodeState,
+    PlacementGroupSpec,
+    Ref,
+    TaskSpec,
+    new_spec,
+)
 from dualray.shared.model.states import ActorState, ValueState
 
 # ---- Of the process itself: what the user's code did -------------------------------------------------------------
@@ -31,6 +52,23 @@ class TaskSubmitted:
 @dataclass(slots=True, kw_only=True)
 class ValuePut:
     """`put` made an object: small ones are payloads of this process, large ones lie sealed in the node's store."""
+
+    object_id: ObjectID
+    size_bytes: int
+    inline: bool
+    nested: tuple[Ref, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class ValuePromised:
+    """This process will put the object's value later; whoever has the reference can wait for it meanwhile."""
+
+    object_id: ObjectID
+
+
+@dataclass(slots=True, kw_only=True)
+class PromiseKept:
+    """The value of a `ValuePromised` is there, as in `ValuePut`."""
 
     object_id: ObjectID
     size_bytes: int
@@ -140,6 +178,32 @@ class ActorKillAsked:
 
     actor_id: ActorID
     no_restart: bool
+
+
+@dataclass(slots=True, kw_only=True)
+class PlacementGroupAsked:
+    """`placement_group(...)` was called, and waits under `wait_id` until the head has noted it."""
+
+    wait_id: WaitID
+    spec: PlacementGroupSpec
+
+
+@dataclass(slots=True, kw_only=True)
+class PlacementGroupRemovalAsked:
+    """`remove_placement_group(pg)` was called."""
+
+    group_id: PlacementGroupID
+
+
+@dataclass(slots=True, kw_only=True)
+class RowsAsked:
+    """The rows that a process has of a table (state_rows.py) are asked for, and waited for under `wait_id`, for
+    `timeout_ns` at most."""
+
+    wait_id: WaitID
+    table: str
+    to: Address
+    timeout_ns: int
 
 
 @dataclass(slots=True, kw_only=True)
@@ -372,6 +436,25 @@ class WorkerUnblocked:
 
 
 @dataclass(slots=True, kw_only=True)
+class BundleWanted:
+    """Head to node: reserve this bundle, or say at once that you cannot. `attempt` counts the group's attempts."""
+
+    group_id: PlacementGroupID
+    index: int
+    resources: Resources
+    attempt: int
+
+
+@dataclass(slots=True, kw_only=True)
+class BundlesUnwanted:
+    """Head to node: end what runs in these bundles, and take back what they hold. `is_removed`: with their group."""
+
+    group_id: PlacementGroupID
+    indices: tuple[int, ...]
+    is_removed: bool
+
+
+@dataclass(slots=True, kw_only=True)
 class ResourcesReported:
     """What a node has free now. `settled` names the placed requests that it has granted or refused since its last
     report, once for each lease: what is not settled when a node dies is placed again. `allocated` names those that it
@@ -384,6 +467,8 @@ class ResourcesReported:
     settled: tuple[RequestID, ...] = ()
     allocated: tuple[RequestID, ...] = ()
     held: dict[str, int] = field(default_factory=dict)
+    bundles: tuple[BundleReport, ...] = ()
+    """What has become of bundles since the last report."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -894,6 +979,46 @@ class ClusterChanged:
 
 
 @dataclass(slots=True, kw_only=True)
+class PlacementGroupRequested:
+    """To the head: make this placement group, and tell its owner, under its `wait_id`, that it is noted."""
+
+    wait_id: WaitID
+    spec: PlacementGroupSpec
+
+
+@dataclass(slots=True, kw_only=True)
+class PlacementGroupNoted:
+    """The answer to `PlacementGroupRequested`: it will be made as soon as it can be, or, with an error, never."""
+
+    wait_id: WaitID
+    error: ErrorInfo | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class PlacementGroupUnwanted:
+    """To the head: remove the group, with what runs in it."""
+
+    group_id: PlacementGroupID
+
+
+@dataclass(slots=True, kw_only=True)
+class RowsRequested:
+    """Send `requester` the rows that you have of a table, under its `wait_id`."""
+
+    wait_id: WaitID
+    requester: Address
+    table: str
+
+
+@dataclass(slots=True, kw_only=True)
+class RowsReported:
+    """The answer to `RowsRequested`: each row is a JSON object."""
+
+    wait_id: WaitID
+    rows: tuple[str, ...]
+
+
+@dataclass(slots=True, kw_only=True)
 class ClusterStateRequested:
     """To the head: report the nodes' state to `requester`, under its `wait_id`."""
 
@@ -912,6 +1037,8 @@ class ClusterStateReported:
 LocalEvent: TypeAlias = (
     TaskSubmitted
     | ValuePut
+    | ValuePromised
+    | PromiseKept
     | SpaceWanted
     | SpaceWritten
     | PutAbandoned
@@ -923,6 +1050,9 @@ LocalEvent: TypeAlias = (
     | TaskRan
     | TasksRan
     | ActorKillAsked
+    | PlacementGroupAsked
+    | PlacementGroupRemovalAsked
+    | RowsAsked
     | ClusterStateAsked
     | Started
     | TimerFired
@@ -972,6 +1102,9 @@ ProcessMessage: TypeAlias = (
     | NodeDied
     | ClusterChanged
     | ClusterStateReported
+    | PlacementGroupNoted
+    | RowsRequested
+    | RowsReported
 )
 """What a driver or worker hears from others."""
 
@@ -979,6 +1112,9 @@ NodeMessage: TypeAlias = (
     LeaseRequested
     | LeaseReturned
     | TurnWanted
+    | BundleWanted
+    | BundlesUnwanted
+    | RowsRequested
     | WorkerBlocked
     | WorkerUnblocked
     | OwnerDied
@@ -1028,6 +1164,9 @@ HeadMessage: TypeAlias = (
     | DriverJoined
     | DriverLeft
     | ClusterStateRequested
+    | PlacementGroupRequested
+    | PlacementGroupUnwanted
+    | RowsRequested
 )
 """What the head hears from others."""
 

@@ -9,6 +9,7 @@ built-in types, and mypy keeps them apart.
     ObjectID  20 bytes   TaskID + 4 bytes: bit 31 = made by put, bits 24..30 = the putting attempt, rest = index;
                          from attempt 128 on, a digest of task and attempt stands for the TaskID
     ActorID   16 bytes   the TaskID of the task that constructs the actor
+    PlacementGroupID   16 bytes, derived like a TaskID
     NodeID    "node-3"                    named by the cluster
     Address   "head", "driver-1", "node-3", "node-3/w7", "node-3~1/w2" (after one reboot of the node)
 """
@@ -23,6 +24,7 @@ TaskID = NewType("TaskID", bytes)
 ObjectID = NewType("ObjectID", bytes)
 ActorID = NewType("ActorID", bytes)
 FunctionID = NewType("FunctionID", bytes)
+PlacementGroupID = NewType("PlacementGroupID", bytes)
 NodeID = NewType("NodeID", str)
 Address = NewType("Address", str)
 """Whom a message goes to: the head, a node manager, a worker or a driver."""

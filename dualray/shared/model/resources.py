@@ -36,10 +36,70 @@ class Resources:
         return {name: amount / UNITS for name, amount in self.units}
 
     def __str__(self) -> str:
-        return ", ".join(f"{amount / UNITS:g} {name}" for name, amount in self.units) or "nothing"
+        units = visible(dict(self.units))
+        of_bundle = next((_bundle_words(name) for name, _ in self.units if is_of_bundle(name)), "")
+        return (", ".join(f"{amount / UNITS:g} {name}" for name, amount in units.items()) or "nothing") + of_bundle
 
 
 NOTHING = Resources()
+
+# ---- Bundles: what a placement group has reserved on a node is offered there under names of its own, as in R ----
+
+_BUNDLE = "_group_"
+
+
+def bundle_resources(reserved: Resources, group: bytes, index: int) -> Resources:
+    """What a node offers to tasks of a bundle: under the bundle's name, and under that of the whole group, for tasks
+    that take any bundle."""
+    named = {f"{name}{_BUNDLE}{group.hex()}": amount for name, amount in reserved.units}
+    named |= {f"{name}{_BUNDLE}{index}_{group.hex()}": amount for name, amount in reserved.units}
+    return from_units(named)
+
+
+def demand_in_group(demand: Resources, group: bytes, index: int) -> Resources:
+    """What a task demands that runs in a bundle; index -1: in any."""
+    if index >= 0:
+        return bundle_resources(demand, group, index)
+    return from_units({f"{name}{_BUNDLE}{group.hex()}": amount for name, amount in demand.units})
+
+
+def is_of_bundle(name: str) -> bool:
+    """Whether the name is that of something reserved by a placement group."""
+    return _BUNDLE in name
+
+
+def is_cpu(name: str) -> bool:
+    """Whether the name is that of CPUs: a node's own, or those of a bundle."""
+    return name == CPU or name.startswith(CPU + _BUNDLE)
+
+
+def gpu_units(resources: Resources) -> int:
+    """The GPUs among the resources: a node's own, or those of a bundle."""
+    return max((amount for name, amount in resources.units if name == GPU or name.startswith(GPU + _BUNDLE)), default=0)
+
+
+def in_plain_names(resources: Resources) -> Resources:
+    """What a task demanded before it was placed in a bundle."""
+    return from_units(visible(dict(resources.units)))
+
+
+def visible(amounts: Mapping[str, int]) -> dict[str, int]:
+    """Amounts by the names that users gave: those of bundles under their plain ones."""
+    plain: dict[str, int] = {}
+    for name, amount in amounts.items():
+        bare = name.partition(_BUNDLE)[0]
+        plain[bare] = max(plain.get(bare, 0), amount)
+    return plain
+
+
+def _bundle_words(name: str) -> str:
+    index, _, group = name.partition(_BUNDLE)[2].rpartition("_")
+    return f" in {f'bundle {index}' if index else 'a bundle'} of placement group {group[:8]}"
+
+
+def without_bundles(amounts: Mapping[str, int]) -> dict[str, int]:
+    """Amounts without what placement groups have reserved."""
+    return {name: amount for name, amount in amounts.items() if not is_of_bundle(name)}
 
 
 def from_units(amounts: Mapping[str, int]) -> Resources:
@@ -59,6 +119,8 @@ def parse_resources(
     """
     if resources is not None and not isinstance(resources, Mapping):
         raise TypeError(f"resources={resources!r} must be a dict of name to amount, such as {{'disk': 1}}")
+    if resources is not None and any(_BUNDLE in str(name) for name in resources):
+        raise ValueError(f"resources={dict(resources)!r}: names with {_BUNDLE!r} are those of placement groups")
     amounts: dict[str, int] = {}
     for option, name, amount in (("num_cpus", CPU, num_cpus), ("num_gpus", GPU, num_gpus)):
         if amount is not None:

@@ -7,12 +7,16 @@ and the references among them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-from dualray.shared.model.ids import ActorID, Address, FunctionID, NodeID, ObjectID, TaskID
+from dualray.shared.model.ids import ActorID, Address, FunctionID, NodeID, ObjectID, PlacementGroupID, TaskID
 from dualray.shared.model.resources import NOTHING, Resources
+
+NODE_ID_LABEL = "ray.io/node-id"
+"""A label that each node has, with its NodeID; the name is today's Ray's."""
 
 
 class StrategyKind(StrEnum):
@@ -21,15 +25,69 @@ class StrategyKind(StrEnum):
     DEFAULT = "DEFAULT"
     SPREAD = "SPREAD"
     NODE_AFFINITY = "NODE_AFFINITY"
+    NODE_LABELS = "NODE_LABELS"
+    """DEFAULT among the nodes whose labels match."""
+    PLACEMENT_GROUP = "PLACEMENT_GROUP"
+
+
+class LabelOperator(StrEnum):
+    """How a term looks at one label."""
+
+    IN = "in"
+    NOT_IN = "!in"
+    EXISTS = "exists"
+    DOES_NOT_EXIST = "!exists"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelTerm:
+    """One condition on a node's labels."""
+
+    key: str
+    operator: LabelOperator
+    values: tuple[str, ...] = ()
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Whether a node with these labels meets it. A label that is absent is in no list."""
+        value = labels.get(self.key)
+        match self.operator:
+            case LabelOperator.IN:
+                return value in self.values
+            case LabelOperator.NOT_IN:
+                return value not in self.values
+            case LabelOperator.EXISTS:
+                return value is not None
+            case LabelOperator.DOES_NOT_EXIST:
+                return value is None
+
+    def __str__(self) -> str:
+        negation = "!" if self.operator.startswith("!") else ""
+        if self.operator in (LabelOperator.EXISTS, LabelOperator.DOES_NOT_EXIST):
+            return f"{negation}exists({self.key})"
+        if len(self.values) == 1:
+            return f"{self.key}={negation}{self.values[0]}"
+        return f"{self.key}={negation}in({', '.join(self.values)})"
+
+
+def labels_match(terms: tuple[LabelTerm, ...], labels: Mapping[str, str]) -> bool:
+    """Whether a node with these labels meets all of the terms."""
+    return all(term.matches(labels) for term in terms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strategy:
-    """A scheduling strategy; `node` and `soft` belong to NODE_AFFINITY."""
+    """A scheduling strategy; `node` and `soft` belong to NODE_AFFINITY, `group`, `bundle` (-1: any) and `captures` to
+    PLACEMENT_GROUP. `labels` must be met by a node, `preferred` should be."""
 
     kind: StrategyKind = StrategyKind.DEFAULT
     node: NodeID | None = None
     soft: bool = False
+    labels: tuple[LabelTerm, ...] = ()
+    preferred: tuple[LabelTerm, ...] = ()
+    group: PlacementGroupID | None = None
+    bundle: int = -1
+    captures: bool = False
+    """Whether tasks that this one submits go to the group too, when they do not say."""
 
 
 DEFAULT_STRATEGY = Strategy()
@@ -167,6 +225,48 @@ class NodeInfo:
     incarnation: int
     total: Resources
     store_bytes: int
+    labels: tuple[tuple[str, str], ...] = ()
+
+    def all_labels(self) -> dict[str, str]:
+        """The node's labels, with those that each node has."""
+        return {NODE_ID_LABEL: self.node, **dict(self.labels)}
+
+
+class GroupStrategy(StrEnum):
+    """How the bundles of a placement group lie on the nodes."""
+
+    PACK = "PACK"
+    SPREAD = "SPREAD"
+    STRICT_PACK = "STRICT_PACK"
+    STRICT_SPREAD = "STRICT_SPREAD"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementGroupSpec:
+    """What a placement group is to reserve: all of its bundles, or none. It ends with `owner`, unless it is detached.
+    `selectors` has for each bundle what its node's labels must meet; empty: nothing."""
+
+    group_id: PlacementGroupID
+    bundles: tuple[Resources, ...]
+    strategy: GroupStrategy
+    owner: Address
+    name: str = ""
+    is_detached: bool = False
+    selectors: tuple[tuple[LabelTerm, ...], ...] = ()
+
+    def selector(self, index: int) -> tuple[LabelTerm, ...]:
+        """What the labels of a bundle's node must meet."""
+        return self.selectors[index] if self.selectors else ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BundleReport:
+    """What a node says of a bundle: it is reserved, or not, for there was no room, or it was lost since."""
+
+    group_id: PlacementGroupID
+    index: int
+    attempt: int
+    is_reserved: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,3 +278,4 @@ class NodeState:
     alive: bool
     total: Resources
     available: Resources
+    labels: tuple[tuple[str, str], ...] = ()

@@ -58,6 +58,18 @@ class ActorState(StrEnum):
     DEAD = "DEAD"
 
 
+class GroupState(StrEnum):
+    """A placement group, as the head sees it. Ray's names."""
+
+    PENDING = "PENDING"
+    CREATED = "CREATED"
+    RESCHEDULING = "RESCHEDULING"
+    """Some of its bundles were lost with their node, and have no new place yet."""
+    INFEASIBLE = "INFEASIBLE"
+    """The nodes that are left can never take all of its bundles, and no others will come."""
+    REMOVED = "REMOVED"
+
+
 class NodeHealth(StrEnum):
     """A node, as the head sees it."""
 
@@ -140,6 +152,18 @@ ACTOR = Transitions(
         _A.ALIVE: frozenset({_A.RESTARTING, _A.DEAD}),
         _A.RESTARTING: frozenset({_A.ALIVE, _A.RESTARTING, _A.DEAD}),
         _A.DEAD: frozenset(),
+    },
+)
+
+_G = GroupState
+GROUP = Transitions(
+    "placement group",
+    {
+        _G.PENDING: frozenset({_G.CREATED, _G.INFEASIBLE, _G.REMOVED}),
+        _G.CREATED: frozenset({_G.RESCHEDULING, _G.REMOVED}),
+        _G.RESCHEDULING: frozenset({_G.CREATED, _G.INFEASIBLE, _G.REMOVED}),
+        _G.INFEASIBLE: frozenset({_G.RESCHEDULING, _G.REMOVED}),
+        _G.REMOVED: frozenset(),
     },
 )
 

@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dualray.shared.model.resources import fits, shortfall
-from dualray.shared.model.specs import LeaseShape, NodeInfo, StrategyKind
+from dualray.shared.model.specs import LabelTerm, LeaseShape, NodeInfo, StrategyKind, labels_match
 
 
 def why_infeasible(shape: LeaseShape, nodes: Sequence[NodeInfo]) -> str | None:
     """None when some node could ever take the demand; else what is wrong, and the way out."""
     strategy = shape.strategy
+    if strategy.kind is StrategyKind.PLACEMENT_GROUP:
+        return None  # the head knows what the group has, and where
+    if strategy.labels:
+        matching = [info for info in nodes if labels_match(strategy.labels, info.all_labels())]
+        if nodes and not matching:
+            return _no_labels(strategy.labels, nodes)
+        nodes = matching
     if strategy.kind is StrategyKind.NODE_AFFINITY and not strategy.soft:
         named = [info for info in nodes if info.node == strategy.node]
         if not named:
@@ -28,6 +35,20 @@ def why_infeasible(shape: LeaseShape, nodes: Sequence[NodeInfo]) -> str | None:
         f"it demands {demand}; the nearest node, {nearest.node}, has {nearest.total} and lacks {lacks}. "
         f"Ask for less, or start a node that has it"
     )
+
+
+def _no_labels(terms: tuple[LabelTerm, ...], nodes: Sequence[NodeInfo]) -> str:
+    nearest = min(nodes, key=lambda info: (_unmet(terms, info), info.node))
+    unmet = [str(term) for term in terms if not term.matches(nearest.all_labels())]
+    labels = ", ".join(f"{key}={value}" for key, value in nearest.labels) or "no labels"
+    return (
+        f"it demands the labels {' and '.join(map(str, terms))}; the nearest node, {nearest.node}, has {labels}, and "
+        f"{' and '.join(unmet)} does not hold there. Ask for other labels, or start a node that has them"
+    )
+
+
+def _unmet(terms: tuple[LabelTerm, ...], info: NodeInfo) -> int:
+    return sum(not term.matches(info.all_labels()) for term in terms)
 
 
 def _lacking(info: NodeInfo, shape: LeaseShape) -> tuple[int, int]:

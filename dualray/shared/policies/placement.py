@@ -23,6 +23,7 @@ class Candidate:
     node: NodeID
     total: Mapping[str, int]
     free: Mapping[str, int]
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     def critical_use_percent(self, demand: Resources) -> int:
         """The highest use, over the resources that the demand names, if the demand were placed here."""

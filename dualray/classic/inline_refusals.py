@@ -1,0 +1,63 @@
+"""What programs of today ask for and PYTHON_MODE does not have: nothing runs beside anything there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from dualray.exceptions import DualrayError
+from dualray.shared.model.ids import Address, PlacementGroupID
+from dualray.shared.model.resources import Resources
+from dualray.shared.model.specs import GroupStrategy, LabelTerm, Ref
+
+
+def _refuse(what: str) -> NoReturn:
+    raise DualrayError(f"PYTHON_MODE has no {what}: run the program with dualray.init(mode='sim') or mode='real'")
+
+
+class InlineRefusals:
+    """The verbs that PYTHON_MODE refuses, each in words."""
+
+    @property
+    def actor_instance(self) -> Any:
+        _refuse("handle of the actor that runs")
+
+    @property
+    def ip_address(self) -> str:
+        """This machine."""
+        return "127.0.0.1"
+
+    def promise(self) -> Ref:
+        _refuse("queues: what they wait for would never come")
+
+    def keep_promise(self, ref: Ref, value: Any) -> None:
+        _refuse("queues")
+
+    def is_held_elsewhere(self, ref: Ref) -> bool:
+        """There is no other process."""
+        return False
+
+    def spawn(self, function: Callable[[], object]) -> None:
+        _refuse("work beside a task")
+
+    def rows_of(
+        self, addresses: Sequence[Address], table: str, timeout_ns: int
+    ) -> dict[Address, list[dict[str, Any]] | None]:
+        _refuse("state to list: every call has ended when it returns")
+
+    def head_rows(self, table: str) -> list[dict[str, Any]]:
+        _refuse("state to list: every call has ended when it returns")
+
+    def create_placement_group(
+        self,
+        *,
+        bundles: Sequence[Resources],
+        strategy: GroupStrategy,
+        name: str,
+        is_detached: bool,
+        selectors: tuple[tuple[LabelTerm, ...], ...],
+    ) -> PlacementGroupID:
+        _refuse("placement groups")
+
+    def remove_placement_group(self, group_id: PlacementGroupID) -> None:
+        _refuse("placement groups")

@@ -1,0 +1,335 @@
+"""The placement groups of the cluster: which nodes have reserved which bundles.
+
+Theory of operation. A group is noted when its owner asks for it (PENDING). The policy chooses nodes for all of its
+bundles at once, from what the head believes to be free; each of these nodes is then asked to reserve its bundle, and
+says with its next report whether it has. When all have, the group is CREATED; when one has not, the others give theirs
+back, and the group waits for the next news of free resources. What is asked for and not answered counts as taken.
+
+A bundle that is reserved is offered by its node under names of its own (model/resources.py), so that leases in it are
+placed, counted and granted like any others. When a node dies, its bundles are placed again, beside those that are left
+(RESCHEDULING); tasks that want them wait. When a group is REMOVED, or its owner dies, what runs in it ends.
+
+In a closed cluster a group that the nodes can never take is refused at once, or, when nodes have died since,
+INFEASIBLE: then what waits for it fails. In an open cluster it waits for other nodes.
+
+Relies on: each BundleWanted is answered once, unless the node dies.
+Guarantees: all bundles or none, but for those lost since; a removed group holds nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dualray.shared.machines.base import Outbox, ensure
+from dualray.shared.model.commands import WriteRecord
+from dualray.shared.model.config import Config
+from dualray.shared.model.errors import ErrorInfo, ErrorKind
+from dualray.shared.model.events import (
+    BundlesUnwanted,
+    BundleWanted,
+    PlacementGroupNoted,
+    PlacementGroupRequested,
+)
+from dualray.shared.model.ids import Address, NodeID, PlacementGroupID, short
+from dualray.shared.model.resources import Resources, fits, in_plain_names, shortfall
+from dualray.shared.model.specs import BundleReport, LeaseShape, NodeInfo, PlacementGroupSpec
+from dualray.shared.model.states import GROUP, GroupState
+from dualray.shared.policies.bundles import choose_nodes, why_never
+from dualray.shared.policies.placement import Candidate, Outcome, Placement
+
+_WAITING = (GroupState.PENDING, GroupState.RESCHEDULING)
+
+
+class GroupRecord:
+    """One group as the head sees it."""
+
+    __slots__ = ("asked", "attempt", "placed", "reason", "spec", "state")
+
+    def __init__(self, spec: PlacementGroupSpec) -> None:
+        self.spec = spec
+        self.state = GroupState.PENDING
+        self.placed: dict[int, NodeID] = {}
+        """Bundles that are reserved, and where."""
+        self.attempt = 0
+        self.asked: dict[int, NodeID] = {}
+        """Bundles of the present attempt whose nodes have not answered."""
+        self.reason = "it has just been asked for"
+
+    @property
+    def words(self) -> str:
+        name = f" {self.spec.name!r}" if self.spec.name else ""
+        return f"placement group{name} {short(self.spec.group_id)}"
+
+
+class PlacementGroups:
+    """See the module."""
+
+    def __init__(
+        self,
+        *,
+        out: Outbox,
+        config: Config,
+        nodes: Callable[[], tuple[NodeInfo, ...]],
+        candidates: Mapping[NodeID, Candidate],
+        reserve: Callable[[NodeID, PlacementGroupID, int, Resources], None],
+    ) -> None:
+        self.out = out
+        self.config = config
+        self._nodes = nodes
+        self._candidates = candidates
+        self._reserve = reserve
+        self.records: dict[PlacementGroupID, GroupRecord] = {}
+        self.waiting: dict[PlacementGroupID, None] = {}
+        """PENDING and RESCHEDULING ones, in order of arrival."""
+
+    # ---- Asked for -------------------------------------------------------------------------------------------
+
+    def on_requested(self, event: PlacementGroupRequested) -> None:
+        """Note a group and try to place it."""
+        spec = event.spec
+        record = GroupRecord(spec)
+        why = self._why_refused(record)
+        if why is not None:
+            error = ErrorInfo(kind=ErrorKind.GROUP_UNSCHEDULABLE, message=f"The {record.words} cannot be made: {why}.")
+            self.out.send(spec.owner, PlacementGroupNoted(wait_id=event.wait_id, error=error))
+            return
+        self.records[spec.group_id] = record
+        self.waiting[spec.group_id] = None
+        self._write(record)
+        self.out.send(spec.owner, PlacementGroupNoted(wait_id=event.wait_id))
+        self._try(record)
+
+    def _why_refused(self, record: GroupRecord) -> str | None:
+        spec = record.spec
+        if len(spec.bundles) > self.config.bundles_max:
+            return f"it has {len(spec.bundles)} bundles, and bundles_max is {self.config.bundles_max}"
+        if spec.name and self.named(spec.name) is not None:
+            return f"there is one of the name {spec.name!r}: remove that, or take another name"
+        return why_never(spec, {}, self._nodes()) if self.config.infeasible == "raise" else None
+
+    def named(self, name: str) -> GroupRecord | None:
+        """The group of this name that has not been removed."""
+        for record in self.records.values():
+            if record.spec.name == name and record.state is not GroupState.REMOVED:
+                return record
+        return None
+
+    def try_all(self) -> None:
+        """Resources may have become free, or nodes have joined or gone."""
+        for group_id in list(self.waiting):
+            self._try(self.records[group_id])
+
+    def _try(self, record: GroupRecord) -> None:
+        if record.asked:
+            return
+        places = choose_nodes(record.spec, record.placed, self._candidates)
+        if places is None:
+            record.reason = "there is no room for all of its bundles now"
+            return
+        record.attempt += 1
+        record.asked = dict(sorted(places.items()))
+        record.reason = "its nodes have been asked to reserve it"
+        for index, node in record.asked.items():
+            resources = record.spec.bundles[index]
+            self._reserve(node, record.spec.group_id, index, resources)
+            wanted = BundleWanted(
+                group_id=record.spec.group_id, index=index, resources=resources, attempt=record.attempt
+            )
+            self.out.send(Address(node), wanted)
+
+    # ---- Answers ---------------------------------------------------------------------------------------------
+
+    def on_report(self, node: NodeID, report: BundleReport) -> None:
+        """A node has reserved a bundle, or has not, or has lost it."""
+        record = self.records.get(report.group_id)
+        is_current = record is not None and report.attempt == record.attempt and record.asked.get(report.index) == node
+        if record is None or not is_current:
+            if record is not None and not report.is_reserved and record.placed.get(report.index) == node:
+                del record.placed[report.index]
+                self._lost(record)
+            return
+        del record.asked[report.index]
+        if report.is_reserved:
+            record.placed[report.index] = node
+        else:
+            record.reason = f"{node} had no room for bundle {report.index} after all"
+        self._settle(record)
+
+    def _settle(self, record: GroupRecord) -> None:
+        """When the last node of an attempt has answered, or died: created, or given back."""
+        if record.asked:
+            return
+        if record.state is GroupState.REMOVED:
+            self._give_back(record, tuple(record.placed))
+        elif len(record.placed) == len(record.spec.bundles):
+            self._become(record, GroupState.CREATED)
+        elif record.state is GroupState.PENDING:  # of one that lost bundles, those that it has stay
+            self._give_back(record, tuple(record.placed))
+
+    def _give_back(self, record: GroupRecord, indices: tuple[int, ...]) -> None:
+        is_removed = record.state is GroupState.REMOVED
+        by_node: dict[NodeID, list[int]] = {}
+        for index in indices:
+            by_node.setdefault(record.placed.pop(index), []).append(index)
+        for node, given in by_node.items():
+            unwanted = BundlesUnwanted(group_id=record.spec.group_id, indices=tuple(given), is_removed=is_removed)
+            self.out.send(Address(node), unwanted)
+
+    # ---- Lost and removed ------------------------------------------------------------------------------------
+
+    def on_node_died(self, node: NodeID) -> None:
+        """Its bundles are to be placed elsewhere."""
+        for record in self.records.values():
+            asked = [index for index, place in record.asked.items() if place == node]
+            lost = [index for index, place in record.placed.items() if place == node]
+            for index in asked:
+                del record.asked[index]
+            for index in lost:
+                del record.placed[index]
+            if lost:
+                self._lost(record)
+            if asked:
+                self._settle(record)
+        if self.config.infeasible == "raise":
+            for group_id in list(self.waiting):
+                self._check_feasible(self.records[group_id])
+
+    def _check_feasible(self, record: GroupRecord) -> None:
+        why = None if record.asked else why_never(record.spec, record.placed, self._nodes())
+        if why is not None:
+            record.reason = why
+            self._become(record, GroupState.INFEASIBLE)
+
+    def _lost(self, record: GroupRecord) -> None:
+        record.reason = "bundles of it were lost"
+        if record.state in (GroupState.CREATED, GroupState.INFEASIBLE):
+            self._become(record, GroupState.RESCHEDULING)
+
+    def on_nodes_changed(self) -> None:
+        """What was infeasible may not be so any more."""
+        for record in self.records.values():
+            if record.state is GroupState.INFEASIBLE:
+                if why_never(record.spec, record.placed, self._nodes()) is None:
+                    self._become(record, GroupState.RESCHEDULING)
+
+    def remove(self, group_id: PlacementGroupID) -> None:
+        """The group is not wanted any more."""
+        record = self.records.get(group_id)
+        if record is None or record.state is GroupState.REMOVED:
+            return
+        self._become(record, GroupState.REMOVED)
+        self._give_back(record, tuple(record.placed))  # what is asked for and not answered follows
+
+    def owners_died(self, is_dead: Callable[[Address], bool]) -> None:
+        """Groups end with who made them, unless they are detached."""
+        for group_id, record in list(self.records.items()):
+            if not record.spec.is_detached and is_dead(record.spec.owner):
+                self.remove(group_id)
+
+    def _become(self, record: GroupRecord, state: GroupState) -> None:
+        record.state = GROUP.check(record.state, state, record.spec.group_id, record.words)
+        if state in _WAITING:
+            self.waiting[record.spec.group_id] = None
+        else:
+            self.waiting.pop(record.spec.group_id, None)
+        self._write(record)
+
+    def _write(self, record: GroupRecord) -> None:
+        fields = (("name", record.spec.name), ("state", str(record.state)), ("strategy", str(record.spec.strategy)))
+        self.out.add(WriteRecord(table="placement_groups", key=record.spec.group_id.hex(), fields=fields))
+
+    # ---- Leases in groups ------------------------------------------------------------------------------------
+
+    def choose(self, shape: LeaseShape) -> Placement:
+        """The node for a lease in a group: of the bundle that it names, or of any that has room."""
+        strategy = shape.strategy
+        assert strategy.group is not None
+        record = self.records.get(strategy.group)
+        if record is None:
+            return Placement(Outcome.INFEASIBLE, reason=f"placement group {short(strategy.group)} is not known")
+        if record.state is GroupState.REMOVED:
+            return Placement(Outcome.INFEASIBLE, reason=f"the {record.words} was removed")
+        why = _why_too_large(record, shape)
+        if why is not None:
+            return Placement(Outcome.INFEASIBLE, reason=why)
+        wanted = range(len(record.spec.bundles)) if strategy.bundle < 0 else (strategy.bundle,)
+        places = dict.fromkeys(record.placed[index] for index in wanted if index in record.placed)
+        if record.state is GroupState.INFEASIBLE and len(places) == 0:
+            return Placement(Outcome.INFEASIBLE, reason=f"the {record.words} can never be placed: {record.reason}")
+        if record.state is GroupState.PENDING or not places:
+            return Placement(Outcome.FAILED, reason=f"the {record.words} is {record.state}: {record.reason}")
+        for node in places:
+            candidate = self._candidates.get(node)
+            if candidate is not None and fits(candidate.free, shape.placement):
+                return Placement(Outcome.SUCCESS, node, "placement group: a bundle that has room")
+        return Placement(Outcome.FAILED, reason=f"its bundles of the {record.words} are busy")
+
+    def is_over(self, shape: LeaseShape) -> bool:
+        """Whether a lease is in a group that will never be there again."""
+        group = shape.strategy.group
+        if group is None:
+            return False
+        record = self.records.get(group)
+        return record is None or record.state is GroupState.REMOVED
+
+    # ---- For people ------------------------------------------------------------------------------------------
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Every group that there ever was, in order."""
+        return [
+            {
+                "placement_group_id": group_id.hex(),
+                "name": record.spec.name,
+                "state": str(record.state),
+                "strategy": str(record.spec.strategy),
+                "is_detached": record.spec.is_detached,
+                "creator": record.spec.owner,
+                "reason": record.reason if record.state not in (GroupState.CREATED, GroupState.REMOVED) else "",
+                "bundles": [
+                    {"index": index, "resources": bundle.as_floats(), "node_id": record.placed.get(index, "")}
+                    for index, bundle in enumerate(record.spec.bundles)
+                ],
+            }
+            for group_id, record in self.records.items()
+        ]
+
+    def explain(self) -> list[str]:
+        """In words, which groups wait, and why."""
+        return [
+            f"the {self.records[group_id].words} of {self.records[group_id].spec.owner} waits: "
+            f"{self.records[group_id].reason}"
+            for group_id in self.waiting
+        ]
+
+    def check_invariants(self) -> None:
+        for group_id, record in self.records.items():
+            ensure(
+                (record.state in _WAITING) == (group_id in self.waiting),
+                "group {} and the waiting ones disagree",
+                group_id,
+            )
+            ensure(
+                not set(record.placed) & set(record.asked), "a bundle of group {} is reserved and asked for", group_id
+            )
+            ensure(
+                record.state is not GroupState.CREATED or len(record.placed) == len(record.spec.bundles),
+                "group {} is created and lacks a bundle",
+                group_id,
+            )
+
+
+def _why_too_large(record: GroupRecord, shape: LeaseShape) -> str | None:
+    bundles = record.spec.bundles
+    index = shape.strategy.bundle
+    if index >= len(bundles):
+        return f"the {record.words} has {len(bundles)} bundles, and bundle {index} was asked for"
+    demand = in_plain_names(shape.placement)
+    if index >= 0:
+        lacks = shortfall(dict(bundles[index].units), demand)
+        if lacks.units:
+            return f"it demands {demand}; bundle {index} of the {record.words} has {bundles[index]} and lacks {lacks}"
+        return None
+    if not any(fits(dict(bundle.units), demand) for bundle in bundles):
+        return f"it demands {demand}, and no bundle of the {record.words} has that"
+    return None

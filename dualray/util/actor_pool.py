@@ -1,0 +1,167 @@
+"""ActorPool: spread calls over a fixed set of actors, one call at a time on each; the interface is Ray's."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from dualray import api
+from dualray.actor import ActorHandle
+from dualray.object_ref import ObjectRef
+
+Call = Callable[[Any, Any], "ObjectRef[Any]"]
+
+
+class ActorPool:
+    """A pool of actors. It is no actor itself: one process uses it.
+
+    Args:
+        actors: handles; at least one before anything is computed.
+
+    Example:
+        pool = ActorPool([Worker.remote() for _ in range(4)])
+        doubled = list(pool.map(lambda actor, value: actor.double.remote(value), [1, 2, 3, 4]))
+    """
+
+    def __init__(self, actors: Iterable[Any]) -> None:
+        self._idle = deque(actors)
+        for actor in self._idle:
+            _check_actor(actor)
+        self._running: dict[ObjectRef[Any], tuple[int, Any]] = {}
+        """Of each call that has not been returned: its number, and its actor; None when that is idle again."""
+        self._refs: dict[int, ObjectRef[Any]] = {}
+        self._waiting: deque[tuple[Call, Any]] = deque()
+        self._submitted = 0
+        self._returned = 0
+
+    def map(self, fn: Call, values: Iterable[Any]) -> Iterator[Any]:
+        """The results of `fn(actor, value)` for each value, in the order of the values.
+
+        Results of earlier calls that nobody has taken are dropped, as Ray does.
+
+        Args:
+            fn: calls a method of the actor, and returns the reference: `lambda actor, value: actor.f.remote(value)`.
+            values: each is one call; as many run at once as there are actors.
+        """
+        self._forget_untaken()
+        for value in values:
+            self.submit(fn, value)
+        return self._results(self.get_next)
+
+    def map_unordered(self, fn: Call, values: Iterable[Any]) -> Iterator[Any]:
+        """As `map`, in the order in which the calls end."""
+        self._forget_untaken()
+        for value in values:
+            self.submit(fn, value)
+        return self._results(self.get_next_unordered)
+
+    def _results(self, take: Callable[[], Any]) -> Iterator[Any]:
+        while self.has_next():
+            yield take()
+
+    def submit(self, fn: Call, value: Any) -> None:
+        """Have `fn(actor, value)` called, as soon as an actor is idle; take its result with `get_next`."""
+        if not self._idle:
+            self._waiting.append((fn, value))
+            return
+        actor = self._idle.popleft()
+        try:
+            ref = fn(actor, value)
+        except BaseException:
+            self._idle.appendleft(actor)
+            raise
+        self._running[ref] = self._submitted, actor
+        self._refs[self._submitted] = ref
+        self._submitted += 1
+
+    def has_next(self) -> bool:
+        """Whether there is a result to come, or to take."""
+        return bool(self._running)
+
+    def get_next(self, timeout: float | None = None, ignore_if_timedout: bool = False) -> Any:
+        """The next result, in the order of submission.
+
+        Args:
+            timeout: seconds to wait at most; None: without end.
+            ignore_if_timedout: when the result is late, drop it: the next `get_next` returns the one after it.
+
+        Raises:
+            StopIteration: there is none.
+            TimeoutError: it did not come in time; it can be asked for again, unless it is to be ignored.
+        """
+        if not self.has_next():
+            raise StopIteration("the pool has no results to come")
+        while self._returned not in self._refs:  # taken without order, or dropped
+            self._returned += 1
+        ref = self._refs[self._returned]
+        is_late = not api.wait([ref], timeout=timeout)[0]
+        if is_late and not ignore_if_timedout:
+            raise TimeoutError(f"result {self._returned} did not come within {timeout} s")
+        self._returned += 1
+        self._take(ref, when_done=is_late)
+        if is_late:
+            raise TimeoutError(f"result {self._returned - 1} did not come within {timeout} s, and is ignored")
+        return api.get(ref)
+
+    def get_next_unordered(self, timeout: float | None = None, ignore_if_timedout: bool = False) -> Any:
+        """The result of any call that has ended, waiting for the first one that does.
+
+        Raises:
+            StopIteration: there is none.
+            TimeoutError: none came in time; with `ignore_if_timedout` the oldest one is dropped.
+        """
+        if not self.has_next():
+            raise StopIteration("the pool has no results to come")
+        ready, _ = api.wait(list(self._running), timeout=timeout)
+        if not ready:
+            if ignore_if_timedout:
+                self._take(next(iter(self._running)), when_done=True)
+            raise TimeoutError(f"no result came within {timeout} s")
+        self._take(ready[0], when_done=False)
+        return api.get(ready[0])
+
+    def _take(self, ref: ObjectRef[Any], *, when_done: bool) -> None:
+        """A result is taken or dropped: its actor is free, `when_done` only when it has ended the call."""
+        number, actor = self._running.pop(ref)
+        del self._refs[number]
+        if when_done:  # a call that is late still occupies its actor, whose calls queue up behind it
+            self._idle.append(actor)
+        else:
+            self._idle.appendleft(actor)
+        self._feed()
+
+    def _feed(self) -> None:
+        while self._idle and self._waiting:
+            self.submit(*self._waiting.popleft())
+
+    def _forget_untaken(self) -> None:
+        self._waiting.clear()
+        for ref in list(self._running):
+            self._take(ref, when_done=True)
+
+    def has_free(self) -> bool:
+        """Whether an actor is idle and nothing waits for one."""
+        return bool(self._idle) and not self._waiting
+
+    def pop_idle(self) -> Any | None:
+        """Take an idle actor out of the pool; None when there is none."""
+        return self._idle.popleft() if self.has_free() else None
+
+    def push(self, actor: Any) -> None:
+        """Add an actor to the pool.
+
+        Raises:
+            TypeError: it is no actor's handle.
+            ValueError: it is in the pool already.
+        """
+        _check_actor(actor)
+        if actor in self._idle or any(actor == busy for _, busy in self._running.values()):
+            raise ValueError(f"{actor!r} is in the pool already")
+        self._idle.append(actor)
+        self._feed()
+
+
+def _check_actor(actor: Any) -> None:
+    if not isinstance(actor, ActorHandle):
+        raise TypeError(f"ActorPool takes actor handles, not {actor!r} (a {type(actor).__name__})")

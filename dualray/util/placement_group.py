@@ -1,0 +1,230 @@
+"""Placement groups: resources reserved together, on nodes that lie as a strategy says.
+
+    group = placement_group([{"CPU": 2}, {"CPU": 2, "GPU": 1}], strategy="STRICT_SPREAD")
+    dualray.get(group.ready(), timeout=60)
+    task.options(scheduling_strategy=PlacementGroupSchedulingStrategy(group, 1)).remote()
+    remove_placement_group(group)
+
+See docs/api/placement.md.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dualray import api, runtime
+from dualray.object_ref import ObjectRef
+from dualray.shared.labels import parse_selector
+from dualray.shared.model.ids import PlacementGroupID
+from dualray.shared.model.resources import CPU, GPU, Resources, parse_resources
+from dualray.shared.model.specs import GroupStrategy
+from dualray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+__all__ = [
+    "PlacementGroup",
+    "get_current_placement_group",
+    "get_placement_group",
+    "placement_group",
+    "placement_group_table",
+    "remove_placement_group",
+]
+
+_STRATEGIES = [str(strategy) for strategy in GroupStrategy]
+_TABLE = "placement_groups"
+
+
+class PlacementGroup:
+    """A handle to a placement group; it can be passed to tasks and actors.
+
+    Attributes:
+        id: 16 bytes; `id.hex()` names it in the state API.
+        bundle_specs: what each bundle reserves, by name.
+    """
+
+    __slots__ = ("bundle_specs", "id")
+
+    def __init__(self, id: PlacementGroupID, bundle_specs: Sequence[Mapping[str, float]]) -> None:  # noqa: A002 - Ray's
+        self.id = id
+        self.bundle_specs = [dict(bundle) for bundle in bundle_specs]
+
+    @property
+    def bundle_count(self) -> int:
+        """How many bundles it has."""
+        return len(self.bundle_specs)
+
+    def ready(self) -> ObjectRef[PlacementGroup]:
+        """A reference that is ready, with this group as its value, when all bundles are reserved.
+
+        `get` of it raises TaskPlacementGroupRemoved when the group is removed before that, and TaskUnschedulableError
+        when the nodes that are left can never take it.
+        """
+        strategy = PlacementGroupSchedulingStrategy(self)
+        remote: Any = api.remote(_itself)
+        options = {"name": "placement_group.ready", "num_cpus": 0, "max_retries": -1}
+        ref: ObjectRef[PlacementGroup] = remote.options(scheduling_strategy=strategy, **options).remote(self)
+        return ref
+
+    def wait(self, timeout_seconds: float | None = 30) -> bool:
+        """Wait until all bundles are reserved; whether they are.
+
+        Args:
+            timeout_seconds: how long at most; None: without end.
+
+        Raises:
+            TaskPlacementGroupRemoved, TaskUnschedulableError: they never will be; see `ready`.
+        """
+        ready, _ = api.wait([self.ready()], timeout=timeout_seconds)
+        if ready:
+            api.get(ready[0])
+        return bool(ready)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PlacementGroup) and other.id == self.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PlacementGroup, (self.id, self.bundle_specs)
+
+    def __repr__(self) -> str:
+        return f"PlacementGroup({self.id.hex()}, {self.bundle_specs})"
+
+
+def _itself(group: PlacementGroup) -> PlacementGroup:
+    return group
+
+
+def placement_group(
+    bundles: Sequence[Mapping[str, float]],
+    strategy: str = "PACK",
+    name: str = "",
+    lifetime: str | None = None,
+    bundle_label_selector: Sequence[Mapping[str, str]] | None = None,
+) -> PlacementGroup:
+    """Reserve bundles of resources, all of them or none, as soon as there is room. Returns at once: see `ready`.
+
+    Args:
+        bundles: what each reserves on one node, by name: `[{"CPU": 2, "GPU": 1}, {"disk": 1}]`.
+        strategy: "PACK" (few nodes), "SPREAD" (many nodes), "STRICT_PACK" (one node), "STRICT_SPREAD" (a node each).
+        name: for `get_placement_group`; unique among the groups of the cluster.
+        lifetime: None: it ends with the process that makes it; "detached": with `remove_placement_group`.
+        bundle_label_selector: for each bundle, what its node's labels must meet: `[{"zone": "a"}, {}]`.
+
+    Raises:
+        PlacementGroupUnschedulableError: the nodes can never take it (in a closed cluster), or the name is taken.
+        ValueError, TypeError: bundles, strategy, lifetime or selectors that are wrong.
+    """
+    demands = _parse_bundles(bundles)
+    if strategy not in _STRATEGIES:
+        nearest = difflib.get_close_matches(str(strategy), _STRATEGIES, n=1)
+        hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+        raise ValueError(f"placement_group: strategy={strategy!r} must be one of {', '.join(_STRATEGIES)}.{hint}")
+    if lifetime not in (None, "detached"):
+        raise ValueError(f"placement_group: lifetime={lifetime!r} must be None or 'detached'")
+    if not isinstance(name, str):
+        raise TypeError(f"placement_group: name={name!r} must be a str")
+    selectors = list(bundle_label_selector or [])
+    if selectors and len(selectors) != len(demands):
+        raise ValueError(
+            f"placement_group: bundle_label_selector has {len(selectors)} selectors for {len(demands)} bundles"
+        )
+    group_id = runtime.current("placement_group").verbs.create_placement_group(
+        bundles=demands,
+        strategy=GroupStrategy(strategy),
+        name=name,
+        is_detached=lifetime == "detached",
+        selectors=tuple([parse_selector(f"bundle_label_selector[{i}]", each) for i, each in enumerate(selectors)]),
+    )
+    return PlacementGroup(group_id, [demand.as_floats() for demand in demands])
+
+
+def _parse_bundles(bundles: Any) -> list[Resources]:
+    if not isinstance(bundles, list | tuple):
+        raise TypeError(f"placement_group: bundles={bundles!r} must be a list of dicts, such as [{{'CPU': 1}}]")
+    if not bundles:
+        raise ValueError("placement_group: an empty list of bundles reserves nothing")
+    parsed = []
+    for index, bundle in enumerate(bundles):
+        if not isinstance(bundle, Mapping):
+            raise TypeError(f"placement_group: bundle {index} is {bundle!r}, and must be a dict, such as {{'CPU': 1}}")
+        custom = {name: amount for name, amount in bundle.items() if name not in (CPU, GPU)}
+        try:
+            demand = parse_resources(num_cpus=bundle.get(CPU), num_gpus=bundle.get(GPU), resources=custom)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"placement_group: bundle {index}: {error}") from None
+        if not demand.units:
+            raise ValueError(f"placement_group: bundle {index}, {bundle!r}, reserves nothing")
+        parsed.append(demand)
+    return parsed
+
+
+def remove_placement_group(placement_group: PlacementGroup) -> None:
+    """Give back what a group has reserved, and end the tasks and actors that run in it. A second time, nothing happens.
+
+    Raises:
+        TypeError: it is no placement group.
+    """
+    if not isinstance(placement_group, PlacementGroup):
+        raise TypeError(f"remove_placement_group takes a PlacementGroup, not {placement_group!r}")
+    runtime.current("remove_placement_group").verbs.remove_placement_group(placement_group.id)
+
+
+def get_placement_group(placement_group_name: str) -> PlacementGroup:
+    """The group of this name.
+
+    Raises:
+        ValueError: there is none, or it was removed.
+    """
+    if not placement_group_name:
+        raise ValueError("get_placement_group takes the name of a group, not an empty one")
+    names = []
+    for row in _rows():
+        if row["state"] != "REMOVED":
+            if row["name"] == placement_group_name:
+                return _handle(row)
+            names.append(row["name"])
+    nearest = difflib.get_close_matches(placement_group_name, names, n=1)
+    hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+    raise ValueError(f"there is no placement group of the name {placement_group_name!r}.{hint}")
+
+
+def get_current_placement_group() -> PlacementGroup | None:
+    """The group that the calling task or actor runs in; None outside of any."""
+    template = runtime.current("get_current_placement_group").verbs.execution.resources
+    if template is None or template.strategy.group is None:
+        return None
+    wanted = template.strategy.group.hex()
+    return next((_handle(row) for row in _rows() if row["placement_group_id"] == wanted), None)
+
+
+def placement_group_table(placement_group: PlacementGroup | None = None) -> dict[str, Any]:
+    """The state of a group, or, by id, of all groups that there have been.
+
+    Of each: placement_group_id, name, strategy, state (PENDING, CREATED, RESCHEDULING, INFEASIBLE, REMOVED), reason
+    (why it is not created), bundles (by index, what each reserves), bundles_to_node_id (by index; "" while it has no
+    node).
+    """
+    table = {row["placement_group_id"]: _as_table(row) for row in _rows()}
+    if placement_group is None:
+        return table
+    return dict(table.get(placement_group.id.hex(), {}))
+
+
+def _as_table(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        **{key: row[key] for key in ("placement_group_id", "name", "strategy", "state", "reason", "is_detached")},
+        "bundles": {bundle["index"]: bundle["resources"] for bundle in row["bundles"]},
+        "bundles_to_node_id": {bundle["index"]: bundle["node_id"] for bundle in row["bundles"]},
+    }
+
+
+def _rows() -> Sequence[Mapping[str, Any]]:
+    return runtime.current("placement groups").verbs.head_rows(_TABLE)
+
+
+def _handle(row: Mapping[str, Any]) -> PlacementGroup:
+    group_id = PlacementGroupID(bytes.fromhex(row["placement_group_id"]))
+    return PlacementGroup(group_id, [bundle["resources"] for bundle in row["bundles"]])

@@ -1,0 +1,309 @@
+"""The state of a cluster: tasks, actors, objects, nodes, workers, placement groups; the interface is Ray's.
+
+    from dualray.util.state import list_tasks, summarize_tasks
+
+    for task in list_tasks(filters=[("state", "=", "RUNNING")], limit=10):
+        print(task.task_id, task["name"], task.worker_id)
+
+Who is asked: the head for actors, nodes, groups and stored objects; node managers for workers; drivers and workers for
+their tasks and objects; the control plane's table for tasks that have ended. Who does not answer is named in `missing`.
+The same functions read the record of a finished run, of either mode: `of_run(directory)`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from dualray import runtime
+from dualray.exceptions import DualrayError
+from dualray.report.state import rows_of_run
+from dualray.report.traces import read_traces
+from dualray.shared.machines.state_rows import RUNNING, TASK_STATES
+from dualray.shared.model.ids import HEAD, Address, job_of, node_of
+from dualray.shared.model.states import TaskState
+
+DEFAULT_LIMIT = 100
+TABLES = ("tasks", "actors", "objects", "nodes", "workers", "placement_groups")
+
+KEYS = {
+    "tasks": "task_id",
+    "actors": "actor_id",
+    "objects": "object_id",
+    "nodes": "node_id",
+    "workers": "worker_id",
+    "placement_groups": "placement_group_id",
+}
+"""By which of its fields a row is known."""
+
+Filter = tuple[str, str, Any]
+Source = Callable[[str, float], tuple[list[dict[str, Any]], list[str]]]
+"""(table, timeout in seconds) -> its rows, and who has not answered."""
+
+_PREDICATES: dict[str, Callable[[Any, Any], bool]] = {
+    "=": lambda have, wanted: _as_text(have) == _as_text(wanted),
+    "!=": lambda have, wanted: _as_text(have) != _as_text(wanted),
+    "contains": lambda have, wanted: _as_text(wanted) in _as_text(have),
+}
+
+
+class Row(dict[str, Any]):
+    """One row; its fields are attributes too."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"this row has no {name!r}; it has {', '.join(self)}") from None
+
+
+class Rows(list[Row]):
+    """The rows of a list: `total` counts all that the filters left, `missing` names who has not answered."""
+
+    def __init__(self, rows: Iterable[Row], total: int, missing: Sequence[str]) -> None:
+        super().__init__(rows)
+        self.total = total
+        self.missing = list(missing)
+
+
+# ---- Live ------------------------------------------------------------------------------------------------------------
+
+
+def _live(table: str, timeout: float) -> tuple[list[dict[str, Any]], list[str]]:
+    verbs = runtime.current(f"list_{table}").verbs
+    timeout_ns = round(timeout * 1e9)
+
+    def ask(addresses: Sequence[str], what: str) -> dict[str, list[dict[str, Any]]]:
+        answers = verbs.rows_of([Address(address) for address in addresses], what, timeout_ns)
+        missing.extend(address for address, rows in answers.items() if rows is None)
+        return {address: rows for address, rows in answers.items() if rows is not None}
+
+    missing: list[str] = []
+    if table in ("actors", "nodes", "placement_groups"):
+        return [row for rows in ask([HEAD], table).values() for row in rows], missing
+    processes = [row["address"] for rows in ask([HEAD], "processes").values() for row in rows]
+    drivers = [address for address in processes if address.startswith("driver-")]
+    workers = [
+        row
+        for rows in ask([address for address in processes if address not in drivers], "workers").values()
+        for row in rows
+    ]
+    if table == "workers":
+        found = [
+            {
+                "worker_id": driver,
+                "node_id": _node_of_driver(driver, verbs.node),
+                "worker_type": "DRIVER",
+                "state": "LEASED",
+            }
+            for driver in drivers
+        ]
+        return [*found, *workers], missing
+    owners = [*drivers, *(row["worker_id"] for row in workers if row["state"] != "STARTING")]
+    owned = [row for rows in ask(owners, table).values() for row in rows]
+    if table == "tasks":
+        return _tasks(owned, verbs.read_table("tasks"), verbs.read_table("errors")), missing
+    stored = {row["object_id"]: row for rows in ask([HEAD], "objects").values() for row in rows}
+    for row in owned:
+        row["node_ids"] = stored.get(row["object_id"], {}).get("node_ids", [])
+    return owned, missing
+
+
+def _node_of_driver(driver: str, here: str) -> str:
+    return driver.partition("@")[2] or here
+
+
+def _tasks(
+    live: Sequence[dict[str, Any]], ended: Mapping[str, Mapping[str, str]], errors: Mapping[str, Mapping[str, str]]
+) -> list[dict[str, Any]]:
+    """What owners know, what runs now, and what the table has of tasks that owners have forgotten."""
+    rows: dict[str, dict[str, Any]] = {}
+    for row in live:
+        known = rows.get(row["task_id"])
+        if known is None or (row["state"] == RUNNING and known["state"] not in ("FINISHED", "FAILED")):
+            rows[row["task_id"]] = {**(known or {}), **row}
+        elif known["state"] == RUNNING:
+            rows[row["task_id"]] = {**row, "state": RUNNING, "worker_id": known["worker_id"]}
+    for task_id, fields in ended.items():
+        known = rows.get(task_id)
+        state = TASK_STATES[TaskState(fields["state"])]
+        if known is None:
+            rows[task_id] = {
+                "task_id": task_id,
+                "name": fields["name"],
+                "type": "ACTOR_TASK" if "." in fields["name"] else "NORMAL_TASK",
+                "attempt_number": int(fields["attempt"]),
+                "state": state,
+                "worker_id": fields["worker"],
+            }
+    for task_id, row in rows.items():
+        worker = row.get("worker_id") or ""
+        row["node_id"] = node_of(Address(worker)) if "/" in worker else None
+        row["job_id"] = f"{job_of(bytes.fromhex(task_id)):08x}"
+        if task_id in errors:
+            row["error_type"] = errors[task_id]["kind"]
+            row["error_message"] = errors[task_id]["message"]
+    return list(rows.values())
+
+
+# ---- Asked -----------------------------------------------------------------------------------------------------------
+
+
+class State:
+    """The state of a running cluster (`live`) or of a finished run (`of_run`), by the functions of this module."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    def list(
+        self,
+        table: str,
+        filters: Sequence[Filter] | None = None,
+        limit: int = DEFAULT_LIMIT,
+        timeout: float = 5.0,
+        raise_on_missing_output: bool = True,
+    ) -> Rows:
+        """Rows of one of TABLES.
+
+        Args:
+            table: which.
+            filters: (field, "=", "!=" or "contains", value); all must hold. Values are compared as text.
+            limit: how many rows are returned at most.
+            timeout: seconds that each process has to answer.
+            raise_on_missing_output: raise when somebody has not answered; else `missing` names them.
+
+        Raises:
+            ValueError: an unknown table, field or predicate, or a limit that is not positive.
+            DualrayError: somebody has not answered.
+        """
+        if table not in TABLES:
+            _unknown("table", table, TABLES)
+        if type(limit) is not int or limit < 1:
+            raise ValueError(f"limit={limit!r} must be a positive int")
+        found, missing = self._source(table, timeout)
+        if missing and raise_on_missing_output:
+            raise DualrayError(
+                f"{', '.join(missing)} did not answer within {timeout:g} s: ask again, or take what the others "
+                f"say with raise_on_missing_output=False"
+            )
+        fields = list(dict.fromkeys(field for row in found for field in row))
+        rows = [Row({field: row.get(field) for field in fields}) for row in found]
+        for field, predicate, value in filters or ():
+            if predicate not in _PREDICATES:
+                _unknown("predicate", predicate, _PREDICATES)
+            if fields and field not in fields:
+                _unknown("field", field, fields)
+            holds = _PREDICATES[predicate]
+            rows = [row for row in rows if holds(row[field], value)]
+        return Rows(rows[:limit], len(rows), missing)
+
+    def get(self, table: str, key: str, timeout: float = 5.0) -> Row | None:
+        """The row of one id; None when there is none."""
+        for row in self.list(table, [(KEYS[table], "=", key)], timeout=timeout, raise_on_missing_output=False):
+            return row
+        return None
+
+    def summarize(self, table: str, timeout: float = 5.0) -> dict[str, Any]:
+        """Counts by state: of tasks by name, of actors by class, of objects by owner."""
+        by = {"tasks": "name", "actors": "class_name", "objects": "owner"}
+        if table not in by:
+            _unknown("summary of", table, by)
+        rows = self.list(table, limit=1 << 62, timeout=timeout, raise_on_missing_output=False)
+        summary: dict[str, dict[str, Any]] = {}
+        for row in rows:
+            entry = summary.setdefault(str(row[by[table]]), {"state_counts": {}})
+            entry["state_counts"][row["state"]] = entry["state_counts"].get(row["state"], 0) + 1
+            if table == "tasks":
+                entry["type"] = row["type"]
+            elif table == "objects":
+                entry["total_bytes"] = entry.get("total_bytes", 0) + row["size_bytes"]
+        return {
+            "cluster": {"summary": dict(sorted(summary.items())), "summary_by": by[table], f"total_{table}": len(rows)}
+        }
+
+
+live = State(_live)
+
+
+def of_run(directory: str | Path) -> State:
+    """The state at the end of a run that was recorded with `decision_log=`, of either mode.
+
+    Raises:
+        ValueError: the directory holds no trace.
+    """
+    events = read_traces(Path(directory))
+    return State(lambda table, timeout: (rows_of_run(events, table), []))
+
+
+def _as_text(value: Any) -> str:
+    return "" if value is None else str(value)
+
+
+def _unknown(what: str, name: str, known: Iterable[str]) -> NoReturn:
+    names = list(known)
+    nearest = difflib.get_close_matches(str(name), names, n=1)
+    hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+    raise ValueError(f"there is no {what} {name!r}.{hint} Known: {', '.join(names)}")
+
+
+# ---- Ray's functions -------------------------------------------------------------------------------------------------
+
+
+def _lister(table: str) -> Callable[..., Rows]:
+    def list_rows(
+        filters: Sequence[Filter] | None = None,
+        limit: int = DEFAULT_LIMIT,
+        timeout: float = 5.0,
+        raise_on_missing_output: bool = True,
+        detail: bool = False,
+    ) -> Rows:
+        return live.list(table, filters, limit, timeout, raise_on_missing_output)
+
+    list_rows.__name__ = list_rows.__qualname__ = f"list_{table}"
+    list_rows.__doc__ = (
+        f"The {table.replace('_', ' ')} of the cluster; see `State.list`. Rows are whole, also without `detail`."
+    )
+    return list_rows
+
+
+def _getter(table: str, name: str) -> Callable[..., Row | None]:
+    def get_row(id: str, timeout: float = 5.0) -> Row | None:  # noqa: A002 - Ray's name
+        return live.get(table, id, timeout)
+
+    get_row.__name__ = get_row.__qualname__ = name
+    get_row.__doc__ = (
+        f"One row of the {table.replace('_', ' ')} of the cluster, by its {KEYS[table]}; None: there is none."
+    )
+    return get_row
+
+
+list_tasks = _lister("tasks")
+list_actors = _lister("actors")
+list_objects = _lister("objects")
+list_nodes = _lister("nodes")
+list_workers = _lister("workers")
+list_placement_groups = _lister("placement_groups")
+
+get_task = _getter("tasks", "get_task")
+get_actor = _getter("actors", "get_actor")
+get_objects = _getter("objects", "get_objects")
+get_node = _getter("nodes", "get_node")
+get_worker = _getter("workers", "get_worker")
+get_placement_group = _getter("placement_groups", "get_placement_group")
+
+
+def summarize_tasks(timeout: float = 5.0) -> dict[str, Any]:
+    """How many tasks of each name there are in each state."""
+    return live.summarize("tasks", timeout)
+
+
+def summarize_actors(timeout: float = 5.0) -> dict[str, Any]:
+    """How many actors of each class there are in each state."""
+    return live.summarize("actors", timeout)
+
+
+def summarize_objects(timeout: float = 5.0) -> dict[str, Any]:
+    """How many objects each process owns, in which states, and how many bytes they have."""
+    return live.summarize("objects", timeout)

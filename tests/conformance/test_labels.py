@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import pytest
+
+import dualray as ray
+from dualray.exceptions import ActorUnschedulableError, PlacementGroupUnschedulableError, TaskUnschedulableError
+from dualray.util.placement_group import placement_group, placement_group_table, remove_placement_group
+from dualray.util.scheduling_strategies import (
+    DoesNotExist,
+    Exists,
+    In,
+    NodeAffinitySchedulingStrategy,
+    NodeLabelSchedulingStrategy,
+    NotIn,
+)
+from tests.conformance.support import get
+
+CLUSTER = {"num_cpus": 2, "labels": {"zone": "a", "dualray.test/market": "spot"}}
+pytestmark = pytest.mark.usefixtures("cluster")
+
+
+@ray.remote
+def where():
+    return ray.get_runtime_context().get_node_id()
+
+
+@ray.remote
+class Place:
+    def where(self):
+        return ray.get_runtime_context().get_node_id()
+
+
+def test_nodes_have_their_labels_and_their_name():
+    for row in ray.nodes():
+        assert row["Labels"] == {"zone": "a", "dualray.test/market": "spot", "ray.io/node-id": row["NodeID"]}
+
+
+@pytest.mark.parametrize(
+    "selector",
+    [
+        {"zone": "a"},
+        {"zone": "in(a, b)"},
+        {"zone": "!b"},
+        {"zone": "!in(b,c)", "dualray.test/market": "spot"},
+        {"absent": "!x"},
+        {"ray.io/node-id": "node-0"},
+    ],
+)
+def test_a_selector_that_holds_finds_a_node(selector):
+    assert get(where.options(label_selector=selector).remote()).startswith("node-")
+    assert get(Place.options(label_selector=selector).remote().where.remote()).startswith("node-")
+
+
+@pytest.mark.parametrize(
+    ("selector", "why"),
+    [
+        ({"zone": "b"}, "has dualray.test/market=spot, zone=a, and zone=b does not hold there"),
+        ({"zone": "in(b, c)"}, r"zone=in\(b, c\) does not hold"),
+        ({"zone": "!a"}, "zone=!a does not hold"),
+        ({"zone": "a", "absent": "x"}, "absent=x does not hold"),
+    ],
+)
+def test_a_selector_that_no_node_meets_is_refused_with_the_reason(selector, why):
+    with pytest.raises(TaskUnschedulableError, match=why):
+        where.options(label_selector=selector).remote()
+    with pytest.raises(ActorUnschedulableError, match=why):
+        Place.options(label_selector=selector).remote()
+
+
+@pytest.mark.parametrize(
+    "hard",
+    [
+        {"zone": In("a", "b")},
+        {"zone": NotIn("b")},
+        {"zone": Exists()},
+        {"absent": DoesNotExist()},
+        {"zone": In("a"), "dualray.test/market": In("spot")},
+    ],
+)
+def test_a_label_strategy_that_holds_finds_a_node(hard):
+    assert get(where.options(scheduling_strategy=NodeLabelSchedulingStrategy(hard)).remote()).startswith("node-")
+
+
+@pytest.mark.parametrize(
+    ("hard", "why"),
+    [
+        ({"zone": In("b")}, "zone=b"),
+        ({"zone": DoesNotExist()}, r"!exists\(zone\)"),
+        ({"absent": Exists()}, r"exists\(absent\)"),
+    ],
+)
+def test_a_label_strategy_that_does_not_hold_is_refused(hard, why):
+    with pytest.raises(TaskUnschedulableError, match=why):
+        where.options(scheduling_strategy=NodeLabelSchedulingStrategy(hard=hard)).remote()
+
+
+def test_what_is_preferred_is_not_demanded():
+    strategy = NodeLabelSchedulingStrategy(hard={"zone": In("a")}, soft={"zone": In("b")})
+    assert get(where.options(scheduling_strategy=strategy).remote()).startswith("node-")
+
+
+def test_a_selector_narrows_other_strategies_too():
+    assert get(where.options(scheduling_strategy="SPREAD", label_selector={"zone": "a"}).remote()).startswith("node-")
+    affinity = NodeAffinitySchedulingStrategy("node-0")
+    assert get(where.options(scheduling_strategy=affinity, label_selector={"zone": "a"}).remote()) == "node-0"
+    with pytest.raises(TaskUnschedulableError, match="zone=b"):
+        where.options(scheduling_strategy=affinity, label_selector={"zone": "b"}).remote()
+
+
+def test_bundles_have_selectors():
+    group = placement_group([{"CPU": 1}, {"CPU": 1}], bundle_label_selector=[{"zone": "a"}, {}])
+    assert group.wait(20)
+    assert all(placement_group_table(group)["bundles_to_node_id"].values())
+    remove_placement_group(group)
+    with pytest.raises(PlacementGroupUnschedulableError, match="bundle 0 demands the labels zone=b, which no node has"):
+        placement_group([{"CPU": 1}], bundle_label_selector=[{"zone": "b"}])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"label_selector": "zone=a"}, "must be a dict"),
+        ({"label_selector": {"zone": 1}}, "must be text on both sides"),
+        ({"label_selector": {"zone!": "a"}}, "the key 'zone!' of a label"),
+        ({"label_selector": {"zone": "a b"}}, "the value 'a b' of a label"),
+        ({"label_selector": {"zone": "in()"}}, "names no value"),
+        ({"scheduling_strategy": NodeLabelSchedulingStrategy({"zone": "a"})}, "must be In, NotIn, Exists"),
+        ({"scheduling_strategy": NodeLabelSchedulingStrategy(["zone"])}, "must be a dict of key to condition"),
+    ],
+)
+def test_wrong_selectors_are_refused(options, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        where.options(**options)
+
+
+def test_conditions_need_values():
+    for condition in (In, NotIn):
+        with pytest.raises(ValueError, match="one or more values"):
+            condition()

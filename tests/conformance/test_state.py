@@ -1,0 +1,312 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import dualray as ray
+from dualray.util import state
+from dualray.util.placement_group import placement_group, remove_placement_group
+from dualray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from dualray.util.state import (
+    get_actor,
+    get_node,
+    get_objects,
+    get_placement_group,
+    get_task,
+    get_worker,
+    list_actors,
+    list_nodes,
+    list_objects,
+    list_placement_groups,
+    list_tasks,
+    list_workers,
+    summarize_actors,
+    summarize_objects,
+    summarize_tasks,
+)
+from tests.conformance.support import eventually, get
+
+CLUSTER = {"num_cpus": 2, "num_gpus": 1, "labels": {"zone": "a"}}
+pytestmark = pytest.mark.usefixtures("cluster")
+
+
+@ray.remote
+class Keeper:
+    def __init__(self):
+        self.kept = None
+
+    def keep(self, value):
+        self.kept = value
+
+    def wait(self, gate):
+        gate.wait()
+
+    def context(self):
+        context = ray.get_runtime_context()
+        return {
+            "task": context.get_task_name(),
+            "function": context.get_task_function_name(),
+            "actor": context.get_actor_id(),
+            "job": context.get_job_id(),
+            "restarted": context.was_current_actor_reconstructed,
+            "gpus": context.get_accelerator_ids(),
+            "labels": context.get_node_labels(),
+            "node": context.get_node_id(),
+            "all": context.get(),
+        }
+
+    def call_me(self):
+        return ray.get_runtime_context().current_actor
+
+    def die(self):
+        import os
+
+        os._exit(1)
+
+
+# ---- Tasks ---------------------------------------------------------------------------------------------------------
+
+
+def test_tasks_are_listed_in_every_state(cluster, gate):
+    @ray.remote(num_cpus=2)
+    def running():
+        gate.wait()
+        return 1
+
+    @ray.remote(num_cpus=2)
+    def after(value):
+        return value
+
+    refs = [running.remote() for _ in range(cluster.nodes)]
+    queued = running.options(name="queued").remote()
+    waiting = after.remote(refs[0])
+    task_id = waiting.hex()[:32]
+    eventually(
+        lambda: list_tasks(filters=[("name", "=", "running"), ("state", "=", "RUNNING")]).total == cluster.nodes,
+        "as many run as there are nodes",
+    )
+    row = list_tasks(filters=[("state", "=", "RUNNING"), ("name", "=", "running")])[0]
+    assert row.node_id == row["worker_id"].partition("/")[0]
+    assert (row.owner, row.type, row.job_id) == ("driver-1", "NORMAL_TASK", "00000001")
+    assert row.required_resources == {"CPU": 2.0}
+    [row] = list_tasks(filters=[("name", "=", "queued")])
+    assert (row.state, row.worker_id) == ("PENDING_NODE_ASSIGNMENT", None)
+    row = get_task(task_id)
+    assert (row.name, row.state, row.waits_for) == ("after", "PENDING_ARGS_AVAIL", [refs[0].hex()])
+    gate.open()
+    assert get([*refs, queued, waiting]) == [1] * (cluster.nodes + 2)
+    eventually(lambda: (get_task(task_id) or {}).get("state") == "FINISHED", "its end is in the table")
+
+
+def test_a_task_that_has_ended_is_still_known():
+    @ray.remote
+    def short():
+        return 1
+
+    @ray.remote
+    def wrong():
+        raise ValueError("no")
+
+    ref, bad = short.remote(), wrong.remote()
+    short_id, wrong_id = ref.hex()[:32], bad.hex()[:32]
+    assert get(ref) == 1
+    with pytest.raises(ValueError, match="no"):
+        get(bad)
+    del ref, bad
+    eventually(lambda: (get_task(short_id) or {}).get("state") == "FINISHED", "the one has finished")
+    eventually(lambda: (get_task(wrong_id) or {}).get("state") == "FAILED", "the other has failed")
+    row = get_task(wrong_id)
+    assert (row.name, row.error_type) == ("wrong", "APPLICATION")
+    assert "ValueError: no" in row.error_message
+    assert get_task("0" * 32) is None
+
+
+def test_calls_of_actors_are_tasks(gate):
+    keeper = Keeper.remote()
+    actor_id = get(keeper.context.remote())["actor"]
+    call = keeper.wait.remote(gate)
+    eventually(
+        lambda: list_tasks(filters=[("name", "=", "Keeper.wait"), ("state", "=", "RUNNING")]).total == 1, "it runs"
+    )
+    [row] = list_tasks(filters=[("name", "=", "Keeper.wait"), ("state", "=", "RUNNING")])
+    assert (row.type, row.actor_id) == ("ACTOR_TASK", actor_id)
+    assert list_actors(filters=[("actor_id", "=", actor_id)]).total == 1
+    gate.open()
+    get(call)
+
+
+def test_tasks_are_summarized_by_name():
+    @ray.remote
+    def counted():
+        return 1
+
+    get([counted.remote() for _ in range(7)])
+    eventually(
+        lambda: summarize_tasks()["cluster"]["summary"].get("counted", {}).get("state_counts") == {"FINISHED": 7},
+        "all 7 are known",
+    )
+    summary = summarize_tasks()["cluster"]
+    assert summary["summary_by"] == "name"
+    assert summary["summary"]["counted"]["type"] == "NORMAL_TASK"
+    assert summary["total_tasks"] >= 7
+
+
+# ---- Actors, nodes, workers, objects, groups -----------------------------------------------------------------------
+
+
+def test_actors_are_listed_while_they_live_and_after():
+    keeper = Keeper.options(max_restarts=1).remote()
+    actor_id = get(keeper.context.remote())["actor"]
+    row = get_actor(actor_id)
+    assert (row.class_name, row.state, row.num_restarts, row.owner) == ("Keeper", "ALIVE", 0, "driver-1")
+    assert row.worker_id.startswith(row.node_id)
+    keeper.die.remote()
+    eventually(lambda: get_actor(actor_id).num_restarts == 1, "it has come back")
+    eventually(lambda: get_actor(actor_id).state == "ALIVE", "it lives again")
+    assert get(keeper.context.remote())["restarted"]
+    ray.kill(keeper)
+    eventually(lambda: get_actor(actor_id).state == "DEAD", "it was killed")
+    assert "killed" in get_actor(actor_id).death_cause
+    assert summarize_actors()["cluster"]["summary"]["Keeper"]["state_counts"]["DEAD"] >= 1
+
+
+def test_nodes_are_listed(cluster):
+    rows = list_nodes()
+    assert [row.node_id for row in rows] == [f"node-{index}" for index in range(cluster.nodes)]
+    assert {row.state for row in rows} == {"ALIVE"}
+    assert rows[0].resources_total == {"CPU": 2.0, "GPU": 1.0}
+    assert rows[0].labels == {"zone": "a"}
+    assert get_node("node-0").incarnation == 0
+    assert get_node("node-99") is None
+
+
+def test_workers_are_listed():
+    rows = list_workers()
+    assert rows[0]["worker_id"] == "driver-1"
+    assert rows[0].worker_type == "DRIVER"
+    worker = get(ray.remote(lambda: ray.get_runtime_context().get_worker_id()).remote())
+    row = get_worker(worker)
+    assert (row.worker_type, row.node_id) == ("WORKER", worker.partition("/")[0])
+
+
+def test_objects_are_listed_with_what_keeps_them():
+    small, large = ray.put(1), ray.put(np.zeros(100_000))
+    keeper = Keeper.remote()
+    get(keeper.keep.remote([large]))
+    row = get_objects(large.hex())
+    assert (row.owner, row.state, row.is_put, row.local_refs) == ("driver-1", "STORED", True, 1)
+    assert row.size_bytes > 800_000
+    assert row.node_ids == ["node-0"]
+    assert len(row.borrowers) == 1
+    assert get_objects(small.hex()).state == "INLINE"
+    summary = summarize_objects()["cluster"]["summary"]["driver-1"]
+    assert summary["total_bytes"] > 800_000
+    assert summary["state_counts"]["STORED"] >= 1
+    gone = large.hex()
+    get(keeper.keep.remote(None))
+    del large
+    eventually(lambda: get_objects(gone) is None, "nobody holds it")
+    assert list_objects(filters=[("object_id", "=", small.hex())]).total == 1
+
+
+def test_placement_groups_are_listed():
+    group = placement_group([{"CPU": 1}], name="listed")
+    assert group.wait(20)
+    row = get_placement_group(group.id.hex())
+    assert (row.name, row.state, row.strategy) == ("listed", "CREATED", "PACK")
+    assert row.bundles[0]["resources"] == {"CPU": 1.0}
+    remove_placement_group(group)
+    eventually(lambda: get_placement_group(group.id.hex()).state == "REMOVED", "it was removed")
+    assert group.id.hex() in [row["placement_group_id"] for row in list_placement_groups(limit=1000)]
+
+
+# ---- Asking --------------------------------------------------------------------------------------------------------
+
+
+def test_a_limit_limits_and_the_total_tells(cluster):
+    rows = list_nodes(limit=1)
+    assert (len(rows), rows.total, rows.missing) == (1, cluster.nodes, [])
+
+
+def test_filters_compare(cluster):
+    assert list_nodes(filters=[("node_id", "!=", "node-0")]).total == cluster.nodes - 1
+    assert list_nodes(filters=[("node_id", "contains", "node-")]).total == cluster.nodes
+    assert list_nodes(filters=[("incarnation", "=", 0), ("node_id", "=", "node-0")]).total == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"filters": [("nod_id", "=", "x")]}, r"no field 'nod_id'\. Did you mean 'node_id'\?"),
+        ({"filters": [("node_id", "<", "x")]}, "no predicate '<'"),
+        ({"limit": 0}, "limit=0 must be a positive int"),
+        ({"limit": "2"}, "limit='2' must be a positive int"),
+    ],
+)
+def test_a_wrong_question_is_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        list_nodes(**arguments)
+
+
+def test_a_wrong_table_is_refused():
+    with pytest.raises(ValueError, match=r"no table 'task'\. Did you mean 'tasks'\?"):
+        state.live.list("task")
+    with pytest.raises(ValueError, match="no summary of 'nodes'"):
+        state.live.summarize("nodes")
+    with pytest.raises(AttributeError, match="this row has no 'nod'"):
+        _ = list_nodes()[0].nod
+
+
+def test_a_task_can_ask_too(cluster):
+    counted = ray.remote(lambda: (list_nodes().total, list_workers().total > 0, list_tasks().total > 0))
+    assert get(counted.remote()) == (cluster.nodes, True, True)
+
+
+# ---- The context of a task -------------------------------------------------------------------------------------------
+
+
+def test_the_drivers_context_in_full():
+    context = ray.get_runtime_context()
+    assert context.get_job_id() == "00000001"
+    assert context.get_placement_group_id() is None
+    assert context.get_accelerator_ids() == {"GPU": []}
+    assert context.get_node_labels() == {"zone": "a", "ray.io/node-id": "node-0"}
+    assert not context.was_current_actor_reconstructed
+    assert not context.should_capture_child_tasks_in_placement_group
+    assert context.get() == {"job_id": "00000001", "node_id": "node-0", "worker_id": "driver-1"}
+    with pytest.raises(RuntimeError, match="outside an actor"):
+        _ = context.current_actor
+
+
+def test_an_actors_context_in_full():
+    keeper = Keeper.options(num_gpus=1).remote()
+    found = get(keeper.context.remote())
+    assert (found["task"], found["function"]) == ("Keeper.context", "Keeper.context")
+    assert found["job"] == "00000001"
+    assert found["gpus"] == {"GPU": ["0"]}
+    assert not found["restarted"]
+    assert found["labels"] == {"zone": "a", "ray.io/node-id": found["node"]}
+    assert found["all"]["actor_id"] == found["actor"]
+
+
+def test_an_actor_can_hand_itself_on():
+    keeper = Keeper.remote()
+    again = get(keeper.call_me.remote())
+    assert again == keeper
+    get(again.keep.remote(3))
+    del again
+    assert get(keeper.context.remote())["function"] == "Keeper.context"
+
+
+def test_a_task_knows_its_placement_group():
+    group = placement_group([{"CPU": 1}])
+
+    @ray.remote
+    def ask():
+        context = ray.get_runtime_context()
+        return context.get_placement_group_id(), context.should_capture_child_tasks_in_placement_group
+
+    for captures in (True, False):
+        strategy = PlacementGroupSchedulingStrategy(group, placement_group_capture_child_tasks=captures)
+        assert get(ask.options(scheduling_strategy=strategy).remote()) == (group.id.hex(), captures)
+    remove_placement_group(group)

@@ -1,0 +1,141 @@
+"""The state commands on the record of a finished run, and on a running cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import dualray as ray
+from dualray import cli
+from dualray.cluster_utils import Cluster
+from dualray.util.state import of_run
+
+RUNNER = CliRunner()
+
+
+@ray.remote
+def square(x: int) -> int:
+    return x * x
+
+
+@ray.remote
+def wrong() -> None:
+    raise ValueError("no")
+
+
+@ray.remote
+class Counter:
+    def add(self) -> bytes:
+        return bytes(200_000)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    """The record of a simulation in which a node dies."""
+    directory: Path = tmp_path_factory.mktemp("run") / "log"
+    ray.init(mode="sim", nodes=3, num_cpus=2, decision_log=directory, faults=["kill node-2 at 2s"])
+    ray.get([square.remote(x) for x in range(5)])
+    counter = Counter.remote()
+    kept = ray.get(counter.add.remote())
+    with pytest.raises(ValueError):
+        ray.get(wrong.remote())
+    ray.get(square.options(duration=10).remote(2))
+    assert len(kept) == 200_000
+    ray.shutdown()
+    return directory
+
+
+def invoke(*arguments: str, code: int = 0) -> str:
+    result = RUNNER.invoke(cli.app, list(arguments), env={"COLUMNS": "200"})
+    assert result.exit_code == code, result.output
+    return result.stderr if code else result.stdout
+
+
+def test_a_finished_run_has_its_tasks(run):
+    state = of_run(run)
+    tasks = state.list("tasks", filters=[("name", "=", "square")])
+    assert {task.state for task in tasks} == {"FINISHED"}
+    assert tasks.total == 6
+    assert all(task.end_time_s >= task.start_time_s for task in tasks)
+    [failed] = state.list("tasks", filters=[("state", "=", "FAILED")])
+    assert (failed.name, failed.error_type) == ("wrong", "APPLICATION")
+    assert state.get("tasks", failed.task_id) == failed
+    assert state.summarize("tasks")["cluster"]["summary"]["square"]["state_counts"] == {"FINISHED": 6}
+
+
+def test_a_finished_run_has_its_nodes_workers_and_objects(run):
+    state = of_run(run)
+    assert [(row.node_id, row.state) for row in state.list("nodes")] == [
+        ("node-0", "ALIVE"),
+        ("node-1", "ALIVE"),
+        ("node-2", "DEAD"),
+    ]
+    assert {row.node_id for row in state.list("workers")} == {"node-0", "node-1", "node-2"}
+    [stored] = state.list("objects", filters=[("size_bytes", "!=", 0)])
+    assert stored.size_bytes > 200_000
+    with pytest.raises(ValueError, match="the record of a run has no placement groups"):
+        state.list("placement_groups")
+
+
+def test_the_commands_read_the_record_of_a_run(run):
+    log = ("--log", str(run))
+    assert "square" in invoke("list", "tasks", *log)
+    rows = json.loads(invoke("list", "tasks", "--filter", "name=square", "--limit", "2", "--format", "json", *log))
+    assert [row["name"] for row in rows] == ["square", "square"]
+    shown = json.loads(invoke("get", "task", rows[0]["task_id"], "--format", "json", *log))
+    assert shown == rows[0]
+    assert rows[0]["task_id"] in invoke("get", "task", rows[0]["task_id"], *log)
+    assert "FINISHED 6" in invoke("summary", "tasks", *log)
+    assert json.loads(invoke("summary", "tasks", "--format", "json", *log))["cluster"]["total_tasks"] >= 7
+    assert "objects, 2" in invoke("memory", *log)
+    assert (
+        json.loads(invoke("list", "nodes", "--filter", "state!=ALIVE", "--format", "json", *log))[0]["state"] == "DEAD"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("list", "taks"), "Did you mean 'tasks'?"),
+        (("list", "tasks", "--filter", "name"), "field=value"),
+        (("list", "tasks", "--filter", "nme=x"), "Did you mean 'name'?"),
+        (("list", "tasks", "--format", "xml"), "table or json"),
+        (("list", "actors"), "has no actors"),
+        (("get", "thing", "x"), "there is no 'thing'"),
+        (("get", "task", "x"), "there is no task 'x'"),
+        (("summary", "nodes"), "no summary of 'nodes'"),
+    ],
+)
+def test_a_wrong_command_says_what_is_wrong(run, arguments, why):
+    assert why in invoke(*arguments, "--log", str(run), code=2)
+
+
+def test_a_directory_without_traces_is_refused(tmp_path):
+    assert "trace" in invoke("list", "tasks", "--log", str(tmp_path), code=2)
+
+
+def test_the_commands_ask_a_running_cluster():
+    with Cluster(initialize_head=True, connect=True, head_node_args={"num_cpus": 1}) as cluster:
+        assert ray.get(square.remote(3), timeout=30) == 9
+
+        def ask(*arguments: str) -> str:
+            command = [sys.executable, "-m", "dualray.cli", *arguments, "--address", cluster.address]
+            result = subprocess.run(
+                command, capture_output=True, text=True, timeout=60, env={**os.environ, "COLUMNS": "200"}
+            )
+            assert result.returncode == 0, result.stderr
+            return result.stdout
+
+        assert json.loads(ask("list", "nodes", "--format", "json"))[0]["resources_total"] == {"CPU": 1.0}
+        assert "square" in ask("list", "tasks")
+        workers = json.loads(ask("list", "workers", "--format", "json"))
+        drivers = {row["worker_id"] for row in workers if row["worker_type"] == "DRIVER"}
+        assert ray.get_runtime_context().get_worker_id() in drivers
+        assert len(drivers) == 2  # this process, and the command
+        assert "objects, " in ask("memory")
