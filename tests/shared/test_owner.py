@@ -1675,6 +1675,31 @@ def test_calls_that_stand_alone_are_handed_over_together(worker):
     assert of(worker(pushed), RunTasks) == [RunTasks(tasks=tuple(pushed.each()))]
 
 
+def test_a_task_that_must_not_be_tried_twice_runs_alone_and_is_reported_at_once(run):
+    run.pushed(task(6, owner=OTHER, max_retries=0))
+    run.pushed(given(7))
+    run(TasksRan(outcomes=outcomes(1, 2, 3, 4)))
+    assert started(run.ran(5, inline_result(5))) == [tid(6)]
+    commands = run.ran(6, inline_result(6))
+    assert [send.urgent for send in of(commands, Send)] == [True]
+    assert started(commands) == [tid(7)]
+
+
+def test_a_task_that_may_be_what_its_last_worker_died_of_runs_alone(run):
+    run.pushed(given(6), again=True)
+    run.pushed(given(7))
+    run(TasksRan(outcomes=outcomes(1, 2, 3, 4)))
+    assert started(run.ran(5, inline_result(5))) == [tid(6)]
+
+
+def test_what_a_dying_worker_gives_back_is_pushed_as_made_again(driver):
+    driver.run(1, duration_ns=100_000)
+    driver.submit(task(2), task(3), task(4))
+    driver.worker_died()
+    commands = driver.grant(1, request=1)
+    assert {push.again for push in sent(commands, TaskPushed)} == {True}
+
+
 def test_what_returned_together_is_reported_together(run):
     commands = run(TasksRan(outcomes=outcomes(1, 2)))
     (finished,) = [each for each in of(commands, Send) if each.to == OTHER]
@@ -1907,7 +1932,7 @@ def test_a_call_that_is_made_again_goes_before_all_that_have_not_begun(busy_acto
 def test_a_call_that_is_made_again_waits_for_the_one_that_runs(busy_actor):
     busy_actor.arrived(oid(9))
     assert started(busy_actor.pushed(given(4, actor=1), again=True)) == []
-    assert started(busy_actor.ran(2)) == [tid(4), tid(3)]
+    assert started(busy_actor.ran(2)) == [tid(4)]
 
 
 def test_a_call_that_gave_way_and_whose_caller_is_dead_is_dropped(busy_actor):

@@ -13,7 +13,9 @@ begun. Calls of a process that died are dropped if they have not started.
 
 Tasks that stand alone, with no argument that is to be fetched, are handed over several at a time: those behind the one
 in hand wait for it where user code runs, and what they return is reported together, when the last has ended or the
-process has a moment. When the one in hand blocks, those that have not begun are taken back first.
+process has a moment. When the one in hand blocks, those that have not begun are taken back first. A process that dies
+takes what it has not reported with it, and the oldest of that is taken for the one that it died of. So a task that
+must not be tried twice runs alone and is reported at once; so does one that a dying process has given back.
 
 Relies on: values.py for the fetching, and for references in results.
 Guarantees: at most one task runs; each task pushed here is reported as finished, or recalled, exactly once.
@@ -173,8 +175,9 @@ class Executor:
         self.phase = Phase.RUNNING
         self.started_ns = self.out.now_ns
         queue, handed = self.queue, self.handed
-        while queue and len(handed) < _RUN_MAX and queue[0].spec.stands_alone:
-            handed.append(queue.popleft())
+        if _goes_with_others(event):
+            while queue and len(handed) < _RUN_MAX and _goes_with_others(queue[0]):
+                handed.append(queue.popleft())
         if handed:
             self.out.commands.append(RunTasks(tasks=(event, *handed)))
         else:
@@ -336,7 +339,7 @@ class Executor:
             error=ran.error,
         )
         self.started_ns = out.now_ns
-        urgent = not (self.queue or self.current)
+        urgent = not (self.queue or self.current) or _is_reported_at_once(pushed)
         out.commands.append(Send(to=pushed.reply_to, message=finished, payloads=tuple(payloads), urgent=urgent))
         for key in payloads:
             self._drop_unless_used(ObjectID(key))
@@ -390,3 +393,12 @@ class Executor:
         ensure(self.current is not None or self.ended is None, "a task ended that was not in hand")
         ensure(self.current is not None or not self.queue, "tasks wait and none is in hand")
         ensure(self.current is not None or not self.handed, "tasks were handed over and none is in hand")
+
+
+def _is_reported_at_once(pushed: TaskPushed) -> bool:
+    """Whether nothing may begin on this process before the task is reported: see the module."""
+    return pushed.again or (pushed.spec.actor_id is None and pushed.spec.template.max_retries == 0)
+
+
+def _goes_with_others(pushed: TaskPushed) -> bool:
+    return pushed.spec.stands_alone and not _is_reported_at_once(pushed)

@@ -464,6 +464,7 @@ class Owner(Composition):
         """The oldest task of a lost worker may have been running; the others had not started."""
         for position, task in enumerate(tasks):
             record = self.tasks.records[task]
+            record.again = True
             if position == 0:
                 if self.tasks.attempt_lost(record, error):
                     self._given_back.append(task)

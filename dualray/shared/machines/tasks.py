@@ -82,7 +82,7 @@ class TaskRecord:
     worker: Address | None = None
     was_pushed = False
     again = False
-    """It has finished before, and runs again because a result was lost."""
+    """It has finished before, and runs again because a result was lost; or it was with a worker that died."""
 
     def __init__(self, spec: TaskSpec) -> None:
         self.spec = spec

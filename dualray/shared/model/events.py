@@ -485,7 +485,8 @@ class TurnWanted:
 class TaskPushed:
     """An owner, or the head for an actor's constructor, hands a task to a leased worker; `reply_to` hears of it. The
     arguments named by `inline_deps` come along as payloads; the others lie in the stores. A call whose result was lost
-    and is made `again` is older than all that an actor has not begun: it goes first."""
+    and is made `again` is older than all that an actor has not begun: it goes first. A task that is made `again` may be
+    what its last worker died of: it runs alone."""
 
     spec: TaskSpec
     attempt: int
