@@ -19,7 +19,7 @@ from dualray.object_ref import ObjectRef
 from dualray.options import ActorOptions, TaskOptions, with_changes
 from dualray.remote_function import RemoteFunction
 from dualray.settings import SETTINGS, limits_of, resolve
-from dualray.shared.model.resources import add
+from dualray.shared.model.resources import GPU, add
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -52,7 +52,8 @@ def init(
         address: real mode: join the cluster whose head is at "host:port", through its node on this machine, or with
             "auto" the one that runs here; `shutdown` then leaves it running. Default: start a cluster.
         mode: "real" (processes on this machine; the default) or "sim" (a virtual cluster in this process).
-        num_cpus, num_gpus, resources: what each node has. Default: real as found, with 0 GPUs; sim 4 CPUs.
+        num_cpus, num_gpus, resources: what each node has. Default: real as found, with the GPUs that
+            CUDA_VISIBLE_DEVICES shows (docs/real_mode.md); sim 4 CPUs.
         object_store_memory: bytes of each node's object store, or a text such as "2GiB".
         seed: seeds the randomness of tasks from their ids (sim: 0 when not given).
         object_id_seed: the root of all ids.
@@ -293,9 +294,13 @@ def available_resources() -> dict[str, float]:
     return add(row.available for row in rows if row.alive).as_floats()
 
 
-def get_gpu_ids() -> list[int]:
-    """The ids of the GPUs that the current task or actor holds; in a driver, none."""
-    return list(runtime.current("get_gpu_ids").verbs.execution.gpu_ids)
+def get_gpu_ids() -> list[int | str]:
+    """The GPUs that the current task or actor holds; in a driver, none.
+
+    They are what CUDA_VISIBLE_DEVICES of the task says: numbers, or, where whoever started the node has named its GPUs
+    otherwise, UUIDs such as "GPU-5f0e...".
+    """
+    return [int(name) if name.isdigit() else name for name in _context("get_gpu_ids").get_accelerator_ids()[GPU]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +310,7 @@ class RuntimeContext:
     _verbs: runtime.Verbs
     mode: str
     """`real` or `sim`."""
+    _gpu_names: tuple[str, ...] = ()
 
     def get_node_id(self) -> str:
         """The node, such as `node-0`."""
@@ -333,6 +339,10 @@ class RuntimeContext:
         """How often this task has been tried before."""
         return self._verbs.execution.attempt
 
+    def get_accelerator_ids(self) -> dict[str, list[str]]:
+        """`{"GPU": [...]}`: the GPUs that the task or actor holds, as `get_gpu_ids` has them, as text."""
+        return {GPU: [self._gpu_names[gpu] for gpu in self._verbs.execution.gpu_ids]}
+
     def get_assigned_resources(self) -> dict[str, float]:
         """What the task or actor holds, by name."""
         template = self._verbs.execution.resources
@@ -341,8 +351,12 @@ class RuntimeContext:
 
 def get_runtime_context() -> RuntimeContext:
     """Where this code runs: node, worker, task, actor, attempt, resources."""
-    current = runtime.current("get_runtime_context")
-    return RuntimeContext(current.verbs, current.mode)
+    return _context("get_runtime_context")
+
+
+def _context(verb: str) -> RuntimeContext:
+    current = runtime.current(verb)
+    return RuntimeContext(current.verbs, current.mode, current.gpu_names)
 
 
 __all__ = [

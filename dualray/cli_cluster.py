@@ -36,7 +36,7 @@ def start_command(
         str | None, typer.Option(help="This machine's address for the others; default 127.0.0.1: this machine only.")
     ] = None,
     num_cpus: Annotated[float | None, typer.Option(help="CPUs; default: those that there are.")] = None,
-    num_gpus: Annotated[float | None, typer.Option(help="GPUs; default 0.")] = None,
+    num_gpus: Annotated[float | None, typer.Option(help="GPUs; default: those that there are.")] = None,
     resources: Annotated[str | None, typer.Option(help="Custom resources, such as '{\"disk\": 2}'.")] = None,
     object_store_memory: Annotated[str | None, typer.Option(help="Bytes, or such as 2GiB.")] = None,
     num_workers: Annotated[int | None, typer.Option(help="--head: workers started with each node.")] = None,

@@ -150,7 +150,7 @@ class Cluster:
         self,
         *,
         num_cpus: float = 1,
-        num_gpus: float | None = None,
+        num_gpus: float = 0,
         resources: Mapping[str, float] | None = None,
         object_store_memory: int | str | None = None,
         wait: bool = True,

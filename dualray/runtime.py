@@ -69,6 +69,10 @@ class Runtime(Protocol):
     def verbs(self) -> Verbs:
         """What this process can do."""
 
+    @property
+    def gpu_names(self) -> tuple[str, ...]:
+        """What this node's GPUs are called, in the order in which the core counts them."""
+
     def shutdown(self) -> None:
         """End what `init` started; in a worker, nothing."""
 

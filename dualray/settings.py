@@ -220,7 +220,7 @@ SETTINGS = {
             help="host:port of a cluster to join, or auto; default: start one",
         ),
         Setting(name="num_cpus", default=None, modes=MODES, parse=_amount, help="CPUs of a node; as found; sim: 4"),
-        Setting(name="num_gpus", default=None, modes=MODES, parse=_amount, help="GPUs of a node; default 0"),
+        Setting(name="num_gpus", default=None, modes=MODES, parse=_amount, help="GPUs of a node; as found; sim: 0"),
         Setting(name="resources", default=None, modes=MODES, parse=_resources, help="custom resources of a node"),
         Setting(
             name="object_store_memory",

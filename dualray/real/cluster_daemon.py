@@ -71,6 +71,8 @@ class NodeOptions:
     """Of the gateway; 0: any that is free."""
     total: list[tuple[str, int]]
     """The node's resources, in units."""
+    gpu_names: list[str] = dataclasses.field(default_factory=list)
+    """Of its GPUs: see gpus.py."""
     store_bytes: int
     config: dict[str, Any]
     """Limits; of the head only."""
@@ -153,6 +155,7 @@ class Daemon:
             seed=self.info.seed,
             job_root=self.info.job_root,
             total=Resources(tuple((name, units) for name, units in self.options.total)),
+            gpu_names=tuple(self.options.gpu_names),
             store_bytes=self.options.store_bytes,
             log_to_driver=self.options.log_to_driver,
             metrics_port=self.options.metrics_port,

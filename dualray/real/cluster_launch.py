@@ -68,15 +68,18 @@ def node_options(
     """A node's options with their defaults filled in; `num_workers` is how many workers are started with each node.
 
     Raises:
-        ValueError: resources that are wrong; a port for metrics where somebody else listens.
+        ValueError: resources that are wrong; more GPUs than there are; a port for metrics where somebody else
+            listens.
     """
     if num_workers is not None:
         config = dataclasses.replace(config, workers_prestarted=num_workers)
+    total, gpu_names = total_of(num_cpus, num_gpus, resources)
     return NodeOptions(
         address=address,
         node_ip=node_ip or LOOPBACK,
         port=port,
-        total=[(name, units) for name, units in total_of(num_cpus, num_gpus, resources).units],
+        total=[(name, units) for name, units in total.units],
+        gpu_names=list(gpu_names),
         store_bytes=object_store_memory or shared_store_bytes(),
         config=dataclasses.asdict(config),
         metrics_port=check_port(metrics_port, "metrics_port"),

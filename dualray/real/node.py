@@ -20,7 +20,7 @@ from dualray.real.node_store import NodeStore
 from dualray.real.object_streams import ObjectStreams
 from dualray.real.runner import EXIT_TO_REJOIN, MachineProcess, begin
 from dualray.real.spill import SpillDirectory
-from dualray.real.template_client import TemplateClient
+from dualray.real.template_client import ONE_THREAD, TemplateClient
 from dualray.real.worker_output import DRIVER_KNOWN, FLUSH, LogFile, OutputRouter, WorkerOutput
 from dualray.shared.decision_log import MachineSpec
 from dualray.shared.machines.node import Node
@@ -54,6 +54,7 @@ from dualray.shared.model.events import (
     WorkerExited,
 )
 from dualray.shared.model.ids import FIRST_DRIVER, HEAD, Address, NodeID, ObjectID, is_driver
+from dualray.shared.model.resources import GPU_MASK
 from dualray.shared.trace import TraceKind
 
 if TYPE_CHECKING:
@@ -117,6 +118,7 @@ class NodeProcess(MachineProcess):
             on_exited=self._on_exited,
             on_failed=self._on_fork_failed,
             on_lost=lambda status: self.end(),
+            env=ONE_THREAD | os.environ | {GPU_MASK: ""},  # no GPU is seen until a lease says which
         )
         self._pids: dict[str, int] = {}
         self._stops: dict[str, str] = {}

@@ -221,9 +221,7 @@ class UserProcess:
     def call(
         self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution
     ) -> Any:
-        """Call user code, with the GPUs of its lease in the environment and its random streams seeded."""
-        if task.gpu_ids:
-            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, task.gpu_ids))
+        """Call user code, with its random streams seeded."""
         if self.session.seed is not None:
             seed = task_seed(self.session.seed, task.task_id)
             random.seed(stream_seed(seed, b"random"))

@@ -21,6 +21,7 @@ from dualray.real import session as sessions
 from dualray.real.children import Children, last_logs
 from dualray.real.cluster_address import find_session, next_driver
 from dualray.real.driver_output import DriverOutput
+from dualray.real.gpus import gpus_to_offer
 from dualray.real.head import CONTROL_PLANE_FILE
 from dualray.real.process import UserProcess
 from dualray.real.session import METRICS_FILE, Session
@@ -77,6 +78,10 @@ class RealRuntime:
     @property
     def verbs(self) -> CoreWorker:
         return self._process.core
+
+    @property
+    def gpu_names(self) -> tuple[str, ...]:
+        return self.session.gpu_names
 
     @property
     def metrics_address(self) -> str | None:
@@ -183,11 +188,13 @@ def start(settings: Mapping[str, Any], config: Config) -> RealRuntime:
     """
     if settings["address"] is not None:
         return _join(settings)
+    total, gpu_names = total_of(settings["num_cpus"], settings["num_gpus"], settings["resources"])
     session = sessions.create(
         config=config,
         seed=settings["seed"],
         job_root=str(settings["object_id_seed"] or ""),
-        total=total_of(settings["num_cpus"], settings["num_gpus"], settings["resources"]),
+        total=total,
+        gpu_names=gpu_names,
         store_bytes=store_bytes(settings["object_store_memory"]),
         log_to_driver=settings["log_to_driver"] and not settings["redirect_output"],
         log_directory=_made(settings["log_directory"]),
@@ -253,11 +260,22 @@ def _made(directory: Path | None) -> Path | None:
     return directory
 
 
-def total_of(num_cpus: float | None, num_gpus: float | None, resources: Mapping[str, float] | None) -> Resources:
-    """What a node of this machine has; by default as many CPUs as this process may use, and no GPU."""
-    return parse_resources(
-        num_cpus=len(os.sched_getaffinity(0)) if num_cpus is None else num_cpus, num_gpus=num_gpus, resources=resources
-    )
+def total_of(
+    num_cpus: float | None, num_gpus: float | None, resources: Mapping[str, float] | None
+) -> tuple[Resources, tuple[str, ...]]:
+    """What a node of this machine has, and its GPUs' names; by default as many CPUs as this process may use, and the
+    GPUs that there are and CUDA_VISIBLE_DEVICES shows.
+
+    Raises:
+        ValueError: resources that are wrong; more GPUs than there are.
+    """
+    if num_cpus is None:
+        num_cpus = len(os.sched_getaffinity(0))
+    total = parse_resources(num_cpus=num_cpus, num_gpus=num_gpus, resources=resources)
+    gpu_names = gpus_to_offer(num_gpus)
+    if num_gpus is None:
+        total = parse_resources(num_cpus=num_cpus, num_gpus=len(gpu_names), resources=resources)
+    return total, gpu_names
 
 
 def store_bytes(wanted: int | None) -> int:

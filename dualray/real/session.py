@@ -77,6 +77,8 @@ class Session:
     record_directory: Path | None
     log_directory: Path | None = None
     """Where the logs are kept, in a directory of the session's name; None: with the session, until it ends."""
+    gpu_names: tuple[str, ...] = ()
+    """Of the node's GPUs, in the order in which the core counts them: see gpus.py."""
     metrics_port: int | None = None
     """Where the node manager serves metrics, at 127.0.0.1; 0: any port that is free; None: it does not."""
     node: NodeID = FIRST_NODE
@@ -137,6 +139,7 @@ def create(
     seed: int | None,
     job_root: str,
     total: Resources,
+    gpu_names: tuple[str, ...] = (),
     store_bytes: int,
     log_to_driver: bool,
     record_directory: Path | None,
@@ -168,6 +171,7 @@ def create(
         seed=seed,
         job_root=job_root,
         total=total,
+        gpu_names=gpu_names,
         store_bytes=store_bytes,
         log_to_driver=log_to_driver,
         record_directory=record_directory,
@@ -185,6 +189,7 @@ def create(
         "seed": seed,
         "job_root": job_root,
         "total": total.units,
+        "gpu_names": gpu_names,
         "store_bytes": store_bytes,
         "log_to_driver": log_to_driver,
         "record_directory": str(record_directory) if record_directory is not None else None,
@@ -208,6 +213,7 @@ def load(directory: Path) -> Session:
         secret=(directory / "secret").read_bytes(),
         config=Config(**settings.pop("config")),
         total=Resources(tuple((name, amount) for name, amount in settings.pop("total"))),
+        gpu_names=tuple(settings.pop("gpu_names")),
         record_directory=Path(record) if record is not None else None,
         log_directory=Path(logs) if logs is not None else None,
         cluster=ClusterPlace(**cluster) if cluster is not None else None,

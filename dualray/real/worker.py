@@ -16,6 +16,7 @@ from pathlib import Path
 
 from dualray import runtime
 from dualray.real import session as sessions
+from dualray.real.gpus import VisibleGpus
 from dualray.real.process import Signal, UserProcess
 from dualray.real.runner import EXIT_AFTER_ERROR
 from dualray.real.worker_output import marked_stream
@@ -30,8 +31,9 @@ class WorkerRuntime:
 
     mode = "real"
 
-    def __init__(self, verbs: CoreWorker) -> None:
+    def __init__(self, verbs: CoreWorker, gpu_names: tuple[str, ...]) -> None:
         self.verbs = verbs
+        self.gpu_names = gpu_names
 
     def shutdown(self) -> None:
         """A task cannot end the cluster."""
@@ -79,14 +81,19 @@ def main(argv: Mapping[str, str]) -> None:
     core = process.core
     sys.stdout = marked_stream(1, lambda: core.execution, errors="replace")
     sys.stderr = marked_stream(2, lambda: core.execution, errors="backslashreplace")
-    runtime.set_current(WorkerRuntime(process.core))
+    names = process.session.gpu_names
+    runtime.set_current(WorkerRuntime(process.core, names))
+    visible = VisibleGpus(names)
     process.start()
     with process.lock:
         process.send(Address(node), WorkerReady(worker=address), [])
         process.end_step()
     try:
         while True:
-            process.core.execute(inbox.get(process))
+            task = inbox.get(process)
+            if task.spec.actor_id is None:  # a method: its actor has them for life
+                visible.show(task.gpu_ids)
+            core.execute(task)
     except SystemExit as exit_:  # user code wants its process to end
         _exit(exit_.code)
     except Exception as error:  # noqa: BLE001 - user code's are caught where it runs: this one is ours

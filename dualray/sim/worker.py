@@ -15,6 +15,7 @@ from dualray.shared.host import Execution
 from dualray.shared.model.commands import RunTask, WriteRecord
 from dualray.shared.model.events import Event, TimerFired
 from dualray.shared.model.ids import HEAD, Address, FunctionID, NodeID, TaskID, root_task_id
+from dualray.shared.model.resources import GPU, UNITS
 from dualray.shared.seeding import task_seed
 from dualray.sim.fibers import Fiber, FiberKilled, FiberScheduler
 from dualray.sim.object_store import VirtualStore
@@ -55,8 +56,13 @@ class WorkerRuntime:
 
     mode = "sim"
 
-    def __init__(self, verbs: CoreWorker) -> None:
-        self.verbs = verbs
+    def __init__(self, process: UserProcess) -> None:
+        self.verbs = process.core
+        self._process = process
+
+    @property
+    def gpu_names(self) -> tuple[str, ...]:
+        return self._process.gpu_names
 
     def shutdown(self) -> None:
         """A task cannot end the cluster."""
@@ -76,7 +82,9 @@ class UserProcess(Process):
         self.core = CoreWorker(
             address=address, node=node, config=cluster.config, host=self, root=root, is_driver=is_driver
         )
-        self.runtime: Any = WorkerRuntime(self.core)
+        self.runtime: Any = WorkerRuntime(self)
+        self.visible_gpus: str | None = None if is_driver else ""
+        """Its CUDA_VISIBLE_DEVICES while it does not run; None: not set."""
         self._fibers: dict[Fiber, None] = {}
         self._wake_scheduled = False
 
@@ -85,6 +93,12 @@ class UserProcess(Process):
         """A worker; what it does before its first task derives its ids from its address."""
         root = root_task_id(address, 0)
         return cls(cluster=cluster, address=address, node=node, store=store, root=root, is_driver=False)
+
+    @property
+    def gpu_names(self) -> tuple[str, ...]:
+        """Of this node's GPUs, as they were at first: their numbers."""
+        units = self.cluster.nodes[NodeID(self.node)].hardware.total.get(GPU)
+        return tuple(str(gpu) for gpu in range(-(-units // UNITS)))
 
     # ---- Process ---------------------------------------------------------------------------------------------
 
@@ -134,6 +148,8 @@ class UserProcess(Process):
         if self.cluster.is_paused(self.node):
             self.cluster.when_running(self.node, self._start_fiber, task)
             return
+        if task.spec.actor_id is None:  # a method: its actor has them for life
+            self.visible_gpus = ",".join(self.gpu_names[gpu] for gpu in task.gpu_ids)
         seed = task_seed(self.cluster.seed, task.spec.task_id)
         self.cluster.seeds_handed_out.update(seed)
 

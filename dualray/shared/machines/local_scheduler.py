@@ -5,6 +5,9 @@ are free and its arguments are here or small; the rest is spilled back to the he
 queued here. A queued slot waits for its arguments (transfer.py brings and pins them), then for its resources, then for
 a worker process; a slot that has resources and no worker waits in `unstaffed`, and a worker is started for it.
 
+GPUs go to workers that have run nothing before, and a worker that has had some retires with its lease: CUDA reads once
+in a process's life which ones it may see, and keeps their memory. It ends when nobody needs what it owns.
+
 A worker whose task blocks in `get` lends its CPUs to others, not its GPUs; when it goes on it takes them back, and
 what is free may be negative for a while. A worker that dies takes its lease with it; the lease's owner is told. When an
 owner dies, the workers that it leased are ended: nobody would take their results.
@@ -39,6 +42,7 @@ from dualray.shared.model.events import (
     ResourcesReported,
     WorkerDied,
     WorkerExited,
+    WorkerRetired,
 )
 from dualray.shared.model.ids import HEAD, Address, LeaseID, NodeID, ObjectID, RequestID, is_driver, worker_address
 from dualray.shared.model.resources import CPU, GPU, UNITS, Resources, fits, from_units
@@ -51,10 +55,12 @@ _SLOT = "lease slot "
 class Worker:
     """One worker process of this node."""
 
-    __slots__ = ("address", "lease", "state")
+    __slots__ = ("address", "is_fresh", "lease", "state")
 
     def __init__(self, address: Address) -> None:
         self.address = address
+        self.is_fresh = True
+        """It has run nothing yet."""
         self.state = WorkerState.STARTING
         self.lease: Lease | None = None
 
@@ -279,12 +285,24 @@ class LocalScheduler:
             if not slot.missing and self._has_room(slot.shape):
                 del self.waiting[slot.key]
                 self._allocate(slot)
-        while self.unstaffed and self.idle:
-            slot, lease = self.unstaffed.popleft()
-            self._grant(slot, lease, self.idle.pop())
+        self._staff()
         starting = sum(worker.state is WorkerState.STARTING for worker in self.workers.values())
         for _ in range(min(len(self.unstaffed), self.config.worker_starts_max) - starting):
             self._start_worker()
+
+    def _staff(self) -> None:
+        """Give idle workers to those that wait for one."""
+        unfit: deque[tuple[Slot, Lease]] = deque()
+        while self.unstaffed and self.idle:
+            slot, lease = self.unstaffed.popleft()
+            if not lease.gpu_shares:
+                self._grant(slot, lease, self.idle.pop())
+            elif fresh := [worker for worker in self.idle if worker.is_fresh]:
+                self.idle.remove(fresh[-1])
+                self._grant(slot, lease, fresh[-1])
+            else:
+                unfit.append((slot, lease))
+        self.unstaffed.extendleft(reversed(unfit))
 
     def _has_room(self, shape: LeaseShape) -> bool:
         gpu_units = shape.resources.get(GPU)
@@ -302,6 +320,7 @@ class LocalScheduler:
 
     def _grant(self, slot: Slot, lease: Lease, worker: Worker) -> None:
         worker.become(WorkerState.LEASED)
+        worker.is_fresh = False
         worker.lease = lease
         lease.worker = worker
         self._settle(slot)
@@ -393,11 +412,14 @@ class LocalScheduler:
         if lease is None:
             return
         worker = lease.worker
+        had_gpus = bool(lease.gpu_shares)
         self._end_lease(lease)
         if worker is None:
             return
         worker.lease = None
-        if event.worker_usable:
+        if event.worker_usable and had_gpus:
+            self.out.send(worker.address, WorkerRetired(worker=worker.address))
+        elif event.worker_usable:
             self._make_idle(worker)
         else:
             self.out.add(StopWorker(worker=worker.address, reason="its actor has ended"))
@@ -483,7 +505,7 @@ class LocalScheduler:
         self._start_failures = 0
 
     def stop_worker(self, address: Address, reason: str) -> None:
-        """The head does not want this worker's actor any more."""
+        """The head does not want this worker's actor any more, or it has retired."""
         if address in self.workers:
             self.out.add(StopWorker(worker=address, reason=reason))
 

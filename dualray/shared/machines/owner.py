@@ -67,6 +67,8 @@ from dualray.shared.model.events import (
     ValueRequested,
     ViewReleased,
     WaitStarted,
+    WorkerRetired,
+    WorkerUnwanted,
 )
 from dualray.shared.model.ids import (
     HEAD,
@@ -114,6 +116,8 @@ class Owner(Composition):
         self.cluster_state: dict[WaitID, tuple[NodeState, ...]] = {}
         self._space: dict[ObjectID, deque[WaitID]] = {}
         self._given_back: list[TaskID] = []
+        self._is_retired = False
+        """A worker that gets no more tasks, and has not said yet that nobody needs it."""
         self.table = {
             TaskSubmitted: self._on_submitted,
             ValuePut: self._on_put,
@@ -151,6 +155,7 @@ class Owner(Composition):
             ObjectUnavailable: lambda event: self.values.on_object_unavailable(event),
             ObjectDemanded: lambda event: self.tasks.on_demanded(event),
             ActorChanged: self._on_actor_changed,
+            WorkerRetired: self._on_retired,
         }
         self.calm = frozenset(
             {TaskSubmitted, TaskFinished, TaskPushed, TaskRan, ValuePut, RefsAdded, RefsDropped, WaitStarted}
@@ -331,6 +336,17 @@ class Owner(Composition):
         self.executor.on_process_died(dead)
         self.actor_calls.on_process_died(dead)
 
+    def _on_retired(self, event: WorkerRetired) -> None:
+        self._is_retired = True
+        self.calm = frozenset()  # each event may be the last that this process is needed for
+
+    def _leave_if_spare(self) -> None:
+        if self.values.table or self.tasks.records or self.executor.in_transit or self.executor.current is not None:
+            return
+        self._is_retired = False
+        reason = "it has had GPUs, and its lease has ended"
+        self.out.send(Address(self.node), WorkerUnwanted(worker=self.address, reason=reason))
+
     # ---- The drain -------------------------------------------------------------------------------------------
 
     def drain(self) -> None:
@@ -340,6 +356,8 @@ class Owner(Composition):
             steps += 1
             if steps > DRAIN_STEPS_MAX:
                 raise InvariantViolation(f"the owner machine of {self.address} does not come to rest")
+        if self._is_retired:
+            self._leave_if_spare()
 
     def _drain_once(self) -> bool:
         values, tasks, leases, calls = self.values, self.tasks, self.leases, self.actor_calls
