@@ -5,6 +5,16 @@ are free and its arguments are here or small; the rest is spilled back to the he
 queued here. A queued slot waits for its arguments (transfer.py brings and pins them), then for its resources, then for
 a worker process; a slot that has resources and no worker waits in `unstaffed`, and a worker is started for it.
 
+Arguments are brought early, and what is brought early never keeps anybody from going on. A slot first *locates* its
+arguments, and holds nothing while one is yet to be made. Then it is in line, and *admitted* to having all of them
+brought in its turn, as far as what is brought fits into half the store, and at least one slot is. When somebody waits
+for room in the store, nobody is admitted, and slots give up what they have (they *stand back*), the youngest first: for
+what runs, all of them if need be, those that lack something before those that lack nothing; for one another, only those
+that lack something, and the oldest keeps what it has, and is the only one to be admitted until it has started. A slot
+of whose arguments the last copy is lost stands back too. A slot whose arguments are all here needs nothing brought, and
+may start at any time. A slot that found no room is refused only when no task runs here whose end may make some. The
+arguments of a granted lease stay pinned for it until its worker has pinned them itself.
+
 GPUs go to workers that have run nothing before, and a worker that has had some retires with its lease: CUDA reads once
 in a process's life which ones it may see, and keeps their memory. It ends when nobody needs what it owns.
 
@@ -29,6 +39,7 @@ from collections import deque
 from collections.abc import Callable
 
 from dualray.shared.machines.base import Outbox, ensure
+from dualray.shared.machines.object_store import ObjectStore
 from dualray.shared.model.commands import StartWorker, StopWorker
 from dualray.shared.model.config import Config
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
@@ -71,7 +82,7 @@ class Worker:
 class Slot:
     """One lease that was asked for and is not granted yet."""
 
-    __slots__ = ("key", "missing", "owner", "placed", "request_id", "shape")
+    __slots__ = ("is_admitted", "key", "missing", "owner", "placed", "request_id", "shape", "unlocated")
 
     def __init__(self, key: str, request: LeaseRequested) -> None:
         self.key = key
@@ -80,6 +91,11 @@ class Slot:
         self.shape = request.shape
         self.placed = request.placed
         self.missing: dict[ObjectID, None] = {}
+        """Of one that is admitted: arguments that are not here yet."""
+        self.unlocated: dict[ObjectID, None] = {}
+        """Of which no copy is known."""
+        self.is_admitted = False
+        """Its arguments are being brought, or here and pinned; one without arguments is from the beginning."""
 
 
 class Lease:
@@ -110,8 +126,10 @@ class LocalScheduler:
         total: Resources,
         config: Config,
         want: Callable[[ObjectID, Address, str], None],
+        locate: Callable[[ObjectID, Address, str], bool],
         release: Callable[[str], None],
         is_local: Callable[[ObjectID], bool],
+        store: ObjectStore,
     ) -> None:
         self.out = out
         self.node = node
@@ -123,8 +141,17 @@ class LocalScheduler:
         self.gpus = {gpu: min(UNITS, gpu_units - gpu * UNITS) for gpu in range(-(-gpu_units // UNITS))}
         self.gpus_free = dict(self.gpus)
         self._want = want
+        self._locate = locate
         self._release = release
         self._is_local = is_local
+        self._store = store
+        self._in_line: dict[str, Slot] = {}
+        """Who is to be admitted, in order."""
+        self._first: str | None = None
+        """Nobody but this one is to be admitted until it has started."""
+        self._brought: dict[ObjectID, list[int]] = {}
+        """Arguments of admitted slots: for how many of them, and bytes."""
+        self._brought_bytes = 0
         self.workers: dict[Address, Worker] = {}
         self.idle: list[Worker] = []
         """The last one used is the first to be used again: its caches are warm."""
@@ -192,7 +219,7 @@ class LocalScheduler:
         """Grant nothing more, and have back what is granted."""
         self.is_draining = True
         for slot in list(self.waiting.values()):
-            del self.waiting[slot.key]
+            self._stop_waiting(slot)
             self._release(slot.key)
             self._hand_back(
                 LeaseRequested(
@@ -245,22 +272,126 @@ class LocalScheduler:
         slot = Slot(f"{_SLOT}{self._slot_counter} of {self.node}", request)
         self._slot_counter += 1
         self.waiting[slot.key] = slot
-        slot.missing = dict.fromkeys(hint.object_id for hint in request.shape.deps)
-        for hint in request.shape.deps:
-            self._want(hint.object_id, hint.owner, slot.key)
+        if request.shape.deps:
+            self._line_up(slot)
+            self._admit()
+        else:
+            slot.is_admitted = True
         self._changed = True
+
+    def _line_up(self, slot: Slot) -> None:
+        """Have it admitted in its turn, when copies of all arguments are known."""
+        slot.unlocated = {
+            hint.object_id: None for hint in slot.shape.deps if not self._locate(hint.object_id, hint.owner, slot.key)
+        }
+        if not slot.unlocated:
+            self._in_line[slot.key] = slot
+
+    def on_located(self, key: str, object_id: ObjectID) -> None:
+        """A copy of an argument exists."""
+        slot = self.waiting.get(key)
+        if slot is not None and object_id in slot.unlocated:
+            del slot.unlocated[object_id]
+            if not slot.unlocated:
+                self._in_line[slot.key] = slot
+
+    def on_argument_lost(self, key: str, object_id: ObjectID) -> None:
+        """An argument that is being brought has to be made again."""
+        slot = self.waiting.get(key)
+        if slot is not None and slot.is_admitted and object_id in slot.missing:
+            if self._first == key:
+                self._first = None
+            self._dismiss(slot)
+            self._release(key)
+            self._line_up(slot)
+
+    def _admit(self) -> None:
+        """Have the arguments of those brought whose turn it is."""
+        while not self._store.waiting:
+            slot = next(iter(self._in_line.values()), None) if self._first is None else self._in_line.get(self._first)
+            if slot is None:
+                return
+            new = {hint.object_id: hint.size_bytes for hint in slot.shape.deps if hint.object_id not in self._brought}
+            if self._brought and self._brought_bytes + sum(new.values()) > self._store.capacity_bytes // 2:
+                return
+            del self._in_line[slot.key]
+            self._line_up(slot)  # a copy may have gone meanwhile
+            if self._in_line.pop(slot.key, None) is None:
+                continue
+            slot.is_admitted = True
+            slot.missing = dict.fromkeys(hint.object_id for hint in slot.shape.deps)
+            for object_id in slot.missing:
+                self._brought.setdefault(object_id, [0, new.get(object_id, 0)])[0] += 1
+            self._brought_bytes += sum(new.values())
+            for hint in slot.shape.deps:
+                self._want(hint.object_id, hint.owner, slot.key)
+
+    def _dismiss(self, slot: Slot) -> None:
+        """Nothing is brought for it any more."""
+        self._in_line.pop(slot.key, None)
+        if slot.is_admitted:
+            slot.is_admitted = False
+            slot.missing = {}
+            for object_id in dict.fromkeys(hint.object_id for hint in slot.shape.deps):
+                uses = self._brought[object_id]
+                uses[0] -= 1
+                if not uses[0]:
+                    self._brought_bytes -= uses[1]
+                    del self._brought[object_id]
+
+    def _stop_waiting(self, slot: Slot) -> None:
+        del self.waiting[slot.key]
+        self._dismiss(slot)
+        if self._first == slot.key:
+            self._first = None
+
+    def _stand_back(self, slot: Slot) -> None:
+        """Give up what has been brought; the slot is the next to be admitted."""
+        self._dismiss(slot)
+        self._release(slot.key)
+        behind = self._in_line
+        self._in_line = {}
+        self._line_up(slot)
+        self._in_line.update(behind)
+
+    def make_way(self) -> bool:
+        """Somebody waits for room in the store: see the module. Whether a slot has stood back."""
+        admitted = [slot for slot in self.waiting.values() if slot.is_admitted and slot.shape.deps]
+        lacking = [slot for slot in admitted if slot.missing]
+        if self._store.waiting[0].is_early:
+            candidates = lacking[1:]
+        else:
+            candidates = [slot for slot in admitted if not slot.missing] + lacking
+        useful = self._store.keep_what_could_leave(self.waiting)
+        for slot in reversed(candidates):
+            if slot.key in useful:
+                if self._store.waiting[0].is_early:
+                    self._first = lacking[0].key
+                self._stand_back(slot)
+                return True
+        return False
 
     def on_argument(self, key: str, object_id: ObjectID) -> None:
         """An argument of a slot is here and pinned for it."""
         slot = self.waiting.get(key)
-        if slot is not None:
+        if slot is not None and slot.is_admitted:
             slot.missing.pop(object_id, None)
 
     def on_argument_failed(self, key: str, error: ErrorInfo) -> None:
         """An argument of a slot will not come."""
-        slot = self.waiting.pop(key, None)
-        if slot is not None:
+        slot = self.waiting.get(key)
+        if slot is None:
+            return
+        together = sum({hint.object_id: hint.size_bytes for hint in slot.shape.deps}.values())
+        if error.kind is ErrorKind.STORE_FULL and together <= self._store.capacity_bytes and self._runs_tasks:
+            self._stand_back(slot)
+        else:
+            self._stop_waiting(slot)
             self._refuse(slot, error)
+
+    @property
+    def _runs_tasks(self) -> bool:
+        return any(lease.owner != HEAD and lease.worker is not None for lease in self.leases.values())
 
     def _refuse(self, slot: Slot, error: ErrorInfo) -> None:
         self._release(slot.key)
@@ -282,9 +413,10 @@ class LocalScheduler:
     def dispatch(self) -> None:
         """Give resources and workers to slots, in order of arrival, as far as they go."""
         for slot in list(self.waiting.values()):
-            if not slot.missing and self._has_room(slot.shape):
-                del self.waiting[slot.key]
+            if self._has_room(slot.shape) and self._has_arguments(slot):
+                self._stop_waiting(slot)
                 self._allocate(slot)
+        self._admit()
         self._staff()
         starting = sum(worker.state is WorkerState.STARTING for worker in self.workers.values())
         for _ in range(min(len(self.unstaffed), self.config.worker_starts_max) - starting):
@@ -303,6 +435,17 @@ class LocalScheduler:
             else:
                 unfit.append((slot, lease))
         self.unstaffed.extendleft(reversed(unfit))
+
+    def _has_arguments(self, slot: Slot) -> bool:
+        """Whether all arguments are here, and pinned for the slot."""
+        if slot.is_admitted:
+            return not slot.missing
+        arguments = [hint.object_id for hint in slot.shape.deps]
+        if not all(self._store.is_readable(object_id) for object_id in arguments):
+            return False
+        for object_id in arguments:
+            self._store.pin(object_id, slot.key)
+        return True
 
     def _has_room(self, shape: LeaseShape) -> bool:
         gpu_units = shape.resources.get(GPU)
@@ -380,7 +523,7 @@ class LocalScheduler:
             if self._strip_gpu(lease, gpu) and lease.worker is not None:
                 self.out.add(StopWorker(worker=lease.worker.address, reason=f"GPU {gpu} of {self.node} was lost"))
         for slot in [slot for slot in self.waiting.values() if not fits(self.total, slot.shape.placement)]:
-            del self.waiting[slot.key]
+            self._stop_waiting(slot)
             self._release(slot.key)
             self._spill_back(slot)
         return True
@@ -514,7 +657,8 @@ class LocalScheduler:
         for owner in [owner for owner in self.waits_until_ns if is_dead(owner)]:
             del self.waits_until_ns[owner]
         for key in [key for key, slot in self.waiting.items() if is_dead(slot.owner)]:
-            slot = self.waiting.pop(key)
+            slot = self.waiting[key]
+            self._stop_waiting(slot)
             self._release(key)
             self._settle(slot)
         kept: deque[tuple[Slot, Lease]] = deque()
@@ -575,6 +719,18 @@ class LocalScheduler:
         for gpu, free in self.gpus_free.items():
             whole = free + shares.get(gpu, 0) == self.gpus[gpu]
             ensure(free >= 0 and whole, "{}: GPU {} is leased twice", self.node, gpu)
+        brought: dict[ObjectID, int] = {}
+        for slot in self.waiting.values():
+            places = slot.is_admitted + (slot.key in self._in_line) + bool(slot.unlocated)
+            ensure(places == 1, "{} is admitted, in line, or looks for arguments: {} of these", slot.key, places)
+            for object_id in dict.fromkeys(hint.object_id for hint in slot.shape.deps) if slot.is_admitted else ():
+                brought[object_id] = brought.get(object_id, 0) + 1
+        ensure(
+            brought == {object_id: uses for object_id, (uses, _) in self._brought.items()},
+            "{}: what is brought for slots is not {}",
+            self.node,
+            self._brought,
+        )
         for worker in self.workers.values():
             ensure(
                 (worker.state is WorkerState.LEASED) == (worker.lease is not None) or worker.lease is None,

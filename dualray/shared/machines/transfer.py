@@ -11,6 +11,9 @@ When a source dies, breaks off or does not have the object any more, the next on
 came are kept, for all sources that the head named together hold the same bytes. When all have failed, everything is
 given up and the head is asked again: a copy that it then names may have been made anew.
 
+Who only asks where an object is (an *asker*: a task that has not begun) is told when a copy exists, and asks for the
+bytes when it wants them here: so nothing is held for whoever waits for something that is yet to be made.
+
 Broadcast. A node sends one object to at most `broadcast_receivers_max` others at a time. Further ones stand in line;
 whenever a receiver has it all, the first in line is served, and the next is told to ask that receiver
 (ObjectElsewhere), who holds the same bytes: so the number of sources doubles with each round.
@@ -27,7 +30,7 @@ from dualray.shared.machines.base import Outbox, ensure
 from dualray.shared.machines.object_store import ObjectStore, SpaceRequest
 from dualray.shared.model.commands import DeleteObject, ReceiveObject, SendObject
 from dualray.shared.model.config import Config
-from dualray.shared.model.errors import ErrorInfo
+from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.events import (
     LocationsKnown,
     LocationsWanted,
@@ -44,7 +47,19 @@ _SENDING_TO = "sending to "
 class Want:
     """An object that users of this node wait for."""
 
-    __slots__ = ("awaits_space", "object_id", "offset", "owner", "size_bytes", "source", "sources", "users")
+    __slots__ = (
+        "askers",
+        "awaits_space",
+        "is_early",
+        "is_located",
+        "object_id",
+        "offset",
+        "owner",
+        "size_bytes",
+        "source",
+        "sources",
+        "users",
+    )
 
     def __init__(self, object_id: ObjectID, owner: Address) -> None:
         self.object_id = object_id
@@ -53,7 +68,13 @@ class Want:
         self.offset = 0
         """So many of its bytes are here, and the sources that we know can go on from there."""
         self.awaits_space = False
+        self.is_early = True
+        """Only tasks that have not begun wait for it."""
         self.users: dict[str, None] = {}
+        self.askers: dict[str, None] = {}
+        """Who wants to know that a copy exists, and does not want it here yet."""
+        self.is_located = False
+        """The head has named copies, and they have not failed us."""
         self.sources: deque[NodeID] = deque()
         """Where copies are said to be, and we have not tried yet."""
         self.source: NodeID | None = None
@@ -83,9 +104,13 @@ class Transfer:
         # Worklists that the node machine drains.
         self.arrived: deque[tuple[str, ObjectID, int]] = deque()
         self.unavailable: deque[tuple[str, ObjectID, ErrorInfo]] = deque()
+        self.located: deque[tuple[str, ObjectID]] = deque()
+        """For those who have asked: a copy exists."""
+        self.lost: deque[tuple[str, ObjectID]] = deque()
+        """For those who wait: no copy is known any more. They wait on, or give up."""
 
-    def want(self, object_id: ObjectID, owner: Address, user: str) -> None:
-        """Bring the object here and pin it for the user."""
+    def want(self, object_id: ObjectID, owner: Address, user: str, *, is_early: bool = False) -> None:
+        """Bring the object here and pin it for the user; `is_early` of a task that has not begun."""
         if self.store.is_readable(object_id):
             stored = self.store.pin(object_id, user)
             self.arrived.append((user, object_id, stored.size_bytes))
@@ -94,10 +119,26 @@ class Transfer:
         if want is None:
             want = self.wants[object_id] = Want(object_id, owner)
             if object_id in self.store.spilled:
-                self.store.restore(object_id)
+                self.store.restore(object_id, is_early=is_early)
             elif object_id not in self.store.objects:  # else it is being written here: its seal will tell
                 self._ask_head(want)
         want.users[user] = None
+        if want.is_early and not is_early:
+            want.is_early = False
+            self.store.hurry(object_id)
+        if want.is_located:
+            self._ask_for_room(want)
+
+    def locate(self, object_id: ObjectID, owner: Address, asker: str) -> bool:
+        """Whether a copy exists, here or elsewhere; if none is known, the asker is told when there is one."""
+        if self.store.is_here(object_id) or object_id in self.store.objects:
+            return True
+        want = self.wants.get(object_id)
+        if want is None:
+            want = self.wants[object_id] = Want(object_id, owner)
+            self._ask_head(want)
+        want.askers[asker] = None
+        return want.is_located
 
     def _ask_head(self, want: Want) -> None:
         self.out.send(HEAD, LocationsWanted(object_id=want.object_id, owner=want.owner, node=self.node))
@@ -109,9 +150,18 @@ class Transfer:
             want.users.pop(user, None)
 
     def give_up_all(self, user: str) -> None:
-        """The user died."""
-        for want in self.wants.values():
+        """The user died, or waits for nothing any more. What only stands in line for room leaves it."""
+        for want in [want for want in self.wants.values() if user in want.users or user in want.askers]:
+            want.askers.pop(user, None)
             want.users.pop(user, None)
+            if not want.users and self.store.leave_line(want.object_id):
+                want.awaits_space = False
+            is_idle = want.is_located or want.object_id in self.store.spilled
+            if is_idle and not (want.users or want.askers or self._is_under_way(want)):
+                del self.wants[want.object_id]
+
+    def _is_under_way(self, want: Want) -> bool:
+        return want.awaits_space or want.source is not None or want.object_id in self.store.objects
 
     def on_locations(self, event: LocationsKnown) -> None:
         """The head knows copies."""
@@ -124,16 +174,25 @@ class Transfer:
         if not want.sources:  # only we are said to have it, and we do not: the news of our eviction is on its way
             self._ask_head(want)
             return
-        if event.object_id in self.store.objects or want.awaits_space:
+        want.is_located = True
+        self.located.extend((asker, event.object_id) for asker in want.askers)
+        if want.users:
+            self._ask_for_room(want)
+        elif not want.askers:
+            del self.wants[event.object_id]
+
+    def _ask_for_room(self, want: Want) -> None:
+        if self._is_under_way(want):
             return  # it is being written here, or room has been asked for
         want.awaits_space = True
         self.store.request_space(
             SpaceRequest(
-                object_id=event.object_id,
-                size_bytes=event.size_bytes,
-                owner=event.owner,
+                object_id=want.object_id,
+                size_bytes=want.size_bytes,
+                owner=want.owner,
                 remakeable=True,
                 user=_INCOMING,
+                is_early=want.is_early,
             )
         )
 
@@ -153,7 +212,13 @@ class Transfer:
         """A process of this node died while it wrote the object: those who wait for it need another copy."""
         want = self.wants.get(object_id)
         if want is not None:
-            self._ask_head(want)
+            self._ask_again(want)
+
+    def _ask_again(self, want: Want) -> None:
+        """No copy is known any more."""
+        want.is_located = False
+        self._ask_head(want)
+        self.lost.extend((user, want.object_id) for user in want.users)
 
     def _try_next_source(self, want: Want) -> None:
         want.source = None
@@ -161,7 +226,7 @@ class Transfer:
             want.offset = 0
             self._end_pull(want.object_id)
             self.store.abort(want.object_id, _INCOMING)
-            self._ask_head(want)
+            self._ask_again(want)
             return
         if not self._admit(want):
             self.lined_up[want.object_id] = None
@@ -221,6 +286,8 @@ class Transfer:
         for want in list(self.wants.values()):
             want.sources = deque(source for source in want.sources if source != node)
             self.source_failed(want.object_id, node)
+            if want.is_located and not want.sources and not self._is_under_way(want):
+                self._ask_again(want)
         self.give_up_all(_sending_to(node))
         for key in [key for key, request in self.restoring.items() if request.to == node]:
             del self.restoring[key]
@@ -252,6 +319,7 @@ class Transfer:
         if want is None:
             return
         self._end_pull(object_id)
+        self.located.extend((asker, object_id) for asker in want.askers)
         for user in want.users:
             stored = self.store.pin(object_id, user)
             self.arrived.append((user, object_id, stored.size_bytes))
@@ -265,6 +333,11 @@ class Transfer:
         self.store.abort(object_id, _INCOMING)
         for user in want.users:
             self.unavailable.append((user, object_id, error))
+        for asker in want.askers.keys() - want.users.keys():
+            if error.kind is not ErrorKind.STORE_FULL:
+                self.unavailable.append((asker, object_id, error))
+            elif self.locate(object_id, want.owner, asker):
+                self.located.append((asker, object_id))
 
     # ---- The other side ----------------------------------------------------------------------------------------
 
