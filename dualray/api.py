@@ -40,6 +40,7 @@ def init(
     log_to_driver: bool | None = None,
     redirect_output: bool | None = None,
     log_directory: Any = None,
+    num_redis_shards: int | None = None,
     metrics_port: int | None = None,
     nodes: int | None = None,
     faults: Sequence[Any] | None = None,
@@ -63,6 +64,8 @@ def init(
         redirect_output: real mode: what workers print goes to files only. Default False.
         log_directory: real mode: keep the logs of all processes in a directory of the session's name in here. Default:
             with the session's other files, which go when it ends.
+        num_redis_shards: real mode: servers of the control plane to start beside the primary one; its tables are then
+            spread among them. Default 0, at most 64. See docs/cluster.md.
         metrics_port: real mode: serve metrics for Prometheus at this port of 127.0.0.1; 0: any that is free (see
             `metrics_address` of what is returned). Default: not. See docs/metrics.md.
         nodes: sim mode: how many virtual nodes. Default 1.

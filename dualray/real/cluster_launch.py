@@ -64,6 +64,7 @@ def node_options(
     config: Config,
     num_workers: int | None = None,
     metrics_port: int | None = None,
+    num_redis_shards: int = 0,
 ) -> NodeOptions:
     """A node's options with their defaults filled in; `num_workers` is how many workers are started with each node.
 
@@ -82,6 +83,7 @@ def node_options(
         gpu_names=list(gpu_names),
         store_bytes=object_store_memory or shared_store_bytes(),
         config=dataclasses.asdict(config),
+        redis_shards=num_redis_shards,
         metrics_port=check_port(metrics_port, "metrics_port"),
         status_fd=-1,
     )

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from dualray.exceptions import ControlPlaneError
 from dualray.real import session as sessions
-from dualray.real.control_plane import ControlPlane
-from dualray.real.control_plane_server import start_server
+from dualray.real.control_plane_server import ControlPlaneServer, start_server
+from dualray.real.control_plane_shards import SHARDS, socket_names, tables_at
 from dualray.real.counts import COUNTS, COUNTS_ASKED, of_connections, of_head
 from dualray.real.messages import Payload
 from dualray.real.runner import MachineProcess, begin
@@ -40,40 +40,59 @@ class HeadProcess(MachineProcess):
 
     def __init__(self, *, session: sessions.Session, lifeline_fd: int) -> None:
         # The server is there before anybody can reach us, and so before anybody can need it.
-        self.server = start_server(session.redis_directory, session.password, append_only=session.cluster is not None)
-        (session.directory / CONTROL_PLANE_FILE).write_text(self.server.kind)
-        _log.info("control plane: %s", self.server.kind)
+        self.servers = self._start_servers(session)
+        kind = self.servers[0].kind + (f" and {session.redis_shards} shards" if session.redis_shards else "")
+        (session.directory / CONTROL_PLANE_FILE).write_text(kind)
+        _log.info("control plane: %s", kind)
         spec = MachineSpec(kind="head", address=HEAD, config=session.config)
         super().__init__(session=session, spec=spec, lifeline_fd=lifeline_fd)
-        self.control_plane = ControlPlane(self.server.socket_path, session.password)
+        self.control_plane = tables_at(session.redis_socket, session.password, session.redis_shards)
         self._server_lock = threading.Lock()
         self._is_over = threading.Event()
         if session.cluster is not None:
-            threading.Thread(target=self._keep_server, name="dualray-control-plane", daemon=True).start()
+            for place in range(len(self.servers)):
+                name = f"dualray-control-plane-{place}"
+                threading.Thread(target=self._keep_server, args=(place,), name=name, daemon=True).start()
         self.incarnations: dict[str, int] = {}
         """Of each node, its present life."""
         self.drivers: dict[int, str] = {}
         """Of each job, its driver while it is there: to whom what its tasks print is sent."""
 
-    def _keep_server(self) -> None:
-        """A thread of its own, which lives as long as this process: start the control plane's server again when it has
-        died, with the tables of its append-only file. Clients try again meanwhile (control_plane.py)."""
+    @staticmethod
+    def _start_servers(session: sessions.Session) -> list[ControlPlaneServer]:
+        """The primary, which then lists the shards, and these."""
+        keeps = session.cluster is not None
+        primary = session.redis_socket
+        names = socket_names(session.redis_shards)
+        places = [primary, *(primary.parent / name for name in names)]
+        servers = [start_server(place.parent, session.password, append_only=keeps) for place in places]
+        if names:
+            from dualray.real.cluster_address import local_client  # noqa: PLC0415 - few sessions have shards
+
+            with local_client(session) as client:
+                client.delete(SHARDS)
+                client.rpush(SHARDS, *names)
+        return servers
+
+    def _keep_server(self, place: int) -> None:
+        """A thread of its own, which lives as long as this process: start one of the control plane's servers again when
+        it has died, with the tables of its append-only file. Clients try again meanwhile (control_plane.py)."""
         failures = 0
-        while self.server.process is not None and failures < _SERVER_STARTS_MAX:
-            status = self.server.process.wait()
+        while (process := self.servers[place].process) is not None and failures < _SERVER_STARTS_MAX:
+            status = process.wait()
             with self._server_lock:
                 if self._is_over.is_set():
                     return
-                _log.error("the control plane's server has ended with status %d", status)
+                _log.error("server %d of the control plane has ended with status %d", place, status)
                 try:
-                    self.server = start_server(
-                        self.session.redis_directory,
+                    self.servers[place] = start_server(
+                        self.servers[place].socket_path.parent,
                         self.session.password,
                         append_only=True,
                         start_timeout_s=_SERVER_STARTS_WITHIN_S,
                     )
                     failures = 0
-                    _log.warning("the control plane is back: %s", self.server.kind)
+                    _log.warning("server %d of the control plane is back: %s", place, self.servers[place].kind)
                 except ControlPlaneError as error:
                     failures += 1
                     _log.error("the control plane does not start again, attempt %d: %s", failures, error)
@@ -140,7 +159,8 @@ class HeadProcess(MachineProcess):
             self.control_plane.close()
         self._is_over.set()
         is_held = self._server_lock.acquire(timeout=_SERVER_STARTS_WITHIN_S)
-        self.server.stop()
+        for server in reversed(self.servers):  # the shards lie in the primary's directory
+            server.stop()
         if is_held:
             self._server_lock.release()
         self.session.remove()

@@ -19,7 +19,7 @@ from numpy.random import MT19937, RandomState
 from numpy.random import set_state as set_numpy_state
 
 from dualray.exceptions import ControlPlaneError
-from dualray.real.control_plane import ControlPlane
+from dualray.real.control_plane_shards import Tables, tables_at
 from dualray.real.counts import COUNTS, COUNTS_ASKED, of_connections, of_owner
 from dualray.real.interpreter import InterpreterSettings
 from dualray.real.loop import Loop
@@ -117,7 +117,7 @@ class UserProcess:
         )
         self.loop = Loop(on_error, spin_ns=_SPIN_NS if len(os.sched_getaffinity(0)) > 1 else 0, on_turn=self._on_turn)
         self._timers = Timers(self.loop)
-        self._control_plane: ControlPlane | None = None
+        self._control_plane: Tables | None = None
         self._settings: InterpreterSettings | None = None
         self._rows: list[WriteRecord] = []
         self._rows_are_due = False
@@ -261,11 +261,11 @@ class UserProcess:
             raise ControlPlaneError(f"the function table has no function {function.hex()}")
         return pickled
 
-    def _tables(self) -> ControlPlane:
+    def _tables(self) -> Tables:
         with self.lock:
             if self._control_plane is None:
-                path = self.session.redis_directory / "redis.sock"
-                self._control_plane = ControlPlane(path, self.session.password)
+                session = self.session
+                self._control_plane = tables_at(session.redis_socket, session.password, session.redis_shards)
             return self._control_plane
 
     def breathe(self) -> None:

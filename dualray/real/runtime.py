@@ -198,6 +198,7 @@ def start(settings: Mapping[str, Any], config: Config) -> RealRuntime:
         store_bytes=store_bytes(settings["object_store_memory"]),
         log_to_driver=settings["log_to_driver"] and not settings["redirect_output"],
         log_directory=_made(settings["log_directory"]),
+        redis_shards=settings["num_redis_shards"],
         metrics_port=check_port(settings["metrics_port"], "metrics_port"),
         record_directory=_made(settings["decision_log"]),
     )

@@ -79,6 +79,8 @@ class Session:
     """Where the logs are kept, in a directory of the session's name; None: with the session, until it ends."""
     gpu_names: tuple[str, ...] = ()
     """Of the node's GPUs, in the order in which the core counts them: see gpus.py."""
+    redis_shards: int = 0
+    """Servers of the control plane beside the primary: see control_plane_shards.py."""
     metrics_port: int | None = None
     """Where the node manager serves metrics, at 127.0.0.1; 0: any port that is free; None: it does not."""
     node: NodeID = FIRST_NODE
@@ -107,6 +109,11 @@ class Session:
     @property
     def redis_directory(self) -> Path:
         return self.directory / "redis"
+
+    @property
+    def redis_socket(self) -> Path:
+        """The primary's."""
+        return self.redis_directory / "redis.sock"
 
     @property
     def password(self) -> str:
@@ -144,6 +151,7 @@ def create(
     log_to_driver: bool,
     record_directory: Path | None,
     log_directory: Path | None = None,
+    redis_shards: int = 0,
     metrics_port: int | None = None,
     secret: bytes | None = None,
     node: NodeID = FIRST_NODE,
@@ -176,6 +184,7 @@ def create(
         log_to_driver=log_to_driver,
         record_directory=record_directory,
         log_directory=log_directory,
+        redis_shards=redis_shards,
         metrics_port=metrics_port,
         node=node,
         cluster=cluster,
@@ -194,6 +203,7 @@ def create(
         "log_to_driver": log_to_driver,
         "record_directory": str(record_directory) if record_directory is not None else None,
         "log_directory": str(log_directory) if log_directory is not None else None,
+        "redis_shards": redis_shards,
         "metrics_port": metrics_port,
         "node": node,
         "cluster": asdict(cluster) if cluster is not None else None,
