@@ -15,12 +15,12 @@ PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help env demo lint format test test-slow bench bench-compare build clean
+.PHONY: help env demo lint format test test-slow bench bench-transfer bench-compare build clean
 
 help:  ## Print this help
 	@echo 'Usage: make TARGET'
 	@echo
-	@awk -F ':.*  ## ' '/^[a-z-]+:.*  ## / { printf "  %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*  ## ' '/^[a-z-]+:.*  ## / { printf "  %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 env: $(VENV)/.installed-dev  ## Make .venv, with dualray in place and the development tools
 
@@ -46,6 +46,9 @@ test-slow: env  ## Run the slow tests
 bench: env $(VENV)/.installed-bench  ## Measure dualray, and Ray beside it, and print the ratios
 	@mkdir -p .benchmarks
 	$(BIN)/python -m pytest benchmarks --benchmark-only --benchmark-json=.benchmarks/last.json $(PYTEST_ARGS)
+
+bench-transfer: env $(VENV)/.installed-bench  ## Measure objects between nodes beside bare sockets (bench does it, too)
+	$(BIN)/python -m pytest benchmarks/bench_transfer.py --benchmark-only $(PYTEST_ARGS)
 
 bench-compare: env  ## Hold the last `make bench` against the committed ratios, and name what got slower
 	$(BIN)/python -m benchmarks.compare $(COMPARE_ARGS)

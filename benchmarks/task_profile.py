@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any
@@ -22,7 +21,7 @@ from rich.table import Table
 from dualray.real.messages import Post, decode_messages
 from dualray.shared.core_worker import CoreWorker
 from dualray.shared.host import Execution
-from dualray.shared.model.commands import RunTask, WriteRecord
+from dualray.shared.model.commands import WriteRecord, WriteRecords
 from dualray.shared.model.config import Config
 from dualray.shared.model.events import Event, LeaseGranted
 from dualray.shared.model.ids import Address, FunctionID, LeaseID, NodeID, RequestID, root_task_id
@@ -63,14 +62,13 @@ class _Host:
     def __init__(self, functions: dict[FunctionID, bytes]) -> None:
         self.lock = threading.RLock()
         self.frames: list[tuple[str, bytes]] = []
-        self.tasks: deque[RunTask] = deque()
-        self.run_task = self.tasks.append
         self._functions = functions
         self._post = Post(lambda to, header, _: self.frames.append((to, header)))
         self.end_step = self._post.flush
         self.flush = self._post.flush_all
-        self.rows: list[WriteRecord] = []
+        self.rows: list[WriteRecord | WriteRecords] = []
         self.write_record = self.rows.append
+        self.write_records = self.rows.append
         self.put_function = functions.__setitem__
         self.get_function = functions.__getitem__
 
@@ -95,6 +93,9 @@ class _Host:
         self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution
     ) -> Any:
         return function(*args, **kwargs)
+
+    def tasks_came(self) -> None:
+        """They are asked for below."""
 
     def breathe(self) -> None:
         """Nothing comes by itself."""
@@ -154,8 +155,8 @@ def one_round(count: int) -> dict[str, float]:
             with timed("take in"):
                 worker.on_messages(messages)
         with timed("execute"):
-            while worker_host.tasks:
-                worker.execute(worker_host.tasks.popleft())
+            while (task := worker.next_task()) is not None:
+                worker.execute(task)
         for frame in worker_host.frames_to(DRIVER):
             with timed("decode finished"):
                 messages = decode_messages(memoryview(frame), [])

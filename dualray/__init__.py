@@ -2,28 +2,35 @@
 
 Tasks, actors and objects in the manner of Ray, with one set of scheduling, reconstruction and eviction policies and two
 ways to drive them: `init(mode="real")` on processes, `init(mode="sim", nodes=11)` on a deterministic virtual cluster.
+
+Names are imported when they are first used: founder, head and node manager of a session are processes of dualray's own,
+and need none of them.
 """
 
-from dualray import exceptions
-from dualray.actor import ActorClass, ActorHandle, method
-from dualray.api import (
-    RuntimeContext,
-    available_resources,
-    cluster_resources,
-    get,
-    get_gpu_ids,
-    get_runtime_context,
-    init,
-    is_initialized,
-    kill,
-    nodes,
-    put,
-    remote,
-    shutdown,
-    wait,
-)
-from dualray.object_ref import ObjectRef
-from dualray.remote_function import RemoteFunction
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dualray import exceptions
+    from dualray.actor import ActorClass, ActorHandle, method
+    from dualray.api import (
+        RuntimeContext,
+        available_resources,
+        cluster_resources,
+        get,
+        get_gpu_ids,
+        get_runtime_context,
+        init,
+        is_initialized,
+        kill,
+        nodes,
+        put,
+        remote,
+        shutdown,
+        wait,
+    )
+    from dualray.object_ref import ObjectRef
+    from dualray.remote_function import RemoteFunction
 
 __version__ = "0.1.0"
 
@@ -50,3 +57,25 @@ __all__ = [
     "shutdown",
     "wait",
 ]
+
+_HOMES = {
+    "ActorClass": "dualray.actor",
+    "ActorHandle": "dualray.actor",
+    "method": "dualray.actor",
+    "ObjectRef": "dualray.object_ref",
+    "RemoteFunction": "dualray.remote_function",
+}
+"""Where a name is, if not in `dualray.api`."""
+
+
+def __getattr__(name: str) -> Any:
+    if name == "exceptions":
+        return import_module("dualray.exceptions")
+    if name not in __all__:
+        raise AttributeError(f"module 'dualray' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_HOMES.get(name, "dualray.api")), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

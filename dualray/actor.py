@@ -70,13 +70,22 @@ class ActorClass(Generic[C]):
             max_restarts=options.max_restarts,
             max_task_retries=options.max_task_retries,
         )
-        return ActorHandle(ref, verbs, self._name, self._methods, self._template.function_id, options.max_task_retries)
+        return self._handle(ref, verbs, self._name, self._methods, self._template.function_id, options.max_task_retries)
+
+    @property
+    def _handle(self) -> type[ActorHandle]:
+        """What `remote` returns; a dialect has its own."""
+        return ActorHandle
+
+    def _exported(self) -> Callable[..., Any]:
+        """What a worker calls to make the instance."""
+        return self._cls
 
     def _make_template(self, verbs: runtime.Verbs) -> FunctionTemplate:
         options = self._options
         placement, held = options.demands()
         return FunctionTemplate(
-            function_id=verbs.export(self._cls, duration=options.duration, what=f"actor class {self._name}"),
+            function_id=verbs.export(self._exported(), duration=options.duration, what=f"actor class {self._name}"),
             name=self._name,
             resources=held,
             placement=placement,
@@ -130,6 +139,10 @@ class ActorHandle(CountedReference):
             if name.startswith("__"):
                 raise AttributeError(name)  # Python looking for a protocol
             raise AttributeError(unknown_name("method", name, sorted(self._methods), f"actor {self._class_name}"))
+        return self._method(name, options)
+
+    def _method(self, name: str, options: MethodOptions) -> ActorMethod:
+        """What stands for a method; a dialect has its own."""
         return ActorMethod(self, name, options)
 
     def __repr__(self) -> str:
@@ -144,7 +157,7 @@ class ActorHandle(CountedReference):
     def __reduce__(self) -> tuple[Any, ...]:
         self.check()
         fields = (self._class_name, self._methods, self._function_id, self._max_task_retries)
-        return _revive_handle, (self.ref.object_id, self.ref.owner, fields)
+        return _revive_handle, (type(self), self.ref.object_id, self.ref.owner, fields)
 
     def _template_for(self, method_name: str, num_returns: int) -> FunctionTemplate:
         template = self._templates.get((method_name, num_returns))
@@ -160,18 +173,21 @@ class ActorHandle(CountedReference):
         return template
 
 
-def _revive_handle(object_id: ObjectID, owner: Any, fields: tuple[Any, ...]) -> ActorHandle:
+def _revive_handle(handle: type[ActorHandle], object_id: ObjectID, owner: Any, fields: tuple[Any, ...]) -> ActorHandle:
     """Unpickle: the handle now exists in this process too."""
     verbs = runtime.current("unpickling an actor handle").verbs
     ref = Ref(object_id, owner)
     verbs.adopt(ref)
-    return ActorHandle(ref, verbs, *fields)
+    return handle(ref, verbs, *fields)
 
 
 class ActorMethod:
     """A method of an actor: call it with `.remote(...)`."""
 
     __slots__ = ("_handle", "_name", "_options")
+
+    _reference: type[ObjectRef[Any]] = ObjectRef
+    """What calls return; a dialect has its own."""
 
     def __init__(self, handle: ActorHandle, name: str, options: MethodOptions) -> None:
         self._handle = handle
@@ -184,7 +200,7 @@ class ActorMethod:
     def options(self, **options: Any) -> ActorMethod:
         """The same method with some options changed; see `MethodOptions`."""
         changed = with_changes(self._options, options, f"{self._handle!r}.{self._name}.options()")
-        return ActorMethod(self._handle, self._name, changed)
+        return type(self)(self._handle, self._name, changed)
 
     def remote(self, *args: Any, **kwargs: Any) -> Any:
         """Call the method; references to its results, as for remote functions."""
@@ -192,7 +208,7 @@ class ActorMethod:
         self._handle.check()
         template = self._handle._template_for(self._name, self._options.num_returns)
         refs = verbs.submit_actor_task(self._handle.ref, template, args, kwargs)
-        return as_returned([ObjectRef(ref, verbs) for ref in refs])
+        return as_returned([self._reference(ref, verbs) for ref in refs])
 
     def __repr__(self) -> str:
         return f"ActorMethod({self._name} of {short(self._handle.ref.object_id)})"

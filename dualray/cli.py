@@ -1,4 +1,4 @@
-"""The command line: `dualray run`, `config`, `replay`, `timeline`, `sim params`, `version`; clusters: cli_cluster.py.
+"""The command line: `dualray run`, `config`, `replay`, `sim params`, `version`; the rest: cli_*.py.
 
 Exit codes: 0; 1 when a check has failed; 2 when the command was given something that it cannot use. `run` ends as the
 script does.
@@ -19,10 +19,8 @@ from rich.markup import escape
 from rich.table import Table
 
 import dualray
-from dualray import cli_chaos, cli_cluster, cli_scenario
+from dualray import cli_chaos, cli_cluster, cli_scenario, cli_seeing
 from dualray.report.proof import Proof, check_directory, load_log
-from dualray.report.timeline import write_timeline
-from dualray.report.traces import read_traces
 from dualray.settings import SETTINGS, limits_of, resolve
 from dualray.shared.decision_log import Difference, replay
 from dualray.shared.model.config import Config
@@ -43,6 +41,7 @@ app.add_typer(sim, name="sim")
 app.add_typer(cli_chaos.app)
 app.add_typer(cli_cluster.app)
 cli_scenario.add_to(app)
+cli_seeing.add_to(app)
 
 
 def app_main() -> None:
@@ -222,21 +221,7 @@ def _show_keys(what: str, keys: Iterable[tuple[str, str, str, int]]) -> None:
         print(f"  and {len(listed) - ORPHANS_SHOWN} more")
 
 
-# ---- timeline, sim params, version -------------------------------------------------------------------------------
-
-
-@app.command("timeline")
-def timeline_command(
-    directory: Annotated[Path, typer.Argument(help="A run's decision log directory.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path("timeline.json"),
-) -> None:
-    """Write a run's timeline for https://ui.perfetto.dev."""
-    try:
-        events = read_traces(directory)
-    except ValueError as error:
-        _refuse(error)
-    write_timeline(events, output)
-    print(f"{output}: {len(events):,} trace events; open it in https://ui.perfetto.dev")
+# ---- sim params, version -----------------------------------------------------------------------------------------
 
 
 @sim.command("params")

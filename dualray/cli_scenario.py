@@ -6,7 +6,9 @@ that it cannot use.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -17,6 +19,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from dualray.cli_seeing import check_outputs, write_outputs
+from dualray.report.record import read_record
 from dualray.shared.scenario import Scenario
 from dualray.shared.scenario_file import ScenarioError, json_schema
 from dualray.shared.units import time_words
@@ -61,6 +65,8 @@ def run_command(
     mode: Annotated[str, typer.Option(help="sim, or real: then without the scenario's cluster and faults.")] = "sim",
     seed: Seed = None,
     decision_log: Annotated[Path | None, typer.Option(help="Directory for decision logs and the trace.")] = None,
+    report: Annotated[Path | None, typer.Option(help="Write a page about the run: one HTML file.")] = None,
+    timeline: Annotated[Path | None, typer.Option(help="Write a timeline for https://ui.perfetto.dev.")] = None,
 ) -> None:
     """Run a scenario, and compare what becomes of it with what it expects."""
     loaded = _load(file, seed)
@@ -68,15 +74,28 @@ def run_command(
         _refuse(f"mode {mode!r} must be sim or real")
     if mode == "real" and loaded.faults:
         _refuse(f"{file}: real mode performs none of its {len(loaded.faults)} faults: run it with --mode sim")
-    try:
-        outcome = run_scenario(loaded, directory=file.parent, mode=mode, decision_log=decision_log)
-        reference = None
-        if loaded.expect.same_as_without_faults:
-            reference = run_scenario(loaded.with_faults(()), directory=file.parent, mode=mode)
-    except ValueError as error:
-        _refuse(error)
-    verdicts = judge(loaded, outcome, reference, mode=mode)
-    _show_run(loaded, outcome, verdicts)
+    with contextlib.ExitStack() as stack:
+        try:
+            check_outputs(report=report, timeline=timeline)
+            if decision_log is None and (report is not None or timeline is not None):
+                decision_log = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dualray-scenario-")))
+            outcome = run_scenario(loaded, directory=file.parent, mode=mode, decision_log=decision_log)
+            reference = None
+            if loaded.expect.same_as_without_faults:
+                reference = run_scenario(loaded.with_faults(()), directory=file.parent, mode=mode)
+            verdicts = judge(loaded, outcome, reference, mode=mode)
+            _show_run(loaded, outcome, verdicts)
+            if decision_log is not None and (report is not None or timeline is not None):
+                write_outputs(
+                    read_record(decision_log),
+                    report=report,
+                    timeline=timeline,
+                    title=f"{loaded.name}, seed {loaded.seed}",
+                    subtitle=loaded.description,
+                    verdicts=verdicts,
+                )
+        except ValueError as error:
+            _refuse(error)
     if not all(verdict.holds for verdict in verdicts):
         raise typer.Exit(FAILED)
 

@@ -146,6 +146,10 @@ class ObjectStoreFullError(DualrayError):
     """The object store has no room; the message names the largest holders."""
 
 
+class OutOfMemoryError(DualrayError):
+    """The node was out of memory: its memory monitor ended the worker that ran this, and no retry was left."""
+
+
 class GetTimeoutError(DualrayError, TimeoutError):
     """`get` did not have every value within its timeout."""
 

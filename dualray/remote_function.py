@@ -20,6 +20,9 @@ class RemoteFunction(Generic[R]):
     The function is pickled once for each runtime, at its first call; so are its options checked against the cluster.
     """
 
+    _reference: type[ObjectRef[Any]] = ObjectRef
+    """What calls return; a dialect has its own."""
+
     def __init__(self, function: Callable[..., R], options: TaskOptions) -> None:
         self._function = function
         self._options = options
@@ -57,14 +60,18 @@ class RemoteFunction(Generic[R]):
             self._exported_by = verbs
         refs = verbs.submit_task(self._template, args, kwargs)
         # The type is that of the usual case, one result; with num_returns=2 it is a list, and callers unpack it.
-        returned: ObjectRef[R] = as_returned([ObjectRef(ref, verbs) for ref in refs])
+        returned: ObjectRef[R] = as_returned([self._reference(ref, verbs) for ref in refs])
         return returned
+
+    def _exported(self) -> Callable[..., Any]:
+        """What workers call."""
+        return self._function
 
     def _make_template(self, verbs: runtime.Verbs) -> FunctionTemplate:
         options = self._options
         demand = options.demand()
         return FunctionTemplate(
-            function_id=verbs.export(self._function, duration=options.duration, what=f"remote function {self._name}"),
+            function_id=verbs.export(self._exported(), duration=options.duration, what=f"remote function {self._name}"),
             name=self._name,
             resources=demand,
             placement=demand,

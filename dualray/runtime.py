@@ -73,6 +73,23 @@ class Runtime(Protocol):
     def gpu_names(self) -> tuple[str, ...]:
         """What this node's GPUs are called, in the order in which the core counts them."""
 
+    def addresses(self) -> dict[str, str]:
+        """Where things are: `node_ip_address` of the node that this process is on, and for people
+        `control_plane_address`, `object_store_address` and `local_scheduler_address`."""
+
+    def read_table(self, name: str) -> dict[str, dict[str, str]]:
+        """A table of the control plane: its records, each a few texts by name. What other processes have written in the
+        last moments may be missing."""
+
+    def write_row(self, table: str, key: str, fields: Mapping[str, str]) -> None:
+        """A record for a table of the control plane; it is there soon."""
+
+    def read_functions(self) -> dict[FunctionID, bytes]:
+        """The function table: pickled functions and classes."""
+
+    def silence(self) -> None:
+        """From now on this process tells nobody of errors that nobody reads."""
+
     def shutdown(self) -> None:
         """End what `init` started; in a worker, nothing."""
 

@@ -26,11 +26,11 @@ import struct
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from dualray.real.ranges import GRANULE, rounded, span_for
+
+Bytes: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
 
 PAGE: Final = mmap.PAGESIZE
 OBJECT_ID_BYTES_MAX: Final = 40
@@ -45,12 +45,12 @@ _FREE, _USED, _GONE = 0, 1, 2
 _SPAN_MAX: Final = 1 << 44  # of 47 bits that a process has, mapped twice
 _MADV_REMOVE: Final = 9
 _MADV_POPULATE_WRITE: Final = 23  # Linux 5.14
-_MADV_DONTDUMP: Final = 16
 
 _libc = ctypes.CDLL(None, use_errno=True)  # its calls let other threads run
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
-Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+if TYPE_CHECKING:  # the node manager, which is waited for, needs no arrays to begin with
+    import numpy as np
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +86,15 @@ class Arena:
     def __init__(self, path: Path, fd: int, layout: Layout) -> None:
         self.path = path
         self.layout = layout
-        self._fd = fd
+        self.fd = fd
         size = layout.file_size
-        self.writable = memoryview(mmap.mmap(fd, size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ | mmap.PROT_WRITE))
-        self.readable = memoryview(mmap.mmap(fd, size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ))
-        self._base = np.frombuffer(self.writable, np.uint8).ctypes.data
+        writable = mmap.mmap(fd, size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+        readable = mmap.mmap(fd, size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
+        for mapping in (writable, readable):
+            mapping.madvise(mmap.MADV_DONTDUMP)
+        self.writable, self.readable = memoryview(writable), memoryview(readable)
+        self._base = ctypes.addressof(ctypes.c_char.from_buffer(writable))
         self._mask = layout.slots - 1
-        for view in (self.writable, self.readable):
-            _libc.madvise(np.frombuffer(view, np.uint8).ctypes.data, size, _MADV_DONTDUMP)
 
     @classmethod
     def create(cls, path: Path, layout: Layout) -> Arena:
@@ -137,15 +138,17 @@ class Arena:
 
     def close(self) -> None:
         """Give the descriptor back, and the mappings as soon as nothing is made over them. Idempotent."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
             self.writable = self.readable = memoryview(b"")
 
     # ---- Views -----------------------------------------------------------------------------------------------
 
     def read_view(self, offset: int, size: int) -> Bytes:
         """Read-only bytes of the data; whatever is made over them keeps this array alive."""
+        import numpy as np  # noqa: PLC0415 - see above; costs 0.2 us once it is there
+
         return np.frombuffer(self.readable, np.uint8, size, self.layout.data_offset + offset)
 
     def write_view(self, offset: int, size: int) -> memoryview:
@@ -220,7 +223,7 @@ class Arena:
         Raises:
             OSError: ENOSPC, there is not so much; some pages may have been reserved.
         """
-        os.posix_fallocate(self._fd, self.layout.data_offset + start, end - start)
+        os.posix_fallocate(self.fd, self.layout.data_offset + start, end - start)
 
     def populate(self, start: int, end: int) -> bool:
         """Take pages for bytes of the data where there are none yet, fill them with zeros and map them here, so that
@@ -249,9 +252,9 @@ class Arena:
 
     def file_system(self) -> tuple[int, int]:
         """Bytes of the file system that holds the arena, and how many of them are free."""
-        status = os.fstatvfs(self._fd)
+        status = os.fstatvfs(self.fd)
         return status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize
 
     def resident_bytes(self) -> int:
         """Bytes of memory that the file takes now, its index included."""
-        return os.fstat(self._fd).st_blocks * 512
+        return os.fstat(self.fd).st_blocks * 512

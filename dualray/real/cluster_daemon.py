@@ -34,15 +34,14 @@ import redis
 from dualray.exceptions import DualrayError
 from dualray.real import cluster_address as addresses
 from dualray.real import session as sessions
-from dualray.real.children import Children
+from dualray.real.children import HEAD_MODULE, NODE_MODULE, Children
 from dualray.real.cluster_gateway import CONTROL_PLANE, Gateway, dial
 from dualray.real.control_plane_shards import socket_names
 from dualray.real.frames import Refusal
-from dualray.real.head import CONTROL_PLANE_FILE
 from dualray.real.loop import Loop
 from dualray.real.object_store import ARENA_FILE
 from dualray.real.runner import EXIT_TO_REJOIN
-from dualray.real.session import ClusterPlace, Session
+from dualray.real.session import CONTROL_PLANE_FILE, ClusterPlace, Session
 from dualray.shared.model.config import Config
 from dualray.shared.model.ids import HEAD, NodeID
 from dualray.shared.model.resources import Resources
@@ -122,6 +121,7 @@ class Daemon:
         self.loop = Loop(lambda error: _log.critical("the gateway met a bug", exc_info=error))
         self._thread = threading.Thread(target=self.loop.run, name="dualray-gateway", daemon=True)
         try:
+            self.children.start()
             logging.basicConfig(
                 filename=self.session.log_path("daemon"),
                 level=logging.INFO,
@@ -129,6 +129,7 @@ class Daemon:
             )
             self.gateway = self._open_gateway()
         except BaseException:
+            self.children.end(_CHILD_END_TIMEOUT_S)
             self.session.remove()
             raise
         self._thread.start()
@@ -212,7 +213,7 @@ class Daemon:
         """
         deadline = time.monotonic() + START_TIMEOUT_S
         if self.place.has_head:
-            self.children.spawn(HEAD, "dualray.real.head")
+            self.children.spawn(HEAD, HEAD_MODULE)
             self._wait((self.session.directory / CONTROL_PLANE_FILE).exists, "the head", deadline)
         with addresses.local_client(self.session) as client:
             if self.place.has_head:
@@ -226,7 +227,7 @@ class Daemon:
         joined = self.session.directory / sessions.JOINED_FILE
         joined.unlink(missing_ok=True)
         (self.session.store_directory / ARENA_FILE).unlink(missing_ok=True)  # of a life that could not clean up
-        self.children.spawn(self.session.node, "dualray.real.node", self.session.node, str(self._incarnation))
+        self.children.spawn(self.session.node, NODE_MODULE, self.session.node, str(self._incarnation))
         self._wait(joined.exists, f"the head to welcome {self.session.node}", deadline)
 
     def _wait(self, condition: Callable[[], bool], what: str, deadline: float) -> None:
@@ -246,39 +247,29 @@ class Daemon:
 
     def tell_to_drain(self) -> None:
         """From a signal handler: the node is to leave in good order; its end is then this daemon's."""
-        node = self.children.processes.get(self.session.node)
-        if node is not None:
-            node.send_signal(signal.SIGUSR1)
+        self.children.send_signal(self.session.node, signal.SIGUSR1)
 
     def run(self) -> None:
         """Supervise until the end."""
         while not self._is_told_to_end:
             self._sleep_until_something_happens()
             for name, child in self.children.processes.items():
-                status = child.poll()
-                if status is not None:
-                    _log.warning("%s has ended with status %s", name, status)
-                    if status != EXIT_TO_REJOIN or name != self.session.node or not self._rejoin():
+                if child.status is not None:
+                    _log.warning("%s has ended with status %s", name, child.status)
+                    if child.status != EXIT_TO_REJOIN or name != self.session.node or not self._rejoin():
                         return
                     break
 
     def _sleep_until_something_happens(self) -> None:
         """A child's end, a signal, or the end of the lifeline."""
-        waits = [self._wake_read]
+        waits = [self._wake_read, self.children.fileno()]
         if self.options.lifeline_fd is not None:
             waits.append(self.options.lifeline_fd)
-        with contextlib.ExitStack() as undo:
-            for child in self.children.processes.values():
-                try:
-                    pidfd = os.pidfd_open(child.pid)
-                except ProcessLookupError:
-                    return
-                undo.callback(os.close, pidfd)
-                waits.append(pidfd)
-            poll = select.poll()
-            for fd in waits:
-                poll.register(fd, select.POLLIN)
-            ready = [fd for fd, _ in poll.poll()]
+        poll = select.poll()
+        for fd in waits:
+            poll.register(fd, select.POLLIN)
+        ready = [fd for fd, _ in poll.poll()]
+        self.children.update()
         if self.options.lifeline_fd in ready:
             _log.info("whoever started this node is gone")
             self._is_told_to_end = True
@@ -310,7 +301,8 @@ class Daemon:
     def _head_has_ended(self) -> bool:
         """Whether nobody listens any more where the head was, which is more than being out of reach."""
         if self.place.has_head:
-            return self.children.processes[HEAD].poll() is not None
+            self.children.update()
+            return self.children.processes[HEAD].status is not None
         try:
             dial(self._endpoints[HEAD], CONTROL_PLANE, self.session.secret).close()
         except ConnectionRefusedError:

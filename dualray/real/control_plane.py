@@ -30,15 +30,14 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
-
-import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from dualray.exceptions import AuthenticationError, ControlPlaneError
-from dualray.real.news import NewsListener
+from dualray.real.resp import RespClient
 from dualray.real.write_behind import WriteBehind, WriteBehindLimits, pack, packed_key, unpack
+
+if TYPE_CHECKING:
+    from dualray.real.news import NewsListener
 
 _ENTRIES_PER_READ: Final = 32
 
@@ -74,32 +73,28 @@ class ControlPlane:
     def __init__(self, socket_path: Path, password: str, *, limits: ControlPlaneLimits | None = None) -> None:
         self._limits = limits or ControlPlaneLimits()
         self._socket_path = socket_path
-        # The retries are ours, so that a call knows why it waits; RESP2 is what every server of the three speaks.
-        self._client: Any = redis.Redis(
-            unix_socket_path=str(socket_path),
-            password=password,
-            protocol=2,
-            socket_timeout=self._limits.reply_timeout_s,
-            retry=Retry(NoBackoff(), 0),
-        )
+        self._password = password
+        self._lock = threading.Lock()
+        self._client = self._new_client()
         self._closing = threading.Event()
-        self._writer = WriteBehind(self._client, self._limits)
-        self._listener = NewsListener(
-            self._client, retry_first_s=self._limits.retry_first_s, retry_last_s=self._limits.retry_last_s
-        )
+        self._writer = WriteBehind(self._new_client(), self._limits)
+        self._listener: NewsListener | None = None
+
+    def _new_client(self) -> RespClient:
+        return RespClient(self._socket_path, self._password, timeout_s=self._limits.reply_timeout_s)
 
     # -- tables ----------------------------------------------------------------------------------------------
 
     def put(self, table: str, key: bytes, value: bytes) -> None:
         """Write one record and wait until Redis has it."""
-        self._try(lambda: self._client.hset(_name(table), key, value))
+        self._try(lambda: self._client.call("HSET", _name(table), key, value))
 
     def get(self, table: str, key: bytes) -> bytes | None:
         """The value of a key, None when there is none. What is written behind is seen once acknowledged."""
-        value: bytes | None = self._try(lambda: self._client.hget(_name(table), key))
+        value: bytes | None = self._try(lambda: self._client.call("HGET", _name(table), key))
         if value is not None:
             return value
-        end: int = self._try(lambda: self._client.llen(packed_key(table)))
+        end: int = self._try(lambda: self._client.call("LLEN", packed_key(table)))
         while end > 0:
             start = max(0, end - _ENTRIES_PER_READ)
             for entry in reversed(self._entries(table, start, end)):
@@ -111,7 +106,8 @@ class ControlPlane:
 
     def scan(self, table: str) -> dict[bytes, bytes]:
         """Every record of a table."""
-        records: dict[bytes, bytes] = self._try(lambda: self._client.hgetall(_name(table)))
+        flat: list[bytes] = self._try(lambda: self._client.call("HGETALL", _name(table)))
+        records = dict(zip(flat[::2], flat[1::2], strict=True))
         start = 0
         while entries := self._entries(table, start, start + _ENTRIES_PER_READ):
             for entry in entries:
@@ -125,15 +121,15 @@ class ControlPlane:
 
     def delete(self, table: str, key: bytes) -> None:
         """Forget a key, however it was written, and wait until Redis has."""
-        self._try(lambda: self._client.hdel(_name(table), key))
-        self._try(lambda: self._client.rpushx(packed_key(table), pack(key, None)))
+        self._try(lambda: self._client.call("HDEL", _name(table), key))
+        self._try(lambda: self._client.call("RPUSHX", packed_key(table), pack(key, None)))
 
     def drop(self, table: str) -> None:
         """Forget a whole table."""
-        self._try(lambda: self._client.delete(_name(table), packed_key(table)))
+        self._try(lambda: self._client.call("DEL", _name(table), packed_key(table)))
 
     def _entries(self, table: str, start: int, end: int) -> list[bytes]:
-        entries: list[bytes] = self._try(lambda: self._client.lrange(packed_key(table), start, end - 1))
+        entries: list[bytes] = self._try(lambda: self._client.call("LRANGE", packed_key(table), start, end - 1))
         return entries
 
     # -- writing behind --------------------------------------------------------------------------------------
@@ -164,7 +160,7 @@ class ControlPlane:
 
     def publish(self, channel: str, payload: bytes) -> None:
         """Send a payload to whoever is subscribed to the channel now. It may arrive twice."""
-        self._try(lambda: self._client.publish(_name(channel), payload))
+        self._try(lambda: self._client.call("PUBLISH", _name(channel), payload))
 
     def subscribe(
         self, channel: str, fn: Callable[[bytes], object], *, on_gap: Callable[[], object] | None = None
@@ -173,10 +169,23 @@ class ControlPlane:
 
         `on_gap()` is called there after a lost connection was made again: payloads may have been missed.
         """
-        self._try(self._client.ping)
-        self._listener.add(_name(channel), fn, on_gap)
+        self._try(lambda: self._client.call("PING"))
+        with self._lock:
+            if self._listener is None:
+                # It uses redis-py, whose import takes long, and few processes subscribe to anything.
+                from dualray.real.news import NewsListener  # noqa: PLC0415
+
+                self._listener = NewsListener(
+                    self._socket_path,
+                    self._password,
+                    reply_timeout_s=self._limits.reply_timeout_s,
+                    retry_first_s=self._limits.retry_first_s,
+                    retry_last_s=self._limits.retry_last_s,
+                )
+            listener = self._listener
+        listener.add(_name(channel), fn, on_gap)
         deadline = time.monotonic() + self._limits.reconnect_timeout_s
-        while not self._listener.wait_for(_name(channel), self._limits.retry_last_s):
+        while not listener.wait_for(_name(channel), self._limits.retry_last_s):
             if time.monotonic() > deadline or self._closing.is_set():
                 raise ControlPlaneError(f"cannot subscribe to {channel} at {self._socket_path}")
 
@@ -186,7 +195,8 @@ class ControlPlane:
         """Flush, end the threads and the connections. False when records were not acknowledged within the time."""
         flushed = self._writer.close(timeout_s)
         self._closing.set()
-        self._listener.close()
+        if self._listener is not None:
+            self._listener.close()
         self._client.close()
         return flushed
 
@@ -197,9 +207,9 @@ class ControlPlane:
         while True:
             try:
                 return command()
-            except redis.AuthenticationError as error:
+            except AuthenticationError as error:
                 raise AuthenticationError(f"the control plane at {self._socket_path}: {error}") from error
-            except (redis.ConnectionError, redis.TimeoutError) as error:
+            except OSError as error:
                 if time.monotonic() + pause_s > deadline or self._closing.wait(pause_s):
                     raise ControlPlaneError(f"the control plane at {self._socket_path}: {error}") from error
                 pause_s = min(2 * pause_s, self._limits.retry_last_s)

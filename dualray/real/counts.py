@@ -22,11 +22,13 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from dualray.real.transport import TransportCounters
-from dualray.shared.machines.head import Head
-from dualray.shared.machines.owner import Owner
+
+if TYPE_CHECKING:  # a process imports the code of its own machine
+    from dualray.shared.machines.head import Head
+    from dualray.shared.machines.owner import Owner
 
 COUNTS_ASKED, COUNTS = 9, 10
 """First bytes of raw messages."""

@@ -37,6 +37,8 @@ REFUSED: Final = {
     FaultKind.PARTITION: "to cut connections that are made takes a packet filter, and so root",
     FaultKind.LINK: "to slow a link down takes a traffic shaper, and so root",
     FaultKind.LOSE_GPU: "a GPU that is there cannot be made to fall off the bus",
+    FaultKind.FILL_MEMORY: "it would take the memory of everybody on this machine",
+    FaultKind.SKEW_CLOCK: "to set the clock takes root, and it is everybody's on this machine",
     FaultKind.FILL_STORE: "a node's object store takes objects of the cluster's own processes only",
 }
 """What real mode does not perform, and why."""

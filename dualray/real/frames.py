@@ -4,11 +4,13 @@ Theory of operation. A frame is, little-endian: u32 marker, u32 header length, u
 of each buffer, header, buffers.
 
 Writing. `encode_frame` gives the pieces of a frame: the prefix, then the caller's own header and buffers, not
-copies. Frames of up to 16 KiB are joined, as one copy is cheaper there than a gathered write.
+copies. Frames of up to 16 KiB are joined, as one copy is cheaper there than a gathered write. A buffer may also be a
+`FilePiece`, a range of a file: `write_pieces` has the kernel send its pages, which nobody copies (sendfile).
 
 Reading. A `FrameReader` reads 64 KiB at a time and cuts frames out of what came. The rest of a larger frame is
 read straight into a bytearray for each buffer. What is handed on is read-only. A header may be a slice of the
-64 KiB that arrived together: keep a copy, not the view. Buffers own their memory.
+64 KiB that arrived together: keep a copy, not the view. Buffers own their memory. Who knows, from the header of such a
+frame, where its buffers belong may say so, before they are read (`Landing`): then they are read to their place.
 
 Both sides hold to the same `FrameLimits`: what the peer would refuse is refused at home. A peer that sends
 anything else has broken a rule, and `Refusal` says which.
@@ -30,9 +32,46 @@ _CHUNK_BYTES: Final = 65536
 _BATCH_BYTES: Final = 1 << 20
 """Memory for a large frame is taken as the frame arrives: whole buffers, until this much is ahead."""
 _JOIN_BYTES: Final = 16384
+_AFTER_LANDING_BYTES: Final = 128
+"""Read next after a frame that had a landing: another one is likely, and what is read with its header is copied."""
+
+
+class FilePiece:
+    """Bytes `offset` to `offset + size` of an open file, to be sent. They stay as they are until they have been."""
+
+    __slots__ = ("fd", "offset", "size")
+
+    def __init__(self, fd: int, offset: int, size: int) -> None:
+        self.fd = fd
+        self.offset = offset
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def after(self, count: int) -> "FilePiece":
+        """What is left behind the first `count` bytes."""
+        return FilePiece(self.fd, self.offset + count, self.size - count)
+
+
+class Landing:
+    """Where the buffers of a frame belong: one writable view for each, of its size."""
+
+    __slots__ = ("is_dropped", "views")
+
+    def __init__(self, views: list[memoryview]) -> None:
+        self.views = views
+        self.is_dropped = False
+
+    def drop(self) -> None:
+        """Nothing is written there from now on: the frame is handed on without buffers."""
+        self.is_dropped = True
+
 
 Bytes = bytes | bytearray | memoryview
+Piece = Bytes | FilePiece
 Deliver = Callable[[memoryview, list[memoryview]], None]
+Land = Callable[[memoryview, Sequence[int]], Landing | None]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +97,9 @@ class Refusal(Exception):
         self.counter = counter
 
 
-def encode_frame(header: bytes, buffers: Sequence[Bytes], limits: FrameLimits) -> tuple[list[Bytes], int]:
-    """The pieces of one frame, none of them empty, and how many bytes they have; ValueError when it is over a limit."""
+def encode_frame(header: bytes, buffers: Sequence[Piece], limits: FrameLimits) -> tuple[list[Piece], int]:
+    """The pieces of one frame, none of them empty, and how many bytes they have; ValueError when it is over a limit, or
+    has a FilePiece and is so small that its pieces are joined."""
     header_bytes = len(header)
     if header_bytes > limits.header_bytes_max:
         raise ValueError(f"a header of {header_bytes} bytes: the limit is {limits.header_bytes_max}")
@@ -77,42 +117,92 @@ def encode_frame(header: bytes, buffers: Sequence[Bytes], limits: FrameLimits) -
     prefix = _FRAME.pack(_FRAME_MARKER, header_bytes, len(views)) + struct.pack(f"<{len(views)}Q", *sizes)
     size = len(prefix) + body
     if size <= _JOIN_BYTES:
-        return [b"".join((prefix, header, *views))], size
+        if any(isinstance(view, FilePiece) for view in views):
+            raise ValueError(
+                f"a message of {size} bytes has a piece of a file: copy it, it is smaller than {_JOIN_BYTES}"
+            )
+        return [b"".join((prefix, header, *views))], size  # type: ignore[arg-type]  # no FilePiece is left
     return [prefix, *(piece for piece in (header, *views) if len(piece))], size
 
 
-def flat(buffer: Bytes) -> Bytes:
+def flat(buffer: Piece) -> Piece:
     """The buffer as one dimension of bytes, without a copy."""
-    if isinstance(buffer, bytes):
+    if isinstance(buffer, bytes | FilePiece):
         return buffer
     view = memoryview(buffer)
     return view.cast("B") if view.nbytes else b""
 
 
+def write_pieces(sock: socket.socket, pieces: Sequence[Piece]) -> int:
+    """Write the first of these pieces, as far as the socket takes them; how many bytes it took.
+
+    Raises:
+        BlockingIOError: it takes none now.
+        OSError: the connection, or the file, is broken.
+    """
+    buffers: list[Bytes] = []
+    for piece in pieces:
+        if isinstance(piece, FilePiece):
+            return _write_file(sock, buffers, piece)
+        buffers.append(piece)
+    return sock.sendmsg(buffers, (), socket.MSG_NOSIGNAL)
+
+
+def _write_file(sock: socket.socket, before: list[Bytes], piece: FilePiece) -> int:
+    written = 0
+    if before:
+        written = sock.sendmsg(before, (), socket.MSG_NOSIGNAL | socket.MSG_MORE)
+        if written < sum(map(len, before)):
+            return written
+    try:
+        return written + os.sendfile(sock.fileno(), piece.fd, piece.offset, piece.size)
+    except BlockingIOError:
+        if not written:
+            raise
+        return written
+
+
 class FrameReader:
-    """Cuts frames out of one connection's byte stream; holds a frame that has come in part."""
+    """Cuts frames out of one connection's byte stream; holds a frame that has come in part.
 
-    __slots__ = ("_carry", "_deliver", "_lengths", "_limits", "_parts", "_targets")
+    Args:
+        land: asked, of each large frame with buffers, for the place of these; None for memory of their own.
+    """
 
-    def __init__(self, limits: FrameLimits, deliver: Deliver) -> None:
+    __slots__ = ("_carry", "_deliver", "_land", "_landing", "_lengths", "_limits", "_next_bytes", "_parts", "_targets")
+
+    def __init__(self, limits: FrameLimits, deliver: Deliver, land: Land | None = None) -> None:
         self._limits = limits
         self._deliver = deliver
+        self._land = land
         self._carry = b""  # the beginning of a small frame, or of a large one's table of lengths
+        self._next_bytes = _CHUNK_BYTES
+        self._landing: Landing | None = None  # of the large frame that is being read
         self._lengths: list[int] = []  # of a large frame: header and buffers
-        self._parts: list[bytearray] = []  # those of them that have memory
+        self._parts: list[bytearray | memoryview] = []  # those of them that have memory
         self._targets: list[memoryview] = []  # what is still to be filled, in order
 
     def read(self, sock: socket.socket) -> tuple[int, bool]:
         """One read: how many bytes came (0 at end of file), and whether more may be waiting."""
         if self._targets:
-            count = sock.recvmsg_into(self._targets[:IOV_MAX])[0]
+            if self._landing is not None and self._landing.is_dropped and len(self._parts) > 1:
+                self._divert()
+            targets = self._targets
+            if len(targets) == 1:
+                wanted = len(targets[0])
+                count = sock.recv_into(targets[0])
+            else:
+                wanted = sum(map(len, targets[:IOV_MAX]))
+                count = sock.recvmsg_into(targets[:IOV_MAX])[0]
             if count:
                 self._fill(count)
-            return count, True
-        chunk = sock.recv(_CHUNK_BYTES)
+            return count, count == wanted
+        asked = self._next_bytes
+        chunk = sock.recv(asked)
+        self._next_bytes = _CHUNK_BYTES
         if chunk:
             self._parse(self._carry + chunk if self._carry else chunk)
-        return len(chunk), len(chunk) == _CHUNK_BYTES or bool(self._targets)
+        return len(chunk), len(chunk) == asked or bool(self._targets)
 
     def _parse(self, data: bytes) -> None:
         view = memoryview(data)
@@ -157,7 +247,14 @@ class FrameReader:
         self._carry = data[start:]
 
     def _begin_large(self, arrived: memoryview) -> None:
-        self._allocate(len(arrived))
+        header_bytes, *sizes = self._lengths
+        if self._land is not None and sizes and header_bytes <= len(arrived):
+            self._landing = self._land(arrived[:header_bytes], sizes)
+        if self._landing is not None:
+            self._parts = [bytearray(header_bytes), *self._landing.views]
+            self._targets = [memoryview(part) for part in self._parts if len(part)]
+        else:
+            self._allocate(len(arrived))
         position = 0
         for target in self._targets:
             piece = arrived[position : position + len(target)]
@@ -175,6 +272,13 @@ class FrameReader:
                 self._targets.append(memoryview(part))
                 room += len(part)
 
+    def _divert(self) -> None:
+        """The landing was dropped: what is still to come of the frame is read elsewhere, and not handed on."""
+        rest = bytearray(sum(map(len, self._targets)))
+        self._parts = self._parts[:1]
+        self._lengths = self._lengths[:1]
+        self._targets = [memoryview(rest)]
+
     def _fill(self, count: int) -> None:
         """`count` more bytes have been written into the targets."""
         done = 0
@@ -187,6 +291,14 @@ class FrameReader:
         if not self._targets:
             self._allocate(_BATCH_BYTES)
         if not self._targets:
-            header, *buffers = [memoryview(part).toreadonly() for part in self._parts]
-            self._lengths, self._parts = [], []
-            self._deliver(header, buffers)
+            self._end_large()
+
+    def _end_large(self) -> None:
+        header, *buffers = [memoryview(part).toreadonly() for part in self._parts]
+        if self._landing is not None:
+            self._next_bytes = _AFTER_LANDING_BYTES
+            if self._landing.is_dropped:
+                buffers = []
+            self._landing = None
+        self._lengths, self._parts = [], []
+        self._deliver(header, buffers)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
 from collections.abc import Sequence
 
 from dualray.exceptions import ControlPlaneError
 from dualray.real import session as sessions
-from dualray.real.control_plane_server import ControlPlaneServer, start_server
-from dualray.real.control_plane_shards import SHARDS, socket_names, tables_at
+from dualray.real.control_plane_server import begin_server, start_server
+from dualray.real.control_plane_shards import list_shards, sockets_at, tables_at
 from dualray.real.counts import COUNTS, COUNTS_ASKED, of_connections, of_head
 from dualray.real.messages import Payload
 from dualray.real.runner import MachineProcess, begin
@@ -22,11 +23,10 @@ from dualray.shared.model.commands import WriteRecord
 from dualray.shared.model.events import DriverJoined, Event, NodeHeard, NodeJoined, NodeSilent, PeerLost, Started
 from dualray.shared.model.ids import HEAD, Address, NodeID, is_driver, job_of_driver
 
-CONTROL_PLANE_FILE = "control_plane"
-"""In the session's directory: which server it is, for `init` to say."""
-
 _NODE_ENDS_WITHIN_S = 5.0
+_SERVER_STARTS_FIRST_WITHIN_S = 30.0
 _SERVER_STARTS_WITHIN_S = 10.0
+_SERVER_POLL_S = 0.003
 _SERVER_STARTS_MAX = 5
 """In a row and in vain, after which the head gives up, and with it the cluster."""
 
@@ -39,40 +39,44 @@ class HeadProcess(MachineProcess):
     machine: Head
 
     def __init__(self, *, session: sessions.Session, lifeline_fd: int) -> None:
-        # The server is there before anybody can reach us, and so before anybody can need it.
-        self.servers = self._start_servers(session)
-        kind = self.servers[0].kind + (f" and {session.redis_shards} shards" if session.redis_shards else "")
-        (session.directory / CONTROL_PLANE_FILE).write_text(kind)
-        _log.info("control plane: %s", kind)
+        # They start beside us; whoever needs them before they answer tries again, and `init` waits for the file.
+        self.servers = [
+            begin_server(place.parent, session.password, append_only=session.cluster is not None)
+            for place in sockets_at(session.redis_socket, session.redis_shards)
+        ]
+        self._servers_deadline = time.monotonic() + _SERVER_STARTS_FIRST_WITHIN_S
         spec = MachineSpec(kind="head", address=HEAD, config=session.config)
         super().__init__(session=session, spec=spec, lifeline_fd=lifeline_fd)
         self.control_plane = tables_at(session.redis_socket, session.password, session.redis_shards)
         self._server_lock = threading.Lock()
         self._is_over = threading.Event()
-        if session.cluster is not None:
-            for place in range(len(self.servers)):
-                name = f"dualray-control-plane-{place}"
-                threading.Thread(target=self._keep_server, args=(place,), name=name, daemon=True).start()
+        self.loop.call_soon(self._wait_for_servers)
         self.incarnations: dict[str, int] = {}
         """Of each node, its present life."""
         self.drivers: dict[int, str] = {}
         """Of each job, its driver while it is there: to whom what its tasks print is sent."""
 
-    @staticmethod
-    def _start_servers(session: sessions.Session) -> list[ControlPlaneServer]:
-        """The primary, which then lists the shards, and these."""
-        keeps = session.cluster is not None
-        primary = session.redis_socket
-        names = socket_names(session.redis_shards)
-        places = [primary, *(primary.parent / name for name in names)]
-        servers = [start_server(place.parent, session.password, append_only=keeps) for place in places]
-        if names:
-            from dualray.real.cluster_address import local_client  # noqa: PLC0415 - few sessions have shards
-
-            with local_client(session) as client:
-                client.delete(SHARDS)
-                client.rpush(SHARDS, *names)
-        return servers
+    def _wait_for_servers(self) -> None:
+        for server in self.servers:
+            if not server.is_up():
+                if time.monotonic() > self._servers_deadline:
+                    raise ControlPlaneError(
+                        f"{server.kind} at {server.socket_path} does not answer\n{server.last_log()}"
+                    )
+                self.loop.call_later(_SERVER_POLL_S, self._wait_for_servers)
+                return
+        kind = self.servers[0].kind
+        if shards := self.session.redis_shards:
+            kind += f" and {shards} shards"
+            list_shards(self.session.redis_socket, self.session.password, shards)
+        _log.info("control plane: %s", kind)
+        written = self.session.directory / f".{sessions.CONTROL_PLANE_FILE}"
+        written.write_text(kind)
+        written.rename(self.session.directory / sessions.CONTROL_PLANE_FILE)
+        if self.session.cluster is not None:
+            for place in range(len(self.servers)):
+                name = f"dualray-control-plane-{place}"
+                threading.Thread(target=self._keep_server, args=(place,), name=name, daemon=True).start()
 
     def _keep_server(self, place: int) -> None:
         """A thread of its own, which lives as long as this process: start one of the control plane's servers again when
@@ -153,7 +157,7 @@ class HeadProcess(MachineProcess):
         deadline = time.monotonic() + _NODE_ENDS_WITHIN_S
         node_sockets = [path for path in self.session.sockets.glob("node-*") if "w" not in path.name]
         while any(path.exists() for path in node_sockets) and time.monotonic() < deadline:
-            time.sleep(0.005)
+            time.sleep(0.001)
         super().clean_up()
         if self.control_plane is not None:
             self.control_plane.close()
@@ -166,13 +170,13 @@ class HeadProcess(MachineProcess):
         self.session.remove()
 
 
-def main() -> None:
-    """Entry: `python -m dualray.real.head SESSION LIFELINE`."""
-    session, lifeline_fd = begin("head")
+def main(argv: Sequence[str]) -> None:
+    """Entry: `python -m dualray.real.head SESSION LIFELINE`, `argv` being what follows the name."""
+    session, lifeline_fd = begin("head", argv)
     head = HeadProcess(session=session, lifeline_fd=lifeline_fd)
     head.handle(Started())
     head.run()
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -135,6 +135,7 @@ class Loop:
         self._seat = threading.Lock()
         self._spin_again_ns = 0
         self._pumper: int | None = None
+        self._must_leave = False
         self._last_pump_ns = 0
         self._waiting_threads = 0
         """Threads that found another one pumping."""
@@ -301,6 +302,9 @@ class Loop:
     def _is_stopping(self) -> bool:
         return self._stopping
 
+    def _is_to_leave(self) -> bool:
+        return self._must_leave
+
     def _is_served(self) -> bool:
         if self._pumper is not None:
             return True
@@ -317,7 +321,8 @@ class Loop:
             time.sleep(_GRACE_NS / 1e9)
 
     def pump(self, awaited: Awaited) -> bool:
-        """Run turns on the calling thread until `awaited.is_set`, or the loop ends; False when another thread does so.
+        """Run turns on the calling thread until `awaited.is_set`; False when the loop has ended, when another thread
+        runs it, or after `leave`.
 
         Not for callbacks.
         """
@@ -326,6 +331,7 @@ class Loop:
             if self._pumper is not None or self._ended or self._stopping or not self._is_running:
                 return False
             self._pumper = me
+            self._must_leave = False
             self._last_pump_ns = self.now_ns()
             if not self._seat.acquire(blocking=False):  # the background thread sits, and leaves when it is woken
                 self._wake()
@@ -339,17 +345,29 @@ class Loop:
             try:
                 if awaited is _GLANCE:
                     self._turn(None)
-                while not (awaited.is_set or self._stopping):
+                while not (awaited.is_set or self._is_stopping() or self._is_to_leave()):
                     self._turn(self._spin_ns)
             finally:
                 self._thread_id = None
                 self._seat.release()
         finally:
-            self._last_pump_ns = self.now_ns()
-            self._pumper = None
-            if self._is_parked or self._waiting_threads:
-                self._resume.set()
+            with self._lock:
+                self._last_pump_ns = self.now_ns()
+                self._pumper = None
+                if self._is_parked or self._waiting_threads:
+                    self._resume.set()
         return awaited.is_set
+
+    def leave(self) -> None:
+        """Have the pumping thread return soon, whatever it waits for. For signal handlers: takes no lock."""
+        self._must_leave = True
+        if not self._closed:
+            os.eventfd_write(self._wake_fd, 1)
+
+    def is_busy(self) -> bool:
+        """Whether the calling thread is in the middle of something that an exception must not cut short."""
+        # RLock's own word for it is what threading.Condition asks, too.
+        return self._pumper == threading.get_ident() or self._lock._is_owned()  # type: ignore[attr-defined]
 
     def glance(self) -> None:
         """Run one turn on the calling thread, without waiting; unless somebody has done so within `_GLANCE_NS`."""

@@ -14,9 +14,12 @@ import logging
 import os
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 _log = logging.getLogger(__name__)
 
@@ -28,12 +31,28 @@ class NewsListener:
     """See the module's theory of operation.
 
     Args:
-        client: a redis.Redis, for connections.
+        socket_path, password: of the server.
+        reply_timeout_s: how long it may take for one reply.
         retry_first_s, retry_last_s: the pause before the first attempt to connect again, and the longest one.
     """
 
-    def __init__(self, client: Any, *, retry_first_s: float, retry_last_s: float) -> None:
-        self._client = client
+    def __init__(
+        self,
+        socket_path: Path,
+        password: str,
+        *,
+        reply_timeout_s: float,
+        retry_first_s: float,
+        retry_last_s: float,
+    ) -> None:
+        # The retries are ours, so that subscribers are told; RESP2 is what every server of the three speaks.
+        self._client: Any = redis.Redis(
+            unix_socket_path=str(socket_path),
+            password=password,
+            protocol=2,
+            socket_timeout=reply_timeout_s,
+            retry=Retry(NoBackoff(), 0),
+        )
         self._retry_first_s = retry_first_s
         self._retry_last_s = retry_last_s
         self._wake_channel = f"dualray:wake:{os.getpid()}:{os.urandom(8).hex()}"
@@ -61,6 +80,7 @@ class NewsListener:
         if self._thread is not None:
             self._wake()
             self._thread.join()
+        self._client.close()
 
     def _wake(self) -> None:
         """If there is no connection to wake, the thread is about to make one and looks at everything anew."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,12 +16,13 @@ from typing import TYPE_CHECKING
 from dualray.real import session as sessions
 from dualray.real.counts import COUNTS
 from dualray.real.loop import Timer
+from dualray.real.memory_monitor import MemoryMonitor
 from dualray.real.messages import Payload
 from dualray.real.node_store import NodeStore
 from dualray.real.object_streams import ObjectStreams
 from dualray.real.runner import EXIT_TO_REJOIN, MachineProcess, begin
 from dualray.real.spill import SpillDirectory
-from dualray.real.template_client import ONE_THREAD, TemplateClient
+from dualray.real.template_client import TemplateClient
 from dualray.real.worker_output import DRIVER_KNOWN, FLUSH, LogFile, OutputRouter, WorkerOutput
 from dualray.shared.decision_log import MachineSpec
 from dualray.shared.machines.node import Node
@@ -41,6 +43,7 @@ from dualray.shared.model.commands import (
 from dualray.shared.model.events import (
     DrainAsked,
     Event,
+    MemoryExceeded,
     NodeDied,
     NodeWelcomed,
     ObjectRestored,
@@ -54,7 +57,6 @@ from dualray.shared.model.events import (
     WorkerExited,
 )
 from dualray.shared.model.ids import FIRST_DRIVER, HEAD, Address, NodeID, ObjectID, is_driver
-from dualray.shared.model.resources import GPU_MASK
 from dualray.shared.trace import TraceKind
 
 if TYPE_CHECKING:
@@ -83,7 +85,15 @@ class NodeProcess(MachineProcess):
 
     machine: Node
 
-    def __init__(self, *, session: sessions.Session, node: NodeID, incarnation: int, lifeline_fd: int) -> None:
+    def __init__(
+        self,
+        *,
+        session: sessions.Session,
+        node: NodeID,
+        incarnation: int,
+        lifeline_fd: int,
+        template: socket.socket,
+    ) -> None:
         spec = MachineSpec(
             kind="node",
             address=node,
@@ -118,7 +128,6 @@ class NodeProcess(MachineProcess):
             on_exited=self._on_exited,
             on_failed=self._on_fork_failed,
             on_lost=lambda status: self.end(),
-            env=ONE_THREAD | os.environ | {GPU_MASK: ""},  # no GPU is seen until a lease says which
         )
         self._pids: dict[str, int] = {}
         self._stops: dict[str, str] = {}
@@ -135,7 +144,10 @@ class NodeProcess(MachineProcess):
 
             self.metrics = NodeMetrics(self, session.metrics_port)
             _log.info("metrics are served at http://%s/metrics", self.metrics.address)
-        self.template.start()
+        self.template.attach(template)
+        self.memory_monitor = MemoryMonitor(
+            self.loop, session.config, pids=lambda: self._pids, exceeded=self._on_memory_exceeded
+        )
         self.exit_status = 0
         self._silence: Timer | None = None
         if self.heartbeats is not None:
@@ -159,8 +171,7 @@ class NodeProcess(MachineProcess):
                 self.store.delete(object_id)
             case DeleteObject(object_id=object_id):
                 self.recorder.trace(TraceKind.OBJECT_DELETED, object_id.hex())
-                self.streams.give_up(object_id)
-                self.store.delete(object_id)
+                self.streams.delete(object_id)
             case SpillObject(object_id=object_id, size_bytes=size_bytes):
                 self.recorder.trace(TraceKind.OBJECT_SPILLED, object_id.hex(), amount=size_bytes)
                 self.disk.write(object_id, self.store.open(object_id), lambda error: self._on_spilled(object_id, error))
@@ -179,6 +190,11 @@ class NodeProcess(MachineProcess):
                 self.streams.receive(command)
             case _:
                 super().perform(command)
+
+    def _on_memory_exceeded(self, event: MemoryExceeded) -> None:
+        if not self.machine.scheduler.out_of_memory:  # else the one that was chosen is about to end
+            _log.warning("out of memory: %d bytes are used, %d may be", event.used_bytes, event.limit_bytes)
+            self.handle(event)
 
     def _on_reserved(self, object_id: ObjectID, error: str | None) -> None:
         if error is None:
@@ -371,6 +387,7 @@ class NodeProcess(MachineProcess):
         """End the workers, delete the store."""
         if self.metrics is not None:
             self.metrics.close()
+        self.memory_monitor.close()
         self.template.close()
         self.disk.close()
         self.store.destroy()
@@ -394,18 +411,25 @@ def exit_reason(status: int) -> str:
         return f"killed by signal {-status}"
 
 
-def main() -> None:
-    """Entry: `python -m dualray.real.node SESSION LIFELINE NODE [INCARNATION]`."""
-    session, lifeline_fd = begin(sys.argv[3])
-    incarnation = int(sys.argv[4]) if len(sys.argv) > 4 else 0
-    node = NodeProcess(session=session, node=NodeID(sys.argv[3]), incarnation=incarnation, lifeline_fd=lifeline_fd)
-    _log.info("node manager %s, incarnation %d, pid %d", sys.argv[3], incarnation, os.getpid())
+def main(argv: Sequence[str]) -> int:
+    """Entry: `python -m dualray.real.node SESSION LIFELINE TEMPLATE NODE INCARNATION`, `argv` being what follows the
+    name; TEMPLATE is the socket of its worker template."""
+    name, incarnation = argv[3], int(argv[4])
+    session, lifeline_fd = begin(name, argv)
+    node = NodeProcess(
+        session=session,
+        node=NodeID(name),
+        incarnation=incarnation,
+        lifeline_fd=lifeline_fd,
+        template=socket.socket(fileno=int(argv[2])),
+    )
+    _log.info("node manager %s, incarnation %d, pid %d", name, incarnation, os.getpid())
     signal.signal(signal.SIGUSR1, lambda *_: node.loop.call_soon(node.on_drain_signal))
     node.recorder.trace(TraceKind.NODE_STARTED, node.node)
     node.handle(Started())
     node.run()
-    sys.exit(node.exit_status)
+    return node.exit_status
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))

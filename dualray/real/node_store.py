@@ -171,6 +171,12 @@ class NodeStore:
         else:
             self._free(place)
 
+    def detach(self, object_id: bytes) -> Callable[[], None]:
+        """As `delete`, for an object that has its memory; its place is free only when the result is called, once."""
+        place = self._places[object_id]
+        self._forget(place)
+        return lambda: self._free(place)
+
     def _forget(self, place: _Place) -> None:
         del self._places[place.object_id]
         self.arena.remove(place.object_id)
@@ -203,6 +209,10 @@ class NodeStore:
     def open(self, object_id: bytes, on_release: Callable[[bytes], object] | None = None) -> memoryview:
         """A read-only view, as SharedMemoryStore.open."""
         return self._store.open(object_id, on_release)
+
+    def file_range(self, object_id: bytes) -> tuple[int, int]:
+        """The arena's file descriptor, and where an object begins in it."""
+        return self.arena.fd, self.arena.layout.data_offset + self._places[object_id].offset
 
     def contains(self, object_id: bytes) -> bool:
         """Whether the object has a place."""

@@ -14,7 +14,7 @@ import socket
 import threading
 from typing import Final
 
-from dualray.real.frames import Bytes, FrameReader
+from dualray.real.frames import FilePiece, FrameReader, Piece
 from dualray.real.handshake import Handshake
 from dualray.real.loop import Timer
 
@@ -56,7 +56,7 @@ class Peer:
         self.lock = threading.Lock()
         self.lost = False
         self.connection: Connection | None = None  # established
-        self.queue: collections.deque[Bytes] = collections.deque()  # pieces; an empty one ends each frame
+        self.queue: collections.deque[Piece] = collections.deque()  # pieces; an empty one ends each frame
         self.queued_bytes = 0
         self.writer_armed = False
 
@@ -67,4 +67,5 @@ class Peer:
         while queue and written >= len(queue[0]):
             written -= len(queue.popleft())
         if written:
-            queue[0] = memoryview(queue[0])[written:]
+            first = queue[0]
+            queue[0] = first.after(written) if isinstance(first, FilePiece) else memoryview(first)[written:]

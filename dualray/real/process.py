@@ -22,6 +22,7 @@ from dualray.exceptions import ControlPlaneError
 from dualray.real.control_plane_shards import Tables, tables_at
 from dualray.real.counts import COUNTS, COUNTS_ASKED, of_connections, of_owner
 from dualray.real.interpreter import InterpreterSettings
+from dualray.real.interrupts import Interrupts
 from dualray.real.loop import Loop
 from dualray.real.messages import Post, decode_messages
 from dualray.real.object_store import SharedMemoryStore
@@ -32,8 +33,8 @@ from dualray.real.transport import Transport
 from dualray.shared.core_worker import CoreWorker
 from dualray.shared.decision_log import MachineSpec
 from dualray.shared.host import Execution
-from dualray.shared.model.codec import pack
-from dualray.shared.model.commands import RunTask, WriteRecord
+from dualray.shared.model.codec import pack, unpack
+from dualray.shared.model.commands import WriteRecord, WriteRecords
 from dualray.shared.model.events import Event, TimerFired
 from dualray.shared.model.ids import Address, FunctionID, NodeID, TaskID
 from dualray.shared.seeding import stream_seed, task_seed
@@ -45,6 +46,8 @@ _ROWS_MAX = 128
 """Rows of the control plane's tables that wait for company at most."""
 _ROWS_S = 0.005
 """How long they wait."""
+_FLUSH_TIMEOUT_S = 5.0
+"""How long a reader of a table waits until our own rows are there."""
 _SPIN_NS = 50_000
 """How long a waiting thread looks for news before it sleeps: about the time that waking it up would take."""
 
@@ -64,6 +67,7 @@ class Signal:
         while not self.is_set:
             self._process.flush()
             if not self._process.loop.pump(self):
+                self._process.interrupts.deliver()
                 event = self._event = threading.Event()
                 self._process.loop.wait_elsewhere(self, event)
 
@@ -78,7 +82,7 @@ class UserProcess:
     """See the module.
 
     Args:
-        on_task: called with each task that is to run; must not block.
+        on_tasks: called when there are tasks to run; must not block.
         on_lost: called with the address of a peer whose connection closed.
         on_error: called with an exception that was met on the loop's thread.
         on_raw: called with (peer, header) of a message between runners; None: there are none for this process.
@@ -93,7 +97,7 @@ class UserProcess:
         node: NodeID,
         root: TaskID,
         is_driver: bool,
-        on_task: Callable[[RunTask], None],
+        on_tasks: Callable[[], None],
         on_lost: Callable[[str], None],
         on_error: Callable[[Exception], None],
         tell: Callable[[str], object],
@@ -106,7 +110,7 @@ class UserProcess:
         self._on_lost = on_lost
         self.lock = threading.RLock()
         self.store = SharedMemoryStore(session.store_directory)
-        self.run_task = on_task
+        self.tasks_came = on_tasks
         spec = MachineSpec(kind="owner", address=address, node=node, config=session.config, is_driver=is_driver)
         self.recorder = Recorder(session.record_directory, spec, seed=session.seed)
         self.is_traced = self.is_logged = self.recorder.is_recording
@@ -116,10 +120,12 @@ class UserProcess:
             address=address, node=node, config=session.config, host=self, root=root, is_driver=is_driver
         )
         self.loop = Loop(on_error, spin_ns=_SPIN_NS if len(os.sched_getaffinity(0)) > 1 else 0, on_turn=self._on_turn)
+        self.interrupts = Interrupts(self._is_busy, self.loop.leave)
         self._timers = Timers(self.loop)
         self._control_plane: Tables | None = None
         self._settings: InterpreterSettings | None = None
-        self._rows: list[WriteRecord] = []
+        self._rows: list[tuple[str, str, bytes]] = []
+        """Table, key and packed fields."""
         self._rows_are_due = False
         self._rows_written: dict[str, int] = {}
         """Of each table: one of `tasks` for each task that has finished here, and one of `tasks` and of `errors` for
@@ -141,10 +147,12 @@ class UserProcess:
     def start(self) -> None:
         """Begin to read sockets."""
         self._settings = InterpreterSettings()
+        self.interrupts.install()
         self._thread.start()
 
     def close(self) -> None:
         """Stop reading and writing; whoever waits is woken and raises."""
+        self.interrupts.restore()
         self.core.is_closed = True
         self.core.abandon_waits()
         if self._thread.is_alive():
@@ -159,6 +167,9 @@ class UserProcess:
         self.loop.close()
         if self._settings is not None:
             self._settings.restore()
+
+    def _is_busy(self) -> bool:
+        return self.lock._is_owned() or self.loop.is_busy()  # type: ignore[attr-defined]
 
     def _on_message(self, peer: str, header: memoryview, buffers: list[memoryview]) -> None:
         self.core.on_messages(decode_messages(header, buffers))
@@ -230,7 +241,14 @@ class UserProcess:
         return function(*args, **kwargs)
 
     def write_record(self, record: WriteRecord) -> None:
-        self._rows.append(record)
+        self._add_rows(record.table, (record.key,), record.fields)
+
+    def write_records(self, records: WriteRecords) -> None:
+        self._add_rows(records.table, records.keys, records.fields)
+
+    def _add_rows(self, table: str, keys: tuple[str, ...], fields: tuple[tuple[str, str], ...]) -> None:
+        row = pack(dict(fields))
+        self._rows.extend([(table, key, row) for key in keys])
         if len(self._rows) >= _ROWS_MAX:
             self._write_rows()
         elif not self._rows_are_due:
@@ -246,8 +264,8 @@ class UserProcess:
         """Hand the rows that have gathered to the control plane's thread, a table at a time."""
         tables: dict[str, list[tuple[bytes, bytes]]] = {}
         rows, self._rows = self._rows, []
-        for row in rows:
-            tables.setdefault(row.table, []).append((row.key.encode(), pack(dict(row.fields))))
+        for table, key, row in rows:
+            tables.setdefault(table, []).append((key.encode(), row))
         for table, records in tables.items():
             self._rows_written[table] = self._rows_written.get(table, 0) + len(records)
             self._tables().write_many_behind(table, records)
@@ -260,6 +278,21 @@ class UserProcess:
         if pickled is None:
             raise ControlPlaneError(f"the function table has no function {function.hex()}")
         return pickled
+
+    def read_table(self, name: str) -> dict[str, dict[str, str]]:
+        """A table of the control plane, with all that this process has written up to now."""
+        with self.lock:
+            self._write_rows()
+        self._tables().flush(_FLUSH_TIMEOUT_S)
+        return {key.decode(): unpack(value) for key, value in self._tables().scan(name).items()}
+
+    def read_functions(self) -> dict[FunctionID, bytes]:
+        """The function table."""
+        return {FunctionID(key): pickled for key, pickled in self._tables().scan(_FUNCTIONS).items()}
+
+    def silence(self) -> None:
+        """Tell nobody of errors that nobody reads."""
+        self._tell = lambda words: None
 
     def _tables(self) -> Tables:
         with self.lock:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -234,12 +233,12 @@ class MachineProcess:
             os._exit(EXIT_AFTER_ERROR)
 
 
-def begin(name: str) -> tuple[sessions.Session, int]:
-    """What a process that the driver started does first; its session and its lifeline's descriptor."""
+def begin(name: str, argv: Sequence[str]) -> tuple[sessions.Session, int]:
+    """What head and node manager do first; `argv` begins with the session's directory and the lifeline's descriptor."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the driver, which then ends us
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a terminal that closes is the driver's to mind
-    session = sessions.load(Path(sys.argv[1]))
+    session = sessions.load(Path(argv[0]))
     logging.basicConfig(
         filename=session.log_path(name), level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
     )
-    return session, int(sys.argv[2])
+    return session, int(argv[1])

@@ -40,6 +40,8 @@ ENVIRONMENT = "DUALRAY_SESSION"
 
 FIRST_NODE = NodeID("node-0")
 GATEWAY_FILE = "gateway"
+CONTROL_PLANE_FILE = "control_plane"
+"""Which control plane's server it is; written by the head once that answers."""
 METRICS_FILE = "metrics"
 """Where the node serves its metrics, host:port; written by the node manager when it does."""
 JOINED_FILE = "joined"
@@ -94,6 +96,20 @@ class Session:
         home = home_of(address)
         is_here = self.cluster.has_head if home == HEAD else home == self.node
         return None if is_here else self.directory / GATEWAY_FILE
+
+    @property
+    def host(self) -> str:
+        """This machine's address for the other nodes."""
+        return "127.0.0.1" if self.cluster is None else self.cluster.endpoint.rpartition(":")[0]
+
+    def addresses(self) -> dict[str, str]:
+        """Where things are; see `dualray.runtime.Runtime.addresses`."""
+        return {
+            "node_ip_address": self.host,
+            "control_plane_address": str(self.redis_socket) if self.cluster is None else self.cluster.address,
+            "object_store_address": str(self.store_directory),
+            "local_scheduler_address": str(self.sockets / self.node),
+        }
 
     @property
     def sockets(self) -> Path:

@@ -1,11 +1,11 @@
 """The node manager's side of the worker template: it orders workers and hears what became of them.
 
-Theory of operation. `start` runs the template (`worker_template.py` gives the protocol) with an environment
-of its own making; `fork` may be called at once, also while the template still imports: orders wait in the
-socket, then in a queue here. Each order has one of two fates, `on_forked` or `on_failed`, and each forked
-worker one, `on_exited`. When the template itself ends, its workers die with it: every order that is open
-fails, every worker that lived is reported as killed (status -9), and then `on_lost` is called, once. After
-`close` nothing is called any more.
+Theory of operation. `attach` takes the socket of a template that the founder has forked (`worker_template.py`
+gives the protocol); `start` runs one with an environment of its own making. `fork` may be called at once, also
+while the template still imports: orders wait in the socket, then in a queue here. Each order has one of two
+fates, `on_forked` or `on_failed`, and each forked worker one, `on_exited`. When the template itself ends, its
+workers die with it: every order that is open fails, every worker that lived is reported as killed (status -9),
+and then `on_lost` is called, once. After `close` nothing is called any more.
 
 Callbacks come on the loop's thread; `fork`, `signal` and `close` may be called from any thread.
 """
@@ -22,13 +22,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any
 
+from dualray.real.children import ONE_THREAD
 from dualray.real.loop import Loop
 from dualray.real.worker_template import REQUEST_BYTES_MAX
-
-ONE_THREAD: Final = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-"""A library that starts threads when it is imported makes the template unfit for forking."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -79,12 +77,9 @@ class TemplateClient:
         self._living: dict[str, int] = {}  # worker -> pid
         self._socket: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def pid(self) -> int:
-        """The template's process id."""
-        assert self._process is not None, "start it first"
-        return self._process.pid
+        self.pid = 0
+        """The template's process id: of an attached one once it is ready."""
+        self._is_ready = False
 
     def start(self) -> None:
         """Start the template; it is usable at once and fast once it has imported."""
@@ -101,8 +96,18 @@ class TemplateClient:
                 cwd=self._cwd,
             )
             undo.pop_all()
-        self._socket = ours
-        self._loop.call_soon(lambda: self._loop.add_reader(ours.fileno(), self._read) if self._socket else None)
+        self.pid = self._process.pid
+        self._begin(ours)
+
+    def attach(self, control: socket.socket) -> None:
+        """Give orders to a template that somebody else has started, through this socket, which is then ours."""
+        assert self._socket is None, "a template is attached once"
+        control.setblocking(False)
+        self._begin(control)
+
+    def _begin(self, control: socket.socket) -> None:
+        self._socket = control
+        self._loop.call_soon(lambda: self._loop.add_reader(control.fileno(), self._read) if self._socket else None)
 
     def fork(self, worker: str, argv: Mapping[str, Any]) -> tuple[int, int]:
         """Order a worker.
@@ -144,8 +149,10 @@ class TemplateClient:
                 self._send(_Order(worker, data, ()))
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """End the template and with it every worker (SIGKILL), and wait until it is gone. Idempotent."""
-        self._loop.call_and_wait(self._hang_up)
+        """End every worker (SIGKILL), wait until they are gone, and end the template, if `start` has started it.
+        Idempotent."""
+        # One that imports still has no workers, and its end is for whoever started it.
+        self._loop.call_and_wait(lambda: self._hang_up(wait_s=timeout_s if self._is_ready else 0.0))
         if self._process is not None and self._process.returncode is None:
             try:
                 self._process.wait(timeout_s)
@@ -178,6 +185,16 @@ class TemplateClient:
         for fd in order.fds:
             os.close(fd)
 
+    @staticmethod
+    def _wait_for_end(control: socket.socket, timeout_s: float) -> None:
+        control.settimeout(timeout_s)
+        try:
+            control.shutdown(socket.SHUT_WR)
+            while control.recv(REQUEST_BYTES_MAX):
+                pass
+        except OSError:  # too late, or the template itself is gone
+            return
+
     # -- on the loop's thread --------------------------------------------------------------------------------
 
     def _watch_writable(self) -> None:
@@ -207,7 +224,8 @@ class TemplateClient:
 
     def _hear(self, message: dict[str, Any]) -> None:
         match message:
-            case {"ready": _}:
+            case {"ready": int(pid)}:
+                self.pid, self._is_ready = pid, True
                 self._on_ready(message)
             case {"forked": str(worker), "pid": int(pid)}:
                 with self._lock:
@@ -231,11 +249,10 @@ class TemplateClient:
 
     def _lose(self) -> None:
         """The template has ended by itself."""
-        assert self._process is not None
         with self._lock:
             ordered, living = list(self._ordered), dict(self._living)
         self._hang_up()
-        status = self._process.wait()
+        status = self._process.wait() if self._process is not None else -signal.SIGKILL
         with contextlib.ExitStack() as calls:  # each is made, also when one of them raises; last in, first out
             calls.callback(self._on_lost, status)
             for worker, pid in reversed(living.items()):
@@ -243,13 +260,16 @@ class TemplateClient:
             for worker in reversed(ordered):
                 calls.callback(self._on_failed, worker, f"the template ended with status {status}")
 
-    def _hang_up(self) -> None:
+    def _hang_up(self, *, wait_s: float = 0.0) -> None:
+        """Say that no more orders come, and wait at most so long until the template has ended our workers."""
         with self._lock:
             if self._socket is None:
                 return
             self._loop.remove_reader(self._socket.fileno())
             self._loop.remove_writer(self._socket.fileno())
-            self._socket.close()
+            with self._socket:
+                if wait_s:
+                    self._wait_for_end(self._socket, wait_s)
             self._socket = None
             for order in self._queue:
                 self._close_fds(order)

@@ -35,7 +35,17 @@ from typing import Final
 
 from dualray.exceptions import AuthenticationError
 from dualray.real.addresses import listen, socket_path
-from dualray.real.frames import IOV_MAX, Bytes, FrameLimits, FrameReader, Refusal, encode_frame, flat
+from dualray.real.frames import (
+    IOV_MAX,
+    FrameLimits,
+    FrameReader,
+    Landing,
+    Piece,
+    Refusal,
+    encode_frame,
+    flat,
+    write_pieces,
+)
 from dualray.real.handshake import ACCEPT, DUPLICATE, HandedOver, Handshake, Identity, PeerGone
 from dualray.real.loop import Loop
 from dualray.real.peers import RETRY_LAST_S, Connection, Peer
@@ -124,6 +134,8 @@ class Transport:
         self._on_message = on_message
         self._on_peer_lost = on_peer_lost
         self._gateway_for = gateway_for
+        self.land: Callable[[str, memoryview, Sequence[int]], Landing | None] | None = None
+        """Asked, with (peer, header, sizes of the buffers), where those of a large message belong."""
         self._limits = limits or TransportLimits()
         self._lock = threading.Lock()  # guards _peers and _lost; held alone, never with a peer's own lock
         self._drained = threading.Condition(self._lock)
@@ -142,8 +154,9 @@ class Transport:
 
     # -- from any thread -------------------------------------------------------------------------------------
 
-    def send(self, to: str, header: bytes, buffers: Sequence[bytes | memoryview] = ()) -> None:
-        """Send one message; never waits. The buffers must be C-contiguous and stay as they are until written.
+    def send(self, to: str, header: bytes, buffers: Sequence[Piece] = ()) -> None:
+        """Send one message; never waits. The buffers must be C-contiguous and stay as they are until written, those
+        that are pieces of files until they have arrived.
 
         Not for finalizers: it takes a lock that the interrupted code may hold.
         """
@@ -197,10 +210,10 @@ class Transport:
 
     # -- sending ---------------------------------------------------------------------------------------------
 
-    def _first_use(self, to: str, header: bytes, buffers: Sequence[Bytes]) -> Peer | None:
+    def _first_use(self, to: str, header: bytes, buffers: Sequence[Piece]) -> Peer | None:
         """The peer's new record, its connection under way; None when the message needs none."""
         if to == self.address:
-            views = [memoryview(flat(buffer)).toreadonly() for buffer in buffers]
+            views = [memoryview(flat(buffer)).toreadonly() for buffer in buffers]  # type: ignore[arg-type]  # no files
             self._loop.call_soon(partial(self._deliver, to, memoryview(header), views))
             return None
         socket_path(self._socket_dir, to)
@@ -215,13 +228,13 @@ class Transport:
                 self._loop.call_soon(partial(self._connect, peer))
             return peer
 
-    def _write(self, peer: Peer, connection: Connection, frame: list[Bytes], size: int) -> None:
+    def _write(self, peer: Peer, connection: Connection, frame: list[Piece], size: int) -> None:
         """Write a frame at once, as far as the socket takes it (under the lock, with an empty queue)."""
         try:
             if len(frame) == 1:
-                written = connection.sock.send(frame[0], socket.MSG_NOSIGNAL)
+                written = connection.sock.send(frame[0], socket.MSG_NOSIGNAL)  # type: ignore[arg-type]  # bytes
             else:
-                written = connection.sock.sendmsg(frame[:IOV_MAX], (), socket.MSG_NOSIGNAL)
+                written = write_pieces(connection.sock, frame[:IOV_MAX])
         except BlockingIOError:
             written = 0
         except OSError as error:
@@ -231,7 +244,7 @@ class Transport:
         if written < size:
             self._enqueue(peer, frame, size, written)
 
-    def _enqueue(self, peer: Peer, frame: list[Bytes], size: int, written: int) -> None:
+    def _enqueue(self, peer: Peer, frame: list[Piece], size: int, written: int) -> None:
         """Leave a frame of which `written` bytes are gone to the loop (under the peer's lock)."""
         if peer.queued_bytes > self._limits.queue_bytes_max:
             self.counters.messages_dropped += 1
@@ -256,7 +269,7 @@ class Transport:
             try:
                 while peer.queue:
                     pieces = list(itertools.islice(peer.queue, IOV_MAX))
-                    peer.take_off(connection.sock.sendmsg(pieces, (), socket.MSG_NOSIGNAL))
+                    peer.take_off(write_pieces(connection.sock, pieces))
             except BlockingIOError:
                 return
             except OSError as error:
@@ -331,8 +344,9 @@ class Transport:
     def _begin_handshake(self, sock: socket.socket, peer: Peer | None, *, asks: bool = False) -> None:
         """Start the handshake on a connection to `peer`, or, with None, on one that we accepted."""
         sock.setblocking(False)
-        with contextlib.suppress(OSError):
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BUFFER_BYTES)
+        if sock.family == socket.AF_UNIX:  # TCP finds out what a route needs, unless it is told
+            with contextlib.suppress(OSError):
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BUFFER_BYTES)
         connection = Connection(sock, peer.address if peer is not None else "")
         if peer is not None:
             peer.attempt = connection
@@ -389,7 +403,8 @@ class Transport:
 
     def _establish(self, connection: Connection, address: str, instance: bytes) -> None:
         self._end_handshake(connection)
-        connection.reader = FrameReader(self._limits, partial(self._deliver, address))
+        land = partial(self.land, address) if self.land is not None else None
+        connection.reader = FrameReader(self._limits, partial(self._deliver, address), land)
         with self._lock:
             self._lost.pop(address, None)
             peer = self._peers.get(address)

@@ -10,7 +10,6 @@ import os
 import signal
 import sys
 import traceback
-from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -20,10 +19,10 @@ from dualray.real.gpus import VisibleGpus
 from dualray.real.process import Signal, UserProcess
 from dualray.real.runner import EXIT_AFTER_ERROR
 from dualray.real.worker_output import marked_stream
-from dualray.shared.core_worker import CoreWorker
+from dualray.shared.core_worker import write_row
 from dualray.shared.model.commands import RunTask
-from dualray.shared.model.events import WorkerReady
-from dualray.shared.model.ids import HEAD, Address, NodeID, root_task_id
+from dualray.shared.model.events import TaskPushed, WorkerReady
+from dualray.shared.model.ids import HEAD, Address, FunctionID, NodeID, root_task_id
 
 
 class WorkerRuntime:
@@ -31,35 +30,53 @@ class WorkerRuntime:
 
     mode = "real"
 
-    def __init__(self, verbs: CoreWorker, gpu_names: tuple[str, ...]) -> None:
-        self.verbs = verbs
-        self.gpu_names = gpu_names
+    def __init__(self, process: UserProcess) -> None:
+        self._process = process
+        self.verbs = process.core
+
+    @property
+    def gpu_names(self) -> tuple[str, ...]:
+        return self._process.session.gpu_names
+
+    def addresses(self) -> dict[str, str]:
+        return self._process.session.addresses()
+
+    def read_table(self, name: str) -> dict[str, dict[str, str]]:
+        return self._process.read_table(name)
+
+    def write_row(self, table: str, key: str, fields: Mapping[str, str]) -> None:
+        write_row(self.verbs, table, key, fields)
+
+    def read_functions(self) -> dict[FunctionID, bytes]:
+        return self._process.read_functions()
+
+    def silence(self) -> None:
+        self._process.silence()
 
     def shutdown(self) -> None:
         """A task cannot end the cluster."""
 
 
 class _Inbox:
-    """The tasks that the machine wants to have run now, and the main thread's wait for them."""
+    """The main thread's wait for tasks."""
 
     def __init__(self) -> None:
-        self._tasks: deque[RunTask] = deque()
         self._signal: Signal | None = None
 
-    def put(self, task: RunTask) -> None:
-        """A task is to run. Any thread."""
-        self._tasks.append(task)
+    def tasks_came(self) -> None:
+        """There are tasks to run. Any thread."""
         if self._signal is not None:
             self._signal.set()
 
-    def get(self, process: UserProcess) -> RunTask:
+    def get(self, process: UserProcess) -> RunTask | TaskPushed:
         """The next task. The main thread."""
-        while not self._tasks:
+        core = process.core
+        while (task := core.next_task()) is None:
             signal_ = self._signal = process.new_signal()
-            if not self._tasks:  # else it came before the signal
+            if not core.has_tasks:  # else they came before the signal
                 signal_.wait()
-        self._signal = None
-        return self._tasks.popleft()
+            self._signal = None
+        return task
 
 
 def main(argv: Mapping[str, str]) -> None:
@@ -73,7 +90,7 @@ def main(argv: Mapping[str, str]) -> None:
         node=node,
         root=root_task_id(address, 0),
         is_driver=False,
-        on_task=inbox.put,
+        on_tasks=inbox.tasks_came,
         on_lost=lambda peer: os._exit(0) if peer in (node, HEAD) else None,
         on_error=_end_after_error,
         tell=lambda words: sys.stderr.write(words),
@@ -81,9 +98,8 @@ def main(argv: Mapping[str, str]) -> None:
     core = process.core
     sys.stdout = marked_stream(1, lambda: core.execution, errors="replace")
     sys.stderr = marked_stream(2, lambda: core.execution, errors="backslashreplace")
-    names = process.session.gpu_names
-    runtime.set_current(WorkerRuntime(process.core, names))
-    visible = VisibleGpus(names)
+    runtime.set_current(WorkerRuntime(process))
+    visible = VisibleGpus(process.session.gpu_names)
     process.start()
     with process.lock:
         process.send(Address(node), WorkerReady(worker=address), [])

@@ -36,7 +36,7 @@ from dualray.shared.model.codec import pack, unpack
 from dualray.shared.model.ids import HEAD, Address, NodeID, job_of, job_of_driver
 
 LINES, DRIVER_ASKED, DRIVER_KNOWN, FLUSH, FLUSHED = 4, 5, 6, 7, 8
-"""First bytes of raw messages; those of object_streams.py are the smaller ones."""
+"""First bytes of raw messages; object_streams.py has others."""
 
 QUEUED_BYTES_MAX: Final = 8 << 20
 FILE_BYTES_MAX: Final = 64 << 20

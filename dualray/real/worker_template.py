@@ -1,9 +1,9 @@
 """The warm template: a process that has imported what every worker needs, and forks them in a millisecond.
 
-Theory of operation. The node manager starts `python -m dualray.real.worker_template FD` with the standard
-input closed and FD one end of a SOCK_SEQPACKET pair. The template imports WARM_IMPORTS, freezes the garbage
-collector's view of them (so that a child's collection does not copy their pages) and serves one request a
-datagram, in JSON:
+Theory of operation. The founder forks it for a node manager, or somebody runs `python -m
+dualray.real.worker_template FD`, with the standard input closed and FD one end of a SOCK_SEQPACKET pair. It
+imports WARM_IMPORTS, freezes the garbage collector's view of them (so that a child's collection does not copy
+their pages) and serves one request a datagram, in JSON:
 
     node -> template    {"op": "fork", "worker": "node-0/w3", "argv": {...}} and two descriptors (SCM_RIGHTS): the
                         write ends for the worker's standard output and standard error
@@ -27,9 +27,7 @@ At the end of file on the control socket, which is also what a killed node manag
 its children, reaps them and exits.
 """
 
-import ctypes
 import gc
-import importlib
 import json
 import os
 import random
@@ -40,15 +38,18 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any, Final, NoReturn, TextIO, cast
 
-WARM_IMPORTS: Final = ("cloudpickle", "numpy", "numpy.random", "msgpack", "redis", "dualray.real.worker")
+from dualray.real.parents import count_threads, die_with
+from dualray.real.titles import set_title
+
+MODULE: Final = "dualray.real.worker_template"
+WORKER_MODULE: Final = "dualray.real.worker"
+WARM_IMPORTS: Final = ("cloudpickle", "numpy", "numpy.random", "msgpack", WORKER_MODULE)
 
 REQUEST_BYTES_MAX: Final = 128 << 10
 """Of one datagram: the system's default socket buffer takes it whole."""
-
-_PR_SET_PDEATHSIG: Final = 1
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Template:
@@ -64,10 +65,12 @@ class Template:
     def run(self) -> None:
         """Import, say so, and serve until the node manager hangs up."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        gc.disable()  # nothing of what is imported is garbage
         missing = warm_up()
         gc.collect()
         gc.freeze()
-        self._thread_count = _count_threads()
+        gc.enable()
+        self._thread_count = count_threads()
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)  # the wake-up pipe says it
         self._selector.register(self._control, selectors.EVENT_READ)
@@ -111,14 +114,14 @@ class Template:
         try:
             stdout, stderr = fds
             start = self._fork if self._thread_count == 1 else self._spawn
-            pid = start(request["argv"], stdout, stderr)
+            pid = start(worker, request["argv"], stdout, stderr)
         except (OSError, ValueError) as error:
             self._say({"failed": worker, "error": f"{type(error).__name__}: {error}"})
             return
         self._workers[pid] = worker
         self._say({"forked": worker, "pid": pid})
 
-    def _fork(self, argv: dict[str, Any], stdout: int, stderr: int) -> int:
+    def _fork(self, worker: str, argv: dict[str, Any], stdout: int, stderr: int) -> int:
         template = os.getpid()
         pid = os.fork()
         if pid == 0:
@@ -128,6 +131,7 @@ class Template:
                 self._control.close()
                 os.close(self._wake_read)
                 os.close(self._wake_write)
+                set_title(WORKER_MODULE, [worker])
                 become_worker(template, stdout, stderr)
             except BaseException:  # noqa: BLE001 - nothing of the template's own code may run on in a child
                 traceback.print_exc()
@@ -135,20 +139,13 @@ class Template:
             run_worker(argv)
         return pid
 
-    def _spawn(self, argv: dict[str, Any], stdout: int, stderr: int) -> int:
+    def _spawn(self, worker: str, argv: dict[str, Any], stdout: int, stderr: int) -> int:
         """Start a worker in a new interpreter; its argv goes through a file in memory, which nobody else reads."""
         fd = os.memfd_create("argv", os.MFD_CLOEXEC)
         try:
             os.write(fd, json.dumps(argv).encode())
             os.lseek(fd, 0, os.SEEK_SET)
-            command = [
-                sys.executable,
-                "-m",
-                "dualray.real.worker_template",
-                "--worker",
-                str(os.getpid()),
-                str(fd),
-            ]
+            command = [sys.executable, "-m", MODULE, "--worker", str(os.getpid()), str(fd)]
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, pass_fds=(fd,))
         finally:
             os.close(fd)
@@ -182,19 +179,20 @@ def warm_up() -> list[str]:
     missing: list[str] = []
     for name in WARM_IMPORTS:
         try:
-            importlib.import_module(name)
+            import_module(name)
         except ModuleNotFoundError as error:
             if error.name != name:  # it is there, and what it needs is not
                 raise
             missing.append(name)
+    import_module("dualray.shared.model.codec").prepare()  # once, and not in each worker
     return missing
 
 
 def become_worker(parent: int, stdout: int, stderr: int) -> None:
     """Turn a fresh child process into a worker's, up to its own code."""
-    if _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
-    if os.getppid() != parent:  # it died before it could take us with it
+    try:
+        die_with(parent, signal.SIGKILL)
+    except ProcessLookupError:
         os._exit(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -213,12 +211,17 @@ def run_worker(argv: dict[str, Any]) -> NoReturn:
     """Call the worker's main and leave the process with what it returns."""
     code: object = 1
     try:
-        main: Callable[[dict[str, Any]], object] = importlib.import_module("dualray.real.worker").main
+        main: Callable[[dict[str, Any]], object] = import_module(WORKER_MODULE).main
         code = main(argv)
     except SystemExit as end:
         code = end.code
     except BaseException:  # noqa: BLE001 - this is the end of the process, as of any program
         traceback.print_exc()
+    end_process(code)
+
+
+def end_process(code: object) -> NoReturn:
+    """Leave this process at once, with what sys.exit would make of `code`."""
     if code is not None and not isinstance(code, int):
         print(code, file=sys.stderr)  # noqa: T201 - as sys.exit does
         code = 1
@@ -230,11 +233,8 @@ def run_worker(argv: dict[str, Any]) -> NoReturn:
     os._exit(0 if code is None else code & 0xFF)
 
 
-def _count_threads() -> int:
-    return len(os.listdir("/proc/self/task"))  # noqa: PTH208 - only their number
-
-
-def _main(arguments: list[str]) -> None:
+def main(arguments: list[str]) -> None:
+    """Entry: `python -m dualray.real.worker_template FD`."""
     if arguments[0] == "--worker":
         parent, fd = int(arguments[1]), int(arguments[2])
         with os.fdopen(fd, "rb") as file:
@@ -248,4 +248,4 @@ def _main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    _main(sys.argv[1:])
+    main(sys.argv[1:])

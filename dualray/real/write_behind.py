@@ -21,9 +21,9 @@ import dataclasses
 import logging
 import threading
 from collections.abc import Iterator
-from typing import Any
 
-import redis
+from dualray.exceptions import AuthenticationError
+from dualray.real.resp import ReplyError, RespClient
 
 _log = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ def unpack(entry: bytes) -> Iterator[tuple[bytes, bytes | None]]:
 class WriteBehind:
     """The buffer and the thread of write_behind."""
 
-    def __init__(self, client: Any, limits: WriteBehindLimits) -> None:
+    def __init__(self, client: RespClient, limits: WriteBehindLimits) -> None:
         self.acknowledged = 0
         self._client = client
         self._limits = limits
@@ -125,6 +125,7 @@ class WriteBehind:
         self._hurry.set()
         if self._thread is not None:
             self._thread.join()
+        self._client.close()
         return flushed
 
     def _run(self) -> None:
@@ -150,13 +151,15 @@ class WriteBehind:
         pause_s = self._limits.retry_first_s
         while True:
             try:
-                pipeline = self._client.pipeline(transaction=False)
-                for table, records in buffers.items():
-                    for entry in self._entries(records):
-                        pipeline.rpush(packed_key(table), entry)
-                pipeline.execute()
+                self._client.pipeline(
+                    [
+                        ("RPUSH", packed_key(table), entry)
+                        for table, records in buffers.items()
+                        for entry in self._entries(records)
+                    ]
+                )
                 return True
-            except redis.RedisError as error:
+            except (OSError, ReplyError, AuthenticationError) as error:
                 _log.warning("the control plane does not take records, the next attempt is in %g s: %s", pause_s, error)
                 if self._stop.wait(pause_s):
                     return False

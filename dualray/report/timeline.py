@@ -1,7 +1,8 @@
 """A run as a picture: Chrome's trace format, which https://ui.perfetto.dev and chrome://tracing open.
 
 Each node is a process of the picture, each worker a thread of it. A task is a slice on its worker; a transfer is an
-asynchronous slice on the node that receives it; faults, retries, evictions and the ends of workers are instants.
+asynchronous slice on the node that receives it; faults, retries, evictions and the ends of workers are instants; what
+flows through a simulated node's network card is a curve.
 """
 
 from __future__ import annotations
@@ -77,6 +78,8 @@ class _Picture:
                 begun = self._transfers.get((event.subject, event.other, event.process))
                 if begun:
                     self._transfer(begun.popleft(), event.time_ns, "")
+            case TraceKind.NIC_RATE:
+                self._count(event)
             case kind if kind in _INSTANTS:
                 self._instant(event)
             case _:
@@ -127,6 +130,11 @@ class _Picture:
         }
         self._rows.append(row | {"ph": "b", "args": args})
         self._rows.append(row | {"ph": "e", "ts": self._us(end_ns)})
+
+    def _count(self, event: TraceEvent) -> None:
+        """What flows through a node's card, as a curve of its process."""
+        row = {"ph": "C", "name": f"network {event.other}", "args": {"bytes per second": event.amount}}
+        self._rows.append(row | self._at(event, event.subject))
 
     def _instant(self, event: TraceEvent) -> None:
         what = _INSTANTS[event.kind]

@@ -45,9 +45,9 @@ def pack_arguments(
         SerializationError: an argument cannot be pickled; the message says which, and which part of it.
         ObjectStoreFullError: a large argument has found no room; whatever else `put` raises is raised too.
     """
-    arguments = Arguments()
     if not args and not kwargs:
-        return arguments
+        return _NO_ARGUMENTS
+    arguments = Arguments()
     indices: dict[Ref, int] = {}
     places: list[int | str] = []
     packed: tuple[list[Any], dict[str, Any]] = (list(args), dict(kwargs))
@@ -89,6 +89,9 @@ def pack_arguments(
     if serialized.refs:
         arguments.nested = tuple([ref for ref in serialized.refs if ref not in indices])
     return arguments
+
+
+_NO_ARGUMENTS = Arguments()
 
 
 def unpack_arguments(payload: bytes, values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:

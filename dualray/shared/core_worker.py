@@ -11,10 +11,11 @@ this process takes in first.
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from dualray import exceptions
 from dualray.exceptions import DualrayError, GetTimeoutError, SerializationError
@@ -28,11 +29,15 @@ from dualray.shared.model.commands import (
     CompleteWait,
     CopyPayload,
     DropPayload,
+    DropPayloads,
+    ForgetTasks,
     NoteRetry,
     RunTask,
+    RunTasks,
     Send,
     TellFailure,
     WriteRecord,
+    WriteRecords,
 )
 from dualray.shared.model.config import Config
 from dualray.shared.model.errors import ErrorInfo
@@ -40,13 +45,19 @@ from dualray.shared.model.events import (
     ActorKillAsked,
     ClusterStateAsked,
     Event,
+    Outcome,
+    PutAbandoned,
     RefsAdded,
     RefsDropped,
     SpaceWanted,
     TaskPushed,
+    TaskRan,
+    TasksPushed,
+    TasksRan,
     TaskSubmitted,
     ValuePut,
     ViewReleased,
+    WaitAbandoned,
     WaitStarted,
 )
 from dualray.shared.model.ids import (
@@ -63,16 +74,28 @@ from dualray.shared.model.ids import (
     put_object_id,
     return_object_id,
 )
-from dualray.shared.model.specs import ActorSpec, FunctionTemplate, LeaseShape, NodeInfo, NodeState, Ref, TaskSpec
+from dualray.shared.model.specs import (
+    ActorSpec,
+    FunctionTemplate,
+    LeaseShape,
+    NodeInfo,
+    NodeState,
+    Ref,
+    new_spec,
+)
 from dualray.shared.model.states import ValueState
 from dualray.shared.serialization import Serialized, deserialize, serialize
 from dualray.shared.task_runner import Export, TaskRunner
 from dualray.shared.trace import TraceKind
 
+T = TypeVar("T")
+
 
 @dataclass(slots=True)
 class _Wait:
     signal: Signal
+    is_read: bool = False
+    """Whether what is ready is pinned until it has been read."""
     ready: tuple[ObjectID, ...] = ()
     error: ErrorInfo | None = None
     is_done: bool = False
@@ -95,7 +118,7 @@ class CoreWorker:
         self._has_ended = False
         self._end_reason = "the runtime was shut down"
         self._waits: dict[WaitID, _Wait] = {}
-        self._wait_counter = 0
+        self._wait_counter = itertools.count()
         self._exported: set[FunctionID] = set()
         self._runner = TaskRunner(self)
         self._performers: dict[type[Any], Callable[[Any], object]] = {
@@ -105,8 +128,12 @@ class CoreWorker:
             CopyPayload: self._copy_payload,
             ArmTimer: lambda command: host.arm_timer(command.timer, command.delay_ns),
             CancelTimer: lambda command: host.cancel_timer(command.timer),
-            RunTask: host.run_task,
+            DropPayloads: self._drop_payloads,
+            RunTask: self._run_task,
+            RunTasks: self._run_tasks,
+            ForgetTasks: self._forget_tasks,
             WriteRecord: host.write_record,
+            WriteRecords: host.write_records,
             NoteRetry: self._note_retry,
             TellFailure: self._tell_failure,
         }
@@ -115,12 +142,17 @@ class CoreWorker:
         self._feasible_in: tuple[NodeInfo, ...] = ()
         self._dropped: deque[ObjectID] = deque()
         self._released: deque[ObjectID] = deque()
+        self._to_run: deque[RunTask | TaskPushed] = deque()
+        self._ran: deque[Outcome] = deque()
+        """What tasks have returned that were handed over with others, until it is taken in."""
 
     # ---- One step --------------------------------------------------------------------------------------------
 
     def dispatch(self, event: Event) -> None:
         """Hand an event to the machine and carry out its commands."""
         with self.host.lock:
+            if self._ran:
+                self._take_in_ran()
             if self._dropped:
                 self._take_in_dropped()
             self._handle(event)
@@ -131,6 +163,7 @@ class CoreWorker:
     def on_messages(self, messages: Iterable[tuple[Event, Sequence[tuple[bytes, bytes]]]]) -> None:
         """Messages have arrived, each with the bytes that travel beside it."""
         with self.host.lock:
+            self._take_in_ran()
             self._take_in_dropped()
             for message, payloads in messages:
                 if payloads:
@@ -140,15 +173,20 @@ class CoreWorker:
             self.host.end_step()
 
     def take_in_finalizers(self) -> None:
-        """References and views that Python has dropped are reported to the machine."""
-        if self._dropped or self._released:
+        """References and views that Python has dropped, and results of tasks, are reported to the machine."""
+        if self._dropped or self._released or self._ran:
             with self.host.lock:
                 self._take_in_finalizers()
                 self.host.end_step()
 
     def _take_in_finalizers(self) -> None:
+        self._take_in_ran()
         self._take_in_dropped()
         self._take_in_released()
+
+    def _take_in_ran(self) -> None:
+        if self._ran:
+            self._handle(TasksRan(outcomes=_take_all(self._ran)))
 
     def _take_in_dropped(self) -> None:
         while self._dropped:
@@ -177,6 +215,10 @@ class CoreWorker:
     def _drop_payload(self, command: DropPayload) -> None:
         self.payloads.pop(command.key, None)
 
+    def _drop_payloads(self, command: DropPayloads) -> None:
+        for key in command.keys:
+            self.payloads.pop(key, None)
+
     def _copy_payload(self, command: CopyPayload) -> None:
         if command.source in self.payloads:
             self.payloads[command.target] = self.payloads[command.source]
@@ -196,15 +238,15 @@ class CoreWorker:
 
     def _send(self, command: Send) -> None:
         message = command.message
-        if self.host.is_traced and isinstance(message, TaskPushed):
-            spec = message.spec
-            self.host.trace(
-                TraceKind.TASK_PUSHED,
-                spec.task_id.hex(),
-                other=command.to,
-                name=spec.template.name,
-                amount=message.attempt,
-            )
+        if self.host.is_traced and isinstance(message, TaskPushed | TasksPushed):
+            for push in (message,) if isinstance(message, TaskPushed) else message.each():
+                self.host.trace(
+                    TraceKind.TASK_PUSHED,
+                    push.spec.task_id.hex(),
+                    other=command.to,
+                    name=push.spec.template.name,
+                    amount=push.attempt,
+                )
         payloads: Sequence[tuple[bytes, bytes]] = ()
         if command.payloads:
             payloads = [(key, self.payloads[key]) for key in command.payloads if key in self.payloads]
@@ -212,20 +254,38 @@ class CoreWorker:
 
     # ---- Waiting ---------------------------------------------------------------------------------------------
 
-    def _new_wait(self) -> tuple[WaitID, _Wait]:
-        with self.host.lock:
-            if self._has_ended:
-                raise DualrayError(self._end_reason)
-            wait_id = WaitID(self._wait_counter)
-            self._wait_counter += 1
-            wait = self._waits[wait_id] = _Wait(self.host.new_signal())
-        return wait_id, wait
+    def _next_wait(self) -> WaitID:
+        return WaitID(next(self._wait_counter))
 
-    def _await(self, wait_id: WaitID, wait: _Wait) -> None:
-        if not wait.is_done:
-            wait.signal.wait()
+    def _wait_for(self, event: WaitStarted | SpaceWanted | ClusterStateAsked, *, is_read: bool = False) -> _Wait:
+        """Begin a wait, and return when it is over.
+
+        Raises:
+            DualrayError: the runtime has ended, or ends meanwhile.
+        """
+        wait = _Wait(self.host.new_signal(), is_read)
+        try:
+            with self.host.lock:
+                if self._has_ended:
+                    raise DualrayError(self._end_reason)
+                self._waits[event.wait_id] = wait
+                self.dispatch(event)
+            if not wait.is_done:
+                wait.signal.wait()
+        except (Exception, KeyboardInterrupt):
+            self._abandon(event.wait_id, wait)
+            raise
         if not wait.is_done:
             raise DualrayError(self._end_reason)
+        return wait
+
+    def _abandon(self, wait_id: WaitID, wait: _Wait) -> None:
+        """The thread that waits was interrupted, by Ctrl-C or by an error of its own."""
+        with self.host.lock:
+            if self._waits.pop(wait_id, None) is not None:
+                self.dispatch(WaitAbandoned(wait_id=wait_id))
+            elif wait.is_done and wait.is_read:
+                self._release_unread(wait.ready)
 
     def fail(self, reason: str) -> None:
         """Nothing will come any more: whoever waits, or will wait, raises."""
@@ -329,16 +389,16 @@ class CoreWorker:
             execution = self.execution
             execution.submitted += 1
             task_id = child_task_id(execution.task_id, execution.attempt, execution.submitted)
-            spec = TaskSpec(
-                task_id=task_id,
-                template=template,
-                owner=self.address,
-                parent=execution.task_id,
-                args_bytes=len(payload),
-                deps=tuple(arguments.deps),
-                nested=arguments.nested,
-                actor_id=ActorID(handle.object_id[:16]) if handle is not None else None,
-                actor_handle=handle,
+            spec = new_spec(
+                task_id,
+                template,
+                self.address,
+                execution.task_id,
+                len(payload),
+                tuple(arguments.deps) if arguments.deps else (),
+                arguments.nested,
+                ActorID(handle.object_id[:16]) if handle is not None else None,
+                handle,
             )
             if creates is not None:
                 spec.creates = ActorSpec(
@@ -376,13 +436,17 @@ class CoreWorker:
             execution.puts += 1
             object_id = put_object_id(execution.task_id, execution.attempt, execution.puts)
         inline = serialized.size_bytes <= self.config.inline_bytes_max
+        put = ValuePut(object_id=object_id, size_bytes=serialized.size_bytes, inline=inline, nested=serialized.refs)
         if inline:
             self.payloads[object_id] = serialized.to_bytes()
+            self.dispatch(put)
         else:
-            self.write_to_store(object_id, serialized, self.address, remakeable=False)
-        self.dispatch(
-            ValuePut(object_id=object_id, size_bytes=serialized.size_bytes, inline=inline, nested=serialized.refs)
-        )
+            try:
+                self.write_to_store(object_id, serialized, self.address, remakeable=False)
+                self.dispatch(put)
+            except KeyboardInterrupt:
+                self.dispatch(PutAbandoned(object_id=object_id))
+                raise
         return Ref(object_id, self.address)
 
     def write_to_store(self, object_id: ObjectID, serialized: Serialized, owner: Address, *, remakeable: bool) -> None:
@@ -391,17 +455,15 @@ class CoreWorker:
         Raises:
             ObjectStoreFullError: no room; the message names the largest holders.
         """
-        wait_id, wait = self._new_wait()
-        self.dispatch(
+        wait = self._wait_for(
             SpaceWanted(
-                wait_id=wait_id,
+                wait_id=self._next_wait(),
                 object_id=object_id,
                 size_bytes=serialized.size_bytes,
                 owner=owner,
                 remakeable=remakeable,
             )
         )
-        self._await(wait_id, wait)
         if wait.error is not None:
             raise as_exception(wait.error, None)
         if wait.ready:  # otherwise an earlier attempt has left the same object here
@@ -420,19 +482,18 @@ class CoreWorker:
         if ready is not None:
             return ready
         distinct = tuple(dict.fromkeys(refs))
-        wait_id, wait = self._new_wait()
-        self.dispatch(
+        wait = self._wait_for(
             WaitStarted(
-                wait_id=wait_id,
+                wait_id=self._next_wait(),
                 refs=distinct,
                 num_ready=len(distinct),
                 fetch=True,
                 read=True,
                 timeout_ns=timeout_ns,
                 task_id=self._waiting_task(),
-            )
+            ),
+            is_read=True,
         )
-        self._await(wait_id, wait)
         values = dict(zip(wait.ready, self.read_all(wait.ready), strict=True))
         if len(values) < len(distinct):
             raise self._timed_out(distinct, values, timeout_ns)
@@ -503,10 +564,9 @@ class CoreWorker:
         self, refs: Sequence[Ref], *, num_returns: int, timeout_ns: int | None, fetch_local: bool
     ) -> frozenset[ObjectID]:
         """The objects that are ready when `num_returns` of them are, or at the timeout."""
-        wait_id, wait = self._new_wait()
-        self.dispatch(
+        wait = self._wait_for(
             WaitStarted(
-                wait_id=wait_id,
+                wait_id=self._next_wait(),
                 refs=tuple(refs),
                 num_ready=num_returns,
                 fetch=fetch_local,
@@ -514,7 +574,6 @@ class CoreWorker:
                 task_id=self._waiting_task(),
             )
         )
-        self._await(wait_id, wait)
         return frozenset(wait.ready)
 
     # ---- References ------------------------------------------------------------------------------------------
@@ -541,19 +600,63 @@ class CoreWorker:
 
     def cluster_state(self) -> tuple[NodeState, ...]:
         """The nodes, as the head sees them."""
-        wait_id, wait = self._new_wait()
-        self.dispatch(ClusterStateAsked(wait_id=wait_id))
-        self._await(wait_id, wait)
+        wait_id = self._next_wait()
+        self._wait_for(ClusterStateAsked(wait_id=wait_id))
         return self.machine.cluster_state.pop(wait_id)
 
     def kill_actor(self, handle: Ref, *, no_restart: bool) -> None:
         """End an actor now."""
         self.dispatch(ActorKillAsked(actor_id=ActorID(handle.object_id[:16]), no_restart=no_restart))
 
-    def execute(self, task: RunTask) -> None:
+    # ---- Running tasks ---------------------------------------------------------------------------------------
+
+    def _run_task(self, command: RunTask) -> None:
+        self._to_run.append(command)
+        self.host.tasks_came()
+
+    def _run_tasks(self, command: RunTasks) -> None:
+        self._to_run.extend(command.tasks)
+        self.host.tasks_came()
+
+    def _forget_tasks(self, command: ForgetTasks) -> None:
+        forgotten = {task.spec.task_id for task in command.tasks}
+        self._to_run = deque([task for task in self._to_run if task.spec.task_id not in forgotten])
+
+    @property
+    def has_tasks(self) -> bool:
+        """Whether there are tasks to run."""
+        return bool(self._to_run)
+
+    def next_task(self) -> RunTask | TaskPushed | None:
+        """The next task that is to run, if there is one: it counts as begun."""
+        with self.host.lock:
+            return self._to_run.popleft() if self._to_run else None
+
+    def execute(self, task: RunTask | TaskPushed) -> None:
         """Run one task. Called where user code runs."""
         self._runner.execute(task)
 
+    def report_ran(self, ran: TaskRan, duration_ns: int) -> None:
+        """A task has ended. Small results wait for those of the tasks behind it, if others were handed over with it."""
+        if (self._to_run or self._ran) and ran.error is None and len(ran.results) == 1:
+            [result] = ran.results
+            # A result that must wait for an acknowledgement waits alone; so does what comes after it.
+            if result.inline and not result.nested and not self.machine.values.unacknowledged:
+                self._ran.append((ran.task_id, ran.attempt, result.size_bytes, duration_ns))
+                if not self._to_run:
+                    self.take_in_finalizers()
+                elif len(self._ran) == 1:
+                    self.host.wake()
+                return
+        self.dispatch(ran)
 
-def _take_all(queue: deque[ObjectID]) -> tuple[ObjectID, ...]:
+
+def write_row(core: CoreWorker, table: str, key: str, fields: Mapping[str, str]) -> None:
+    """Write a record of the layers above the core into a table of the control plane."""
+    with core.host.lock:
+        core.host.write_record(WriteRecord(table=table, key=key, fields=tuple(fields.items())))
+        core.host.end_step()
+
+
+def _take_all(queue: deque[T]) -> tuple[T, ...]:
     return tuple(queue.popleft() for _ in range(len(queue)))

@@ -12,20 +12,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import msgpack
 
 from dualray.shared.machines.base import Machine
-from dualray.shared.machines.head import Head
-from dualray.shared.machines.node import Node
-from dualray.shared.machines.owner import Owner
 from dualray.shared.model.codec import NAMES, PROTOCOL_VERSION, decode, encode, pack
 from dualray.shared.model.commands import Command
 from dualray.shared.model.config import Config
 from dualray.shared.model.events import Event
 from dualray.shared.model.ids import Address, NodeID
 from dualray.shared.model.resources import Resources
+
+if TYPE_CHECKING:
+    from dualray.shared.machines.head import Head
+    from dualray.shared.machines.node import Node
+    from dualray.shared.machines.owner import Owner
 
 FORMAT = "dualray-decisions/1"
 
@@ -51,11 +53,16 @@ class MachineSpec:
 
     def make(self) -> Owner | Node | Head:
         """A fresh machine."""
-        if self.kind == Owner.kind:
+        # A process runs one machine, and starts without the code of the others.
+        if self.kind == "owner":
+            from dualray.shared.machines.owner import Owner  # noqa: PLC0415
+
             return Owner(
                 address=Address(self.address), node=NodeID(self.node), config=self.config, is_driver=self.is_driver
             )
-        if self.kind == Node.kind:
+        if self.kind == "node":
+            from dualray.shared.machines.node import Node  # noqa: PLC0415
+
             return Node(
                 node=NodeID(self.node),
                 incarnation=self.incarnation,
@@ -63,7 +70,9 @@ class MachineSpec:
                 store_bytes=self.store_bytes,
                 config=self.config,
             )
-        if self.kind == Head.kind:
+        if self.kind == "head":
+            from dualray.shared.machines.head import Head  # noqa: PLC0415
+
             return Head(config=self.config)
         raise ValueError(f"a log speaks of a machine of kind {self.kind!r}; known are owner, node, head")
 

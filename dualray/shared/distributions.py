@@ -11,7 +11,10 @@ from statistics import NormalDist
 from dualray.shared.units import parse_time_ns, time_words
 
 _FORM = re.compile(r"\s*(?P<name>[a-z]+)\s*\(\s*(?P<first>[^,()]+?)\s*(?:,\s*(?P<second>[^,()]+?)\s*)?\)\s*")
-_EXAMPLES = "2.5s, uniform(1s, 3s), exponential(2s), normal(2s, 0.3s), lognormal(2s, 0.5) or pareto(1s, 1.5)"
+_EXAMPLES = (
+    "2.5s, uniform(1s, 3s), exponential(2s), exponential(2s, 9s), normal(2s, 0.3s), "
+    "lognormal(2s, 0.5) or pareto(1s, 1.5)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +25,8 @@ class Distribution:
         name: constant, uniform, exponential, normal, lognormal or pareto.
         first_ns: the constant; uniform: the least; exponential, normal: the mean; lognormal: the median; pareto: the
             least.
-        second: uniform: the most, in ns; normal: the standard deviation, in ns; lognormal: that of the logarithm;
+        second: uniform: the most, in ns; exponential: the most, in ns, at which it is cut off (its mean is that before
+            the cut), 0 for none; normal: the standard deviation, in ns; lognormal: that of the logarithm;
             pareto: the exponent.
     """
 
@@ -35,7 +39,8 @@ class Distribution:
             case "constant":
                 return time_words(self.first_ns)
             case "exponential":
-                return f"exponential({time_words(self.first_ns)})"
+                most = f", {time_words(int(self.second))}" if self.second else ""
+                return f"exponential({time_words(self.first_ns)}{most})"
             case "uniform" | "normal":
                 return f"{self.name}({time_words(self.first_ns)}, {time_words(int(self.second))})"
             case _:
@@ -48,7 +53,8 @@ class Distribution:
             case "uniform":
                 value = self.first_ns + draw * (self.second - self.first_ns)
             case "exponential":
-                value = -self.first_ns * math.log(1 - draw)
+                below = 1 - math.exp(-self.second / self.first_ns) if self.second and self.first_ns else 1.0
+                value = -self.first_ns * math.log(1 - draw * below)
             case "normal":
                 value = NormalDist(self.first_ns, self.second).inv_cdf(draw) if self.second else self.first_ns
             case "lognormal":
@@ -75,11 +81,11 @@ def parse_distribution(text: str, what: str = "a duration") -> Distribution:
     if name not in ("uniform", "exponential", "normal", "lognormal", "pareto"):
         raise ValueError(f"{what}: there is no distribution {name!r}; write {_EXAMPLES}")
     first_ns = parse_time_ns(first, what)
-    if (second is None) != (name == "exponential"):
-        raise ValueError(f"{what}: {name} takes {'one parameter' if name == 'exponential' else 'two parameters'}")
     if second is None:
+        if name != "exponential":
+            raise ValueError(f"{what}: {name} takes two parameters")
         return Distribution(name, first_ns)
-    if name in ("uniform", "normal"):
+    if name in ("uniform", "normal", "exponential"):
         parameter: float = parse_time_ns(second, what)
     else:
         try:
@@ -88,6 +94,6 @@ def parse_distribution(text: str, what: str = "a duration") -> Distribution:
             raise ValueError(f"{what}: the second parameter of {name} is a plain number, not {second!r}") from None
     if name == "uniform" and parameter < first_ns:
         raise ValueError(f"{what}: the most, {second}, is less than the least, {first}")
-    if parameter < 0 or (name == "pareto" and parameter == 0):
+    if parameter < 0 or (name in ("pareto", "exponential") and parameter == 0):
         raise ValueError(f"{what}: the second parameter of {name} must be above 0")
     return Distribution(name, first_ns, parameter)

@@ -16,11 +16,16 @@ What happens, in words:
     partition node-1 to node-2                 nothing passes in this direction
     slow node-5 by 4                           what its CPUs do takes four times as long
     link node-5 bandwidth 0.1 latency 10 loss 0.01 delay 5ms jitter 2ms
-                                               factors of its link; segments lost; messages delayed, by up to 2 ms more.
-                                               `link all` means every node and the head
+                                               factors of its link; segments lost, and sent again; messages delayed, by
+                                               up to 2 ms more. `link all` means every node and the head
+    link node-5 duplicate 0.1                  messages that arrive twice; the connection drops the second
+    link node-5 drop 0.01                      messages that never arrive, which no TCP connection does: who waits for
+                                               one waits for ever, unless a node's death makes up for it
     lose gpu 0 of node-5                       the GPU falls off the bus; the worker that holds it dies
     restart head ... for 2s                    the control plane is away, and comes back with its tables
     fill node-5 to 0.9                         somebody else's bytes take this share of its object store
+    fill memory of node-5 to 0.9               and this share of its memory
+    skew node-5 by 30s                         its clock is set ahead (by -30s: back) of everybody else's
 
 and when:
 
@@ -72,10 +77,19 @@ class FaultKind(StrEnum):
     LOSE_GPU = "lose gpu"
     RESTART_HEAD = "restart head"
     FILL_STORE = "fill store"
+    FILL_MEMORY = "fill memory"
+    SKEW_CLOCK = "skew clock"
 
 
 NEEDS_DURATION = frozenset({FaultKind.REBOOT_NODE, FaultKind.PAUSE_NODE, FaultKind.RESTART_HEAD})
-MAY_END = NEEDS_DURATION | {FaultKind.PARTITION, FaultKind.SLOW_NODE, FaultKind.LINK, FaultKind.FILL_STORE}
+MAY_END = NEEDS_DURATION | {
+    FaultKind.PARTITION,
+    FaultKind.SLOW_NODE,
+    FaultKind.LINK,
+    FaultKind.FILL_STORE,
+    FaultKind.FILL_MEMORY,
+    FaultKind.SKEW_CLOCK,
+}
 ENDS_PROCESSES = frozenset({FaultKind.KILL_NODE, FaultKind.REBOOT_NODE, FaultKind.PAUSE_NODE})
 """Kinds that may not befall the node on which the driver runs."""
 
@@ -91,11 +105,14 @@ class Fault:
         one_way: a PARTITION holds only what goes from `nodes` to `others`.
         actor: the class of a KILL_ACTOR.
         for_ns: how long it lasts; None: to the end.
-        factor: SLOW_NODE: how many times as long work takes; FILL_STORE: the share of the store, 0 to 1.
+        factor: SLOW_NODE: how many times as long work takes; FILL_STORE, FILL_MEMORY: the share, 0 to 1.
         bandwidth, latency: LINK: factors of what the link has.
-        loss: LINK: the share of segments lost, 0 to below 1.
+        loss: LINK: the share of segments lost, 0 to below 1; each is sent again.
+        drop: LINK: the share of messages that never arrive, 0 to below 1.
+        duplicate: LINK: the share of messages that arrive twice, 0 to 1.
         delay_ns, jitter_ns: LINK: what each message takes more, and up to how much more than that.
         gpu: LOSE_GPU: its id.
+        skew_ns: SKEW_CLOCK: how far ahead the clock is set; negative: back.
     """
 
     kind: FaultKind
@@ -113,9 +130,12 @@ class Fault:
     bandwidth: float = 1.0
     latency: float = 1.0
     loss: float = 0.0
+    drop: float = 0.0
+    duplicate: float = 0.0
     delay_ns: int = 0
     jitter_ns: int = 0
     gpu: int = 0
+    skew_ns: int = 0
 
     @property
     def named_nodes(self) -> tuple[str, ...]:
@@ -140,6 +160,10 @@ class Fault:
                 return f"slow {self.node} by {self.factor!r}"
             case FaultKind.FILL_STORE:
                 return f"fill {self.node} to {self.factor!r}"
+            case FaultKind.FILL_MEMORY:
+                return f"fill memory of {self.node} to {self.factor!r}"
+            case FaultKind.SKEW_CLOCK:
+                return f"skew {self.node} by {'-' if self.skew_ns < 0 else ''}{time_words(abs(self.skew_ns))}"
             case FaultKind.LINK:
                 return f"link {self.node}{self._link_words()}"
             case FaultKind.LOSE_GPU:
@@ -150,7 +174,13 @@ class Fault:
                 return f"{self.kind.partition(' ')[0]} {self.node}"
 
     def _link_words(self) -> str:
-        factors = (("bandwidth", self.bandwidth, 1.0), ("latency", self.latency, 1.0), ("loss", self.loss, 0.0))
+        factors = (
+            ("bandwidth", self.bandwidth, 1.0),
+            ("latency", self.latency, 1.0),
+            ("loss", self.loss, 0.0),
+            ("drop", self.drop, 0.0),
+            ("duplicate", self.duplicate, 0.0),
+        )
         times = (("delay", self.delay_ns), ("jitter", self.jitter_ns))
         words = [f" {name} {value!r}" for name, value, default in factors if value != default]
         return "".join(words + [f" {name} {time_words(value_ns)}" for name, value_ns in times if value_ns])
@@ -183,8 +213,10 @@ _WHAT: dict[FaultKind, re.Pattern[str]] = {
         FaultKind.PARTITION: r"partition\s+(?P<nodes>[^\s,]+(?:\s*,\s*[^\s,]+)*)"
         r"(?:\s+(?P<way>from|to)\s+(?P<others>[^\s,]+(?:\s*,\s*[^\s,]+)*))?",
         FaultKind.SLOW_NODE: rf"slow\s+(?P<node>\S+)\s+by\s+(?P<factor>{_NUMBER})",
+        FaultKind.FILL_MEMORY: rf"fill\s+memory\s+of\s+(?P<node>\S+)\s+to\s+(?P<factor>{_NUMBER})",
+        FaultKind.SKEW_CLOCK: r"skew\s+(?P<node>\S+)\s+by\s+(?P<skew>\S+)",
         FaultKind.FILL_STORE: rf"fill\s+(?P<node>\S+)\s+to\s+(?P<factor>{_NUMBER})",
-        FaultKind.LINK: rf"link\s+(?P<node>\S+)(?P<link>(?:\s+(?:(?:bandwidth|latency|loss)\s+{_NUMBER}"
+        FaultKind.LINK: rf"link\s+(?P<node>\S+)(?P<link>(?:\s+(?:(?:bandwidth|latency|loss|drop|duplicate)\s+{_NUMBER}"
         r"|(?:delay|jitter)\s+\S+))+)",
         FaultKind.LOSE_GPU: r"lose\s+gpu\s+(?P<gpu>[0-9]+)\s+of\s+(?P<node>\S+)",
         FaultKind.RESTART_HEAD: r"restart\s+head",
@@ -239,11 +271,23 @@ def _fields(words: re.Match[str], what: str) -> dict[str, Any]:
     fields: dict[str, Any] = {name: read(given[name]) for name, read in readers.items() if name in given}
     if given.get("way") == "to":
         fields["one_way"] = True
+    if "skew" in given:
+        fields["skew_ns"] = parse_skew_ns(given["skew"], what)
     pieces = given.get("link", "").split()
     for name, value in zip(pieces[::2], pieces[1::2], strict=True):
         is_time = name in ("delay", "jitter")
         fields[f"{name}_ns" if is_time else name] = parse_time_ns(value, what) if is_time else float(value)
     return fields
+
+
+def parse_skew_ns(text: str, what: str) -> int:
+    """A time that may be negative.
+
+    Raises:
+        ValueError: it is none; the message names `what`.
+    """
+    skew_ns = parse_time_ns(text.removeprefix("-"), what)
+    return -skew_ns if text.startswith("-") else skew_ns
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -268,8 +312,10 @@ def check_fault(fault: Fault, what: str) -> None:
         raise ValueError(f"{what}: a {fault.kind} does not end; leave out 'for'")
     if fault.kind is FaultKind.SLOW_NODE and not fault.factor > 0:
         raise ValueError(f"{what}: the factor must be above 0; 4 means four times as slow")
-    if fault.kind is FaultKind.FILL_STORE and not 0 < fault.factor <= 1:
-        raise ValueError(f"{what}: the share must be above 0 and at most 1; 0.9 leaves a tenth of the store")
+    if fault.kind in (FaultKind.FILL_STORE, FaultKind.FILL_MEMORY) and not 0 < fault.factor <= 1:
+        raise ValueError(f"{what}: the share must be above 0 and at most 1; 0.9 leaves a tenth")
+    if fault.kind is FaultKind.SKEW_CLOCK and not fault.skew_ns:
+        raise ValueError(f"{what}: say by how much: 'by 30s' sets the clock ahead, 'by -30s' back")
     if fault.kind is FaultKind.LINK:
         _check_link(fault, what)
     if fault.node in ("head", ALL) and fault.kind is not FaultKind.LINK:
@@ -287,3 +333,7 @@ def _check_link(fault: Fault, what: str) -> None:
         raise ValueError(f"{what}: bandwidth and latency are factors above 0; 0.1 is a tenth (to cut, use partition)")
     if not 0 <= fault.loss < 1:
         raise ValueError(f"{what}: loss is a share of all segments, from 0 to below 1")
+    if not 0 <= fault.drop < 1:
+        raise ValueError(f"{what}: drop is a share of all messages, from 0 to below 1 (to cut, use partition)")
+    if not 0 <= fault.duplicate <= 1:
+        raise ValueError(f"{what}: duplicate is a share of all messages, from 0 to 1")

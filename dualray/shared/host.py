@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from dualray.shared.model.commands import Command, RunTask, WriteRecord
+from dualray.shared.model.commands import Command, WriteRecord, WriteRecords
 from dualray.shared.model.events import Event
 from dualray.shared.model.ids import ActorID, Address, FunctionID, TaskID
 from dualray.shared.model.specs import FunctionTemplate
@@ -84,8 +84,9 @@ class Host(Protocol):
 
     def cancel_timer(self, timer: str) -> None: ...
 
-    def run_task(self, task: RunTask) -> None:
-        """Have `CoreWorker.execute(task)` called where user code runs."""
+    def tasks_came(self) -> None:
+        """There are tasks to run: have `CoreWorker.execute` called, where user code runs, with each that
+        `CoreWorker.next_task` gives, one at a time."""
 
     def call(
         self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution
@@ -95,6 +96,8 @@ class Host(Protocol):
     def new_signal(self) -> Signal: ...
 
     def write_record(self, record: WriteRecord) -> None: ...
+
+    def write_records(self, records: WriteRecords) -> None: ...
 
     def put_function(self, function: FunctionID, pickled: bytes) -> None: ...
 
@@ -117,4 +120,4 @@ class Host(Protocol):
         """Say something to whoever runs the program, once: an error that nobody has read. Must not wait."""
 
     def wake(self) -> None:
-        """Queued finalizers want to be taken in soon."""
+        """What finalizers and tasks have queued is to be taken in soon."""

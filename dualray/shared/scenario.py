@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -25,8 +26,9 @@ from pydantic import (
     model_validator,
 )
 
+from dualray import exceptions
 from dualray.shared.distributions import Distribution, parse_distribution
-from dualray.shared.faults import ALL, EVENT_ANCHORS, Fault, FaultKind, check_fault, parse_fault
+from dualray.shared.faults import ALL, EVENT_ANCHORS, Fault, FaultKind, check_fault, parse_fault, parse_skew_ns
 from dualray.shared.model.resources import Resources, parse_resources
 from dualray.shared.nearest import nearest
 from dualray.shared.units import parse_rate_bytes_per_s, parse_size_bytes, parse_time_ns, time_words
@@ -131,6 +133,9 @@ class NodeGroup(_Model):
     gpus: float = Field(default=0, ge=0)
     resources: dict[str, float] = Field(default_factory=dict, description="custom resources by name")
     object_store: Size = Field(default=2 * 1024**3, ge=1024**2)
+    memory: Size | None = Field(
+        default=None, description="of the machine, its object store included; default: no limit"
+    )
     network: NetworkModel = NetworkModel()
     speed: float = Field(default=1.0, gt=0, description="2 means that work takes half as long")
     labels: dict[str, str] = Field(default_factory=dict, description="for faults: kill: rack=a")
@@ -163,6 +168,7 @@ class ClusterModel(_Model):
     gpus: float = Field(default=0, ge=0)
     resources: dict[str, float] = Field(default_factory=dict)
     object_store: Size = Field(default=2 * 1024**3, ge=1024**2)
+    memory: Size | None = None
     network: NetworkModel = NetworkModel()
     speed: float = Field(default=1.0, gt=0)
     labels: dict[str, str] = Field(default_factory=dict)
@@ -182,6 +188,12 @@ class ClusterModel(_Model):
         machines = [group for group in self.groups() for _ in range(group.count)]
         return [(f"node-{index}", group) for index, group in enumerate(machines)]
 
+    @property
+    def nodes_in_words(self) -> str:
+        """Which names there are."""
+        count = sum(group.count for group in self.groups())
+        return f"nodes are node-0 to node-{count - 1}" if count > 1 else "the only node is node-0"
+
     def select(self, names: Sequence[str]) -> tuple[str, ...]:
         """Nodes by name or by `label=value`.
 
@@ -200,7 +212,7 @@ class ClusterModel(_Model):
                     raise ValueError(f"no node has the label {name!r}{nearest(name, self._labels())}")
                 chosen.update(dict.fromkeys(found))
             else:
-                raise ValueError(f"there is no {name!r}; nodes are node-0 to node-{len(nodes) - 1}")
+                raise ValueError(f"there is no {name!r}; {self.nodes_in_words}")
         return tuple(chosen)
 
     def _labels(self) -> list[str]:
@@ -274,6 +286,8 @@ _ACTIONS = (
     "lose_gpu",
     "restart",
     "fill",
+    "fill_memory",
+    "skew",
 )
 
 
@@ -299,15 +313,21 @@ class FaultModel(_Model):
     lose_gpu: Nodes | None = None
     restart: Literal["head"] | None = None
     fill: Nodes | None = None
+    fill_memory: Nodes | None = None
+    skew: Nodes | None = None
 
     from_: Nodes | None = Field(default=None, alias="from", description="the other side of a partition")
     to_: Nodes | None = Field(default=None, alias="to", description="the other side, of a partition in one direction")
-    by: float | None = Field(default=None, gt=0, description="slow: how many times as slow")
-    share: float | None = Field(default=None, gt=0, le=1, description="fill: the share of the store")
+    by: float | str | None = Field(
+        default=None, description="slow: how many times as slow; skew: a time, such as 30s or -30s"
+    )
+    share: float | None = Field(default=None, gt=0, le=1, description="fill: the share of the store, or of the memory")
     gpu: int = Field(default=0, ge=0)
     bandwidth: float = Field(default=1.0, gt=0, description="link: a factor")
     latency: float = Field(default=1.0, gt=0, description="link: a factor")
-    loss: float = Field(default=0.0, ge=0, lt=1, description="link: the share of segments lost")
+    loss: float = Field(default=0.0, ge=0, lt=1, description="link: the share of segments lost, and sent again")
+    drop: float = Field(default=0.0, ge=0, lt=1, description="link: the share of messages that never arrive")
+    duplicate: float = Field(default=0.0, ge=0, le=1, description="link: the share of messages that arrive twice")
     delay: Time = 0
     jitter: Time = 0
 
@@ -324,10 +344,16 @@ class FaultModel(_Model):
             raise ValueError(f"say exactly one of at, every and when, not {' and '.join(anchors) or 'none'}")
         if self.times > 1 and self.every is None:
             raise ValueError("times belongs to every")
-        if self.slow is not None and self.by is None:
-            raise ValueError("slow needs by: how many times as slow")
+        if self.slow is not None and not (isinstance(self.by, float) and self.by > 0):
+            raise ValueError("slow needs by: how many times as slow, a number above 0")
+        if self.skew is not None:
+            if not isinstance(self.by, str):
+                raise ValueError("skew needs by: how far ahead the clock is set, with its unit: 30s, or -30s for back")
+            parse_skew_ns(self.by, "by")
         if self.fill is not None and self.share is None:
             raise ValueError("fill needs share: which share of the store is taken")
+        if self.fill_memory is not None and self.share is None:
+            raise ValueError("fill_memory needs share: which share of the memory is taken")
         if len([it for it in (self.lasting, self.heal_after, self.back_after) if it is not None]) > 1:
             raise ValueError("for, heal_after and back_after say the same: give one")
         return self
@@ -384,12 +410,15 @@ class FaultModel(_Model):
     def _details(self, action: str) -> dict[str, Any]:
         if action == "slow":
             return {"factor": self.by}
-        if action == "fill":
+        if action in ("fill", "fill_memory"):
             return {"factor": self.share}
+        if action == "skew":
+            return {"skew_ns": parse_skew_ns(str(self.by), "by")}
         if action == "lose_gpu":
             return {"gpu": self.gpu}
         if action == "link":
-            factors = {"bandwidth": self.bandwidth, "latency": self.latency, "loss": self.loss}
+            names = ("bandwidth", "latency", "loss", "drop", "duplicate")
+            factors = {name: getattr(self, name) for name in names}
             return {**factors, "delay_ns": self.delay, "jitter_ns": self.jitter}
         return {}
 
@@ -408,6 +437,8 @@ _KIND_OF = {
     "link": FaultKind.LINK,
     "lose_gpu": FaultKind.LOSE_GPU,
     "fill": FaultKind.FILL_STORE,
+    "fill_memory": FaultKind.FILL_MEMORY,
+    "skew": FaultKind.SKEW_CLOCK,
 }
 
 
@@ -435,6 +466,8 @@ class Bounds(_Model):
 def _bounds(value: Any) -> Any:
     if isinstance(value, int) and not isinstance(value, bool):
         return {"min": value, "max": value}
+    if not isinstance(value, dict | Bounds):
+        raise ValueError(f"{value!r} must be a whole number, or bounds such as {{min: 1, max: 5}}")
     return value
 
 
@@ -450,7 +483,27 @@ class TimeBounds(_Model):
         return self
 
 
-def _check_order(least: int | None, most: int | None) -> None:
+class NumberBounds(_Model):
+    """Bounds of a number that a program returns."""
+
+    min: float | None = None
+    max: float | None = None
+
+    @model_validator(mode="after")
+    def _in_order(self) -> NumberBounds:
+        _check_order(self.min, self.max)
+        return self
+
+    def has(self, value: float) -> bool:
+        """Whether the value lies within."""
+        return (self.min is None or value >= self.min) and (self.max is None or value <= self.max)
+
+    def __str__(self) -> str:
+        bounds = (("at least", self.min), ("at most", self.max))
+        return " and ".join(f"{side} {bound:g}" for side, bound in bounds if bound is not None) or "anything"
+
+
+def _check_order(least: float | None, most: float | None) -> None:
     if least is not None and most is not None and least > most:
         raise ValueError("nothing can meet this: min is above max")
 
@@ -477,7 +530,8 @@ COUNTERS = {
     "nodes_refused": "lives of nodes that were taken for dead, and heard again",
     "messages": "messages between processes",
     "messages_held": "messages that a partition, a pause or a loss has held up",
-    "messages_dropped": "messages lost with a node",
+    "messages_dropped": "messages lost with a node, or dropped by a bad link",
+    "messages_doubled": "messages that came twice, and were taken once",
     "transfers_lost": "transfers that ended with a node",
     "faults": "faults that were performed",
 }
@@ -489,6 +543,15 @@ class ErrorExpected(_Model):
 
     type: str = Field(description="the class's name, such as ObjectStoreFullError; a base class will do")
     match: str | None = Field(default=None, description="a regular expression that its message contains")
+
+    @field_validator("type")
+    @classmethod
+    def _is_spelled_right(cls, value: str) -> str:
+        """A program has errors of its own; a name that is all but one of ours is a slip."""
+        ours = [name for name, item in vars(exceptions).items() if isinstance(item, type)]
+        if value not in ours and (near := get_close_matches(value, ours, n=1, cutoff=0.9)):
+            raise ValueError(f"nothing raises {value!r}. Did you mean {near[0]!r}?")
+        return value
 
     @field_validator("match")
     @classmethod
@@ -505,6 +568,9 @@ class Expect(_Model):
     """What must hold in the end. Without `error` the program must succeed."""
 
     result: Any = Field(default=None, description="what the program returns; a script: its last line, as JSON")
+    figures: dict[str, NumberBounds] = Field(
+        default_factory=dict, description="numbers, by name, of the mapping that the program returns"
+    )
     makespan: TimeBounds = TimeBounds()
     error: ErrorExpected | None = None
     counters: dict[str, Count] = Field(default_factory=dict)
@@ -523,7 +589,7 @@ class Expect(_Model):
 
     @model_validator(mode="after")
     def _consistent(self) -> Expect:
-        if self.error is not None and (self.has_result or self.same_as_without_faults):
+        if self.error is not None and (self.has_result or self.figures or self.same_as_without_faults):
             raise ValueError("nothing can meet this: a program that ends with an error has no result")
         return self
 
@@ -562,6 +628,10 @@ class Scenario(_Model):
     policies: dict[str, str] = Field(default_factory=dict, description="placement, eviction, retry, reconstruction")
     costs: dict[str, str | int] = Field(default_factory=dict, description="of `dualray sim params`, with units")
     durations: dict[str, Duration] = Field(default_factory=dict, description="of tasks, by name; `*` matches the rest")
+    memory: dict[str, Size] = Field(
+        default_factory=dict,
+        description="what tasks take of a node's memory while they run, by name; of an actor, for life",
+    )
     faults: list[FaultItem] = Field(default_factory=list)
     swarm: Swarm = Swarm()
     time_limit: Time = Field(default=24 * 3600 * 10**9, description="virtual time after which the run is given up")

@@ -7,6 +7,7 @@ nothing can meet. `json_schema()` is for editors.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from io import StringIO
@@ -15,6 +16,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
+from ruamel.yaml.constructor import DuplicateKeyError
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from dualray.shared.faults import ENDS_PROCESSES, Fault, FaultKind
@@ -33,13 +35,17 @@ from dualray.shared.scenario import (
     FaultModel,
     NetworkModel,
     NodeGroup,
+    NumberBounds,
     Scenario,
     Swarm,
     TimeBounds,
     When,
     Workload,
 )
-from dualray.shared.units import time_words
+from dualray.shared.units import size_words, time_words
+
+VALUE_CHARACTERS_MAX = 60
+"""Of a wrong value that are shown."""
 
 
 class ScenarioError(ValueError):
@@ -78,6 +84,11 @@ def dump_scenario(scenario: Scenario) -> str:
     return stream.getvalue()
 
 
+def place_of(text: str, name: str, *path: str | int) -> str:
+    """Where in a file that can be read something stands, as messages begin: `pong.yaml:16: faults[1]: `."""
+    return f"{name}:{_line(_load(text, name), path)}: {_where(path)}"
+
+
 def json_schema() -> dict[str, Any]:
     """The JSON schema of scenario files."""
     schema = Scenario.model_json_schema(by_alias=True)
@@ -104,6 +115,9 @@ def _load(text: str, name: str) -> CommentedMap:
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark is not None else 1
+        if isinstance(error, DuplicateKeyError):
+            key = str(error.problem).split('"')[1]
+            raise ScenarioError(f"{name}:{line}: key {key!r} stands here a second time; write it once") from None
         problem = str(error.problem or error.context or error).splitlines()[0]
         raise ScenarioError(f"{name}:{line}: this is no YAML: {problem}") from None
     except YAMLError as error:
@@ -176,11 +190,55 @@ def _say(problem: Any, path: Path) -> str:
         case "value_error":
             return f"{where}{problem['ctx']['error']}"
         case _:
-            return f"{where}{problem['input']!r}: {_lower(problem['msg'])}"
+            return f"{where}{_given(problem)} {_must_be(problem)}"
 
 
-def _lower(text: str) -> str:
-    return text[:1].lower() + text[1:]
+_SIZES = ("object_store", "memory")
+"""Keys whose values are counted in bytes once they are read."""
+
+
+def _given(problem: Any) -> str:
+    """What stands in the file, in a few words."""
+    value = problem["input"]
+    is_size = problem["loc"][-1] in _SIZES and isinstance(value, int)
+    text = size_words(value) if is_size else repr(value)
+    return text if len(text) <= VALUE_CHARACTERS_MAX else f"{text[:VALUE_CHARACTERS_MAX]}..."
+
+
+_KINDS = {
+    "float": "a number",
+    "int": "a whole number",
+    "string": "a text",
+    "bool": "true or false",
+    "list": "a list, as in [a, b]",
+    "dict": "a mapping, as in {name: value}",
+}
+
+
+def _must_be(problem: Any) -> str:
+    """What a value that is wrong must be instead: pydantic's findings, for people."""
+    kind, context = problem["type"], problem.get("ctx", {})
+    match kind:
+        case "greater_than_equal":
+            return f"is too little: at least {_limit(problem, context['ge'])}"
+        case "greater_than":
+            return f"is too little: it must be above {context['gt']:g}"
+        case "less_than_equal":
+            return f"is too much: at most {_limit(problem, context['le'])}"
+        case "less_than":
+            return f"is too much: it must be below {context['lt']:g}"
+        case "literal_error" | "enum":
+            known = re.findall(r"'([^']*)'", context["expected"])
+            return f"is not known{nearest(str(problem['input']), known)}"
+        case "model_type" | "model_attributes_type":
+            return "must be a mapping, as in {key: value}"
+        case _:
+            return f"must be {_KINDS.get(kind.partition('_')[0], problem['msg'])}"
+
+
+def _limit(problem: Any, limit: float) -> str:
+    """A limit in the unit in which the value is written."""
+    return size_words(int(limit)) if problem["loc"][-1] in _SIZES else f"{limit:,}"
 
 
 def _where(path: Path) -> str:
@@ -211,6 +269,7 @@ def _fields_at(path: Path) -> list[str]:
         "expect": Expect,
         "makespan": TimeBounds,
         "counters": Bounds,
+        "figures": NumberBounds,
         "error": ErrorExpected,
         "swarm": Swarm,
     }
@@ -242,6 +301,7 @@ def _nonsense(scenario: Scenario) -> Iterator[tuple[Path, str]]:
     yield from _bad_config(scenario)
     yield from _bad_groups(scenario.cluster)
     latest_ns = scenario.expect.makespan.max
+    yield from _impossible_times(scenario)
     for index, item in enumerate(scenario.faults):
         path: Path = ("faults", index)
         try:
@@ -256,10 +316,23 @@ def _nonsense(scenario: Scenario) -> Iterator[tuple[Path, str]]:
                     path,
                     f"'{fault}' comes after the end: the run is expected to take {time_words(latest_ns)} at most",
                 )
+            elif fault.at_ns is not None and fault.at_ns >= scenario.time_limit:
+                limit = time_words(scenario.time_limit)
+                yield path, f"'{fault}' comes after the end: the time limit of the run is {limit}"
     least = scenario.expect.counters.get("faults")
     planned = sum(1 for item in scenario.faults for _ in item.faults(scenario.cluster))
     if least is not None and least.min is not None and least.min > planned:
-        yield ("expect", "counters", "faults"), f"nothing can meet this: {planned} faults are planned"
+        words = f"{planned} fault{'s are' if planned != 1 else ' is'} planned"
+        yield ("expect", "counters", "faults"), f"nothing can meet this: {words}"
+
+
+def _impossible_times(scenario: Scenario) -> Iterator[tuple[Path, str]]:
+    bounds, limit_ns = scenario.expect.makespan, scenario.time_limit
+    path = ("expect", "makespan")
+    if bounds.max == 0:
+        yield path, "nothing can meet this: no run takes 0s"
+    if bounds.min is not None and bounds.min >= limit_ns:
+        yield path, f"nothing can meet this: the time limit of the run is {time_words(limit_ns)}"
 
 
 def _bad_groups(cluster: ClusterModel) -> Iterator[tuple[Path, str]]:
@@ -297,13 +370,15 @@ def _bad_fault(fault: Fault, cluster: ClusterModel) -> Iterator[str]:
     nodes = dict(cluster.each_node())
     for name in fault.named_nodes:
         if name not in nodes:
-            yield f"'{fault}': there is no {name!r}; nodes are node-0 to node-{len(nodes) - 1}"
+            yield f"'{fault}': there is no {name!r}; {cluster.nodes_in_words}"
     if fault.kind in ENDS_PROCESSES and fault.node == DRIVER_NODE_NAME:
         yield f"'{fault}': {DRIVER_NODE_NAME} runs the driver, and would end the program with it"
     if fault.kind is FaultKind.PARTITION:
         problem = cuts_driver_off(fault)
         if problem:
             yield f"'{fault}': {problem}"
+    if fault.kind is FaultKind.FILL_MEMORY and fault.node in nodes and nodes[fault.node].memory is None:
+        yield f"'{fault}': say how much memory {fault.node} has, as in cluster: {{memory: 16GiB}}"
     if fault.kind is FaultKind.LOSE_GPU and fault.node in nodes and fault.gpu >= nodes[fault.node].gpus:
         yield f"'{fault}': {fault.node} has {nodes[fault.node].gpus:g} GPUs, numbered from 0"
 

@@ -15,7 +15,7 @@ from dualray.shared.failures import as_payload
 from dualray.shared.host import Execution
 from dualray.shared.model.commands import RunTask
 from dualray.shared.model.errors import ErrorInfo
-from dualray.shared.model.events import Result, SpaceWritten, TaskRan
+from dualray.shared.model.events import Result, SpaceWritten, TaskPushed, TaskRan
 from dualray.shared.model.ids import FunctionID, return_object_id
 from dualray.shared.model.specs import TaskSpec
 from dualray.shared.policies.retry import RETRY_FOREVER
@@ -49,8 +49,9 @@ class TaskRunner:
         self._loaded: dict[FunctionID, Export] = {}
         self._instance: Any = None
 
-    def execute(self, task: RunTask) -> None:
+    def execute(self, task: RunTask | TaskPushed) -> None:
         """Run one task from its pickled arguments to its sealed results. Called where user code runs."""
+        start_ns = self._host.now_ns()
         spec = task.spec
         template = spec.template
         execution = self._core.execution
@@ -96,9 +97,12 @@ class TaskRunner:
                 amount=task.attempt,
                 other=error.kind if error else "",
             )
-        self._core.dispatch(TaskRan(task_id=spec.task_id, attempt=task.attempt, results=tuple(results), error=error))
+        self._core.report_ran(
+            TaskRan(task_id=spec.task_id, attempt=task.attempt, results=tuple(results), error=error),
+            self._host.now_ns() - start_ns,
+        )
 
-    def _call(self, task: RunTask) -> Any:
+    def _call(self, task: RunTask | TaskPushed) -> Any:
         spec = task.spec
         values = self._core.read_all([ref.object_id for ref in spec.deps]) if spec.deps else ()
         args, kwargs = unpack_arguments(self._core.payloads[spec.task_id] if spec.args_bytes else b"", values)
@@ -120,7 +124,7 @@ class TaskRunner:
             export = self._loaded[function] = deserialize(self._host.get_function(function))
         return export
 
-    def _store_results(self, task: RunTask, values: Sequence[Any]) -> list[Result]:
+    def _store_results(self, task: RunTask | TaskPushed, values: Sequence[Any]) -> list[Result]:
         spec = task.spec
         results = []
         payloads: dict[bytes, bytes] = {}  # kept when all values could be stored

@@ -22,15 +22,17 @@ from dualray.shared.model.codec import pack
 from dualray.shared.model.commands import (
     Command,
     EvictObject,
+    ForgetTasks,
     NoteRetry,
     RestoreObject,
     RunTask,
+    RunTasks,
     Send,
     SendObject,
     SpillObject,
     StartWorker,
 )
-from dualray.shared.model.events import TaskPushed
+from dualray.shared.model.events import TaskPushed, TasksPushed
 
 FORMAT = "dualray-trace/1"
 
@@ -56,6 +58,7 @@ class TraceKind(StrEnum):
     TRANSFER_ENDED = "transfer_ended"
     FAULT = "fault"
     NODE_STARTED = "node_started"
+    NIC_RATE = "nic_rate"
 
 
 ACTIONS = frozenset(
@@ -75,7 +78,9 @@ ACTIONS = frozenset(
 @dataclass(frozen=True, slots=True)
 class TraceEvent:
     """One row. `subject` is a task's or object's id in hex, or a worker's or node's name; `other` is the peer (whom a
-    push or transfer goes to) or the reason; `amount` counts bytes, or the attempt of a task."""
+    push or transfer goes to) or the reason; `amount` counts bytes, or the attempt of a task. A simulated node's
+    NODE_STARTED says in `deps` what it has (`CPU 40000` in units, `object_store` in bytes, `nic` in bytes a second);
+    NIC_RATE, what flows `in` or `out` (`other`) of a node from now on, in bytes a second."""
 
     time_ns: int
     kind: TraceKind
@@ -132,8 +137,19 @@ def action_key(event: TraceEvent) -> Key:
     return (str(event.kind), event.subject, event.other, event.amount if with_amount else 0)
 
 
-def command_key(command: Command) -> Key | None:
-    """The action that a command orders, or None when it orders none that is traced."""
+def command_keys(command: Command) -> list[Key]:
+    """The actions that a command orders and that are traced."""
+    match command:
+        case Send(to=to, message=TasksPushed(calls=calls)):
+            return [(TraceKind.TASK_PUSHED, task_id.hex(), to, attempt) for task_id, attempt, _ in calls]
+        case RunTasks(tasks=tasks) | ForgetTasks(tasks=tasks):
+            return [(TraceKind.TASK_STARTED, task.spec.task_id.hex(), "", task.attempt) for task in tasks]
+        case _:
+            key = _command_key(command)
+            return [] if key is None else [key]
+
+
+def _command_key(command: Command) -> Key | None:
     match command:
         case Send(to=to, message=TaskPushed(spec=spec, attempt=attempt)):
             return (TraceKind.TASK_PUSHED, spec.task_id.hex(), to, attempt)
@@ -171,7 +187,18 @@ class Match:
 def match_actions(events: Iterable[TraceEvent], commands: Iterable[Command]) -> Match:
     """Pair each action with exactly one command."""
     acted = Counter(action_key(event) for event in events if event.kind in ACTIONS)
-    ordered = Counter(key for command in commands if (key := command_key(command)) is not None)
+    ordered: Counter[Key] = Counter()
+    last_run: list[Key] = []
+    for command in commands:
+        if isinstance(command, ForgetTasks):
+            ordered.subtract(command_keys(command))
+        else:
+            keys = command_keys(command)
+            ordered.update(keys)
+            if isinstance(command, RunTask | RunTasks):
+                last_run = keys
+    # A process that ends, however it ends, may leave tasks that it was told to run after the one in hand.
+    ordered -= Counter(last_run[1:]) - acted
     return Match(
         matched=(acted & ordered).total(),
         actions_without_command=sorted((acted - ordered).elements()),

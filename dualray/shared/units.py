@@ -59,9 +59,23 @@ def time_words(time_ns: int) -> str:
     return f"{seconds}{places}s"
 
 
+def size_words(size_bytes: int) -> str:
+    """A size for people, rounded: `1.5 GiB`."""
+    for unit in ("GiB", "MiB", "KiB"):
+        if size_bytes >= _SIZES[unit]:
+            return f"{size_bytes / _SIZES[unit]:.1f} {unit}"
+    return f"{size_bytes} bytes"
+
+
+_KINDS: Mapping[str, Mapping[str, object]] = {"a time": _TIMES, "a size": _SIZES, "a rate": _RATES}
+
+
 def _parse(text: str, units: Mapping[str, int | Fraction], what: str, example: str) -> int:
     match = _NUMBER.fullmatch(text)
     unit = units.get(match.group(2)) if match else None
+    other = next((kind for kind, known in _KINDS.items() if match and match.group(2) in known), None)
+    if unit is None and other is not None:
+        raise ValueError(f"{what}: {text!r} is {other}; write for example {example}")
     if match is None or unit is None:
         raise ValueError(
             f"{what}: {text!r} is not understood; write a number with one of {', '.join(units)}: {example}"

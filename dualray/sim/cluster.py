@@ -72,6 +72,7 @@ class Cluster:
         seed: int,
         log_directory: Path | None,
         durations: Mapping[str, Distribution] | None = None,
+        memory: Mapping[str, int] | None = None,
         time_limit_ns: int | None = None,
     ) -> None:
         self.config = config
@@ -80,13 +81,17 @@ class Cluster:
         self.is_closed = False
         self.kernel = Kernel()
         self.fibers = FiberScheduler(self.kernel, on_deadlock=self._deadlock, on_crash=self._on_crash)
-        self.virtual_time = VirtualTime(self.kernel, self.fibers)
+        self.clock_ahead_ns: dict[str, int] = {}
+        """Of nodes whose clock is set wrong."""
+        self.virtual_time = VirtualTime(self.kernel, self.fibers, ahead_ns=self._clock_ahead_ns)
         self.isolation = Isolation(self.kernel, self.fibers, also=self.virtual_time.substitutions())
         self._nics: dict[Any, Nic] = {}
         self.network = Network(
             self.kernel, cost_model, topology=Star(cost_model, nics=self._nics), head=HEAD, seed=seed
         )
+        self.network.on_rate = self._nic_rate
         self._durations = dict(durations or {})
+        self._memory = dict(memory or {})
         self._paused: dict[str, deque[tuple[Callable[..., object], tuple[Any, ...]]]] = {}
         """What waits on machines that stand still."""
         self._standstill_ns = -1
@@ -146,8 +151,18 @@ class Cluster:
         )
         self._open_log(process, spec)
         self.add(process)
-        process.trace(TraceKind.NODE_STARTED, node)
+        process.trace(TraceKind.NODE_STARTED, node, deps=self._has(node, hardware))
         process.handle(Started())
+
+    def _has(self, node: NodeID, hardware: Hardware) -> tuple[str, ...]:
+        """What a node is made of, as the trace says it."""
+        nic_bytes_per_s = self._nics[node].bytes_per_s if node in self._nics else self.cost_model.nic_bytes_per_s
+        amounts = (*hardware.total.units, ("object_store", hardware.store_bytes), ("nic", nic_bytes_per_s))
+        return tuple(f"{name} {amount}" for name, amount in amounts)
+
+    def _nic_rate(self, direction: str, node: Any, bytes_per_s: int) -> None:
+        now_ns = self.kernel.now_ns
+        self.note(TraceEvent(now_ns, TraceKind.NIC_RATE, node, node, direction, amount=bytes_per_s))
 
     def add(self, process: Process) -> None:
         """A process can be sent to from now on."""
@@ -327,10 +342,19 @@ class Cluster:
                 return distribution.sample_ns(draw)
         return self.cost_model.task_duration_ns
 
+    def task_memory_bytes(self, task: Execution) -> int:
+        """What a task takes of its node's memory while it runs: the scenario's table, else nothing."""
+        return next((size for pattern, size in self._memory.items() if fnmatchcase(task.name, pattern)), 0)
+
     def slowness_of(self, node: NodeID) -> float:
         """How many times as long as it should work takes on a node now."""
         process = self.nodes[node]
         return process.slowness / process.hardware.speed
+
+    def _clock_ahead_ns(self, fiber: Fiber) -> int:
+        owner = fiber.owner
+        assert isinstance(owner, UserProcess)
+        return self.clock_ahead_ns.get(owner.node, 0)
 
     def _on_crash(self, fiber: Fiber, escaped: BaseException) -> None:
         """Something escaped from user code that is no Exception: its process is over, the simulation is not."""
@@ -442,5 +466,6 @@ def make_cluster(settings: Mapping[str, Any], config: Config) -> Cluster:
         seed=seed,
         log_directory=directory,
         durations=scenario.durations,
+        memory=scenario.memory,
         time_limit_ns=scenario.time_limit,
     )

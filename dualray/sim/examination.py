@@ -35,6 +35,7 @@ class Examination:
         performed, missed, outstanding: faults in words; see FaultInjector.
         leaks: what was left, in words; None when the driver still held references, so that nothing can be said.
         violations: invariants that do not hold.
+        witnessed: what the program did that no simulation can repeat, in words.
         random: a digest of all seeds that were handed out, and of where the network's stream stands.
     """
 
@@ -46,6 +47,7 @@ class Examination:
     leaks: list[str] | None
     violations: list[str]
     random: str
+    witnessed: list[str]
 
 
 def examine(cluster: Cluster) -> Examination:
@@ -75,6 +77,7 @@ def examine(cluster: Cluster) -> Examination:
             "messages": cluster.network.messages_sent,
             "messages_held": cluster.network.messages_held,
             "messages_dropped": cluster.network.messages_dropped,
+            "messages_doubled": cluster.network.messages_doubled,
             "transfers_lost": cluster.network.transfers_lost,
             "nodes_refused": cluster.nodes_refused,
             "faults": len(faults.performed),
@@ -85,6 +88,7 @@ def examine(cluster: Cluster) -> Examination:
         leaks=leaks,
         violations=violations,
         random=_random_digest(cluster),
+        witnessed=[f"{call}: {words}" for call, words in cluster.isolation.witnessed.items()],
     )
 
 

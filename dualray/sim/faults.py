@@ -140,6 +140,10 @@ class FaultInjector:
                 self._impair(fault)
             case FaultKind.FILL_STORE:
                 self._fill(fault)
+            case FaultKind.FILL_MEMORY:
+                return self._fill_memory(fault)
+            case FaultKind.SKEW_CLOCK:
+                self._skew(fault)
         return True
 
     def _note(self, fault: Fault, subject: str) -> None:
@@ -203,6 +207,8 @@ class FaultInjector:
             bandwidth=fault.bandwidth,
             latency=fault.latency,
             loss=fault.loss,
+            drop=fault.drop,
+            duplicate=fault.duplicate,
             delay_ns=fault.delay_ns,
             jitter_ns=fault.jitter_ns,
         )
@@ -216,6 +222,33 @@ class FaultInjector:
                 network.repair(node, worse)
 
         self._lasts(fault, repair)
+
+    def _skew(self, fault: Fault) -> None:
+        """What programs there read as the time of day is set; intervals are measured by other clocks."""
+        ahead_ns = self._cluster.clock_ahead_ns
+        self._note(fault, fault.node)
+        ahead_ns[fault.node] = ahead_ns.get(fault.node, 0) + fault.skew_ns
+
+        def set_right() -> None:
+            ahead_ns[fault.node] -= fault.skew_ns
+
+        self._lasts(fault, set_right)
+
+    def _fill_memory(self, fault: Fault) -> bool:
+        """Somebody who is no process of ours takes memory."""
+        memory = self._cluster.nodes[NodeID(fault.node)].memory
+        if not memory.size_bytes:
+            return False  # a node whose memory has no end
+        taken_bytes = round(memory.size_bytes * fault.factor)
+        self._note(fault, fault.node)
+        memory.strangers_bytes += taken_bytes
+        memory.look()
+
+        def give_back() -> None:
+            memory.strangers_bytes -= taken_bytes
+
+        self._lasts(fault, give_back)
+        return True
 
     def _fill(self, fault: Fault) -> None:
         """Somebody who is no process of ours holds room in the store, as far as it can be made."""

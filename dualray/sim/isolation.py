@@ -30,6 +30,13 @@ virtual worker. It is a SystemExit, so that `except SystemExit` around `sys.exit
 that exits still ends its interpreter, with its code. Unlike the real `os._exit`, it runs `finally` blocks
 on its way.
 
+Directories. The order in which a directory lists its entries is the file system's; in user code `os.listdir` and
+`os.scandir`, and with them `os.walk`, `glob` and `pathlib`, list them by name.
+
+Witnesses. A thread of user code is a thread of the interpreter, and runs in real time: what it does, and when, is not
+the simulation's to order. It is let go, and noted in `witnessed`: such a run cannot be promised to be the same again,
+and `dualray scenario check` says so.
+
 Garbage collection must not decide anything: automatic collection is off while a simulation runs, and is
 performed at fixed counts of events. What was alive before is frozen, so that these collections do not scan
 it.
@@ -44,7 +51,8 @@ import random
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NoReturn, Self
 
 import numpy as np
@@ -144,6 +152,8 @@ class Isolation:
         self._collecting: Callable[[], None] | None = None
         self._gc_was_enabled = False
         self._gc_froze = False
+        self.witnessed: dict[str, str] = {}
+        """What user code did that no simulation can repeat: by call, the first time in words."""
 
     def install(self) -> None:
         """Isolate from now on. Raises when another simulation of this process does."""
@@ -187,7 +197,14 @@ class Isolation:
 
     def substitutions(self) -> list[Substitution]:
         """What is to be replaced, made against what stands there now."""
-        return [*self._of_random(), *self._of_numpy(), *self._of_entropy(), *self._of_process()]
+        return [
+            *self._of_random(),
+            *self._of_numpy(),
+            *self._of_entropy(),
+            *self._of_process(),
+            *self._of_directories(),
+            *self._of_threads(),
+        ]
 
     # -- randomness ----------------------------------------------------------------------------------------
 
@@ -333,6 +350,35 @@ class Isolation:
             of(gc, "enable", stay_off),
         ]
 
+    # -- directories and threads ---------------------------------------------------------------------------
+
+    def _of_directories(self) -> list[Substitution]:
+        def listdir(fiber: Fiber, *args: Any, **kwargs: Any) -> list[Any]:
+            return sorted(real_listdir(*args, **kwargs))
+
+        def scandir(fiber: Fiber, *args: Any, **kwargs: Any) -> _Sorted:
+            with real_scandir(*args, **kwargs) as entries:
+                return _Sorted(sorted(entries, key=lambda entry: entry.name))
+
+        real_listdir, real_scandir = os.listdir, os.scandir
+        return [
+            Substitution.of(os, "listdir", self._in_user_code(real_listdir, listdir)),
+            Substitution.of(os, "scandir", self._in_user_code(real_scandir, scandir)),
+        ]
+
+    def _of_threads(self) -> list[Substitution]:
+        user_fiber, real_start = self._user_fiber, threading.Thread.start
+
+        def start(self_: threading.Thread) -> None:
+            fiber = user_fiber()
+            if fiber is not None:
+                at_s = self._kernel.now_ns / 1e9
+                words = f"a thread was started on {fiber.owner.hostname} at {at_s:.6f} s of virtual time: {self_.name}"
+                self.witnessed.setdefault("threading.Thread.start", words)
+            real_start(self_)
+
+        return [Substitution(holder=threading.Thread, name="start", replacement=start)]
+
     def _in_user_code(self, original: Callable[..., Any], virtual: Callable[..., Any]) -> Callable[..., Any]:
         user_fiber = self._user_fiber
 
@@ -343,6 +389,29 @@ class Isolation:
             return virtual(fiber, *args, **kwargs)
 
         return call
+
+
+class _Sorted:
+    """What `os.scandir` returns, in the order of the names."""
+
+    def __init__(self, entries: list[os.DirEntry[Any]]) -> None:
+        self._entries = iter(entries)
+
+    def __iter__(self) -> Iterator[os.DirEntry[Any]]:
+        return self
+
+    def __next__(self) -> os.DirEntry[Any]:
+        return next(self._entries)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give no more entries."""
+        self._entries = iter(())
 
 
 def _receive(signal_number: int) -> None:

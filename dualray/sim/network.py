@@ -28,7 +28,9 @@ stalled, stands still until then.
 A link can be made worse: by factors of its bandwidth and latency, by a share of segments that are lost (a lost message
 is sent again after RETRANSMIT_NS, then after twice that, and so on; a transfer that starts gets at most what Mathis et
 al., "The Macroscopic Behavior of the TCP Congestion Avoidance Algorithm" (1997), give for that loss), and by a delay of
-each message with a jitter. These draws come from a stream of the network's own.
+each message with a jitter. Messages can arrive twice: the receiving end of their connection knows the second by its
+number, and drops it, as TCP does. What no TCP connection does can be asked for, too: messages that never arrive. These
+draws come from a stream of the network's own.
 
 Progressive filling: all rates rise together until a link is full; its flows are frozen at that share, the
 link's remains are shared by the others, and so on. A heap of links by share, with stale entries pushed
@@ -68,6 +70,9 @@ SEGMENT_BYTES: Final = 1460
 
 MATHIS: Final = 1.22
 """The constant of Mathis et al.: rate = MATHIS * segment / (round trip * sqrt(loss))."""
+
+_NIC: Final = ("in", "out")
+"""The kinds of links that are a node's network card."""
 
 _OWN: Final = "own"
 """The kind of a link that one flow has for itself."""
@@ -192,6 +197,8 @@ class Impairment:
     bandwidth: float = 1.0
     latency: float = 1.0
     loss: float = 0.0
+    drop: float = 0.0
+    duplicate: float = 0.0
     delay_ns: int = 0
     jitter_ns: int = 0
 
@@ -200,6 +207,8 @@ class Impairment:
             bandwidth=self.bandwidth * other.bandwidth,
             latency=self.latency * other.latency,
             loss=1 - (1 - self.loss) * (1 - other.loss),
+            drop=1 - (1 - self.drop) * (1 - other.drop),
+            duplicate=1 - (1 - self.duplicate) * (1 - other.duplicate),
             delay_ns=self.delay_ns + other.delay_ns,
             jitter_ns=self.jitter_ns + other.jitter_ns,
         )
@@ -227,6 +236,7 @@ class Network:
         self.messages_sent = 0
         self.messages_dropped = 0
         self.messages_held = 0
+        self.messages_doubled = 0
         self.transfers_lost = 0
         self.random: Final = Random(f"network:{seed}")  # for losses and jitter, and for nothing else
         self._parted: dict[tuple[NodeKey, NodeKey], int] = {}  # how many partings hold a pair, by direction
@@ -244,6 +254,9 @@ class Network:
         self._links: dict[LinkKey, _Link] = {}  # those with flows on them
         self._transfers: dict[NodeKey, dict[Transfer, None]] = {}  # those that are not over, by either end
         self._changed: dict[_Link, None] = {}  # links whose flows changed since the last solution
+        self.on_rate: Callable[[str, NodeKey, int], object] | None = None
+        """Told what flows `in` or `out` of a node from now on, in bytes a second, whenever that changes."""
+        self._rates: dict[LinkKey, int] = {}  # what it was told last, where that is not 0
 
     # -- messages ------------------------------------------------------------------------------------------
 
@@ -292,27 +305,41 @@ class Network:
         *args: Any,
         src_process: Hashable,
         dst_process: Hashable,
+        is_sure: bool = False,
     ) -> None:
-        """Call `deliver(*args)` when a message of `size_bytes` has arrived, unless it is lost on its way."""
+        """Call `deliver(*args)` when a message of `size_bytes` has arrived, unless it is lost on its way. One that
+        `is_sure` is not dropped or doubled by an impairment: who sent it asks again until there is an answer."""
         self.messages_sent += 1
         if self._cut and (src_node in self._cut or dst_node in self._cut):
             self.messages_dropped += 1
             return
         if self._parted and (src_node, dst_node) in self._parted:
             self.messages_held += 1
-            held = (size_bytes, deliver, args, src_process, dst_process)
+            held = (size_bytes, deliver, args, src_process, dst_process, is_sure)
             self._held.setdefault((src_node, dst_node), []).append(held)
             return
         now_ns = self._kernel.now_ns
         channel = (src_process, dst_process)
         takes_ns = self.message_ns(src_node, dst_node, size_bytes)
+        again = False
         if self._impairments and src_node != dst_node:
             takes_ns += self._mishap_ns(src_node, dst_node)
+            if not is_sure:
+                worse = self._impairment(src_node) + self._impairment(dst_node)
+                if worse.drop and self.random.random() < worse.drop:
+                    self.messages_dropped += 1
+                    return
+                again = bool(worse.duplicate) and self.random.random() < worse.duplicate
         delay_ns = max(takes_ns, self._arrival_ns.get(channel, 0) - now_ns)
         self._arrival_ns[channel] = now_ns + delay_ns
         if len(self._arrival_ns) > self._sweep_channels_at:
             self._sweep_channels()
+        if again:
+            deliver = self._once(deliver)
         self._kernel.call_after(delay_ns, self._deliver, src_node, dst_node, self._cuts, deliver, args)
+        if again:
+            later_ns = delay_ns + round(self.random.random() * takes_ns)
+            self._kernel.call_after(later_ns, self._deliver, src_node, dst_node, self._cuts, deliver, args)
 
     def _deliver(
         self,
@@ -328,6 +355,20 @@ class Network:
             self.messages_dropped += 1
             return
         deliver(*args)
+
+    def _once(self, deliver: Callable[..., object]) -> Callable[..., object]:
+        """What the receiving end of a connection does with the segments of one message: it takes them once."""
+        is_known = False
+
+        def take(*args: Any) -> None:
+            nonlocal is_known
+            if is_known:
+                self.messages_doubled += 1
+            else:
+                is_known = True
+                deliver(*args)
+
+        return take
 
     def _sweep_channels(self) -> None:
         now_ns = self._kernel.now_ns
@@ -367,9 +408,16 @@ class Network:
         if self._parted[pair]:
             return
         del self._parted[pair]
-        for size_bytes, deliver, args, src_process, dst_process in self._held.pop(pair, ()):
+        for size_bytes, deliver, args, src_process, dst_process, is_sure in self._held.pop(pair, ()):
             self.message(
-                src_node, dst_node, size_bytes, deliver, *args, src_process=src_process, dst_process=dst_process
+                src_node,
+                dst_node,
+                size_bytes,
+                deliver,
+                *args,
+                src_process=src_process,
+                dst_process=dst_process,
+                is_sure=is_sure,
             )
         self._reconsider(src_node)
 
@@ -563,13 +611,30 @@ class Network:
 
     def _share(self) -> None:
         changed, self._changed = self._changed, {}
-        for transfer, rate in _max_min_rates(_connected(changed)).items():
+        links = _connected(changed)
+        for transfer, rate in _max_min_rates(links).items():
             if rate != transfer.rate_bytes_per_s:
                 self._settle(transfer, rate)
                 if transfer._event is not None:
                     transfer._event.cancel()
                 end_ns = math.ceil(transfer._left_bytes * 1e9 / rate)
                 transfer._event = self._kernel.call_after(end_ns, self._finish, transfer)
+        if self.on_rate is not None:
+            self._tell_rates(links)
+
+    def _tell_rates(self, links: Iterable[_Link]) -> None:
+        """Of each network card that carries more or less than before."""
+        assert self.on_rate is not None
+        for link in links:
+            direction, node = link.key
+            rate = round(link.bytes_per_s - link.left_bytes_per_s)
+            if direction not in _NIC or rate == self._rates.get(link.key, 0):
+                continue
+            if rate:
+                self._rates[link.key] = rate
+            else:
+                del self._rates[link.key]
+            self.on_rate(direction, node, rate)
 
     def _settle(self, transfer: Transfer, rate_bytes_per_s: float) -> None:
         """Book what has moved at the rate so far, and go on at another."""

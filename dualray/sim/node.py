@@ -37,6 +37,7 @@ from dualray.shared.model.resources import Resources
 from dualray.shared.trace import TraceKind
 from dualray.sim.cost_model import time_ns
 from dualray.sim.kernel import Scheduled
+from dualray.sim.memory import NodeMemory
 from dualray.sim.network import Nic
 from dualray.sim.object_store import StoredBytes, VirtualStore
 from dualray.sim.runner import MachineProcess
@@ -49,12 +50,66 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
     """What a virtual machine is made of. `nic` is its network card, None the cost model's; `speed` 2 means that work
-    takes half as long."""
+    takes half as long; `memory_bytes` 0 means that memory has no end."""
 
     total: Resources
     store_bytes: int
     speed: float = 1.0
     nic: Nic | None = None
+    memory_bytes: int = 0
+
+
+class _Passing:
+    """An object that a node passes on while it is still on its way to it: a flow of all but the last piece, as fast as
+    the network lets it; and, when that is through and the whole object is here, the last piece. So its receiver has it
+    a piece later than the node itself, at the earliest. The flow may run ahead of a slower one that feeds it: then it
+    has used the network too early, but is complete no sooner than that."""
+
+    def __init__(self, node: NodeProcess, command: SendObject) -> None:
+        self.node = node
+        self.command = command
+        left = command.size_bytes - command.offset
+        self.last_bytes = min(left, node.cluster.config.transfer_chunk_bytes)
+        self.data: StoredBytes | None = None
+        self.has_flown = False
+        self.flow = node.cluster.network.transfer(
+            node.node, command.to, left - self.last_bytes, self._flown, on_lost=self._lost
+        )
+
+    def has_all(self, data: StoredBytes) -> None:
+        """The node has the whole object."""
+        self.data = data
+        self._go_on()
+
+    def _flown(self) -> None:
+        self.has_flown = True
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self.data is not None and self.has_flown:
+            self.node.send_bytes(self.command, self.data, self.last_bytes)
+
+    def _lost(self) -> None:
+        waiting = self.node._passing.get(self.command.object_id, [])
+        if self in waiting:
+            waiting.remove(self)
+        self.node.sending_failed(self.command.object_id, self.command.to)
+
+    def break_off(self) -> None:
+        """The rest will not come: the receiver hears it."""
+        self.flow.cancel()
+        receiver = self.node.cluster.node_process(self.command.to)
+        if receiver is not None:
+            failed = ReceiveFailed(object_id=self.command.object_id, source=NodeID(self.node.node))
+            self.node.cluster.network.message(
+                self.node.node,
+                self.command.to,
+                0,
+                receiver.handle,
+                failed,
+                src_process=self.node.address,
+                dst_process=receiver.address,
+            )
 
 
 class NodeProcess(MachineProcess):
@@ -77,7 +132,17 @@ class NodeProcess(MachineProcess):
         """How many times as long work takes as it should: faults."""
         self.store = VirtualStore(cluster.fibers, cluster.cost_model)
         self.workers: dict[Address, UserProcess] = {}
+        self.memory = NodeMemory(
+            kernel=cluster.kernel,
+            config=cluster.config,
+            size_bytes=hardware.memory_bytes,
+            store=machine.store,
+            workers=lambda: self.workers,
+            exceeded=self.handle,
+        )
         self._reserving: dict[ObjectID, Scheduled] = {}
+        self._passing: dict[ObjectID, list[_Passing]] = {}
+        """What is passed on while it is still on its way here."""
         self._disk_free_at_ns = 0
 
     def perform(self, command: Command) -> None:
@@ -97,6 +162,8 @@ class NodeProcess(MachineProcess):
                 if object_id in self._reserving:
                     self._reserving.pop(object_id).cancel()
                 self.store.delete(object_id)
+                for passing in self._passing.pop(object_id, ()):
+                    passing.break_off()
             case SpillObject(object_id=object_id, size_bytes=size_bytes):
                 self.trace(TraceKind.OBJECT_SPILLED, object_id.hex(), amount=size_bytes)
                 self._use_disk(size_bytes, self._spilled, object_id)
@@ -108,7 +175,14 @@ class NodeProcess(MachineProcess):
             case DeleteSpilled(object_id=object_id):
                 self.store.spilled.pop(object_id, None)
             case SendObject():
-                self._send_object(command)
+                self.trace(
+                    TraceKind.TRANSFER_STARTED, command.object_id.hex(), other=command.to, amount=command.size_bytes
+                )
+                if command.object_id in self.store.objects:
+                    data = self.store.objects[command.object_id]
+                    self.send_bytes(command, data, command.size_bytes - command.offset)
+                else:
+                    self._passing.setdefault(command.object_id, []).append(_Passing(self, command))
             case ReceiveObject():
                 pass  # virtual bytes come all at once: nothing is to be made ready
             case _:
@@ -139,6 +213,7 @@ class NodeProcess(MachineProcess):
             return
         self.trace(TraceKind.WORKER_ENDED, address, other=reason)
         worker.die()
+        self.memory.free(address)
         exited = WorkerExited(worker=address, reason=reason)
         # Behind what the worker has sent.
         self.cluster.network.message(
@@ -175,10 +250,9 @@ class NodeProcess(MachineProcess):
         self.store.objects[object_id] = self.store.spilled[object_id]
         self.handle(ObjectRestored(object_id=object_id))
 
-    def _send_object(self, command: SendObject) -> None:
+    def send_bytes(self, command: SendObject, data: StoredBytes, size_bytes: int) -> None:
+        """Send the last `size_bytes` of an object."""
         object_id, to = command.object_id, command.to
-        data = self.store.objects[object_id]
-        self.trace(TraceKind.TRANSFER_STARTED, object_id.hex(), other=to, amount=command.size_bytes)
         receiver = self.cluster.node_process(to)
 
         def arrived() -> None:
@@ -187,11 +261,16 @@ class NodeProcess(MachineProcess):
                 receiver.accept(object_id, data, NodeID(self.node), command.size_bytes)
 
         def lost() -> None:
-            self.handle(ObjectSent(object_id=object_id, to=to, complete=False))
-            if receiver is not None:
-                receiver.handle(ReceiveFailed(object_id=object_id, source=NodeID(self.node)))
+            self.sending_failed(object_id, to)
 
-        self.cluster.network.transfer(self.node, to, command.size_bytes - command.offset, arrived, on_lost=lost)
+        self.cluster.network.transfer(self.node, to, size_bytes, arrived, on_lost=lost)
+
+    def sending_failed(self, object_id: ObjectID, to: NodeID) -> None:
+        """Bytes on their way to another node are lost: both ends hear of it."""
+        self.handle(ObjectSent(object_id=object_id, to=to, complete=False))
+        receiver = self.cluster.node_process(to)
+        if receiver is not None:
+            receiver.handle(ReceiveFailed(object_id=object_id, source=NodeID(self.node)))
 
     def accept(self, object_id: ObjectID, data: StoredBytes, source: NodeID, size_bytes: int) -> None:
         """All bytes of an object have arrived."""
@@ -203,6 +282,9 @@ class NodeProcess(MachineProcess):
         self.store.receive(object_id, data)
         self.trace(TraceKind.TRANSFER_ENDED, object_id.hex(), other=source, amount=size_bytes)
         self.handle(ObjectReceived(object_id=object_id, source=source))
+        if self.machine.store.is_readable(object_id):
+            for passing in self._passing.pop(object_id, ()):
+                passing.has_all(data)
 
     def die(self) -> None:
         """The machine is gone, with its workers and its store."""

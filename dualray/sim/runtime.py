@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dualray import runtime
-from dualray.shared.core_worker import CoreWorker
+from dualray.shared.core_worker import CoreWorker, write_row
 from dualray.shared.model.config import Config
-from dualray.shared.model.ids import root_task_id
+from dualray.shared.model.ids import FunctionID, root_task_id
 from dualray.shared.model.resources import GPU, GPU_MASK, parse_resources
 from dualray.sim.cluster import DRIVER_NODE, Cluster, make_cluster
 from dualray.sim.examination import Examination, examine
@@ -54,6 +54,21 @@ class SimRuntime:
     def examine(self) -> Examination:
         """End the faults, let everything come to rest, and see what is left; the last thing to do before `shutdown`."""
         return examine(self.cluster)
+
+    def addresses(self) -> dict[str, str]:
+        return self._driver.addresses()
+
+    def read_table(self, name: str) -> dict[str, dict[str, str]]:
+        return self._driver.read_table(name)
+
+    def write_row(self, table: str, key: str, fields: Mapping[str, str]) -> None:
+        write_row(self.verbs, table, key, fields)
+
+    def read_functions(self) -> dict[FunctionID, bytes]:
+        return {FunctionID(key): pickled for key, pickled in self.cluster.functions.items()}
+
+    def silence(self) -> None:
+        self._driver.is_silent = True
 
     def shutdown(self) -> None:
         try:
@@ -102,6 +117,7 @@ def _hardware(settings: Mapping[str, Any]) -> list[Hardware]:
                 total=group.total,
                 store_bytes=group.object_store,
                 speed=group.speed,
+                memory_bytes=group.memory or 0,
                 nic=Nic(bytes_per_s=group.network.bandwidth, latency_ns=group.network.latency // 2),
             )
             for _, group in scenario.cluster.each_node()

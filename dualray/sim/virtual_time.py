@@ -181,7 +181,7 @@ class Substitutions:
         """Put the replacements into a function (method, class) that came by value, in place.
 
         Its defaults and closure, and its globals unless they are those of a loaded module; and so on
-        through the functions and classes that it refers to.
+        through the functions and classes that it refers to. Of another callable, what it says that it wraps.
         """
         seen: set[int] = set()
         rest = [function]
@@ -204,6 +204,8 @@ class Substitutions:
             elif isinstance(item, type) and not _is_of_loaded_module(item):
                 self._sweep_class(item)
                 rest += [value for value in vars(item).values() if isinstance(value, FunctionType)]
+            elif (wrapped := getattr(item, "__wrapped__", None)) is not None:
+                rest.append(wrapped)
 
     # -- sweeping: each writes through _write, by the table in force ---------------------------------------
 
@@ -292,13 +294,18 @@ _CLOCKS: Final[Mapping[str, int]] = {
 class VirtualTime:
     """The clocks that user code of a simulation sees; see the module's theory of operation.
 
+    ahead_ns: how far the time of day that a fiber reads is ahead: its node's clock may be set wrong.
+
     The runner puts `substitutions()` into the set that it installs, together with those of isolation;
     `install()` and `uninstall()` are for using this module alone.
     """
 
-    def __init__(self, kernel: Kernel, fibers: FiberScheduler) -> None:
+    def __init__(
+        self, kernel: Kernel, fibers: FiberScheduler, *, ahead_ns: Callable[[Fiber], int] = lambda fiber: 0
+    ) -> None:
         self._kernel = kernel
         self._fibers = fibers
+        self._ahead_ns = ahead_ns
         self._alone: Substitutions | None = None
 
     def substitutions(self) -> list[Substitution]:
@@ -351,12 +358,15 @@ class VirtualTime:
 
     def _make_clock(self, original: Callable[[], Any], offset_ns: int, in_seconds: bool) -> Callable[[], Any]:
         user_fiber, read_ns = self._fibers.user_fiber, self.read_ns
+        ahead_ns = self._ahead_ns if offset_ns == EPOCH_NS else None  # the others measure intervals
 
         def clock() -> Any:
             fiber = user_fiber()
             if fiber is None:
                 return original()
             read = read_ns(fiber) + offset_ns
+            if ahead_ns is not None:
+                read += ahead_ns(fiber)
             return read / 1_000_000_000 if in_seconds else read
 
         return clock
@@ -391,7 +401,9 @@ class VirtualTime:
     def _time_in_user_code(self) -> float | None:
         """What `time.time()` reads in user code; None elsewhere, where None means the real time."""
         fiber = self._fibers.user_fiber()
-        return None if fiber is None else (self.read_ns(fiber) + EPOCH_NS) / 1_000_000_000
+        if fiber is None:
+            return None
+        return (self.read_ns(fiber) + EPOCH_NS + self._ahead_ns(fiber)) / 1_000_000_000
 
 
 def _sleep_ns(seconds: Any) -> int:

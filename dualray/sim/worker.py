@@ -10,9 +10,9 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dualray.shared.core_worker import CoreWorker
+from dualray.shared.core_worker import CoreWorker, write_row
 from dualray.shared.host import Execution
-from dualray.shared.model.commands import RunTask, WriteRecord
+from dualray.shared.model.commands import WriteRecord, WriteRecords
 from dualray.shared.model.events import Event, TimerFired
 from dualray.shared.model.ids import HEAD, Address, FunctionID, NodeID, TaskID, root_task_id
 from dualray.shared.model.resources import GPU, UNITS
@@ -23,6 +23,10 @@ from dualray.sim.runner import Process
 
 if TYPE_CHECKING:
     from dualray.sim.cluster import Cluster
+
+
+OWED_NS_MAX = 50_000
+"""Of submissions that are not paid for yet: about as much as two messages within a node take."""
 
 
 class FiberSignal:
@@ -57,12 +61,27 @@ class WorkerRuntime:
     mode = "sim"
 
     def __init__(self, process: UserProcess) -> None:
-        self.verbs = process.core
         self._process = process
+        self.verbs = process.core
 
     @property
     def gpu_names(self) -> tuple[str, ...]:
         return self._process.gpu_names
+
+    def addresses(self) -> dict[str, str]:
+        return self._process.addresses()
+
+    def read_table(self, name: str) -> dict[str, dict[str, str]]:
+        return self._process.read_table(name)
+
+    def write_row(self, table: str, key: str, fields: Mapping[str, str]) -> None:
+        write_row(self.verbs, table, key, fields)
+
+    def read_functions(self) -> dict[FunctionID, bytes]:
+        return {FunctionID(key): pickled for key, pickled in self._process.cluster.functions.items()}
+
+    def silence(self) -> None:
+        self._process.is_silent = True
 
     def shutdown(self) -> None:
         """A task cannot end the cluster."""
@@ -77,6 +96,7 @@ class UserProcess(Process):
         super().__init__(cluster=cluster, address=address, node=node)
         self.pid = cluster.next_pid()
         self.hostname = str(node)
+        self.is_silent = False
         self.store = store
         self.lock = cluster.fibers.system
         self.core = CoreWorker(
@@ -87,6 +107,9 @@ class UserProcess(Process):
         """Its CUDA_VISIBLE_DEVICES while it does not run; None: not set."""
         self._fibers: dict[Fiber, None] = {}
         self._wake_scheduled = False
+        self._is_running = False
+        """Whether a task runs, or is about to."""
+        self._owed_ns = 0
 
     @classmethod
     def as_worker(cls, *, cluster: Cluster, address: Address, node: NodeID, store: VirtualStore) -> UserProcess:
@@ -133,20 +156,31 @@ class UserProcess(Process):
         """Messages were sent as they came."""
 
     def breathe(self) -> None:
-        """News arrives in virtual time, which stands still while user code computes."""
+        """A call was submitted. What that costs is paid in virtual time, for several calls at once, so that a switch
+        is not paid for each."""
+        self._owed_ns += self.cluster.cost_model.submit_ns
+        if self._owed_ns >= OWED_NS_MAX:
+            owed_ns, self._owed_ns = self._owed_ns, 0
+            self.cluster.fibers.sleep_ns(owed_ns)
 
     def new_signal(self) -> FiberSignal:
         return FiberSignal(self.cluster.fibers)
 
-    def run_task(self, task: RunTask) -> None:
-        """Start a fiber for the task when this step is over."""
-        self.cluster.kernel.call_after(self.cluster.cost_model.dispatch_ns, self._start_fiber, task)
+    def tasks_came(self) -> None:
+        """Start a fiber for the next task when this step, and the task in hand, are over."""
+        if not self._is_running:
+            self._is_running = True
+            self.cluster.kernel.call_after(self.cluster.cost_model.dispatch_ns, self._start_next)
 
-    def _start_fiber(self, task: RunTask) -> None:
+    def _start_next(self) -> None:
         if not self.is_alive:
             return
         if self.cluster.is_paused(self.node):
-            self.cluster.when_running(self.node, self._start_fiber, task)
+            self.cluster.when_running(self.node, self._start_next)
+            return
+        task = self.core.next_task()
+        if task is None:
+            self._is_running = False
             return
         if task.spec.actor_id is None:  # a method: its actor has them for life
             self.visible_gpus = ",".join(self.gpu_names[gpu] for gpu in task.gpu_ids)
@@ -161,6 +195,9 @@ class UserProcess(Process):
                 self.core.execute(task)
             finally:
                 self._fibers.pop(fiber, None)
+                self._is_running = False
+                if self.core.has_tasks and self.is_alive:
+                    self.tasks_came()
 
         self.cluster.fibers.spawn(self, body, seed=seed)
 
@@ -169,16 +206,26 @@ class UserProcess(Process):
     ) -> Any:
         """Call user code, then let the time pass that it takes in virtual time."""
         self.cluster.isolation.rewrite_function(function)
-        result = function(*args, **kwargs)
-        duration = task.duration
-        if callable(duration):
-            duration = duration(*args, **kwargs)
-        cost_ns = self.cluster.task_cost_ns(task) if duration is None else round(duration * 1e9)
-        self.cluster.fibers.sleep_ns(round(cost_ns * self.cluster.slowness_of(NodeID(self.node))))
-        return result
+        memory, memory_bytes = self.cluster.nodes[NodeID(self.node)].memory, self.cluster.task_memory_bytes(task)
+        memory.take(self.address, memory_bytes)
+        try:
+            result = function(*args, **kwargs)
+            duration = task.duration
+            if callable(duration):
+                duration = duration(*args, **kwargs)
+            cost_ns = self.cluster.task_cost_ns(task) if duration is None else round(duration * 1e9)
+            self.cluster.fibers.sleep_ns(round(cost_ns * self.cluster.slowness_of(NodeID(self.node))))
+            return result
+        finally:
+            if self.is_alive and not isinstance(function, type):  # an actor keeps what its constructor has taken
+                memory.take(self.address, -memory_bytes)
 
     def write_record(self, record: WriteRecord) -> None:
         self.cluster.write_record(record.table, record.key, record.fields)
+
+    def write_records(self, records: WriteRecords) -> None:
+        for key in records.keys:
+            self.cluster.write_record(records.table, key, records.fields)
 
     def put_function(self, function: FunctionID, pickled: bytes) -> None:
         self.cluster.functions[function] = pickled
@@ -191,17 +238,40 @@ class UserProcess(Process):
 
         def answer() -> None:
             self.cluster.network.message(
-                HEAD, self.node, len(pickled), answered.set, src_process=HEAD, dst_process=asked
+                HEAD, self.node, len(pickled), answered.set, src_process=HEAD, dst_process=asked, is_sure=True
             )
 
         self.cluster.network.message(
-            self.node, HEAD, 0, self.cluster.when_running, HEAD, answer, src_process=asked, dst_process=HEAD
+            self.node,
+            HEAD,
+            0,
+            self.cluster.when_running,
+            HEAD,
+            answer,
+            src_process=asked,
+            dst_process=HEAD,
+            is_sure=True,
         )
         answered.wait()
         return pickled
 
+    def addresses(self) -> dict[str, str]:
+        """Where things are; see `dualray.runtime.Runtime.addresses`. Virtual nodes have the addresses 10.x.y.z."""
+        number = int(self.node.removeprefix("node-")) + 1
+        return {
+            "node_ip_address": f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}",
+            "control_plane_address": f"{HEAD} of a simulation",
+            "object_store_address": f"{self.node} of a simulation",
+            "local_scheduler_address": f"{self.node} of a simulation",
+        }
+
+    def read_table(self, name: str) -> dict[str, dict[str, str]]:
+        """A table of the control plane."""
+        return {key: dict(fields) for key, fields in self.cluster.tables.get(name, {}).items()}
+
     def tell(self, words: str) -> None:
-        sys.stderr.write(words)
+        if not self.is_silent:
+            sys.stderr.write(words)
 
     def wake(self) -> None:
         if not self._wake_scheduled and self.is_alive and not self.cluster.is_closed:

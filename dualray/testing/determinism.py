@@ -1,5 +1,9 @@
 """Is a scenario the same in every process? Two runs with different PYTHONHASHSEED are compared, decision by decision.
 
+The runs also differ in what no program should depend on: who is logged in, the time zone, where temporary files go, and
+a variable of the environment that nobody knows. A thread of user code runs in real time, and may or may not show in two
+runs: that one was started is reason enough.
+
 Each run writes the decision log of every machine, and the trace. Their events are sorted into subsystems by what they
 are about; each subsystem has a rolling hash over time, process, event and commands. When two hashes differ, the first
 event that differs is named: the earliest in virtual time, over all processes.
@@ -13,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from itertools import zip_longest
@@ -25,6 +30,11 @@ from dualray.shared.scenario_file import dump_scenario, parse_scenario
 from dualray.testing.run import read_trace, run_scenario
 
 HASH_SEEDS = ("1", "2")
+SURROUNDINGS: tuple[dict[str, str], ...] = (
+    {"USER": "ada", "LOGNAME": "ada", "HOSTNAME": "here", "TZ": "UTC"},
+    {"USER": "grace", "LOGNAME": "grace", "HOSTNAME": "there", "TZ": "Asia/Tokyo", "SOMETHING_ELSE": "yes"},
+)
+"""What differs in the environments of the two runs, beside PYTHONHASHSEED and TMPDIR."""
 RUN_TIMEOUT_S = 900.0
 EVENT_CHARACTERS_MAX = 600
 
@@ -69,23 +79,35 @@ def check_determinism(scenario: Scenario, *, directory: Path = Path()) -> Compar
     """
     with tempfile.TemporaryDirectory(prefix="dualray-check-") as temporary:
         runs = [Path(temporary, seed) for seed in HASH_SEEDS]
-        for run, hash_seed in zip(runs, HASH_SEEDS, strict=True):
-            _run_apart(scenario, directory, run, hash_seed)
+        with ThreadPoolExecutor(max_workers=len(runs)) as pool:
+            done = [
+                pool.submit(_run_apart, scenario, directory, run, {**around, "PYTHONHASHSEED": hash_seed})
+                for run, hash_seed, around in zip(runs, HASH_SEEDS, SURROUNDINGS, strict=True)
+            ]
+            for run in done:
+                run.result()
         return compare_runs(*runs)
 
 
-def _run_apart(scenario: Scenario, directory: Path, output: Path, hash_seed: str) -> None:
+def _run_apart(scenario: Scenario, directory: Path, output: Path, environment: dict[str, str]) -> None:
     output.mkdir()
+    (output / "tmp").mkdir()
     (output / "scenario.yaml").write_text(dump_scenario(scenario))
     command = [sys.executable, "-m", "dualray.testing.determinism", str(output), str(directory.resolve())]
     done = subprocess.run(
         command,
-        env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        env={
+            **os.environ,
+            **environment,
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+            "TMPDIR": str(output / "tmp"),
+        },
         capture_output=True,
         text=True,
         timeout=RUN_TIMEOUT_S,
     )
     if done.returncode:
+        hash_seed = environment["PYTHONHASHSEED"]
         raise RuntimeError(f"the run with PYTHONHASHSEED={hash_seed} broke down: {done.stderr[-2000:]}")
 
 
@@ -126,7 +148,11 @@ def compare_runs(first: Path, second: Path) -> Comparison:
         Subsystem(name=name, events=one.events, first=one.hex, second=other.hex)
         for name, (one, other) in sorted(hashes.items())
     )
-    return Comparison(subsystems=subsystems, divergence=min(divergences)[2] if divergences else None)
+    divergence = min(divergences)[2] if divergences else None
+    witnessed = [words for outcome in outcomes for words in outcome["witnessed"]]
+    if divergence is None and witnessed:
+        divergence = f"both runs were the same, and the next one may differ: {witnessed[0]}; it runs in real time"
+    return Comparison(subsystems=subsystems, divergence=divergence)
 
 
 class _Rolling:

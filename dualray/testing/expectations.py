@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from dualray.shared.faults import parse_fault
+from dualray.shared.nearest import nearest
 from dualray.shared.scenario import Scenario
 from dualray.shared.units import time_words
 from dualray.testing.run import Outcome
@@ -31,6 +33,7 @@ def judge(
         verdicts.append(
             _verdict("result", _short(expect.result), _short(outcome.result), expect.result == outcome.result)
         )
+    verdicts += _figures(scenario, outcome)
     if reference is not None:
         same = outcome.succeeded and reference.succeeded and outcome.result == reference.result
         verdicts.append(_verdict("result without faults", _short(reference.result), _short(outcome.result), same))
@@ -53,6 +56,17 @@ def _ending(scenario: Scenario, outcome: Outcome) -> Verdict:
     return _verdict("ending", words, found, expected.type in outcome.error and matches)
 
 
+def _figures(scenario: Scenario, outcome: Outcome) -> Iterator[Verdict]:
+    given = outcome.result if isinstance(outcome.result, dict) else {}
+    for name, bounds in scenario.expect.figures.items():
+        value = given.get(name)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            known = ", ".join(given) or "none"
+            yield _verdict(name, str(bounds), f"no such number; the program returned {known}", False)
+        else:
+            yield _verdict(name, str(bounds), f"{value:g}", bounds.has(value))
+
+
 def _of_simulation(scenario: Scenario, outcome: Outcome) -> Iterator[Verdict]:
     expect = scenario.expect
     least_ns, most_ns = expect.makespan.min, expect.makespan.max
@@ -67,12 +81,26 @@ def _of_simulation(scenario: Scenario, outcome: Outcome) -> Iterator[Verdict]:
         value = outcome.counters.get(name, 0)
         yield _verdict(name, str(bounds), f"{value:,}", bounds.has(value))
     if expect.all_faults and scenario.faults:
-        idle = (*outcome.missed, *outcome.outstanding)
-        yield _verdict("faults", "all happen", f"not: {'; '.join(idle)}" if idle else "all happened", not idle)
+        idle = [f"'{words}' found nobody" for words in outcome.missed]
+        idle += [_why_outstanding(words, outcome) for words in outcome.outstanding]
+        yield _verdict("faults", "all happen", "; ".join(idle) or "all happened", not idle)
     if expect.no_leak and outcome.leaks is not None:
         found = "; ".join(outcome.leaks[:3]) or "nothing"
         yield _verdict("left at the end", "nothing", found, not outcome.leaks)
     yield _verdict("invariants", "all hold", "; ".join(outcome.violations[:3]) or "all hold", not outcome.violations)
+
+
+def _why_outstanding(words: str, outcome: Outcome) -> str:
+    """Why the time of a fault has not come."""
+    fault = parse_fault(words)
+    if fault.at_ns is not None:
+        return f"'{words}' comes after the end: the program took {time_words(outcome.makespan_ns)}"
+    if fault.task_name is not None:
+        times = outcome.starts.get(fault.task_name, 0)
+        known = "" if times else nearest(fault.task_name, outcome.starts)
+        return f"'{words}' never came: {fault.task_name} started {times} times{known}"
+    times = outcome.events.get(fault.event, 0)
+    return f"'{words}' never came: there were {times} such events"
 
 
 def _one_line(text: str) -> str:

@@ -28,8 +28,9 @@ from dualray.exceptions import DualrayError, InvalidTransition, InvariantViolati
 from dualray.report.summary import summary
 from dualray.shared.faults import EVENT_ANCHORS
 from dualray.shared.scenario import Scenario
-from dualray.shared.scenario_file import ScenarioError, dump_scenario, parse_scenario
+from dualray.shared.scenario_file import ScenarioError, dump_scenario, parse_scenario, place_of
 from dualray.shared.trace import TraceEvent, TraceKind, from_bytes
+from dualray.sim.cost_model import CostModel
 from dualray.sim.runtime import SimRuntime
 from dualray.testing.checkers import check_trace
 from dualray.testing.workloads import workload
@@ -58,6 +59,7 @@ class Outcome:
         starts, events: how many tasks of each name started, and how many trace events there were of the kinds at which
             a fault can be anchored.
         random: a digest of all random streams.
+        witnessed: what the program did that no simulation can repeat, in words.
     """
 
     result: Any = None
@@ -74,6 +76,7 @@ class Outcome:
     starts: dict[str, int] = field(default_factory=dict)
     events: dict[str, int] = field(default_factory=dict)
     random: str = ""
+    witnessed: tuple[str, ...] = ()
 
     @property
     def succeeded(self) -> bool:
@@ -92,10 +95,16 @@ def load_scenario(path: Path) -> Scenario:
     except OSError as error:
         raise ScenarioError(f"{path}: cannot be read: {error.strerror}") from None
     scenario = parse_scenario(text, str(path))
+    for name, value in scenario.costs.items():
+        try:
+            CostModel().with_changes({name: value}, "costs")
+        except ValueError as error:
+            place = place_of(text, str(path), "costs", name)
+            raise ScenarioError(f"{place}{str(error).removeprefix('costs: ').removeprefix(f'{name}: ')}") from None
     try:
         find_program(scenario, path.parent)
     except ValueError as error:
-        raise ScenarioError(f"{path}: workload: {error}") from None
+        raise ScenarioError(f"{place_of(text, str(path), 'workload')}{error}") from None
     return scenario
 
 
@@ -288,6 +297,7 @@ def _outcome(
         leaks=None if leaks is None else tuple(leaks),
         violations=(*broken, *examination["violations"], *check_trace(trace)),
         random=examination["random"],
+        witnessed=tuple(examination["witnessed"]),
         coverage=coverage(trace, examination["counters"]),
         starts=dict(Counter(event.name for event in trace if event.kind is TraceKind.TASK_STARTED)),
         events={kind: count for kind, count in figures.counts.items() if kind in EVENT_ANCHORS and count},

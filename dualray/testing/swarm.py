@@ -75,6 +75,8 @@ class Drawer:
             return bool(self._ground.actors)
         if kind is FaultKind.LOSE_GPU:
             return any(self._nodes[name].gpus >= 1 for name in self._victims)
+        if kind is FaultKind.FILL_MEMORY:
+            return any(self._nodes[name].memory for name in self._victims)
         if kind in (FaultKind.RESTART_HEAD, FaultKind.LINK):
             return True
         return bool(self._victims)
@@ -91,6 +93,8 @@ class Drawer:
             FaultKind.PARTITION: lambda: self._partition(fault),
             FaultKind.SLOW_NODE: lambda: replace(fault, node=node, factor=float(draw.choice((2, 5, 20)))),
             FaultKind.FILL_STORE: lambda: replace(fault, node=node, factor=draw.choice((0.5, 0.9, 1.0))),
+            FaultKind.FILL_MEMORY: lambda: self._memory(fault),
+            FaultKind.SKEW_CLOCK: lambda: replace(fault, node=node, skew_ns=draw.choice((-60, -1, 1, 60)) * 10**9),
             FaultKind.LINK: lambda: self._link(fault),
             FaultKind.LOSE_GPU: lambda: self._gpu(fault),
             FaultKind.RESTART_HEAD: lambda: fault,
@@ -115,14 +119,20 @@ class Drawer:
     def _link(self, fault: Fault) -> Fault:
         draw = self._random
         node = ALL if draw.random() < 0.5 else draw.choice(list(self._nodes))
-        how = draw.randrange(4)
+        how = draw.randrange(5)
         if how == 0:
             return replace(fault, node=node, bandwidth=draw.choice((0.5, 0.1, 0.01)))
         if how == 1:
             return replace(fault, node=node, latency=float(draw.choice((10, 100, 1000))))
         if how == 2:
             return replace(fault, node=node, loss=draw.choice((0.001, 0.01, 0.1)))
+        if how == 3:  # and never `drop`: no connection that lives loses a message for good
+            return replace(fault, node=node, duplicate=draw.choice((0.01, 0.1, 1.0)))
         return replace(fault, node=node, jitter_ns=draw.choice((1, 10, 100)) * MILLISECOND_NS)
+
+    def _memory(self, fault: Fault) -> Fault:
+        node = self._random.choice([name for name in self._victims if self._nodes[name].memory])
+        return replace(fault, node=node, factor=self._random.choice((0.5, 0.9, 1.0)))
 
     def _gpu(self, fault: Fault) -> Fault:
         node = self._random.choice([name for name in self._victims if self._nodes[name].gpus >= 1])

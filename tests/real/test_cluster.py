@@ -22,7 +22,7 @@ import dualray
 from dualray.cluster_utils import Cluster, ClusterNode
 from dualray.exceptions import DualrayError
 from dualray.real.object_store import ARENA_FILE
-from dualray.real.session import SHARED_MEMORY
+from dualray.real.session import GATEWAY_FILE, SHARED_MEMORY
 from dualray.report.proof import check_directory
 
 pytestmark = pytest.mark.leak_check
@@ -197,6 +197,8 @@ def test_a_node_that_is_killed_while_it_joins_again_tries_once_more(cluster) -> 
     cluster.wait_for_nodes()
     node.freeze()
     eventually(lambda: states()["node-1"] == (False, 0), "it is counted as dead")
+    gateway = node.directory / GATEWAY_FILE
+    gateway.rename(gateway.with_name("elsewhere"))  # its next life finds no way to the head, and so does not join
     node.thaw()
 
     def next_life() -> list[psutil.Process]:
@@ -204,6 +206,7 @@ def test_a_node_that_is_killed_while_it_joins_again_tries_once_more(cluster) -> 
 
     eventually(next_life, "it is started again")
     next_life()[0].kill()
+    gateway.with_name("elsewhere").rename(gateway)
     store = SHARED_MEMORY / node.directory.name
     store.mkdir(exist_ok=True)
     (store / ARENA_FILE).touch()  # as a life that was killed leaves it

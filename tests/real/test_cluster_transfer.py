@@ -115,3 +115,29 @@ def test_a_receiver_goes_on_at_another_source_when_the_first_dies(cluster, log: 
     [dying] = [node for node in cluster.worker_nodes if node.node_id == source]
     dying.kill()
     assert dualray.get(running, timeout=60) == expected
+
+
+def test_a_chain_goes_on_when_a_node_in_its_middle_dies(cluster, log: Path) -> None:
+    dualray.get([on(digest, index).remote(np.ones(1)) for index in range(3)])  # their workers are up
+    count = 16 * MIB
+    ref = dualray.put(np.arange(count))
+    running = [on(digest, index).remote(ref) for index in range(3)]
+    eventually(lambda: len(transfers(log, TraceKind.TRANSFER_STARTED)) == 3, "all receive it")
+    edges = transfers(log, TraceKind.TRANSFER_STARTED)
+    middle = next(source for source, _ in edges if source != "node-0")
+    [dying] = [node for node in cluster.worker_nodes if node.node_id == middle]
+    dying.kill()
+    expected = (count * (count - 1) // 2, 8 * count)
+    others = [ref for node, ref in zip(cluster.worker_nodes, running, strict=True) if node is not dying]
+    assert dualray.get(others, timeout=60) == [expected] * 2
+
+
+def test_what_a_full_store_cannot_take_is_refused_and_its_neighbours_have_it(cluster) -> None:
+    small = cluster.add_node(num_cpus=1, resources={"small": 1}, object_store_memory="16MiB")
+    ref = dualray.put(np.arange(8 * MIB))  # 64 MiB
+    full = digest.options(num_cpus=0, resources={"small": 0.1}, max_retries=0).remote(ref)
+    others = [on(digest, index).remote(ref) for index in range(3)]
+    expected = (8 * MIB * (8 * MIB - 1) // 2, 64 * MIB)
+    assert dualray.get(others, timeout=60) == [expected] * 3
+    with pytest.raises(dualray.exceptions.ObjectStoreFullError, match=small.node_id):
+        dualray.get(full, timeout=60)

@@ -52,8 +52,8 @@ def alive() -> dict[str, bool]:
 
 
 def process_of(daemon: int, module: str) -> psutil.Process:
-    """The child of a daemon that runs this module."""
-    [found] = [child for child in psutil.Process(daemon).children() if module in child.cmdline()]
+    """The process that runs this module, below a daemon and its founder."""
+    [found] = [child for child in psutil.Process(daemon).children(recursive=True) if module in child.cmdline()]
     return found
 
 

@@ -134,18 +134,69 @@ def test_ctrl_c_stops_cleanly_within_two_seconds(start_driver) -> None:
     wait_until_gone(directory, 1)
 
 
-@pytest.mark.parametrize("victim", ["dualray.real.head", "dualray.real.node"])
-def test_without_head_or_node_waiting_ends_with_a_reason(start_driver, victim: str) -> None:
+@pytest.mark.parametrize("victim", ["head", "node", "founder", "worker_template"])
+def test_without_one_of_its_own_processes_waiting_ends_with_a_reason(start_driver, victim: str) -> None:
     driver, directory = start_driver("dualray.get(running)")
     [process] = [
         process
-        for process in psutil.Process(driver.pid).children()
-        if victim in process.cmdline() and process.environ().get(sessions.ENVIRONMENT) == directory
+        for process in psutil.Process(driver.pid).children(recursive=True)
+        if f"dualray.real.{victim}" in process.cmdline() and process.environ().get(sessions.ENVIRONMENT) == directory
     ]
     process.kill()
     _, stderr = driver.communicate(timeout=20)
     assert re.search(r"the (head process|node manager node-0) is gone", stderr)
     wait_until_gone(directory, 10)
+
+
+def test_a_founder_that_stands_still_while_its_driver_is_killed_cleans_up_when_it_goes_on(start_driver) -> None:
+    driver, directory = start_driver("dualray.get(running)")
+    [founder] = [process for process in psutil.Process(driver.pid).children() if process.children()]
+    founder.suspend()
+    driver.kill()
+    driver.wait(20)
+    assert leftovers(directory)
+    founder.resume()
+    wait_until_gone(directory, 10)
+
+
+def test_a_child_that_the_driver_has_forked_keeps_nothing_alive(start_driver) -> None:
+    """It holds the driver's end of the socket to the founder, and does not know."""
+    ending = "child = os.fork() or time.sleep(600); print(child, flush=True); os.kill(os.getpid(), 9)"
+    driver, directory = start_driver(ending)
+    child = int(driver.stdout.readline())
+    try:
+        driver.wait(20)
+        wait_until_gone(directory, 10)
+        assert psutil.pid_exists(child)
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def test_where_every_interpreter_has_a_second_thread_nobody_forks(start_driver, tmp_path, monkeypatch) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])]))
+    driver, directory = start_driver("print(pid, flush=True); dualray.get(running)")
+    worker = psutil.Process(int(driver.stdout.readline()))
+    founder = worker.parent().parent()
+    assert founder.ppid() == driver.pid
+    modules = [child.cmdline()[2] for child in founder.children()]
+    assert sorted(modules) == ["dualray.real.head", "dualray.real.node", "dualray.real.worker_template"]
+    driver.kill()
+    driver.wait(20)
+    wait_until_gone(directory, 10)
+
+
+def test_processes_go_by_their_own_names() -> None:
+    dualray.init(num_cpus=1)
+    try:
+        dualray.get(dualray.remote(lambda: None).remote())
+        commands = [process.cmdline() for process in psutil.Process().children(recursive=True)]
+    finally:
+        dualray.shutdown()
+    names = {command[2] for command in commands if command[1:2] == ["-m"]}
+    assert {f"dualray.real.{name}" for name in ("founder", "head", "node", "worker_template", "worker")} <= names
 
 
 def test_what_a_killed_session_left_is_swept_by_the_next() -> None:

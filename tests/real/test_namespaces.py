@@ -5,13 +5,9 @@ Needs `ip` and the right to make namespaces (CAP_SYS_ADMIN and CAP_NET_ADMIN: ro
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import shutil
 import subprocess
-import sys
-import textwrap
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,31 +15,12 @@ from typing import Any
 
 import pytest
 
+from tests.real.namespaces import Driver, Network, why_not
+
 pytestmark = [pytest.mark.timeout(180)]
 
 DEADLINE_S = 60.0
 LIMITS = {"heartbeat_timeout_ns": 500_000_000, "suspicion_ns": 4_000_000_000}
-SECRET = "a secret that only these namespaces share"
-
-
-def ip(*args: str) -> None:
-    subprocess.run(["ip", *args], check=True, capture_output=True, timeout=20)
-
-
-def why_not() -> str:
-    """Why there are no namespaces here; empty when there are."""
-    if shutil.which("ip") is None:
-        return "there is no `ip` (package iproute2) on this machine"
-    name = f"drtry{os.getpid()}"
-    try:
-        ip("netns", "add", name)
-        try:
-            ip("-n", name, "link", "add", "bridge0", "type", "bridge")
-        finally:
-            ip("netns", "del", name)
-    except subprocess.CalledProcessError as error:
-        return f"`{' '.join(error.cmd)}` says: {error.stderr.decode().strip()}"
-    return ""
 
 
 @pytest.fixture(scope="module")
@@ -53,82 +30,8 @@ def allowed() -> None:
         pytest.skip(f"network namespaces cannot be made: {why}")
 
 
-class Machine:
-    """A namespace with an address, and a temporary directory of its own."""
-
-    def __init__(self, network: Network, number: int, directory: Path) -> None:
-        self.network = network
-        self.name = f"{network.name}m{number}"
-        self.address = f"10.77.{network.subnet}.{number}"
-        self.port = f"port{number}"
-        self.directory = directory
-        directory.mkdir()
-        ip("netns", "add", self.name)
-        ip("-n", network.name, "link", "add", self.port, "type", "veth", "peer", "name", "eth0", "netns", self.name)
-        ip("-n", network.name, "link", "set", self.port, "master", "bridge0", "up")
-        ip("-n", self.name, "addr", "add", f"{self.address}/24", "dev", "eth0")
-        ip("-n", self.name, "link", "set", "eth0", "up")
-        ip("-n", self.name, "link", "set", "lo", "up")
-
-    def command(self, *args: str) -> list[str]:
-        return ["ip", "netns", "exec", self.name, sys.executable, *args]
-
-    @property
-    def environment(self) -> dict[str, str]:
-        return {
-            **os.environ,
-            "TMPDIR": str(self.directory),
-            "DUALRAY_SECRET": SECRET,
-            "DUALRAY_LIMITS": json.dumps(LIMITS),
-        }
-
-    def dualray(self, *args: str) -> str:
-        done = subprocess.run(
-            self.command("-m", "dualray.cli", *args),
-            env=self.environment, capture_output=True, text=True, timeout=90,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    def cut(self) -> None:
-        """Nothing comes through any more, in either direction, and nobody is told."""
-        ip("-n", self.network.name, "link", "set", self.port, "down")
-
-    def heal(self) -> None:
-        ip("-n", self.network.name, "link", "set", self.port, "up")
-
-    def log(self, name: str) -> str:
-        return "".join(path.read_text() for path in self.directory.glob(f"dualray-*/logs/{name}.log"))
-
-
-class Network:
-    """A bridge, in a namespace of its own: the machine's own network is not touched."""
-
-    def __init__(self, directory: Path) -> None:
-        self.subnet = os.getpid() % 250 + 1
-        self.name = f"dr{os.getpid()}"
-        self.machines: list[Machine] = []
-        self.directory = directory
-        ip("netns", "add", self.name)
-        ip("-n", self.name, "link", "add", "bridge0", "type", "bridge")
-        ip("-n", self.name, "link", "set", "bridge0", "up")
-
-    def machine(self) -> Machine:
-        number = len(self.machines) + 1
-        self.machines.append(Machine(self, number, self.directory / f"m{number}"))
-        return self.machines[-1]
-
-    def close(self) -> None:
-        for machine in self.machines:
-            machine.heal()
-            with contextlib.suppress(AssertionError):
-                machine.dualray("stop")
-            ip("netns", "del", machine.name)
-        ip("netns", "del", self.name)
-
-
 DRIVER = """
-    import json, os, sys, time
+    import time
     import numpy as np
     import dualray
 
@@ -146,44 +49,7 @@ DRIVER = """
     @dualray.remote
     def total(array):
         return float(array.sum())
-
-    for line in sys.stdin:
-        print(json.dumps(eval(line)), flush=True)
 """
-
-
-class Driver:
-    """A program on a machine that evaluates expressions."""
-
-    def __init__(self, machine: Machine, address: str) -> None:
-        script = machine.directory / "driver.py"
-        script.write_text(textwrap.dedent(DRIVER))
-        self.process = subprocess.Popen(
-            machine.command(str(script), address),
-            env=machine.environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def ask(self, expression: str) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(expression + "\n")
-        self.process.stdin.flush()
-
-    def answer(self) -> Any:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert line, "the driver has ended"
-        return json.loads(line)
-
-    def __call__(self, expression: str) -> Any:
-        self.ask(expression)
-        return self.answer()
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.communicate()
 
 
 def eventually(condition: Callable[[], Any], what: str) -> None:
@@ -195,14 +61,11 @@ def eventually(condition: Callable[[], Any], what: str) -> None:
 
 @pytest.fixture
 def network(allowed: None) -> Iterator[Network]:
-    directory = Path(f"/tmp/drns{os.getpid()}")  # short, for the sake of socket paths
-    directory.mkdir()
-    made = Network(directory)
+    made = Network(Path(f"/tmp/drns{os.getpid()}"), LIMITS)
     try:
         yield made
     finally:
         made.close()
-        shutil.rmtree(directory)
 
 
 @pytest.fixture
@@ -216,7 +79,7 @@ def driver(network: Network) -> Iterator[Driver]:
             "start", "--address", address, "--node-ip", machine.address,
             "--num-cpus", "1", "--resources", json.dumps({resource: 1}),
         )  # fmt: skip
-    started = Driver(head, address)
+    started = Driver(head, DRIVER, address)
     try:
         yield started
     finally:
@@ -268,6 +131,56 @@ def test_what_only_a_node_had_that_stays_cut_off_is_made_again(driver: Driver, n
     assert driver(f"dualray.get([total.{ON_3}.remote(ref) for ref in kept])") == [1 << 18] * 6
     eventually(lambda: driver(STATES)["node-1"] == [False, 0], "the head counts it as dead")
     eventually(lambda: "ends: nothing was heard of the head" in second.log("node-1"), "it ends itself")
+
+
+SLOW_BITS_PER_S = 200_000_000
+
+
+def received_bytes(driver: Driver, network: Network, least: int) -> None:
+    """Wait until machine 3's node has received so much, of what takes seconds on a slow interface."""
+    third = network.machines[2]
+    counter = f"/sys/class/net/{third.port}/statistics/tx_bytes"
+    shown = ["ip", "netns", "exec", network.name, "cat", counter]
+
+    def is_there() -> bool:
+        return int(subprocess.run(shown, capture_output=True, text=True, check=True, timeout=20).stdout) > least
+
+    eventually(is_there, f"{least:,} bytes are through")
+
+
+@pytest.mark.parametrize("how", ["cut", pytest.param("part", marks=pytest.mark.slow)])
+def test_a_transfer_outlives_a_short_cut_of_its_link(driver: Driver, network: Network, how: str) -> None:
+    second, third = network.machines[1:3]
+    count = 8 << 20  # 64 MiB of float64, 2.7 s
+    assert driver(f"dualray.get([where.{ON_2}.remote(0), where.{ON_3}.remote(0)])") == ["node-1", "node-2"]
+    driver(f"globals().update(kept=ones.{ON_2}.remote({count})) or len(dualray.wait([kept])[0])")
+    third.limit(SLOW_BITS_PER_S)
+    driver.ask(f"dualray.get(total.{ON_3}.remote(kept))")
+    received_bytes(driver, network, 16 << 20)
+    if how == "cut":
+        third.cut()
+    else:
+        second.part(third)
+    time.sleep(1.5)  # shorter than the suspicion
+    if how == "cut":
+        third.heal()
+    else:
+        second.join(third)
+    assert driver.answer() == count
+    assert driver(STATES)["node-2"] == [True, 0]
+
+
+@pytest.mark.slow
+def test_a_transfer_ends_from_another_source_when_its_link_stays_cut(driver: Driver, network: Network) -> None:
+    second, third = network.machines[1:3]
+    count = 8 << 20
+    assert driver(f"dualray.get([where.{ON_2}.remote(0), where.{ON_3}.remote(0)])") == ["node-1", "node-2"]
+    driver(f"globals().update(kept=ones.{ON_2}.remote({count})) or len(dualray.wait([kept])[0])")
+    third.limit(SLOW_BITS_PER_S)
+    driver.ask(f"(lambda ref: [len(dualray.get(kept)), dualray.get(ref)])(total.{ON_3}.remote(kept))")
+    received_bytes(driver, network, 16 << 20)
+    second.part(third)  # both reach the head and machine 1, whose driver fetches it, too
+    assert driver.answer() == [count, count]
 
 
 def test_only_who_knows_the_secret_gets_in(driver: Driver, network: Network) -> None:

@@ -174,7 +174,7 @@ def test_a_large_buffer_is_not_copied_while_it_waits(start: Start) -> None:
     array = np.ones((1000, 1000))
     a.transport.send("b", b"", [array.data])
     queue = a.transport._peers["b"].queue
-    assert any(np.shares_memory(np.frombuffer(piece, np.uint8), array) for piece in queue if len(piece) == 8_000_000)
+    assert any(np.shares_memory(np.frombuffer(piece, np.uint8), array) for piece in queue if len(piece) == 8_000_000)  # type: ignore[arg-type]
 
 
 def test_frames_of_every_shape_in_both_directions(start: Start) -> None:

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
+from dualray.real.children import ONE_THREAD
 from dualray.real.loop import Loop
-from dualray.real.template_client import ONE_THREAD, TemplateClient
+from dualray.real.template_client import TemplateClient
 from dualray.real.worker_template import REQUEST_BYTES_MAX
 
 DEADLINE_S = 30.0
@@ -35,7 +36,7 @@ def main(argv):
             "sigint": signal.getsignal(signal.SIGINT) is signal.SIG_IGN,
             "sigchld": signal.getsignal(signal.SIGCHLD) is signal.SIG_DFL,
             "wakeup": signal.set_wakeup_fd(-1), "fds": sorted(int(fd) for fd in os.listdir("/proc/self/fd"))[:-1],
-            "modules": sorted({"cloudpickle", "numpy", "msgpack", "redis"} & set(sys.modules)),
+            "modules": sorted({"cloudpickle", "numpy", "msgpack"} & set(sys.modules)),
             "omp": os.environ.get("OMP_NUM_THREADS"), "input": sys.stdin.read(),
         }))
         print("to stderr", file=sys.stderr)
@@ -177,7 +178,7 @@ def check_report(node: Node, worker: str) -> dict[str, Any]:
 
 def test_a_worker_is_forked_with_all_it_needs(node: Node) -> None:
     reports = [check_report(node, f"node-0/w{index}") for index in range(3)]
-    assert reports[0]["modules"] == ["cloudpickle", "msgpack", "numpy", "redis"]
+    assert reports[0]["modules"] == ["cloudpickle", "msgpack", "numpy"]
     for name in ("random", "numpy", "pid"):
         assert len({report[name] for report in reports}) == 3, f"every worker has its own {name}"
     assert node.news[0] == ("ready", {"ready": node.template.pid, "threads": 1, "missing": []})

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -90,11 +91,24 @@ def test_file_of_a_run_has_what_the_format_asks_for(tmp_path: Path):
     write_timeline(read_traces(tmp_path), tmp_path / "timeline.json")
     picture = json.loads((tmp_path / "timeline.json").read_text())
     rows = picture["traceEvents"]
-    assert {row["ph"] for row in rows} == {"M", "X", "b", "e", "i"}
-    asked = {"M": {"name", "args"}, "X": {"ts", "dur"}, "b": {"ts", "id", "cat"}, "e": {"ts", "id", "cat"}, "i": {"s"}}
+    assert {row["ph"] for row in rows} == {"M", "X", "b", "e", "i", "C"}
+    asked = {
+        "M": {"name", "args"},
+        "X": {"ts", "dur"},
+        "b": {"ts", "id", "cat"},
+        "e": {"ts", "id", "cat"},
+        "i": {"s"},
+        "C": {"ts", "args"},
+    }
     for row in rows:
         assert {"pid", "tid", "name"} | asked[row["ph"]] <= row.keys(), row
         assert row.get("ts", 0) >= 0
         assert row.get("dur", 0) >= 0
+    for row in rows:
+        if row["ph"] == "C":
+            assert all(isinstance(value, int | float) for value in row["args"].values()), row
+    begun = Counter((row["cat"], row["id"], row["pid"]) for row in rows if row["ph"] == "b")
+    assert begun == Counter((row["cat"], row["id"], row["pid"]) for row in rows if row["ph"] == "e")
+    assert set(begun.values()) == {1}
     threads = {(row["pid"], row["tid"]) for row in rows if row["ph"] == "M" and row["name"] == "thread_name"}
     assert {(row["pid"], row["tid"]) for row in rows if row["ph"] != "M"} <= threads

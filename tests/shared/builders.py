@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from typing import Any, Generic, TypeVar
 
+from dualray.shared.machines.actor_calls import CALLS_TIMER
 from dualray.shared.machines.base import Composition
 from dualray.shared.machines.head import Head
+from dualray.shared.machines.leases import PUSH_TIMER
 from dualray.shared.machines.node import Node
 from dualray.shared.machines.owner import Owner
-from dualray.shared.model.commands import Command, CompleteWait, ReserveSpace, RunTask, Send
+from dualray.shared.model.commands import Command, CompleteWait, ReserveSpace, RunTask, RunTasks, Send
 from dualray.shared.model.config import Config
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.events import (
@@ -40,6 +42,7 @@ from dualray.shared.model.events import (
     TaskPushed,
     TaskRan,
     TaskSubmitted,
+    TimerFired,
     ValuePut,
     WaitStarted,
     WorkerReady,
@@ -277,7 +280,16 @@ class OwnerStepper(Stepper[Owner]):
         self.address = Address(address)
 
     def submit(self, *specs: TaskSpec) -> list[Command]:
+        """Submit, and let the time pass for which pushes wait for others."""
+        return self.submit_only(*specs) + self.push_deferred()
+
+    def submit_only(self, *specs: TaskSpec) -> list[Command]:
         return self(*(TaskSubmitted(spec=spec) for spec in specs))
+
+    def push_deferred(self) -> list[Command]:
+        tasks = [TimerFired(timer=PUSH_TIMER)] if self.machine.leases.deferred else []
+        calls = [TimerFired(timer=CALLS_TIMER)] if self.machine.actor_calls.deferred else []
+        return self(*tasks, *calls)
 
     def grant(
         self, lease: int = 0, *, request: int = 0, node: str = NODE, gpu_ids: tuple[int, ...] = ()
@@ -540,13 +552,21 @@ class HeadStepper(Stepper[Head]):
             )
         )
 
-    def report(self, node: str, available: Resources, *settled: str, incarnation: int = 0) -> list[Command]:
+    def report(
+        self,
+        node: str,
+        available: Resources,
+        *settled: str,
+        allocated: tuple[str, ...] = (),
+        incarnation: int = 0,
+    ) -> list[Command]:
         return self(
             ResourcesReported(
                 node=NodeID(node),
                 incarnation=incarnation,
                 available=dict(available.units),
                 settled=tuple(RequestID(request) for request in settled),
+                allocated=tuple(RequestID(request) for request in allocated),
             )
         )
 
@@ -569,4 +589,10 @@ def completed(commands: list[Command]) -> list[tuple[int, tuple[ObjectID, ...]]]
 
 def started(commands: list[Command]) -> list[TaskID]:
     """The tasks that a worker was told to run."""
-    return [command.spec.task_id for command in of(commands, RunTask)]
+    tasks: list[TaskID] = []
+    for command in commands:
+        if isinstance(command, RunTask):
+            tasks.append(command.spec.task_id)
+        elif isinstance(command, RunTasks):
+            tasks += [task.spec.task_id for task in command.tasks]
+    return tasks

@@ -267,6 +267,8 @@ class PyRef:
 
 
 Fiber: TypeAlias = Generator[Any, Any, None]
+Runnable: TypeAlias = c.RunTask | e.TaskPushed
+"""What a worker is given to run."""
 
 
 @dataclass(slots=True)
@@ -323,7 +325,10 @@ class Process:
                 self.timers.pop(command.timer, None)
             case c.DropPayload():
                 self.payloads.pop(command.key, None)
-            case c.WriteRecord() | c.NoteRetry() | c.TellFailure():
+            case c.DropPayloads():
+                for key in command.keys:
+                    self.payloads.pop(key, None)
+            case c.WriteRecord() | c.WriteRecords() | c.NoteRetry() | c.TellFailure():
                 pass
             case _:
                 raise AssertionError(f"{self.address} cannot carry out {command}")
@@ -349,6 +354,8 @@ class NodeProcess(Process):
         self.bytes: dict[ObjectID, Content] = {}
         self.reserving: dict[ObjectID, object] = {}
         self.disk: dict[ObjectID, Content] = {}
+        self.passing: dict[ObjectID, list[NodeID]] = {}
+        """To whom what is still on its way here is passed on."""
         self.spills = 0
         self.workers: dict[Address, UserProcess | None] = {}
         """None while one is starting."""
@@ -425,6 +432,10 @@ class NodeProcess(Process):
 
     def _delete(self, object_id: ObjectID) -> None:
         self.bytes.pop(object_id, None)
+        for to in self.passing.pop(object_id, ()):
+            target = self.cluster.nodes[to]
+            failed = e.ReceiveFailed(object_id=object_id, source=self.node)
+            self.cluster.enqueue((self.key, f"broken {short(object_id)} {to}"), partial(target.handle, failed))
         self.reserving.pop(object_id, None)
         readers = [
             address
@@ -435,6 +446,10 @@ class NodeProcess(Process):
 
     def _send_object(self, command: c.SendObject) -> None:
         object_id, to = command.object_id, command.to
+        arriving = self.machine.transfer.wants.get(object_id)
+        if arriving is not None and arriving.source is not None:
+            self.passing.setdefault(object_id, []).append(to)
+            return
         assert object_id in self.bytes, f"{self.address} is to send object {short(object_id)} and has no bytes of it"
         content = self.bytes[object_id]
         target = self.cluster.nodes.get(to)
@@ -459,6 +474,9 @@ class UserProcess(Process):
         self.waits: dict[WaitID, Callable[[tuple[ObjectID, ...], ErrorInfo | None], None]] = {}
         self.wait_counter = 0
         self.fibers: dict[Fiber, None] = {}
+        self.to_run: deque[Runnable] = deque()
+        self.is_running = False
+        self.ran: list[e.Outcome] = []
 
     @classmethod
     def make(cls, cluster: Cluster, address: Address, node: NodeID, *, is_driver: bool) -> UserProcess:
@@ -482,9 +500,42 @@ class UserProcess(Process):
                 if command.source in self.payloads or not self.cluster.had_losses:
                     self.payloads[command.target] = self.payloads[command.source]
             case c.RunTask():
-                self.later("run", lambda: self.spawn(self._execute(command)))
+                self._hand_over([command])
+            case c.RunTasks():
+                self._hand_over(command.tasks)
+            case c.ForgetTasks():
+                forgotten = [task.spec.task_id for task in command.tasks]
+                self.to_run = deque(task for task in self.to_run if task.spec.task_id not in forgotten)
             case _:
                 super().perform(command)
+
+    def handle(self, event: e.Event) -> None:
+        self.take_in_ran()
+        super().handle(event)
+
+    def take_in_ran(self) -> None:
+        """What tasks have returned that were handed over with others goes before everything else."""
+        if self.ran and self.is_alive:
+            ran, self.ran = tuple(self.ran), []
+            super().handle(e.TasksRan(outcomes=ran))
+
+    def _hand_over(self, tasks: Sequence[Runnable]) -> None:
+        self.to_run.extend(tasks)
+        if not self.is_running:
+            self.is_running = True
+            self.later("run", self._run_next)
+
+    def _run_next(self) -> None:
+        if self.to_run:
+            self.spawn(self._run(self.to_run.popleft()))
+        else:
+            self.is_running = False
+
+    def _run(self, task: Runnable) -> Fiber:
+        yield from self._execute(task)
+        self.is_running = False
+        if self.to_run:
+            self._hand_over(())
 
     # ---- Fibers ----------------------------------------------------------------------------------------------
 
@@ -583,7 +634,7 @@ class UserProcess(Process):
 
     # ---- Running a task ----------------------------------------------------------------------------------------
 
-    def _execute(self, task: c.RunTask) -> Fiber:
+    def _execute(self, task: Runnable) -> Fiber:
         spec = task.spec
         actor_id = spec.actor_id or (spec.creates.actor_id if spec.creates is not None else None)
         frame = self.frame = Frame(task_id=spec.task_id, attempt=task.attempt, actor_id=actor_id)
@@ -621,12 +672,25 @@ class UserProcess(Process):
                     del self.payloads[result.object_id]
             results = []
             error = ErrorInfo(kind=ErrorKind.APPLICATION, message="it raised")
-        self.handle(e.TaskRan(task_id=spec.task_id, attempt=task.attempt, results=tuple(results), error=error))
+        self._report(e.TaskRan(task_id=spec.task_id, attempt=task.attempt, results=tuple(results), error=error))
         for ref in returned:
             self.let_go(ref)
         self.drop_frame(frame)
 
-    def _store_result(self, task: c.RunTask, index: int, out: Out, content: Content, results: list[e.Result]) -> Fiber:
+    def _report(self, ran: e.TaskRan) -> None:
+        """As the core worker does: small results wait for those of the tasks behind them."""
+        if (self.to_run or self.ran) and ran.error is None and len(ran.results) == 1:
+            [result] = ran.results
+            if result.inline and not result.nested and not self.machine.values.unacknowledged:
+                self.ran.append((ran.task_id, ran.attempt, result.size_bytes, 1000))
+                if not self.to_run:
+                    self.take_in_ran()
+                elif len(self.ran) == 1:
+                    self.later("take in", self.take_in_ran)
+                return
+        self.handle(ran)
+
+    def _store_result(self, task: Runnable, index: int, out: Out, content: Content, results: list[e.Result]) -> Fiber:
         object_id = return_object_id(task.spec.task_id, index)
         inline = out.size <= INLINE_MAX
         if inline:
@@ -851,7 +915,9 @@ class Cluster:
         self.rng = random.Random(seed)
         if shape.spills:
             settings = {"eviction_policy": "spill", "spill_bytes_max": DISK_BYTES} | settings
-        self.config = replace(Config(inline_bytes_max=INLINE_MAX, locality_bytes_max=500), **settings)
+        self.config = replace(
+            Config(inline_bytes_max=INLINE_MAX, locality_bytes_max=500, transfer_chunk_bytes=10), **settings
+        )
         self.now_ns = 0
         self.timer_counter = 0
         self.steps = 0
@@ -940,6 +1006,9 @@ class Cluster:
         if target.is_alive:
             target.bytes[object_id] = content
             target.handle(e.ObjectReceived(object_id=object_id, source=source))
+            if target.machine.store.is_readable(object_id):
+                for to in target.passing.pop(object_id, ()):
+                    target._send_object(c.SendObject(object_id=object_id, size_bytes=0, to=to))
 
     def step(self) -> bool:
         """Deliver one message, or do one thing that is due; False when there is nothing."""
@@ -1127,7 +1196,7 @@ class Cluster:
     def submitted(self, process: UserProcess, spec: TaskSpec) -> None:
         pass
 
-    def started(self, process: UserProcess, task: c.RunTask) -> None:
+    def started(self, process: UserProcess, task: Runnable) -> None:
         pass
 
     def note_error(self, error: ErrorInfo) -> None:

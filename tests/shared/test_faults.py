@@ -19,6 +19,24 @@ faults = st.one_of(
         names,
         starts,
     ),
+    st.builds(
+        lambda node, share: Fault(kind=FaultKind.FILL_MEMORY, node=node, factor=share, at_ns=0),
+        nodes,
+        st.floats(0.01, 1),
+    ),
+    st.builds(
+        lambda node, skew_ns: Fault(kind=FaultKind.SKEW_CLOCK, node=node, skew_ns=skew_ns, at_ns=0, for_ns=5),
+        nodes,
+        st.integers(-(10**18), 10**18).filter(bool),
+    ),
+    st.builds(
+        lambda node, drop, duplicate: Fault(
+            kind=FaultKind.LINK, node=node, drop=drop, duplicate=duplicate, loss=0.5, at_ns=0
+        ),
+        nodes,
+        st.floats(0, 0.99),
+        st.floats(0, 1),
+    ),
     st.builds(lambda name, start: Fault(kind=FaultKind.KILL_WORKER, task_name=name, start=start), names, starts),
 )
 
@@ -59,6 +77,11 @@ def test_a_fault_in_words_is_the_same_fault(fault):
         ("kill node-5 at 2s or so", "'2s or so' is not understood; write a number"),
         ("kill node-5 when f starts 0", "fault 'kill node-5 when f starts 0': starts are counted from 1"),
         ("kill worker when f starts 0", "starts are counted from 1"),
+        ("skew node-1 by 0s at 2s", "say by how much: 'by 30s' sets the clock ahead, 'by -30s' back"),
+        ("skew node-1 by much at 2s", "'much' is not understood; write a number with one of ns"),
+        ("link node-1 drop 1 at 2s", "drop is a share of all messages, from 0 to below 1 (to cut, use partition)"),
+        ("link node-1 duplicate 2 at 2s", "duplicate is a share of all messages, from 0 to 1"),
+        ("fill memory of node-1 to 1.5 at 2s", "the share must be above 0 and at most 1"),
         ("kill worker at 2s", "fault 'kill worker at 2s': say which worker, by the task that it starts"),
     ],
 )

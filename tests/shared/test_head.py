@@ -285,6 +285,21 @@ def test_a_report_that_is_older_than_a_placement_does_not_free_it(head):
     assert placed(head.ask(shape(cpus(2)), request="b")) == []
 
 
+def test_what_is_allocated_counts_as_the_report_says(head):
+    actor = shape(NOTHING, placement=cpus(2))
+    assert len(placed(head.ask(actor, count=5, request="a"))) == 2
+    assert placed(head.report("node-1", cpus(2), allocated=("a",))) == [("a", "node-1")], "the first takes nothing"
+    assert placed(head.report("node-1", cpus(2))) == [], "the second is on its way"
+    assert placed(head.report("node-1", NOTHING, allocated=("a",))) == []
+    assert placed(head.report("node-1", cpus(2), "a", "a")) == [("a", "node-1")]
+
+
+def test_when_a_node_dies_what_it_had_only_allocated_is_placed_again(head):
+    head.ask(shape(cpus(2)), request="a")
+    head.report("node-0", NOTHING, allocated=("a",))
+    assert placed(head(lost("node-0"))) == [("a", "node-1")]
+
+
 def test_what_has_no_room_waits_and_is_served_in_order(head):
     head.ask(shape(cpus(2)), count=2, request="a")
     head.ask(shape(cpus(2)), request="b")
@@ -434,6 +449,54 @@ def known(commands) -> list[tuple[str, tuple[str, ...]]]:
 def test_who_asks_for_an_object_is_told_where_it_is(head):
     head.added(X, "node-1")
     assert known(head(wanted("node-0"))) == [("node-0", ("node-1",))]
+
+
+@pytest.fixture
+def pieces() -> HeadStepper:
+    """A head of six nodes for whom the objects of these tests, of 1,000 bytes, are large; node-1 has X."""
+    head = HeadStepper(*(info(f"node-{index}") for index in range(6)), transfer_chunk_bytes=100)
+    head.added(X, "node-1")
+    return head
+
+
+def first(commands) -> list[str]:
+    return [nodes[0] for _, nodes in known(commands)]
+
+
+def test_who_asks_for_a_large_object_is_sent_along_a_chain(pieces):
+    assert known(pieces(wanted("node-0"))) == [("node-0", ("node-1",))]
+    assert known(pieces(wanted("node-2"))) == [("node-2", ("node-0", "node-1"))]
+    assert known(pieces(wanted("node-3"))) == [("node-3", ("node-2", "node-1"))]
+    pieces.added(X, "node-0")
+    assert known(pieces(wanted("node-4"))) == [("node-4", ("node-1", "node-0"))], "it serves nobody any more"
+
+
+def test_each_answer_has_a_later_turn(pieces):
+    turns = [sent(pieces(wanted(f"node-{index}")), LocationsKnown)[0].turn for index in (0, 2, 3, 2)]
+    assert turns == sorted(set(turns))
+
+
+def test_who_asks_again_is_no_source_of_his_own_and_is_asked_by_later_ones_only(pieces):
+    pieces(wanted("node-0"))
+    assert known(pieces(wanted("node-0"))) == [("node-0", ("node-1",))]
+    assert first(pieces(wanted("node-2"))) == ["node-0"]
+
+
+def test_a_node_that_died_is_in_no_chain(pieces):
+    pieces(wanted("node-0"), lost("node-0"))
+    assert first(pieces(wanted("node-2"))) == ["node-1"]
+
+
+def test_nobody_is_sent_to_those_who_receive_what_has_been_lost(pieces):
+    pieces(wanted("node-0"), removed("node-1"))
+    pieces.added(X, "node-2")
+    pieces(wanted("node-3"))
+    assert first(pieces(wanted("node-4"))) == ["node-3"], "node-0 may have other bytes"
+
+
+def test_an_owners_question_makes_no_chain(pieces):
+    pieces(LocationsWanted(object_id=X, owner=DRIVER, node=N0, by_owner=True))
+    assert first(pieces(wanted("node-2"))) == ["node-1"]
 
 
 def test_who_asks_for_an_object_that_is_nowhere_waits_and_its_owner_is_asked(head):

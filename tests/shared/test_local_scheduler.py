@@ -481,6 +481,15 @@ def test_each_lease_that_the_head_has_placed_is_settled_once(node):
     assert [request for report in sent(commands, ResourcesReported) for request in report.settled] == ["a", "a"]
 
 
+def test_what_is_allocated_is_reported_before_its_worker_has_started():
+    node = NodeStepper(total=cpus(2))
+    actor = shape(NOTHING, placement=cpus(1))
+    (report,) = sent(node.ask(actor, placed=True, request="a"), ResourcesReported)
+    assert (report.allocated, report.settled, report.available) == (("a",), (), {"CPU": 20_000})
+    (report,) = sent(node.ready(0), ResourcesReported)
+    assert (report.allocated, report.settled) == ((), ("a",))
+
+
 def test_what_was_granted_here_without_the_head_is_not_settled(node):
     commands = node.ask()
     assert [report.settled for report in sent(commands, ResourcesReported)] == [()]

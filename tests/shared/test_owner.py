@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from dualray.shared.machines.leases import IDLE_TIMER
+from dualray.exceptions import InvariantViolation
+from dualray.shared.machines.leases import IDLE_TIMER, PUSH_TIMER
 from dualray.shared.model.commands import (
     ArmTimer,
     CancelTimer,
     CompleteWait,
     CopyPayload,
     DropPayload,
+    DropPayloads,
+    ForgetTasks,
     NoteRetry,
     RunTask,
+    RunTasks,
     Send,
     TellFailure,
     WriteRecord,
+    WriteRecords,
 )
 from dualray.shared.model.config import Config
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
@@ -48,6 +53,7 @@ from dualray.shared.model.events import (
     ObjectWanted,
     OwnerDied,
     PeerMet,
+    PutAbandoned,
     RefsAdded,
     RefsDropped,
     Result,
@@ -60,16 +66,20 @@ from dualray.shared.model.events import (
     Started,
     TaskFinished,
     TaskPushed,
+    TasksFinished,
+    TasksPushed,
+    TasksRan,
     TasksRecalled,
     TaskSubmitted,
     TimerFired,
     ValueReported,
     ValueRequested,
     ViewReleased,
+    WaitAbandoned,
     WorkerBlocked,
     WorkerUnblocked,
 )
-from dualray.shared.model.ids import HEAD, Address, NodeID, RequestID, WaitID, exception_id
+from dualray.shared.model.ids import HEAD, Address, NodeID, RequestID, TaskID, WaitID, exception_id
 from dualray.shared.model.resources import NOTHING
 from dualray.shared.model.specs import NodeState, Strategy, StrategyKind
 from dualray.shared.model.states import ActorState, ValueState
@@ -121,11 +131,13 @@ def retries(commands) -> list[tuple[int, int, str]]:
 
 def pushes(commands) -> list[tuple[int, int, str]]:
     """The tasks that were pushed: number, attempt, to whom."""
-    return [
-        (command.message.spec.task_id[0], command.message.attempt, command.to)
-        for command in of(commands, Send)
-        if isinstance(command.message, TaskPushed)
-    ]
+    found = []
+    for command in of(commands, Send):
+        if isinstance(command.message, TaskPushed | TasksPushed):
+            several = isinstance(command.message, TasksPushed)
+            for push in command.message.each() if several else [command.message]:
+                found += [(push.spec.task_id[0], push.attempt, command.to)]
+    return found
 
 
 def error_of(stepper: OwnerStepper, object_id) -> str:
@@ -250,6 +262,47 @@ def test_one_task_at_a_time_while_it_is_not_known_how_long_they_take(driver):
 def test_short_tasks_are_pushed_ahead_up_to_the_window(driver):
     driver.run(1, duration_ns=Config().push_window_ns // 3)
     assert pushes(driver.submit(*map(task, range(2, 9)))) == [(2, 0, WORKER), (3, 0, WORKER), (4, 0, WORKER)]
+
+
+def test_tasks_that_follow_one_another_are_pushed_to_a_busy_worker_together(driver):
+    driver.run(1, duration_ns=100_000)
+    assert pushes(driver.submit_only(task(2))) == [(2, 0, WORKER)]
+    commands = driver.submit_only(task(3), task(4))
+    assert pushes(commands) == []
+    assert [timer.timer for timer in of(commands, ArmTimer)] == [PUSH_TIMER]
+    (push,) = of(driver(TimerFired(timer=PUSH_TIMER)), Send)
+    assert push.message == TasksPushed(
+        template=task(3).template,
+        owner=DRIVER,
+        parent=task(3).parent,
+        calls=((tid(3), 0, task(3).args_bytes), (tid(4), 0, task(4).args_bytes)),
+    )
+    assert not push.urgent
+
+
+def test_whoever_waits_has_all_that_he_submitted_pushed(driver):
+    driver.run(1, duration_ns=100_000)
+    driver.submit_only(task(2), task(3))
+    assert pushes(driver.wait(1, ref(oid(3)))) == [(3, 0, WORKER)]
+
+
+def test_a_worker_with_nothing_left_is_given_all_that_waits(driver):
+    driver.run(1, duration_ns=100_000)
+    driver.submit_only(task(2), task(3), task(4))
+    assert pushes(driver.finish(2, duration_ns=100_000)) == [(3, 0, WORKER), (4, 0, WORKER)]
+
+
+def test_results_that_come_together_are_taken_in_like_single_ones(driver):
+    driver.run(1, duration_ns=100_000)
+    driver.submit(task(2), task(3), task(4))
+    finished = TasksFinished(worker=WORKER, node=NODE, outcomes=outcomes(2, 3, 3, 7))
+    commands = driver(finished)
+    assert driver.machine.values.table[oid(2)].state is ValueState.INLINE
+    assert driver.machine.values.table[oid(3)].state is ValueState.INLINE
+    assert list(driver.machine.tasks.records) == [tid(4)]
+    assert [drop.key for drop in of(commands, DropPayload)] == [tid(2), tid(3), oid(7)]
+    (lease,) = driver.machine.leases.leases.values()
+    assert list(lease.in_flight) == [tid(4)]
 
 
 def test_tasks_as_long_as_the_window_are_pushed_one_at_a_time(driver):
@@ -1236,6 +1289,33 @@ def test_what_is_there_already_is_not_written_again(worker):
     assert completed(worker(SpaceGranted(object_id=oid(1), present=True))) == [(1, ())]
 
 
+def test_room_for_a_put_that_was_abandoned_is_freed_when_it_comes(driver):
+    driver(space_wanted(1))
+    assert driver(PutAbandoned(object_id=oid(1))) == []
+    assert sends(driver(SpaceGranted(object_id=oid(1)))) == [(NODE, "ObjectSealed"), (HEAD, "ObjectsFreed")]
+
+
+def test_room_that_a_put_had_when_it_was_abandoned_is_freed(driver):
+    driver(space_wanted(1))
+    driver(SpaceGranted(object_id=oid(1)))
+    assert sends(driver(PutAbandoned(object_id=oid(1)))) == [(NODE, "ObjectSealed"), (HEAD, "ObjectsFreed")]
+
+
+def test_a_value_whose_put_was_abandoned_at_its_end_is_let_go(driver):
+    driver.put(1, inline=False)
+    assert (HEAD, "ObjectsFreed") in sends(driver(PutAbandoned(object_id=put_id(1))))
+    assert put_id(1) not in driver.machine.values.table
+
+
+def test_a_wait_that_was_abandoned_completes_no_more(driver):
+    driver.run(1)
+    driver.submit(task(2))
+    driver.wait(1, ref(oid(1)), ref(oid(2)), read=True)
+    driver(dropped(oid(1)))
+    driver(WaitAbandoned(wait_id=WaitID(1)))
+    assert completed(driver.finish(2)) == []
+
+
 def test_room_that_was_denied_fails_the_writer(worker):
     worker(space_wanted(1))
     full = error(ErrorKind.STORE_FULL)
@@ -1558,8 +1638,98 @@ def test_a_pushed_task_runs(worker):
 
 def test_tasks_run_one_at_a_time_in_the_order_in_which_they_came(worker):
     assert started(worker.pushed(given(1)) + worker.pushed(given(2)) + worker.pushed(given(3))) == [tid(1)]
-    assert started(worker.ran(1)) == [tid(2)]
-    assert started(worker.ran(2)) == [tid(3)]
+    # These are handed over together, to run one after another.
+    assert of(worker.ran(1), RunTasks) == [RunTasks(tasks=(handed(2), handed(3)))]
+    assert started(worker.ran(2)) == []
+    assert started(worker.ran(3)) == []
+    assert worker.machine.executor.current is None
+
+
+def handed(number: int) -> TaskPushed:
+    return TaskPushed(spec=given(number), attempt=0, reply_to=OTHER)
+
+
+@pytest.fixture
+def run(worker) -> OwnerStepper:
+    """Runs task 1; 2 to 4 were handed over with it, 5 was pushed later."""
+    worker(
+        TasksPushed(
+            template=given(1).template,
+            owner=OTHER,
+            parent=given(1).parent,
+            calls=tuple((tid(number), 0, given(number).args_bytes) for number in range(1, 5)),
+        )
+    )
+    worker.pushed(given(5))
+    return worker
+
+
+def outcomes(*numbers: int) -> tuple[tuple[TaskID, int, int, int], ...]:
+    return tuple((tid(number), 0, 10, MS) for number in numbers)
+
+
+def test_calls_that_stand_alone_are_handed_over_together(worker):
+    calls = tuple((tid(number), 0, given(number).args_bytes) for number in range(1, 5))
+    pushed = TasksPushed(template=given(1).template, owner=OTHER, parent=given(1).parent, calls=calls)
+    assert pushed.each() == [handed(number) for number in range(1, 5)]
+    assert of(worker(pushed), RunTasks) == [RunTasks(tasks=tuple(pushed.each()))]
+
+
+def test_what_returned_together_is_reported_together(run):
+    commands = run(TasksRan(outcomes=outcomes(1, 2)))
+    (finished,) = [each for each in of(commands, Send) if each.to == OTHER]
+    assert finished.message == TasksFinished(worker=WORKER, node=NODE, outcomes=outcomes(1, 2))
+    assert finished.payloads == (oid(1), oid(2))
+    assert not finished.urgent
+    (dropped,) = of(commands, DropPayloads)
+    assert dropped.keys == (oid(1), oid(2), tid(1), tid(2))
+    (rows,) = of(commands, WriteRecords)
+    assert rows.keys == (tid(1).hex(), tid(2).hex())
+    assert run.machine.executor.current == handed(3)
+
+
+def test_the_next_begin_when_the_last_of_those_handed_over_has_returned(run):
+    assert started(run(TasksRan(outcomes=outcomes(1, 2, 3, 4)))) == [tid(5)]
+
+
+def test_calls_of_two_owners_are_reported_to_each(run):
+    run(TasksRan(outcomes=outcomes(1, 2, 3, 4)))
+    run.pushed(task(6, owner="driver-3"), reply_to="driver-3")
+    run.pushed(task(7, owner="driver-4"), reply_to="driver-4")
+    run.ran(5)
+    commands = run(TasksRan(outcomes=outcomes(6, 7)))
+    assert [(send.to, send.message.outcomes) for send in of(commands, Send)] == [
+        ("driver-3", outcomes(6)),
+        ("driver-4", outcomes(7)),
+    ]
+
+
+def test_a_result_that_does_not_fit_in_is_reported_in_its_place(run):
+    run(TasksRan(outcomes=outcomes(1)))
+    assert len(sent(run.ran(2, failed=RAISED), TaskFinished)) == 1
+    run(TasksRan(outcomes=outcomes(3, 4)))
+    assert run.machine.executor.current.spec.task_id == tid(5)
+
+
+def test_news_of_a_task_that_is_not_in_hand_is_refused(run):
+    with pytest.raises(InvariantViolation, match="was not in hand"):
+        run(TasksRan(outcomes=outcomes(2)))
+
+
+def test_when_the_task_in_hand_blocks_those_handed_over_with_it_are_given_back(run):
+    run(TasksRan(outcomes=outcomes(1)))
+    commands = run.wait(1, ref(oid(9)), of_task=2)
+    assert of(commands, ForgetTasks) == [ForgetTasks(tasks=(handed(3), handed(4)))]
+    assert [recall.tasks for recall in sent(commands, TasksRecalled)] == [(tid(3), tid(4), tid(5))]
+    assert run.machine.executor.current == handed(2)
+
+
+def test_a_task_that_waits_to_be_reported_lets_none_begin(run):
+    run(RefsAdded(refs=(ref(oid(9), "driver-7"),)))
+    commands = run.ran(1, inline_result(1))
+    assert of(commands, ForgetTasks) == [ForgetTasks(tasks=(handed(2), handed(3), handed(4)))]
+    assert sent(commands, TaskFinished) == []
+    assert started(run.acknowledged(oid(9))) == [tid(2), tid(3), tid(4), tid(5)]
 
 
 def test_a_finished_task_is_reported_with_its_small_results_and_its_time(worker):
@@ -1737,7 +1907,7 @@ def test_a_call_that_is_made_again_goes_before_all_that_have_not_begun(busy_acto
 def test_a_call_that_is_made_again_waits_for_the_one_that_runs(busy_actor):
     busy_actor.arrived(oid(9))
     assert started(busy_actor.pushed(given(4, actor=1), again=True)) == []
-    assert started(busy_actor.ran(2)) == [tid(4)]
+    assert started(busy_actor.ran(2)) == [tid(4), tid(3)]
 
 
 def test_a_call_that_gave_way_and_whose_caller_is_dead_is_dropped(busy_actor):

@@ -14,6 +14,7 @@ from dualray.shared.model.resources import NOTHING, Resources, fits, from_units
 from dualray.shared.model.specs import LeaseShape, Strategy, StrategyKind
 from dualray.shared.policies import load_policy
 from dualray.shared.policies.affinity import AffinityPlacement
+from dualray.shared.policies.broadcast import ChainBroadcast, Source
 from dualray.shared.policies.feasibility import why_infeasible
 from dualray.shared.policies.hybrid import HybridPlacement
 from dualray.shared.policies.locality import LocalityPlacement
@@ -336,7 +337,13 @@ def test_lru_evicts_nothing_when_all_together_do_not_make_enough_room():
 @pytest.mark.parametrize("retries_left", [RETRY_FOREVER, 0, 1])
 @pytest.mark.parametrize("retry_exceptions", [False, True])
 def test_retry(kind, retries_left, retry_exceptions):
-    lost = {ErrorKind.WORKER_CRASHED, ErrorKind.NODE_DIED, ErrorKind.ACTOR_DIED, ErrorKind.ACTOR_UNAVAILABLE}
+    lost = {
+        ErrorKind.WORKER_CRASHED,
+        ErrorKind.OUT_OF_MEMORY,
+        ErrorKind.NODE_DIED,
+        ErrorKind.ACTOR_DIED,
+        ErrorKind.ACTOR_UNAVAILABLE,
+    }
     expected = retries_left != 0 and (kind in lost or (retry_exceptions and kind is ErrorKind.APPLICATION))
     again = BoundedRetry().should_retry(kind=kind, retries_left=retries_left, retry_exceptions=retry_exceptions)
     assert again is expected
@@ -473,3 +480,34 @@ def test_a_policy_that_cannot_be_loaded_is_named_with_its_wrong_part(path, messa
     with pytest.raises(ValueError, match=r"^policy") as refused:
         load_policy(path)
     assert message in str(refused.value)
+
+
+# ---- Broadcast -----------------------------------------------------------------------------------------------------
+
+
+def asked_of(*sources: tuple[str, int, int], pieces: int = 100) -> list[str]:
+    """Whom a node asks; each source is (name, receivers, depth)."""
+    known = [Source(NodeID(node), receivers, depth) for node, receivers, depth in sources]
+    return list(ChainBroadcast().choose(known, size_bytes=pieces * 10, piece_bytes=10))
+
+
+def test_a_chain_grows_at_its_end():
+    assert asked_of(("a", 1, 0), ("b", 1, 1), ("c", 0, 2)) == ["c", "a"]
+
+
+def test_a_chain_begins_where_the_object_is_and_nobody_is_served():
+    assert asked_of(("a", 1, 0), ("d", 0, 0), ("b", 0, 1)) == ["d", "a"]
+
+
+def test_of_several_chains_the_shortest_grows():
+    assert asked_of(("a", 2, 0), ("b", 1, 1), ("c", 0, 2), ("d", 0, 1)) == ["d", "a"]
+
+
+def test_a_chain_does_not_get_longer_than_it_pays():
+    chain = [("a", 1, 0), *((f"n{depth:02}", 1, depth) for depth in range(1, 11))]
+    assert asked_of(*chain, ("end", 0, 11), pieces=11) == ["end", "a"]
+    assert asked_of(*chain, ("end", 0, 11), pieces=10) == ["a"], "a second chain begins"
+
+
+def test_a_small_object_is_fetched_from_who_has_it():
+    assert asked_of(("a", 3, 0), ("d", 0, 0), ("b", 0, 1), pieces=7) == ["a", "d"]

@@ -18,7 +18,7 @@ from dualray.shared.model.commands import (
 )
 from dualray.shared.model.events import LeaseReturned, TaskPushed
 from dualray.shared.model.ids import Address, LeaseID, NodeID
-from dualray.shared.trace import ACTIONS, TraceEvent, TraceKind, command_key, from_bytes, match_actions, to_bytes
+from dualray.shared.trace import ACTIONS, TraceEvent, TraceKind, command_keys, from_bytes, match_actions, to_bytes
 from tests.shared.builders import DRIVER, oid, task, tid
 
 W0 = Address("node-0/w0")
@@ -122,7 +122,7 @@ def test_what_is_no_action_needs_no_command():
 
 def test_what_orders_no_action_needs_none():
     quiet = [ArmTimer(timer="t", delay_ns=1), Send(to=DRIVER, message=LeaseReturned(lease_id=LeaseID("l")))]
-    assert [command_key(command) for command in quiet] == [None, None]
+    assert [command_keys(command) for command in quiet] == [[], []]
     assert match_actions([], quiet).is_exact
 
 

@@ -7,6 +7,7 @@ import pytest
 from dualray.shared.model.commands import DeleteObject, ReceiveObject, SendObject
 from dualray.shared.model.errors import ErrorKind
 from dualray.shared.model.events import (
+    LocationsKnown,
     LocationsWanted,
     NodeDied,
     ObjectAdded,
@@ -22,6 +23,8 @@ from dualray.shared.model.events import (
     OwnerDied,
     PeerLost,
     ReceiveFailed,
+    ReserveFailed,
+    SpaceReserved,
 )
 from dualray.shared.model.ids import HEAD, Address, NodeID
 from tests.shared.builders import DRIVER, NodeStepper, error, of, oid, sends, sent
@@ -390,3 +393,125 @@ def test_who_asks_again_is_sent_it_again(node):
     assert sends_to(node(requested(N1))) == [N1]
     node(ObjectSent(object_id=X, to=N1))
     assert not node.machine.store.objects[X].pins
+
+
+# ---- Passing on ----------------------------------------------------------------------------------------------------
+
+
+def asks(to: NodeID, turn: int, offset: int = 0) -> ObjectRequested:
+    return ObjectRequested(object_id=X, to=to, turn=turn, offset=offset)
+
+
+def turned_away(commands) -> list[str]:
+    return [node for node in (N1, N2, N3, N4, N5) if sent(commands, ObjectNotHere, node)]
+
+
+def told(node: NodeStepper, *sources: str, turn: int, size_bytes: int = 100) -> list:
+    nodes = tuple(map(NodeID, sources))
+    return node(LocationsKnown(object_id=X, size_bytes=size_bytes, owner=DRIVER, nodes=nodes, turn=turn))
+
+
+@pytest.fixture
+def receiving(node) -> NodeStepper:
+    """A node that receives X from node-1, with turn 5."""
+    node.want(X)
+    told(node, "node-1", "node-2", turn=5)
+    return node
+
+
+def test_what_is_on_its_way_here_is_passed_on(receiving):
+    assert receiving(asks(N3, turn=6, offset=40)) == [SendObject(object_id=X, size_bytes=100, to=N3, offset=40)]
+
+
+@pytest.mark.parametrize("turn", [4, 5])
+def test_an_earlier_turn_is_not_served_while_the_object_is_on_its_way(receiving, turn):
+    assert turned_away(receiving(asks(N3, turn=turn))) == [N3], "it may be whom we wait for"
+
+
+def test_an_earlier_turn_is_served_when_the_object_is_here(receiving):
+    receiving(ObjectReceived(object_id=X, source=N1))
+    assert sends_to(receiving(asks(N3, turn=4))) == [N3]
+
+
+def test_whom_it_is_passed_on_to_keeps_it_here_from_its_seal_on(receiving):
+    receiving(asks(N3, turn=6), ObjectReleased(object_id=X, requester=Address(A)))
+    assert not receiving.machine.transfer.wants[X].users
+    receiving(ObjectReceived(object_id=X, source=N1))
+    assert list(receiving.machine.store.objects[X].pins) == ["sending to node-3"]
+    receiving(ObjectSent(object_id=X, to=N3))
+    assert not receiving.machine.store.objects[X].pins
+
+
+def test_a_receiver_that_dies_meanwhile_does_not_end_the_pull(receiving):
+    receiving(asks(N3, turn=6), NodeDied(node=N3, incarnation=0))
+    assert arrived(receiving(ObjectReceived(object_id=X, source=N1))) == [A]
+
+
+def test_passing_on_continues_while_the_rest_comes_from_another_source(receiving):
+    receiving(asks(N3, turn=6))
+    commands = receiving(ReceiveFailed(object_id=X, source=N1, received_bytes=40))
+    assert offsets(commands) == [("node-2", 40)]
+    assert list(receiving.machine.transfer.receivers[X]) == [N3]
+
+
+def test_a_pull_that_fails_breaks_off_with_those_whom_it_serves(receiving):
+    receiving(asks(N2, turn=6), asks(N3, turn=7), asks(N4, turn=8))
+    commands = receiving(ReceiveFailed(object_id=X, source=N1), ObjectNotHere(object_id=X, node=N2))
+    assert of(commands, DeleteObject) == [DeleteObject(object_id=X)], "which ends what is under way"
+    assert turned_away(commands) == [N4], "who stood in line"
+    assert len(sent(commands, LocationsWanted, HEAD)) == 1
+    assert receiving(ObjectSent(object_id=X, to=N2, complete=False)) == []
+    told(receiving, "node-1", turn=9)
+    assert turned_away(receiving(asks(N4, turn=8))) == [N4], "it has a later turn now than who asks"
+
+
+def test_who_asks_before_the_sources_are_known_waits_for_them(node):
+    node.want(X)
+    assert node(asks(N3, turn=6), asks(N4, turn=4)) == []
+    commands = told(node, "node-1", turn=5)
+    assert sends_to(commands) == [N3]
+    assert turned_away(commands) == [N4]
+
+
+def test_who_asks_while_memory_is_found_waits_for_it(node):
+    node.finds_memory = False
+    node.want(X)
+    told(node, "node-1", turn=5)
+    assert node(asks(N3, turn=6)) == []
+    assert sends_to(node(SpaceReserved(object_id=X))) == [N3]
+
+
+def test_who_asks_while_there_is_no_memory_is_turned_away(node):
+    node.finds_memory = False
+    node.want(X)
+    node(asks(N2, turn=6))
+    told(node, "node-1", turn=5)
+    assert turned_away(node(ReserveFailed(object_id=X, reason="none"))) == [N2]
+
+
+def test_who_asks_while_there_is_no_room_is_turned_away(node):
+    node.reserve(oid(1), 950)
+    node.want(X)
+    node(asks(N2, turn=6))
+    assert turned_away(told(node, "node-1", turn=5)) == [N2]
+    assert turned_away(node(asks(N3, turn=7))) == [N3]
+
+
+def test_who_asks_for_a_pull_that_waits_for_others_is_turned_away(narrow):
+    pull(narrow, Y, Z)
+    narrow.want(X)
+    narrow(asks(N2, turn=6))
+    assert turned_away(told(narrow, "node-1", turn=5)) == [N2], "two pulls that wait for one another's end never end"
+    assert turned_away(narrow(asks(N3, turn=7))) == [N3]
+
+
+def test_who_asks_and_dies_is_forgotten(node):
+    node.want(X)
+    node(asks(N3, turn=6), NodeDied(node=N3, incarnation=0))
+    assert sends_to(told(node, "node-1", turn=5)) == []
+
+
+def test_who_asks_for_what_turns_out_to_be_lost_is_turned_away(node):
+    node.want(X)
+    node(asks(N3, turn=6))
+    assert turned_away(node(ObjectFailed(object_id=X, error=error(ErrorKind.OBJECT_LOST)))) == [N3]

@@ -8,10 +8,12 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 import dualray
 from dualray.sim.runtime import SimRuntime
+from dualray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 
 @pytest.fixture
@@ -111,6 +113,39 @@ def test_a_deadlock_is_an_error_with_the_wait_for_graph(start: Any) -> None:
     text = str(caught.value)
     assert re.search(r"driver-1 waits: object \w+:0 is made by Selfish.ask \(task \w+\), which node-\d/w\d+ has", text)
     assert re.search(r"Selfish.ask on node-\d/w\d+ waits: .* Selfish.answer", text)
+
+
+@dualray.remote(num_cpus=0, duration=0)
+def size_of(array: np.ndarray) -> int:
+    return array.nbytes
+
+
+def broadcast_s(cluster: SimRuntime, ref: Any) -> float:
+    """How long it takes, in virtual time, until all nodes but the driver's have it."""
+    start_s = time.monotonic()
+    others = [NodeAffinitySchedulingStrategy(f"node-{index}", soft=False) for index in range(1, 8)]
+    dualray.get([size_of.options(scheduling_strategy=strategy).remote(ref) for strategy in others])
+    return time.monotonic() - start_s
+
+
+def test_a_broadcast_to_seven_takes_as_long_as_one_copy_and_six_pieces(start: Any) -> None:
+    cluster = start(nodes=8)
+    size_bytes = 64 << 20
+    broadcast_s(cluster, dualray.put(np.zeros(1)))  # workers are up
+    took_s = broadcast_s(cluster, dualray.put(np.zeros(size_bytes, np.uint8)))
+    bytes_per_s = cluster.cluster.cost_model.nic_bytes_per_s
+    assert size_bytes / bytes_per_s < took_s < (size_bytes + 6 * (1 << 20)) / bytes_per_s + 0.005
+
+
+def test_a_broadcast_outlives_a_node_in_the_middle_of_its_chain(start: Any) -> None:
+    start(nodes=8, faults=["kill node-3 when transfer_started 7"])
+    ref = dualray.put(np.zeros(64 << 20, np.uint8))
+    others = [NodeAffinitySchedulingStrategy(f"node-{index}", soft=False) for index in (1, 2, 4, 5, 6, 7)]
+    pulling = [
+        size_of.options(scheduling_strategy=NodeAffinitySchedulingStrategy("node-3", soft=True)).remote(ref),
+        *(size_of.options(scheduling_strategy=strategy).remote(ref) for strategy in others),
+    ]
+    assert dualray.get(pulling) == [64 << 20] * 7
 
 
 def test_a_killed_node_is_noticed_by_its_silence_and_its_work_done_again(start: Any) -> None:

@@ -15,11 +15,11 @@ from dualray.sim.network import Impairment, Network
 
 @pytest.fixture
 def start():
-    def start_cluster(faults=(), nodes=3, cpus=1, gpus=0, extra=""):
+    def start_cluster(faults=(), nodes=3, cpus=1, gpus=0, extra="", memory="64GiB"):
         words = "".join(f"  - {fault}\n" for fault in faults) or "  []\n"
         text = (
-            f"name: test\ncluster: {{nodes: {nodes}, cpus: {cpus}, gpus: {gpus}}}\nworkload: {{generate: nested}}\n"
-            f"{extra}faults:\n{words}"
+            f"name: test\ncluster: {{nodes: {nodes}, cpus: {cpus}, gpus: {gpus}, memory: {memory}}}\n"
+            f"workload: {{generate: nested}}\n{extra}faults:\n{words}"
         )
         return dualray.init(mode="sim", scenario=parse_scenario(text, "test"))
 
@@ -166,6 +166,90 @@ def test_a_full_store_is_roomy_again_when_the_fault_ends(start):
     assert store.used_bytes == round(0.9 * store.capacity_bytes)
     time.sleep(5)
     assert store.used_bytes == 0
+
+
+@dualray.remote(max_retries=1, duration=2.0)
+def large():
+    return dualray.get_runtime_context().get_attempt()
+
+
+@dualray.remote(max_restarts=0)
+class Hoard:
+    def here(self):
+        return True
+
+
+MEMORY = "memory: {large: 6GiB, Hoard: 9GiB}\n"
+
+
+def test_a_task_that_needs_more_memory_than_there_is_ends_with_the_reason(start):
+    runtime = start(nodes=1, memory="5GiB", extra=MEMORY)
+    with pytest.raises(
+        dualray.exceptions.OutOfMemoryError, match=r"node-0 was out of memory: 6.0 GiB were used, of 4.8"
+    ):
+        dualray.get(large.remote())
+    assert 0.5 < runtime.now_s < 1.0  # two attempts, each noticed after a quarter of a second
+
+
+def test_of_two_tasks_that_do_not_fit_together_the_newer_one_runs_again(start):
+    runtime = start(nodes=1, cpus=2, memory="10GiB", extra=MEMORY)
+    assert dualray.get([large.remote(), large.options(max_retries=-1).remote()])[0] == 0
+    assert runtime.now_s > 3.5  # one after the other, but for what the monitor took to look
+
+
+def test_an_actor_keeps_the_memory_of_its_constructor_and_dies_last(start):
+    start(nodes=1, cpus=2, memory="10GiB", extra=MEMORY)
+    hoard = cast(Any, Hoard).remote()
+    assert dualray.get(hoard.here.remote())
+    with pytest.raises(dualray.exceptions.OutOfMemoryError):
+        dualray.get(large.remote())
+    assert dualray.get(hoard.here.remote())
+
+
+def test_memory_that_strangers_take_ends_tasks_until_they_give_it_back(start):
+    runtime = start(["fill memory of node-0 to 0.9 at 0.5s for 3s"], nodes=1, memory="10GiB", extra=MEMORY)
+    assert dualray.get(large.options(max_retries=-1).remote()) > 0
+    assert 5 < runtime.now_s < 7
+    assert runtime.examine().leaks == []
+
+
+def test_a_clock_that_is_set_ahead_is_read_by_programs_there_and_misleads_nothing_else(start):
+    runtime = start(["skew node-1 by 30s at 0.5s for 20s", "skew node-2 by -1h at 0.5s"], cpus=1)
+
+    @dualray.remote(duration=1.0, scheduling_strategy="SPREAD")
+    def clocks():
+        return dualray.get_runtime_context().get_node_id(), time.time(), time.monotonic(), time.gmtime().tm_hour
+
+    time.sleep(1)
+    here = time.time(), time.monotonic()
+    read = {node: times for node, *times in dualray.get([clocks.remote() for _ in range(3)])}
+    assert [round(read[node][0] - here[0]) for node in sorted(read)] == [0, 30, -3600]
+    assert all(monotonic - here[1] < 0.1 for _, monotonic, _ in read.values())
+    assert [hour for *_, hour in (read[node] for node in sorted(read))] == [0, 0, 23]
+    time.sleep(25)
+    read = {node: times for node, *times in dualray.get([clocks.remote() for _ in range(3)])}
+    assert max(read["node-1"][0], read["node-0"][0]) - min(read["node-1"][0], read["node-0"][0]) < 0.1
+    assert runtime.examine().leaks == []
+
+
+def test_messages_that_arrive_twice_are_taken_once(start):
+    runtime = start(["link all duplicate 1.0 at 1ms"], cpus=2)
+    counter = cast(Any, Counter).remote()
+    calls = [counter.add.remote() for _ in range(3)]
+    assert sorted(set(places())) == ["node-0", "node-1", "node-2"]
+    assert dualray.get(calls) == [1, 2, 3]
+    del calls
+    counter = None
+    examined = runtime.examine()
+    assert examined.counters["messages_doubled"] > 30
+    assert (examined.leaks, examined.violations) == ([], [])
+
+
+def test_messages_that_never_arrive_end_in_a_reason_and_not_in_a_hang(start):
+    start(["link node-1 drop 0.9 at 0.5s"], nodes=2)
+    refs = [where.remote(number) for number in range(4)]
+    with pytest.raises(dualray.exceptions.SimulationDeadlockError, match="the driver still waits"):
+        dualray.get(refs)
 
 
 def test_when_faults_stop_nothing_of_them_is_left_to_happen(start):

@@ -18,11 +18,17 @@ from collections import deque
 from collections.abc import Callable
 
 from dualray.shared.machines.base import Outbox, ensure
+from dualray.shared.machines.leases import DEFER_NS
 from dualray.shared.machines.tasks import TaskRecord, Tasks
+from dualray.shared.model.commands import ArmTimer
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.events import ActorChanged, ActorSubscribed
 from dualray.shared.model.ids import HEAD, ActorID, Address, TaskID, short
 from dualray.shared.model.states import ActorState, TaskState
+
+CALLS_TIMER = "send-calls"
+_DEFER_MAX = 16
+"""Calls that are held back at most, while the actor is busy with others of ours, to be sent together."""
 
 
 class ActorClient:
@@ -47,7 +53,7 @@ class ActorCalls:
     """See the module."""
 
     def __init__(
-        self, *, out: Outbox, address: Address, tasks: Tasks, push: Callable[[TaskRecord, Address, bool], None]
+        self, *, out: Outbox, address: Address, tasks: Tasks, push: Callable[[list[TaskRecord], Address, bool], None]
     ) -> None:
         self.out = out
         self._push = push
@@ -56,6 +62,10 @@ class ActorCalls:
         self.clients: dict[ActorID, ActorClient] = {}
         # Worklist that the owner machine drains.
         self.dirty: dict[ActorID, None] = {}
+        self.deferred: dict[ActorID, None] = {}
+        """Those with calls that are held back to be sent with others, until somebody waits, the actor has no more, or
+        for `DEFER_NS`."""
+        self._timer_armed = False
 
     def client(self, actor_id: ActorID) -> ActorClient:
         """The client for an actor; the first time, the head is asked to tell of its state."""
@@ -76,18 +86,38 @@ class ActorCalls:
             and not client.queue
             and client.state is ActorState.ALIVE
             and not client.is_killed
+            and not client.in_flight
         ):
-            self._send(client, record)
+            self._send(client, [record])
             return
         client.queue.append(record.spec.task_id)
+        if client.in_flight and len(client.queue) < _DEFER_MAX and record.spec.stands_alone:
+            self.deferred[client.actor_id] = None
+            if not self._timer_armed:
+                self._timer_armed = True
+                self.out.add(ArmTimer(timer=CALLS_TIMER, delay_ns=DEFER_NS))
+            return
         self.dirty[client.actor_id] = None
         self.out.is_stirred = True
 
-    def _send(self, client: ActorClient, record: TaskRecord) -> None:
+    def on_timer(self) -> None:
+        """What was held back has waited for others long enough."""
+        self._timer_armed = False
+        self.send_deferred()
+
+    def send_deferred(self) -> None:
+        """Send what was held back to go with others."""
+        if self.deferred:
+            self.dirty |= self.deferred
+            self.deferred = {}
+            self.out.is_stirred = True
+
+    def _send(self, client: ActorClient, records: list[TaskRecord]) -> None:
         assert client.worker is not None
         is_idle = not client.in_flight
-        client.in_flight[record.spec.task_id] = None
-        self._push(record, client.worker, is_idle)
+        for record in records:
+            client.in_flight[record.spec.task_id] = None
+        self._push(records, client.worker, is_idle)
 
     def pump(self) -> None:
         """Send what can be sent, in order; fail what can never be."""
@@ -100,15 +130,16 @@ class ActorCalls:
         self.dirty.clear()
 
     def _send_ready(self, client: ActorClient) -> None:
+        ready: list[TaskRecord] = []
         while client.queue:
             record = self.tasks.records.get(client.queue[0])
-            if record is None or record.is_done:  # an argument of it failed
-                client.queue.popleft()
-                continue
-            if record.state is not TaskState.QUEUED:
-                return
+            if record is not None and not record.is_done:  # else an argument of it failed
+                if record.state is not TaskState.QUEUED:
+                    break
+                ready.append(record)
             client.queue.popleft()
-            self._send(client, record)
+        if ready:
+            self._send(client, ready)
 
     def _fail_all(self, client: ActorClient) -> None:
         assert client.error is not None
@@ -136,7 +167,11 @@ class ActorCalls:
     def finished(self, record: TaskRecord) -> None:
         """A call was answered."""
         assert record.spec.actor_id is not None
-        self.clients[record.spec.actor_id].in_flight.pop(record.spec.task_id, None)
+        client = self.clients[record.spec.actor_id]
+        client.in_flight.pop(record.spec.task_id, None)
+        if client.queue and not client.in_flight:
+            self.dirty[client.actor_id] = None
+            self.out.is_stirred = True
 
     def repeat(self, record: TaskRecord) -> None:
         """The method raised and is to run again (retry_exceptions)."""

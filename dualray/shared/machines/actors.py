@@ -153,6 +153,8 @@ class Actors:
         """There is a worker for a life of an actor."""
         actor_id, life = _parse_request_id(event.request_id)
         record = self.records[actor_id]
+        if record.lease_id == event.lease_id:
+            return  # it is known
         if record.state is ActorState.DEAD or record.life != life or record.lease_id is not None:
             self.out.send(Address(event.node), LeaseReturned(lease_id=event.lease_id))
             return
@@ -186,7 +188,7 @@ class Actors:
         record = self.records.get(actor_id)
         if record is None or record.life != event.attempt or record.worker != event.worker:
             return
-        if record.state is ActorState.DEAD:
+        if record.state in (ActorState.DEAD, ActorState.ALIVE):
             return
         if event.error is None:
             self._become(actor_id, record, ActorState.ALIVE)

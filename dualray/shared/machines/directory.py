@@ -12,6 +12,12 @@ processes: the copy was sealed or fetched meanwhile, or it is that of an attempt
 that were freed are therefore noted. When a copy of one is reported its owner is asked (ObjectDemanded, with NO_DEMAND
 for the losses): it answers only when it does not want the copy, which may also be a new one, of a task that runs again.
 
+Who asks for a copy is told whom to ask, in an order that the broadcast policy chooses, and counts from then on as one
+that is receiving it (Pull): the next to ask may be sent to him. Each answer has a number, its turn. A node serves what
+it has only in part to those of a later turn than its own; and who asks the head again, because his pull has failed,
+gets a new turn, and serves nobody any more who has an earlier one. So bytes go from earlier turns to later ones only,
+and no nodes wait for one another in a circle, in whatever order news arrives.
+
 Relies on: owners answer a demand by making the object again, or with ObjectFailed; what a process has sealed is
 reported before its death.
 Guarantees: each subscriber is told of a copy, or of the failure; a freed object is forgotten.
@@ -19,7 +25,9 @@ Guarantees: each subscriber is told of a copy, or of the failure; a freed object
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from dualray.shared.machines.base import Outbox
 from dualray.shared.model.commands import WriteRecord
@@ -38,6 +46,7 @@ from dualray.shared.model.events import (
 )
 from dualray.shared.model.ids import Address, NodeID, ObjectID, short
 from dualray.shared.model.specs import LeaseShape
+from dualray.shared.policies.broadcast import BroadcastPolicy, Source
 
 FREED_MAX = 100_000
 """Freed objects that are noted; of more, those noted first are forgotten."""
@@ -46,10 +55,18 @@ NO_DEMAND = -1
 """Losses of an object of which a copy is known, but perhaps not wanted."""
 
 
+@dataclass(slots=True)
+class Pull:
+    """A node that was told where to get an object, and has not reported it yet; `depth` as in Source."""
+
+    source: NodeID
+    depth: int
+
+
 class Entry:
     """One object in stores."""
 
-    __slots__ = ("losses", "nodes", "owner", "size_bytes", "subscribers")
+    __slots__ = ("losses", "nodes", "owner", "pulls", "size_bytes", "subscribers")
 
     def __init__(self, owner: Address) -> None:
         self.owner = owner
@@ -57,15 +74,26 @@ class Entry:
         self.nodes: dict[NodeID, None] = {}
         self.losses = 0
         self.subscribers: dict[NodeID, None] = {}
+        self.pulls: dict[NodeID, Pull] = {}
+        """In the order of their turns."""
 
 
 class Directory:
     """See the module."""
 
     def __init__(
-        self, *, out: Outbox, is_alive: Callable[[NodeID, int | None], bool], is_gone: Callable[[Address], bool]
+        self,
+        *,
+        out: Outbox,
+        is_alive: Callable[[NodeID, int | None], bool],
+        is_gone: Callable[[Address], bool],
+        broadcast: BroadcastPolicy,
+        piece_bytes: int,
     ) -> None:
         self.out = out
+        self.broadcast = broadcast
+        self.piece_bytes = piece_bytes
+        self.turns = 0
         self.is_alive = is_alive
         self.is_gone = is_gone
         self.entries: dict[ObjectID, Entry] = {}
@@ -90,6 +118,7 @@ class Directory:
                 self.out.send(event.owner, ObjectDemanded(object_id=event.object_id, losses=NO_DEMAND))
         entry.size_bytes = event.size_bytes
         entry.nodes[event.node] = None
+        entry.pulls.pop(event.node, None)
         fields = (("owner", event.owner), ("bytes", str(event.size_bytes)), ("nodes", " ".join(entry.nodes)))
         self.out.add(WriteRecord(table="objects", key=event.object_id.hex(), fields=fields))
         for node in entry.subscribers:
@@ -108,6 +137,7 @@ class Directory:
         del entry.nodes[node]
         if not entry.nodes:
             entry.losses += 1
+            entry.pulls.clear()  # what is made anew may be other bytes than those that are still on their way
             self.copies_lost.append(object_id)
             if entry.subscribers:
                 self._demand(object_id, entry)
@@ -123,17 +153,33 @@ class Directory:
         if entry is None:
             entry = self.entries[event.object_id] = Entry(event.owner)
         if any(node != event.node for node in entry.nodes):
-            self._tell(event.object_id, entry, event.node)
+            self._tell(event.object_id, entry, event.node, pulls=not event.by_owner)
             return
         entry.subscribers[event.node] = None
         if not entry.nodes:
             self._demand(event.object_id, entry, asked=event.by_owner)
 
-    def _tell(self, object_id: ObjectID, entry: Entry, node: NodeID) -> None:
+    def _tell(self, object_id: ObjectID, entry: Entry, node: NodeID, *, pulls: bool = True) -> None:
+        """Tell a node whom to ask; with `pulls`, it is going to."""
+        if pulls:
+            entry.pulls.pop(node, None)  # it has given up what it had, if it asks again
+        nodes = self._sources(entry, node)
+        if pulls:
+            first = entry.pulls.get(nodes[0])
+            entry.pulls[node] = Pull(nodes[0], first.depth + 1 if first is not None else 1)
+        self.turns += 1
         known = LocationsKnown(
-            object_id=object_id, size_bytes=entry.size_bytes, owner=entry.owner, nodes=tuple(entry.nodes)
+            object_id=object_id, size_bytes=entry.size_bytes, owner=entry.owner, nodes=nodes, turn=self.turns
         )
         self.out.send(Address(node), known)
+
+    def _sources(self, entry: Entry, asker: NodeID) -> tuple[NodeID, ...]:
+        receivers = Counter(pull.source for pull in entry.pulls.values())
+        sources = [Source(node, receivers[node], 0) for node in entry.nodes if node != asker]
+        if not sources:  # the asker is said to have it, and does not: the news that it has gone is on its way
+            return tuple(entry.nodes)
+        sources += [Source(node, receivers[node], pull.depth) for node, pull in entry.pulls.items() if node != asker]
+        return tuple(self.broadcast.choose(sources, size_bytes=entry.size_bytes, piece_bytes=self.piece_bytes))
 
     def _demand(self, object_id: ObjectID, entry: Entry, *, asked: bool = False) -> None:
         self.out.send(entry.owner, ObjectDemanded(object_id=object_id, losses=entry.losses, asked=asked))
@@ -192,6 +238,7 @@ class Directory:
         self.leaving.pop(node, None)
         for object_id, entry in list(self.entries.items()):
             entry.subscribers.pop(node, None)
+            entry.pulls.pop(node, None)
             if node in entry.nodes:
                 self._lose_copy(object_id, entry, node)
             elif not entry.nodes and entry.subscribers:

@@ -11,6 +11,10 @@ callers' order is kept here. A task whose arguments do not come within `fetch_pa
 may have been lost, and be made again behind it. A call of an actor that is made again goes before all that have not
 begun. Calls of a process that died are dropped if they have not started.
 
+Tasks that stand alone, with no argument that is to be fetched, are handed over several at a time: those behind the one
+in hand wait for it where user code runs, and what they return is reported together, when the last has ended or the
+process has a moment. When the one in hand blocks, those that have not begun are taken back first.
+
 Relies on: values.py for the fetching, and for references in results.
 Guarantees: at most one task runs; each task pushed here is reported as finished, or recalled, exactly once.
 """
@@ -22,16 +26,31 @@ from enum import StrEnum
 
 from dualray.exceptions import InvariantViolation
 from dualray.shared.machines.base import Outbox, ensure
-from dualray.shared.machines.tasks import task_row
+from dualray.shared.machines.tasks import TASK_TABLE, task_fields, task_row
 from dualray.shared.machines.values import Values
-from dualray.shared.model.commands import ArmTimer, CancelTimer, CopyPayload, DropPayload, RunTask, Send
+from dualray.shared.model.commands import (
+    ArmTimer,
+    CancelTimer,
+    CopyPayload,
+    DropPayload,
+    DropPayloads,
+    ForgetTasks,
+    RunTask,
+    RunTasks,
+    Send,
+    WriteRecords,
+)
 from dualray.shared.model.config import Config
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.events import (
+    Outcome,
     ResultsTaken,
     TaskFinished,
     TaskPushed,
     TaskRan,
+    TasksFinished,
+    TasksPushed,
+    TasksRan,
     TasksRecalled,
     WaitStarted,
 )
@@ -40,6 +59,8 @@ from dualray.shared.model.specs import Ref
 from dualray.shared.model.states import TaskState, ValueState
 
 FETCH_TIMER = "fetch"
+_RUN_MAX = 32
+"""Tasks handed over behind the one in hand."""
 
 
 class Phase(StrEnum):
@@ -59,6 +80,8 @@ class Executor:
         self.config = config
         self.queue: deque[TaskPushed] = deque()
         self.current: TaskPushed | None = None
+        self.handed: deque[TaskPushed] = deque()
+        """What was handed over together with the task in hand, to run after it."""
         self.phase = Phase.FETCHING
         self.ended: TaskRan | None = None
         self.started_ns = 0
@@ -113,11 +136,25 @@ class Executor:
                 self.queue.appendleft(current)
         self.queue.appendleft(event)
 
+    def on_several_pushed(self, event: TasksPushed) -> None:
+        """Calls arrived that need nothing but what came with them."""
+        self.queue.extend(event.each())
+        if event.owner not in self.values.met:
+            self.values.meet(event.owner)
+        if self.current is None:
+            if not self.out.is_stirred:
+                self.next()
+        elif self.values.waits and self.values.is_blocked:
+            self.recall_waiting()
+
     def next(self) -> None:
         """Begin with the next task if none is in hand."""
         if self.current is not None or not self.queue:
             return
         event = self.current = self.queue.popleft()
+        if event.spec.stands_alone:
+            self._run(event)
+            return
         self.phase = Phase.FETCHING
         self._fetch_counter += 1
         self._fetch = WaitID(-self._fetch_counter)
@@ -129,6 +166,19 @@ class Executor:
         if self._fetch in self.values.waits:
             self._is_timed = True
             self.out.add(ArmTimer(timer=FETCH_TIMER, delay_ns=self.config.fetch_patience_ns))
+
+    def _run(self, event: TaskPushed) -> None:
+        """Have a task run that stands alone, and with it those behind it that do so too."""
+        self._fetch = None
+        self.phase = Phase.RUNNING
+        self.started_ns = self.out.now_ns
+        queue, handed = self.queue, self.handed
+        while queue and len(handed) < _RUN_MAX and queue[0].spec.stands_alone:
+            handed.append(queue.popleft())
+        if handed:
+            self.out.commands.append(RunTasks(tasks=(event, *handed)))
+        else:
+            self.out.commands.append(RunTask(spec=event.spec, attempt=event.attempt, gpu_ids=event.gpu_ids))
 
     def _cancel_timer(self) -> None:
         if self._is_timed:
@@ -181,20 +231,80 @@ class Executor:
             self._drop_unless_used(key)
         self._end(event)
 
+    def on_several_ran(self, event: TasksRan) -> None:
+        """The task in hand, and those handed over with it, have returned: each one small value."""
+        group: list[Outcome] = []
+        first: TaskPushed | None = None
+        handed = self.handed
+        for outcome in event.outcomes:
+            pushed = self.current
+            if pushed is None or pushed.spec.task_id != outcome[0]:
+                raise InvariantViolation(f"task {short(outcome[0])} ended and was not in hand")
+            if first is not None and not (
+                pushed.reply_to == first.reply_to
+                and pushed.attempt == first.attempt
+                and pushed.spec.template is first.spec.template
+            ):
+                self._report(first, group)
+                group = []
+            if not group:
+                first = pushed
+            group.append(outcome)
+            self.current = handed.popleft() if handed else None
+        self.caller_is_dead = False
+        self.started_ns = self.out.now_ns
+        if first is not None:
+            self._report(first, group)
+        if self.current is None and self.queue and not self.out.is_stirred:
+            self.next()
+
+    def _report(self, first: TaskPushed, outcomes: list[Outcome]) -> None:
+        """Report calls of one function by one owner."""
+        keys = tuple([return_object_id(outcome[0], 0) for outcome in outcomes])
+        commands = self.out.commands
+        commands.append(
+            WriteRecords(
+                table=TASK_TABLE,
+                keys=tuple([outcome[0].hex() for outcome in outcomes]),
+                fields=task_fields(first.spec, TaskState.FINISHED, first.attempt, self.address),
+            )
+        )
+        finished = TasksFinished(worker=self.address, node=self.node, outcomes=tuple(outcomes))
+        urgent = not (self.queue or self.current)
+        commands.append(Send(to=first.reply_to, message=finished, payloads=keys, urgent=urgent))
+        dropped: list[bytes] = [key for key in keys if not self._is_used(key)]
+        if first.spec.owner != self.address:
+            dropped += [outcome[0] for outcome in outcomes]
+        commands.append(DropPayloads(keys=tuple(dropped)))
+
+    def _is_used(self, object_id: ObjectID) -> bool:
+        """Whether this process needs the bytes of a result for itself."""
+        value = self.values.table.get(object_id)
+        return value is not None and value.state in (ValueState.INLINE, ValueState.FAILED)
+
     def _end(self, event: TaskRan) -> None:
-        assert self.current is not None
+        pushed = self.current
+        assert pushed is not None
         nested: tuple[Ref, ...] = ()
         for result in event.results:
             nested += result.nested
         if nested and not self.caller_is_dead:
             self.values.hold_in_transit(nested)
-            self.in_transit[event.task_id, event.attempt] = (self.current.reply_to, nested)
+            self.in_transit[event.task_id, event.attempt] = (pushed.reply_to, nested)
         self.phase = Phase.ENDING
         self.ended = event
         if not self.end_if_possible():
+            self._take_back()
             self.out.is_stirred = True
-        elif self.queue and not self.out.is_stirred:
-            self.next()
+        elif not self.out.is_stirred:
+            self.next()  # unless another one is in hand
+
+    def _take_back(self) -> None:
+        """What was handed over and has not begun is not to begin before the task in hand is reported."""
+        if self.handed:
+            self.out.add(ForgetTasks(tasks=tuple(self.handed)))
+            self.queue.extendleft(reversed(self.handed))
+            self.handed.clear()
 
     def end_if_possible(self) -> bool:
         """Report the task that has ended, unless a borrow of this process is still to be acknowledged; whether it was
@@ -206,7 +316,9 @@ class Executor:
             owners = {values.table[object_id].owner for object_id in values.unacknowledged}
             if owners - {pushed.reply_to}:  # to the task's own owner, the borrow goes ahead of TaskFinished
                 return False
-        self.current = self.ended = None
+        self.current = self.handed.popleft() if self.handed else None
+        self.ended = None
+        self.phase = Phase.RUNNING
         self.caller_is_dead = False
         out = self.out
         if ran.error is None:
@@ -223,18 +335,17 @@ class Executor:
             duration_ns=out.now_ns - self.started_ns,
             error=ran.error,
         )
-        out.commands.append(Send(to=pushed.reply_to, message=finished, payloads=tuple(payloads), urgent=not self.queue))
+        self.started_ns = out.now_ns
+        urgent = not (self.queue or self.current)
+        out.commands.append(Send(to=pushed.reply_to, message=finished, payloads=tuple(payloads), urgent=urgent))
         for key in payloads:
-            value = values.table.get(key)  # type: ignore[call-overload]  # an exception's key is no object's
-            if value is None or value.state not in (ValueState.INLINE, ValueState.FAILED):
-                out.commands.append(DropPayload(key=key))
+            self._drop_unless_used(ObjectID(key))
         self._forget(pushed)
         return True
 
     def _drop_unless_used(self, object_id: ObjectID) -> None:
         """Bytes that a task of this process made: it may hold a reference to the same object, of an earlier attempt."""
-        value = self.values.table.get(object_id)
-        if value is None or value.state not in (ValueState.INLINE, ValueState.FAILED):
+        if not self._is_used(object_id):
             self.out.add(DropPayload(key=object_id))
 
     def _forget(self, pushed: TaskPushed) -> None:
@@ -262,12 +373,15 @@ class Executor:
 
     def recall_waiting(self) -> None:
         """The task in hand blocks: give back what has not started."""
-        if self.is_actor or not self.queue:
+        if self.is_actor or not (self.queue or self.handed):
             return
+        if self.handed:
+            self.out.add(ForgetTasks(tasks=tuple(self.handed)))
         by_owner: dict[Address, list[TaskID]] = {}
-        for event in self.queue:
+        for event in (*self.handed, *self.queue):
             by_owner.setdefault(event.reply_to, []).append(event.spec.task_id)
             self._forget(event)
+        self.handed.clear()
         self.queue.clear()
         for owner, tasks in by_owner.items():
             self.out.send(owner, TasksRecalled(worker=self.address, tasks=tuple(tasks)))
@@ -275,3 +389,4 @@ class Executor:
     def check_invariants(self) -> None:
         ensure(self.current is not None or self.ended is None, "a task ended that was not in hand")
         ensure(self.current is not None or not self.queue, "tasks wait and none is in hand")
+        ensure(self.current is not None or not self.handed, "tasks were handed over and none is in hand")

@@ -5,10 +5,11 @@ arguments in the stores bring in locality, everything else is the configured pol
 is forwarded there), not now (it waits here, in order, until a node reports free resources or joins), or never (it is
 refused; in an open cluster it waits all the same).
 
-What a node is believed to have free is what it last reported, less what was placed there and is not settled yet: so
-one report that is late cannot make two placements of one CPU. What was not settled when its node died is placed again.
-A placement that waits for an argument of which no copy exists takes nothing: else the task that makes the argument
-again might find no room.
+What a node is believed to have free is what it last reported, less what was placed there and is neither allocated nor
+settled yet: so one report that is late cannot make two placements of one CPU. What is allocated waits for a worker, and
+the report counts it: an actor that takes nothing while it lives keeps nobody from being placed while it starts. What
+was not settled when its node died is placed again. A placement that waits for an argument of which no copy exists takes
+nothing: else the task that makes the argument again might find no room.
 
 Several drivers share the cluster: of what waits, the driver that holds the fewest leases is served first. While one
 waits that has less than its share, another that has more gives a lease back every `lease_turn_ns`, as soon as what it
@@ -45,7 +46,7 @@ TURN_TIMER = "turn"
 class NodeView:
     """A node as the head believes it to be."""
 
-    __slots__ = ("candidate", "free", "held", "info", "placed", "reported", "stalled")
+    __slots__ = ("allocated", "candidate", "free", "held", "info", "placed", "reported", "stalled")
 
     def __init__(self, info: NodeInfo) -> None:
         self.info = info
@@ -53,6 +54,8 @@ class NodeView:
         self.free = dict(self.reported)
         self.placed: dict[RequestID, list[LeaseRequested]] = {}
         """One entry for each lease placed here and not settled."""
+        self.allocated: dict[RequestID, int] = {}
+        """Of how many of these leases the last report counts the resources."""
         self.stalled: dict[RequestID, None] = {}
         """Of these, the ones that wait for an argument of which no copy exists."""
         self.held: dict[str, int] = {}
@@ -64,13 +67,31 @@ class NodeView:
             self.free[name] = self.free.get(name, 0) - amount
 
     def recount(self) -> None:
-        """What is free: the last report, less what is placed, not settled and not stalled."""
+        """What is free: the last report, less what is placed, not allocated, not settled and not stalled."""
         self.free.clear()
         self.free.update(self.reported)
-        for request_id, requests in self.placed.items():
-            if request_id not in self.stalled:
-                for request in requests:
-                    self.take(request.shape.placement)
+        for request_id in self.placed:
+            for request in self.uncounted(request_id):
+                self.take(request.shape.placement)
+
+    def uncounted(self, request_id: RequestID) -> list[LeaseRequested]:
+        """Of what was placed, that which will take resources and has not yet."""
+        return [] if request_id in self.stalled else self.placed[request_id][self.allocated.get(request_id, 0) :]
+
+    def allocate(self, request_id: RequestID) -> None:
+        """The node has taken the resources of one lease."""
+        self.allocated[request_id] = self.allocated.get(request_id, 0) + 1
+
+    def settle(self, request_id: RequestID) -> None:
+        """The node has granted or refused one lease."""
+        requests = self.placed[request_id]
+        requests.pop()
+        if self.allocated.get(request_id):
+            self.allocated[request_id] -= 1
+        if not requests:
+            del self.placed[request_id]
+            self.allocated.pop(request_id, None)
+            self.stalled.pop(request_id, None)
 
 
 class GlobalScheduler:
@@ -99,6 +120,8 @@ class GlobalScheduler:
         self._drivers: dict[Address, None] = {}
         """Those that have ever asked: with one alone there is nothing to share."""
         self._turn_is_due = False
+        self.on_choice: Callable[[LeaseRequested, PlacementPolicy, ClusterView, Placement], None] | None = None
+        """Shown each choice, when a log is replayed to explain it."""
         default: PlacementPolicy = load_policy(config.placement_policy)
         self._default = default
         self._locality = LocalityPlacement(default)
@@ -151,7 +174,10 @@ class GlobalScheduler:
             local_bytes=local_bytes,
             round_robin=self.placed_count,
         )
-        return policy.choose(shape, view, request.via)
+        answer = policy.choose(shape, view, request.via)
+        if self.on_choice is not None:
+            self.on_choice(request, policy, view, answer)
+        return answer
 
     def _forward(self, request: LeaseRequested, node: NodeID) -> None:
         view = self.views[node]
@@ -323,14 +349,13 @@ class GlobalScheduler:
         view = self.views.get(event.node)
         if view is None or view.info.incarnation != event.incarnation:
             return
+        # What is not in `placed` was placed on an earlier life of the node, and placed again since.
+        for request_id in event.allocated:
+            if request_id in view.placed:
+                view.allocate(request_id)
         for request_id in event.settled:
-            requests = view.placed.get(request_id)
-            if requests is None:  # placed on an earlier life of the node, and placed again since
-                continue
-            requests.pop()
-            if not requests:
-                del view.placed[request_id]
-                view.stalled.pop(request_id, None)
+            if request_id in view.placed:
+                view.settle(request_id)
         view.reported = event.available
         view.held = event.held
         view.recount()
@@ -368,7 +393,8 @@ class GlobalScheduler:
             expected = dict(view.reported)
             for request_id, requests in view.placed.items():
                 ensure(bool(requests), "node {} has an empty placement", node)
-                for request in requests if request_id not in view.stalled else ():
+                ensure(view.allocated.get(request_id, 0) <= len(requests), "node {} allocates too much", node)
+                for request in view.uncounted(request_id):
                     for name, amount in request.shape.placement.units:
                         expected[name] = expected.get(name, 0) - amount
             ensure(expected == view.free, "node {} is believed to have {} free, not {}", node, view.free, expected)

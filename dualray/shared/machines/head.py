@@ -60,6 +60,7 @@ from dualray.shared.model.ids import Address, NodeID, lives_on
 from dualray.shared.model.resources import from_units
 from dualray.shared.model.specs import NodeInfo, NodeState
 from dualray.shared.model.states import NodeHealth
+from dualray.shared.policies import load_policy
 
 ANNOUNCE_TIMER = "announce-cluster"
 
@@ -75,7 +76,13 @@ class Head(Composition):
         self._announcement_armed = False
         self._announcement_due = False
         self.membership = Membership(out=self.out, config=config)
-        self.directory = Directory(out=self.out, is_alive=self.membership.is_alive, is_gone=self.membership.is_gone)
+        self.directory = Directory(
+            out=self.out,
+            is_alive=self.membership.is_alive,
+            is_gone=self.membership.is_gone,
+            broadcast=load_policy(config.broadcast_policy),
+            piece_bytes=config.transfer_chunk_bytes,
+        )
         self.scheduler = GlobalScheduler(
             out=self.out,
             config=config,

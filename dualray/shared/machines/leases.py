@@ -31,11 +31,16 @@ from dualray.shared.model.events import (
     LeaseRequested,
     LeaseReturned,
     LeaseWanted,
+    Outcome,
 )
 from dualray.shared.model.ids import Address, LeaseID, NodeID, RequestID, TaskID
 from dualray.shared.model.specs import FunctionTemplate, LeaseShape, ObjectHint
 
 IDLE_TIMER = "idle-leases"
+PUSH_TIMER = "push-tasks"
+DEFER_NS = 1_000_000
+_DEFER_MAX = 16
+"""Tasks that are held back at most, while all leases with room are busy, to be pushed together."""
 _MEAN_WEIGHT = 8
 """The mean task time follows the last eight tasks or so."""
 
@@ -99,7 +104,7 @@ class Leases:
         address: Address,
         node_manager: Address,
         config: Config,
-        push: Callable[[TaskID, Lease], None],
+        push: Callable[[list[TaskID], Lease], None],
     ) -> None:
         self.out = out
         self._push = push
@@ -114,8 +119,12 @@ class Leases:
         self.requests: dict[RequestID, tuple[ShapeQueue, int]] = {}
         self._request_counter = 0
         self._idle_timer_armed = False
+        self._push_timer_armed = False
         # Worklists that the owner machine drains.
         self.dirty: dict[ShapeQueue, None] = {}
+        self.deferred: dict[ShapeQueue, None] = {}
+        """Those with tasks that are held back to be pushed with others, until somebody waits, a lease has news, or for
+        `DEFER_NS`."""
         self.refused: deque[tuple[TaskID, ErrorInfo]] = deque()
 
     # ---- Queueing and pushing --------------------------------------------------------------------------------
@@ -138,13 +147,18 @@ class Leases:
                 self._queue_of_template[template] = queue
         return queue
 
-    def enqueue(self, task: TaskID, queue: ShapeQueue, *, first: bool = False) -> None:
-        """A task is ready to run; `first` puts one that was given back before the others."""
+    def enqueue(self, task: TaskID, queue: ShapeQueue, *, first: bool = False, is_new: bool = False) -> None:
+        """A task is ready to run; `first` puts one that was given back before the others. Others that are `is_new` may
+        follow at once."""
         if first:
             queue.tasks.appendleft(task)
         else:
             queue.tasks.append(task)
         if queue.room:
+            # A lease that is busy, and will say so when it is not, is given several at a time.
+            if is_new and queue.room[-1].in_flight and len(queue.tasks) < _DEFER_MAX:
+                self._defer(queue)
+                return
             self.fill(queue)
         if queue.tasks and queue.requested < self.config.lease_requests_max:
             self.dirty[queue] = None
@@ -161,15 +175,39 @@ class Leases:
         self.dirty.clear()
 
     def fill(self, queue: ShapeQueue) -> None:
-        """Push waiting tasks to leases that have room."""
+        """Push waiting tasks to leases that have room, each its share of them."""
         tasks, room = queue.tasks, queue.room
         while tasks and room:
             lease = room.pop()
             lease.has_room = False
-            task = tasks.popleft()
-            lease.in_flight[task] = None
-            self._push(task, lease)
+            share = -(-len(tasks) // (len(room) + 1))
+            count = max(1, min(share, queue.window - len(lease.in_flight)))
+            pushed = [tasks.popleft() for _ in range(count)]
+            for task in pushed:
+                lease.in_flight[task] = None
+            self._push(pushed, lease)
             self._offer(lease)
+
+    def _defer(self, queue: ShapeQueue) -> None:
+        self.deferred[queue] = None
+        if not self._push_timer_armed:
+            self._push_timer_armed = True
+            self.out.add(ArmTimer(timer=PUSH_TIMER, delay_ns=DEFER_NS))
+
+    def on_push_timer(self) -> None:
+        """What was held back has waited for others long enough."""
+        self._push_timer_armed = False
+        self.fill_deferred()
+
+    def fill_deferred(self) -> None:
+        """Push what was held back to go with others."""
+        if self.deferred:
+            deferred, self.deferred = self.deferred, {}
+            for queue in deferred:
+                self.fill(queue)
+                if queue.tasks and queue.requested < self.config.lease_requests_max:
+                    self.dirty[queue] = None
+                    self.out.is_stirred = True
 
     def _offer(self, lease: Lease) -> None:
         """Note that the lease has room, if it has: idle leases are preferred to busy ones."""
@@ -250,10 +288,15 @@ class Leases:
         if lease is None:
             return
         del lease.in_flight[task]
+        self._finished(lease, duration_ns, 1)
+
+    def _finished(self, lease: Lease, duration_ns: int, count: int) -> None:
+        """`count` tasks of the lease have finished, that took `duration_ns` each."""
         lease.blocked = False
         queue = lease.queue
         mean_ns = queue.mean_ns or duration_ns
-        queue.mean_ns = mean_ns = (mean_ns * (_MEAN_WEIGHT - 1) + duration_ns) // _MEAN_WEIGHT or 1
+        weight = min(count, _MEAN_WEIGHT)
+        queue.mean_ns = mean_ns = (mean_ns * (_MEAN_WEIGHT - weight) + duration_ns * weight) // _MEAN_WEIGHT or 1
         window = self._window_ns // mean_ns
         queue.window = window if 1 <= window <= self._window_max else (self._window_max if window else 1)
         if not lease.has_room:
@@ -265,6 +308,17 @@ class Leases:
         if queue.shape.deps or (queue.tasks and queue.requested < self.config.lease_requests_max):
             self.dirty[queue] = None
             self.out.is_stirred = True
+
+    def several_finished(self, lease_id: LeaseID, outcomes: list[Outcome]) -> None:
+        """Pushed tasks are done: as if each had finished, and then the lease is filled again."""
+        lease = self.leases.get(lease_id)
+        if lease is None:
+            return
+        duration_ns = 0
+        for outcome in outcomes:
+            del lease.in_flight[outcome[0]]
+            duration_ns += outcome[3]
+        self._finished(lease, duration_ns // len(outcomes), len(outcomes))
 
     def recalled(self, task: TaskID, lease_id: LeaseID) -> None:
         """A task was given back by a worker that is blocked."""

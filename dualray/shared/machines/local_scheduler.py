@@ -28,6 +28,9 @@ When the head says that a driver has more leases than one that waits, the oldest
 A node that drains grants nothing more: what was placed here and not granted goes back to the head, and the owners of
 leases are asked to give them back when what they have pushed is done. Actors stay until the node ends.
 
+When the machine is out of memory, the memory policy chooses a worker, and that one is ended; its lease's owner learns
+why. One at a time: while a worker that was chosen has not exited, what the runner says of memory is old news.
+
 Relies on: WorkerReady or WorkerExited for each StartWorker.
 Guarantees: what is leased and what is free add up to the node's total; no GPU share is leased twice; each placed
 request is settled once for each lease it asked for.
@@ -50,6 +53,7 @@ from dualray.shared.model.events import (
     LeaseRequested,
     LeaseReturned,
     LeaseWanted,
+    MemoryExceeded,
     ResourcesReported,
     WorkerDied,
     WorkerExited,
@@ -59,6 +63,9 @@ from dualray.shared.model.ids import HEAD, Address, LeaseID, NodeID, ObjectID, R
 from dualray.shared.model.resources import CPU, GPU, UNITS, Resources, fits, from_units
 from dualray.shared.model.specs import LeaseShape, StrategyKind
 from dualray.shared.model.states import WORKER, WorkerState
+from dualray.shared.policies import load_policy
+from dualray.shared.policies.memory import MemoryPolicy, MemoryUser
+from dualray.shared.units import size_words
 
 _SLOT = "lease slot "
 
@@ -161,11 +168,15 @@ class LocalScheduler:
         self.unstaffed: deque[tuple[Slot, Lease]] = deque()
         """Slots that have their resources and wait for a worker process."""
         self.settled: list[RequestID] = []
+        self.allocated: list[RequestID] = []
         self.held: dict[str, int] = {}
         """Of each driver, its leases here."""
         self.is_draining = False
         self.waits_until_ns: dict[Address, int] = {}
         """Drivers that have given a lease back for others, and until when only the head may place more for them."""
+        self.out_of_memory: dict[Address, str] = {}
+        """Workers that are being ended because the machine is out of memory, and what is said of it."""
+        self._memory_policy: MemoryPolicy = load_policy(config.memory_policy)
         self._changed = False
         self._worker_counter = 0
         self._lease_counter = 0
@@ -460,6 +471,9 @@ class LocalScheduler:
         if is_driver(lease.owner):
             self.held[lease.owner] = self.held.get(lease.owner, 0) + 1
         self.unstaffed.append((slot, lease))
+        if slot.placed:
+            self.allocated.append(slot.request_id)
+            self._changed = True
 
     def _grant(self, slot: Slot, lease: Lease, worker: Worker) -> None:
         worker.become(WorkerState.LEASED)
@@ -625,16 +639,46 @@ class LocalScheduler:
             self.idle.remove(worker)
         worker.become(WorkerState.DEAD)
         self.out.send(HEAD, WorkerDied(worker=event.worker, node=self.node, reason=event.reason))
+        memory = self.out_of_memory.pop(event.worker, None)
         if worker.lease is not None:
             lease = worker.lease
             self._end_lease(lease)
-            message = f"Worker {event.worker} died: {event.reason}."
-            error = ErrorInfo(kind=ErrorKind.WORKER_CRASHED, message=message)
+            kind = ErrorKind.WORKER_CRASHED if memory is None else ErrorKind.OUT_OF_MEMORY
+            message = f"Worker {event.worker} died: {event.reason if memory is None else memory}."
+            error = ErrorInfo(kind=kind, message=message)
             self.out.send(lease.owner, LeasedWorkerDied(lease_id=lease.lease_id, worker=event.worker, error=error))
         if starting:
             self._start_failures += 1
             if self._start_failures >= self.config.worker_start_failures_max:
                 self._refuse_unstaffed(event)
+
+    def on_memory_exceeded(self, event: MemoryExceeded) -> None:
+        """The machine is out of memory: one worker ends."""
+        if self.out_of_memory:
+            return
+        sizes = dict(event.workers)
+        leased = [lease.worker for lease in self.leases.values() if lease.worker is not None]
+        users = [
+            MemoryUser(
+                worker=worker.address,
+                size_bytes=sizes[worker.address],
+                is_idle=worker.lease is None,
+                is_actor=worker.lease is not None and worker.lease.owner == HEAD,
+            )
+            for worker in (*self.idle, *leased)
+            if worker.address in sizes
+        ]
+        chosen = self._memory_policy.choose(users, event.used_bytes - event.limit_bytes)
+        if chosen is None:
+            return
+        role = "was idle" if chosen.is_idle else "held an actor" if chosen.is_actor else "ran a task"
+        used, limit, own = map(size_words, (event.used_bytes, event.limit_bytes, chosen.size_bytes))
+        why = (
+            f"{self.node} was out of memory: {used} were used, of {limit} that may be, {own} of them by this worker, "
+            f"which {role}. Ask for more CPUs a task, so that fewer run at once, or for a node with more memory"
+        )
+        self.out_of_memory[chosen.worker] = why
+        self.out.add(StopWorker(worker=chosen.worker, reason="the node is out of memory"))
 
     def _refuse_unstaffed(self, event: WorkerExited) -> None:
         message = (
@@ -679,11 +723,13 @@ class LocalScheduler:
             return
         self._changed = False
         settled, self.settled = tuple(self.settled), []
+        allocated, self.allocated = tuple(self.allocated), []
         report = ResourcesReported(
             node=self.node,
             incarnation=self.incarnation,
             available=dict(self.free),
             settled=settled,
+            allocated=allocated,
             held=dict(self.held),
         )
         self.out.send(HEAD, report)

@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections import deque
 
 from dualray.exceptions import InvariantViolation
-from dualray.shared.machines.actor_calls import ActorCalls
+from dualray.shared.machines.actor_calls import CALLS_TIMER, ActorCalls
 from dualray.shared.machines.base import DRAIN_STEPS_MAX, Composition
 from dualray.shared.machines.executor import FETCH_TIMER, Executor
-from dualray.shared.machines.leases import IDLE_TIMER, Lease, Leases
+from dualray.shared.machines.leases import IDLE_TIMER, PUSH_TIMER, Lease, Leases
 from dualray.shared.machines.tasks import TaskRecord, Tasks
 from dualray.shared.machines.values import Values
 from dualray.shared.model.commands import CompleteWait, Send
@@ -45,10 +45,14 @@ from dualray.shared.model.events import (
     ObjectArrived,
     ObjectDemanded,
     ObjectSealed,
+    ObjectsFreed,
     ObjectUnavailable,
+    Outcome,
     OwnerDied,
+    PutAbandoned,
     RefsAdded,
     RefsDropped,
+    Result,
     ResultsTaken,
     SpaceDenied,
     SpaceGranted,
@@ -59,6 +63,9 @@ from dualray.shared.model.events import (
     TaskFinished,
     TaskPushed,
     TaskRan,
+    TasksFinished,
+    TasksPushed,
+    TasksRan,
     TasksRecalled,
     TaskSubmitted,
     TimerFired,
@@ -66,6 +73,7 @@ from dualray.shared.model.events import (
     ValueReported,
     ValueRequested,
     ViewReleased,
+    WaitAbandoned,
     WaitStarted,
     WorkerRetired,
     WorkerUnwanted,
@@ -73,12 +81,14 @@ from dualray.shared.model.events import (
 from dualray.shared.model.ids import (
     HEAD,
     Address,
+    LeaseID,
     NodeID,
     ObjectID,
     TaskID,
     WaitID,
     exception_id,
     lives_on,
+    return_object_id,
     short,
 )
 from dualray.shared.model.specs import LeaseShape, NodeInfo, NodeState
@@ -110,11 +120,12 @@ class Owner(Composition):
         self.leases = Leases(
             out=self.out, address=address, node_manager=node_manager, config=config, push=self._push_to_lease
         )
-        self.actor_calls = ActorCalls(out=self.out, address=address, tasks=self.tasks, push=self._push_call)
+        self.actor_calls = ActorCalls(out=self.out, address=address, tasks=self.tasks, push=self._push_calls)
         self.executor = Executor(out=self.out, address=address, node=node, values=self.values, config=config)
         self.cluster: tuple[NodeInfo, ...] = ()
         self.cluster_state: dict[WaitID, tuple[NodeState, ...]] = {}
-        self._space: dict[ObjectID, deque[WaitID]] = {}
+        self._space: dict[ObjectID, deque[WaitID | None]] = {}
+        """Who waits for room for an object, first come first; None: nobody does any more."""
         self._given_back: list[TaskID] = []
         self._is_retired = False
         """A worker that gets no more tasks, and has not said yet that nobody needs it."""
@@ -123,13 +134,16 @@ class Owner(Composition):
             ValuePut: self._on_put,
             SpaceWanted: self._on_space_wanted,
             SpaceWritten: self._on_space_written,
+            PutAbandoned: self._on_put_abandoned,
             SpaceGranted: self._on_space_granted,
             SpaceDenied: self._on_space_denied,
             WaitStarted: self._on_wait_started,
+            WaitAbandoned: self._on_wait_abandoned,
             RefsAdded: lambda event: self.values.add_refs(event.refs),
             RefsDropped: lambda event: self.values.drop_refs(event.object_ids),
             ViewReleased: lambda event: self.values.on_view_released(event.object_id),
             TaskRan: lambda event: self.executor.on_ran(event),
+            TasksRan: lambda event: self.executor.on_several_ran(event),
             ActorKillAsked: self._on_kill_asked,
             ClusterStateAsked: self._on_state_asked,
             ClusterStateReported: self._on_state_reported,
@@ -143,7 +157,9 @@ class Owner(Composition):
             NodeDied: self._on_node_died,
             OwnerDied: self._on_owner_died,
             TaskPushed: lambda event: self.executor.on_pushed(event),
+            TasksPushed: lambda event: self.executor.on_several_pushed(event),
             TaskFinished: self._on_task_finished,
+            TasksFinished: self._on_several_finished,
             TasksRecalled: self._on_recalled,
             ValueRequested: lambda event: self.values.on_value_requested(event),
             ValueReported: lambda event: self.values.on_value_reported(event),
@@ -158,7 +174,19 @@ class Owner(Composition):
             WorkerRetired: self._on_retired,
         }
         self.calm = frozenset(
-            {TaskSubmitted, TaskFinished, TaskPushed, TaskRan, ValuePut, RefsAdded, RefsDropped, WaitStarted}
+            {
+                TaskSubmitted,
+                TaskFinished,
+                TasksFinished,
+                TaskPushed,
+                TasksPushed,
+                TaskRan,
+                TasksRan,
+                ValuePut,
+                RefsAdded,
+                RefsDropped,
+                WaitStarted,
+            }
         )
 
     # ---- What the user's code asks ---------------------------------------------------------------------------
@@ -182,7 +210,7 @@ class Owner(Composition):
         if spec.creates is not None:
             self.actor_calls.client(spec.creates.actor_id)
         if not spec.deps:
-            self._place(record, first=False)
+            self._place(record, first=False, is_new=True)
 
     def _on_put(self, event: ValuePut) -> None:
         value = self.values.owned(event.object_id)
@@ -194,10 +222,16 @@ class Owner(Composition):
             self.values.set_stored(value, event.size_bytes, self.address, event.nested)
 
     def _on_wait_started(self, event: WaitStarted) -> None:
+        self.leases.fill_deferred()
+        self.actor_calls.send_deferred()
         self.values.start_wait(event)
         wait = self.values.waits.get(event.wait_id)
         if wait is not None and wait.blocked:
             self.executor.recall_waiting()
+
+    def _on_wait_abandoned(self, event: WaitAbandoned) -> None:
+        if event.wait_id in self.values.waits:
+            self.values.cancel(event.wait_id)
 
     def _on_actor_changed(self, event: ActorChanged) -> None:
         self.actor_calls.on_changed(event)
@@ -207,6 +241,7 @@ class Owner(Composition):
             self.tasks.fail(record, event.error)  # the constructor's arguments are needed no more
 
     def _on_kill_asked(self, event: ActorKillAsked) -> None:
+        self.actor_calls.send_deferred()
         if event.no_restart:
             self.actor_calls.client(event.actor_id).is_killed = True  # its calls wait for the news of its death
         self.out.send(HEAD, ActorKillRequested(actor_id=event.actor_id, no_restart=event.no_restart))
@@ -238,12 +273,31 @@ class Owner(Composition):
 
     def _on_space_granted(self, event: SpaceGranted) -> None:
         wait_id = self._next_space_wait(event.object_id)
-        self.out.add(CompleteWait(wait_id=wait_id, ready=() if event.present else (event.object_id,)))
+        if wait_id is not None:
+            self.out.add(CompleteWait(wait_id=wait_id, ready=() if event.present else (event.object_id,)))
+        elif not event.present:
+            self._give_back_space(event.object_id)
 
     def _on_space_denied(self, event: SpaceDenied) -> None:
-        self.out.add(CompleteWait(wait_id=self._next_space_wait(event.object_id), error=event.error))
+        wait_id = self._next_space_wait(event.object_id)
+        if wait_id is not None:
+            self.out.add(CompleteWait(wait_id=wait_id, error=event.error))
 
-    def _next_space_wait(self, object_id: ObjectID) -> WaitID:
+    def _on_put_abandoned(self, event: PutAbandoned) -> None:
+        """Of an object that was put: its id was given once, so that at most one thread waits for its room."""
+        if event.object_id in self._space:
+            self._space[event.object_id] = deque([None])
+        elif event.object_id in self.values.table:
+            self.values.drop_refs((event.object_id,))
+        else:
+            self._give_back_space(event.object_id)
+
+    def _give_back_space(self, object_id: ObjectID) -> None:
+        """Room that was reserved, and may be half written: what is sealed can be freed."""
+        self.out.send(Address(self.node), ObjectSealed(object_id=object_id, requester=self.address))
+        self.out.send(HEAD, ObjectsFreed(object_ids=(object_id,)))
+
+    def _next_space_wait(self, object_id: ObjectID) -> WaitID | None:
         waiting = self._space[object_id]
         wait_id = waiting.popleft()
         if not waiting:
@@ -258,13 +312,17 @@ class Owner(Composition):
     def _on_timer(self, event: TimerFired) -> None:
         if event.timer == IDLE_TIMER:
             self.leases.on_idle_timer()
+        elif event.timer == PUSH_TIMER:
+            self.leases.on_push_timer()
+        elif event.timer == CALLS_TIMER:
+            self.actor_calls.on_timer()
         elif event.timer == FETCH_TIMER:
             self.executor.on_fetch_timer()
         else:
             self.values.on_wait_timer(WaitID(int(event.timer.partition(":")[2])))
 
     def _on_task_finished(self, event: TaskFinished) -> None:
-        record = self.tasks.is_current(event)
+        record = self.tasks.current(event.task_id, event.attempt, event.worker)
         if record is None:
             self.tasks.drop_late(event)
             return
@@ -287,6 +345,31 @@ class Owner(Composition):
                 self.out.is_stirred = True
         elif record.spec.actor_id is not None:
             self.actor_calls.finished(record)
+
+    def _on_several_finished(self, event: TasksFinished) -> None:
+        tasks, done = self.tasks, dict[LeaseID, list[Outcome]]()
+        for outcome in event.outcomes:
+            task, attempt, size_bytes, duration_ns = outcome
+            record = tasks.current(task, attempt, event.worker)
+            if record is None:
+                result = Result(object_id=return_object_id(task, 0), size_bytes=size_bytes, inline=True)
+                late = TaskFinished(
+                    task_id=task,
+                    attempt=attempt,
+                    worker=event.worker,
+                    node=event.node,
+                    results=(result,),
+                    duration_ns=duration_ns,
+                )
+                tasks.drop_late(late)
+                continue
+            if record.spec.actor_id is not None:
+                self.actor_calls.finished(record)
+            elif record.lease_id is not None:
+                done.setdefault(record.lease_id, []).append(outcome)
+            tasks.finish_small(record, size_bytes)
+        for lease_id, outcomes in done.items():
+            self.leases.several_finished(lease_id, outcomes)
 
     def _on_recalled(self, event: TasksRecalled) -> None:
         for task in event.tasks:
@@ -403,7 +486,7 @@ class Owner(Composition):
         if record is not None and record.is_done and record.spec.actor_id is not None:
             self.actor_calls.gave_way(record)
 
-    def _place(self, record: TaskRecord, *, first: bool) -> None:
+    def _place(self, record: TaskRecord, *, first: bool, is_new: bool = False) -> None:
         spec = record.spec
         if spec.actor_id is not None:
             self.actor_calls.became_ready(record)
@@ -411,7 +494,7 @@ class Owner(Composition):
             self._register_actor(record)
         else:
             queue = self.leases.queue_for(spec.template, self.tasks.stored_deps(record))
-            self.leases.enqueue(spec.task_id, queue, first=first)
+            self.leases.enqueue(spec.task_id, queue, first=first, is_new=is_new)
 
     def _register_actor(self, record: TaskRecord) -> None:
         """Hand the constructor to the head; from here on the head knows the actor's fate."""
@@ -420,12 +503,55 @@ class Owner(Composition):
         self.out.send(HEAD, message, (*record.spec.payload_keys, *inline))
         self.tasks.set_pushed(record, HEAD, None)
 
-    def _push_to_lease(self, task: TaskID, lease: Lease) -> None:
-        is_alone = len(lease.in_flight) == 1  # else the worker has something to do
-        self._push(self.tasks.records[task], lease.worker, lease, lease.gpu_ids, urgent=is_alone)
+    def _push_to_lease(self, pushed: list[TaskID], lease: Lease) -> None:
+        is_alone = len(lease.in_flight) == len(pushed)  # else the worker has something to do
+        records = self.tasks.records
+        self._push_several([records[task] for task in pushed], lease.worker, lease, urgent=is_alone)
 
-    def _push_call(self, record: TaskRecord, worker: Address, is_alone: bool) -> None:
-        self._push(record, worker, None, (), urgent=is_alone)
+    def _push_calls(self, records: list[TaskRecord], worker: Address, is_alone: bool) -> None:
+        self._push_several(records, worker, None, urgent=is_alone)
+
+    def _push_several(self, records: list[TaskRecord], worker: Address, lease: Lease | None, *, urgent: bool) -> None:
+        """Push tasks in order: those that follow one another, stand alone and differ in little, together."""
+        gpu_ids = lease.gpu_ids if lease is not None else ()
+        together: list[TaskRecord] = []
+        for record in records:
+            if together and not _go_together(together[0], record):
+                self._push_together(together, worker, lease, gpu_ids, urgent=urgent)
+                together = []
+            together.append(record)
+        self._push_together(together, worker, lease, gpu_ids, urgent=urgent)
+
+    def _push_together(
+        self,
+        records: list[TaskRecord],
+        worker: Address,
+        lease: Lease | None,
+        gpu_ids: tuple[int, ...],
+        *,
+        urgent: bool,
+    ) -> None:
+        if len(records) == 1:
+            self._push(records[0], worker, lease, gpu_ids, urgent=urgent)
+            return
+        spec, lease_id = records[0].spec, lease.lease_id if lease is not None else None
+        calls, payloads = [], []
+        for record in records:
+            task = record.spec
+            self.tasks.set_pushed(record, worker, lease_id)
+            calls.append((task.task_id, record.attempt, task.args_bytes))
+            if task.args_bytes:
+                payloads.append(task.task_id)
+        message = TasksPushed(
+            template=spec.template,
+            owner=self.address,
+            parent=spec.parent,
+            calls=tuple(calls),
+            gpu_ids=gpu_ids,
+            actor_id=spec.actor_id,
+            actor_handle=spec.actor_handle,
+        )
+        self.out.commands.append(Send(to=worker, message=message, payloads=tuple(payloads), urgent=urgent))
 
     def _push(
         self, record: TaskRecord, worker: Address, lease: Lease | None, gpu_ids: tuple[int, ...], *, urgent: bool
@@ -487,3 +613,16 @@ class Owner(Composition):
         self.leases.check_invariants()
         self.actor_calls.check_invariants()
         self.executor.check_invariants()
+
+
+def _go_together(first: TaskRecord, record: TaskRecord) -> bool:
+    """Whether two calls can be pushed in one message."""
+    one, other = first.spec, record.spec
+    return (
+        (one.template is other.template or one.template == other.template)
+        and one.parent == other.parent
+        and one.actor_handle == other.actor_handle
+        and one.stands_alone
+        and other.stands_alone
+        and not (first.again or record.again)
+    )

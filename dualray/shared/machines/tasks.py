@@ -18,7 +18,8 @@ Guarantees: every task accepted reaches FINISHED or FAILED exactly once, unless 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from dualray.exceptions import InvariantViolation
 from dualray.shared.machines.base import Outbox, ensure
@@ -52,46 +53,41 @@ from dualray.shared.model.states import TASK, TaskState, ValueState
 from dualray.shared.policies.reconstruction import ReconstructionPolicy
 from dualray.shared.policies.retry import RETRY_FOREVER, RetryPolicy
 
+TASK_TABLE = "tasks"
 
-def task_row(spec: TaskSpec, state: TaskState, attempt: int, worker: Address | None) -> WriteRecord:
-    """A row of the task table. Whoever knows how a task ended writes it: its worker when it has finished, its owner
-    when it has failed."""
-    fields = (
+
+def task_fields(spec: TaskSpec, state: TaskState, attempt: int, worker: Address | None) -> tuple[tuple[str, str], ...]:
+    """What a row of the task table says beside the task's id."""
+    return (
         ("name", spec.template.name),
         ("state", state.value),
         ("attempt", str(attempt)),
         ("worker", worker or ""),
     )
-    return WriteRecord(table="tasks", key=spec.task_id.hex(), fields=fields)
+
+
+def task_row(spec: TaskSpec, state: TaskState, attempt: int, worker: Address | None) -> WriteRecord:
+    """A row of the task table. Whoever knows how a task ended writes it: its worker when it has finished, its owner
+    when it has failed."""
+    return WriteRecord(table=TASK_TABLE, key=spec.task_id.hex(), fields=task_fields(spec, state, attempt, worker))
 
 
 class TaskRecord:
-    """One task as its owner sees it."""
+    """One task as its owner sees it. What few tasks need has its first value on the class."""
 
-    __slots__ = (
-        "again",
-        "attempt",
-        "lease_id",
-        "missing",
-        "retries_left",
-        "returns_kept",
-        "spec",
-        "state",
-        "was_pushed",
-        "worker",
-    )
+    attempt = 0
+    missing: Mapping[ObjectID, None] = MappingProxyType({})
+    """Arguments that are not ready."""
+    lease_id: LeaseID | None = None
+    worker: Address | None = None
+    was_pushed = False
+    again = False
+    """It has finished before, and runs again because a result was lost."""
 
     def __init__(self, spec: TaskSpec) -> None:
         self.spec = spec
         self.state = TaskState.WAITING_ARGS
-        self.attempt = 0
         self.retries_left = spec.template.max_retries
-        self.missing: dict[ObjectID, None] = {}
-        self.lease_id: LeaseID | None = None
-        self.worker: Address | None = None
-        self.was_pushed = False
-        self.again = False
-        """It has finished before, and runs again because a result was lost."""
         self.returns_kept = 0
         """Result entries that exist; when none is left and the task is done, the record goes."""
 
@@ -147,13 +143,15 @@ class Tasks:
             record.returns_kept = 1
         else:
             num_returns = record.returns_kept = spec.template.num_returns
+            values = self.values
             for index in range(num_returns):
-                self.values.owned(return_object_id(task_id, index)).local_refs += 1
+                values.owned(return_object_id(task_id, index)).local_refs += 1
         if spec.deps:
             self._await_arguments(record)
-        else:
+            return record
+        if spec.nested or spec.actor_handle is not None:
             self._hold_arguments(record)
-            record.state = TaskState.QUEUED
+        record.state = TaskState.QUEUED
         return record
 
     def _hold_arguments(self, record: TaskRecord) -> None:
@@ -167,11 +165,12 @@ class Tasks:
 
     def _await_arguments(self, record: TaskRecord) -> None:
         self._hold_arguments(record)
+        record.missing = missing = dict[ObjectID, None]()
         for ref in record.spec.deps:
             value = self.values.table[ref.object_id]
             if not self.values.is_ready(value):
-                record.missing[ref.object_id] = None
-                value.waiting_tasks[record.spec.task_id] = None
+                missing[ref.object_id] = None
+                value.note("waiting_tasks", record.spec.task_id)
                 self.values.look_up(value)
         self.look_at(record.spec.task_id)
 
@@ -180,9 +179,8 @@ class Tasks:
         record = self.records.get(task)
         if record is None or record.state is not TaskState.WAITING_ARGS:
             return
-        for object_id in list(record.missing):
-            if self.values.is_ready(self.values.table[object_id]):
-                del record.missing[object_id]
+        table, is_ready = self.values.table, self.values.is_ready
+        record.missing = {object_id: None for object_id in record.missing if not is_ready(table[object_id])}
         if record.missing:
             return
         for ref in record.spec.deps:
@@ -254,14 +252,14 @@ class Tasks:
         record.attempt += 1
         self.out.add(NoteRetry(task_id=record.spec.task_id, attempt=record.attempt, reason=reason))
 
-    def is_current(self, event: TaskFinished) -> TaskRecord | None:
-        """The record that a TaskFinished is about, or None when it is late news."""
-        record = self.records.get(event.task_id)
+    def current(self, task: TaskID, attempt: int, worker: Address) -> TaskRecord | None:
+        """The record that news of an attempt is about, or None when it is late news."""
+        record = self.records.get(task)
         if (
             record is None
             or record.state is not TaskState.PUSHED
-            or record.attempt != event.attempt
-            or record.worker != event.worker
+            or record.attempt != attempt
+            or record.worker != worker
         ):
             return None
         return record
@@ -296,6 +294,19 @@ class Tasks:
             self.out.is_stirred = True
         if not (stored and any(self._is_stored(result.object_id) for result in event.results)):
             record.returns_kept = 0  # small results are never lost: there is nothing to make again
+        self._let_go_of_arguments(record)
+
+    def finish_small(self, record: TaskRecord, size_bytes: int) -> None:
+        """The one result is there, it is small, and refers to nothing."""
+        record.state = TaskState.FINISHED  # `current` has seen that it was pushed
+        object_id = return_object_id(record.spec.task_id, 0)
+        value = self.values.table.get(object_id)
+        if value is None or value.state is ValueState.FAILED:  # as in _accept
+            self.out.add(DropPayload(key=object_id))
+        elif value.state is ValueState.PENDING:
+            self.values.set_inline(value, size_bytes)
+        if not (record.attempt and self._is_stored(object_id)):
+            record.returns_kept = 0
         self._let_go_of_arguments(record)
 
     def _is_stored(self, object_id: ObjectID) -> bool:

@@ -11,12 +11,19 @@ When a source dies, breaks off or does not have the object any more, the next on
 came are kept, for all sources that the head named together hold the same bytes. When all have failed, everything is
 given up and the head is asked again: a copy that it then names may have been made anew.
 
-Who only asks where an object is (an *asker*: a task that has not begun) is told when a copy exists, and asks for the
+Who only asks where an object is (a *watcher*: a task that has not begun) is told when a copy exists, and asks for the
 bytes when it wants them here: so nothing is held for whoever waits for something that is yet to be made.
 
-Broadcast. A node sends one object to at most `broadcast_receivers_max` others at a time. Further ones stand in line;
-whenever a receiver has it all, the first in line is served, and the next is told to ask that receiver
-(ObjectElsewhere), who holds the same bytes: so the number of sources doubles with each round.
+Broadcast. The head may send a node to one that is receiving the object itself, of an earlier turn (directory.py):
+that one passes on what comes, as it comes, and so a large object goes along a chain of nodes at the speed of one copy.
+Only a pull that is under way serves others: who asks while its locations or its memory are still being found waits
+until it is; when it has to wait for longer, for room or for other pulls, they are told to ask elsewhere. So who waits
+for a pull waits for bytes, and for bytes of earlier turns only: never in a circle. A pull that ends without the object
+breaks off with those whom it serves; they keep what they have got, and ask the next source for the rest.
+
+A node sends one object to at most `broadcast_receivers_max` others at a time. Further ones stand in line; whenever a
+receiver has it all, the first in line is served, and the next is told to ask that receiver (ObjectElsewhere), who holds
+the same bytes: so the number of sources doubles with each round.
 
 Relies on: the head answers each LocationsWanted in the end, with LocationsKnown or ObjectFailed.
 Guarantees: each user who waits is told once: the object is here and pinned for it, or it will not come.
@@ -48,6 +55,7 @@ class Want:
     """An object that users of this node wait for."""
 
     __slots__ = (
+        "asked",
         "askers",
         "awaits_space",
         "is_early",
@@ -58,7 +66,9 @@ class Want:
         "size_bytes",
         "source",
         "sources",
+        "turn",
         "users",
+        "watchers",
     )
 
     def __init__(self, object_id: ObjectID, owner: Address) -> None:
@@ -67,11 +77,17 @@ class Want:
         self.size_bytes = 0
         self.offset = 0
         """So many of its bytes are here, and the sources that we know can go on from there."""
+        self.asked = False
+        """Whether the head is about to name sources."""
+        self.turn = 0
+        """Of the head's last answer."""
+        self.askers: deque[ObjectRequested] = deque()
+        """Nodes that were sent here for what we are about to receive."""
         self.awaits_space = False
         self.is_early = True
         """Only tasks that have not begun wait for it."""
         self.users: dict[str, None] = {}
-        self.askers: dict[str, None] = {}
+        self.watchers: dict[str, None] = {}
         """Who wants to know that a copy exists, and does not want it here yet."""
         self.is_located = False
         """The head has named copies, and they have not failed us."""
@@ -129,18 +145,19 @@ class Transfer:
         if want.is_located:
             self._ask_for_room(want)
 
-    def locate(self, object_id: ObjectID, owner: Address, asker: str) -> bool:
-        """Whether a copy exists, here or elsewhere; if none is known, the asker is told when there is one."""
+    def locate(self, object_id: ObjectID, owner: Address, watcher: str) -> bool:
+        """Whether a copy exists, here or elsewhere; if none is known, the watcher is told when there is one."""
         if self.store.is_here(object_id) or object_id in self.store.objects:
             return True
         want = self.wants.get(object_id)
         if want is None:
             want = self.wants[object_id] = Want(object_id, owner)
             self._ask_head(want)
-        want.askers[asker] = None
+        want.watchers[watcher] = None
         return want.is_located
 
     def _ask_head(self, want: Want) -> None:
+        want.asked = True
         self.out.send(HEAD, LocationsWanted(object_id=want.object_id, owner=want.owner, node=self.node))
 
     def give_up(self, object_id: ObjectID, user: str) -> None:
@@ -151,13 +168,14 @@ class Transfer:
 
     def give_up_all(self, user: str) -> None:
         """The user died, or waits for nothing any more. What only stands in line for room leaves it."""
-        for want in [want for want in self.wants.values() if user in want.users or user in want.askers]:
-            want.askers.pop(user, None)
+        for want in [want for want in self.wants.values() if user in want.users or user in want.watchers]:
+            want.watchers.pop(user, None)
             want.users.pop(user, None)
             if not want.users and self.store.leave_line(want.object_id):
                 want.awaits_space = False
             is_idle = want.is_located or want.object_id in self.store.spilled
-            if is_idle and not (want.users or want.askers or self._is_under_way(want)):
+            if is_idle and not (want.users or want.watchers or self._is_under_way(want)):
+                self._turn_away(want)
                 del self.wants[want.object_id]
 
     def _is_under_way(self, want: Want) -> bool:
@@ -168,6 +186,8 @@ class Transfer:
         want = self.wants.get(event.object_id)
         if want is None or want.source is not None or self.store.is_here(event.object_id):
             return
+        want.asked = False
+        want.turn = event.turn
         want.size_bytes = event.size_bytes
         want.owner = event.owner
         want.sources = deque(node for node in event.nodes if node != self.node)
@@ -175,10 +195,12 @@ class Transfer:
             self._ask_head(want)
             return
         want.is_located = True
-        self.located.extend((asker, event.object_id) for asker in want.askers)
+        self.located.extend((watcher, event.object_id) for watcher in want.watchers)
         if want.users:
             self._ask_for_room(want)
-        elif not want.askers:
+            return
+        self._turn_away(want)  # nothing is brought for now
+        if not want.watchers:
             del self.wants[event.object_id]
 
     def _ask_for_room(self, want: Want) -> None:
@@ -195,6 +217,8 @@ class Transfer:
                 is_early=want.is_early,
             )
         )
+        if want.object_id not in self.store.objects:  # it has to wait for room
+            self._turn_away(want)
 
     def on_space_granted(self, request: SpaceRequest, *, present: bool) -> None:
         """There is room for an object that comes from elsewhere."""
@@ -225,19 +249,22 @@ class Transfer:
         if not want.sources:
             want.offset = 0
             self._end_pull(want.object_id)
-            self.store.abort(want.object_id, _INCOMING)
+            self._break_off(want)
             self._ask_again(want)
             return
         if not self._admit(want):
             self.lined_up[want.object_id] = None
+            self._turn_away(want)
             return
         want.source = want.sources.popleft()
         receive = ReceiveObject(
             object_id=want.object_id, size_bytes=want.size_bytes, source=want.source, offset=want.offset
         )
         self.out.add(receive)
-        request = ObjectRequested(object_id=want.object_id, to=self.node, offset=want.offset)
+        request = ObjectRequested(object_id=want.object_id, to=self.node, offset=want.offset, turn=want.turn)
         self.out.send(Address(want.source), request)
+        while want.askers:
+            self.on_requested(want.askers.popleft())
 
     def _admit(self, want: Want) -> bool:
         if want.object_id in self.admitted:
@@ -258,6 +285,24 @@ class Transfer:
                 return
             del self.lined_up[want.object_id]
             self._try_next_source(want)
+
+    def _break_off(self, want: Want) -> None:
+        """The object will not come, or not from there: what has come is given up, and whom we serve asks elsewhere. The
+        runner tells those to whom bytes are on their way."""
+        self._turn_away(want)
+        if self.store.is_readable(want.object_id):
+            return
+        for request in self.requests.pop(want.object_id, ()):
+            self._decline(request)
+        self.receivers.pop(want.object_id, None)
+        self.store.abort(want.object_id, _INCOMING)
+
+    def _turn_away(self, want: Want) -> None:
+        while want.askers:
+            self._decline(want.askers.popleft())
+
+    def _decline(self, request: ObjectRequested) -> None:
+        self.out.send(Address(request.to), ObjectNotHere(object_id=request.object_id, node=self.node))
 
     def source_failed(self, object_id: ObjectID, source: NodeID, received_bytes: int | None = None) -> None:
         """A source broke off, died, or does not have the object. What has come is known when it broke off."""
@@ -294,6 +339,8 @@ class Transfer:
         self._receiver_lost(node)
 
     def _receiver_lost(self, node: NodeID) -> None:
+        for want in self.wants.values():
+            want.askers = deque(request for request in want.askers if request.to != node)
         for object_id, requests in list(self.requests.items()):
             kept = deque(request for request in requests if request.to != node)
             if kept:
@@ -319,7 +366,11 @@ class Transfer:
         if want is None:
             return
         self._end_pull(object_id)
-        self.located.extend((asker, object_id) for asker in want.askers)
+        self.located.extend((watcher, object_id) for watcher in want.watchers)
+        for node in (*self.receivers.get(object_id, ()), *(each.to for each in self.requests.get(object_id, ()))):
+            self.store.pin(object_id, _sending_to(node))
+        while want.askers:
+            self.on_requested(want.askers.popleft())
         for user in want.users:
             stored = self.store.pin(object_id, user)
             self.arrived.append((user, object_id, stored.size_bytes))
@@ -330,14 +381,14 @@ class Transfer:
         if want is None:
             return
         self._end_pull(object_id)
-        self.store.abort(object_id, _INCOMING)
+        self._break_off(want)
         for user in want.users:
             self.unavailable.append((user, object_id, error))
-        for asker in want.askers.keys() - want.users.keys():
+        for watcher in want.watchers.keys() - want.users.keys():
             if error.kind is not ErrorKind.STORE_FULL:
-                self.unavailable.append((asker, object_id, error))
-            elif self.locate(object_id, want.owner, asker):
-                self.located.append((asker, object_id))
+                self.unavailable.append((watcher, object_id, error))
+            elif self.locate(object_id, want.owner, watcher):
+                self.located.append((watcher, object_id))
 
     # ---- The other side ----------------------------------------------------------------------------------------
 
@@ -348,6 +399,10 @@ class Transfer:
             self.store.pin(event.object_id, user)
             self._line_up(event)
             return
+        want = self.wants.get(event.object_id)
+        if want is not None and not self.store.is_spilled(event.object_id):
+            self._on_requested_early(want, event)
+            return
         self.restoring[event.object_id, user] = event
         if (spilled := self.store.spilled.get(event.object_id)) is not None:
             self.want(event.object_id, spilled.owner, user)
@@ -356,6 +411,18 @@ class Transfer:
         else:
             self.cannot_send(event.object_id, user)
 
+    def _on_requested_early(self, want: Want, event: ObjectRequested) -> None:
+        """Another node asks for what is still on its way here."""
+        if want.source is not None and event.turn > want.turn:
+            self._line_up(event)
+        elif want.source is None and (want.asked or self._is_finding_memory(want)):
+            want.askers.append(event)
+        else:
+            self._decline(event)
+
+    def _is_finding_memory(self, want: Want) -> bool:
+        return want.awaits_space and want.object_id in self.store.objects
+
     def send(self, object_id: ObjectID, user: str) -> None:
         """The object is in memory again, and pinned for the node that wants it."""
         self._line_up(self.restoring.pop((object_id, user)))
@@ -363,7 +430,7 @@ class Transfer:
     def cannot_send(self, object_id: ObjectID, user: str) -> None:
         """The node that wants the object must ask elsewhere."""
         self.restoring.pop((object_id, user), None)
-        self.out.send(Address(_receiver(user)), ObjectNotHere(object_id=object_id, node=self.node))
+        self._decline(ObjectRequested(object_id=object_id, to=_receiver(user)))
 
     def _line_up(self, event: ObjectRequested) -> None:
         receivers = self.receivers.setdefault(event.object_id, {})
@@ -411,14 +478,22 @@ class Transfer:
                 "object {} is being received without room",
                 object_id,
             )
+            ensure(
+                want.source is None or not want.askers,
+                "object {} is being received, and somebody waits for that",
+                object_id,
+            )
         total = sum(self.admitted.values())
         ensure(total == self.admitted_bytes, "{} bytes are said to be pulled, and {} are", self.admitted_bytes, total)
         for object_id in (*self.admitted, *self.lined_up):
             ensure(object_id in self.wants, "object {} is pulled and nobody wants it", object_id)
         for object_id, receivers in self.receivers.items():
+            arriving = self.wants.get(object_id)
             ensure(
-                all(_sending_to(node) in self.store.objects[object_id].pins for node in receivers),
-                "object {} is being sent and not pinned",
+                arriving.source is not None
+                if arriving is not None
+                else all(_sending_to(node) in self.store.objects[object_id].pins for node in receivers),
+                "object {} is being sent, and neither pinned nor on its way here",
                 object_id,
             )
         for object_id, requests in self.requests.items():

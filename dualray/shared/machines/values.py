@@ -31,6 +31,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from typing import Any, Final, Literal
 
 from dualray.exceptions import InvariantViolation
 from dualray.shared.machines.base import Outbox, ensure
@@ -79,85 +80,75 @@ class Failure:
         return TellFailure(task_id=self.task_id, name=self.name, error=self.error)
 
 
-class Value:
-    """One object as this process sees it."""
+class _Nobody(dict[Any, None]):
+    """Nobody waits, nobody borrows: one for all values, until somebody does (`Value.note`)."""
 
-    __slots__ = (
-        "actor",
-        "asked_again",
-        "borrow_sent",
-        "borrowers",
-        "container_uses",
-        "demanded",
-        "error",
-        "failed_with",
-        "fetch_error",
-        "is_ghost",
-        "is_last",
-        "lineage_uses",
-        "local",
-        "local_refs",
-        "losses_answered",
-        "losses_demanded",
-        "nested",
-        "object_id",
-        "owner",
-        "readers",
-        "requesters",
-        "sealed_by",
-        "sealer_died",
-        "size_bytes",
-        "state",
-        "task_uses",
-        "transit_uses",
-        "waiting_tasks",
-        "waits",
-        "wanted",
-    )
+    def __setitem__(self, key: Any, value: None) -> None:
+        raise InvariantViolation("this dict is shared by all values: add to it with Value.note")
+
+
+_NOBODY: Final = _Nobody()
+
+
+class Value:
+    """One object as this process sees it.
+
+    Most values of most programs are made, read and dropped: what only others need has its first value on the class, so
+    that making one costs four assignments.
+    """
+
+    size_bytes = 0
+    error: ErrorInfo | None = None
+    failed_with: Failure | None = None
+    """Of a result of a task of this process that has failed."""
+    sealed_by: Address | None = None
+    sealer_died = False
+    """The process that sealed the first copy has died, perhaps with the news of it."""
+    nested: tuple[Ref, ...] = ()
+    actor: ActorID | None = None
+    """Set when the object stands for an actor's handle."""
+    is_ghost = False
+    """A reference of our own that came back when the object had been freed."""
+    # What holds it.
+    task_uses = 0
+    container_uses = 0
+    transit_uses = 0
+    lineage_uses = 0
+    borrowers: dict[Address, None] = _NOBODY
+    borrow_sent = False
+    # Who waits for it.
+    waits: dict[WaitID, None] = _NOBODY
+    readers: dict[WaitID, None] = _NOBODY
+    """Waits that have counted it as local, and wait for other objects: it stays pinned for them."""
+    waiting_tasks: dict[TaskID, None] = _NOBODY
+    requesters: dict[Address, None] = _NOBODY
+    # In this node's store.
+    wanted = False
+    local = False
+    fetch_error: ErrorInfo | None = None
+    """Why it could not be brought here when it was last wanted; it may be possible another time."""
+    # Reconstruction.
+    is_last = False
+    """Whether the task that made it has no attempt left."""
+    losses_answered = 0
+    losses_demanded = 0
+    demanded = False
+    asked_again = False
+    """Whether the head was asked once more for a copy, when it knew none and who sealed it was dead."""
 
     def __init__(self, object_id: ObjectID, owner: Address, state: ValueState) -> None:
         self.object_id = object_id
         self.owner = owner
         self.state = state
-        self.size_bytes = 0
-        self.error: ErrorInfo | None = None
-        self.failed_with: Failure | None = None
-        """Of a result of a task of this process that has failed."""
-        self.sealed_by: Address | None = None
-        self.sealer_died = False
-        """The process that sealed the first copy has died, perhaps with the news of it."""
-        self.nested: tuple[Ref, ...] = ()
-        self.actor: ActorID | None = None
-        """Set when the object stands for an actor's handle."""
-        self.is_ghost = False
-        """A reference of our own that came back when the object had been freed."""
-        # What holds it.
         self.local_refs = 0
-        self.task_uses = 0
-        self.container_uses = 0
-        self.transit_uses = 0
-        self.lineage_uses = 0
-        self.borrowers: dict[Address, None] = {}
-        self.borrow_sent = False
-        # Who waits for it.
-        self.waits: dict[WaitID, None] = {}
-        self.readers: dict[WaitID, None] = {}
-        """Waits that have counted it as local, and wait for other objects: it stays pinned for them."""
-        self.waiting_tasks: dict[TaskID, None] = {}
-        self.requesters: dict[Address, None] = {}
-        # In this node's store.
-        self.wanted = False
-        self.local = False
-        self.fetch_error: ErrorInfo | None = None
-        """Why it could not be brought here when it was last wanted; it may be possible another time."""
-        # Reconstruction.
-        self.is_last = False
-        """Whether the task that made it has no attempt left."""
-        self.losses_answered = 0
-        self.losses_demanded = 0
-        self.demanded = False
-        self.asked_again = False
-        """Whether the head was asked once more for a copy, when it knew none and who sealed it was dead."""
+
+    def note(self, who: Literal["borrowers", "waits", "readers", "waiting_tasks", "requesters"], key: Any) -> None:
+        """Add to one of the dicts of those that wait for it or hold it."""
+        noted = getattr(self, who)
+        if noted is _NOBODY:
+            setattr(self, who, {key: None})
+        else:
+            noted[key] = None
 
     @property
     def failure(self) -> ErrorInfo | None:
@@ -501,7 +492,7 @@ class Values:
         value = self.table.get(event.object_id)
         if value is not None:
             self.meet(event.borrower)
-            value.borrowers[event.borrower] = None
+            value.note("borrowers", event.borrower)
         self.out.send(event.borrower, BorrowAcknowledged(object_id=event.object_id))
 
     def on_borrow_acknowledged(self, event: BorrowAcknowledged) -> None:
@@ -539,7 +530,7 @@ class Values:
             self._report(value, event.requester)
         else:
             self.meet(event.requester)
-            value.requesters[event.requester] = None
+            value.note("requesters", event.requester)
             self.look_up(value)
 
     def _report(self, value: Value, requester: Address) -> None:
@@ -626,7 +617,7 @@ class Values:
                 self._count(event.wait_id, wait, value)
             else:
                 wait.missing[value.object_id] = None
-                value.waits[event.wait_id] = None
+                value.note("waits", event.wait_id)
                 self.look_up(value)
                 self._fetch_if_needed(wait, value)
         if self._is_complete(wait) or event.timeout_ns == 0:
@@ -681,7 +672,7 @@ class Values:
     def _count(self, wait_id: WaitID, wait: Wait, value: Value) -> None:
         wait.ready.add(value.object_id)
         if wait.fetch and value.local:
-            value.readers[wait_id] = None
+            value.note("readers", wait_id)
         wait.failed = wait.failed or value.failure is not None
         if wait.read and value.failed_with is not None:
             value.failed_with.is_read = True

@@ -7,6 +7,9 @@ the class in the sorted list of names, so both sides must run the same `PROTOCOL
 
 A `FunctionTemplate` is the same in all calls of a function. It travels as bytes that are made once, and what is read
 back from equal bytes is one object.
+
+A converter is written when it is first used: a process meets few of the kinds. `prepare` writes all, for a process that
+others are forked from.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import types
 import typing
 from collections.abc import Callable
 from enum import Enum
+from functools import partial
 from typing import Any, cast
 
 import msgpack
@@ -25,7 +29,7 @@ from dualray.shared.model.commands import Command
 from dualray.shared.model.events import Event, Result
 from dualray.shared.model.specs import FunctionTemplate
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 7
 """Raised whenever an event, a command or a field of one changes."""
 
 _TEMPLATES_MAX = 4096
@@ -60,10 +64,11 @@ class _Source:
     In the source of a conversion `{}` stands for the value, and other classes' converters are called by name.
     """
 
-    def __init__(self) -> None:
-        self.names: dict[str, Any] = {}
-        """What the sources refer to: classes and their converters."""
-        self._made: dict[Any, str] = {}
+    def __init__(self, names: dict[str, Any]) -> None:
+        self.names = names
+        """What the sources refer to: classes and their converters. Shared by all, and by threads: each entry, once
+        made, is as good as the next."""
+        self._begun: dict[str, None] = {}
         self._depth = 0
 
     def encode(self, hint: Any) -> str:
@@ -120,9 +125,9 @@ class _Source:
         """The name of the converter of a dataclass, which is written when it is first asked for; one with a tag has it
         before the fields."""
         name = f"{way}_{cls.__name__}" if tag is None else f"{way}_tagged_{cls.__name__}"
-        if name in self._made:
+        if name in self.names or name in self._begun:
             return name
-        self._made[name] = ""  # a spec may contain another: the name is bound late
+        self._begun[name] = None  # a spec may contain another: the name is bound late
         hints = typing.get_type_hints(cls)
         fields = [field.name for field in dataclasses.fields(cls) if field.init]
         if way == "encode":
@@ -137,7 +142,6 @@ class _Source:
             targets = ["_"] * (tag is not None) + fields
             unpacked = f"    ({''.join(target + ', ' for target in targets)}) = values\n"
             source = f"def {name}(values):\n{unpacked}    return {cls.__name__}({', '.join(parts)})\n"
-        self._made[name] = source
         exec(source, self.names)
         return name
 
@@ -152,18 +156,33 @@ class _Codec:
         self.decoders: list[Convert] = []
         self._packed: dict[FunctionTemplate, bytes] = {}
         self._templates: dict[bytes, FunctionTemplate] = {}
-        source = _Source()
-        source.names |= {
+        self._names: dict[str, Any] = {
             "encode_any": self.encode,
             "decode_any": self.decode,
             "encode_template": self._encode_template,
             "decode_template": self._decode_template,
         }
-        self._template_fields = source.names[source.converter(FunctionTemplate, "encode")]
-        self._make_template = source.names[source.converter(FunctionTemplate, "decode")]
         for tag, cls in enumerate(self.by_tag):
-            self.encoders[cls] = source.names[source.converter(cls, "encode", tag)]
-            self.decoders.append(source.names[source.converter(cls, "decode", tag)])
+            self.encoders[cls] = partial(self._encode_first, tag)
+            self.decoders.append(partial(self._decode_first, tag))
+
+    def prepare(self) -> None:
+        """Write the converters that were not used yet."""
+        for tag, cls in enumerate(self.by_tag):
+            self.encoders[cls] = self._converter(cls, "encode", tag)
+            self.decoders[tag] = self._converter(cls, "decode", tag)
+
+    def _converter(self, cls: Any, way: str, tag: int | None = None) -> Convert:
+        return cast(Convert, self._names[_Source(self._names).converter(cls, way, tag)])
+
+    def _encode_first(self, tag: int, item: Any) -> Any:
+        cls = self.by_tag[tag]
+        convert = self.encoders[cls] = self._converter(cls, "encode", tag)
+        return convert(item)
+
+    def _decode_first(self, tag: int, fields: Any) -> Any:
+        convert = self.decoders[tag] = self._converter(self.by_tag[tag], "decode", tag)
+        return convert(fields)
 
     def encode(self, item: Any) -> list[Any]:
         return cast(list[Any], self.encoders[type(item)](item))
@@ -179,7 +198,7 @@ class _Codec:
         if packed is None:
             if len(self._packed) >= _TEMPLATES_MAX:
                 self._packed.clear()
-            packed = self._packed[template] = pack(self._template_fields(template))
+            packed = self._packed[template] = pack(self._converter(FunctionTemplate, "encode")(template))
         return packed
 
     def _decode_template(self, packed: bytes) -> FunctionTemplate:
@@ -187,7 +206,7 @@ class _Codec:
         if template is None:
             if len(self._templates) >= _TEMPLATES_MAX:
                 self._templates.clear()
-            template = self._templates[packed] = self._make_template(unpack(packed))
+            template = self._templates[packed] = self._converter(FunctionTemplate, "decode")(unpack(packed))
         return template
 
 
@@ -197,6 +216,9 @@ NAMES: tuple[str, ...] = tuple(cls.__name__ for cls in _CODEC.by_tag)
 
 encode: Callable[[Event | Command], list[Any]] = _CODEC.encode
 """An event or command as a list of plain values, the class's tag first."""
+
+prepare: Callable[[], None] = _CODEC.prepare
+"""Write every converter now."""
 
 
 def decode(fields: Any) -> Any:

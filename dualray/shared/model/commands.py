@@ -6,12 +6,12 @@ beside it: the pickled arguments of a task (by TaskID) and small values (by Obje
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from dualray.shared.model.errors import ErrorInfo
-from dualray.shared.model.events import Event
+from dualray.shared.model.events import Event, TaskPushed
 from dualray.shared.model.ids import Address, NodeID, ObjectID, TaskID, WaitID
+from dualray.shared.model.records import dataclass
 from dualray.shared.model.specs import TaskSpec
 
 
@@ -58,6 +58,13 @@ class DropPayload:
 
 
 @dataclass(slots=True, kw_only=True)
+class DropPayloads:
+    """`DropPayload` for several keys."""
+
+    keys: tuple[bytes, ...]
+
+
+@dataclass(slots=True, kw_only=True)
 class CopyPayload:
     """Let `target` have the same bytes as `source`."""
 
@@ -72,6 +79,21 @@ class RunTask:
     spec: TaskSpec
     attempt: int
     gpu_ids: tuple[int, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class RunTasks:
+    """Run these one after another, each as with `RunTask`; report those that return one small value with `TasksRan`,
+    several at a time, and every other with `TaskRan`, in order."""
+
+    tasks: tuple[TaskPushed, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class ForgetTasks:
+    """These were handed over to run, and have not begun: they are not to run."""
+
+    tasks: tuple[TaskPushed, ...]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -144,8 +166,10 @@ class DeleteSpilled:
 
 @dataclass(slots=True, kw_only=True)
 class SendObject:
-    """Copy a sealed object of `size_bytes`, from the byte `offset` on, to another node's store; report `ObjectSent`.
-    The receiver's runner reports `ObjectReceived` or `ReceiveFailed`."""
+    """Copy an object of `size_bytes`, from the byte `offset` on, to another node's store; report `ObjectSent`. The
+    receiver's runner reports `ObjectReceived` or `ReceiveFailed`. The object is sealed, or still on its way here: then
+    it is passed on as it comes, and when it is deleted before it is all here, the receiver's runner reports that the
+    rest will not come."""
 
     object_id: ObjectID
     size_bytes: int
@@ -174,6 +198,15 @@ class WriteRecord:
 
 
 @dataclass(slots=True, kw_only=True)
+class WriteRecords:
+    """Write several rows of a table that differ in nothing but their keys."""
+
+    table: str
+    keys: tuple[str, ...]
+    fields: tuple[tuple[str, str], ...]
+
+
+@dataclass(slots=True, kw_only=True)
 class NoteRetry:
     """A task is queued again: `attempt` is the one to come, `reason` one of retry and reconstruction."""
 
@@ -197,8 +230,11 @@ Command: TypeAlias = (
     | CancelTimer
     | CompleteWait
     | DropPayload
+    | DropPayloads
     | CopyPayload
     | RunTask
+    | RunTasks
+    | ForgetTasks
     | StartWorker
     | StopWorker
     | ReserveSpace
@@ -211,6 +247,7 @@ Command: TypeAlias = (
     | SendObject
     | ReceiveObject
     | WriteRecord
+    | WriteRecords
     | NoteRetry
     | TellFailure
 )

@@ -17,6 +17,11 @@ def _limit(default: Any, unit: str, why: str) -> Any:
 class Config:
     """Limits and policies. `describe()` lists them with units and reasons; `dualray config` prints that."""
 
+    memory_policy: str = _limit(
+        "dualray.shared.policies.memory:NewestTaskFirst",
+        "dotted path",
+        "which worker ends when a node is out of memory",
+    )
     placement_policy: str = _limit(
         "dualray.shared.policies.hybrid:HybridPlacement", "dotted path", "where DEFAULT tasks and actors go"
     )
@@ -30,6 +35,11 @@ class Config:
     )
     reconstruction_policy: str = _limit(
         "dualray.shared.policies.reconstruction:LineageReconstruction", "dotted path", "how a lost object is made again"
+    )
+    broadcast_policy: str = _limit(
+        "dualray.shared.policies.broadcast:ChainBroadcast",
+        "dotted path",
+        "whom a node asks for an object that others want, too",
     )
     inline_bytes_max: int = _limit(100 * 1024, "bytes", "larger values go to the object store, as in today's Ray")
     lease_requests_max: int = _limit(16, "leases", "leases asked for and not granted, per shape and owner")
@@ -59,11 +69,14 @@ class Config:
     store_holders_named: int = _limit(5, "objects", "largest holders that a full store's error names")
     workers_prestarted: int = _limit(-1, "workers", "started with the node; -1 means one for each CPU")
     worker_starts_max: int = _limit(8, "workers", "worker processes starting at once on one node")
+    memory_limit_percent: int = _limit(95, "percent", "of a machine's memory; beyond it the node ends a worker")
+    memory_limit_bytes: int = _limit(0, "bytes", "that a node's workers may use together; 0: only the share counts")
+    memory_check_ns: int = _limit(250 * MILLISECOND_NS, "ns", "so often a node looks at its memory; 0: never")
     worker_start_failures_max: int = _limit(5, "exits", "workers in a row that die while starting: the node gives up")
     pull_bytes_max: int = _limit(256 * 1024 * 1024, "bytes", "of objects that a node pulls at a time; one always may")
     broadcast_receivers_max: int = _limit(2, "nodes", "a node sends one object to so many at a time; others wait")
-    transfer_chunk_bytes: int = _limit(4 * 1024 * 1024, "bytes", "an object goes to another node in pieces of this")
-    transfer_chunks_ahead: int = _limit(4, "pieces", "sent before the first of them is acknowledged")
+    transfer_chunk_bytes: int = _limit(1024 * 1024, "bytes", "an object goes to another node in pieces of this")
+    transfer_chunks_ahead: int = _limit(16, "pieces", "sent before the first of them is acknowledged")
     heartbeat_timeout_ns: int = _limit(1 * SECOND_NS, "ns", "a node of which nothing was heard for this is silent")
     suspicion_ns: int = _limit(5 * SECOND_NS, "ns", "a silent node is declared dead after this")
     announce_ns: int = _limit(10 * MILLISECOND_NS, "ns", "changes of the cluster within this are announced together")

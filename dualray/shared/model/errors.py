@@ -20,6 +20,7 @@ class ErrorKind(StrEnum):
     RECONSTRUCTION_FAILED = "RECONSTRUCTION_FAILED"
     OWNER_DIED = "OWNER_DIED"
     STORE_FULL = "STORE_FULL"
+    OUT_OF_MEMORY = "OUT_OF_MEMORY"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,12 +9,13 @@ Events are slotted and not frozen, for speed; nobody changes one after making it
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
 
 from dualray.shared.model.errors import ErrorInfo
 from dualray.shared.model.ids import ActorID, Address, LeaseID, NodeID, ObjectID, RequestID, TaskID, WaitID
-from dualray.shared.model.specs import LeaseShape, NodeInfo, NodeState, Ref, TaskSpec
+from dualray.shared.model.records import dataclass
+from dualray.shared.model.specs import FunctionTemplate, LeaseShape, NodeInfo, NodeState, Ref, TaskSpec, new_spec
 from dualray.shared.model.states import ActorState, ValueState
 
 # ---- Of the process itself: what the user's code did -------------------------------------------------------------
@@ -56,6 +57,13 @@ class SpaceWritten:
 
 
 @dataclass(slots=True, kw_only=True)
+class PutAbandoned:
+    """Who put an object was interrupted: before it had room, while it wrote, or before it held the reference."""
+
+    object_id: ObjectID
+
+
+@dataclass(slots=True, kw_only=True)
 class WaitStarted:
     """User code waits until `num_ready` of the objects are ready: with `fetch`, until they are in reach of this
     process. With `read` it will read them (`get`): the wait ends early when one has failed, and stored objects stay
@@ -69,6 +77,13 @@ class WaitStarted:
     read: bool = False
     timeout_ns: int | None = None
     task_id: TaskID | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class WaitAbandoned:
+    """Who waited was interrupted: nobody reads what the wait is for."""
+
+    wait_id: WaitID
 
 
 @dataclass(slots=True, kw_only=True)
@@ -100,6 +115,13 @@ class Result:
     size_bytes: int
     inline: bool
     nested: tuple[Ref, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class TasksRan:
+    """Several tasks that were handed over together have returned, in this order."""
+
+    outcomes: tuple[Outcome, ...]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -239,6 +261,16 @@ class GpuLost:
 
 
 @dataclass(slots=True, kw_only=True)
+class MemoryExceeded:
+    """Runner to node: the memory of this machine that is used is more than the limit. `workers` are those of this node
+    with what each uses by itself, the object store left out."""
+
+    used_bytes: int
+    limit_bytes: int
+    workers: tuple[tuple[Address, int], ...]
+
+
+@dataclass(slots=True, kw_only=True)
 class ObjectSent:
     """All bytes of a `SendObject` have been taken, or, not `complete`, it failed: the object may be evicted again."""
 
@@ -342,13 +374,15 @@ class WorkerUnblocked:
 @dataclass(slots=True, kw_only=True)
 class ResourcesReported:
     """What a node has free now. `settled` names the placed requests that it has granted or refused since its last
-    report, once for each lease: what is not settled when a node dies is placed again. `held` counts the leases here of
-    each driver."""
+    report, once for each lease: what is not settled when a node dies is placed again. `allocated` names those that it
+    has taken the resources for, though no worker is there yet: `available` is without these. `held` counts the leases
+    here of each driver."""
 
     node: NodeID
     incarnation: int
     available: dict[str, int]
     settled: tuple[RequestID, ...] = ()
+    allocated: tuple[RequestID, ...] = ()
     held: dict[str, int] = field(default_factory=dict)
 
 
@@ -374,6 +408,63 @@ class TaskPushed:
     inline_deps: tuple[ObjectID, ...] = ()
     gpu_ids: tuple[int, ...] = ()
     again: bool = False
+
+
+Call: TypeAlias = tuple[TaskID, int, int]
+"""One of several calls that differ in nothing else: task, attempt, bytes of its pickled arguments."""
+
+
+@dataclass(slots=True, kw_only=True)
+class TasksPushed:
+    """`TaskPushed` for several calls of one function, or of one method of an actor, that stand alone."""
+
+    template: FunctionTemplate
+    owner: Address
+    parent: TaskID
+    calls: tuple[Call, ...]
+    gpu_ids: tuple[int, ...] = ()
+    actor_id: ActorID | None = None
+    actor_handle: Ref | None = None
+
+    def each(self) -> list[TaskPushed]:
+        """The same, one by one."""
+        # A constructor with keywords takes five times as long as this, and it is done for every small task.
+        pushes = []
+        new = object.__new__
+        for task_id, attempt, args_bytes in self.calls:
+            push = new(TaskPushed)
+            push.spec = new_spec(
+                task_id,
+                self.template,
+                self.owner,
+                self.parent,
+                args_bytes,
+                (),
+                (),
+                self.actor_id,
+                self.actor_handle,
+            )
+            push.attempt = attempt
+            push.reply_to = self.owner
+            push.inline_deps = ()
+            push.gpu_ids = self.gpu_ids
+            push.again = False
+            pushes.append(push)
+        return pushes
+
+
+Outcome: TypeAlias = tuple[TaskID, int, int, int]
+"""How a call went that has returned one small value without references: task, attempt, bytes of the value, and
+nanoseconds from start to end."""
+
+
+@dataclass(slots=True, kw_only=True)
+class TasksFinished:
+    """`TaskFinished` for several calls, in the order in which they ran; the values come along as payloads."""
+
+    worker: Address
+    node: NodeID
+    outcomes: tuple[Outcome, ...]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -569,21 +660,25 @@ class LocationsWanted:
 
 @dataclass(slots=True, kw_only=True)
 class LocationsKnown:
-    """From the head: the nodes that hold a copy, at least one."""
+    """From the head: the nodes to ask for the object, one after the other. The first may be one that is receiving it
+    itself, since before this answer: `turn` grows from answer to answer."""
 
     object_id: ObjectID
     size_bytes: int
     owner: Address
     nodes: tuple[NodeID, ...]
+    turn: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
 class ObjectRequested:
-    """Node to node: send me the object, from the byte `offset` on."""
+    """Node to node: send me the object, from the byte `offset` on. `turn` is that of the head's answer: who does not
+    have all of the object itself serves those with a later one than its own."""
 
     object_id: ObjectID
     to: NodeID
     offset: int = 0
+    turn: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -827,11 +922,14 @@ LocalEvent: TypeAlias = (
     | ValuePut
     | SpaceWanted
     | SpaceWritten
+    | PutAbandoned
+    | WaitAbandoned
     | WaitStarted
     | RefsAdded
     | RefsDropped
     | ViewReleased
     | TaskRan
+    | TasksRan
     | ActorKillAsked
     | ClusterStateAsked
     | Started
@@ -849,6 +947,7 @@ LocalEvent: TypeAlias = (
     | ObjectRestored
     | RestoreFailed
     | GpuLost
+    | MemoryExceeded
     | ObjectSent
     | ObjectReceived
     | ReceiveFailed
@@ -862,7 +961,9 @@ ProcessMessage: TypeAlias = (
     | WorkerRetired
     | LeasedWorkerDied
     | TaskPushed
+    | TasksPushed
     | TaskFinished
+    | TasksFinished
     | TasksRecalled
     | ValueRequested
     | ValueReported

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dualray.shared.model.ids import NodeID
 from dualray.shared.model.resources import fits
 from dualray.shared.model.specs import LeaseShape
-from dualray.shared.policies.placement import ClusterView, Outcome, Placement, PlacementPolicy
+from dualray.shared.policies.placement import ClusterView, Outcome, Placement, PlacementPolicy, Score, scores_of
 
 
 class AffinityPlacement:
@@ -25,3 +25,18 @@ class AffinityPlacement:
             return self._otherwise.choose(shape, view, via)
         why = "is not alive" if candidate is None else "could never take it"
         return Placement(Outcome.INFEASIBLE, reason=f"{wanted} was named (soft=False) and {why}")
+
+    def scores(self, shape: LeaseShape, view: ClusterView, via: NodeID | None) -> list[Score]:
+        """The named node alone counts, as long as it could ever take it."""
+        wanted = shape.strategy.node
+        named = view.candidates.get(wanted) if wanted is not None else None
+        if shape.strategy.soft and (named is None or not fits(named.total, shape.placement)):
+            return scores_of(self._otherwise, shape, view, via)
+        return [
+            Score(
+                node=candidate.node,
+                rank=(0,) if candidate is named and fits(candidate.free, shape.placement) else None,
+                words="was named" if candidate is named else "was not named",
+            )
+            for candidate in view.candidates.values()
+        ]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dualray.shared.model.ids import NodeID
 from dualray.shared.model.resources import GPU, fits
 from dualray.shared.model.specs import LeaseShape
-from dualray.shared.policies.placement import ClusterView, Outcome, Placement, not_placed
+from dualray.shared.policies.placement import ClusterView, Outcome, Placement, Score, not_placed
 
 
 class HybridPlacement:
@@ -33,3 +33,24 @@ class HybridPlacement:
         if chosen is None:
             return not_placed(shape, view)
         return Placement(Outcome.SUCCESS, chosen, "hybrid: packed while under the threshold, else least used")
+
+    def scores(self, shape: LeaseShape, view: ClusterView, via: NodeID | None) -> list[Score]:
+        """Every candidate's rank; see the module."""
+        demand = shape.placement
+        spares_gpus = demand.get(GPU) == 0
+        scores = []
+        for order, candidate in enumerate(view.candidates.values()):
+            if not fits(candidate.free, demand):
+                scores.append(Score(node=candidate.node, rank=None, words="has no room now"))
+                continue
+            use = candidate.critical_use_percent(demand)
+            is_packed = use <= view.spread_threshold_percent
+            is_spared = candidate.has_gpus and spares_gpus
+            words = [
+                f"would be {use} % in use" + (f", not over {view.spread_threshold_percent} %" if is_packed else ""),
+                *(["has GPUs, which are not wanted"] if is_spared else []),
+                *(["is where it was submitted"] if candidate.node == via else []),
+            ]
+            rank = (int(is_spared), 0 if is_packed else use, int(candidate.node != via), order)
+            scores.append(Score(node=candidate.node, rank=rank, words="; ".join(words)))
+        return scores

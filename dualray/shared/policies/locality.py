@@ -9,7 +9,7 @@ from __future__ import annotations
 from dualray.shared.model.ids import NodeID
 from dualray.shared.model.resources import fits
 from dualray.shared.model.specs import LeaseShape
-from dualray.shared.policies.placement import ClusterView, Outcome, Placement, PlacementPolicy
+from dualray.shared.policies.placement import ClusterView, Outcome, Placement, PlacementPolicy, Score, scores_of
 
 
 class LocalityPlacement:
@@ -28,3 +28,19 @@ class LocalityPlacement:
         if chosen is None:
             return self._otherwise.choose(shape, view, via)
         return Placement(Outcome.SUCCESS, chosen, f"locality: {best_bytes} bytes of its arguments are there")
+
+    def scores(self, shape: LeaseShape, view: ClusterView, via: NodeID | None) -> list[Score]:
+        """Every candidate's rank: bytes first; when none that has room has any, as the other policy ranks."""
+        scores = []
+        for order, (node, candidate) in enumerate(sorted(view.candidates.items())):
+            local_bytes = view.local_bytes.get(node, 0)
+            words = f"has {local_bytes:,} bytes of its arguments"
+            if not fits(candidate.free, shape.placement):
+                scores.append(Score(node=node, rank=None, words=f"{words}, and no room now"))
+            elif local_bytes > 0:
+                scores.append(Score(node=node, rank=(-local_bytes, order), words=words))
+            else:
+                scores.append(Score(node=node, rank=(0, order), words=words))
+        if any(score.rank is not None and score.rank[0] < 0 for score in scores):
+            return scores
+        return scores_of(self._otherwise, shape, view, via)

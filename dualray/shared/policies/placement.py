@@ -65,8 +65,21 @@ class Placement:
     reason: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """How a policy ranks one candidate, for people who ask why: the lowest `rank` wins; None: it does not fit now."""
+
+    node: NodeID
+    rank: tuple[int, ...] | None
+    words: str
+
+
 class PlacementPolicy(Protocol):
-    """Chooses the node for one lease; `via` is the node whose owner asked."""
+    """Chooses the node for one lease; `via` is the node whose owner asked.
+
+    A policy may also have `scores(shape, view, via) -> list[Score]`, one for each candidate, of which the lowest rank
+    is the node that `choose` answers. It is asked when a choice is to be explained, never when one is made.
+    """
 
     def choose(self, shape: LeaseShape, view: ClusterView, via: NodeID | None) -> Placement: ...
 
@@ -76,3 +89,19 @@ def not_placed(shape: LeaseShape, view: ClusterView) -> Placement:
     if any(fits(candidate.total, shape.placement) for candidate in view.candidates.values()):
         return Placement(Outcome.FAILED, reason="every node that could take it is busy")
     return Placement(Outcome.INFEASIBLE, reason="no node could ever take it")
+
+
+def scores_of(policy: PlacementPolicy, shape: LeaseShape, view: ClusterView, via: NodeID | None) -> list[Score]:
+    """What a policy says of each candidate; of one that does not say, whether there is room."""
+    scores = getattr(policy, "scores", None)
+    if scores is not None:
+        found: list[Score] = scores(shape, view, via)
+        return found
+    return [
+        Score(
+            node=candidate.node,
+            rank=None,
+            words="has room" if fits(candidate.free, shape.placement) else "has no room now",
+        )
+        for candidate in view.candidates.values()
+    ]

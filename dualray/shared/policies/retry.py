@@ -9,7 +9,13 @@ from dualray.shared.model.errors import ErrorKind
 
 RETRY_FOREVER = -1
 _SYSTEM_FAILURES = frozenset(
-    {ErrorKind.WORKER_CRASHED, ErrorKind.NODE_DIED, ErrorKind.ACTOR_DIED, ErrorKind.ACTOR_UNAVAILABLE}
+    {
+        ErrorKind.WORKER_CRASHED,
+        ErrorKind.OUT_OF_MEMORY,
+        ErrorKind.NODE_DIED,
+        ErrorKind.ACTOR_DIED,
+        ErrorKind.ACTOR_UNAVAILABLE,
+    }
 )
 
 

@@ -1,0 +1,244 @@
+"""Remote functions and actors in the forms of 2017.
+
+Around each task and method stands a wrapper that brings the environment variables along (environment.py), and that can
+tell a function which a worker cannot load from one that fails.
+"""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from dualray.actor import ActorClass, ActorHandle, ActorMethod
+from dualray.classic.environment import begin_task, end_task, note_error, packed_definitions
+from dualray.classic.object_id import ObjectID
+from dualray.options import ActorOptions, MethodOptions, TaskOptions, with_changes
+from dualray.remote_function import RemoteFunction
+from dualray.shared.serialization import deserialize, serialize
+from dualray.shared.task_runner import METHOD_OPTIONS
+
+C = TypeVar("C")
+R = TypeVar("R")
+
+REGISTER_FUNCTION = "register_remote_function"
+
+
+# ---- What workers call -------------------------------------------------------------------------------------------
+
+
+class Task:
+    """A function as workers call it. `__wrapped__` is the user's own."""
+
+    def __init__(self, function: Callable[..., Any], name: str, variables: bytes) -> None:
+        self.__wrapped__ = function
+        self.name = name
+        self.variables = variables
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        begin_task(self.variables)
+        try:
+            return self.__wrapped__(*args, **kwargs)
+        finally:
+            end_task()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        pickled = serialize(self.__wrapped__, f"remote function {self.name}").to_bytes()
+        return _load, (type(self), pickled, self.name, self.variables)
+
+
+class Maker(Task):
+    """An actor class as workers call it: makes the instance."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return Instance(super().__call__(*args, **kwargs), self.variables)
+
+
+def _load(cls: type[Task], pickled: bytes, name: str, variables: bytes) -> Task:
+    """Unpickle. A function that cannot be loaded here is one that fails when it is called, and says why."""
+    try:
+        function = deserialize(pickled)
+    except Exception as error:  # noqa: BLE001 - unpickling runs the user's code
+        function = _Unloadable(name, error, traceback.format_exc())
+    return cls(function, name, variables)
+
+
+class _Unloadable:
+    """Stands for a function that this process could not load."""
+
+    def __init__(self, name: str, error: Exception, text: str) -> None:
+        self._name = name
+        self._error = error
+        self._text = text
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        note_error(REGISTER_FUNCTION, f"loading {self._name}", self._text)
+        raise self._error
+
+
+class Instance:
+    """An actor's instance in its worker: its methods are tasks."""
+
+    def __init__(self, instance: Any, variables: bytes) -> None:
+        self._instance = instance
+        self._variables = variables
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("_instance", "_variables"):
+            raise AttributeError(name)  # not made yet
+        method = getattr(self._instance, name)
+        task = Task(method, name, self._variables)
+        options = getattr(method, METHOD_OPTIONS, None)
+        if options is not None:
+            setattr(task, METHOD_OPTIONS, options)
+        return task
+
+
+# ---- What programs call ------------------------------------------------------------------------------------------
+
+
+class ClassicFunction(RemoteFunction[R]):
+    """A remote function: `f.remote(...)` returns an ObjectID, several with `num_return_vals`."""
+
+    _reference = ObjectID
+    _variables = b""
+    """What the function that workers have knows of the environment."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ClassicFunction, (self._function, self._options)
+
+    def options(self, **options: Any) -> ClassicFunction[R]:
+        changed = with_changes(self._options, as_today(options, self._name), f"{self._name}.options()")
+        return ClassicFunction(self._function, changed)
+
+    def remote(self, *args: Any, **kwargs: Any) -> Any:
+        """Submit a call; the ObjectID of its result, or a list of them, or None when it has none."""
+        variables = packed_definitions()
+        if variables != self._variables:
+            self._variables = variables
+            self._template = None
+        return super().remote(*args, **kwargs)
+
+    def _exported(self) -> Callable[..., Any]:
+        return Task(self._function, self._name, self._variables)
+
+
+class ClassicActorClass(ActorClass[C]):
+    """An actor class: `Cls(...)` and `Cls.remote(...)` make an actor."""
+
+    _variables = b""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> ClassicActorHandle:  # type: ignore[override]  # today's refuses
+        return self.remote(*args, **kwargs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ClassicActorClass, (self._cls, self._options)
+
+    def options(self, **options: Any) -> ClassicActorClass[C]:
+        changed = with_changes(self._options, options, f"{self._name}.options()")
+        return ClassicActorClass(self._cls, changed)
+
+    def remote(self, *args: Any, **kwargs: Any) -> ClassicActorHandle:
+        """Make an actor; a handle to it, at once."""
+        variables = packed_definitions()
+        if variables != self._variables:
+            self._variables = variables
+            self._template = None
+        handle = super().remote(*args, **kwargs)
+        assert isinstance(handle, ClassicActorHandle)
+        return handle
+
+    @property
+    def _handle(self) -> type[ActorHandle]:
+        return ClassicActorHandle
+
+    def _exported(self) -> Callable[..., Any]:
+        return Maker(self._cls, self._name, self._variables)
+
+
+class ClassicActorHandle(ActorHandle):
+    """A handle: `actor.method(...)` and `actor.method.remote(...)` call a method."""
+
+    __slots__ = ()
+
+    def _method(self, name: str, options: MethodOptions) -> ActorMethod:
+        return ClassicActorMethod(self, name, options)
+
+
+class ClassicActorMethod(ActorMethod):
+    """A method of an actor; calls return ObjectIDs."""
+
+    __slots__ = ()
+
+    _reference = ObjectID
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.remote(*args, **kwargs)
+
+
+# ---- The decorators ----------------------------------------------------------------------------------------------
+
+
+def remote(*targets: Any, **options: Any) -> Any:
+    """Make a function a task, or a class an actor: `@remote`, `@remote(num_return_vals=2)`, or `remote(function)`.
+
+    Args:
+        targets: a function or class.
+        options: `num_return_vals` (how many ObjectIDs a call returns; default 1), `num_cpus` (default 1),
+            `num_gpus` (default 0), and today's, by today's names.
+
+    Raises:
+        ValueError, TypeError: an unknown option (with the nearest known one), a value that it cannot have, or a target
+            that is neither function nor class.
+    """
+    if options or not targets:
+        if targets:
+            raise TypeError("remote takes a function or class, or options by name, not both")
+        return lambda target: _make_remote(target, options)
+    if len(targets) > 1:
+        raise TypeError(f"remote takes one function or class, not {len(targets)}")
+    return _make_remote(targets[0], {})
+
+
+def actor(*targets: Any, **options: Any) -> Any:
+    """Make a class an actor: what `remote` does, in the words before it did.
+
+    Raises:
+        TypeError: not a class.
+    """
+
+    def decorate(target: Any) -> Any:
+        if not inspect.isclass(target):
+            raise TypeError(f"actor was given {target!r} (a {type(target).__name__}), which is not a class")
+        return remote(**options)(target)
+
+    if len(targets) > 1 or (targets and options):
+        raise TypeError("actor takes one class, or options by name")
+    return decorate(targets[0]) if targets else decorate
+
+
+def _make_remote(target: Any, options: Mapping[str, Any]) -> ClassicFunction[Any] | ClassicActorClass[Any]:
+    if isinstance(target, RemoteFunction | ActorClass):
+        raise TypeError(f"{target!r} is remote already")
+    if inspect.isclass(target):
+        return ClassicActorClass(target, with_changes(ActorOptions(), options, f"actor class {target.__name__}"))
+    if not callable(target):
+        raise TypeError(f"remote was given {target!r}, which is neither a function nor a class")
+    name = getattr(target, "__name__", type(target).__name__)
+    what = f"remote function {name}"
+    return ClassicFunction(target, with_changes(TaskOptions(), as_today(options, what), what))
+
+
+def as_today(options: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """Options with the names that they have today.
+
+    Raises:
+        TypeError: one option under both names.
+    """
+    today = dict(options)
+    if "num_return_vals" in today:
+        if "num_returns" in today:
+            raise TypeError(f"{what}: num_return_vals and num_returns are two names of one option: give one")
+        today["num_returns"] = today.pop("num_return_vals")
+    return today

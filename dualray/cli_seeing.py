@@ -1,0 +1,194 @@
+"""The command line for seeing what a run did: `dualray report`, `timeline` and `explain`.
+
+All three read what a recorded run has left (`--decision-log DIR`), of either mode; `explain` also takes a scenario
+file, which it runs. Exit codes as in cli.py.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+
+from dualray.report.explain import Story, Teller, find_id
+from dualray.report.lives import Lives
+from dualray.report.record import Record, read_record
+from dualray.report.timeline import write_timeline
+from dualray.report.traces import read_traces
+from dualray.shared.scenario_file import ScenarioError
+from dualray.shared.units import time_words
+from dualray.testing.expectations import Verdict
+from dualray.testing.run import load_scenario, run_scenario
+
+UNUSABLE = 2
+SCENARIO_SUFFIXES = (".yaml", ".yml")
+
+Directory = Annotated[Path, typer.Argument(help="A run's decision log directory.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add these commands to the command line."""
+    app.command("report")(report_command)
+    app.command("timeline")(timeline_command)
+    app.command("explain")(explain_command)
+
+
+def refuse(why: object) -> NoReturn:
+    """End the command: it was given something that it cannot use."""
+    Console(stderr=True).print(f"dualray: {why}", style="red", markup=False, highlight=False, soft_wrap=True)
+    raise typer.Exit(UNUSABLE)
+
+
+def check_outputs(*, report: Path | None, timeline: Path | None, report_option: str = "--report") -> None:
+    """Before a run: whether the files that it is to write can be written at all.
+
+    Raises:
+        ValueError: one cannot; the message names the option, the path, and what is wrong with it.
+    """
+    if report is not None:
+        if importlib.util.find_spec("plotly") is None:
+            raise ValueError(f"{report_option} needs plotly, which is not installed: pip install 'dualray[report]'")
+        _check_writable(report, report_option)
+    if timeline is not None:
+        _check_writable(timeline, "--timeline")
+
+
+def _check_writable(path: Path, option: str) -> None:
+    if path.is_dir():
+        raise ValueError(f"{option} {str(path)!r} is a directory; name a file in it")
+    is_new = not path.exists()
+    try:
+        with path.open("a"):
+            pass
+        if is_new:  # what is refused later leaves nothing
+            path.unlink()
+    except OSError as error:
+        hint = "; make its directory first" if not path.parent.is_dir() else ""
+        raise ValueError(f"{option} {str(path)!r} cannot be written: {error.strerror}{hint}") from None
+
+
+def write_outputs(
+    record: Record,
+    *,
+    report: Path | None,
+    timeline: Path | None,
+    title: str = "",
+    subtitle: str = "",
+    verdicts: Sequence[Verdict] = (),
+) -> None:
+    """Write the page and the timeline that were asked for, and say so.
+
+    Raises:
+        ValueError: the record shows nothing, or a file cannot be written; the message names it.
+    """
+    try:
+        if report is not None:
+            # plotly takes half a second to import: only who wants a page pays for it.
+            from dualray.report.page import Check, write_page  # noqa: PLC0415
+
+            checks = [Check(what=v.what, expected=v.expected, found=v.found, holds=v.holds) for v in verdicts]
+            write_page(record, report, title=title, subtitle=subtitle, checks=checks)
+            print(f"{report}: open it in a browser; it needs no network")
+        if timeline is not None:
+            write_timeline(record.events, timeline)
+            print(f"{timeline}: {len(record.events):,} trace events; open it in https://ui.perfetto.dev")
+    except OSError as error:
+        named = error.filename or " or ".join(str(path) for path in (report, timeline) if path is not None)
+        raise ValueError(f"{named} cannot be written: {error.strerror}") from None
+
+
+def report_command(
+    directory: Directory,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path("report.html"),
+    title: Annotated[str, typer.Option(help="The page's title.")] = "",
+) -> None:
+    """Write the page of a recorded run: one HTML file, which needs no network."""
+    try:
+        check_outputs(report=output, timeline=None, report_option="--output")
+        write_outputs(read_record(directory), report=output, timeline=None, title=title)
+    except ValueError as error:
+        refuse(error)
+
+
+def timeline_command(
+    directory: Directory,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path("timeline.json"),
+) -> None:
+    """Write a run's timeline for https://ui.perfetto.dev."""
+    try:
+        _check_writable(output, "--output")
+        write_outputs(Record(events=read_traces(directory)), report=None, timeline=output)
+    except ValueError as error:
+        refuse(error)
+
+
+def explain_command(
+    wanted: Annotated[str, typer.Argument(metavar="ID", help="A task's or object's id, or the beginning of one.")],
+    source: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[DIRECTORY|SCENARIO]",
+            help="A run's decision log directory, or a scenario file, which is run.",
+        ),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="In place of the scenario's.")] = None,
+) -> None:
+    """Tell the story of a task or an object: each decision with its candidates, scores and reasons."""
+    try:
+        record = _record_of(source, seed)
+        lives = Lives(record)
+        subject = find_id(lives, wanted)
+        story = Teller(lives).tell(subject)
+    except ValueError as error:
+        refuse(error)
+    show_story(story, lives)
+
+
+def _record_of(source: Path | None, seed: int | None) -> Record:
+    if source is None:
+        raise ValueError(
+            "there is no record to look into: name a directory that a run has written with --decision-log DIR, "
+            "or a scenario file"
+        )
+    if source.suffix not in SCENARIO_SUFFIXES:
+        if seed is not None:
+            raise ValueError(
+                f"--seed {seed}: {str(source)!r} is a run that has been; only a scenario file takes a seed"
+            )
+        return read_record(source)
+    try:
+        scenario = load_scenario(source)
+    except ScenarioError as error:
+        raise ValueError(str(error)) from None
+    if seed is not None:
+        scenario = scenario.model_copy(update={"seed": seed})
+    with tempfile.TemporaryDirectory(prefix="dualray-explain-") as temporary:
+        run_scenario(scenario, directory=source.parent, decision_log=Path(temporary))
+        return read_record(Path(temporary))
+
+
+def show_story(story: Story, lives: Lives) -> None:
+    """Print a story; times count from the first submission."""
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(story.title, style="bold", markup=False)
+    console.print(story.subject, style="dim", markup=False)
+    for line in story.lines:
+        when = "" if line.time_ns is None else _moment(line.time_ns - lives.start_ns)
+        console.print(f"{when:>14}  {line.text}", markup=False)
+        for detail in line.details:
+            console.print(f"{'':>14}    - {detail}", style="dim", markup=False)
+    if not lives.record.logs:
+        console.print(
+            "Only the trace is there: decisions, candidates and reasons need the decision logs beside it.",
+            style="yellow",
+            markup=False,
+        )
+
+
+def _moment(ns: int) -> str:
+    return f"-{time_words(-ns)}" if ns < 0 else time_words(ns)

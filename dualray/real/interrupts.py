@@ -1,0 +1,92 @@
+"""Ctrl-C, held back while the main thread is in the middle of a step.
+
+A signal's handler runs between any two bytecodes of the main thread. If that thread changes a machine or the loop just
+then, a KeyboardInterrupt would leave them half changed: a lost wake-up, a seat that nobody gives back. So the handler
+that was there before, Python's or the user's, is called at once where user code runs or waits, and else as soon as the
+step has ended: by the thread that waits, when it has left the loop, or by the same signal sent again. What a finalizer
+raises is lost, so it is held back there, too.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from _thread import start_new_thread  # threading's own threads take locks that the interrupted code may hold
+from collections.abc import Callable
+from types import FrameType
+from typing import Final
+
+_AGAIN_S: Final = 0.001
+_FINALIZERS: Final = frozenset({"__del__", "_released", "_on_view_released"})
+"""Names of functions that the garbage collector calls: anybody's `__del__`, and the end of a view of the store."""
+
+
+class Interrupts:
+    """See the module.
+
+    Args:
+        is_busy: whether the calling thread is in the middle of a step.
+        leave: called when a waiting thread is to leave the loop soon; from a handler, so it must take no lock.
+    """
+
+    def __init__(self, is_busy: Callable[[], bool], leave: Callable[[], None]) -> None:
+        self._is_busy = is_busy
+        self._leave = leave
+        self._previous: Callable[[int, FrameType | None], object] | None = None
+        self._is_held = False
+        self._is_sent_again = False
+
+    def install(self) -> None:
+        """Stand before the present handler. Nothing happens outside the main thread, or where SIGINT does nothing."""
+        if threading.current_thread() is threading.main_thread():
+            previous = signal.getsignal(signal.SIGINT)
+            if callable(previous):
+                self._previous = previous
+                signal.signal(signal.SIGINT, self._on_signal)
+
+    def restore(self) -> None:
+        """Put the earlier handler back, unless the program has set another one. Idempotent."""
+        if self._previous is not None and threading.current_thread() is threading.main_thread():
+            if signal.getsignal(signal.SIGINT) == self._on_signal:
+                signal.signal(signal.SIGINT, self._previous)
+            self._previous = None
+
+    def deliver(self) -> None:
+        """Call the handler that was held back, if one was: of a thread that has left the loop."""
+        if self._is_held and threading.get_ident() == threading.main_thread().ident:
+            self._call(sys._getframe())
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self._is_sent_again:
+            self._is_sent_again = False
+            if not self._is_held:  # it was delivered meanwhile
+                return
+        if not self._is_busy() and not _is_finalizing(frame):
+            self._call(frame)
+            return
+        self._is_held = True
+        self._leave()
+        start_new_thread(self._send_again, ())
+
+    def _call(self, frame: FrameType | None) -> None:
+        self._is_held = False
+        if self._previous is not None:
+            self._previous(signal.SIGINT, frame)
+
+    def _send_again(self) -> None:
+        time.sleep(_AGAIN_S)
+        main = threading.main_thread().ident
+        if self._is_held and self._previous is not None and main is not None:
+            self._is_sent_again = True
+            signal.pthread_kill(main, signal.SIGINT)
+
+
+def _is_finalizing(frame: FrameType | None) -> bool:
+    """Whether a finalizer runs: what it raises is printed and forgotten."""
+    while frame is not None:
+        if frame.f_code.co_name in _FINALIZERS:
+            return True
+        frame = frame.f_back
+    return False

@@ -1,0 +1,588 @@
+"""The story of a task or an object, in words: what was decided, among which candidates, for which reason, and what
+followed.
+
+Moments come from the trace; candidates, scores and reasons from replaying the logs (replayed.py); why a task was queued
+again from the decision of its owner that did so. What no log tells is left out, and a run without logs has the trace's
+moments alone.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from dualray.report.lives import LOST, TASK_HEX, Attempt, Lives, Move, ObjectLife, TaskLife
+from dualray.report.replayed import Ask, Choice, Eviction, Grant, Local, Replayed
+from dualray.shared.model.commands import NoteRetry, Send
+from dualray.shared.model.events import (
+    ActorChanged,
+    Event,
+    LeasedWorkerDied,
+    LeaseRequested,
+    LocationsKnown,
+    NodeDied,
+    ObjectDemanded,
+    ObjectElsewhere,
+    ObjectFailed,
+    ObjectNotHere,
+    ObjectRequested,
+    ObjectWanted,
+    PeerLost,
+    ReceiveFailed,
+    SpaceRequested,
+    SpaceReserved,
+    TaskFinished,
+    TimerFired,
+)
+from dualray.shared.model.ids import HEAD, ObjectID, short
+from dualray.shared.model.specs import DEFAULT_STRATEGY, TaskSpec
+from dualray.shared.trace import TraceEvent, TraceKind
+
+NEAREST_SHOWN = 3
+LISTED_MAX = 8
+"""Of things of one kind that a line names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A moment of a story; `details` are what belongs to it."""
+
+    time_ns: int | None
+    text: str
+    details: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Story:
+    """The story of a task or an object: its id in full, and its lines in order of time."""
+
+    subject: str
+    title: str
+    lines: tuple[Line, ...]
+
+
+def find_id(lives: Lives, wanted: str) -> str:
+    """The task or object of a run that a person means: by its id, or by a beginning of it that is the only one.
+
+    Raises:
+        ValueError: there is none, or more than one; the message names the nearest, or those there are.
+    """
+    text = wanted.strip().lower()
+    if text in lives.tasks or text in lives.objects:
+        return text
+    if not text:
+        raise ValueError(
+            "an id is the 32 hex digits of a task or the 40 of an object, or the first few; none was given"
+        )
+    by_short = [each for each in lives.objects if short(bytes.fromhex(each)) == text]
+    if len(by_short) == 1:
+        return by_short[0]
+    tasks = [each for each in lives.tasks if each.startswith(text)]
+    if len(tasks) == 1 and len(text) <= TASK_HEX:
+        return tasks[0]
+    objects = [each for each in lives.objects if each.startswith(text)]
+    if not tasks and len(objects) == 1:
+        return objects[0]
+    if tasks or objects:
+        raise ValueError(
+            f"{wanted!r} is the beginning of {_count(tasks or objects)}: {_listed(lives, tasks or objects)}"
+        )
+    named = [task.task for task in lives.tasks.values() if wanted.strip() in (task.name, task.name.rpartition(".")[2])]
+    if named:
+        raise ValueError(f"{wanted!r} is the name of {_count(named)}; give the id of one: {_listed(lives, named)}")
+    raise ValueError(f"no task or object of this run has an id that begins with {wanted!r}{_nearest(lives, text)}")
+
+
+def _count(ids: list[str]) -> str:
+    return f"{len(ids):,} ids" if len(ids) > 1 else "one id"
+
+
+def _listed(lives: Lives, ids: list[str]) -> str:
+    shown = [f"{each} ({lives.tasks[each].name})" if each in lives.tasks else each for each in ids[:LISTED_MAX]]
+    return ", ".join(shown) + (", ..." if len(ids) > LISTED_MAX else "")
+
+
+def _nearest(lives: Lives, text: str) -> str:
+    """The ids whose beginning is most like what was given; without any likeness, the first."""
+    known = {each[: len(text)]: each for each in (*lives.objects, *lives.tasks)}
+    close = difflib.get_close_matches(text, known, n=NEAREST_SHOWN, cutoff=0.5)
+    nearest = [known[each] for each in close] or list(lives.tasks)[:NEAREST_SHOWN]
+    if not nearest:
+        return "; the run has none"
+    return f"; {'the nearest are' if close else 'its first tasks are'} {_listed(lives, nearest)}"
+
+
+class Teller:
+    """Tells the stories of one run."""
+
+    def __init__(self, lives: Lives) -> None:
+        self._lives = lives
+
+    @property
+    def _replayed(self) -> Replayed:
+        return self._lives.replayed
+
+    @cached_property
+    def _owners(self) -> _Owners:
+        return _Owners(self._lives)
+
+    @cached_property
+    def _returned(self) -> dict[str, list[ObjectLife]]:
+        """Of each task, the objects that it returns."""
+        returned: dict[str, list[ObjectLife]] = {}
+        for thing in self._lives.objects.values():
+            if not thing.is_put:
+                returned.setdefault(thing.task, []).append(thing)
+        return returned
+
+    @cached_property
+    def _deaths(self) -> dict[int, list[TraceEvent]]:
+        """Faults and ends of workers, by time."""
+        deaths: dict[int, list[TraceEvent]] = {}
+        for event in self._lives.record.events:
+            if event.kind in (TraceKind.FAULT, TraceKind.WORKER_ENDED):
+                deaths.setdefault(event.time_ns, []).append(event)
+        return deaths
+
+    def tell(self, subject: str) -> Story:
+        """The story of a task or an object, by its whole id.
+
+        Raises:
+            KeyError: the run has none of that id; `find_id` finds what is meant.
+        """
+        if subject in self._lives.tasks:
+            life = self._lives.tasks[subject]
+            lines, title = list(self._of_task(life)), f"{life.name or 'a task'}, task {subject[:8]}"
+        else:
+            thing = self._lives.objects[subject]
+            lines, title = list(self._of_object(thing)), f"object {_short(subject)}, {self._origin(thing)}"
+        lines.sort(key=lambda line: line.time_ns if line.time_ns is not None else -1)
+        return Story(subject=subject, title=title, lines=tuple(lines))
+
+    # ---- Tasks -----------------------------------------------------------------------------------------------
+
+    def _of_task(self, life: TaskLife) -> Iterator[Line]:
+        yield Line(life.submitted_ns, f"{life.owner or 'its owner'} submits it.", tuple(self._asks_for(life)))
+        yield from self._arguments(life)
+        for attempt in sorted(life.attempts.values(), key=lambda each: each.number):
+            yield from self._of_attempt(life, attempt)
+        yield from self._results(life)
+
+    def _asks_for(self, life: TaskLife) -> Iterator[str]:
+        spec = life.spec
+        if spec is not None:
+            placement, resources = spec.template.placement, spec.template.resources
+            if spec.actor_id is None:
+                yield f"it asks for {placement}" + (f", and holds {resources}" if resources != placement else "")
+            yield f"up to {_retries(spec)}, {spec.args_bytes:,} bytes of pickled arguments"
+            if spec.template.strategy != DEFAULT_STRATEGY:
+                strategy = spec.template.strategy
+                node = f" {strategy.node}{' (soft)' if strategy.soft else ''}" if strategy.node else ""
+                yield f"scheduling strategy {strategy.kind}{node}"
+            if spec.actor_id is not None:
+                yield (
+                    f"a call of actor {short(spec.actor_id)}: it goes to the actor's worker; the story of the "
+                    f"constructor, dualray explain {spec.actor_id.hex()}, tells why that is where it is"
+                )
+            if spec.creates is not None:
+                yield "the constructor of an actor: the head sees to its lease"
+        if life.deps:
+            names = ", ".join(f"{_short(dep)} ({self._maker_words(dep)})" for dep in life.deps[:LISTED_MAX])
+            more = f", and {len(life.deps) - LISTED_MAX} more" if len(life.deps) > LISTED_MAX else ""
+            yield f"its arguments are objects {names}{more}"
+
+    def _maker_words(self, object_id: str) -> str:
+        maker = self._lives.tasks.get(object_id[:TASK_HEX])
+        if object_id in self._lives.objects and self._lives.objects[object_id].is_put:
+            return "put"
+        return f"result of {maker.name}" if maker is not None else "put"
+
+    def _arguments(self, life: TaskLife) -> Iterator[Line]:
+        """When the last argument was first made, if that was after the submission."""
+        made: list[tuple[int, str]] = []
+        for dep in life.deps:
+            maker = self._lives.tasks.get(dep[:TASK_HEX])
+            ends = [
+                attempt.ended_ns
+                for attempt in (maker.attempts.values() if maker is not None else ())
+                if attempt.ended_ns is not None and attempt.outcome == ""
+            ]
+            if ends:
+                made.append((min(ends), dep))
+        if made and max(made)[0] > life.submitted_ns:
+            time_ns, dep = max(made)
+            yield Line(time_ns, f"The last of its arguments, object {_short(dep)}, is made: it could run from now on.")
+
+    def _of_attempt(self, life: TaskLife, attempt: Attempt) -> Iterator[Line]:
+        if attempt.number:
+            why = self._owners.retries.get((life.task, attempt.number))
+            details = (f"because {_because(why)}",) if why is not None else ()
+            yield Line(attempt.queued_ns, f"It is queued again, as attempt {attempt.number}: {attempt.cause}.", details)
+        if attempt.pushed_ns is not None:
+            yield from self._placement(life, attempt)
+            yield self._push(attempt)
+        if attempt.started_ns is None:
+            return
+        for dep in dict.fromkeys(life.deps):
+            yield from self._arrivals(dep, attempt)
+        waited = attempt.started_ns - attempt.queued_ns
+        yield Line(
+            attempt.started_ns,
+            f"Attempt {attempt.number} starts on {attempt.worker}, {_words(waited)} after it was queued.",
+        )
+        for wait in self._lives.waits.get((attempt.worker, attempt.task), ()):
+            if attempt.started_ns <= wait.started_ns <= (attempt.ended_ns or 0) and wait.ended_ns > wait.started_ns:
+                names = ", ".join(_short(each) for each in wait.objects[:LISTED_MAX])
+                yield Line(
+                    wait.started_ns, f"It waits {_words(wait.ended_ns - wait.started_ns)} in get or wait for {names}."
+                )
+        yield self._end(attempt)
+
+    def _placement(self, life: TaskLife, attempt: Attempt) -> Iterator[Line]:
+        """The way of the lease on which it was pushed."""
+        grant = self._grant_of(attempt)
+        if grant is None or (life.spec is not None and life.spec.actor_id is not None):
+            return
+        request_id = grant.lease.request_id
+        asked = self._owners.requests.get(request_id)
+        if asked is not None:
+            time_ns, owner, request = asked
+            leases = f"{request.count} leases" if request.count > 1 else "a lease"
+            shared = "" if request.count == 1 else ", which tasks of one shape share"
+            yield Line(time_ns, f"{owner} asks its node for {leases} (request {request_id}){shared}.")
+        for local in self._replayed.local.get(request_id, ()):
+            if local.time_ns <= grant.time_ns and (not local.request.placed or local.node == grant.node):
+                yield _local_line(local)
+        head = self._replayed.asked.get(request_id)
+        if head is not None:
+            if head.first_without is not None:
+                yield _choice_line(head.first_without, head.no_room)
+            placed = [
+                choice for choice in head.placed if choice.answer.node == grant.node and choice.time_ns <= grant.time_ns
+            ]
+            if placed:
+                yield _choice_line(placed[-1], 0)
+        gpus = f", with GPU {', '.join(map(str, grant.lease.gpu_ids))}" if grant.lease.gpu_ids else ""
+        yield Line(
+            grant.time_ns, f"{grant.node} grants lease {grant.lease.lease_id} on worker {grant.lease.worker}{gpus}."
+        )
+
+    def _grant_of(self, attempt: Attempt) -> Grant | None:
+        """The lease that its worker was under when it was pushed there."""
+        grants = [
+            grant
+            for grant in self._replayed.grants.get(attempt.worker, ())
+            if grant.time_ns <= (attempt.pushed_ns or 0)
+        ]
+        return grants[-1] if grants else None
+
+    def _push(self, attempt: Attempt) -> Line:
+        by = attempt.pushed_by or "its owner"
+        return Line(attempt.pushed_ns, f"{by} pushes attempt {attempt.number} to {attempt.worker}.")
+
+    def _arrivals(self, dep: str, attempt: Attempt) -> Iterator[Line]:
+        """How an argument came to its node, while it waited for that."""
+        for move in self._lives.objects[dep].moves:
+            if move.target != attempt.node or move.ended_ns is None:
+                continue
+            if attempt.queued_ns <= move.ended_ns <= (attempt.started_ns or 0):
+                yield Line(
+                    move.ended_ns, f"Its argument {_short(dep)} has arrived on {move.target}: {_move_words(move)}."
+                )
+
+    def _end(self, attempt: Attempt) -> Line:
+        ran = _words((attempt.ended_ns or 0) - (attempt.started_ns or 0))
+        if attempt.outcome == "":
+            return Line(attempt.ended_ns, f"Attempt {attempt.number} returns after {ran}.")
+        if attempt.outcome == LOST:
+            return Line(
+                attempt.ended_ns,
+                f"Attempt {attempt.number} is lost with its worker, after {ran}.",
+                self._death(attempt),
+            )
+        error = self._owners.errors.get((attempt.task, attempt.number), "")
+        first = tuple(error.strip().splitlines()[-1:])
+        return Line(attempt.ended_ns, f"Attempt {attempt.number} ends with {attempt.outcome}, after {ran}.", first)
+
+    def _death(self, attempt: Attempt) -> tuple[str, ...]:
+        """What befell its worker."""
+        words = []
+        for event in self._deaths.get(attempt.ended_ns or 0, ()):
+            if event.subject not in (attempt.worker, attempt.node):
+                continue
+            if event.kind is TraceKind.FAULT:
+                words.append(f"fault: {event.name} ({event.subject})")
+            elif event.kind is TraceKind.WORKER_ENDED:
+                words.append(event.other)
+        return tuple(words)
+
+    def _results(self, life: TaskLife) -> Iterator[Line]:
+        for result in self._returned.get(life.task, ()):
+            if result.rows:
+                users = len(result.consumers)
+                yield Line(
+                    result.rows[0].time_ns,
+                    f"Its result is object {_short(result.object_id)}, {result.size_bytes:,} bytes, an argument of "
+                    f"{users} task{'' if users == 1 else 's'}.",
+                    (f"dualray explain {result.object_id} tells its story",),
+                )
+
+    # ---- Objects ---------------------------------------------------------------------------------------------
+
+    def _origin(self, thing: ObjectLife) -> str:
+        maker = self._lives.tasks.get(thing.task)
+        if thing.is_put:
+            return f"put by {f'{maker.name}, task {thing.task[:8]}' if maker is not None else 'the driver'}"
+        return f"result of {maker.name}, task {thing.task[:8]}" if maker is not None else "result of an unknown task"
+
+    def _of_object(self, thing: ObjectLife) -> Iterator[Line]:
+        if not thing.rows:
+            maker = self._lives.tasks.get(thing.task)
+            made = maker.finished_by(self._lives.end_ns) if maker is not None else None
+            yield Line(
+                made.ended_ns if made is not None else None,
+                "It was never in a store: small values travel beside the messages, and live with their owner.",
+            )
+        for row in thing.rows:
+            line = self._object_line(thing, row)
+            if line is not None:
+                yield line
+        for move in thing.moves:
+            if move.ended_ns is not None:
+                yield Line(move.ended_ns, f"It has arrived on {move.target}: {_move_words(move)}.")
+        yield from self._asked_for(thing)
+        yield from self._demands(thing)
+        yield from self._consumers(thing)
+
+    def _object_line(self, thing: ObjectLife, row: TraceEvent) -> Line | None:
+        match row.kind:
+            case TraceKind.OBJECT_STORED:
+                text = f"{row.process} writes it into the store of its node: {row.amount:,} bytes."
+                return Line(row.time_ns, text)
+            case TraceKind.TRANSFER_STARTED:
+                return Line(row.time_ns, f"{row.process} begins to send it to {row.other}.")
+            case TraceKind.OBJECT_EVICTED | TraceKind.OBJECT_SPILLED:
+                return self._left(thing, row)
+            case TraceKind.OBJECT_RESTORED:
+                return Line(row.time_ns, f"{row.process} begins to read it back from its disk.")
+            case TraceKind.OBJECT_DELETED:
+                return Line(
+                    row.time_ns, f"{row.process} deletes its copy: nobody wants it any more, or it was not complete."
+                )
+            case _:
+                return None
+
+    def _left(self, thing: ObjectLife, row: TraceEvent) -> Line:
+        what = "evicts it" if row.kind is TraceKind.OBJECT_EVICTED else "writes it to its disk"
+        text = f"{row.process} {what}, to make room."
+        for eviction in self._replayed.evictions.get(thing.object_id, ()):
+            if eviction.time_ns == row.time_ns and eviction.node == row.process:
+                return Line(row.time_ns, text, tuple(_eviction_words(eviction)))
+        return Line(row.time_ns, text)
+
+    def _asked_for(self, thing: ObjectLife) -> Iterator[Line]:
+        for ask in self._replayed.asks.get(thing.object_id, ()):
+            yield _ask_line(ask)
+
+    def _demands(self, thing: ObjectLife) -> Iterator[Line]:
+        for time_ns, owner, losses, planned in self._owners.demands.get(thing.object_id, ()):
+            details = [
+                f"task {task[:8]} ({self._name_of(task)}) runs again, as attempt {attempt}: {reason}"
+                for task, attempt, reason in planned
+            ]
+            if not details:
+                details = ["nothing had to be started for it: it is being made, or its copy is on its way"]
+            yield Line(
+                time_ns,
+                f"A node wants it, and no copy is known ({losses} lost so far): the head asks its owner, {owner}.",
+                tuple(details),
+            )
+        for time_ns, wanted, attempt in self._owners.plans.get(thing.task, ()):
+            if wanted != thing.object_id and not thing.is_put:
+                yield Line(
+                    time_ns,
+                    f"Its task is to run again, as attempt {attempt}, for object {_short(wanted)}, which is made from "
+                    f"it and was wanted; no copy of either was left.",
+                )
+        for time_ns, owner, message in self._owners.failed.get(thing.object_id, ()):
+            yield Line(time_ns, f"{owner} gives it up: it cannot be made again.", (message,))
+
+    def _name_of(self, task: str) -> str:
+        return self._lives.tasks[task].name if task in self._lives.tasks else "unknown"
+
+    def _consumers(self, thing: ObjectLife) -> Iterator[Line]:
+        for task in dict.fromkeys(thing.consumers[:LISTED_MAX]):
+            for attempt in self._lives.tasks[task].attempts.values():
+                if attempt.started_ns is not None:
+                    again = f", attempt {attempt.number}" if attempt.number else ""
+                    yield Line(
+                        attempt.started_ns,
+                        f"{attempt.name} (task {task[:8]}{again}) starts on {attempt.worker} with it.",
+                    )
+        if len(thing.consumers) > LISTED_MAX:
+            yield Line(self._lives.end_ns, f"{len(thing.consumers) - LISTED_MAX:,} more tasks took it as an argument.")
+
+
+class _Owners:
+    """What the logs of drivers and workers tell, by task and object."""
+
+    def __init__(self, lives: Lives) -> None:
+        self.requests: dict[str, tuple[int, str, LeaseRequested]] = {}
+        self.retries: dict[tuple[str, int], Event] = {}
+        """The event on which a task was queued again."""
+        self.errors: dict[tuple[str, int], str] = {}
+        self.demands: dict[str, list[tuple[int, str, int, list[tuple[str, int, str]]]]] = {}
+        self.plans: dict[str, list[tuple[int, str, int]]] = {}
+        """Of each task that runs again: when, the object that was wanted, and the attempt."""
+        self.failed: dict[str, list[tuple[int, str, str]]] = {}
+        for owner in [*lives.record.owners(), HEAD]:
+            for decision in lives.record.decisions(owner):
+                event = decision.event
+                planned = []
+                for command in decision.commands:
+                    match command:
+                        case NoteRetry(task_id=task_id, attempt=attempt, reason=reason):
+                            self.retries[task_id.hex(), attempt] = event
+                            planned.append((task_id.hex(), attempt, reason))
+                        case Send(message=LeaseRequested(placed=False) as request) if owner != HEAD:
+                            self.requests.setdefault(request.request_id, (decision.now_ns, owner, request))
+                        case Send(message=ObjectFailed(object_id=object_id, error=error)):
+                            self.failed.setdefault(object_id.hex(), []).append((decision.now_ns, owner, error.message))
+                        case _:
+                            pass
+                if isinstance(event, TaskFinished) and event.error is not None:
+                    self.errors[event.task_id.hex(), event.attempt] = event.error.message
+                elif isinstance(event, ObjectDemanded):
+                    row = (decision.now_ns, owner, event.losses, planned)
+                    self.demands.setdefault(event.object_id.hex(), []).append(row)
+                    for task, attempt, _ in planned:
+                        self.plans.setdefault(task, []).append((decision.now_ns, event.object_id.hex(), attempt))
+
+
+# ---- Words -------------------------------------------------------------------------------------------------------
+
+
+def _short(object_id: str) -> str:
+    return short(ObjectID(bytes.fromhex(object_id)))
+
+
+def _retries(spec: TaskSpec) -> str:
+    count = spec.template.max_retries
+    return "retries without end" if count < 0 else f"{count} retr{'y' if count == 1 else 'ies'}"
+
+
+def _words(ns: int) -> str:
+    for unit, unit_ns in (("s", 10**9), ("ms", 10**6), ("µs", 10**3)):
+        if ns >= unit_ns:
+            return f"{ns / unit_ns:.4g} {unit}"
+    return f"{ns} ns"
+
+
+def _move_words(move: Move) -> str:
+    lasted = (move.ended_ns or move.started_ns) - move.started_ns
+    rate = f", {move.size_bytes * 1000 / lasted:,.0f} MB/s" if lasted else ""
+    return f"{move.size_bytes:,} bytes from {move.source} in {_words(lasted)}{rate}"
+
+
+def _local_line(local: Local) -> Line:
+    count = local.request.count
+    if local.request.placed:
+        return Line(local.time_ns, f"{local.node} queues what the head has placed here.")
+    if not local.spilled:
+        what = "grants it itself" if count == 1 else f"grants all {count} itself"
+        return Line(local.time_ns, f"{local.node} {what}: there is room, and its arguments are here or small.")
+    here = f", and keeps {local.here}" if local.here else ""
+    reasons = local.reasons or ("there is no room for more here",)
+    return Line(
+        local.time_ns, f"{local.node} spills {local.spilled} of {count} back to the head{here}.", tuple(reasons)
+    )
+
+
+def _choice_line(choice: Choice, no_room: int) -> Line:
+    details = []
+    for position, score in enumerate(choice.candidates, 1):
+        rank = f"score {', '.join(map(str, score.rank))}" if score.rank is not None else "not a candidate now"
+        chosen = " (chosen)" if score.node == choice.answer.node else ""
+        details.append(f"{position}. {score.node}{chosen}: {choice.free[score.node]}; {score.words}; {rank}")
+    if choice.left_out:
+        details.append(f"and {choice.left_out:,} more candidates, behind these")
+    if no_room:
+        times = "once" if no_room == 1 else f"{no_room:,} times in all"
+        text = f"The head finds no node for it: {choice.answer.reason} ({choice.policy}; {times}). It waits there."
+    else:
+        text = f"The head chooses {choice.answer.node}: {choice.answer.reason} ({choice.policy})."
+    return Line(choice.time_ns, text, tuple(details))
+
+
+def _eviction_words(eviction: Eviction) -> Iterator[str]:
+    yield f"room was needed because {_because(eviction.event)}"
+    yield f"the store held {eviction.used_bytes:,} of {eviction.capacity_bytes:,} bytes"
+    if eviction.position:
+        yield (
+            f"{eviction.policy} was offered {eviction.candidates} objects that nobody used; this was number "
+            f"{eviction.position}, counted from the one used longest ago"
+        )
+
+
+def _ask_line(ask: Ask) -> Line:
+    if ask.of == HEAD:
+        return Line(ask.time_ns, f"{ask.node} asks the head where it is.", (f"because {_because(ask.event)}",))
+    details = [f"because {_because(ask.event)}"]
+    return Line(ask.time_ns, f"{ask.node} asks {ask.of} to send it.", tuple(details))
+
+
+def _because(event: Event) -> str:
+    """Why something was done: the event on which it was, as the end of a sentence."""
+    match event:
+        case LeasedWorkerDied(worker=worker, error=error):
+            words = _first_line(error.message)
+            return words[0].lower() + words[1:] if worker in words else f"worker {worker} died: {words}"
+        case NodeDied(node=node, incarnation=incarnation):
+            return f"the head declared {node} dead (its life number {incarnation + 1})"
+        case TaskFinished(error=error) if error is not None:
+            return f"it ended with {error.kind}: {_first_line(error.message)}"
+        case ObjectDemanded(object_id=object_id):
+            return f"object {short(object_id)} was wanted and no copy was left"
+        case ObjectWanted(requester=requester):
+            return f"{requester} wanted it"
+        case LeaseRequested(owner=owner, shape=shape):
+            return f"it is an argument of {shape.name or 'a task'} of {owner}, which was to run there"
+        case SpaceRequested(object_id=object_id, size_bytes=size_bytes, requester=requester):
+            return f"{requester} was to write object {short(object_id)}, {size_bytes:,} bytes"
+        case LocationsKnown(object_id=object_id, size_bytes=size_bytes, nodes=nodes):
+            holders = f"{_some(nodes)} as holder{'s' if len(nodes) > 1 else ''}"
+            return f"the head named {holders} of object {short(object_id)}, {size_bytes:,} bytes"
+        case ObjectRequested(to=to):
+            return f"{to} asked for it"
+        case SpaceReserved():
+            return "there was memory for it"
+        case ReceiveFailed(source=source):
+            return f"{source} broke off"
+        case PeerLost(address=address):
+            return f"the connection to {address} broke"
+        case ObjectNotHere(node=node):
+            return f"{node} did not have it any more"
+        case ObjectElsewhere(node=node, holder=holder):
+            return f"others were before it at {node}, and {holder} had it by then"
+        case ActorChanged(state=state):
+            return f"its actor was {state}"
+        case TimerFired(timer=timer):
+            return f"the timer {timer!r} was due"
+        case _:
+            return f"of this event: {_spoken(type(event).__name__)}"
+
+
+def _some(nodes: Iterable[str]) -> str:
+    listed = list(nodes)
+    return ", ".join(listed[:LISTED_MAX]) + (", ..." if len(listed) > LISTED_MAX else "")
+
+
+def _first_line(message: str) -> str:
+    return message.strip().splitlines()[0].rstrip(".") if message.strip() else "no more is known"
+
+
+def _spoken(name: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()

@@ -1,0 +1,259 @@
+"""The page: one self-contained HTML file that shows a finished run of either mode, and needs no network to do so.
+
+    from dualray.report.page import write_page
+    from dualray.report.record import read_record
+
+    write_page(read_record(Path("runs/1")), Path("run.html"))
+
+`runs/1` is what `init(decision_log="runs/1")` has left. A simulation that was not recorded has its trace in memory:
+`Record(events=...)`. The same record gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import plotly.graph_objects as go
+from plotly.offline import get_plotlyjs
+
+from dualray.report.critical_path import Spent, Stretch, critical_path
+from dualray.report.drawings import SPENT, Clock, Rows, fault_words, gantt, path_strip, usage_chart, where_bars
+from dualray.report.explain import Story, Teller
+from dualray.report.lives import Lives
+from dualray.report.record import Record
+from dualray.report.summary import Summary, summary
+from dualray.report.usage import Resource, resources
+from dualray.report.where import Where, where_time_went
+from dualray.shared.trace import TraceKind
+
+STORIES_MAX = 1_500
+"""Tasks and objects of which the page carries the story; `dualray explain` tells that of any."""
+STRETCHES_SHOWN = 12
+INDEX_MAX = 50_000
+"""Tasks and objects that the page's search finds."""
+
+_ASSETS = Path(__file__).with_name("assets")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """An expectation and whether it holds."""
+
+    what: str
+    expected: str
+    found: str
+    holds: bool
+
+
+def write_page(
+    record: Record, path: Path, *, title: str = "", subtitle: str = "", checks: Sequence[Check] = ()
+) -> None:
+    """Write the page of a run.
+
+    Args:
+        title: the page's; default: the name of the record's directory.
+        subtitle: what it shows, in a sentence.
+        checks: expectations, as a scenario has them; shown with their verdicts.
+
+    Raises:
+        ValueError: the record holds nothing that could be shown, or a log cannot be replayed.
+        OSError: the file cannot be written.
+    """
+    text = page(record, title=title, subtitle=subtitle, checks=checks)
+    path.write_text(text, encoding="utf-8")
+
+
+def page(record: Record, *, title: str = "", subtitle: str = "", checks: Sequence[Check] = ()) -> str:
+    """The page as text; see `write_page`."""
+    lives = Lives(record)
+    if not lives.tasks:
+        where = f"{record.directory}: " if record.directory is not None else ""
+        raise ValueError(f"{where}the trace shows no task that was submitted: there is nothing to draw")
+    path = critical_path(lives)
+    went = where_time_went(lives, path)
+    used = resources(lives)
+    unused = [resource.name for resource in used if not any(steps.values.any() for steps in resource.used.values())]
+    clock = Clock.of(lives)
+    rows = Rows(lives)
+    chart = gantt(lives, path, clock, rows)
+    figures = {
+        "gantt": chart,
+        "path": path_strip(path, clock),
+        "where": where_bars(went),
+    }
+    if len(unused) < len(used):
+        drawn = [resource for resource in used if resource.name not in unused]
+        figures["usage"] = usage_chart(drawn, lives, clock)
+    name = title or (record.directory.name if record.directory is not None else "a run")
+    merged = chart.layout.meta["merged"]
+    return Template((_ASSETS / "page.html").read_text(encoding="utf-8")).substitute(
+        title=escape(name),
+        subtitle=escape(subtitle),
+        verdict=_verdict(checks),
+        cards=_cards(summary(record.events), went, lives, clock),
+        merged=f"{merged:,} short attempts are drawn together with a neighbour of the same function." if merged else "",
+        guess="" if lives.has_waits else "Without decision logs, what the driver waited for is guessed.",
+        stretches=_stretches(path, clock),
+        unused=f"Never used, and not drawn: {escape(', '.join(unused))}." if unused else "",
+        expectations=_expectations(checks),
+        faults=_faults(lives, clock),
+        footer=_footer(lives, used),
+        css=(_ASSETS / "page.css").read_text(encoding="utf-8"),
+        js=(_ASSETS / "page.js").read_text(encoding="utf-8"),
+        plotly=get_plotlyjs(),
+        run=_carried(lives, path, clock, figures),
+    )
+
+
+def _carried(lives: Lives, path: Sequence[Stretch], clock: Clock, figures: Mapping[str, go.Figure]) -> str:
+    """What the page's script reads, as JSON that cannot end the script element it stands in."""
+    teller = Teller(lives)
+    stories = {each: _told(teller.tell(each), clock) for each in _most_telling(lives, path)}
+    index = [[task.task, task.name] for task in lives.tasks.values()]
+    index += [[life.object_id, _object_name(lives, life.task, life.is_put)] for life in lives.objects.values()]
+    directory = lives.record.directory
+    carried = {
+        "figures": {name: json.loads(figure.to_json()) for name, figure in figures.items()},
+        "span": [0, clock.span],
+        "stories": stories,
+        "index": index[:INDEX_MAX],
+        "where": f" {directory}" if directory is not None else "",
+    }
+    text = json.dumps(carried, separators=(",", ":"), sort_keys=True)
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def _object_name(lives: Lives, task: str, is_put: bool) -> str:
+    maker = lives.tasks.get(task)
+    what = "put by" if is_put else "result of"
+    return f"{what} {maker.name if maker is not None else 'the driver'}"
+
+
+def _told(story: Story, clock: Clock) -> dict[str, Any]:
+    lines = []
+    for line in story.lines:
+        when = clock.moment(line.time_ns) if line.time_ns is not None else ""
+        lines.append([when, line.text, list(line.details)])
+    return {"title": story.title, "lines": lines}
+
+
+def _most_telling(lives: Lives, path: Sequence[Stretch]) -> list[str]:
+    """The tasks and objects to tell of: those of the path, those that something befell, then the rest in order."""
+    chosen: dict[str, None] = dict.fromkeys(stretch.task for stretch in path if stretch.task)
+    for task in lives.tasks.values():
+        if len(task.attempts) > 1 or any(attempt.outcome for attempt in task.attempts.values()):
+            chosen[task.task] = None
+    rest = {TraceKind.OBJECT_EVICTED, TraceKind.OBJECT_SPILLED, TraceKind.OBJECT_RESTORED}
+    for life in lives.objects.values():
+        if any(row.kind in rest for row in life.rows):
+            chosen[life.object_id] = None
+    chosen.update(dict.fromkeys(lives.tasks))
+    chosen.update(dict.fromkeys(lives.objects))
+    return list(chosen)[:STORIES_MAX]
+
+
+# ---- Words and tables --------------------------------------------------------------------------------------------
+
+
+def _verdict(checks: Sequence[Check]) -> str:
+    if not checks:
+        return ""
+    failing = sum(not check.holds for check in checks)
+    if failing:
+        return f'<span class="verdict bad">{failing} of {len(checks)} expectations fail</span>'
+    return '<span class="verdict good">holds</span>'
+
+
+def _cards(figures: Summary, where: Where, lives: Lives, clock: Clock) -> str:
+    total = where.total
+    cpus = sum(total.values())
+    busy = (total[Spent.COMPUTE] + total[Spent.RECONSTRUCTION]) / cpus if cpus else 0.0
+    cards = [
+        (clock.words(lives.end_ns - lives.start_ns), "makespan", False),
+        (f"{figures.nodes:,}", "nodes", False),
+        (f"{figures.tasks:,}", "tasks", False),
+        (f"{busy:.0%}" if cpus else "unknown", "CPU time in use", False),
+        (_bytes(figures.bytes_moved), "moved", False),
+        (f"{figures.counts[TraceKind.OBJECT_EVICTED]:,}", "evictions", False),
+        (f"{figures.retries:,}", "retries", figures.retries > 0),
+        (f"{figures.reconstructions:,}", "reconstructions", figures.reconstructions > 0),
+        (f"{figures.failed:,}", "failed attempts", figures.failed > 0),
+        (f"{len(figures.faults):,}", "faults", bool(figures.faults)),
+    ]
+    return "".join(
+        f'<div class="card{" bad" if is_bad else ""}"><b>{escape(value)}</b><span>{what}</span></div>'
+        for value, what, is_bad in cards
+    )
+
+
+def _bytes(amount: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 1000:
+            return f"{amount:.3g} {unit}"
+        amount /= 1000
+    return f"{amount:.3g} TB"
+
+
+def _stretches(path: Sequence[Stretch], clock: Clock) -> str:
+    """The longest stretches of the path."""
+    whole = sum(stretch.lasted_ns for stretch in path) or 1
+    longest = sorted(path, key=lambda stretch: -stretch.lasted_ns)[:STRETCHES_SHOWN]
+    rows = [
+        f"<tr{_link(stretch.task)}>"
+        f'<td><span class="dot" style="background:{SPENT[stretch.spent]}"></span>{stretch.spent}</td>'
+        f'<td class="number">{clock.words(stretch.lasted_ns)}</td>'
+        f'<td class="number">{stretch.lasted_ns / whole:.1%}</td>'
+        f'<td class="number">{clock.moment(stretch.started_ns)}</td>'
+        f"<td>{escape(stretch.name or 'the driver')}</td><td>{escape(stretch.place)}</td>"
+        f"<td>{escape(stretch.words)}</td></tr>"
+        for stretch in longest
+    ]
+    head = _head("on", "#lasted", "#share", "#from", "what", "where", "")
+    note = f"<p>The {len(rows)} longest of {len(path):,} stretches.</p>" if len(path) > len(rows) else ""
+    return f"{note}<table>{head}{''.join(rows)}</table>"
+
+
+def _link(task: str) -> str:
+    return f' class="link" data-task="{task}"' if task else ""
+
+
+def _head(*columns: str) -> str:
+    cells = (f"<th{' class=number' if column.startswith('#') else ''}>{column.lstrip('#')}</th>" for column in columns)
+    return f"<tr>{''.join(cells)}</tr>"
+
+
+def _expectations(checks: Sequence[Check]) -> str:
+    if not checks:
+        return ""
+    rows = "".join(
+        f"<tr><td>{escape(check.what)}</td><td>{escape(check.expected)}</td><td>{escape(check.found)}</td>"
+        f'<td class="{"holds" if check.holds else "fails"}">{"holds" if check.holds else "fails"}</td></tr>'
+        for check in checks
+    )
+    head = _head("expectation", "expected", "found", "")
+    return f"<section><h2>What was expected</h2><table>{head}{rows}</table></section>"
+
+
+def _faults(lives: Lives, clock: Clock) -> str:
+    if not lives.faults:
+        return ""
+    rows = "".join(
+        f'<tr><td class="number">{clock.moment(fault.time_ns)}</td><td>{escape(fault_words(fault))}</td></tr>'
+        for fault in lives.faults
+    )
+    return f'<section><h2>Faults</h2><table class="narrow">{_head("#at", "what")}{rows}</table></section>'
+
+
+def _footer(lives: Lives, used: Iterable[Resource]) -> str:
+    sources = "".join(f"<li>{escape(resource.name)}: {escape(resource.source)}</li>" for resource in used)
+    logs = len(lives.record.logs)
+    recorded = (
+        f"the trace and {logs:,} decision logs" if logs else "the trace alone (record a run to see leases and waits)"
+    )
+    return f"Made by dualray from {recorded}. Where the figures come from:<ul>{sources}</ul>"

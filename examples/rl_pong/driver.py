@@ -1,0 +1,199 @@
+"""Learning to play Pong from pixels, after Andrej Karpathy's "Pong from Pixels": actors play, and return gradients.
+
+A network of one hidden layer sees what has changed on the field since the last picture and says how likely it is best
+to go up. After a game, each decision is made more or less likely, as the points that followed it say. Games are
+independent of each other, so a batch of them is played at once; their gradients are summed, and the model moves.
+
+    python examples/rl_pong/driver.py --batch-size=10
+    dualray run examples/rl_pong/driver.py --mode sim --nodes 11 -- --batch-size=44 --iterations=2
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import deque
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+from rich.progress import Progress
+
+import dualray.classic as ray
+from dualray import method
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # its neighbours are found from wherever it is started
+
+from examples import gym_envs as gym
+
+Floats = NDArray[np.float32]
+Model = dict[str, Floats]
+
+PIXELS = 80 * 80
+HIDDEN = 200
+UP, DOWN = 2, 3
+DISCOUNT = 0.99
+LEARNING_RATE = 1e-3
+DECAY = 0.99  # of RMSProp
+GAMES_REMEMBERED = 100
+
+GAME_S = 3.0  # in sim mode: a game of a bad player with its gradient, on one core of a 2-core machine of 2025
+
+
+def new_model(seed: int) -> Model:
+    """Weights at random."""
+    random = np.random.default_rng(seed)
+    return {
+        "hidden": (random.standard_normal((HIDDEN, PIXELS)) / np.sqrt(PIXELS)).astype(np.float32),
+        "score": (random.standard_normal(HIDDEN) / np.sqrt(HIDDEN)).astype(np.float32),
+    }
+
+
+def field(picture: NDArray[np.uint8]) -> Floats:
+    """210 x 160 pixels in colour as 80 x 80 of the field: 1 where there is a racket or the ball."""
+    cut = picture[35:195:2, ::2, 0]
+    return ((cut != 144) & (cut != 109) & (cut != 0)).astype(np.float32).ravel()
+
+
+def discounted(rewards: Floats) -> Floats:
+    """What each decision led to, up to the next point: that ends a rally, and later ones have nothing to do with it."""
+    found = np.zeros_like(rewards)
+    running = np.float32(0)
+    for step in reversed(range(len(rewards))):
+        running = rewards[step] or running * np.float32(DISCOUNT)
+        found[step] = running
+    return found
+
+
+def policy_forward(model: Model, change: Floats) -> tuple[float, Floats]:
+    """How likely going up is, and the hidden layer."""
+    hidden = np.maximum(model["hidden"] @ change, 0)
+    return float(1 / (1 + np.exp(-(model["score"] @ hidden)))), hidden
+
+
+def policy_backward(model: Model, hidden: Floats, changes: Floats, push: Floats) -> Model:
+    """The gradient, from hidden layers and inputs of the shape (steps, ...), and how much each score should rise."""
+    below = np.outer(push, model["score"])
+    below[hidden <= 0] = 0
+    return {"score": hidden.T @ push, "hidden": below.T @ changes}
+
+
+@ray.remote
+class PongEnv:
+    """A console."""
+
+    def __init__(self, seed: int) -> None:
+        # Numpy's threads are for one program at a time; here there is an actor for each core. OpenBLAS reads this when
+        # numpy is loaded: `export OPENBLAS_NUM_THREADS=1` before the start, as the document says, is what helps there.
+        os.environ["MKL_NUM_THREADS"] = "1"
+        self._environment = gym.make("ALE/Pong-v5")
+        self._random = np.random.default_rng(seed)
+
+    @method(num_returns=3, duration=GAME_S)
+    def compute_gradient(self, model: Model, steps_max: int) -> tuple[Model, float, int]:
+        """Play a game; the gradient, the points won less those lost, and the number of decisions."""
+        picture, _ = self._environment.reset(seed=int(self._random.integers(2**31)))
+        last = np.zeros(PIXELS, np.float32)
+        changes, hiddens, pushes, rewards = [], [], [], []
+        is_over = False
+        while not is_over and len(rewards) < steps_max:
+            now = field(picture)
+            change, last = now - last, now
+            likely, hidden = policy_forward(model, change)
+            goes_up = self._random.random() < likely
+            picture, reward, ended, cut, _ = self._environment.step(UP if goes_up else DOWN)
+            changes.append(change)
+            hiddens.append(hidden)
+            pushes.append(float(goes_up) - likely)
+            rewards.append(float(reward))
+            is_over = ended or cut
+        worth = discounted(np.array(rewards, np.float32))
+        worth = (worth - worth.mean()) / (worth.std() + 1e-8)
+        push = np.array(pushes, np.float32) * worth
+        gradient = policy_backward(model, np.array(hiddens), np.array(changes), push)
+        return gradient, float(np.sum(rewards)), len(rewards)
+
+
+class RmsProp:
+    """Moves the model along gradients, each weight by its own measure."""
+
+    def __init__(self, model: Model) -> None:
+        self._squares = {name: np.zeros_like(weights) for name, weights in model.items()}
+
+    def apply(self, model: Model, gradient: Model) -> None:
+        """Move `model`, in place."""
+        for name, weights in model.items():
+            square = self._squares[name]
+            square *= DECAY
+            square += (1 - DECAY) * gradient[name] ** 2
+            weights += LEARNING_RATE * gradient[name] / (np.sqrt(square) + 1e-5)
+
+
+def sum_of(gradients: list[Any]) -> Model:
+    """The sum of gradients that lie in the store."""
+    values: list[Model] = ray.get(gradients)
+    return {name: np.sum([value[name] for value in values], axis=0) for name in values[0]}
+
+
+def train(*, batch_size: int, iterations: int, steps_max: int, seed: int, scores_path: Path | None) -> list[float]:
+    """The points of every game, in the order in which they were played.
+
+    Args:
+        batch_size: games, and actors, in a round.
+        iterations: rounds.
+        steps_max: decisions of a game at most.
+        seed: of everything.
+        scores_path: a file to which the points of each game are added, a line each.
+    """
+    actors = [PongEnv(seed + number) for number in range(batch_size)]
+    model = new_model(seed)
+    optimizer = RmsProp(model)
+    scores: list[float] = []
+    recent: deque[float] = deque(maxlen=GAMES_REMEMBERED)
+    with Progress() as progress:
+        bar = progress.add_task("rounds", total=iterations)
+        for iteration in range(1, iterations + 1):
+            started = time.perf_counter()
+            model_id = ray.put(model)
+            results = [actor.compute_gradient.remote(model_id, steps_max) for actor in actors]
+            optimizer.apply(model, sum_of([gradient for gradient, _, _ in results]))
+            points = ray.get([points for _, points, _ in results])
+            steps = sum(ray.get([steps for _, _, steps in results]))
+            scores.extend(points)
+            recent.extend(points)
+            if scores_path is not None:
+                with scores_path.open("a") as file:
+                    file.writelines(f"{value:g}\n" for value in points)
+            progress.console.print(
+                f"round {iteration:4d}: {np.mean(points):6.2f} points a game, {np.mean(recent):6.2f} over the last "
+                f"{len(recent)}; {steps} steps, {time.perf_counter() - started:.2f} s"
+            )
+            progress.advance(bar)
+    return scores
+
+
+def main(
+    batch_size: Annotated[int, typer.Option(min=1, help="Games in a round, each on an actor of its own.")] = 10,
+    iterations: Annotated[int, typer.Option(min=1, help="Rounds.")] = 100,
+    steps_max: Annotated[int, typer.Option(min=1, help="Decisions of a game at most.")] = 10_000,
+    scores: Annotated[Path | None, typer.Option(help="A file to which the points of each game are added.")] = None,
+    seed: Annotated[int, typer.Option(help="Of everything.")] = 0,
+    redis_address: Annotated[str | None, typer.Option(help="host:port of a running cluster.")] = None,
+) -> None:
+    """Learn to play Pong."""
+    ray.init(redis_address=redis_address)
+    started = time.perf_counter()  # in sim mode this clock is the virtual one
+    points = train(batch_size=batch_size, iterations=iterations, steps_max=steps_max, seed=seed, scores_path=scores)
+    first, last = points[:GAMES_REMEMBERED], points[-GAMES_REMEMBERED:]
+    print(
+        f"{len(points)} games in {time.perf_counter() - started:.1f} s: {np.mean(first):.2f} points a game in the "
+        f"first {len(first)}, {np.mean(last):.2f} in the last {len(last)}"
+    )
+    ray.worker.cleanup()
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,228 @@
+"""The vocabulary of 2017, where it needs a cluster of its own: init, environment variables, tables, PYTHON_MODE."""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+import dualray
+import dualray.classic as ray
+from dualray.exceptions import SerializationError
+from tests.conformance.classic_support import RUNTIMES, Counter, add, three
+from tests.conformance.support import eventually
+
+
+@pytest.fixture(params=RUNTIMES)
+def init(request, monkeypatch):
+    """`ray.init` for one of the three; it ends with the test."""
+    if request.param == "inline":
+        mode = {"driver_mode": ray.PYTHON_MODE}
+    else:
+        mode = {}
+        monkeypatch.setenv("DUALRAY_MODE", request.param)
+    yield lambda **arguments: ray.init(**({"num_cpus": 2, "redirect_output": True} | mode | arguments))
+    ray.worker.cleanup()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"driver_mode": ray.WORKER_MODE}, "WORKER_MODE is for workers"),
+        ({"driver_mode": 17}, "driver_mode=17"),
+        ({"num_workers": -1}, "num_workers=-1"),
+        ({"num_workers": "2"}, "num_workers='2'"),
+        ({"redis_address": "localhost:1", "num_workers": 1}, "joins a cluster"),
+        ({"node_ip_address": "here"}, "here"),
+    ],
+)
+def test_what_init_refuses(arguments, words):
+    with pytest.raises((ValueError, TypeError), match=words):
+        ray.init(**arguments)
+    assert not dualray.is_initialized()
+
+
+# ---- Environment variables ---------------------------------------------------------------------------------------
+
+
+def test_environment_variables_are_made_in_each_process_and_again_after_use(init):
+    ray.env.early = ray.EnvironmentVariable(lambda: ["early"])
+    init(num_cpus=1)
+
+    def make():
+        return {"uses": 0, "made": 1}
+
+    def again(value):
+        return {"uses": 0, "made": value["made"] + 1}
+
+    ray.env.box = ray.EnvironmentVariable(make, again)
+
+    @ray.remote
+    def use():
+        ray.env.early.append("spoilt")
+        ray.env.box["uses"] += 1
+        return ray.env.box["uses"], ray.env.box["made"], ray.env.early
+
+    @ray.actor
+    class User:
+        def use(self):
+            return ray.env.box["made"]
+
+    seen = [ray.get(use.remote()) for _ in range(4)]
+    assert all((uses, early) == (1, ["early", "spoilt"]) for uses, _, early in seen)
+    assert max(made for _, made, _ in seen) > 1  # the second task of some worker
+    user = User()
+    first, second = ray.get([user.use(), user.use()])
+    assert second == first + 1
+    ray.env.box["uses"] = 7
+    assert ray.env.box == {"uses": 7, "made": 1}  # on the driver it stays
+
+    ray.env.late = ray.EnvironmentVariable(lambda: "late")
+    assert ray.get(ray.remote(lambda: ray.env.late).remote()) == "late"
+    assert ray.get(use.remote())[0] == 1
+    ray.worker.cleanup()
+    with pytest.raises(AttributeError, match="has no variable 'box'"):
+        _ = ray.env.box
+
+
+def test_environment_variables_that_cannot_travel(init):
+    init()
+    lock = threading.Lock()
+    ray.env.stuck = ray.EnvironmentVariable(lambda: lock)
+    with pytest.raises(SerializationError, match="the environment variable stuck"):
+        add.remote(1)
+
+
+# ---- What the control plane knows --------------------------------------------------------------------------------
+
+
+def errors_of(kind):
+    return [error for error in ray.error_info() if error["type"] == kind]
+
+
+def test_error_info(init):
+    init()
+
+    @ray.remote
+    def fail():
+        raise ValueError("This task failed!!")
+
+    @ray.remote
+    def spoil():
+        return ray.env.broken
+
+    @ray.remote
+    def leave():
+        return ray.env.stuck
+
+    ray.env.broken = ray.EnvironmentVariable(lambda: 1 / 0)
+    ray.env.stuck = ray.EnvironmentVariable(lambda: 5, lambda value: value / 0)
+    assert ray.error_info() == []
+    fail.remote()
+    spoil.remote()
+    assert ray.get(leave.remote()) == 5
+    eventually(lambda: len(ray.error_info()) >= 4, "four errors are known")
+    [failed, spoilt] = sorted(errors_of("task"), key=lambda error: error["data"]["function_name"])
+    assert "ValueError: This task failed!!" in failed["message"]
+    assert failed["data"]["function_name"] == "fail"
+    assert spoilt["data"]["function_name"] == "spoil"
+    [registered] = errors_of("register_environment_variable")
+    assert "ZeroDivisionError" in registered["message"]
+    assert registered["data"]["task_id"] == spoilt["data"]["task_id"]
+    [reinitialized] = errors_of("reinitialize_environment_variable")
+    assert "ZeroDivisionError" in reinitialized["message"]
+
+
+def test_a_function_that_workers_cannot_load(init, tmp_path, monkeypatch):
+    init()
+    (tmp_path / "dualray_test_helper.py").write_text("def helper():\n    return 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import dualray_test_helper
+
+    f = ray.remote(lambda: dualray_test_helper.helper())
+    template = f._exported().__reduce__()  # pickled now; what it names is gone before anybody loads it
+    monkeypatch.delitem(sys.modules, "dualray_test_helper")
+    (tmp_path / "dualray_test_helper.py").unlink()
+    load, arguments = template
+    g = ray.remote(load(*arguments).__wrapped__)
+    with pytest.raises(ModuleNotFoundError, match="dualray_test_helper"):
+        ray.get(g.remote())
+    eventually(lambda: errors_of("register_remote_function"), "the error is known")
+    assert "No module named" in errors_of("register_remote_function")[0]["message"]
+
+
+def test_global_state(init):
+    init(object_id_seed=3)
+    big = ray.put(np.zeros(50_000))
+    counter = Counter(1)
+    ray.get([add.remote(1), counter.increment()])
+    eventually(lambda: len(ray.global_state.task_table()) >= 3, "the tasks are in their table")
+    tasks = ray.global_state.task_table()
+    names = sorted(row["TaskSpec"]["FunctionName"] for row in tasks.values())
+    assert names == ["Counter", "Counter.increment", "add"]
+    assert {row["State"] for row in tasks.values()} == {"FINISHED"}
+    assert ray.global_state.task_table(next(iter(tasks))) == next(iter(tasks.values()))
+    eventually(lambda: big.hex() in ray.global_state.object_table(), "the object is in its table")
+    row = ray.global_state.object_table(big)
+    assert row["DataSize"] > 400_000
+    assert row["IsPut"]
+    assert row["ManagerIDs"] == ["node-0"]
+    assert [client["Deleted"] for clients in ray.global_state.client_table().values() for client in clients] == [False]
+    functions = sorted(row["Name"] for row in ray.global_state.function_table().values())
+    assert functions == ["Counter", "add"]
+
+
+def test_object_id_seed_gives_the_same_ids_everywhere(monkeypatch):
+    seen = {}
+    for mode in RUNTIMES:
+        monkeypatch.setenv("DUALRAY_MODE", "sim" if mode == "inline" else mode)
+        driver_mode = ray.PYTHON_MODE if mode == "inline" else ray.SCRIPT_MODE
+        ray.init(num_cpus=1, object_id_seed=5, driver_mode=driver_mode)
+        seen[mode] = [str(ray.put(1)), str(add.remote(1)), *map(str, three.remote()), str(Counter().increment())]
+        ray.worker.cleanup()
+    assert seen["sim"] == seen["real"] == seen["inline"]
+
+
+# ---- PYTHON_MODE -------------------------------------------------------------------------------------------------
+
+
+def test_python_mode_runs_tasks_here_and_now():
+    ray.init(driver_mode=ray.PYTHON_MODE)
+    try:
+        happened = []
+        globals()["_happened"] = happened
+
+        @ray.remote
+        def note():
+            globals_of_test = sys.modules[__name__]
+            globals_of_test._happened.append(dualray.get_runtime_context().mode)
+            raise KeyError("kept for get")
+
+        result = note.remote()
+        assert happened == ["inline"]
+        with pytest.raises(KeyError, match="kept for get"):
+            ray.get(result)
+        with pytest.raises(KeyError, match="kept for get"):
+            ray.get(add.remote(result))
+    finally:
+        del globals()["_happened"]
+        ray.worker.cleanup()
+    assert not dualray.is_initialized()
+
+
+def test_python_mode_frees_what_nobody_refers_to():
+    ray.init(driver_mode=ray.PYTHON_MODE)
+    try:
+        shared = dualray.runtime.current("test").verbs.shared
+        box = ray.put([ray.put(1), ray.put(np.zeros(1000))])
+        assert len(shared.objects) == 3
+        ray.get(add.remote(np.ones(100_000)))
+        handle = Counter()
+        assert len(shared.actors) == 1
+        assert len(shared.objects) == 3
+        del box, handle
+        assert (len(shared.objects), len(shared.actors)) == (0, 0)
+    finally:
+        ray.worker.cleanup()

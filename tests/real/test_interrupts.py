@@ -1,0 +1,118 @@
+"""Ctrl-C at any moment: the step in hand is done first, and nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import pytest
+
+from dualray.real.interrupts import Interrupts
+
+PROGRAM = """
+    import os, random, signal, sys, threading, time
+    import dualray
+
+    @dualray.remote
+    def double(x):
+        return 2 * x
+
+    @dualray.remote
+    class Counter:
+        def __init__(self):
+            self.n = 0
+        def add(self):
+            self.n += 1
+            return self.n
+
+    PRESSES = 150
+    runtime = dualray.init(num_cpus=2)
+    counter = Counter.remote()
+    dualray.get(counter.add.remote())
+    pressed = 0
+    hold = threading.Event()
+
+    def press():
+        global pressed
+        pauses = random.Random(7)
+        while pressed < PRESSES:
+            hold.wait()
+            hold.clear()
+            time.sleep(pauses.random() * 0.004)
+            pressed += 1
+            os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=press, daemon=True).start()
+    caught = 0
+    while caught < PRESSES:
+        try:
+            hold.set()
+            while True:
+                refs = [double.remote(i) for i in range(5)]
+                assert dualray.get(refs, timeout=60) == [0, 2, 4, 6, 8]
+                dualray.get(counter.add.remote(), timeout=60)
+                dualray.wait(refs, num_returns=5, timeout=60)
+                dualray.get(dualray.put(bytes(200_000)), timeout=60)
+        except KeyboardInterrupt:
+            caught += 1
+    assert dualray.get([double.remote(i) for i in range(100)], timeout=60) == [2 * i for i in range(100)]
+    runtime.verbs.machine.check_invariants()
+    assert not runtime.verbs.waiting(), runtime.verbs.waiting()
+    dualray.shutdown()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    print("RIGHT", caught)
+"""
+
+
+def test_a_program_that_is_interrupted_again_and_again_goes_on() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(PROGRAM)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert "RIGHT 150" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.fixture
+def presses() -> object:
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_a_step_is_finished_first(presses: object) -> None:
+    lock = threading.RLock()
+    interrupts = Interrupts(lock._is_owned, lambda: None)  # type: ignore[attr-defined]
+    interrupts.install()
+    inside = False
+    try:
+        with lock:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.01)
+            inside = True
+        time.sleep(5)
+        pytest.fail("the signal was lost")
+    except KeyboardInterrupt:
+        assert inside
+    interrupts.restore()
+
+
+def test_the_users_own_handler_is_called(presses: object) -> None:
+    seen: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, frame: seen.append(number))
+    lock = threading.RLock()
+    interrupts = Interrupts(lock._is_owned, lambda: None)  # type: ignore[attr-defined]
+    interrupts.install()
+    with lock:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.005)
+        assert not seen
+    deadline = time.monotonic() + 5
+    while not seen and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert seen == [signal.SIGINT]
+    interrupts.restore()
+    assert callable(signal.getsignal(signal.SIGINT))

@@ -1,0 +1,217 @@
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dualray as ray
+from dualray.report.explain import Story, Teller, find_id
+from dualray.report.lives import Lives
+from dualray.report.record import Record, read_record
+from dualray.shared.trace import TraceKind
+from tests.report.support import MIB, simulate, two_steps
+
+
+@pytest.fixture(scope="module")
+def lives(tmp_path_factory: pytest.TempPathFactory) -> Lives:
+    """A run in which a node dies with objects that are needed again."""
+    log = tmp_path_factory.mktemp("log")
+    simulate(lambda: two_steps(10), log, faults=["kill node-2 when digest starts 5"])
+    return Lives(read_record(log))
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory: pytest.TempPathFactory) -> Lives:
+    """A run whose stores are too small for what it makes."""
+
+    @ray.remote(max_retries=-1)
+    def make(number: int) -> Any:
+        return np.full(MIB // 8, float(number))
+
+    @ray.remote(max_retries=-1)
+    def look(array: Any) -> float:
+        return float(array[0])
+
+    log = tmp_path_factory.mktemp("full")
+    ray.init(mode="sim", nodes=2, num_cpus=2, object_store_memory=4 * MIB, decision_log=log)
+    try:
+        made = [make.remote(number) for number in range(16)]
+        assert [ray.get(look.remote(array)) for array in made] == [float(number) for number in range(16)]
+    finally:
+        ray.shutdown()
+    return Lives(read_record(log))
+
+
+def words(story: Story) -> str:
+    return "\n".join(each for line in story.lines for each in (line.text, *line.details))
+
+
+def retried(lives: Lives, cause: str) -> Iterator[str]:
+    for task in lives.tasks.values():
+        if any(attempt.cause == cause for attempt in task.attempts.values()):
+            yield task.task
+
+
+def test_task_tells_its_way_from_submission_to_result(lives: Lives):
+    subject = next(task.task for task in lives.tasks.values() if task.name == "augment")
+    story = Teller(lives).tell(subject)
+    told = words(story)
+    assert story.title == f"augment, task {subject[:8]}"
+    for part in (
+        "driver-1 submits it.",
+        "it asks for 1 CPU",
+        "scheduling strategy SPREAD",
+        "(result of load)",
+        "driver-1 asks its node for",
+        "its scheduling strategy is SPREAD: the head decides",
+        "The head chooses node-",
+        "(chosen): ",
+        "score 0",
+        "grants lease",
+        "pushes attempt 0 to",
+        "Attempt 0 starts on",
+        "Attempt 0 returns after",
+        "Its result is object",
+    ):
+        assert part in told, part
+    assert [line.time_ns for line in story.lines] == sorted(line.time_ns or 0 for line in story.lines)
+
+
+def test_every_choice_of_the_head_names_as_best_the_node_that_it_chose(lives: Lives):
+    choices = [choice for asked in lives.replayed.asked.values() for choice in asked.placed]
+    assert len(choices) >= 10
+    for choice in choices:
+        assert choice.candidates[0].node == choice.answer.node
+        assert choice.candidates[0].rank is not None
+        assert set(choice.free) == {score.node for score in choice.candidates}
+
+
+def test_every_grant_and_placement_that_the_trace_shows_is_explained(lives: Lives):
+    teller = Teller(lives)
+    for task in lives.tasks.values():
+        told = words(teller.tell(task.task))
+        for attempt in task.attempts.values():
+            if attempt.started_ns is not None:
+                assert f"on worker {attempt.worker}" in told
+                assert f"Attempt {attempt.number} starts on {attempt.worker}" in told
+        for event in lives.record.events:
+            if event.kind is TraceKind.TASK_RETRIED and event.subject == task.task:
+                assert f"as attempt {event.amount}: {event.other}" in told
+
+
+def test_reconstruction_says_what_was_missed_and_what_runs_again(lives: Lives):
+    teller = Teller(lives)
+    again = list(retried(lives, "reconstruction"))
+    assert again
+    for subject in again:
+        assert "was wanted and no copy was left" in words(teller.tell(subject))
+        told = words(teller.tell(subject + "0" * 8))
+        if lives.tasks[subject].name == "load":
+            assert re.search(r"Its task is to run again, as attempt 1, for object [0-9a-f]{8}:0, which is made", told)
+        else:
+            assert re.search(r"no copy is known \(\d+ lost so far\): the head asks its owner, driver-1", told)
+            assert f"task {subject[:8]} (augment) runs again, as attempt 1: reconstruction" in told
+
+
+def test_retry_says_who_died(lives: Lives):
+    for subject in retried(lives, "retry"):
+        told = words(Teller(lives).tell(subject))
+        assert "because the head declared node-2 dead" in told or "because worker node-2/w" in told
+
+
+def test_object_tells_where_it_travelled_and_why(lives: Lives):
+    moved = next(thing for thing in lives.objects.values() if any(move.ended_ns for move in thing.moves))
+    told = words(Teller(lives).tell(moved.object_id))
+    assert "writes it into the store of its node" in told
+    assert "asks the head where it is." in told
+    assert re.search(r"node-\d asks node-\d to send it", told)
+    assert re.search(r"It has arrived on node-\d: [\d,]+ bytes from node-\d in .* MB/s", told)
+
+
+def test_eviction_says_what_the_room_was_for_and_what_the_policy_was_offered(full: Lives):
+    evicted = [event for event in full.record.events if event.kind is TraceKind.OBJECT_EVICTED]
+    assert evicted
+    teller = Teller(full)
+    for event in evicted:
+        told = words(teller.tell(event.subject))
+        assert f"{event.process} evicts it, to make room." in told
+        assert re.search(r"LruEviction was offered \d+ objects that nobody used; this was number \d+", told)
+        assert re.search(r"the store held [\d,]+ of 4,194,304 bytes", told)
+        assert "room was needed because" in told
+
+
+def test_replay_sees_each_eviction_at_its_place_among_what_was_offered(full: Lives):
+    count = 0
+    for object_id, evictions in full.replayed.evictions.items():
+        for eviction in evictions:
+            count += 1
+            assert 1 <= eviction.position <= eviction.candidates, object_id
+    assert count == sum(event.kind is TraceKind.OBJECT_EVICTED for event in full.record.events)
+
+
+def test_without_logs_the_moments_are_told(lives: Lives):
+    bare = Lives(Record(events=lives.record.events))
+    subject = next(iter(bare.tasks))
+    told = words(Teller(bare).tell(subject))
+    assert "driver-1 submits it." in told
+    assert "returns after" in told
+
+
+def test_id_is_found_by_its_beginning_and_as_errors_write_it(lives: Lives):
+    task = next(iter(lives.tasks))
+    assert find_id(lives, task) == task
+    assert find_id(lives, f" {task[:9].upper()} ") == task
+    assert find_id(lives, f"{task[:8]}:0") == task + "0" * 8
+
+
+@pytest.mark.parametrize("wanted", ["", "zzzz"])
+def test_id_that_there_is_not(lives: Lives, wanted: str):
+    with pytest.raises(ValueError, match=r"none was given|its first tasks are [0-9a-f]{32} "):
+        find_id(lives, wanted)
+
+
+def test_unknown_id_names_the_nearest(lives: Lives):
+    task = next(iter(lives.tasks))
+    wrong = task[:7] + ("0" if task[7] != "0" else "1")
+    with pytest.raises(ValueError, match=rf"begins with '{wrong}'; the nearest are .*{task}"):
+        find_id(lives, wrong)
+
+
+def test_name_of_a_function_lists_its_tasks(lives: Lives):
+    with pytest.raises(
+        ValueError, match=r"'digest' is the name of 20 ids; give the id of one: [0-9a-f]{32} \(digest\)"
+    ):
+        find_id(lives, "digest")
+
+
+def test_actor_tells_of_its_restart_and_its_calls_of_where_they_went(tmp_path: Path):
+    @ray.remote(max_restarts=1, max_task_retries=1)
+    class Counter:
+        def __init__(self) -> None:
+            self.count = 0
+
+        def add(self) -> int:
+            self.count += 1
+            return self.count
+
+    def count() -> Any:
+        actor: Any = Counter
+        counter = actor.remote()
+        return ray.get([counter.add.remote() for _ in range(3)])
+
+    simulate(count, tmp_path, faults=["kill actor Counter when Counter.add starts 3"])
+    lives = Lives(read_record(tmp_path))
+    teller = Teller(lives)
+    made = words(teller.tell(next(task.task for task in lives.tasks.values() if task.name == "Counter")))
+    assert "the constructor of an actor: the head sees to its lease" in made
+    assert made.count("The head chooses node-") == 2
+    assert "It is queued again, as attempt 1: restart." in made
+    last = words(teller.tell([task.task for task in lives.tasks.values() if task.name == "Counter.add"][-1]))
+    assert "it goes to the actor's worker" in last
+    assert "grants lease" not in last
+    assert "fault: kill actor" in last
+    assert "because its actor was RESTARTING" in last

@@ -1,0 +1,169 @@
+"""The page as a file: whole, self-contained, the same each time, and safe whatever a program calls its functions."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dualray as ray
+from dualray.report.drawings import BARS_MAX, FUNCTIONS_MAX, ROWS_MAX
+from dualray.report.page import Check, page, write_page
+from dualray.report.record import Record, read_record
+from dualray.shared.trace import TraceEvent, TraceKind
+from dualray.sim.runtime import SimRuntime
+from tests.report.support import Rows, simulate, task, two_steps
+
+FAULTS = ["reboot node-2 when digest starts 5 for 3s"]
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    log = tmp_path_factory.mktemp("log")
+    simulate(lambda: two_steps(6), log, faults=FAULTS)
+    return log
+
+
+@pytest.fixture(scope="module")
+def text(log: Path) -> str:
+    return page(read_record(log), title="two steps", subtitle="a node reboots")
+
+
+class Elements(HTMLParser):
+    """The elements of a page, with their attributes, and what its scripts hold."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_data(self, data: str) -> None:
+        if self.lasttag == "script":
+            self.scripts[-1] += data
+
+
+def carried(text: str) -> Any:
+    """What the page's script reads."""
+    found = re.search(r'<script id="run" type="application/json">(.*?)</script>', text, re.DOTALL)
+    assert found is not None
+    return json.loads(found[1])
+
+
+def test_page_needs_nothing_from_elsewhere(text: str):
+    elements = Elements(text)
+    for tag, attributes in elements.found:
+        for name in ("src", "href", "action", "data"):
+            assert (attributes.get(name) or "data:").startswith("data:"), (tag, attributes)
+    policy = next(each["content"] for tag, each in elements.found if "http-equiv" in each)
+    assert policy is not None
+    assert "default-src 'none'" in policy
+    assert "http" not in policy
+    assert len(elements.scripts) == 3
+    assert "plotly.js" in elements.scripts[0][:2000]
+
+
+def test_page_shows_every_attempt_fault_and_resource(log: Path, text: str):
+    record = read_record(log)
+    figures = carried(text)["figures"]
+    bars = [each for trace in figures["gantt"]["data"] if trace["type"] == "bar" for each in trace["customdata"]]
+    started = [event.subject for event in record.events if event.kind is TraceKind.TASK_STARTED]
+    assert sorted(bars) == sorted(started)
+    names = {trace["name"] for trace in figures["gantt"]["data"]}
+    assert {"load", "augment", "digest", "critical path", "fault"} <= names
+    shown = {trace.get("name") for trace in figures["usage"]["data"]}
+    assert {"CPUs computing", "CPUs leased", "network in", "network out", "object store"} <= shown
+    assert {trace["name"] for trace in figures["path"]["data"]} >= {"compute", "reconstruction"}
+    assert "kill node: node-2" in text
+    assert "a node reboots" in text
+
+
+def test_page_tells_the_story_of_each_task_and_object(log: Path, text: str):
+    stories = carried(text)["stories"]
+    record = read_record(log)
+    assert {event.subject for event in record.events if event.kind is TraceKind.TASK_SUBMITTED} <= stories.keys()
+    told = json.dumps(stories)
+    assert "The head chooses node-" in told
+    assert "runs again, as attempt 1" in told
+
+
+def test_same_record_gives_the_same_page(log: Path, text: str):
+    assert page(read_record(log), title="two steps", subtitle="a node reboots") == text
+
+
+def test_page_of_a_simulation_that_was_not_recorded(tmp_path: Path):
+    started = ray.init(mode="sim", nodes=2)
+    assert isinstance(started, SimRuntime)
+    try:
+        two_steps(2)
+        events = list(started.cluster.trace_events)
+    finally:
+        ray.shutdown()
+    write_page(Record(events=events), tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    assert "what the driver waited for is guessed" in text
+    assert "from the trace alone" in text
+
+
+def test_page_shows_what_was_expected(log: Path):
+    checks = [Check(what="makespan", expected="at most 1s", found="2s", holds=False)]
+    text = page(read_record(log), checks=checks)
+    assert "1 of 1 expectations fail" in text
+    assert "at most 1s" in text
+    assert "What was expected" not in page(read_record(log))
+
+
+def test_names_are_shown_and_never_obeyed():
+    evil = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
+    rows = Rows()
+    rows.add(TraceKind.TASK_SUBMITTED, "driver-1", task(1), name=evil)
+    rows.add(TraceKind.TASK_STARTED, "node-1/w0", task(1), name=evil)
+    rows.add(TraceKind.TASK_ENDED, "node-1/w0", task(1), name=evil)
+    text = page(Record(events=rows.events), title=evil, subtitle=evil)
+    elements = Elements(text)
+    assert len(elements.scripts) == 3
+    assert all(tag != "img" for tag, _ in elements.found)
+    data = carried(text)
+    assert evil in json.dumps(data["stories"], ensure_ascii=False)  # which the script shows as text
+    assert "<img" not in json.dumps(data["figures"])  # which plotly would show as HTML
+
+
+def many(tasks: int, workers: int, functions: int = 1) -> list[TraceEvent]:
+    """So many tasks of 1 µs, one after the other on each worker."""
+    events = []
+    for number in range(tasks):
+        at_ns = 1000 * (number // workers)
+        name, worker = f"f{number % functions}", f"node-{number % workers % 7}/w{number % workers}"
+        events.append(TraceEvent(at_ns, TraceKind.TASK_SUBMITTED, "driver-1", task(number), name=name))
+        events.append(TraceEvent(at_ns, TraceKind.TASK_STARTED, worker, task(number), name=name))
+        events.append(TraceEvent(at_ns + 1000, TraceKind.TASK_ENDED, worker, task(number), name=name))
+    return sorted(events, key=lambda event: event.time_ns)
+
+
+def test_page_of_many_tasks_stays_small_and_says_what_it_merged():
+    text = page(Record(events=many(3 * BARS_MAX, workers=4)))
+    bars = sum(len(trace["y"]) for trace in carried(text)["figures"]["gantt"]["data"] if trace["type"] == "bar")
+    assert 0 < bars <= BARS_MAX
+    merged = f"{3 * BARS_MAX - bars:,} short attempts are drawn together"
+    assert merged in text
+
+
+def test_many_workers_share_rows_and_many_functions_share_a_colour():
+    text = page(Record(events=many(2 * ROWS_MAX, workers=ROWS_MAX + 10, functions=FUNCTIONS_MAX + 5)))
+    figure = carried(text)["figures"]["gantt"]
+    assert len(figure["layout"]["yaxis"]["ticktext"]) <= ROWS_MAX + 10
+    assert sum(trace["type"] == "bar" for trace in figure["data"]) == FUNCTIONS_MAX + 1
+
+
+def test_nothing_to_draw():
+    with pytest.raises(ValueError, match="the trace shows no task that was submitted: there is nothing to draw"):
+        page(Record(events=[]))

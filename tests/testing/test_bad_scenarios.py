@@ -1,0 +1,110 @@
+"""A scenario with an error in it: one line, that a newcomer understands, and exit code 2."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from dualray.cli import app
+from dualray.shared.scenario_file import parse_scenario
+from dualray.testing.expectations import judge
+from dualray.testing.run import run_scenario
+
+GOOD = """\
+name: good
+cluster: {nodes: 4, cpus: 2}
+workload: {generate: bag_of_tasks, kwargs: {tasks: 5}}
+faults:
+  - {at: 2ms, reboot: node-1, back_after: 1s}
+expect:
+  makespan: {max: 60s}
+"""
+
+BAD = {
+    "an unknown key": ("cpus: 2", "cpu: 2", "2: unknown key 'cpu' in cluster. Did you mean 'cpus'?"),
+    "an unknown key at the top": ("faults:", "fautls:", "4: unknown key 'fautls'. Did you mean 'faults'?"),
+    "an unknown key of a fault": ("reboot:", "rebot:", "5: unknown key 'rebot' in faults[0]. Did you mean 'reboot'?"),
+    "a wrong unit": ("2ms", "2GB", "5: faults[0].at: a time: '2GB' is a size; write for example 2.5s or 300ms"),
+    "no unit": ("60s", "60", "7: expect.makespan.max: 60 has no unit; write for example 2.5s"),
+    "a wrong unit of a cost": (
+        "expect:",
+        "costs: {worker_start_ns: 5GB}\nexpect:",
+        "6: costs.worker_start_ns: '5GB' is a size; write for example 2.5s or 300ms",
+    ),
+    "an unknown cost": (
+        "expect:",
+        "costs: {worker_start: 5ms}\nexpect:",
+        "6: costs.worker_start: the cost model has no parameter 'worker_start'. Did you mean 'worker_start_ns'?",
+    ),
+    "an unknown node": ("node-1", "node-9", "5: faults[0]: there is no 'node-9'; nodes are node-0 to node-3"),
+    "a fault after the end": (
+        "2ms",
+        "90s",
+        "5: faults[0]: 'reboot node-1 at 90s for 1s' comes after the end: the run is expected to take 60s at most",
+    ),
+    "a fault after the time limit": (
+        "at: 2ms",
+        "at: 20s",
+        "5: faults[0]: 'reboot node-1 at 20s for 1s' comes after the end: the time limit of the run is 10s",
+    ),
+    "an impossible expectation": (
+        "{max: 60s}",
+        "{min: 70s, max: 60s}",
+        "7: expect.makespan: nothing can meet this: min is above max",
+    ),
+    "an expectation beyond the time limit": (
+        "{max: 60s}",
+        "{min: 20s}",
+        "7: expect.makespan: nothing can meet this: the time limit of the run is 10s",
+    ),
+    "more faults than there are": (
+        "expect:",
+        "expect:\n  counters: {faults: {min: 3}}",
+        "7: expect.counters.faults: nothing can meet this: 1 fault is planned",
+    ),
+    "an unknown argument": (
+        "tasks: 5",
+        "task: 5",
+        "3: workload: workload bag_of_tasks has no argument 'task'. Did you mean 'tasks'?",
+    ),
+}
+
+
+@pytest.mark.parametrize(("old", "new", "message"), BAD.values(), ids=BAD)
+def test_a_bad_scenario_is_refused_in_one_line(tmp_path: Path, old: str, new: str, message: str) -> None:
+    text = GOOD.replace(old, new, 1)
+    assert text != GOOD
+    if "time limit" in message:
+        text += "time_limit: 10s\n"
+    path = tmp_path / "bad.yaml"
+    path.write_text(text)
+    done = CliRunner().invoke(app, ["scenario", "run", str(path)])
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr == f"dualray: {path}:{message}\n"
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("kill node-1 at 90s", "'kill node-1 at 90s' comes after the end: the program took 0.1"),
+        (
+            "kill worker when piece starts 400",
+            "'kill worker when piece starts 400' never came: piece started 5 times",
+        ),
+        (
+            "kill worker when peice starts 4",
+            "'kill worker when peice starts 4' never came: peice started 0 times. Did you mean 'piece'?",
+        ),
+        ("kill node-1 when object_evicted 2", "never came: there were 0 such events"),
+        ("kill actor Nobody at 1ms", "'kill actor Nobody at 0.001s' found nobody"),
+    ],
+)
+def test_a_fault_that_never_came_says_why(fault, words):
+    scenario = parse_scenario(
+        GOOD.replace("  - {at: 2ms, reboot: node-1, back_after: 1s}", f"  - {fault}").replace("{max: 60s}", "{}"), "x"
+    )
+    (verdict,) = (it for it in judge(scenario, run_scenario(scenario)) if it.what == "faults")
+    assert not verdict.holds
+    assert words in verdict.found

@@ -1,0 +1,71 @@
+"""Ten sources of nondeterminism in user code, and three in a machine: each is found, or made deterministic."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dualray.shared.scenario_file import parse_scenario
+from dualray.testing.determinism import check_determinism
+
+ROOT = Path(__file__).parents[2]
+FOUND = "the first event that differs"
+WITNESSED = "a thread was started on node-"
+SAME = None
+
+SOURCES = {
+    "set_order": FOUND,
+    "wall_clock": FOUND,
+    "virtual_clock": SAME,
+    "address": FOUND,
+    "uuid1": FOUND,
+    "listdir": SAME,
+    "thread": WITNESSED,
+    "unseeded_random": SAME,
+    "environment": FOUND,
+    "dict_of_sets": FOUND,
+    "float_sum": FOUND,
+}
+POLICIES = ("SetOrderPolicy", "WallClockPolicy", "UnseededRandomPolicy")
+
+
+@pytest.fixture(autouse=True)
+def _from_the_root(monkeypatch):
+    monkeypatch.chdir(ROOT)
+
+
+def check(function: str, more: str = ""):
+    text = f"name: planted\ncluster: {{nodes: 4, cpus: 2}}\nworkload: {{function: 'tests.testing.{function}'}}\n{more}"
+    return check_determinism(parse_scenario(text, "planted.yaml"), directory=ROOT)
+
+
+FAST = ("set_order", "listdir", "thread")
+"""One of each kind: each takes two processes."""
+
+
+@pytest.mark.parametrize("source", [pytest.param(it, marks=[] if it in FAST else [pytest.mark.slow]) for it in SOURCES])
+def test_a_source_in_user_code_is_found_or_made_deterministic(source):
+    found = check(f"nondeterminism:{source}")
+    expected = SOURCES[source]
+    if expected is SAME:
+        assert found.divergence is None
+    else:
+        assert found.divergence is not None
+        assert expected in found.divergence
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_source_in_a_machine_is_found(policy):
+    policies = f"policies: {{placement: 'tests.testing.nondeterminism:{policy}'}}\n"
+    found = check("nondeterminism:spread", policies)
+    assert found.divergence is not None
+    assert FOUND in found.divergence
+
+
+def test_the_page_has_every_source():
+    page = (ROOT / "docs" / "determinism.md").read_text()
+    rows = [line for line in page.splitlines() if line.startswith("| ") and "`" in line]
+    for source in (*SOURCES, *POLICIES):
+        assert any(f"`{source}`" in row for row in rows), source
