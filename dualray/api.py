@@ -20,7 +20,7 @@ from dualray.options import ActorOptions, TaskOptions, with_changes
 from dualray.remote_function import RemoteFunction
 from dualray.settings import SETTINGS, limits_of, resolve
 from dualray.shared.model.ids import job_of
-from dualray.shared.model.resources import add, in_plain_names
+from dualray.shared.model.resources import GPU, add, in_plain_names
 from dualray.shared.model.specs import NODE_ID_LABEL
 
 T = TypeVar("T")
@@ -43,6 +43,7 @@ def init(
     log_to_driver: bool | None = None,
     redirect_output: bool | None = None,
     log_directory: Any = None,
+    num_redis_shards: int | None = None,
     metrics_port: int | None = None,
     nodes: int | None = None,
     faults: Sequence[Any] | None = None,
@@ -55,7 +56,8 @@ def init(
         address: real mode: join the cluster whose head is at "host:port", through its node on this machine, or with
             "auto" the one that runs here; `shutdown` then leaves it running. Default: start a cluster.
         mode: "real" (processes on this machine; the default) or "sim" (a virtual cluster in this process).
-        num_cpus, num_gpus, resources: what each node has. Default: real as found, with 0 GPUs; sim 4 CPUs.
+        num_cpus, num_gpus, resources: what each node has. Default: real as found, with the GPUs that
+            CUDA_VISIBLE_DEVICES shows (docs/real_mode.md); sim 4 CPUs.
         labels: of each node, such as {"zone": "a"}; sim mode: or a list with those of each node. See
             docs/api/placement.md.
         object_store_memory: bytes of each node's object store, or a text such as "2GiB".
@@ -67,6 +69,8 @@ def init(
         redirect_output: real mode: what workers print goes to files only. Default False.
         log_directory: real mode: keep the logs of all processes in a directory of the session's name in here. Default:
             with the session's other files, which go when it ends.
+        num_redis_shards: real mode: servers of the control plane to start beside the primary one; its tables are then
+            spread among them. Default 0, at most 64. See docs/cluster.md.
         metrics_port: real mode: serve metrics for Prometheus at this port of 127.0.0.1; 0: any that is free (see
             `metrics_address` of what is returned). Default: not. See docs/metrics.md.
         nodes: sim mode: how many virtual nodes. Default 1.
@@ -300,9 +304,13 @@ def available_resources() -> dict[str, float]:
     return add(row.available for row in rows if row.alive).as_floats()
 
 
-def get_gpu_ids() -> list[int]:
-    """The ids of the GPUs that the current task or actor holds; in a driver, none."""
-    return list(runtime.current("get_gpu_ids").verbs.execution.gpu_ids)
+def get_gpu_ids() -> list[int | str]:
+    """The GPUs that the current task or actor holds; in a driver, none.
+
+    They are what CUDA_VISIBLE_DEVICES of the task says: numbers, or, where whoever started the node has named its GPUs
+    otherwise, UUIDs such as "GPU-5f0e...".
+    """
+    return [int(name) if name.isdigit() else name for name in _context("get_gpu_ids").get_accelerator_ids()[GPU]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,6 +320,7 @@ class RuntimeContext:
     _verbs: runtime.Verbs
     mode: str
     """`real` or `sim`."""
+    _gpu_names: tuple[str, ...] = ()
 
     def get_node_id(self) -> str:
         """The node, such as `node-0`."""
@@ -374,10 +383,6 @@ class RuntimeContext:
             raise RuntimeError("current_actor is asked for outside an actor")
         return handle_to_self(self._verbs, constructor)
 
-    def get_accelerator_ids(self) -> dict[str, list[str]]:
-        """The ids of the accelerators that the task or actor holds, by kind: `{"GPU": ["0"]}`."""
-        return {"GPU": [str(gpu) for gpu in self._verbs.execution.gpu_ids]}
-
     def get_node_labels(self) -> dict[str, str]:
         """The labels of the node."""
         return next((row["Labels"] for row in nodes() if row["NodeID"] == self._verbs.node), {})
@@ -398,6 +403,10 @@ class RuntimeContext:
         """How often this task has been tried before."""
         return self._verbs.execution.attempt
 
+    def get_accelerator_ids(self) -> dict[str, list[str]]:
+        """`{"GPU": [...]}`: the GPUs that the task or actor holds, as `get_gpu_ids` has them, as text."""
+        return {GPU: [self._gpu_names[gpu] for gpu in self._verbs.execution.gpu_ids]}
+
     def get_assigned_resources(self) -> dict[str, float]:
         """What the task or actor holds, by name."""
         template = self._verbs.execution.resources
@@ -406,8 +415,12 @@ class RuntimeContext:
 
 def get_runtime_context() -> RuntimeContext:
     """Where this code runs: job, node, worker, task, actor, attempt, resources, placement group."""
-    current = runtime.current("get_runtime_context")
-    return RuntimeContext(current.verbs, current.mode)
+    return _context("get_runtime_context")
+
+
+def _context(verb: str) -> RuntimeContext:
+    current = runtime.current(verb)
+    return RuntimeContext(current.verbs, current.mode, current.gpu_names)
 
 
 __all__ = [

@@ -39,7 +39,7 @@ def start_command(
         str | None, typer.Option(help="This machine's address for the others; default 127.0.0.1: this machine only.")
     ] = None,
     num_cpus: Annotated[float | None, typer.Option(help="CPUs; default: those that there are.")] = None,
-    num_gpus: Annotated[float | None, typer.Option(help="GPUs; default 0.")] = None,
+    num_gpus: Annotated[float | None, typer.Option(help="GPUs; default: those that there are.")] = None,
     resources: Annotated[str | None, typer.Option(help="Custom resources, such as '{\"disk\": 2}'.")] = None,
     labels: Annotated[str | None, typer.Option(help="Labels, such as 'zone=a,market=spot', or JSON.")] = None,
     object_store_memory: Annotated[str | None, typer.Option(help="Bytes, or such as 2GiB.")] = None,
@@ -48,6 +48,10 @@ def start_command(
         int | None, typer.Option(help="--address: where this node listens; default: any port. All goes through it.")
     ] = None,
     secret_file: Annotated[Path | None, typer.Option(help="The cluster's secret; else DUALRAY_SECRET.")] = None,
+    num_redis_shards: Annotated[
+        int | None,
+        typer.Option(help="--head: Redis servers beside the primary, which share its tables.", min=0, max=64),
+    ] = None,
     metrics_port: Annotated[
         int | None, typer.Option(help="Serve this node's metrics at this port of 127.0.0.1.", min=0, max=65535)
     ] = None,
@@ -62,8 +66,8 @@ def start_command(
         _refuse("give either --head, to start a cluster, or --address HOST:PORT, to join one")
     if head and object_manager_port is not None:
         _refuse("--object-manager-port is for nodes that join: everything of the head's node goes through --port")
-    if not head and (port is not None or num_workers is not None):
-        _refuse("--port and --num-workers are the head's; a node that joins has --object-manager-port")
+    if not head and any(option is not None for option in (port, num_workers, num_redis_shards)):
+        _refuse("--port, --num-workers and --num-redis-shards are the head's; a node that joins has none of them")
     try:
         if address is not None:
             parse_endpoint(address, "--address")
@@ -80,6 +84,7 @@ def start_command(
             else None,
             config=_config(),
             num_workers=num_workers,
+            num_redis_shards=num_redis_shards or 0,
             metrics_port=metrics_port,
         )
         node = start_node(options, read_secret(secret_file), is_detached=True)

@@ -150,7 +150,7 @@ class Cluster:
         self,
         *,
         num_cpus: float = 1,
-        num_gpus: float | None = None,
+        num_gpus: float = 0,
         resources: Mapping[str, float] | None = None,
         labels: Mapping[str, str] | None = None,
         object_store_memory: int | str | None = None,
@@ -159,6 +159,7 @@ class Cluster:
         seed: int | None = None,
         decision_log: Path | str | None = None,
         metrics_port: int | None = None,
+        num_redis_shards: int = 0,
     ) -> ClusterNode:
         """Start one more node; the first is the head's.
 
@@ -168,15 +169,17 @@ class Cluster:
             object_store_memory: bytes, or a text such as "64MiB"; default: a quarter of what the other nodes of this
                 machine leave of the default of a lone node.
             wait: until the connected driver sees it.
-            limits, seed, decision_log: of the whole cluster: for the first node only.
+            limits, seed, decision_log, num_redis_shards: of the whole cluster: for the first node only.
             metrics_port: where it serves its metrics at 127.0.0.1; 0: any port that is free; None: not.
 
         Raises:
             DualrayError: it did not start; the message says why.
-            ValueError: resources that are wrong; limits, seed or decision_log for a further node.
+            ValueError: resources that are wrong; what is of the whole cluster for a further node.
         """
-        if self.head_node is not None and (limits or seed is not None or decision_log is not None):
-            raise ValueError("limits, seed and decision_log belong to the cluster: give them to its first node")
+        if self.head_node is not None and (limits or seed is not None or decision_log is not None or num_redis_shards):
+            raise ValueError(
+                "limits, seed, decision_log and num_redis_shards belong to the cluster: give them to its first node"
+            )
         if isinstance(object_store_memory, str):
             object_store_memory = parse_size_bytes(object_store_memory, "object_store_memory")
         options = node_options(
@@ -190,6 +193,7 @@ class Cluster:
             object_store_memory=object_store_memory,
             config=Config(**{"infeasible": "wait", **(limits or {})}),  # a node that can take it may join
             metrics_port=metrics_port,
+            num_redis_shards=num_redis_shards,
         )
         record = None
         if decision_log is not None:

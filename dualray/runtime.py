@@ -104,6 +104,10 @@ class Runtime(Protocol):
     def verbs(self) -> Verbs:
         """What this process can do."""
 
+    @property
+    def gpu_names(self) -> tuple[str, ...]:
+        """What this node's GPUs are called, in the order in which the core counts them."""
+
     def addresses(self) -> dict[str, str]:
         """Where things are: `node_ip_address` of the node that this process is on, and for people
         `control_plane_address`, `object_store_address` and `local_scheduler_address`."""

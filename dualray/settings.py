@@ -24,6 +24,7 @@ from dualray.shared.units import parse_size_bytes
 
 MODES = ("real", "sim")
 
+REDIS_SHARDS_MAX = 64
 DEFAULT_PORT = 6399
 """Where `dualray start --head` listens when no port is given."""
 
@@ -183,6 +184,18 @@ def _port(name: str, value: Any) -> int | None:
     return number
 
 
+def _shards(name: str, value: Any) -> int:
+    try:
+        number = int(value) if isinstance(value, str) else value
+    except ValueError:
+        raise ValueError(f"{name}={value!r} must be a whole number") from None
+    if isinstance(number, bool) or not isinstance(number, int):
+        raise TypeError(f"{name}={value!r} must be an int")
+    if not 0 <= number <= REDIS_SHARDS_MAX:
+        raise ValueError(f"{name}={value!r} must be between 0 and {REDIS_SHARDS_MAX}")
+    return number
+
+
 def _directory(name: str, value: Any) -> Path | None:
     if value is None:
         return None
@@ -229,7 +242,7 @@ SETTINGS = {
             help="host:port of a cluster to join, or auto; default: start one",
         ),
         Setting(name="num_cpus", default=None, modes=MODES, parse=_amount, help="CPUs of a node; as found; sim: 4"),
-        Setting(name="num_gpus", default=None, modes=MODES, parse=_amount, help="GPUs of a node; default 0"),
+        Setting(name="num_gpus", default=None, modes=MODES, parse=_amount, help="GPUs of a node; as found; sim: 0"),
         Setting(name="resources", default=None, modes=MODES, parse=_resources, help="custom resources of a node"),
         Setting(
             name="labels",
@@ -276,6 +289,13 @@ SETTINGS = {
             modes=("real",),
             parse=_port,
             help="serve metrics for Prometheus at this port of 127.0.0.1; 0: any; default: not",
+        ),
+        Setting(
+            name="num_redis_shards",
+            default=0,
+            modes=("real",),
+            parse=_shards,
+            help="servers of the control plane beside the primary, among which its tables are spread",
         ),
         Setting(name="nodes", default=1, modes=("sim",), parse=_count, help="virtual nodes"),
         Setting(
@@ -330,6 +350,7 @@ _OF_THE_CLUSTER = (
     "seed",
     "limits",
     "log_directory",
+    "num_redis_shards",
     "metrics_port",
 )
 

@@ -19,6 +19,10 @@ hypothesis.settings.register_profile("dualray", deadline=None, print_blob=True, 
 hypothesis.settings.load_profile("dualray")
 
 
+# GPUs that a test declares are there on every machine, and others are not.
+os.environ["DUALRAY_NVML"] = "off"
+os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+
 _TEMPORARY_DIRECTORY = pytest.StashKey[Path]()
 
 

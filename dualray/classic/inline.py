@@ -75,6 +75,7 @@ class _Shared:
     """What the processes of one program share."""
 
     total: Resources
+    gpu_names: tuple[str, ...]
     inline_bytes_max: int
     objects: dict[ObjectID, _Object] = field(default_factory=dict)
     actors: dict[ObjectID, _Actor] = field(default_factory=dict)
@@ -370,6 +371,10 @@ class InlineRuntime:
     def __init__(self, verbs: InlineProcess) -> None:
         self.verbs = verbs
 
+    @property
+    def gpu_names(self) -> tuple[str, ...]:
+        return self.verbs.shared.gpu_names
+
     def addresses(self) -> dict[str, str]:
         return {
             "node_ip_address": "127.0.0.1",
@@ -406,8 +411,8 @@ def start(*, num_cpus: float | None, num_gpus: float | None, object_id_seed: int
     """
     given = {"num_cpus": num_cpus, "num_gpus": num_gpus, "object_id_seed": object_id_seed}
     settings = resolve({name: value for name, value in given.items() if value is not None})
-    total = total_of(settings["num_cpus"].value, settings["num_gpus"].value, settings["resources"].value)
-    shared = _Shared(total=total, inline_bytes_max=limits_of(settings).inline_bytes_max)
+    total, gpu_names = total_of(settings["num_cpus"].value, settings["num_gpus"].value, settings["resources"].value)
+    shared = _Shared(total=total, gpu_names=gpu_names, inline_bytes_max=limits_of(settings).inline_bytes_max)
     shared.gpus = list(range(total.get(GPU) // UNITS))
     root = root_task_id(str(settings["object_id_seed"].value or ""), 1)
     return InlineRuntime(InlineProcess(shared, FIRST_DRIVER, root, is_driver=True))

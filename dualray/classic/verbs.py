@@ -47,7 +47,8 @@ def init(
         num_workers: how many workers are started at once; more come when they are needed. Default: one for each CPU.
         driver_mode: SCRIPT_MODE, SILENT_MODE or PYTHON_MODE.
         redirect_output: what workers print goes to files only.
-        num_cpus, num_gpus: what each node has. Default: as many CPUs as there are (sim: 4) and no GPU.
+        num_cpus, num_gpus: what each node has. Default: as many CPUs as there are (sim: 4), and the GPUs
+            that CUDA_VISIBLE_DEVICES shows (sim: none).
         num_redis_shards: accepted, and of no effect: the control plane is one server.
 
     Mode and number of nodes come from outside: DUALRAY_MODE, DUALRAY_NODES, or `dualray run --mode sim --nodes 11`.

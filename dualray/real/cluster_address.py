@@ -25,6 +25,7 @@ from redis.retry import Retry
 from dualray.exceptions import AuthenticationError, DualrayError
 from dualray.real import session as sessions
 from dualray.real.cluster_gateway import RoutedConnection
+from dualray.real.control_plane_shards import SHARDS
 from dualray.real.frames import Refusal
 from dualray.real.handshake import PROTOCOL_VERSION as TRANSPORT_VERSION
 from dualray.real.session import Session
@@ -48,6 +49,7 @@ class ClusterInfo:
     seed: int | None
     job_root: str
     record_directory: Path | None
+    redis_shards: int = 0
 
 
 def parse_endpoint(text: str, name: str) -> tuple[str, int]:
@@ -115,6 +117,7 @@ def read_info(client: Any) -> ClusterInfo:
         seed=json.loads(fields["seed"]),
         job_root=fields["job_root"],
         record_directory=Path(fields["record_directory"]) if fields["record_directory"] else None,
+        redis_shards=client.llen(SHARDS),
     )
 
 
@@ -142,7 +145,7 @@ def endpoint_of(client: Any, node: str) -> tuple[str, int]:
 def local_client(session: Session) -> Any:
     """A client of the control plane, on a machine that has a session."""
     return redis.Redis(
-        unix_socket_path=str(session.redis_directory / "redis.sock"),
+        unix_socket_path=str(session.redis_socket),
         password=session.password,
         protocol=2,
         socket_timeout=_REPLY_TIMEOUT_S,

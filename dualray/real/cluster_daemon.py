@@ -36,6 +36,7 @@ from dualray.real import cluster_address as addresses
 from dualray.real import session as sessions
 from dualray.real.children import HEAD_MODULE, NODE_MODULE, Children
 from dualray.real.cluster_gateway import CONTROL_PLANE, Gateway, dial
+from dualray.real.control_plane_shards import socket_names
 from dualray.real.frames import Refusal
 from dualray.real.loop import Loop
 from dualray.real.object_store import ARENA_FILE
@@ -71,6 +72,8 @@ class NodeOptions:
     total: list[tuple[str, int]]
     """The node's resources, in units."""
     labels: list[tuple[str, str]] = dataclasses.field(default_factory=list)
+    gpu_names: list[str] = dataclasses.field(default_factory=list)
+    """Of its GPUs: see gpus.py."""
     store_bytes: int
     config: dict[str, Any]
     """Limits; of the head only."""
@@ -78,6 +81,8 @@ class NodeOptions:
     job_root: str = ""
     record_directory: str | None = None
     log_to_driver: bool = True
+    redis_shards: int = 0
+    """Of the control plane; of the head only."""
     metrics_port: int | None = None
     is_detached: bool = True
     status_fd: int
@@ -140,6 +145,7 @@ class Daemon:
             seed=self.options.seed,
             job_root=self.options.job_root,
             record_directory=Path(record) if record is not None else None,
+            redis_shards=self.options.redis_shards,
         )
 
     def _make_session(self, node: NodeID, secret: bytes | None) -> Session:
@@ -156,8 +162,10 @@ class Daemon:
             job_root=self.info.job_root,
             total=Resources(tuple((name, units) for name, units in self.options.total)),
             labels=tuple((key, value) for key, value in self.options.labels),
+            gpu_names=tuple(self.options.gpu_names),
             store_bytes=self.options.store_bytes,
             log_to_driver=self.options.log_to_driver,
+            redis_shards=self.info.redis_shards,
             metrics_port=self.options.metrics_port,
             record_directory=self.info.record_directory,
             secret=secret,
@@ -182,7 +190,8 @@ class Daemon:
             socket_dir=self.session.sockets,
             secret=self.session.secret,
             bind=addresses.parse_endpoint(self.place.endpoint, "endpoint"),
-            control_plane=self.session.redis_directory / "redis.sock",
+            control_plane=self.session.redis_socket,
+            shards=socket_names(self.info.redis_shards),
             has_head=self.place.has_head,
             resolve=self._resolve,
         )

@@ -33,7 +33,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -154,13 +154,16 @@ class Gateway:
         secret: bytes,
         bind: tuple[str, int],
         control_plane: Path,
+        shards: Sequence[str] = (),
         has_head: bool,
         resolve: Callable[[str], tuple[str, int]],
     ) -> None:
         self._loop = loop
         self._socket_dir = socket_dir
         self._secret = secret
-        self._control_plane = control_plane
+        self._servers = {CONTROL_PLANE: control_plane}
+        self._servers |= {f"{CONTROL_PLANE}/{shard}": control_plane.parent / shard for shard in shards}
+        """Of the control plane, by their routes."""
         self._has_head = has_head
         self._resolve = resolve
         self._relays: set[Relay] = set()
@@ -177,16 +180,19 @@ class Gateway:
         try:
             self._listeners.append(listen(self._paths[0]))
             if not has_head:
-                self._paths.append(control_plane)
-                self._listeners.append(listen(control_plane))
+                for path in self._servers.values():
+                    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                    self._paths.append(path)
+                    self._listeners.append(listen(path))
         except BaseException:
             self.close()
             raise
         serve = [(self._serve_network, self._incoming), (self._serve_ask, self._asking)]
-        serve += [(self._serve_relay, self._asking)] if not has_head else []
+        if not has_head:
+            serve += [(partial(self._serve_relay, route), self._asking) for route in self._servers]
         for listener, (serve_one, bound) in zip(self._listeners, serve, strict=True):
             listener.setblocking(True)
-            name = f"dualray-{serve_one.__name__.strip('_')}"
+            name = f"dualray-gateway-{listener.fileno()}"
             threading.Thread(target=self._accept_all, args=(listener, serve_one, bound), name=name, daemon=True).start()
 
     def close(self) -> None:
@@ -241,9 +247,9 @@ class Gateway:
             identity = Identity(address=_GATEWAY, instance=os.urandom(16), secret=self._secret)
             shake_hands(sock, identity=identity, expected="", deadline=deadline)
             route = _receive_exactly(sock, _ROUTE_BYTES, deadline).rstrip(b"\0").decode("ascii")
-            if route == CONTROL_PLANE and self._has_head:
+            if route in self._servers and self._has_head:
                 with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as redis_socket:
-                    redis_socket.connect(os.fspath(self._control_plane))
+                    redis_socket.connect(os.fspath(self._servers[route]))
                     sock.sendall(bytes([HANDED]))
                     self._relay(sock.dup(), redis_socket.dup())
                 return
@@ -290,9 +296,9 @@ class Gateway:
             with contextlib.suppress(ConnectionError):
                 sock.recv(1)
 
-    def _serve_relay(self, sock: socket.socket) -> None:
+    def _serve_relay(self, route: str, sock: socket.socket) -> None:
         with sock:
-            there = dial(self._resolve("head"), CONTROL_PLANE, self._secret)
+            there = dial(self._resolve("head"), route, self._secret)
             with there:
                 self._relay(sock.dup(), there.dup())
 

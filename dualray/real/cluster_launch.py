@@ -66,22 +66,27 @@ def node_options(
     labels: Mapping[str, str] | None = None,
     num_workers: int | None = None,
     metrics_port: int | None = None,
+    num_redis_shards: int = 0,
 ) -> NodeOptions:
     """A node's options with their defaults filled in; `num_workers` is how many workers are started with each node.
 
     Raises:
-        ValueError: resources or labels that are wrong; a port for metrics where somebody else listens.
+        ValueError: resources or labels that are wrong; more GPUs than there are; a port for metrics where somebody else
+            listens.
     """
     if num_workers is not None:
         config = dataclasses.replace(config, workers_prestarted=num_workers)
+    total, gpu_names = total_of(num_cpus, num_gpus, resources)
     return NodeOptions(
         address=address,
         node_ip=node_ip or LOOPBACK,
         port=port,
-        total=[(name, units) for name, units in total_of(num_cpus, num_gpus, resources).units],
+        total=[(name, units) for name, units in total.units],
+        gpu_names=list(gpu_names),
         labels=list(as_pairs(parse_labels("labels", labels or {}))),
         store_bytes=object_store_memory or shared_store_bytes(),
         config=dataclasses.asdict(config),
+        redis_shards=num_redis_shards,
         metrics_port=check_port(metrics_port, "metrics_port"),
         status_fd=-1,
     )

@@ -68,6 +68,10 @@ class RealRuntime:
         return self._process.core
 
     @property
+    def gpu_names(self) -> tuple[str, ...]:
+        return self.session.gpu_names
+
+    @property
     def metrics_address(self) -> str | None:
         """host:port where this node serves its metrics; None when it does not."""
         path = self.session.directory / METRICS_FILE

@@ -35,8 +35,9 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final
 
 from dualray.real import worker_template
@@ -44,6 +45,7 @@ from dualray.real.children import FOUNDER_MODULE, MESSAGE_BYTES_MAX, NODE_MODULE
 from dualray.real.parents import count_threads
 from dualray.real.titles import set_title
 from dualray.real.worker_template import end_process
+from dualray.shared.model.resources import GPU_MASK
 
 END_WITHIN_S: Final = 10.0
 _PARENT_CHECK_S: Final = 1.0
@@ -168,6 +170,7 @@ class Founder:
                     title=[name],
                     fds=(theirs.fileno(),),
                     not_its=(lifeline_read, ours.fileno()),
+                    environment={GPU_MASK: ""},  # no GPU is seen until a lease says which
                 )
                 self._templates.add(process.template)
         except OSError as error:
@@ -181,17 +184,30 @@ class Founder:
         self._tell({"started": name, "pid": process.pid})
 
     def _launch(
-        self, module: str, argv: list[str], *, title: list[str], fds: tuple[int, ...], not_its: tuple[int, ...]
+        self,
+        module: str,
+        argv: list[str],
+        *,
+        title: list[str],
+        fds: tuple[int, ...],
+        not_its: tuple[int, ...],
+        environment: Mapping[str, str] = MappingProxyType({}),
     ) -> int:
         """A child that does what `python -m module argv` does, with `fds` and without `not_its`; its pid. In lists of
-        processes its arguments are those of `title`."""
+        processes its arguments are those of `title`. `environment` is added to ours."""
         self._prepare(module)
         if count_threads() > 1:
-            process = subprocess.Popen([sys.executable, "-m", module, *argv], stdin=subprocess.DEVNULL, pass_fds=fds)
+            process = subprocess.Popen(
+                [sys.executable, "-m", module, *argv],
+                stdin=subprocess.DEVNULL,
+                pass_fds=fds,
+                env=os.environ | environment,
+            )
             process.returncode = 0  # it is reaped here, with the others
             return process.pid
         pid = os.fork()
         if pid == 0:
+            os.environ.update(environment)
             self._become(module, argv, title, not_its)
         return pid
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from dualray.exceptions import ControlPlaneError
 from dualray.real import session as sessions
-from dualray.real.control_plane import ControlPlane
 from dualray.real.control_plane_server import begin_server, start_server
+from dualray.real.control_plane_shards import list_shards, sockets_at, tables_at
 from dualray.real.counts import COUNTS, COUNTS_ASKED, of_connections, of_head
 from dualray.real.messages import Payload
 from dualray.real.runner import MachineProcess, begin
@@ -39,52 +39,64 @@ class HeadProcess(MachineProcess):
     machine: Head
 
     def __init__(self, *, session: sessions.Session, lifeline_fd: int) -> None:
-        # It starts beside us; whoever needs it before it answers tries again, and `init` waits for the file.
-        self.server = begin_server(session.redis_directory, session.password, append_only=session.cluster is not None)
-        self._server_deadline = time.monotonic() + _SERVER_STARTS_FIRST_WITHIN_S
+        # They start beside us; whoever needs them before they answer tries again, and `init` waits for the file.
+        self.servers = [
+            begin_server(place.parent, session.password, append_only=session.cluster is not None)
+            for place in sockets_at(session.redis_socket, session.redis_shards)
+        ]
+        self._servers_deadline = time.monotonic() + _SERVER_STARTS_FIRST_WITHIN_S
         spec = MachineSpec(kind="head", address=HEAD, config=session.config)
         super().__init__(session=session, spec=spec, lifeline_fd=lifeline_fd)
-        self.control_plane = ControlPlane(self.server.socket_path, session.password)
+        self.control_plane = tables_at(session.redis_socket, session.password, session.redis_shards)
         self._server_lock = threading.Lock()
         self._is_over = threading.Event()
-        self.loop.call_soon(self._wait_for_server)
+        self.loop.call_soon(self._wait_for_servers)
         self.incarnations: dict[str, int] = {}
         """Of each node, its present life."""
         self.drivers: dict[int, str] = {}
         """Of each job, its driver while it is there: to whom what its tasks print is sent."""
 
-    def _wait_for_server(self) -> None:
-        if not self.server.is_up():
-            if time.monotonic() > self._server_deadline:
-                raise ControlPlaneError(f"{self.server.kind} does not answer\n{self.server.last_log()}")
-            self.loop.call_later(_SERVER_POLL_S, self._wait_for_server)
-            return
-        _log.info("control plane: %s", self.server.kind)
+    def _wait_for_servers(self) -> None:
+        for server in self.servers:
+            if not server.is_up():
+                if time.monotonic() > self._servers_deadline:
+                    raise ControlPlaneError(
+                        f"{server.kind} at {server.socket_path} does not answer\n{server.last_log()}"
+                    )
+                self.loop.call_later(_SERVER_POLL_S, self._wait_for_servers)
+                return
+        kind = self.servers[0].kind
+        if shards := self.session.redis_shards:
+            kind += f" and {shards} shards"
+            list_shards(self.session.redis_socket, self.session.password, shards)
+        _log.info("control plane: %s", kind)
         written = self.session.directory / f".{sessions.CONTROL_PLANE_FILE}"
-        written.write_text(self.server.kind)
+        written.write_text(kind)
         written.rename(self.session.directory / sessions.CONTROL_PLANE_FILE)
         if self.session.cluster is not None:
-            threading.Thread(target=self._keep_server, name="dualray-control-plane", daemon=True).start()
+            for place in range(len(self.servers)):
+                name = f"dualray-control-plane-{place}"
+                threading.Thread(target=self._keep_server, args=(place,), name=name, daemon=True).start()
 
-    def _keep_server(self) -> None:
-        """A thread of its own, which lives as long as this process: start the control plane's server again when it has
-        died, with the tables of its append-only file. Clients try again meanwhile (control_plane.py)."""
+    def _keep_server(self, place: int) -> None:
+        """A thread of its own, which lives as long as this process: start one of the control plane's servers again when
+        it has died, with the tables of its append-only file. Clients try again meanwhile (control_plane.py)."""
         failures = 0
-        while self.server.process is not None and failures < _SERVER_STARTS_MAX:
-            status = self.server.process.wait()
+        while (process := self.servers[place].process) is not None and failures < _SERVER_STARTS_MAX:
+            status = process.wait()
             with self._server_lock:
                 if self._is_over.is_set():
                     return
-                _log.error("the control plane's server has ended with status %d", status)
+                _log.error("server %d of the control plane has ended with status %d", place, status)
                 try:
-                    self.server = start_server(
-                        self.session.redis_directory,
+                    self.servers[place] = start_server(
+                        self.servers[place].socket_path.parent,
                         self.session.password,
                         append_only=True,
                         start_timeout_s=_SERVER_STARTS_WITHIN_S,
                     )
                     failures = 0
-                    _log.warning("the control plane is back: %s", self.server.kind)
+                    _log.warning("server %d of the control plane is back: %s", place, self.servers[place].kind)
                 except ControlPlaneError as error:
                     failures += 1
                     _log.error("the control plane does not start again, attempt %d: %s", failures, error)
@@ -151,7 +163,8 @@ class HeadProcess(MachineProcess):
             self.control_plane.close()
         self._is_over.set()
         is_held = self._server_lock.acquire(timeout=_SERVER_STARTS_WITHIN_S)
-        self.server.stop()
+        for server in reversed(self.servers):  # the shards lie in the primary's directory
+            server.stop()
         if is_held:
             self._server_lock.release()
         self.session.remove()

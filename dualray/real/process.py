@@ -19,7 +19,7 @@ from numpy.random import MT19937, RandomState
 from numpy.random import set_state as set_numpy_state
 
 from dualray.exceptions import ControlPlaneError
-from dualray.real.control_plane import ControlPlane
+from dualray.real.control_plane_shards import Tables, tables_at
 from dualray.real.counts import COUNTS, COUNTS_ASKED, of_connections, of_owner
 from dualray.real.interpreter import InterpreterSettings
 from dualray.real.interrupts import Interrupts
@@ -122,7 +122,7 @@ class UserProcess:
         self.loop = Loop(on_error, spin_ns=_SPIN_NS if len(os.sched_getaffinity(0)) > 1 else 0, on_turn=self._on_turn)
         self.interrupts = Interrupts(self._is_busy, self.loop.leave)
         self._timers = Timers(self.loop)
-        self._control_plane: ControlPlane | None = None
+        self._control_plane: Tables | None = None
         self._settings: InterpreterSettings | None = None
         self._rows: list[tuple[str, str, bytes]] = []
         """Table, key and packed fields."""
@@ -240,9 +240,7 @@ class UserProcess:
     def call(
         self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution
     ) -> Any:
-        """Call user code, with the GPUs of its lease in the environment and its random streams seeded."""
-        if task.gpu_ids:
-            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, task.gpu_ids))
+        """Call user code, with its random streams seeded."""
         if self.session.seed is not None:
             seed = task_seed(self.session.seed, task.task_id)
             random.seed(stream_seed(seed, b"random"))
@@ -304,11 +302,11 @@ class UserProcess:
         """Tell nobody of errors that nobody reads."""
         self._tell = lambda words: None
 
-    def _tables(self) -> ControlPlane:
+    def _tables(self) -> Tables:
         with self.lock:
             if self._control_plane is None:
-                path = self.session.redis_directory / "redis.sock"
-                self._control_plane = ControlPlane(path, self.session.password)
+                session = self.session
+                self._control_plane = tables_at(session.redis_socket, session.password, session.redis_shards)
             return self._control_plane
 
     def breathe(self) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dualray.real import session as sessions
-from dualray.real.control_plane import ControlPlane
+from dualray.real.control_plane_shards import Tables
 from dualray.real.heartbeats import Heartbeats
 from dualray.real.loop import Loop, Timer
 from dualray.real.messages import Payload, Post, decode_messages
@@ -100,7 +100,7 @@ class MachineProcess:
                 on_silent=self.on_silent,
                 on_heard=self.on_heard,
             )
-        self.control_plane: ControlPlane | None = None
+        self.control_plane: Tables | None = None
         self.is_ending = False
         self.is_orphan = False
         """Nobody else is left to clean up."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from dualray.real import session as sessions
 from dualray.real.children import Children
+from dualray.real.gpus import gpus_to_offer
 from dualray.shared.labels import labels_of_nodes
 from dualray.shared.model.config import Config
 from dualray.shared.model.ids import Address
@@ -40,16 +41,18 @@ def start(settings: Mapping[str, Any], config: Config) -> RealRuntime:
     """
     if settings["address"] is not None:
         return _join(settings)
-    total = total_of(settings["num_cpus"], settings["num_gpus"], settings["resources"])
+    total, gpu_names = total_of(settings["num_cpus"], settings["num_gpus"], settings["resources"])
     session = sessions.create(
         config=config,
         seed=settings["seed"],
         job_root=str(settings["object_id_seed"] or ""),
         total=total,
         labels=labels_of_nodes(settings["labels"], 1)[0],
+        gpu_names=gpu_names,
         store_bytes=store_bytes(settings["object_store_memory"]),
         log_to_driver=settings["log_to_driver"] and not settings["redirect_output"],
         log_directory=_made(settings["log_directory"]),
+        redis_shards=settings["num_redis_shards"],
         metrics_port=check_port(settings["metrics_port"], "metrics_port"),
         record_directory=_made(settings["decision_log"]),
     )
@@ -120,11 +123,22 @@ def _made(directory: Path | None) -> Path | None:
     return directory
 
 
-def total_of(num_cpus: float | None, num_gpus: float | None, resources: Mapping[str, float] | None) -> Resources:
-    """What a node of this machine has; by default as many CPUs as this process may use, and no GPU."""
-    return parse_resources(
-        num_cpus=len(os.sched_getaffinity(0)) if num_cpus is None else num_cpus, num_gpus=num_gpus, resources=resources
-    )
+def total_of(
+    num_cpus: float | None, num_gpus: float | None, resources: Mapping[str, float] | None
+) -> tuple[Resources, tuple[str, ...]]:
+    """What a node of this machine has, and its GPUs' names; by default as many CPUs as this process may use, and the
+    GPUs that there are and CUDA_VISIBLE_DEVICES shows.
+
+    Raises:
+        ValueError: resources that are wrong; more GPUs than there are.
+    """
+    if num_cpus is None:
+        num_cpus = len(os.sched_getaffinity(0))
+    total = parse_resources(num_cpus=num_cpus, num_gpus=num_gpus, resources=resources)
+    gpu_names = gpus_to_offer(num_gpus)
+    if num_gpus is None:
+        total = parse_resources(num_cpus=num_cpus, num_gpus=len(gpu_names), resources=resources)
+    return total, gpu_names
 
 
 def store_bytes(wanted: int | None) -> int:

@@ -81,6 +81,10 @@ class Session:
     record_directory: Path | None
     log_directory: Path | None = None
     """Where the logs are kept, in a directory of the session's name; None: with the session, until it ends."""
+    gpu_names: tuple[str, ...] = ()
+    """Of the node's GPUs, in the order in which the core counts them: see gpus.py."""
+    redis_shards: int = 0
+    """Servers of the control plane beside the primary: see control_plane_shards.py."""
     metrics_port: int | None = None
     """Where the node manager serves metrics, at 127.0.0.1; 0: any port that is free; None: it does not."""
     node: NodeID = FIRST_NODE
@@ -102,10 +106,9 @@ class Session:
 
     def addresses(self) -> dict[str, str]:
         """Where things are; see `dualray.runtime.Runtime.addresses`."""
-        socket = self.redis_directory / "redis.sock"
         return {
             "node_ip_address": self.host,
-            "control_plane_address": str(socket) if self.cluster is None else self.cluster.address,
+            "control_plane_address": str(self.redis_socket) if self.cluster is None else self.cluster.address,
             "object_store_address": str(self.store_directory),
             "local_scheduler_address": str(self.sockets / self.node),
         }
@@ -124,6 +127,11 @@ class Session:
     @property
     def redis_directory(self) -> Path:
         return self.directory / "redis"
+
+    @property
+    def redis_socket(self) -> Path:
+        """The primary's."""
+        return self.redis_directory / "redis.sock"
 
     @property
     def password(self) -> str:
@@ -156,11 +164,13 @@ def create(
     seed: int | None,
     job_root: str,
     total: Resources,
+    gpu_names: tuple[str, ...] = (),
     store_bytes: int,
     log_to_driver: bool,
     labels: tuple[tuple[str, str], ...] = (),
     record_directory: Path | None,
     log_directory: Path | None = None,
+    redis_shards: int = 0,
     metrics_port: int | None = None,
     secret: bytes | None = None,
     node: NodeID = FIRST_NODE,
@@ -189,10 +199,12 @@ def create(
         job_root=job_root,
         total=total,
         labels=labels,
+        gpu_names=gpu_names,
         store_bytes=store_bytes,
         log_to_driver=log_to_driver,
         record_directory=record_directory,
         log_directory=log_directory,
+        redis_shards=redis_shards,
         metrics_port=metrics_port,
         node=node,
         cluster=cluster,
@@ -207,10 +219,12 @@ def create(
         "job_root": job_root,
         "total": total.units,
         "labels": labels,
+        "gpu_names": gpu_names,
         "store_bytes": store_bytes,
         "log_to_driver": log_to_driver,
         "record_directory": str(record_directory) if record_directory is not None else None,
         "log_directory": str(log_directory) if log_directory is not None else None,
+        "redis_shards": redis_shards,
         "metrics_port": metrics_port,
         "node": node,
         "cluster": asdict(cluster) if cluster is not None else None,
@@ -231,6 +245,7 @@ def load(directory: Path) -> Session:
         config=Config(**settings.pop("config")),
         total=Resources(tuple((name, amount) for name, amount in settings.pop("total"))),
         labels=tuple((key, value) for key, value in settings.pop("labels")),
+        gpu_names=tuple(settings.pop("gpu_names")),
         record_directory=Path(record) if record is not None else None,
         log_directory=Path(logs) if logs is not None else None,
         cluster=ClusterPlace(**cluster) if cluster is not None else None,

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from dualray import runtime
 from dualray.real import session as sessions
+from dualray.real.gpus import VisibleGpus
 from dualray.real.process import Signal, UserProcess
 from dualray.real.runner import EXIT_AFTER_ERROR
 from dualray.real.worker_output import marked_stream
@@ -32,6 +33,10 @@ class WorkerRuntime:
     def __init__(self, process: UserProcess) -> None:
         self._process = process
         self.verbs = process.core
+
+    @property
+    def gpu_names(self) -> tuple[str, ...]:
+        return self._process.session.gpu_names
 
     def addresses(self) -> dict[str, str]:
         return self._process.session.addresses()
@@ -94,13 +99,17 @@ def main(argv: Mapping[str, str]) -> None:
     sys.stdout = marked_stream(1, lambda: core.execution, errors="replace")
     sys.stderr = marked_stream(2, lambda: core.execution, errors="backslashreplace")
     runtime.set_current(WorkerRuntime(process))
+    visible = VisibleGpus(process.session.gpu_names)
     process.start()
     with process.lock:
         process.send(Address(node), WorkerReady(worker=address), [])
         process.end_step()
     try:
         while True:
-            process.core.execute(inbox.get(process))
+            task = inbox.get(process)
+            if task.spec.actor_id is None:  # a method: its actor has them for life
+                visible.show(task.gpu_ids)
+            core.execute(task)
     except SystemExit as exit_:  # user code wants its process to end
         _exit(exit_.code)
     except Exception as error:  # noqa: BLE001 - user code's are caught where it runs: this one is ours

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -13,7 +14,7 @@ from dualray.shared.core_worker import CoreWorker, write_row
 from dualray.shared.labels import as_pairs, labels_of_nodes
 from dualray.shared.model.config import Config
 from dualray.shared.model.ids import FunctionID, root_task_id
-from dualray.shared.model.resources import parse_resources
+from dualray.shared.model.resources import GPU, GPU_MASK, parse_resources
 from dualray.sim.cluster import DRIVER_NODE, Cluster, make_cluster
 from dualray.sim.examination import Examination, examine
 from dualray.sim.fibers import Fiber
@@ -41,6 +42,10 @@ class SimRuntime:
     @property
     def verbs(self) -> CoreWorker:
         return self._driver.core
+
+    @property
+    def gpu_names(self) -> tuple[str, ...]:
+        return self._driver.gpu_names
 
     @property
     def now_s(self) -> float:
@@ -90,8 +95,10 @@ def start(settings: Mapping[str, Any], config: Config) -> SimRuntime:
     cluster.faults.plan((*planned, *settings["faults"]), driver_node=DRIVER_NODE)
     started = SimRuntime(cluster, driver, settings["run_report"])
     driver.runtime = started
-    cluster.fibers.on_resume = _on_resume
-    cluster.fibers.on_suspend = _on_suspend
+    has_gpus = any(node.total.get(GPU) for node in hardware)
+    driver.visible_gpus = os.environ.get(GPU_MASK)
+    cluster.fibers.on_resume = _on_resume_with_gpus if has_gpus else _on_resume
+    cluster.fibers.on_suspend = _on_suspend_with_gpus if has_gpus else _on_suspend
     cluster.isolation.install()
     try:
         cluster.fibers.adopt_current(driver, seed=b"%d:driver" % cluster.seed)
@@ -138,3 +145,21 @@ def _on_resume(fiber: Fiber) -> None:
 def _on_suspend(fiber: Fiber) -> None:
     """The kernel runs: nobody's runtime is current."""
     runtime.set_current(None)
+
+
+def _on_resume_with_gpus(fiber: Fiber) -> None:
+    """What the environment says of GPUs is each process's own."""
+    _on_resume(fiber)
+    owner = fiber.owner
+    assert isinstance(owner, UserProcess)
+    if owner.visible_gpus is None:
+        os.environ.pop(GPU_MASK, None)
+    else:
+        os.environ[GPU_MASK] = owner.visible_gpus
+
+
+def _on_suspend_with_gpus(fiber: Fiber) -> None:
+    _on_suspend(fiber)
+    owner = fiber.owner
+    assert isinstance(owner, UserProcess)
+    owner.visible_gpus = os.environ.get(GPU_MASK)

@@ -15,6 +15,7 @@ from dualray.shared.host import Execution
 from dualray.shared.model.commands import RunTask, WriteRecord, WriteRecords
 from dualray.shared.model.events import Event, TaskPushed, TimerFired
 from dualray.shared.model.ids import HEAD, Address, FunctionID, NodeID, TaskID, root_task_id
+from dualray.shared.model.resources import GPU, UNITS
 from dualray.shared.seeding import task_seed
 from dualray.sim.fibers import Fiber, FiberKilled, FiberScheduler
 from dualray.sim.object_store import VirtualStore
@@ -63,6 +64,10 @@ class WorkerRuntime:
         self._process = process
         self.verbs = process.core
 
+    @property
+    def gpu_names(self) -> tuple[str, ...]:
+        return self._process.gpu_names
+
     def addresses(self) -> dict[str, str]:
         return self._process.addresses()
 
@@ -98,6 +103,8 @@ class UserProcess(Process):
             address=address, node=node, config=cluster.config, host=self, root=root, is_driver=is_driver
         )
         self.runtime: Any = WorkerRuntime(self)
+        self.visible_gpus: str | None = None if is_driver else ""
+        """Its CUDA_VISIBLE_DEVICES while it does not run; None: not set."""
         self._fibers: dict[Fiber, None] = {}
         self._wake_scheduled = False
         self._is_running = False
@@ -110,6 +117,12 @@ class UserProcess(Process):
         """A worker; what it does before its first task derives its ids from its address."""
         root = root_task_id(address, 0)
         return cls(cluster=cluster, address=address, node=node, store=store, root=root, is_driver=False)
+
+    @property
+    def gpu_names(self) -> tuple[str, ...]:
+        """Of this node's GPUs, as they were at first: their numbers."""
+        units = self.cluster.nodes[NodeID(self.node)].hardware.total.get(GPU)
+        return tuple(str(gpu) for gpu in range(-(-units // UNITS)))
 
     # ---- Process ---------------------------------------------------------------------------------------------
 
@@ -181,6 +194,8 @@ class UserProcess(Process):
         if task is None:
             self._is_running = False
             return
+        if task.spec.actor_id is None:  # a method: its actor has them for life
+            self.visible_gpus = ",".join(self.gpu_names[gpu] for gpu in task.gpu_ids)
         seed = task_seed(self.cluster.seed, task.spec.task_id)
         self._spawn(lambda: self._execute(task), seed)
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import time
 
 import pytest
@@ -21,6 +22,11 @@ def gpu_ids(gate=None):
 
 
 @ray.remote
+def mask():
+    return os.environ.get("CUDA_VISIBLE_DEVICES")
+
+
+@ray.remote
 def where():
     return ray.get_runtime_context().get_node_id()
 
@@ -32,6 +38,12 @@ class Holder:
 
     def gpu_ids(self):
         return ray.get_gpu_ids()
+
+    def gpu_ids_and_mask(self):
+        return ray.get_gpu_ids(), os.environ.get("CUDA_VISIBLE_DEVICES")
+
+    def set_mask(self, text):
+        os.environ["CUDA_VISIBLE_DEVICES"] = text
 
     def assigned(self):
         return ray.get_runtime_context().get_assigned_resources()
@@ -167,6 +179,61 @@ def test_an_actor_holds_its_gpu_for_life():
     assert len(ids) == 1
     assert get(holder.gpu_ids.remote()) == ids
     eventually(lambda: resources_are_free(CPU=1, GPU=1), "the actor holds its GPU")
+
+
+def test_cuda_is_shown_the_gpus_of_the_lease_and_none_without_one():
+    assert get(mask.remote()) == ""
+    assert get(mask.options(num_gpus=2).remote()) == "0,1"
+    assert get(mask.remote()) == ""
+    [gpu], shown = get(hold(num_gpus=0.5).gpu_ids_and_mask.remote())
+    assert shown == str(gpu)
+    assert get(hold().gpu_ids_and_mask.remote()) == ([], "")
+    assert "CUDA_VISIBLE_DEVICES" not in os.environ
+
+
+def test_what_an_actor_writes_of_its_gpus_is_its_own():
+    holder, other = hold(num_cpus=0, num_gpus=1), hold(num_cpus=0, num_gpus=1)
+    before = get(other.gpu_ids_and_mask.remote())
+    get(holder.set_mask.remote("GPU-of-mine"))
+    assert get(holder.gpu_ids_and_mask.remote())[1] == "GPU-of-mine"
+    assert get(other.gpu_ids_and_mask.remote()) == before
+    assert get(mask.remote()) == ""
+
+
+def test_the_context_names_the_gpus():
+    @ray.remote
+    def context():
+        return ray.get_runtime_context().get_accelerator_ids()
+
+    assert get(context.remote()) == {"GPU": []}
+    assert get(context.options(num_gpus=2).remote()) == {"GPU": ["0", "1"]}
+    assert ray.get_runtime_context().get_accelerator_ids() == {"GPU": []}
+
+
+def test_gpus_go_to_a_worker_that_has_run_nothing_and_none_runs_on_after_them():
+    """CUDA reads what it may see once in a process's life, and keeps the memory of what it saw."""
+    strategy = NodeAffinitySchedulingStrategy("node-0", soft=False)
+
+    @ray.remote(scheduling_strategy=strategy)
+    def who():
+        return ray.get_runtime_context().get_worker_id()
+
+    before = set(get([who.remote() for _ in range(4)]))
+    for _ in range(2):
+        worker = get(who.options(num_gpus=2).remote())
+        eventually(resources_are_free, "the lease has ended")
+        assert worker not in before
+        before |= {worker, *get([who.remote() for _ in range(4)])}
+
+
+def test_what_a_task_with_gpus_owns_outlives_its_lease():
+    @ray.remote(num_gpus=2)
+    def make():
+        return [ray.put("kept"), gpu_ids.remote()]
+
+    small, large = get(make.remote())
+    eventually(resources_are_free, "the lease has ended")
+    assert get([small, large]) == ["kept", []]
 
 
 def test_a_blocked_task_keeps_its_gpus(cluster):

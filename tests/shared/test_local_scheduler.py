@@ -26,6 +26,7 @@ from dualray.shared.model.events import (
     WorkerDied,
     WorkerExited,
     WorkerReady,
+    WorkerRetired,
     WorkerUnblocked,
     WorkerUnwanted,
 )
@@ -367,6 +368,40 @@ def test_the_rests_of_several_gpus_are_no_whole_gpu(gpu_node):
 def test_the_rests_of_several_gpus_are_no_large_share(gpu_node):
     gpu_node.ask(gpu(0.6), count=3)
     assert not grants(gpu_node.ask(gpu(0.8), placed=True))
+
+
+def test_gpus_go_to_workers_that_have_run_nothing_and_one_is_started_if_there_is_none():
+    node = NodeStepper(total=cpus(2, gpus=1)).with_workers(2)
+    used = grants(node.ask(shape(cpus(1))))[0]
+    node(returned(0))
+    assert node.machine.scheduler.idle[-1].address == used
+    fresh = grants(node.ask(gpu(0.5)))[0]
+    assert fresh not in (used, None)
+    commands = node.ask(gpu(0.5))
+    assert not grants(commands)
+    [start] = of(commands, StartWorker)
+    assert grants(node(WorkerReady(worker=start.worker))) == [start.worker]
+
+
+def test_who_waits_for_a_fresh_worker_keeps_nobody_from_a_used_one():
+    node = NodeStepper(total=cpus(2, gpus=1)).with_workers(1)
+    node.ask(shape(cpus(1)))
+    node(returned(0))
+    assert not grants(node.ask(gpu(1)))
+    assert len(grants(node.ask(shape(cpus(1))))) == 1
+
+
+def test_a_worker_that_has_had_gpus_retires_with_its_lease_and_ends_when_it_says_so():
+    node = NodeStepper(total=cpus(2, gpus=1)).with_workers(1)
+    worker = grants(node.ask(gpu(1)))[0]
+    commands = node(returned(0))
+    assert sent(commands, WorkerRetired) == [WorkerRetired(worker=worker)]
+    assert free(node) == {"CPU": 2, "GPU": 1}
+    assert not node.machine.scheduler.idle
+    commands = node(WorkerUnwanted(worker=worker, reason="it owns nothing"))
+    assert of(commands, StopWorker) == [StopWorker(worker=worker, reason="it owns nothing")]
+    node(exited(worker))
+    assert worker not in node.machine.scheduler.workers
 
 
 def test_a_lost_gpu_takes_the_worker_that_held_it_and_is_offered_no_more(gpu_node):

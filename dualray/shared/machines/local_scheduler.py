@@ -5,6 +5,19 @@ are free and its arguments are here or small; the rest is spilled back to the he
 queued here. A queued slot waits for its arguments (transfer.py brings and pins them), then for its resources, then for
 a worker process; a slot that has resources and no worker waits in `unstaffed`, and a worker is started for it.
 
+Arguments are brought early, and what is brought early never keeps anybody from going on. A slot first *locates* its
+arguments, and holds nothing while one is yet to be made. Then it is in line, and *admitted* to having all of them
+brought in its turn, as far as what is brought fits into half the store, and at least one slot is. When somebody waits
+for room in the store, nobody is admitted, and slots give up what they have (they *stand back*), the youngest first: for
+what runs, all of them if need be, those that lack something before those that lack nothing; for one another, only those
+that lack something, and the oldest keeps what it has, and is the only one to be admitted until it has started. A slot
+of whose arguments the last copy is lost stands back too. A slot whose arguments are all here needs nothing brought, and
+may start at any time. A slot that found no room is refused only when no task runs here whose end may make some. The
+arguments of a granted lease stay pinned for it until its worker has pinned them itself.
+
+GPUs go to workers that have run nothing before, and a worker that has had some retires with its lease: CUDA reads once
+in a process's life which ones it may see, and keeps their memory. It ends when nobody needs what it owns.
+
 A worker whose task blocks in `get` lends its CPUs to others, not its GPUs; when it goes on it takes them back, and
 what is free may be negative for a while. A worker that dies takes its lease with it; the lease's owner is told. When an
 owner dies, the workers that it leased are ended: nobody would take their results.
@@ -35,6 +48,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from dualray.shared.machines.base import Outbox, ensure
+from dualray.shared.machines.object_store import ObjectStore
 from dualray.shared.model.commands import StartWorker, StopWorker
 from dualray.shared.model.config import Config
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
@@ -51,6 +65,7 @@ from dualray.shared.model.events import (
     ResourcesReported,
     WorkerDied,
     WorkerExited,
+    WorkerRetired,
 )
 from dualray.shared.model.ids import (
     HEAD,
@@ -87,10 +102,12 @@ _SLOT = "lease slot "
 class Worker:
     """One worker process of this node."""
 
-    __slots__ = ("address", "lease", "state")
+    __slots__ = ("address", "is_fresh", "lease", "state")
 
     def __init__(self, address: Address) -> None:
         self.address = address
+        self.is_fresh = True
+        """It has run nothing yet."""
         self.state = WorkerState.STARTING
         self.lease: Lease | None = None
 
@@ -101,7 +118,7 @@ class Worker:
 class Slot:
     """One lease that was asked for and is not granted yet."""
 
-    __slots__ = ("key", "missing", "owner", "placed", "request_id", "shape")
+    __slots__ = ("is_admitted", "key", "missing", "owner", "placed", "request_id", "shape", "unlocated")
 
     def __init__(self, key: str, request: LeaseRequested) -> None:
         self.key = key
@@ -110,6 +127,11 @@ class Slot:
         self.shape = request.shape
         self.placed = request.placed
         self.missing: dict[ObjectID, None] = {}
+        """Of one that is admitted: arguments that are not here yet."""
+        self.unlocated: dict[ObjectID, None] = {}
+        """Of which no copy is known."""
+        self.is_admitted = False
+        """Its arguments are being brought, or here and pinned; one without arguments is from the beginning."""
 
 
 class GpuShare(NamedTuple):
@@ -180,8 +202,10 @@ class LocalScheduler:
         total: Resources,
         config: Config,
         want: Callable[[ObjectID, Address, str], None],
+        locate: Callable[[ObjectID, Address, str], bool],
         release: Callable[[str], None],
         is_local: Callable[[ObjectID], bool],
+        store: ObjectStore,
     ) -> None:
         self.out = out
         self.node = node
@@ -196,8 +220,17 @@ class LocalScheduler:
         self.bundle_reports: list[BundleReport] = []
         """What the head has not been told yet."""
         self._want = want
+        self._locate = locate
         self._release = release
         self._is_local = is_local
+        self._store = store
+        self._in_line: dict[str, Slot] = {}
+        """Who is to be admitted, in order."""
+        self._first: str | None = None
+        """Nobody but this one is to be admitted until it has started."""
+        self._brought: dict[ObjectID, list[int]] = {}
+        """Arguments of admitted slots: for how many of them, and bytes."""
+        self._brought_bytes = 0
         self.workers: dict[Address, Worker] = {}
         self.idle: list[Worker] = []
         """The last one used is the first to be used again: its caches are warm."""
@@ -269,7 +302,7 @@ class LocalScheduler:
         """Grant nothing more, and have back what is granted."""
         self.is_draining = True
         for slot in list(self.waiting.values()):
-            del self.waiting[slot.key]
+            self._stop_waiting(slot)
             self._release(slot.key)
             self._hand_back(
                 LeaseRequested(
@@ -330,22 +363,126 @@ class LocalScheduler:
         slot = Slot(f"{_SLOT}{self._slot_counter} of {self.node}", request)
         self._slot_counter += 1
         self.waiting[slot.key] = slot
-        slot.missing = dict.fromkeys(hint.object_id for hint in request.shape.deps)
-        for hint in request.shape.deps:
-            self._want(hint.object_id, hint.owner, slot.key)
+        if request.shape.deps:
+            self._line_up(slot)
+            self._admit()
+        else:
+            slot.is_admitted = True
         self._changed = True
+
+    def _line_up(self, slot: Slot) -> None:
+        """Have it admitted in its turn, when copies of all arguments are known."""
+        slot.unlocated = {
+            hint.object_id: None for hint in slot.shape.deps if not self._locate(hint.object_id, hint.owner, slot.key)
+        }
+        if not slot.unlocated:
+            self._in_line[slot.key] = slot
+
+    def on_located(self, key: str, object_id: ObjectID) -> None:
+        """A copy of an argument exists."""
+        slot = self.waiting.get(key)
+        if slot is not None and object_id in slot.unlocated:
+            del slot.unlocated[object_id]
+            if not slot.unlocated:
+                self._in_line[slot.key] = slot
+
+    def on_argument_lost(self, key: str, object_id: ObjectID) -> None:
+        """An argument that is being brought has to be made again."""
+        slot = self.waiting.get(key)
+        if slot is not None and slot.is_admitted and object_id in slot.missing:
+            if self._first == key:
+                self._first = None
+            self._dismiss(slot)
+            self._release(key)
+            self._line_up(slot)
+
+    def _admit(self) -> None:
+        """Have the arguments of those brought whose turn it is."""
+        while not self._store.waiting:
+            slot = next(iter(self._in_line.values()), None) if self._first is None else self._in_line.get(self._first)
+            if slot is None:
+                return
+            new = {hint.object_id: hint.size_bytes for hint in slot.shape.deps if hint.object_id not in self._brought}
+            if self._brought and self._brought_bytes + sum(new.values()) > self._store.capacity_bytes // 2:
+                return
+            del self._in_line[slot.key]
+            self._line_up(slot)  # a copy may have gone meanwhile
+            if self._in_line.pop(slot.key, None) is None:
+                continue
+            slot.is_admitted = True
+            slot.missing = dict.fromkeys(hint.object_id for hint in slot.shape.deps)
+            for object_id in slot.missing:
+                self._brought.setdefault(object_id, [0, new.get(object_id, 0)])[0] += 1
+            self._brought_bytes += sum(new.values())
+            for hint in slot.shape.deps:
+                self._want(hint.object_id, hint.owner, slot.key)
+
+    def _dismiss(self, slot: Slot) -> None:
+        """Nothing is brought for it any more."""
+        self._in_line.pop(slot.key, None)
+        if slot.is_admitted:
+            slot.is_admitted = False
+            slot.missing = {}
+            for object_id in dict.fromkeys(hint.object_id for hint in slot.shape.deps):
+                uses = self._brought[object_id]
+                uses[0] -= 1
+                if not uses[0]:
+                    self._brought_bytes -= uses[1]
+                    del self._brought[object_id]
+
+    def _stop_waiting(self, slot: Slot) -> None:
+        del self.waiting[slot.key]
+        self._dismiss(slot)
+        if self._first == slot.key:
+            self._first = None
+
+    def _stand_back(self, slot: Slot) -> None:
+        """Give up what has been brought; the slot is the next to be admitted."""
+        self._dismiss(slot)
+        self._release(slot.key)
+        behind = self._in_line
+        self._in_line = {}
+        self._line_up(slot)
+        self._in_line.update(behind)
+
+    def make_way(self) -> bool:
+        """Somebody waits for room in the store: see the module. Whether a slot has stood back."""
+        admitted = [slot for slot in self.waiting.values() if slot.is_admitted and slot.shape.deps]
+        lacking = [slot for slot in admitted if slot.missing]
+        if self._store.waiting[0].is_early:
+            candidates = lacking[1:]
+        else:
+            candidates = [slot for slot in admitted if not slot.missing] + lacking
+        useful = self._store.keep_what_could_leave(self.waiting)
+        for slot in reversed(candidates):
+            if slot.key in useful:
+                if self._store.waiting[0].is_early:
+                    self._first = lacking[0].key
+                self._stand_back(slot)
+                return True
+        return False
 
     def on_argument(self, key: str, object_id: ObjectID) -> None:
         """An argument of a slot is here and pinned for it."""
         slot = self.waiting.get(key)
-        if slot is not None:
+        if slot is not None and slot.is_admitted:
             slot.missing.pop(object_id, None)
 
     def on_argument_failed(self, key: str, error: ErrorInfo) -> None:
         """An argument of a slot will not come."""
-        slot = self.waiting.pop(key, None)
-        if slot is not None:
+        slot = self.waiting.get(key)
+        if slot is None:
+            return
+        together = sum({hint.object_id: hint.size_bytes for hint in slot.shape.deps}.values())
+        if error.kind is ErrorKind.STORE_FULL and together <= self._store.capacity_bytes and self._runs_tasks:
+            self._stand_back(slot)
+        else:
+            self._stop_waiting(slot)
             self._refuse(slot, error)
+
+    @property
+    def _runs_tasks(self) -> bool:
+        return any(lease.owner != HEAD and lease.worker is not None for lease in self.leases.values())
 
     def _refuse(self, slot: Slot, error: ErrorInfo) -> None:
         self._release(slot.key)
@@ -451,15 +588,39 @@ class LocalScheduler:
     def dispatch(self) -> None:
         """Give resources and workers to slots, in order of arrival, as far as they go."""
         for slot in list(self.waiting.values()):
-            if not slot.missing and self._has_room(slot.shape):
-                del self.waiting[slot.key]
+            if self._has_room(slot.shape) and self._has_arguments(slot):
+                self._stop_waiting(slot)
                 self._allocate(slot)
-        while self.unstaffed and self.idle:
-            slot, lease = self.unstaffed.popleft()
-            self._grant(slot, lease, self.idle.pop())
+        self._admit()
+        self._staff()
         starting = sum(worker.state is WorkerState.STARTING for worker in self.workers.values())
         for _ in range(min(len(self.unstaffed), self.config.worker_starts_max) - starting):
             self._start_worker()
+
+    def _staff(self) -> None:
+        """Give idle workers to those that wait for one."""
+        unfit: deque[tuple[Slot, Lease]] = deque()
+        while self.unstaffed and self.idle:
+            slot, lease = self.unstaffed.popleft()
+            if not lease.gpu_shares:
+                self._grant(slot, lease, self.idle.pop())
+            elif fresh := [worker for worker in self.idle if worker.is_fresh]:
+                self.idle.remove(fresh[-1])
+                self._grant(slot, lease, fresh[-1])
+            else:
+                unfit.append((slot, lease))
+        self.unstaffed.extendleft(reversed(unfit))
+
+    def _has_arguments(self, slot: Slot) -> bool:
+        """Whether all arguments are here, and pinned for the slot."""
+        if slot.is_admitted:
+            return not slot.missing
+        arguments = [hint.object_id for hint in slot.shape.deps]
+        if not all(self._store.is_readable(object_id) for object_id in arguments):
+            return False
+        for object_id in arguments:
+            self._store.pin(object_id, slot.key)
+        return True
 
     def _has_room(self, shape: LeaseShape) -> bool:
         units = gpu_units(shape.resources)
@@ -480,6 +641,7 @@ class LocalScheduler:
 
     def _grant(self, slot: Slot, lease: Lease, worker: Worker) -> None:
         worker.become(WorkerState.LEASED)
+        worker.is_fresh = False
         worker.lease = lease
         lease.worker = worker
         self._settle(slot)
@@ -541,7 +703,7 @@ class LocalScheduler:
             if self._strip_gpu(lease, gpu) and lease.worker is not None:
                 self.out.add(StopWorker(worker=lease.worker.address, reason=f"GPU {gpu} of {self.node} was lost"))
         for slot in [slot for slot in self.waiting.values() if not fits(self.total, slot.shape.placement)]:
-            del self.waiting[slot.key]
+            self._stop_waiting(slot)
             self._release(slot.key)
             self._spill_back(slot)
         return True
@@ -590,11 +752,14 @@ class LocalScheduler:
         if lease is None:
             return
         worker = lease.worker
+        had_gpus = bool(lease.gpu_shares)
         self._end_lease(lease)
         if worker is None:
             return
         worker.lease = None
-        if event.worker_usable:
+        if event.worker_usable and had_gpus:
+            self.out.send(worker.address, WorkerRetired(worker=worker.address))
+        elif event.worker_usable:
             self._make_idle(worker)
         else:
             self.out.add(StopWorker(worker=worker.address, reason="its actor has ended"))
@@ -716,7 +881,7 @@ class LocalScheduler:
         self._start_failures = 0
 
     def stop_worker(self, address: Address, reason: str) -> None:
-        """The head does not want this worker's actor any more."""
+        """The head does not want this worker's actor any more, or it has retired."""
         if address in self.workers:
             self.out.add(StopWorker(worker=address, reason=reason))
 
@@ -725,7 +890,8 @@ class LocalScheduler:
         for owner in [owner for owner in self.waits_until_ns if is_dead(owner)]:
             del self.waits_until_ns[owner]
         for key in [key for key, slot in self.waiting.items() if is_dead(slot.owner)]:
-            slot = self.waiting.pop(key)
+            slot = self.waiting[key]
+            self._stop_waiting(slot)
             self._release(key)
             self._settle(slot)
         kept: deque[tuple[Slot, Lease]] = deque()
@@ -795,6 +961,18 @@ class LocalScheduler:
         for gpu, free in self.gpus_free.items():
             whole = free + shares.get(gpu, 0) == self.gpus[gpu]
             ensure(free >= 0 and whole, "{}: GPU {} is leased twice", self.node, gpu)
+        brought: dict[ObjectID, int] = {}
+        for slot in self.waiting.values():
+            places = slot.is_admitted + (slot.key in self._in_line) + bool(slot.unlocated)
+            ensure(places == 1, "{} is admitted, in line, or looks for arguments: {} of these", slot.key, places)
+            for object_id in dict.fromkeys(hint.object_id for hint in slot.shape.deps) if slot.is_admitted else ():
+                brought[object_id] = brought.get(object_id, 0) + 1
+        ensure(
+            brought == {object_id: uses for object_id, (uses, _) in self._brought.items()},
+            "{}: what is brought for slots is not {}",
+            self.node,
+            self._brought,
+        )
         for worker in self.workers.values():
             ensure(
                 (worker.state is WorkerState.LEASED) == (worker.lease is not None) or worker.lease is None,

@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from dualray.shared.machines.base import Composition, bounded_steps
 from dualray.shared.machines.local_scheduler import LocalScheduler, is_slot
@@ -124,9 +125,11 @@ class Node(Composition):
             node=node,
             total=total,
             config=config,
-            want=self.transfer.want,
+            want=partial(self.transfer.want, is_early=True),
+            locate=self.transfer.locate,
             release=self._release_slot,
             is_local=self.store.is_here,
+            store=self.store,
         )
         self.store.incarnation = self.scheduler.incarnation = incarnation
         self.cluster: ClusterChanged | None = None
@@ -264,6 +267,9 @@ class Node(Composition):
     def _on_wanted(self, event: ObjectWanted) -> None:
         if not self._has_exited(Address(event.requester)):
             self.transfer.want(event.object_id, event.owner, event.requester)
+            worker = self.scheduler.workers.get(Address(event.requester))
+            if worker is not None and worker.lease is not None and self.store.is_readable(event.object_id):
+                self.store.unpin(event.object_id, worker.lease.key)  # it has its own pin now
 
     def _on_released(self, event: ObjectReleased) -> None:
         self.transfer.give_up(event.object_id, event.requester)
@@ -345,13 +351,20 @@ class Node(Composition):
         """React until nothing is left: see the module."""
         for _ in bounded_steps(f"the node machine of {self.node}"):
             if not self._drain_once():
-                break
-        self.scheduler.dispatch()
+                self.scheduler.dispatch()
+                if not self._is_stirred and not (self.store.waiting and self.scheduler.make_way()):
+                    break
         self.scheduler.report()
         if self.scheduler.has_drained and not self.has_emptied:
             self.has_emptied = True
             needed = tuple(stored.object_id for stored in self.store.objects.values() if not stored.remakeable)
             self.out.send(HEAD, NodeEmptied(node=self.node, incarnation=self.incarnation, needed=needed))
+
+    @property
+    def _is_stirred(self) -> bool:
+        """Whether the scheduler has left something for the others."""
+        store, transfer = self.store, self.transfer
+        return bool(store.granted or store.denied or store.sealed or transfer.arrived or transfer.located)
 
     def _drain_once(self) -> bool:
         store, transfer = self.store, self.transfer
@@ -383,6 +396,10 @@ class Node(Composition):
                 self._copy_kept(object_id)
             else:
                 self.out.send(Address(user), ObjectArrived(object_id=object_id, size_bytes=size_bytes))
+        elif transfer.located:
+            self.scheduler.on_located(*transfer.located.popleft())
+        elif transfer.lost:
+            self.scheduler.on_argument_lost(*transfer.lost.popleft())
         elif transfer.unavailable:
             user, object_id, error = transfer.unavailable.popleft()
             if is_slot(user):

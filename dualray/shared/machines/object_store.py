@@ -6,8 +6,9 @@ are read, sent and reported to the head. Memory can fail though there is room, w
 what can be evicted is, and the runner is asked again, until there is memory or nothing is left to evict. Each user (a
 process, a lease, a transfer) pins what it uses, once. When room is needed, the eviction policy chooses among sealed
 objects that nobody pins and that can be made again; what has to wait for room waits in line, for at most
-`store_wait_ns`, and is then refused with the names of the largest holders. An object that its owner frees goes at once,
-or with its last pin.
+`store_wait_ns`, and is then refused with the names of the largest holders. What is fetched for tasks that have not
+begun (`is_early`) stands behind everything else: who runs needs room in order to end. An object that its owner frees
+goes at once, or with its last pin.
 
 With the policy "spill", what has to leave is copied to disk first: SPILLING while that lasts, when it may still be read
 and pinned, and SPILLED when its memory has been given back. The request that needs the room waits in line meanwhile. A
@@ -24,8 +25,8 @@ exceed theirs; no pinned object leaves; no object leaves that cannot be made aga
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Container, Iterator
+from dataclasses import dataclass, replace
 
 from dualray.shared.machines.base import Outbox, ensure
 from dualray.shared.model.commands import (
@@ -82,6 +83,8 @@ class SpaceRequest:
     owner: Address
     remakeable: bool
     user: str
+    is_early: bool = False
+    """For a task that has not begun: nothing that runs waits for it."""
 
 
 class ObjectStore:
@@ -128,9 +131,40 @@ class ObjectStore:
             self.denied.append((request, self._full(request, "is larger than the whole store")))
             return
         self.disk_error = ""
-        if self.waiting or not self._reserve(request):
-            self.waiting.append(request)
+        first_early = next((at for at, each in enumerate(self.waiting) if each.is_early), len(self.waiting))
+        place = len(self.waiting) if request.is_early else first_early
+        if place or not self._reserve(request):
+            self.waiting.insert(place, request)
             self.out.add(ArmTimer(timer=_timer(request), delay_ns=self.config.store_wait_ns))
+
+    def hurry(self, object_id: ObjectID) -> None:
+        """Somebody who runs waits for an object that stands in line for tasks that have not begun."""
+        for request in self.waiting:
+            if request.object_id == object_id and request.is_early:
+                self.waiting.remove(request)
+                self.out.add(CancelTimer(timer=_timer(request)))
+                self.request_space(replace(request, is_early=False))
+                return
+
+    def leave_line(self, object_id: ObjectID) -> bool:
+        """Nobody waits any more for an object that stands in line to be fetched; whether it did."""
+        for request in self.waiting:
+            if request.object_id == object_id and request.is_early:
+                self.waiting.remove(request)
+                self.out.add(CancelTimer(timer=_timer(request)))
+                self.serve_waiting()
+                return True
+        return False
+
+    def keep_what_could_leave(self, users: Container[str]) -> set[str]:
+        """Those of the users who pin something that could leave if none of them did."""
+        return {
+            pin
+            for stored in self.objects.values()
+            if stored.state is StoredState.SEALED and (stored.remakeable or stored.freed or self.spills)
+            if all(pin in users for pin in stored.pins)
+            for pin in stored.pins
+        }
 
     def _is_known(self, request: SpaceRequest) -> bool:
         if request.user == RESTORING:  # it may have been freed while it waited, or restored for an earlier request
@@ -371,7 +405,7 @@ class ObjectStore:
         self.disk_error = ""
         self.out.add(DeleteSpilled(object_id=stored.object_id))
 
-    def restore(self, object_id: ObjectID) -> None:
+    def restore(self, object_id: ObjectID, *, is_early: bool = False) -> None:
         """Somebody wants a spilled object: bring it back into memory."""
         if any(request.object_id == object_id and request.user == RESTORING for request in self.waiting):
             return
@@ -383,6 +417,7 @@ class ObjectStore:
                 owner=stored.owner,
                 remakeable=stored.remakeable,
                 user=RESTORING,
+                is_early=is_early,
             )
         )
 

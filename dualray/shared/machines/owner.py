@@ -87,6 +87,8 @@ from dualray.shared.model.events import (
     ViewReleased,
     WaitAbandoned,
     WaitStarted,
+    WorkerRetired,
+    WorkerUnwanted,
 )
 from dualray.shared.model.ids import (
     HEAD,
@@ -142,6 +144,8 @@ class Owner(Composition):
         self._space: dict[ObjectID, deque[WaitID | None]] = {}
         """Who waits for room for an object, first come first; None: nobody does any more."""
         self._given_back: list[TaskID] = []
+        self._is_retired = False
+        """A worker that gets no more tasks, and has not said yet that nobody needs it."""
         self.table = {
             TaskSubmitted: self._on_submitted,
             ValuePut: self._on_put,
@@ -196,6 +200,7 @@ class Owner(Composition):
             ObjectUnavailable: lambda event: self.values.on_object_unavailable(event),
             ObjectDemanded: lambda event: self.tasks.on_demanded(event),
             ActorChanged: self._on_actor_changed,
+            WorkerRetired: self._on_retired,
         }
         self.calm = frozenset(
             {
@@ -482,6 +487,17 @@ class Owner(Composition):
         self.executor.on_process_died(dead)
         self.actor_calls.on_process_died(dead)
 
+    def _on_retired(self, event: WorkerRetired) -> None:
+        self._is_retired = True
+        self.calm = frozenset()  # each event may be the last that this process is needed for
+
+    def _leave_if_spare(self) -> None:
+        if self.values.table or self.tasks.records or self.executor.in_transit or self.executor.current is not None:
+            return
+        self._is_retired = False
+        reason = "it has had GPUs, and its lease has ended"
+        self.out.send(Address(self.node), WorkerUnwanted(worker=self.address, reason=reason))
+
     # ---- The drain -------------------------------------------------------------------------------------------
 
     def drain(self) -> None:
@@ -491,6 +507,8 @@ class Owner(Composition):
             steps += 1
             if steps > DRAIN_STEPS_MAX:
                 raise InvariantViolation(f"the owner machine of {self.address} does not come to rest")
+        if self._is_retired:
+            self._leave_if_spare()
 
     def _drain_once(self) -> bool:
         values, tasks, leases, calls = self.values, self.tasks, self.leases, self.actor_calls

@@ -11,6 +11,9 @@ When a source dies, breaks off or does not have the object any more, the next on
 came are kept, for all sources that the head named together hold the same bytes. When all have failed, everything is
 given up and the head is asked again: a copy that it then names may have been made anew.
 
+Who only asks where an object is (a *watcher*: a task that has not begun) is told when a copy exists, and asks for the
+bytes when it wants them here: so nothing is held for whoever waits for something that is yet to be made.
+
 Broadcast. The head may send a node to one that is receiving the object itself, of an earlier turn (directory.py):
 that one passes on what comes, as it comes, and so a large object goes along a chain of nodes at the speed of one copy.
 Only a pull that is under way serves others: who asks while its locations or its memory are still being found waits
@@ -34,7 +37,7 @@ from dualray.shared.machines.base import Outbox, ensure
 from dualray.shared.machines.object_store import ObjectStore, SpaceRequest
 from dualray.shared.model.commands import DeleteObject, ReceiveObject, SendObject
 from dualray.shared.model.config import Config
-from dualray.shared.model.errors import ErrorInfo
+from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.events import (
     LocationsKnown,
     LocationsWanted,
@@ -55,6 +58,8 @@ class Want:
         "asked",
         "askers",
         "awaits_space",
+        "is_early",
+        "is_located",
         "object_id",
         "offset",
         "owner",
@@ -63,6 +68,7 @@ class Want:
         "sources",
         "turn",
         "users",
+        "watchers",
     )
 
     def __init__(self, object_id: ObjectID, owner: Address) -> None:
@@ -78,7 +84,13 @@ class Want:
         self.askers: deque[ObjectRequested] = deque()
         """Nodes that were sent here for what we are about to receive."""
         self.awaits_space = False
+        self.is_early = True
+        """Only tasks that have not begun wait for it."""
         self.users: dict[str, None] = {}
+        self.watchers: dict[str, None] = {}
+        """Who wants to know that a copy exists, and does not want it here yet."""
+        self.is_located = False
+        """The head has named copies, and they have not failed us."""
         self.sources: deque[NodeID] = deque()
         """Where copies are said to be, and we have not tried yet."""
         self.source: NodeID | None = None
@@ -108,9 +120,13 @@ class Transfer:
         # Worklists that the node machine drains.
         self.arrived: deque[tuple[str, ObjectID, int]] = deque()
         self.unavailable: deque[tuple[str, ObjectID, ErrorInfo]] = deque()
+        self.located: deque[tuple[str, ObjectID]] = deque()
+        """For those who have asked: a copy exists."""
+        self.lost: deque[tuple[str, ObjectID]] = deque()
+        """For those who wait: no copy is known any more. They wait on, or give up."""
 
-    def want(self, object_id: ObjectID, owner: Address, user: str) -> None:
-        """Bring the object here and pin it for the user."""
+    def want(self, object_id: ObjectID, owner: Address, user: str, *, is_early: bool = False) -> None:
+        """Bring the object here and pin it for the user; `is_early` of a task that has not begun."""
         if self.store.is_readable(object_id):
             stored = self.store.pin(object_id, user)
             self.arrived.append((user, object_id, stored.size_bytes))
@@ -119,10 +135,26 @@ class Transfer:
         if want is None:
             want = self.wants[object_id] = Want(object_id, owner)
             if object_id in self.store.spilled:
-                self.store.restore(object_id)
+                self.store.restore(object_id, is_early=is_early)
             elif object_id not in self.store.objects:  # else it is being written here: its seal will tell
                 self._ask_head(want)
         want.users[user] = None
+        if want.is_early and not is_early:
+            want.is_early = False
+            self.store.hurry(object_id)
+        if want.is_located:
+            self._ask_for_room(want)
+
+    def locate(self, object_id: ObjectID, owner: Address, watcher: str) -> bool:
+        """Whether a copy exists, here or elsewhere; if none is known, the watcher is told when there is one."""
+        if self.store.is_here(object_id) or object_id in self.store.objects:
+            return True
+        want = self.wants.get(object_id)
+        if want is None:
+            want = self.wants[object_id] = Want(object_id, owner)
+            self._ask_head(want)
+        want.watchers[watcher] = None
+        return want.is_located
 
     def _ask_head(self, want: Want) -> None:
         want.asked = True
@@ -135,9 +167,19 @@ class Transfer:
             want.users.pop(user, None)
 
     def give_up_all(self, user: str) -> None:
-        """The user died."""
-        for want in self.wants.values():
+        """The user died, or waits for nothing any more. What only stands in line for room leaves it."""
+        for want in [want for want in self.wants.values() if user in want.users or user in want.watchers]:
+            want.watchers.pop(user, None)
             want.users.pop(user, None)
+            if not want.users and self.store.leave_line(want.object_id):
+                want.awaits_space = False
+            is_idle = want.is_located or want.object_id in self.store.spilled
+            if is_idle and not (want.users or want.watchers or self._is_under_way(want)):
+                self._turn_away(want)
+                del self.wants[want.object_id]
+
+    def _is_under_way(self, want: Want) -> bool:
+        return want.awaits_space or want.source is not None or want.object_id in self.store.objects
 
     def on_locations(self, event: LocationsKnown) -> None:
         """The head knows copies."""
@@ -152,19 +194,30 @@ class Transfer:
         if not want.sources:  # only we are said to have it, and we do not: the news of our eviction is on its way
             self._ask_head(want)
             return
-        if event.object_id in self.store.objects or want.awaits_space:
+        want.is_located = True
+        self.located.extend((watcher, event.object_id) for watcher in want.watchers)
+        if want.users:
+            self._ask_for_room(want)
+            return
+        self._turn_away(want)  # nothing is brought for now
+        if not want.watchers:
+            del self.wants[event.object_id]
+
+    def _ask_for_room(self, want: Want) -> None:
+        if self._is_under_way(want):
             return  # it is being written here, or room has been asked for
         want.awaits_space = True
         self.store.request_space(
             SpaceRequest(
-                object_id=event.object_id,
-                size_bytes=event.size_bytes,
-                owner=event.owner,
+                object_id=want.object_id,
+                size_bytes=want.size_bytes,
+                owner=want.owner,
                 remakeable=True,
                 user=_INCOMING,
+                is_early=want.is_early,
             )
         )
-        if event.object_id not in self.store.objects:  # it has to wait for room
+        if want.object_id not in self.store.objects:  # it has to wait for room
             self._turn_away(want)
 
     def on_space_granted(self, request: SpaceRequest, *, present: bool) -> None:
@@ -183,7 +236,13 @@ class Transfer:
         """A process of this node died while it wrote the object: those who wait for it need another copy."""
         want = self.wants.get(object_id)
         if want is not None:
-            self._ask_head(want)
+            self._ask_again(want)
+
+    def _ask_again(self, want: Want) -> None:
+        """No copy is known any more."""
+        want.is_located = False
+        self._ask_head(want)
+        self.lost.extend((user, want.object_id) for user in want.users)
 
     def _try_next_source(self, want: Want) -> None:
         want.source = None
@@ -191,7 +250,7 @@ class Transfer:
             want.offset = 0
             self._end_pull(want.object_id)
             self._break_off(want)
-            self._ask_head(want)
+            self._ask_again(want)
             return
         if not self._admit(want):
             self.lined_up[want.object_id] = None
@@ -272,6 +331,8 @@ class Transfer:
         for want in list(self.wants.values()):
             want.sources = deque(source for source in want.sources if source != node)
             self.source_failed(want.object_id, node)
+            if want.is_located and not want.sources and not self._is_under_way(want):
+                self._ask_again(want)
         self.give_up_all(_sending_to(node))
         for key in [key for key, request in self.restoring.items() if request.to == node]:
             del self.restoring[key]
@@ -305,6 +366,7 @@ class Transfer:
         if want is None:
             return
         self._end_pull(object_id)
+        self.located.extend((watcher, object_id) for watcher in want.watchers)
         for node in (*self.receivers.get(object_id, ()), *(each.to for each in self.requests.get(object_id, ()))):
             self.store.pin(object_id, _sending_to(node))
         while want.askers:
@@ -322,6 +384,11 @@ class Transfer:
         self._break_off(want)
         for user in want.users:
             self.unavailable.append((user, object_id, error))
+        for watcher in want.watchers.keys() - want.users.keys():
+            if error.kind is not ErrorKind.STORE_FULL:
+                self.unavailable.append((watcher, object_id, error))
+            elif self.locate(object_id, want.owner, watcher):
+                self.located.append((watcher, object_id))
 
     # ---- The other side ----------------------------------------------------------------------------------------
 

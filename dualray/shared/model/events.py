@@ -866,10 +866,18 @@ class ActorKillRequested:
 
 @dataclass(slots=True, kw_only=True)
 class WorkerUnwanted:
-    """Head to node: end this worker; its actor is not wanted any more."""
+    """To node: end this worker. From the head: its actor is not wanted any more; from the worker: it has retired and
+    owns nothing."""
 
     worker: Address
     reason: str
+
+
+@dataclass(slots=True, kw_only=True)
+class WorkerRetired:
+    """Node to worker: you get no more tasks. Say so (WorkerUnwanted) when nobody needs anything of yours."""
+
+    worker: Address
 
 
 # ---- Membership --------------------------------------------------------------------------------------------------
@@ -1081,6 +1089,7 @@ ProcessMessage: TypeAlias = (
     LeaseGranted
     | LeaseRefused
     | LeaseWanted
+    | WorkerRetired
     | LeasedWorkerDied
     | TaskPushed
     | TasksPushed

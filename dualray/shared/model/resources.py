@@ -14,6 +14,8 @@ UNITS = 10_000
 
 CPU = "CPU"
 GPU = "GPU"
+GPU_MASK = "CUDA_VISIBLE_DEVICES"
+"""The variable of the environment that says which GPUs a process may use."""
 AMOUNT_MAX = 1_000_000
 """More of one resource than this in one demand is taken for a mistake."""
 

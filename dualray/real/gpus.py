@@ -1,0 +1,202 @@
+"""The GPUs of this machine that a node may offer, and how a process is confined to those that it holds.
+
+Theory of operation. NVML, the library of NVIDIA's driver, says which GPUs there are; a GPU in MIG mode counts as the
+instances that it is cut into. CUDA_VISIBLE_DEVICES of whoever starts the node, the *mask*, narrows and orders them as
+CUDA itself does: it is read up to its first entry that names nothing. `num_gpus=` takes the first so many. On a machine
+without a driver `num_gpus=` alone says how many there are, so that programs can be tried anywhere.
+
+The core counts GPUs from 0. Each has a *name* here, which is its entry in the mask, or its number where there is none:
+what a worker's own CUDA_VISIBLE_DEVICES and `get_gpu_ids()` are made of. A worker sees the GPUs of its lease, and
+without one none, before anything of the user's is loaded; CUDA reads the variable once, when it is first used, which is
+why the core gives GPUs only to workers that have run nothing before.
+
+Relies on: nvidia-ml-py for calling NVML; it is imported only where the library can be loaded.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import logging
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dualray.shared.model.resources import GPU_MASK
+
+DISCOVERY: Final = "DUALRAY_NVML"
+"""`off`: do not look for GPUs, as if the machine had no driver."""
+
+_LIBRARY: Final = "libnvidia-ml.so.1"
+_NO_DEVICES: Final = "NoDevFiles"
+_log = logging.getLogger("dualray")
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU as NVML knows it. `instances` are the UUIDs of its MIG instances; None when it is not in MIG mode."""
+
+    uuid: str
+    instances: tuple[str, ...] | None = None
+
+
+def gpus_to_offer(declared: float | None) -> tuple[str, ...]:
+    """The names of the GPUs that a node of this machine offers.
+
+    Args:
+        declared: `num_gpus=`; None: all that there are and the mask shows.
+    Raises:
+        ValueError: more are declared than there are to see; a mask that names one twice.
+    """
+    if declared == 0:
+        return ()
+    mask = parse_mask(os.environ.get(GPU_MASK))
+    found = find_gpus()
+    if found is not None:
+        names = visible(found, mask)
+    elif declared is None:
+        names = []
+    else:
+        names = [str(gpu) for gpu in range(math.ceil(declared))] if mask is None else mask
+    if declared is None:
+        return tuple(names)
+    count = math.ceil(declared)
+    if count > len(names):
+        if mask is not None:
+            raise ValueError(
+                f"num_gpus={declared:g}, and {GPU_MASK}={os.environ[GPU_MASK]!r} shows {len(names)} GPUs of this "
+                f"machine: declare at most so many, or change the variable"
+            )
+        raise ValueError(
+            f"num_gpus={declared:g}, and this machine has {len(names)} GPUs: declare at most so many, or set "
+            f"{DISCOVERY}=off to declare GPUs that are not there"
+        )
+    return tuple(names[:count])
+
+
+# ---- The mask ----------------------------------------------------------------------------------------------------
+
+
+def parse_mask(text: str | None) -> list[str] | None:
+    """The entries of CUDA_VISIBLE_DEVICES up to the first that cannot be one; None when it is not set.
+
+    Raises:
+        ValueError: an entry comes twice: CUDA then shows no GPU at all.
+    """
+    if text is None:
+        return None
+    entries: list[str] = []
+    if text.strip() == _NO_DEVICES:
+        return entries
+    for entry in (part.strip() for part in text.split(",")):
+        if not entry.isdigit() and not entry.startswith(("GPU-", "MIG-")):
+            break  # -1 among others: CUDA shows what comes before it
+        if entry in entries:
+            raise ValueError(f"{GPU_MASK}={text!r} names {entry} twice, and CUDA shows no GPU then: name each once")
+        entries.append(entry)
+    return entries
+
+
+def visible(found: Sequence[Gpu], mask: list[str] | None) -> list[str]:
+    """The names of the GPUs that CUDA shows: all, or those of the mask up to its first entry that names none."""
+    if mask is None:
+        names: list[str] = []
+        for number, gpu in enumerate(found):
+            names += [str(number)] if gpu.instances is None else gpu.instances
+        return names
+    shown = []
+    for entry in mask:
+        if not _names_one(found, entry):
+            words = f"{GPU_MASK} names {entry}, which this machine does not have: CUDA ignores it and what follows"
+            _say_once(logging.WARNING, words)
+            break
+        shown.append(entry)
+    return shown
+
+
+def _names_one(found: Sequence[Gpu], entry: str) -> bool:
+    """Whether an entry of the mask names one GPU, or one MIG instance: by number, by UUID, or by a UUID's beginning
+    that only one has; an old driver's instances are MIG-<UUID of the GPU>/<gi>/<ci>."""
+    if entry.isdigit():
+        return int(entry) < len(found)
+    uuids = [gpu.uuid for gpu in found]
+    if entry.startswith("MIG-GPU-"):
+        return entry.removeprefix("MIG-").partition("/")[0] in uuids
+    if entry.startswith("MIG-"):
+        uuids = [instance for gpu in found for instance in gpu.instances or ()]
+    return sum(uuid.startswith(entry) for uuid in uuids) == 1
+
+
+# ---- What there is -----------------------------------------------------------------------------------------------
+
+
+def find_gpus() -> list[Gpu] | None:
+    """The GPUs that NVML knows; None when there is no driver, or it does not work, which is said in the log, once."""
+    if os.environ.get(DISCOVERY, "").lower() == "off":
+        return None
+    try:
+        ctypes.CDLL(_LIBRARY)
+    except OSError:
+        _say_once(logging.INFO, f"no GPUs: there is no NVIDIA driver ({_LIBRARY} cannot be loaded)")
+        return None
+    # A large module, and one that only machines with a driver need.
+    import pynvml  # noqa: PLC0415
+
+    try:
+        pynvml.nvmlInit()
+        try:
+            handles = [pynvml.nvmlDeviceGetHandleByIndex(number) for number in range(pynvml.nvmlDeviceGetCount())]
+            return [Gpu(uuid=_uuid(pynvml, handle), instances=_instances(pynvml, handle)) for handle in handles]
+        finally:
+            pynvml.nvmlShutdown()
+    except pynvml.NVMLError as error:
+        _say_once(logging.WARNING, f"no GPUs: NVIDIA's driver says {error}")
+        return None
+
+
+def _uuid(pynvml: Any, handle: Any) -> str:
+    uuid: str | bytes = pynvml.nvmlDeviceGetUUID(handle)
+    return uuid.decode() if isinstance(uuid, bytes) else uuid
+
+
+def _instances(pynvml: Any, handle: Any) -> tuple[str, ...] | None:
+    try:
+        current, _ = pynvml.nvmlDeviceGetMigMode(handle)
+    except pynvml.NVMLError_NotSupported:
+        return None
+    if current != pynvml.NVML_DEVICE_MIG_ENABLE:
+        return None
+    uuids = []
+    for number in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+        try:
+            uuids.append(_uuid(pynvml, pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)))
+        except pynvml.NVMLError_NotFound:  # places of instances that were not made
+            continue
+    return tuple(uuids)
+
+
+@functools.cache
+def _say_once(level: int, words: str) -> None:
+    _log.log(level, words)
+
+
+# ---- In a worker -------------------------------------------------------------------------------------------------
+
+
+class VisibleGpus:
+    """Keeps CUDA_VISIBLE_DEVICES of a worker at the GPUs that it holds, by name.
+
+    What user code itself writes there stays until the lease is another one's.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+        self._shown: tuple[int, ...] | None = None
+
+    def show(self, gpus: tuple[int, ...]) -> None:
+        """From now on this process may use these, counted from 0 on its node."""
+        if gpus != self._shown:
+            self._shown = gpus
+            os.environ[GPU_MASK] = ",".join(self._names[gpu] for gpu in gpus)
