@@ -250,6 +250,29 @@ def test_a_module_that_reads_the_mask_when_it_is_imported_reads_the_tasks(tmp_pa
         ray.shutdown()
 
 
+class _MaskWhenUnpickled:
+    """Where it is unpickled it becomes what the mask says there."""
+
+    def __reduce__(self):
+        return eval, (f"__import__('os').environ.get({MASK!r})",)
+
+
+def test_tasks_that_run_in_a_batch_see_their_gpus_when_their_arguments_are_unpickled(monkeypatch):
+    monkeypatch.setenv(MASK, "3,5")
+
+    @ray.remote(num_cpus=0.1)
+    def read(mask):
+        return mask, ",".join(map(str, ray.get_gpu_ids()))
+
+    ray.init(num_cpus=1, num_gpus=1)
+    try:
+        with_gpu = [read.options(num_gpus=1).remote(_MaskWhenUnpickled()) for _ in range(100)]
+        assert set(get(with_gpu)) == {("3", "3")}
+        assert set(get([read.remote(_MaskWhenUnpickled()) for _ in range(100)])) == {("", "")}
+    finally:
+        ray.shutdown()
+
+
 def test_each_node_of_a_cluster_has_its_own():
     with Cluster(initialize_head=True, connect=True, head_node_args={"num_cpus": 1}) as cluster:
         cluster.add_node(num_cpus=1, num_gpus=1)
