@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import psutil
-
 from dualray.real.loop import Loop, Timer
 from dualray.shared.model.config import Config
 from dualray.shared.model.events import MemoryExceeded
@@ -34,6 +32,8 @@ class MachineMemory:
 
 def machine_memory(cgroups: Path = _CGROUPS, membership: Path = Path("/proc/self/cgroup")) -> MachineMemory:
     """Of the control group that this process is in, if it has a limit; else of the machine."""
+    import psutil  # noqa: PLC0415 - a node is there sooner without it
+
     whole = psutil.virtual_memory()
     machine = MachineMemory(whole.total, whole.total - whole.available)
     for directory in _own_cgroups(cgroups, membership):

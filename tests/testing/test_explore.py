@@ -162,7 +162,7 @@ def test_what_the_command_line_cannot_use_it_refuses_with_one_line(tmp_path):
         refused = invoke("scenario", command, str(wrong))
         assert refused.exit_code == 2
         said = refused.stderr.replace("\n", "")
-        assert "wrong.yaml: workload: there is no workload 'bag_of_taks'. Did you mean 'bag_of_tasks'?" in said
+        assert "wrong.yaml:2: workload: there is no workload 'bag_of_taks'. Did you mean 'bag_of_tasks'?" in said
     assert invoke("scenario", "run", str(tmp_path / "none.yaml")).exit_code == 2
     assert invoke("explore", str(wrong)).exit_code == 2
     assert (
