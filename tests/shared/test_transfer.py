@@ -515,3 +515,13 @@ def test_who_asks_for_what_turns_out_to_be_lost_is_turned_away(node):
     node.want(X)
     node(asks(N3, turn=6))
     assert turned_away(node(ObjectFailed(object_id=X, error=error(ErrorKind.OBJECT_LOST)))) == [N3]
+
+
+def test_those_that_want_to_know_where_an_object_is_hear_in_their_order_that_it_will_not_come(node):
+    """In the order in which they asked, whatever the hash of their names: another process must decide alike."""
+    transfer = node.machine.transfer
+    watchers = [f"slot {number}" for number in range(30)]
+    for watcher in watchers:
+        transfer.locate(X, Address(A), watcher)
+    transfer.on_failed(X, error())
+    assert [user for user, _, _ in transfer.unavailable] == watchers

@@ -384,7 +384,7 @@ class Transfer:
         self._break_off(want)
         for user in want.users:
             self.unavailable.append((user, object_id, error))
-        for watcher in want.watchers.keys() - want.users.keys():
+        for watcher in [each for each in want.watchers if each not in want.users]:
             if error.kind is not ErrorKind.STORE_FULL:
                 self.unavailable.append((watcher, object_id, error))
             elif self.locate(object_id, want.owner, watcher):
