@@ -20,6 +20,8 @@ IMAGES = ("base", "deploy", "examples")
 SCRIPTS = sorted([ROOT / "docker" / "build.sh", *(ROOT / "cluster").glob("*.sh")])
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 TIMEOUT_S = 60
+# As it was installed beside this interpreter, whose directory need not be on PATH.
+SHELLCHECK = Path(sys.executable).parent / "shellcheck"
 
 
 def instructions(image: str) -> list[tuple[str, str]]:
@@ -79,7 +81,7 @@ def test_what_a_dockerfile_copies_is_there_and_in_the_context(image):
 def test_what_a_dockerfile_runs_is_good_shell(image, tmp_path):
     script = tmp_path / "run.sh"
     script.write_text("#!/bin/sh\n" + "\n".join(of(image, "RUN")) + "\n")
-    checked = run("shellcheck", script)
+    checked = run(SHELLCHECK, script)
     assert checked.returncode == 0, checked.stdout
 
 
@@ -115,7 +117,7 @@ def test_images_run_as_a_user_and_not_as_root():
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
 def test_shellcheck_finds_nothing_and_the_script_can_be_run(script):
-    checked = run("shellcheck", "--enable=quote-safe-variables,require-double-brackets", script)
+    checked = run(SHELLCHECK, "--enable=quote-safe-variables,require-double-brackets", script)
     assert checked.returncode == 0, checked.stdout
     assert os.access(script, os.X_OK)
     assert "set -euo pipefail" in script.read_text()

@@ -163,7 +163,7 @@ class NodeProcess(MachineProcess):
             case StopWorker(worker=worker, reason=reason):
                 self._stops[worker] = reason
                 if worker in self._pids:
-                    os.kill(self._pids[worker], signal.SIGKILL)
+                    self.template.signal(worker, signal.SIGKILL)
             case ReserveSpace(object_id=object_id, size_bytes=size_bytes):
                 self.store.reserve(object_id, size_bytes, lambda error: self._on_reserved(object_id, error))
             case EvictObject(object_id=object_id):
@@ -289,7 +289,7 @@ class NodeProcess(MachineProcess):
         self._pids[worker] = pid
         _log.info("worker %s has pid %d", worker, pid)
         if worker in self._stops:  # it was to be stopped before it had a pid
-            os.kill(pid, signal.SIGKILL)
+            self.template.signal(worker, signal.SIGKILL)
 
     def _on_fork_failed(self, worker: str, error: str) -> None:
         self._stderr.pop(worker, None)
