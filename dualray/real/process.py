@@ -13,7 +13,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numpy.random import MT19937, RandomState
 from numpy.random import set_state as set_numpy_state
@@ -38,6 +38,9 @@ from dualray.shared.model.commands import WriteRecord, WriteRecords
 from dualray.shared.model.events import Event, TimerFired
 from dualray.shared.model.ids import Address, FunctionID, NodeID, TaskID
 from dualray.shared.seeding import stream_seed, task_seed
+
+if TYPE_CHECKING:
+    from dualray.real.notes import NoteFile
 
 _FUNCTIONS = "functions"
 _EVENTS_FIRST_BYTE = 0x90
@@ -116,7 +119,14 @@ class UserProcess:
         self.is_traced = self.is_logged = self.recorder.is_recording
         self.log = self.recorder.log
         self.trace = self.recorder.trace
-        self.core = CoreWorker(
+        self.notes: NoteFile | None = None
+        make_core: Callable[..., CoreWorker] = CoreWorker
+        if session.has_notes:
+            from dualray.real.notes import NoteFile  # noqa: PLC0415 - only a process that is recorded needs it
+
+            self.notes = NoteFile(self)
+            make_core = self.notes.make_core
+        self.core = make_core(
             address=address, node=node, config=session.config, host=self, root=root, is_driver=is_driver
         )
         self.loop = Loop(on_error, spin_ns=_SPIN_NS if len(os.sched_getaffinity(0)) > 1 else 0, on_turn=self._on_turn)
@@ -164,6 +174,8 @@ class UserProcess:
         if self._control_plane is not None:
             self._control_plane.close()
         self.recorder.close()
+        if self.notes is not None:
+            self.notes.write()
         self.loop.close()
         if self._settings is not None:
             self._settings.restore()
