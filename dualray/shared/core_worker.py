@@ -158,6 +158,8 @@ class CoreWorker:
         self._dropped: deque[ObjectID] = deque()
         self._released: deque[ObjectID] = deque()
         self._to_run: deque[RunTask | TaskPushed] = deque()
+        self._is_woken = False
+        """Whether the host was asked for a step since finalizers were last taken in."""
         self._ran: deque[Outcome] = deque()
         """What tasks have returned that were handed over with others, until it is taken in."""
 
@@ -204,11 +206,13 @@ class CoreWorker:
             self._handle(TasksRan(outcomes=_take_all(self._ran)))
 
     def _take_in_dropped(self) -> None:
+        self._is_woken = False  # before the queue is looked at: what comes later wakes again
         while self._dropped:
             self._handle(RefsDropped(object_ids=_take_all(self._dropped)))
 
     def _take_in_released(self) -> None:
         """After an event, and not before: an object that is read over and over again stays pinned meanwhile."""
+        self._is_woken = False
         while self._released:
             self._handle(ViewReleased(object_id=self._released.popleft()))
 
@@ -648,15 +652,19 @@ class CoreWorker:
         """A reference's Python object is gone. Called by finalizers: it only queues."""
         if not self.is_closed:
             self._dropped.append(object_id)
-            if len(self._dropped) == 1:  # asked after the append: whoever empties the queue meanwhile has taken it in
-                self.host.wake()
+            self._wake_once()
 
     def _on_view_released(self, object_id: bytes) -> None:
         """A view of a stored object is gone. Called by finalizers: it only queues."""
         if not self.is_closed:
             self._released.append(ObjectID(object_id))
-            if len(self._released) == 1:  # else whoever was first has woken, and this one is taken in too
-                self.host.wake()
+            self._wake_once()
+
+    def _wake_once(self) -> None:
+        """Have queued finalizers taken in soon; called after one was queued, by any thread and within any other one."""
+        if not self._is_woken:
+            self._is_woken = True
+            self.host.wake()
 
     def spawn(self, function: Callable[[], object]) -> None:
         """Run `function` beside the caller, in this process: on a thread, or in a fiber."""
