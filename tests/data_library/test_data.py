@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
@@ -18,6 +19,8 @@ from dualray.exceptions import TaskError
 from dualray.util.state import list_objects
 
 MIB = 1024 * 1024
+# Arrow opens a pipe for Ctrl-C with the first file that it reads as CSV, and keeps it: it is no leak of ours.
+pyarrow.csv.read_csv(pa.py_buffer(b"a\n1\n"))
 
 
 @pytest.fixture(scope="module", params=["sim", "real"], autouse=True)
