@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dualray import data as data
     from dualray import exceptions
-    from dualray import train as train
     from dualray.actor import ActorClass, ActorHandle, method
     from dualray.api import (
         RuntimeContext,
@@ -69,7 +68,7 @@ _HOMES = {
 }
 """Where a name is, if not in `dualray.api`."""
 
-_ROOMS = ("data", "exceptions", "train")
+_ROOMS = ("data", "exceptions")
 """Modules that need no import of their own: `dualray.data.range(9)`."""
 
 
