@@ -2,9 +2,9 @@
 
     python -m benchmarks.bench_data --gigabytes 5 --store 500MB [--ray] [--directory DIR]
 
-Prints GB/s and the most memory that the driver and all of its processes had together (PSS: shared pages count once), and
-with `--ray` those of Ray Data, on the same files, after it. The files are removed at the end. A size counts the bytes of
-the values in memory; the files are about as large, as random numbers do not get smaller.
+Prints GB/s and the most memory that the driver and all of its processes had together (PSS: shared pages count once);
+with `--ray` those of Ray Data, too, on the same files. The files are removed at the end. A size counts the bytes of the
+values in memory; the files are about as large, as random numbers do not get smaller.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import psutil
@@ -58,7 +58,7 @@ class Memory:
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
-    def __enter__(self) -> Memory:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
