@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dualray import data as data
     from dualray import exceptions
     from dualray.actor import ActorClass, ActorHandle, method
     from dualray.api import (
@@ -67,10 +68,13 @@ _HOMES = {
 }
 """Where a name is, if not in `dualray.api`."""
 
+_ROOMS = ("data", "exceptions")
+"""Modules that need no import of their own: `dualray.data.range(9)`."""
+
 
 def __getattr__(name: str) -> Any:
-    if name == "exceptions":
-        return import_module("dualray.exceptions")
+    if name in _ROOMS:
+        return import_module(f"dualray.{name}")
     if name not in __all__:
         raise AttributeError(f"module 'dualray' has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(_HOMES.get(name, "dualray.api")), name)
