@@ -45,6 +45,8 @@ from dualray.shared.model.commands import (
 from dualray.shared.model.config import Config
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.events import (
+    ActorExitAsked,
+    ActorExited,
     Outcome,
     ResultsTaken,
     TaskFinished,
@@ -56,7 +58,17 @@ from dualray.shared.model.events import (
     TasksRecalled,
     WaitStarted,
 )
-from dualray.shared.model.ids import Address, NodeID, ObjectID, TaskID, WaitID, exception_id, return_object_id, short
+from dualray.shared.model.ids import (
+    HEAD,
+    Address,
+    NodeID,
+    ObjectID,
+    TaskID,
+    WaitID,
+    exception_id,
+    return_object_id,
+    short,
+)
 from dualray.shared.model.specs import Ref
 from dualray.shared.model.states import TaskState, ValueState
 
@@ -233,6 +245,16 @@ class Executor:
             self.out.add(CopyPayload(source=key, target=exception_id(event.task_id)))
             self._drop_unless_used(key)
         self._end(event)
+
+    def on_exit_asked(self, event: ActorExitAsked) -> None:
+        """The actor wants to end: nothing begins any more, and the call in hand is never reported."""
+        pushed = self.current
+        if pushed is None or pushed.spec.task_id != event.task_id or pushed.spec.actor_id is None:
+            raise InvariantViolation(f"task {short(event.task_id)} ends an actor and was not in hand")
+        self.phase = Phase.ENDING
+        self._take_back()
+        name = pushed.spec.template.name
+        self.out.send(HEAD, ActorExited(actor_id=pushed.spec.actor_id, worker=self.address, method=name))
 
     def on_several_ran(self, event: TasksRan) -> None:
         """The task in hand, and those handed over with it, have returned: each one small value."""

@@ -28,8 +28,12 @@ from dualray.shared.model.config import Config
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.events import (
     ActorChanged,
+    ActorExitAsked,
     ActorKillAsked,
     ActorKillRequested,
+    ActorNameAsked,
+    ActorNameReported,
+    ActorNameRequested,
     ActorRegistered,
     BorrowAcknowledged,
     BorrowAdded,
@@ -139,6 +143,7 @@ class Owner(Composition):
         self.cluster: tuple[NodeInfo, ...] = ()
         self.cluster_state: dict[WaitID, tuple[NodeState, ...]] = {}
         self.rows: dict[WaitID, tuple[str, ...]] = {}
+        self.named_actors: dict[WaitID, ActorNameReported] = {}
         """Answers that were not taken yet."""
         self._rows_due: dict[WaitID, None] = {}
         self._space: dict[ObjectID, deque[WaitID | None]] = {}
@@ -164,6 +169,9 @@ class Owner(Composition):
             TaskRan: lambda event: self.executor.on_ran(event),
             TasksRan: lambda event: self.executor.on_several_ran(event),
             ActorKillAsked: self._on_kill_asked,
+            ActorNameAsked: self._on_name_asked,
+            ActorNameReported: self._on_name_reported,
+            ActorExitAsked: lambda event: self.executor.on_exit_asked(event),
             ClusterStateAsked: self._on_state_asked,
             ClusterStateReported: self._on_state_reported,
             PlacementGroupAsked: lambda event: self.out.send(
@@ -232,7 +240,7 @@ class Owner(Composition):
 
     def _on_started(self, event: Started) -> None:
         if self.is_driver:
-            self.out.send(HEAD, DriverJoined(address=self.address, node=self.node))
+            self.out.send(HEAD, DriverJoined(address=self.address, node=self.node, namespace=event.namespace))
 
     def _on_submitted(self, event: TaskSubmitted) -> None:
         spec = event.spec
@@ -289,6 +297,25 @@ class Owner(Composition):
         if event.no_restart:
             self.actor_calls.client(event.actor_id).is_killed = True  # its calls wait for the news of its death
         self.out.send(HEAD, ActorKillRequested(actor_id=event.actor_id, no_restart=event.no_restart))
+
+    def _on_name_asked(self, event: ActorNameAsked) -> None:
+        self.out.send(
+            HEAD,
+            ActorNameRequested(
+                wait_id=event.wait_id,
+                requester=self.address,
+                name=event.name,
+                namespace=event.namespace,
+                job=event.job,
+                claim=event.claim,
+                get_if_exists=event.get_if_exists,
+            ),
+        )
+
+    def _on_name_reported(self, event: ActorNameReported) -> None:
+        if event.error is None:
+            self.named_actors[event.wait_id] = event
+        self.out.add(CompleteWait(wait_id=event.wait_id, error=event.error))
 
     def _on_state_asked(self, event: ClusterStateAsked) -> None:
         self.out.send(HEAD, ClusterStateRequested(wait_id=event.wait_id, requester=self.address))
