@@ -165,7 +165,7 @@ def constructor(
     owner: str = DRIVER,
     max_restarts: int = 0,
     max_task_retries: int = 0,
-    name: str = "",
+    actor_name: str = "",
     is_detached: bool = False,
     **options: Any,
 ) -> TaskSpec:
@@ -182,7 +182,7 @@ def constructor(
             actor_id=aid(number),
             max_restarts=max_restarts,
             max_task_retries=max_task_retries,
-            name=name,
+            name=actor_name,
             is_detached=is_detached,
         ),
     )

@@ -51,7 +51,7 @@ def ask(head: HeadStepper, name: str, number: int | None = None, **fields: Any) 
     detached = fields.pop("is_detached", False)
     claim = None
     if number is not None:
-        spec = constructor(number, owner=fields["requester"], name=name, is_detached=detached)
+        spec = constructor(number, owner=fields["requester"], actor_name=name, is_detached=detached)
         assert spec.creates is not None
         claim = NamedActor(spec=spec.creates, template=spec.template, owner=HEAD if detached else spec.owner)
     event = ActorNameRequested(wait_id=WaitID(7), name=name, claim=claim, **fields)
@@ -61,7 +61,7 @@ def ask(head: HeadStepper, name: str, number: int | None = None, **fields: Any) 
 
 
 def register(head: HeadStepper, number: int, name: str = "", *, is_detached: bool = False, **options: Any) -> list[Any]:
-    return head(ActorRegistered(spec=constructor(number, name=name, is_detached=is_detached, **options)))
+    return head(ActorRegistered(spec=constructor(number, actor_name=name, is_detached=is_detached, **options)))
 
 
 def make(head: HeadStepper, number: int, name: str, **options: Any) -> None:

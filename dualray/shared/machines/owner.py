@@ -17,6 +17,7 @@ from collections import deque
 
 from dualray.exceptions import InvariantViolation
 from dualray.shared.machines.actor_calls import CALLS_TIMER, ActorCalls
+from dualray.shared.machines.actor_exit import EXIT_TIMER
 from dualray.shared.machines.base import DRAIN_STEPS_MAX, Composition
 from dualray.shared.machines.executor import FETCH_TIMER, Executor
 from dualray.shared.machines.leases import IDLE_TIMER, PUSH_TIMER, Lease, Leases
@@ -31,6 +32,8 @@ from dualray.shared.model.events import (
     ActorExitAsked,
     ActorKillAsked,
     ActorKillRequested,
+    ActorLeaving,
+    ActorLeavingHeard,
     ActorNameAsked,
     ActorNameReported,
     ActorNameRequested,
@@ -172,6 +175,8 @@ class Owner(Composition):
             ActorNameAsked: self._on_name_asked,
             ActorNameReported: self._on_name_reported,
             ActorExitAsked: lambda event: self.executor.on_exit_asked(event),
+            ActorLeaving: lambda event: self.out.send(event.worker, ActorLeavingHeard(process=self.address)),
+            ActorLeavingHeard: lambda event: self.executor.exit.on_heard(event.process),
             ClusterStateAsked: self._on_state_asked,
             ClusterStateReported: self._on_state_reported,
             PlacementGroupAsked: lambda event: self.out.send(
@@ -408,6 +413,8 @@ class Owner(Composition):
             self.leases.on_push_timer()
         elif event.timer == CALLS_TIMER:
             self.actor_calls.on_timer()
+        elif event.timer == EXIT_TIMER:
+            self.executor.exit.on_timer()
         elif event.timer == FETCH_TIMER:
             self.executor.on_fetch_timer()
         elif event.timer.startswith(_ROWS_TIMER):

@@ -898,6 +898,20 @@ class ActorExited:
 
 
 @dataclass(slots=True, kw_only=True)
+class ActorLeaving:
+    """From an actor's worker: it is about to end; you have all that it has sent to you. Say so (ActorLeavingHeard)."""
+
+    worker: Address
+
+
+@dataclass(slots=True, kw_only=True)
+class ActorLeavingHeard:
+    """The answer to `ActorLeaving`."""
+
+    process: Address
+
+
+@dataclass(slots=True, kw_only=True)
 class ActorNameRequested:
     """To the head: `ActorNameAsked` of the requester."""
 
@@ -1169,6 +1183,8 @@ ProcessMessage: TypeAlias = (
     | SpaceDenied
     | ObjectDemanded
     | ActorChanged
+    | ActorLeaving
+    | ActorLeavingHeard
     | ActorNameReported
     | NodeDied
     | ClusterChanged
