@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dualray import data as data
     from dualray import exceptions
-    from dualray.actor import ActorClass, ActorHandle, method
+    from dualray.actor import ActorClass, ActorHandle, exit_actor, get_actor, method
     from dualray.api import (
         RuntimeContext,
         available_resources,
@@ -45,7 +45,9 @@ __all__ = [
     "available_resources",
     "cluster_resources",
     "exceptions",
+    "exit_actor",
     "get",
+    "get_actor",
     "get_gpu_ids",
     "get_runtime_context",
     "init",
@@ -62,6 +64,8 @@ __all__ = [
 _HOMES = {
     "ActorClass": "dualray.actor",
     "ActorHandle": "dualray.actor",
+    "exit_actor": "dualray.actor",
+    "get_actor": "dualray.actor",
     "method": "dualray.actor",
     "ObjectRef": "dualray.object_ref",
     "RemoteFunction": "dualray.remote_function",

@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any, TypeVar, overload
 
 from dualray import runtime
-from dualray.actor import ActorClass, ActorHandle, handle_to_self, method
+from dualray.actor import ActorClass, ActorHandle, exit_actor, get_actor, handle_to_self, method
 from dualray.exceptions import AlreadyInitializedError
 from dualray.object_ref import ObjectRef
 from dualray.options import ActorOptions, TaskOptions, with_changes
@@ -43,6 +43,7 @@ def init(
     log_to_driver: bool | None = None,
     redirect_output: bool | None = None,
     log_directory: Any = None,
+    namespace: str | None = None,
     num_redis_shards: int | None = None,
     metrics_port: int | None = None,
     nodes: int | None = None,
@@ -69,6 +70,8 @@ def init(
         redirect_output: real mode: what workers print goes to files only. Default False.
         log_directory: real mode: keep the logs of all processes in a directory of the session's name in here. Default:
             with the session's other files, which go when it ends.
+        namespace: where the names of this program's actors stand; programs that are to find one another's actors on one
+            cluster give the same one. Default: one of its own.
         num_redis_shards: real mode: servers of the control plane to start beside the primary one; its tables are then
             spread among them. Default 0, at most 64. See docs/cluster.md.
         metrics_port: real mode: serve metrics for Prometheus at this port of 127.0.0.1; 0: any that is free (see
@@ -345,6 +348,17 @@ class RuntimeContext:
         actor_id = self._verbs.execution.actor_id
         return actor_id.hex() if actor_id is not None else None
 
+    def get_actor_name(self) -> str | None:
+        """The name under which `get_actor` finds the actor that this runs in; None when it has none, or outside."""
+        constructor = self._verbs.execution.constructor
+        return constructor.creates.name or None if constructor is not None and constructor.creates is not None else None
+
+    @property
+    def namespace(self) -> str:
+        """Where the names of actors that are made here stand, unless they say: what `init(namespace=)` was given, or a
+        namespace of the job's own. Inside an actor: of the job that made it."""
+        return self._verbs.namespace
+
     def get_job_id(self) -> str:
         """The number of the driver that this work goes back to, as 8 hex digits."""
         return f"{job_of(self._verbs.execution.task_id):08x}"
@@ -395,6 +409,7 @@ class RuntimeContext:
             "worker_id": self.get_worker_id(),
             "task_id": self.get_task_id(),
             "actor_id": self.get_actor_id(),
+            "actor_name": self.get_actor_name(),
             "placement_group_id": self.get_placement_group_id(),
         }
         return {name: value for name, value in found.items() if value is not None}
@@ -427,7 +442,9 @@ __all__ = [
     "RuntimeContext",
     "available_resources",
     "cluster_resources",
+    "exit_actor",
     "get",
+    "get_actor",
     "get_gpu_ids",
     "get_runtime_context",
     "init",

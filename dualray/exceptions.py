@@ -9,6 +9,9 @@
     ├── ActorError
     │   ├── ActorDiedError               the actor is gone for good
     │   ├── ActorUnavailableError        the actor was lost during this call; it restarts, the call is not repeated
+    │   ├── ActorAlreadyExistsError      (also ValueError) the name of an actor is taken
+    │   ├── ActorHandleNotFoundError     (also ValueError) there is no actor of that name
+    │   ├── PendingCallsLimitExceeded    the caller has max_pending_calls calls without an answer
     │   ├── ActorPlacementGroupRemoved   the placement group that the actor was to live in was removed
     │   └── ActorUnschedulableError      no node of the cluster can ever hold the actor
     ├── ObjectLostError                  the value is gone and cannot be made again
@@ -139,6 +142,18 @@ class ActorUnavailableError(ActorError):
 
 class ActorUnschedulableError(ActorError):
     """No node of the cluster can ever hold the actor."""
+
+
+class ActorAlreadyExistsError(ActorError, ValueError):
+    """The name of an actor is taken; the message names the actor that has it."""
+
+
+class ActorHandleNotFoundError(ActorError, ValueError):
+    """There is no actor of that name; the message has the nearest one."""
+
+
+class PendingCallsLimitExceeded(ActorError):
+    """This process has as many calls of the actor without an answer as its `max_pending_calls` allows."""
 
 
 class ActorPlacementGroupRemoved(ActorError):

@@ -61,7 +61,7 @@ def start(settings: Mapping[str, Any], config: Config) -> RealRuntime:
         children.start()
         from dualray.real.driver import RealRuntime  # noqa: PLC0415 - while the founder imports, too
 
-        runtime = RealRuntime(session, children=children)
+        runtime = RealRuntime(session, children=children, namespace=settings["namespace"] or "")
     except BaseException:
         children.end(_STOP_TIMEOUT_S)
         session.remove()
@@ -87,6 +87,7 @@ def _join(settings: Mapping[str, Any]) -> RealRuntime:
             children=None,
             driver=Address(f"driver-{number}@{session.node}"),
             job=number,
+            namespace=settings["namespace"] or "",
         )
     )
 

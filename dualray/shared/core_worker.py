@@ -15,7 +15,7 @@ import itertools
 import json
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, TypeVar
 
 from dualray import exceptions
@@ -44,6 +44,8 @@ from dualray.shared.model.config import Config
 from dualray.shared.model.errors import ErrorInfo
 from dualray.shared.model.events import (
     ActorKillAsked,
+    ActorNameAsked,
+    ActorNameReported,
     ClusterStateAsked,
     Event,
     Outcome,
@@ -79,16 +81,21 @@ from dualray.shared.model.ids import (
     actor_handle_id,
     child_task_id,
     function_id,
+    job_of,
+    own_namespace,
     put_object_id,
     return_object_id,
+    short,
 )
-from dualray.shared.model.resources import Resources
+from dualray.shared.model.resources import NOTHING, Resources
 from dualray.shared.model.specs import (
+    DEFAULT_STRATEGY,
     ActorSpec,
     FunctionTemplate,
     GroupStrategy,
     LabelTerm,
     LeaseShape,
+    NamedActor,
     NodeInfo,
     NodeState,
     PlacementGroupSpec,
@@ -103,7 +110,7 @@ from dualray.shared.trace import TraceKind
 T = TypeVar("T")
 
 
-_WaitEvent: TypeAlias = WaitStarted | SpaceWanted | ClusterStateAsked | RowsAsked | PlacementGroupAsked
+_WaitEvent: TypeAlias = WaitStarted | SpaceWanted | ClusterStateAsked | RowsAsked | PlacementGroupAsked | ActorNameAsked
 
 
 @dataclass(slots=True)
@@ -361,13 +368,74 @@ class CoreWorker:
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         *,
-        max_restarts: int,
-        max_task_retries: int,
-    ) -> Ref:
-        """Submit the construction of an actor; the reference that its handle holds."""
+        promises: ActorSpec,
+        get_if_exists: bool = False,
+    ) -> tuple[Ref, NamedActor | None]:
+        """Submit the construction of an actor; the reference that its handle holds, counted already. With
+        `get_if_exists`, and an actor of the name that `promises` has: that actor, of which no reference is counted.
+
+        Raises:
+            ActorAlreadyExistsError: the name is taken.
+        """
         self._check_feasible(template, exceptions.ActorUnschedulableError)
-        task_id = self._submit(template, args, kwargs, creates=(max_restarts, max_task_retries))
-        return Ref(actor_handle_id(ActorID(task_id)), self.address)
+        owner = HEAD if promises.is_detached else self.address
+        task_id: TaskID | None = None
+        if promises.name:
+            task_id = self._next_task_id()
+            claim = NamedActor(
+                spec=replace(promises, actor_id=ActorID(task_id)), template=_without_place(template), owner=owner
+            )
+            answer = self._ask_for_name(promises.name, promises.namespace, claim, get_if_exists=get_if_exists)
+            assert answer.actor is not None
+            if not answer.is_new:
+                return Ref(actor_handle_id(answer.actor.spec.actor_id), answer.actor.owner), answer.actor
+            promises = answer.actor.spec
+        task_id = self._submit(template, args, kwargs, creates=promises, task_id=task_id)
+        return Ref(actor_handle_id(ActorID(task_id)), owner), None
+
+    def find_actor(self, name: str, namespace: str) -> NamedActor:
+        """The actor of a name; `namespace` "" is the one that this code runs in.
+
+        Raises:
+            ActorHandleNotFoundError: there is none.
+        """
+        actor = self._ask_for_name(name, namespace).actor
+        assert actor is not None
+        return actor
+
+    def _ask_for_name(
+        self, name: str, namespace: str, claim: NamedActor | None = None, *, get_if_exists: bool = False
+    ) -> ActorNameReported:
+        wait_id = self._next_wait()
+        wait = self._wait_for(
+            ActorNameAsked(
+                wait_id=wait_id,
+                name=name,
+                namespace=namespace,
+                job=self._job(),
+                claim=claim,
+                get_if_exists=get_if_exists,
+            )
+        )
+        if wait.error is not None:
+            raise as_exception(wait.error, None)
+        return self.machine.named_actors.pop(wait_id)
+
+    def _job(self) -> int:
+        """The job whose namespace this code runs in: inside an actor, that of its maker."""
+        constructor = self.execution.constructor
+        return job_of(constructor.task_id if constructor is not None else self.execution.task_id)
+
+    @property
+    def namespace(self) -> str:
+        """The namespace in which this code names actors."""
+        job = self._job()
+        chosen = {row["job"]: row["namespace"] for row in self.head_rows("namespaces")}
+        return str(chosen.get(job) or own_namespace(job))
+
+    def load_class(self, function: FunctionID) -> Any:
+        """A function or class of the function table."""
+        return self._runner.load(function).target
 
     def submit_actor_task(
         self, handle: Ref, template: FunctionTemplate, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -375,6 +443,20 @@ class CoreWorker:
         """Submit a call of an actor's method."""
         task_id = self._submit(template, args, kwargs, handle=handle)
         return self._returns(task_id, template.num_returns)
+
+    def check_pending_calls(self, handle: Ref, template: FunctionTemplate, limit: int) -> None:
+        """Refuse a call of an actor of which this process has too many without an answer.
+
+        Raises:
+            PendingCallsLimitExceeded: it has `limit` of them.
+        """
+        with self.host.lock:
+            pending = self.machine.actor_calls.pending(ActorID(handle.object_id[:16]))
+        if pending >= limit:
+            raise exceptions.PendingCallsLimitExceeded(
+                f"{template.name}: this process has {pending} calls of actor {short(handle.object_id[:16])} without an "
+                f"answer, and max_pending_calls={limit}. Wait for some of them, or give the actor a higher limit."
+            )
 
     def _check_feasible(self, template: FunctionTemplate, error: type[DualrayError]) -> None:
         if self._feasible_in is not self.machine.cluster:
@@ -399,10 +481,11 @@ class CoreWorker:
         kwargs: Mapping[str, Any],
         *,
         handle: Ref | None = None,
-        creates: tuple[int, int] | None = None,
+        creates: ActorSpec | None = None,
+        task_id: TaskID | None = None,
     ) -> TaskID:
         """Submit a call: of a function, of the method of an actor that `handle` names, or of the constructor of one
-        with these numbers of restarts and of tries of its tasks."""
+        that promises `creates`; `task_id` is its id, if it has one already."""
         arguments = pack_arguments(
             template.name,
             args,
@@ -414,8 +497,9 @@ class CoreWorker:
         payload = arguments.payload
         with self.host.lock:
             execution = self.execution
-            execution.submitted += 1
-            task_id = child_task_id(execution.task_id, execution.attempt, execution.submitted)
+            if task_id is None:
+                execution.submitted += 1
+                task_id = child_task_id(execution.task_id, execution.attempt, execution.submitted)
             spec = new_spec(
                 task_id,
                 template,
@@ -428,9 +512,7 @@ class CoreWorker:
                 handle,
             )
             if creates is not None:
-                spec.creates = ActorSpec(
-                    actor_id=ActorID(task_id), max_restarts=creates[0], max_task_retries=creates[1]
-                )
+                spec.creates = replace(creates, actor_id=ActorID(task_id))
             if payload:
                 self.payloads[task_id] = payload
             if self.host.is_traced:
@@ -450,6 +532,12 @@ class CoreWorker:
             self.host.end_step()
         self.host.breathe()
         return task_id
+
+    def _next_task_id(self) -> TaskID:
+        with self.host.lock:
+            execution = self.execution
+            execution.submitted += 1
+            return child_task_id(execution.task_id, execution.attempt, execution.submitted)
 
     # ---- Values ----------------------------------------------------------------------------------------------
 
@@ -730,12 +818,8 @@ class CoreWorker:
         Raises:
             PlacementGroupUnschedulableError: the cluster can never take it, or its name is taken.
         """
-        with self.host.lock:
-            execution = self.execution
-            execution.submitted += 1
-            group_id = child_task_id(execution.task_id, execution.attempt, execution.submitted)
         spec = PlacementGroupSpec(
-            group_id=PlacementGroupID(group_id),
+            group_id=PlacementGroupID(self._next_task_id()),
             bundles=tuple(bundles),
             strategy=strategy,
             owner=self.address,
@@ -797,6 +881,11 @@ class CoreWorker:
                     self.host.wake()
                 return
         self.dispatch(ran)
+
+
+def _without_place(template: FunctionTemplate) -> FunctionTemplate:
+    """What a handle to an actor needs of its constructor: not where it goes."""
+    return replace(template, resources=NOTHING, placement=NOTHING, strategy=DEFAULT_STRATEGY)
 
 
 def write_row(core: CoreWorker, table: str, key: str, fields: Mapping[str, str]) -> None:

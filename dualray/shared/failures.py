@@ -21,6 +21,8 @@ _ERRORS: dict[ErrorKind, type[DualrayError]] = {
     ErrorKind.GROUP_UNSCHEDULABLE: exceptions.PlacementGroupUnschedulableError,
     ErrorKind.ACTOR_DIED: exceptions.ActorDiedError,
     ErrorKind.ACTOR_UNAVAILABLE: exceptions.ActorUnavailableError,
+    ErrorKind.ACTOR_EXISTS: exceptions.ActorAlreadyExistsError,
+    ErrorKind.ACTOR_NOT_FOUND: exceptions.ActorHandleNotFoundError,
     ErrorKind.OBJECT_LOST: exceptions.ObjectLostError,
     ErrorKind.RECONSTRUCTION_FAILED: exceptions.ObjectReconstructionFailedError,
     ErrorKind.OWNER_DIED: exceptions.OwnerDiedError,

@@ -89,7 +89,7 @@ def start(settings: Mapping[str, Any], config: Config) -> SimRuntime:
     hardware = _hardware(settings)
     root = root_task_id(str(settings["object_id_seed"] or ""), 1)
     cluster = make_cluster(settings, config)
-    driver = cluster.start(nodes=hardware, root=root)
+    driver = cluster.start(nodes=hardware, root=root, namespace=settings["namespace"] or "")
     scenario: Scenario | None = settings["scenario"]
     planned = scenario.planned() if scenario is not None else ()
     cluster.faults.plan((*planned, *settings["faults"]), driver_node=DRIVER_NODE)

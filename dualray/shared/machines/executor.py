@@ -27,6 +27,7 @@ from collections import deque
 from enum import StrEnum
 
 from dualray.exceptions import InvariantViolation
+from dualray.shared.machines.actor_exit import ActorExit
 from dualray.shared.machines.base import Outbox, ensure
 from dualray.shared.machines.tasks import TASK_TABLE, task_fields, task_row
 from dualray.shared.machines.values import Values
@@ -45,6 +46,7 @@ from dualray.shared.model.commands import (
 from dualray.shared.model.config import Config
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.events import (
+    ActorExitAsked,
     Outcome,
     ResultsTaken,
     TaskFinished,
@@ -80,6 +82,7 @@ class Executor:
         self.node = node
         self.values = values
         self.config = config
+        self.exit = ActorExit(out=out, address=address)
         self.queue: deque[TaskPushed] = deque()
         self.current: TaskPushed | None = None
         self.handed: deque[TaskPushed] = deque()
@@ -234,6 +237,15 @@ class Executor:
             self._drop_unless_used(key)
         self._end(event)
 
+    def on_exit_asked(self, event: ActorExitAsked) -> None:
+        """The actor wants to end: nothing begins any more, and the call in hand is never reported."""
+        pushed = self.current
+        if pushed is None or pushed.spec.task_id != event.task_id or pushed.spec.actor_id is None:
+            raise InvariantViolation(f"task {short(event.task_id)} ends an actor and was not in hand")
+        self.phase = Phase.ENDING
+        self._take_back()
+        self.exit.begin(pushed.spec.actor_id, pushed.spec.template.name, self.values.met)
+
     def on_several_ran(self, event: TasksRan) -> None:
         """The task in hand, and those handed over with it, have returned: each one small value."""
         group: list[Outcome] = []
@@ -364,6 +376,9 @@ class Executor:
 
     def on_process_died(self, dead: frozenset[Address]) -> None:
         """Results in transit to a process that died are taken by nobody, and what it has pushed is not begun."""
+        if self.exit.has_begun:
+            for address in sorted(dead):
+                self.exit.on_heard(address)
         if self.current is not None and self.current.reply_to in dead:
             self.caller_is_dead = True
         for event in [event for event in self.queue if event.reply_to in dead]:

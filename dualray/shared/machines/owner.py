@@ -17,6 +17,7 @@ from collections import deque
 
 from dualray.exceptions import InvariantViolation
 from dualray.shared.machines.actor_calls import CALLS_TIMER, ActorCalls
+from dualray.shared.machines.actor_exit import EXIT_TIMER
 from dualray.shared.machines.base import DRAIN_STEPS_MAX, Composition
 from dualray.shared.machines.executor import FETCH_TIMER, Executor
 from dualray.shared.machines.leases import IDLE_TIMER, PUSH_TIMER, Lease, Leases
@@ -28,8 +29,14 @@ from dualray.shared.model.config import Config
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.events import (
     ActorChanged,
+    ActorExitAsked,
     ActorKillAsked,
     ActorKillRequested,
+    ActorLeaving,
+    ActorLeavingHeard,
+    ActorNameAsked,
+    ActorNameReported,
+    ActorNameRequested,
     ActorRegistered,
     BorrowAcknowledged,
     BorrowAdded,
@@ -139,6 +146,7 @@ class Owner(Composition):
         self.cluster: tuple[NodeInfo, ...] = ()
         self.cluster_state: dict[WaitID, tuple[NodeState, ...]] = {}
         self.rows: dict[WaitID, tuple[str, ...]] = {}
+        self.named_actors: dict[WaitID, ActorNameReported] = {}
         """Answers that were not taken yet."""
         self._rows_due: dict[WaitID, None] = {}
         self._space: dict[ObjectID, deque[WaitID | None]] = {}
@@ -164,6 +172,11 @@ class Owner(Composition):
             TaskRan: lambda event: self.executor.on_ran(event),
             TasksRan: lambda event: self.executor.on_several_ran(event),
             ActorKillAsked: self._on_kill_asked,
+            ActorNameAsked: self._on_name_asked,
+            ActorNameReported: self._on_name_reported,
+            ActorExitAsked: lambda event: self.executor.on_exit_asked(event),
+            ActorLeaving: lambda event: self.out.send(event.worker, ActorLeavingHeard(process=self.address)),
+            ActorLeavingHeard: lambda event: self.executor.exit.on_heard(event.process),
             ClusterStateAsked: self._on_state_asked,
             ClusterStateReported: self._on_state_reported,
             PlacementGroupAsked: lambda event: self.out.send(
@@ -232,7 +245,7 @@ class Owner(Composition):
 
     def _on_started(self, event: Started) -> None:
         if self.is_driver:
-            self.out.send(HEAD, DriverJoined(address=self.address, node=self.node))
+            self.out.send(HEAD, DriverJoined(address=self.address, node=self.node, namespace=event.namespace))
 
     def _on_submitted(self, event: TaskSubmitted) -> None:
         spec = event.spec
@@ -289,6 +302,25 @@ class Owner(Composition):
         if event.no_restart:
             self.actor_calls.client(event.actor_id).is_killed = True  # its calls wait for the news of its death
         self.out.send(HEAD, ActorKillRequested(actor_id=event.actor_id, no_restart=event.no_restart))
+
+    def _on_name_asked(self, event: ActorNameAsked) -> None:
+        self.out.send(
+            HEAD,
+            ActorNameRequested(
+                wait_id=event.wait_id,
+                requester=self.address,
+                name=event.name,
+                namespace=event.namespace,
+                job=event.job,
+                claim=event.claim,
+                get_if_exists=event.get_if_exists,
+            ),
+        )
+
+    def _on_name_reported(self, event: ActorNameReported) -> None:
+        if event.error is None:
+            self.named_actors[event.wait_id] = event
+        self.out.add(CompleteWait(wait_id=event.wait_id, error=event.error))
 
     def _on_state_asked(self, event: ClusterStateAsked) -> None:
         self.out.send(HEAD, ClusterStateRequested(wait_id=event.wait_id, requester=self.address))
@@ -381,6 +413,8 @@ class Owner(Composition):
             self.leases.on_push_timer()
         elif event.timer == CALLS_TIMER:
             self.actor_calls.on_timer()
+        elif event.timer == EXIT_TIMER:
+            self.executor.exit.on_timer()
         elif event.timer == FETCH_TIMER:
             self.executor.on_fetch_timer()
         elif event.timer.startswith(_ROWS_TIMER):

@@ -136,7 +136,9 @@ class Tasks:
         if task_id in self.records:
             raise InvariantViolation(f"task {short(task_id)} was submitted twice")
         record = self.records[task_id] = TaskRecord(spec)
-        if spec.creates is not None:
+        if spec.creates is not None and spec.creates.is_detached:
+            self.values.add_refs((Ref(actor_handle_id(spec.creates.actor_id), HEAD),))
+        elif spec.creates is not None:
             handle = self.values.owned(actor_handle_id(spec.creates.actor_id))
             handle.actor = spec.creates.actor_id
             handle.local_refs += 1
