@@ -59,6 +59,7 @@ LOCAL = {
         events.TaskRan,
         events.TasksRan,
         events.ActorKillAsked,
+        events.CancelAsked,
         events.ClusterStateAsked,
     },
     "node": {
