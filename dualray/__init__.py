@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dualray.api import (
         RuntimeContext,
         available_resources,
+        cancel,
         cluster_resources,
         get,
         get_gpu_ids,
@@ -43,6 +44,7 @@ __all__ = [
     "RuntimeContext",
     "__version__",
     "available_resources",
+    "cancel",
     "cluster_resources",
     "exceptions",
     "exit_actor",

@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dualray.exceptions import TaskCancelledError
 from dualray.shared.arguments import unpack_arguments
 from dualray.shared.failures import as_payload
 from dualray.shared.host import Execution
+from dualray.shared.machines.tasks import cancelled
 from dualray.shared.model.commands import RunTask
 from dualray.shared.model.errors import ErrorInfo
 from dualray.shared.model.events import ActorExitAsked, Result, SpaceWritten, TaskPushed, TaskRan
@@ -94,13 +96,23 @@ class TaskRunner:
             returned = [result] if count == 1 else _split(result, count, spec)
             del result
             results = self._store_results(task, returned)
+        except KeyboardInterrupt:
+            if not self._core.was_interrupted(task):
+                raise
+            self._core.is_in_user_code = False  # it may have been raised where this is said
+            error, results = cancelled(spec), []
         except Exception as exception:  # noqa: BLE001 - it is the user's, and travels to whoever asked
-            payload, error = as_payload(spec.template.name, exception)
-            self._core.payloads[return_object_id(spec.task_id, 0)] = payload
             results = []
+            if isinstance(exception, TaskCancelledError) and self._core.was_interrupted(task):
+                error = cancelled(spec)  # it waited for one of its own tasks, and both were cancelled
+            else:
+                payload, error = as_payload(spec.template.name, exception)
+                self._core.payloads[return_object_id(spec.task_id, 0)] = payload
         except ActorExit:
+            self._core.in_hand = None
             self._core.dispatch(ActorExitAsked(task_id=spec.task_id))
             return
+        self._core.in_hand = None
         if is_traced:
             self._host.trace(
                 TraceKind.TASK_ENDED,
@@ -131,7 +143,14 @@ class TaskRunner:
             method = getattr(self.instance, name)
             self._core.execution.duration = getattr(getattr(method, METHOD_OPTIONS, None), "duration", None)
             return self._host.call(method, args, kwargs, self._core.execution)
-        return self._host.call(export.target, args, kwargs, self._core.execution)
+        core = self._core
+        core.is_in_user_code = True
+        try:
+            if core.is_interrupt_due and core.takes_interrupt():
+                raise KeyboardInterrupt
+            return self._host.call(export.target, args, kwargs, core.execution)
+        finally:
+            core.is_in_user_code = False
 
     def load(self, function: FunctionID) -> Export:
         """What the function table has of this id, loaded once."""
