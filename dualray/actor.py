@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
 from dualray import runtime
 from dualray.object_ref import CountedReference, ObjectRef
 from dualray.options import ActorOptions, MethodOptions, placed, unknown_name, with_changes
 from dualray.remote_function import as_returned
-from dualray.shared.model.ids import FunctionID, ObjectID, actor_handle_id, short
+from dualray.shared.model.ids import ActorID, FunctionID, ObjectID, actor_handle_id, short
 from dualray.shared.model.resources import NOTHING
-from dualray.shared.model.specs import FunctionTemplate, Ref, Strategy, TaskSpec
-from dualray.shared.task_runner import METHOD_OPTIONS
+from dualray.shared.model.specs import ActorSpec, FunctionTemplate, NamedActor, Ref, Strategy, TaskSpec
+from dualray.shared.task_runner import METHOD_OPTIONS, TERMINATE, ActorExit
 
 C = TypeVar("C")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -35,7 +35,7 @@ class ActorClass(Generic[C]):
     def __init__(self, cls: type[C], options: ActorOptions) -> None:
         self._cls = cls
         self._options = options
-        self._name = options.name or cls.__name__
+        self._name = cls.__name__
         self._methods = _methods_of(cls)
         self._template: FunctionTemplate | None = None
         self._exported_by: runtime.Verbs | None = None
@@ -56,6 +56,7 @@ class ActorClass(Generic[C]):
 
         Raises:
             ActorUnschedulableError: no node of the cluster can ever hold it.
+            ActorAlreadyExistsError (a ValueError): the name is taken, and `get_if_exists` was not given.
             SerializationError: an argument, or the class, cannot be pickled.
         """
         verbs = runtime.current(f"{self._name}.remote()").verbs
@@ -66,15 +67,27 @@ class ActorClass(Generic[C]):
         running = verbs.execution.resources
         if running is not None and running.strategy.captures:
             template = self._make_template(verbs, running.strategy)
+        promises = self._promises()
+        ref, existing = verbs.create_actor(
+            template, args, kwargs, promises=promises, get_if_exists=self._options.get_if_exists
+        )
+        if existing is not None:
+            return handle_to(existing, verbs, self._handle)
+        return self._handle(ref, verbs, self._name, self._methods, self._template.function_id, _limits_of(promises))
+
+    def _promises(self) -> ActorSpec:
         options = self._options
-        ref = verbs.create_actor(
-            template,
-            args,
-            kwargs,
+        if options.get_if_exists and not options.name:
+            raise ValueError(f"actor class {self._name}: get_if_exists=True needs a name to look for: name='...'")
+        return ActorSpec(
+            actor_id=ActorID(b""),  # the core gives it
             max_restarts=options.max_restarts,
             max_task_retries=options.max_task_retries,
+            name=options.name or "",
+            namespace=options.namespace or "",
+            is_detached=options.lifetime == "detached",
+            max_pending_calls=options.max_pending_calls,
         )
-        return self._handle(ref, verbs, self._name, self._methods, self._template.function_id, options.max_task_retries)
 
     @property
     def _handle(self) -> type[ActorHandle]:
@@ -100,6 +113,20 @@ class ActorClass(Generic[C]):
         )
 
 
+class _Limits(NamedTuple):
+    """What a handle knows of its actor's promises."""
+
+    max_task_retries: int
+    max_pending_calls: int = -1
+
+
+def _limits_of(promises: ActorSpec) -> _Limits:
+    return _Limits(promises.max_task_retries, promises.max_pending_calls)
+
+
+_TERMINATE = MethodOptions()
+
+
 def _methods_of(cls: type[Any]) -> dict[str, MethodOptions]:
     """The public methods of a class, inherited ones too, with their options."""
     return {
@@ -113,10 +140,13 @@ class ActorHandle(CountedReference):
     """A handle to an actor: call its methods with `handle.method.remote(...)`.
 
     Calls through one process's handles start in the order in which they were made. A handle can be passed to tasks and
-    other actors; when the last one anywhere is gone, and its calls have ended, the actor ends.
+    other actors; when the last one anywhere is gone, and its calls have ended, the actor ends, unless it is detached.
+
+    Every actor has the method `__ray_terminate__`: `handle.__ray_terminate__.remote()` ends the actor when the calls
+    made before have ended.
     """
 
-    __slots__ = ("_class_name", "_function_id", "_max_task_retries", "_methods", "_templates")
+    __slots__ = ("_class_name", "_function_id", "_limits", "_methods", "_templates")
 
     is_value = False
 
@@ -127,19 +157,21 @@ class ActorHandle(CountedReference):
         class_name: str,
         methods: dict[str, MethodOptions],
         function_id: FunctionID,
-        max_task_retries: int,
+        limits: _Limits,
     ) -> None:
         super().__init__(ref, verbs)
         self._class_name = class_name
         self._methods = methods
         self._function_id = function_id
-        self._max_task_retries = max_task_retries
+        self._limits = limits
         self._templates: dict[tuple[str, int], FunctionTemplate] = {}
 
     def __getattr__(self, name: str) -> ActorMethod:
         if name in ActorHandle.__slots__:
             raise AttributeError(name)  # not made yet
         options = self._methods.get(name)
+        if options is None and name == TERMINATE:
+            options = _TERMINATE
         if options is None:
             if name.startswith("__"):
                 raise AttributeError(name)  # Python looking for a protocol
@@ -161,7 +193,7 @@ class ActorHandle(CountedReference):
 
     def __reduce__(self) -> tuple[Any, ...]:
         self.check()
-        fields = (self._class_name, self._methods, self._function_id, self._max_task_retries)
+        fields = (self._class_name, self._methods, self._function_id, tuple(self._limits))
         return _revive_handle, (type(self), self.ref.object_id, self.ref.owner, fields)
 
     def _template_for(self, method_name: str, num_returns: int) -> FunctionTemplate:
@@ -173,7 +205,7 @@ class ActorHandle(CountedReference):
                 resources=NOTHING,
                 placement=NOTHING,
                 num_returns=num_returns,
-                max_retries=self._max_task_retries,
+                max_retries=self._limits.max_task_retries if method_name != TERMINATE else 0,
             )
         return template
 
@@ -189,8 +221,58 @@ def handle_to_self(verbs: runtime.Verbs, constructor: TaskSpec) -> ActorHandle:
         constructor.template.name,
         _methods_of(type(verbs.actor_instance)),
         constructor.template.function_id,
-        constructor.creates.max_task_retries,
+        _limits_of(constructor.creates),
     )
+
+
+def handle_to(actor: NamedActor, verbs: runtime.Verbs, handle: type[ActorHandle] = ActorHandle) -> ActorHandle:
+    """A handle to an actor that was found by its name."""
+    ref = Ref(actor_handle_id(actor.spec.actor_id), actor.owner)
+    verbs.adopt(ref)  # first: loading the class takes long, and the actor is not to end meanwhile
+    function = actor.template.function_id
+    try:
+        methods = _methods_of(verbs.load_class(function))
+    except BaseException:
+        verbs.drop(ref.object_id)
+        raise
+    return handle(ref, verbs, actor.template.name, methods, function, _limits_of(actor.spec))
+
+
+def get_actor(name: str, namespace: str | None = None) -> ActorHandle:
+    """A handle to the actor of this name.
+
+    Args:
+        name: what `Cls.options(name=...)` has given it.
+        namespace: where it was named; default: the namespace of this program (`init(namespace=)`).
+
+    Raises:
+        ActorHandleNotFoundError (a ValueError): there is no such actor, or it has ended; with the nearest name.
+        TypeError, ValueError: a name or namespace that is no text, or empty.
+    """
+    for what, value in (("name", name), ("namespace", namespace)):
+        if value is not None and not isinstance(value, str):
+            raise TypeError(f"get_actor: {what}={value!r} must be a str")
+        if value == "":
+            raise ValueError(f"get_actor: {what}={value!r} must not be empty")
+    if name is None:
+        raise TypeError("get_actor: name=None must be a str")
+    verbs = runtime.current("get_actor").verbs
+    return handle_to(verbs.find_actor(name, namespace or ""), verbs)
+
+
+def exit_actor() -> NoReturn:
+    """End the actor that this runs in, now and for good: it is not restarted, whatever `max_restarts` says. This call,
+    and those that it has not answered, fail with ActorDiedError.
+
+    It raises an exception that `except Exception` lets pass.
+
+    Raises:
+        TypeError: outside an actor's method.
+    """
+    execution = runtime.current("exit_actor").verbs.execution
+    if execution.actor_id is None or execution.constructor is None:
+        raise TypeError("exit_actor() was called outside an actor: it ends the actor whose method calls it")
+    raise ActorExit
 
 
 def _revive_handle(handle: type[ActorHandle], object_id: ObjectID, owner: Any, fields: tuple[Any, ...]) -> ActorHandle:
@@ -198,7 +280,8 @@ def _revive_handle(handle: type[ActorHandle], object_id: ObjectID, owner: Any, f
     verbs = runtime.current("unpickling an actor handle").verbs
     ref = Ref(object_id, owner)
     verbs.adopt(ref)
-    return handle(ref, verbs, *fields)
+    class_name, methods, function_id, limits = fields
+    return handle(ref, verbs, class_name, methods, function_id, _Limits(*limits))
 
 
 class ActorMethod:
@@ -223,10 +306,17 @@ class ActorMethod:
         return type(self)(self._handle, self._name, changed)
 
     def remote(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the method; references to its results, as for remote functions."""
+        """Call the method; references to its results, as for remote functions.
+
+        Raises:
+            PendingCallsLimitExceeded: this process has `max_pending_calls` calls without an answer.
+        """
         verbs = runtime.current(f"{self._name}.remote()").verbs
         self._handle.check()
         template = self._handle._template_for(self._name, self._options.num_returns)
+        limit = self._handle._limits.max_pending_calls
+        if limit > 0:
+            verbs.check_pending_calls(self._handle.ref, template, limit)
         refs = verbs.submit_actor_task(self._handle.ref, template, args, kwargs)
         return as_returned([self._reference(ref, verbs) for ref in refs])
 

@@ -13,13 +13,13 @@ from importlib import import_module
 from typing import Any, TypeVar, overload
 
 from dualray import runtime
-from dualray.actor import ActorClass, ActorHandle, handle_to_self, method
+from dualray.actor import ActorClass, ActorHandle, exit_actor, get_actor, handle_to_self, method
 from dualray.exceptions import AlreadyInitializedError
 from dualray.object_ref import ObjectRef
 from dualray.options import ActorOptions, TaskOptions, with_changes
 from dualray.remote_function import RemoteFunction
 from dualray.settings import SETTINGS, limits_of, resolve
-from dualray.shared.model.ids import job_of
+from dualray.shared.model.ids import is_put, job_of
 from dualray.shared.model.resources import GPU, add, in_plain_names
 from dualray.shared.model.specs import NODE_ID_LABEL
 
@@ -44,6 +44,7 @@ def init(
     log_to_driver: bool | None = None,
     redirect_output: bool | None = None,
     log_directory: Any = None,
+    namespace: str | None = None,
     num_redis_shards: int | None = None,
     metrics_port: int | None = None,
     nodes: int | None = None,
@@ -73,6 +74,8 @@ def init(
         redirect_output: real mode: what workers print goes to files only. Default False.
         log_directory: real mode: keep the logs of all processes in a directory of the session's name in here. Default:
             with the session's other files, which go when it ends.
+        namespace: where the names of this program's actors stand; programs that are to find one another's actors on one
+            cluster give the same one. Default: one of its own.
         num_redis_shards: real mode: servers of the control plane to start beside the primary one; its tables are then
             spread among them. Default 0, at most 64. See docs/cluster.md.
         metrics_port: real mode: serve metrics for Prometheus at this port of 127.0.0.1; 0: any that is free (see
@@ -282,6 +285,31 @@ def kill(actor: ActorHandle, *, no_restart: bool = True) -> None:
     verbs.kill_actor(actor.ref, no_restart=no_restart)
 
 
+def cancel(ref: ObjectRef[Any], *, force: bool = False, recursive: bool = True) -> None:
+    """End the task that makes `ref`, if it has not ended: see docs/api/tasks.md. Who gets the reference gets
+    TaskCancelledError, and so does what needs its value; it is not tried again.
+
+    A task that has not begun does not begin. In one that runs, KeyboardInterrupt is raised in its main thread: it may
+    catch it, and then what it returns stands. Returns at once; the task may go on for a while.
+
+    Args:
+        ref: what `.remote()` of a function, or of an actor's method, has returned. A method that runs already goes on.
+        force: end the worker of a task that runs, whatever it does.
+        recursive: cancel also the tasks that the task has submitted, and theirs.
+
+    Raises:
+        TypeError: not a reference.
+        ValueError: a reference that `put` has made; or `force` with a method of an actor.
+    """
+    verbs = runtime.current("cancel").verbs
+    if not isinstance(ref, ObjectRef):
+        raise TypeError(f"cancel takes an ObjectRef, not {ref!r} (a {type(ref).__name__})")
+    ref.check()
+    if is_put(ref.ref.object_id):
+        raise ValueError(f"cancel was given {ref!r}, which put has made: no task makes it")
+    verbs.cancel(ref.ref, force=force, recursive=recursive)
+
+
 def nodes() -> list[dict[str, Any]]:
     """The nodes that the cluster has had: NodeID, Alive, Incarnation, Resources, Available (amounts by name),
     Labels."""
@@ -351,6 +379,17 @@ class RuntimeContext:
         actor_id = self._verbs.execution.actor_id
         return actor_id.hex() if actor_id is not None else None
 
+    def get_actor_name(self) -> str | None:
+        """The name under which `get_actor` finds the actor that this runs in; None when it has none, or outside."""
+        constructor = self._verbs.execution.constructor
+        return constructor.creates.name or None if constructor is not None and constructor.creates is not None else None
+
+    @property
+    def namespace(self) -> str:
+        """Where the names of actors that are made here stand, unless they say: what `init(namespace=)` was given, or a
+        namespace of the job's own. Inside an actor: of the job that made it."""
+        return self._verbs.namespace
+
     def get_job_id(self) -> str:
         """The number of the driver that this work goes back to, as 8 hex digits."""
         return f"{job_of(self._verbs.execution.task_id):08x}"
@@ -401,6 +440,7 @@ class RuntimeContext:
             "worker_id": self.get_worker_id(),
             "task_id": self.get_task_id(),
             "actor_id": self.get_actor_id(),
+            "actor_name": self.get_actor_name(),
             "placement_group_id": self.get_placement_group_id(),
         }
         return {name: value for name, value in found.items() if value is not None}
@@ -432,8 +472,11 @@ def _context(verb: str) -> RuntimeContext:
 __all__ = [
     "RuntimeContext",
     "available_resources",
+    "cancel",
     "cluster_resources",
+    "exit_actor",
     "get",
+    "get_actor",
     "get_gpu_ids",
     "get_runtime_context",
     "init",

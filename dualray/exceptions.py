@@ -2,6 +2,7 @@
 
     DualrayError
     ├── TaskError                        a task's or method's own exception; also an instance of the user's type
+    ├── TaskCancelledError               the task was cancelled, or one whose result it needs
     ├── WorkerCrashedError               the process that ran the task died, and no retry was left
     ├── TaskUnschedulableError           no node of the cluster can ever meet the demand
     ├── TaskPlacementGroupRemoved        the placement group that the task runs in was removed
@@ -9,6 +10,9 @@
     ├── ActorError
     │   ├── ActorDiedError               the actor is gone for good
     │   ├── ActorUnavailableError        the actor was lost during this call; it restarts, the call is not repeated
+    │   ├── ActorAlreadyExistsError      (also ValueError) the name of an actor is taken
+    │   ├── ActorHandleNotFoundError     (also ValueError) there is no actor of that name
+    │   ├── PendingCallsLimitExceeded    the caller has max_pending_calls calls without an answer
     │   ├── ActorPlacementGroupRemoved   the placement group that the actor was to live in was removed
     │   └── ActorUnschedulableError      no node of the cluster can ever hold the actor
     ├── ObjectLostError                  the value is gone and cannot be made again
@@ -109,6 +113,10 @@ def _revive_task_error(function_name: str, remote_traceback: str, cause: BaseExc
     return TaskError(function_name, remote_traceback, cause).as_instance_of_cause()
 
 
+class TaskCancelledError(DualrayError):
+    """The task was cancelled (`dualray.cancel`), or one whose result it takes as an argument was."""
+
+
 class WorkerCrashedError(DualrayError):
     """The worker process that ran a task died and no retry was left; the message carries signal, exit code, stderr."""
 
@@ -139,6 +147,18 @@ class ActorUnavailableError(ActorError):
 
 class ActorUnschedulableError(ActorError):
     """No node of the cluster can ever hold the actor."""
+
+
+class ActorAlreadyExistsError(ActorError, ValueError):
+    """The name of an actor is taken; the message names the actor that has it."""
+
+
+class ActorHandleNotFoundError(ActorError, ValueError):
+    """There is no actor of that name; the message has the nearest one."""
+
+
+class PendingCallsLimitExceeded(ActorError):
+    """This process has as many calls of the actor without an answer as its `max_pending_calls` allows."""
 
 
 class ActorPlacementGroupRemoved(ActorError):

@@ -69,7 +69,14 @@ class ActorOptions:
             placed and holds nothing afterwards.
         max_restarts: how often it comes back when its worker or node dies; -1 means without end. Default 0.
         max_task_retries: how often a call that was lost with the actor is repeated; -1 without end. Default 0.
-        scheduling_strategy, label_selector, name, duration: as for tasks; `duration` is that of the constructor.
+        name: the name under which `get_actor` finds it, once in a namespace. Default: none.
+        namespace: where the name stands. Default: the namespace of the program (`init(namespace=)`).
+        get_if_exists: with a name: `remote` gives a handle to the actor that has the name, if there is one.
+        lifetime: "detached": it outlives the program that made it, and ends with `kill` or with the cluster. Default,
+            also "non_detached": it ends with its last handle, or with the process that made it.
+        max_pending_calls: calls that one process may have without an answer; one more raises
+            PendingCallsLimitExceeded. Default -1: any number.
+        scheduling_strategy, label_selector, duration: as for tasks; `duration` is that of the constructor.
     """
 
     num_cpus: float | None = None
@@ -77,9 +84,13 @@ class ActorOptions:
     resources: Mapping[str, float] | None = None
     max_restarts: int = 0
     max_task_retries: int = 0
+    max_pending_calls: int = -1
     scheduling_strategy: Any = None
     label_selector: Mapping[str, str] | None = None
     name: str | None = None
+    namespace: str | None = None
+    get_if_exists: bool = False
+    lifetime: str | None = None
     duration: Duration = None
 
     def demands(self) -> tuple[Resources, Resources]:
@@ -146,11 +157,31 @@ def _check(options: TaskOptions | ActorOptions | MethodOptions, what: str) -> No
             raise ValueError(f"{what}: duration={duration!r} must not be negative")
     if isinstance(options, MethodOptions):
         return
+    if isinstance(options, ActorOptions):
+        _check_actor(options, what)
     try:
         parse_resources(num_cpus=options.num_cpus, num_gpus=options.num_gpus, resources=options.resources)
     except (TypeError, ValueError) as error:
         raise type(error)(f"{what}: {error}") from None
     strategy_of(options, what)
+
+
+def _check_actor(options: ActorOptions, what: str) -> None:
+    for name in ("name", "namespace"):
+        value = getattr(options, name)
+        if value is not None and not isinstance(value, str):
+            raise TypeError(f"{what}: {name}={value!r} must be a str")
+        if value == "":
+            raise ValueError(f"{what}: {name}={value!r} must not be empty")
+    if options.lifetime not in (None, "detached", "non_detached"):
+        raise ValueError(f"{what}: lifetime={options.lifetime!r} must be 'detached', 'non_detached' or None")
+    if not isinstance(options.get_if_exists, bool):
+        raise TypeError(f"{what}: get_if_exists={options.get_if_exists!r} must be True or False")
+    limit = options.max_pending_calls
+    if isinstance(limit, bool) or not isinstance(limit, int):
+        raise TypeError(f"{what}: max_pending_calls={limit!r} must be an int")
+    if limit != -1 and limit < 1:
+        raise ValueError(f"{what}: max_pending_calls={limit!r} must be at least 1, or -1 for any number")
 
 
 def strategy_of(options: TaskOptions | ActorOptions, what: str, captured: Strategy | None = None) -> Strategy:

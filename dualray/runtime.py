@@ -13,7 +13,15 @@ from dualray.exceptions import NotInitializedError
 from dualray.shared.host import Execution
 from dualray.shared.model.ids import Address, FunctionID, NodeID, ObjectID, PlacementGroupID
 from dualray.shared.model.resources import Resources
-from dualray.shared.model.specs import FunctionTemplate, GroupStrategy, LabelTerm, NodeState, Ref
+from dualray.shared.model.specs import (
+    ActorSpec,
+    FunctionTemplate,
+    GroupStrategy,
+    LabelTerm,
+    NamedActor,
+    NodeState,
+    Ref,
+)
 
 
 class Verbs(Protocol):
@@ -34,9 +42,18 @@ class Verbs(Protocol):
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         *,
-        max_restarts: int,
-        max_task_retries: int,
-    ) -> Ref: ...
+        promises: ActorSpec,
+        get_if_exists: bool = False,
+    ) -> tuple[Ref, NamedActor | None]: ...
+
+    def find_actor(self, name: str, namespace: str) -> NamedActor: ...
+
+    @property
+    def namespace(self) -> str: ...
+
+    def load_class(self, function: FunctionID) -> Any: ...
+
+    def check_pending_calls(self, handle: Ref, template: FunctionTemplate, limit: int) -> None: ...
 
     def submit_actor_task(
         self, handle: Ref, template: FunctionTemplate, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -89,6 +106,8 @@ class Verbs(Protocol):
     ) -> PlacementGroupID: ...
 
     def remove_placement_group(self, group_id: PlacementGroupID) -> None: ...
+
+    def cancel(self, ref: Ref, *, force: bool, recursive: bool) -> None: ...
 
     def kill_actor(self, handle: Ref, *, no_restart: bool) -> None: ...
 

@@ -222,6 +222,16 @@ def _directory(name: str, value: Any) -> Path | None:
     return path
 
 
+def _namespace(name: str, value: Any) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise TypeError(f"{name}={value!r} must be a str")
+    if not value:
+        raise ValueError(f"{name}={value!r} must not be empty")
+    return value
+
+
 def _address(name: str, value: Any) -> str | None:
     if value is None:
         return None
@@ -313,6 +323,13 @@ SETTINGS = {
             modes=("real",),
             parse=_port,
             help="serve metrics for Prometheus at this port of 127.0.0.1; 0: any; default: not",
+        ),
+        Setting(
+            name="namespace",
+            default=None,
+            modes=MODES,
+            parse=_namespace,
+            help="where the names of the program's actors stand; default: one of its own",
         ),
         Setting(
             name="num_redis_shards",

@@ -41,7 +41,7 @@ from dualray.shared.model.ids import (
     worker_address,
 )
 from dualray.shared.model.resources import GPU, UNITS, Resources, fits, shortfall
-from dualray.shared.model.specs import FunctionTemplate, NodeState, Ref
+from dualray.shared.model.specs import ActorSpec, FunctionTemplate, NamedActor, NodeState, Ref
 from dualray.shared.model.states import TaskState
 from dualray.shared.serialization import Serialized, deserialize, serialize
 from dualray.shared.task_runner import Export
@@ -125,10 +125,12 @@ class InlineProcess(InlineRefusals):
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         *,
-        max_restarts: int,
-        max_task_retries: int,
-    ) -> Ref:
+        promises: ActorSpec,
+        get_if_exists: bool = False,
+    ) -> tuple[Ref, NamedActor | None]:
         """Make an actor; the reference that its handle holds. It cannot die alone, so nothing restarts."""
+        if promises.name:
+            self.find_actor(promises.name, promises.namespace)
         self._check_feasible(template, exceptions.ActorUnschedulableError)
         with self._gpus_for(template, keep=True) as gpu_ids:
             execution, packed = self._pack(template, args, kwargs, gpu_ids=gpu_ids)
@@ -137,7 +139,7 @@ class InlineProcess(InlineRefusals):
         handle = Ref(actor_handle_id(actor_id), self.address)
         actor = self._shared.actors[handle.object_id] = _Actor(self._new_worker(), gpu_ids, count=1)
         self._run(actor.process, execution, template, packed, actor)
-        return handle
+        return handle, None
 
     def submit_actor_task(
         self, handle: Ref, template: FunctionTemplate, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -343,6 +345,9 @@ class InlineProcess(InlineRefusals):
         """One node, of which nothing is ever in use."""
         total = self._shared.total
         return (NodeState(node=NODE, incarnation=0, alive=True, total=total, available=total),)
+
+    def cancel(self, ref: Ref, *, force: bool, recursive: bool) -> None:
+        """Every call has ended before its reference is there."""
 
     def kill_actor(self, handle: Ref, *, no_restart: bool) -> None:
         """The actor is gone."""

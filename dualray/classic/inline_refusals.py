@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from dualray.exceptions import DualrayError
-from dualray.shared.model.ids import Address, PlacementGroupID
+from dualray.shared.model.ids import Address, FunctionID, PlacementGroupID
 from dualray.shared.model.resources import Resources
-from dualray.shared.model.specs import GroupStrategy, LabelTerm, Ref
+from dualray.shared.model.specs import FunctionTemplate, GroupStrategy, LabelTerm, NamedActor, Ref
 
 
 def _refuse(what: str) -> NoReturn:
@@ -26,6 +26,20 @@ class InlineRefusals:
     def ip_address(self) -> str:
         """This machine."""
         return "127.0.0.1"
+
+    def find_actor(self, name: str, namespace: str) -> NamedActor:
+        _refuse("names of actors")
+
+    @property
+    def namespace(self) -> str:
+        """Nothing is named here."""
+        return ""
+
+    def load_class(self, function: FunctionID) -> Any:
+        _refuse("names of actors")
+
+    def check_pending_calls(self, handle: Ref, template: FunctionTemplate, limit: int) -> None:
+        """Each call has ended when it returns."""
 
     def promise(self) -> Ref:
         _refuse("queues: what they wait for would never come")

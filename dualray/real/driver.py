@@ -38,16 +38,24 @@ class RealRuntime:
     Args:
         session: the node's, made by this process or, with `joins`, by a node's daemon.
         driver, job: this driver's address and number; both are used once in a cluster.
+        namespace: where the names of its actors stand; "": in one of its own.
         children: the session's processes, the founder started; None: another process has them.
     """
 
     mode = "real"
 
     def __init__(
-        self, session: Session, *, children: Children | None, driver: Address = FIRST_DRIVER, job: int = 1
+        self,
+        session: Session,
+        *,
+        children: Children | None,
+        driver: Address = FIRST_DRIVER,
+        job: int = 1,
+        namespace: str = "",
     ) -> None:
         self.session = session
         self.control_plane = ""
+        self._namespace = namespace
         self._is_stopped = False
         self.record: RunNotes | None = None
         """Makes the record of this run, at the end."""
@@ -96,7 +104,7 @@ class RealRuntime:
             head = socket_path(self.session.sockets, HEAD)
             while not head.exists():  # the transport would try again and again, and in the end too late
                 self._wait_for_news(deadline)
-        self.verbs.dispatch(Started())
+        self.verbs.dispatch(Started(namespace=self._namespace))
         control_plane = self.session.directory / CONTROL_PLANE_FILE
         while not (self.verbs.machine.cluster and control_plane.exists()):
             self._wait_for_news(deadline)

@@ -64,7 +64,7 @@ def start(settings: Mapping[str, Any], config: Config) -> RealRuntime:
         children.start()
         from dualray.real.driver import RealRuntime  # noqa: PLC0415 - while the founder imports, too
 
-        runtime = RealRuntime(session, children=children)
+        runtime = RealRuntime(session, children=children, namespace=settings["namespace"] or "")
         if settings["record"] is not None:
             from dualray.real.notes import RunNotes  # noqa: PLC0415 - only who records needs it
 
@@ -94,6 +94,7 @@ def _join(settings: Mapping[str, Any]) -> RealRuntime:
             children=None,
             driver=Address(f"driver-{number}@{session.node}"),
             job=number,
+            namespace=settings["namespace"] or "",
         )
     )
 

@@ -63,8 +63,8 @@ class _RecordedRunner(TaskRunner):
         core.begin_task(self._host.now_ns())
         super().execute(task)
 
-    def _load(self, function: FunctionID) -> Export:
-        export = super()._load(function)
+    def load(self, function: FunctionID) -> Export:
+        export = super().load(function)
         self._recorded.called_ns = self._host.now_ns()
         return export
 

@@ -15,7 +15,7 @@ import itertools
 import json
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, TypeVar
 
 from dualray import exceptions
@@ -32,6 +32,7 @@ from dualray.shared.model.commands import (
     DropPayload,
     DropPayloads,
     ForgetTasks,
+    InterruptTask,
     NoteRetry,
     RunTask,
     RunTasks,
@@ -44,6 +45,9 @@ from dualray.shared.model.config import Config
 from dualray.shared.model.errors import ErrorInfo
 from dualray.shared.model.events import (
     ActorKillAsked,
+    ActorNameAsked,
+    ActorNameReported,
+    CancelAsked,
     ClusterStateAsked,
     Event,
     Outcome,
@@ -79,16 +83,22 @@ from dualray.shared.model.ids import (
     actor_handle_id,
     child_task_id,
     function_id,
+    job_of,
+    own_namespace,
     put_object_id,
     return_object_id,
+    short,
+    task_of,
 )
-from dualray.shared.model.resources import Resources
+from dualray.shared.model.resources import NOTHING, Resources
 from dualray.shared.model.specs import (
+    DEFAULT_STRATEGY,
     ActorSpec,
     FunctionTemplate,
     GroupStrategy,
     LabelTerm,
     LeaseShape,
+    NamedActor,
     NodeInfo,
     NodeState,
     PlacementGroupSpec,
@@ -103,7 +113,7 @@ from dualray.shared.trace import TraceKind
 T = TypeVar("T")
 
 
-_WaitEvent: TypeAlias = WaitStarted | SpaceWanted | ClusterStateAsked | RowsAsked | PlacementGroupAsked
+_WaitEvent: TypeAlias = WaitStarted | SpaceWanted | ClusterStateAsked | RowsAsked | PlacementGroupAsked | ActorNameAsked
 
 
 @dataclass(slots=True)
@@ -147,6 +157,7 @@ class CoreWorker:
             RunTask: self._run_task,
             RunTasks: self._run_tasks,
             ForgetTasks: self._forget_tasks,
+            InterruptTask: self._interrupt_task,
             WriteRecord: host.write_record,
             WriteRecords: host.write_records,
             NoteRetry: self._note_retry,
@@ -158,8 +169,17 @@ class CoreWorker:
         self._dropped: deque[ObjectID] = deque()
         self._released: deque[ObjectID] = deque()
         self._to_run: deque[RunTask | TaskPushed] = deque()
+        self._is_woken = False
+        """Whether the host was asked for a step since finalizers were last taken in."""
         self._ran: deque[Outcome] = deque()
         """What tasks have returned that were handed over with others, until it is taken in."""
+        self.in_hand: RunTask | TaskPushed | None = None
+        """The task that was taken to run, until its user code has ended."""
+        self.is_in_user_code = False
+        self.interrupted: tuple[TaskID, int] | None = None
+        """The task and attempt that was last to be interrupted."""
+        self.is_interrupt_due = False
+        """Whether it has still to hear of it."""
 
     # ---- One step --------------------------------------------------------------------------------------------
 
@@ -204,11 +224,13 @@ class CoreWorker:
             self._handle(TasksRan(outcomes=_take_all(self._ran)))
 
     def _take_in_dropped(self) -> None:
+        self._is_woken = False  # before the queue is looked at: what comes later wakes again
         while self._dropped:
             self._handle(RefsDropped(object_ids=_take_all(self._dropped)))
 
     def _take_in_released(self) -> None:
         """After an event, and not before: an object that is read over and over again stays pinned meanwhile."""
+        self._is_woken = False
         while self._released:
             self._handle(ViewReleased(object_id=self._released.popleft()))
 
@@ -357,13 +379,74 @@ class CoreWorker:
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         *,
-        max_restarts: int,
-        max_task_retries: int,
-    ) -> Ref:
-        """Submit the construction of an actor; the reference that its handle holds."""
+        promises: ActorSpec,
+        get_if_exists: bool = False,
+    ) -> tuple[Ref, NamedActor | None]:
+        """Submit the construction of an actor; the reference that its handle holds, counted already. With
+        `get_if_exists`, and an actor of the name that `promises` has: that actor, of which no reference is counted.
+
+        Raises:
+            ActorAlreadyExistsError: the name is taken.
+        """
         self._check_feasible(template, exceptions.ActorUnschedulableError)
-        task_id = self._submit(template, args, kwargs, creates=(max_restarts, max_task_retries))
-        return Ref(actor_handle_id(ActorID(task_id)), self.address)
+        owner = HEAD if promises.is_detached else self.address
+        task_id: TaskID | None = None
+        if promises.name:
+            task_id = self._next_task_id()
+            claim = NamedActor(
+                spec=replace(promises, actor_id=ActorID(task_id)), template=_without_place(template), owner=owner
+            )
+            answer = self._ask_for_name(promises.name, promises.namespace, claim, get_if_exists=get_if_exists)
+            assert answer.actor is not None
+            if not answer.is_new:
+                return Ref(actor_handle_id(answer.actor.spec.actor_id), answer.actor.owner), answer.actor
+            promises = answer.actor.spec
+        task_id = self._submit(template, args, kwargs, creates=promises, task_id=task_id)
+        return Ref(actor_handle_id(ActorID(task_id)), owner), None
+
+    def find_actor(self, name: str, namespace: str) -> NamedActor:
+        """The actor of a name; `namespace` "" is the one that this code runs in.
+
+        Raises:
+            ActorHandleNotFoundError: there is none.
+        """
+        actor = self._ask_for_name(name, namespace).actor
+        assert actor is not None
+        return actor
+
+    def _ask_for_name(
+        self, name: str, namespace: str, claim: NamedActor | None = None, *, get_if_exists: bool = False
+    ) -> ActorNameReported:
+        wait_id = self._next_wait()
+        wait = self._wait_for(
+            ActorNameAsked(
+                wait_id=wait_id,
+                name=name,
+                namespace=namespace,
+                job=self._job(),
+                claim=claim,
+                get_if_exists=get_if_exists,
+            )
+        )
+        if wait.error is not None:
+            raise as_exception(wait.error, None)
+        return self.machine.named_actors.pop(wait_id)
+
+    def _job(self) -> int:
+        """The job whose namespace this code runs in: inside an actor, that of its maker."""
+        constructor = self.execution.constructor
+        return job_of(constructor.task_id if constructor is not None else self.execution.task_id)
+
+    @property
+    def namespace(self) -> str:
+        """The namespace in which this code names actors."""
+        job = self._job()
+        chosen = {row["job"]: row["namespace"] for row in self.head_rows("namespaces")}
+        return str(chosen.get(job) or own_namespace(job))
+
+    def load_class(self, function: FunctionID) -> Any:
+        """A function or class of the function table."""
+        return self._runner.load(function).target
 
     def submit_actor_task(
         self, handle: Ref, template: FunctionTemplate, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -371,6 +454,20 @@ class CoreWorker:
         """Submit a call of an actor's method."""
         task_id = self._submit(template, args, kwargs, handle=handle)
         return self._returns(task_id, template.num_returns)
+
+    def check_pending_calls(self, handle: Ref, template: FunctionTemplate, limit: int) -> None:
+        """Refuse a call of an actor of which this process has too many without an answer.
+
+        Raises:
+            PendingCallsLimitExceeded: it has `limit` of them.
+        """
+        with self.host.lock:
+            pending = self.machine.actor_calls.pending(ActorID(handle.object_id[:16]))
+        if pending >= limit:
+            raise exceptions.PendingCallsLimitExceeded(
+                f"{template.name}: this process has {pending} calls of actor {short(handle.object_id[:16])} without an "
+                f"answer, and max_pending_calls={limit}. Wait for some of them, or give the actor a higher limit."
+            )
 
     def _check_feasible(self, template: FunctionTemplate, error: type[DualrayError]) -> None:
         if self._feasible_in is not self.machine.cluster:
@@ -395,10 +492,11 @@ class CoreWorker:
         kwargs: Mapping[str, Any],
         *,
         handle: Ref | None = None,
-        creates: tuple[int, int] | None = None,
+        creates: ActorSpec | None = None,
+        task_id: TaskID | None = None,
     ) -> TaskID:
         """Submit a call: of a function, of the method of an actor that `handle` names, or of the constructor of one
-        with these numbers of restarts and of tries of its tasks."""
+        that promises `creates`; `task_id` is its id, if it has one already."""
         arguments = pack_arguments(
             template.name,
             args,
@@ -410,8 +508,9 @@ class CoreWorker:
         payload = arguments.payload
         with self.host.lock:
             execution = self.execution
-            execution.submitted += 1
-            task_id = child_task_id(execution.task_id, execution.attempt, execution.submitted)
+            if task_id is None:
+                execution.submitted += 1
+                task_id = child_task_id(execution.task_id, execution.attempt, execution.submitted)
             spec = new_spec(
                 task_id,
                 template,
@@ -424,9 +523,7 @@ class CoreWorker:
                 handle,
             )
             if creates is not None:
-                spec.creates = ActorSpec(
-                    actor_id=ActorID(task_id), max_restarts=creates[0], max_task_retries=creates[1]
-                )
+                spec.creates = replace(creates, actor_id=ActorID(task_id))
             if payload:
                 self.payloads[task_id] = payload
             if self.host.is_traced:
@@ -444,8 +541,19 @@ class CoreWorker:
             if self._dropped or self._released:
                 self._take_in_finalizers()
             self.host.end_step()
-        self.host.breathe()
+        try:
+            self.host.breathe()
+        except BaseException:  # a task that is cancelled: it will never have the references
+            for ref in self._returns(task_id, template.num_returns) if creates is None else ():
+                self.drop(ref.object_id)
+            raise
         return task_id
+
+    def _next_task_id(self) -> TaskID:
+        with self.host.lock:
+            execution = self.execution
+            execution.submitted += 1
+            return child_task_id(execution.task_id, execution.attempt, execution.submitted)
 
     # ---- Values ----------------------------------------------------------------------------------------------
 
@@ -648,15 +756,19 @@ class CoreWorker:
         """A reference's Python object is gone. Called by finalizers: it only queues."""
         if not self.is_closed:
             self._dropped.append(object_id)
-            if len(self._dropped) == 1:  # asked after the append: whoever empties the queue meanwhile has taken it in
-                self.host.wake()
+            self._wake_once()
 
     def _on_view_released(self, object_id: bytes) -> None:
         """A view of a stored object is gone. Called by finalizers: it only queues."""
         if not self.is_closed:
             self._released.append(ObjectID(object_id))
-            if len(self._released) == 1:  # else whoever was first has woken, and this one is taken in too
-                self.host.wake()
+            self._wake_once()
+
+    def _wake_once(self) -> None:
+        """Have queued finalizers taken in soon; called after one was queued, by any thread and within any other one."""
+        if not self._is_woken:
+            self._is_woken = True
+            self.host.wake()
 
     def spawn(self, function: Callable[[], object]) -> None:
         """Run `function` beside the caller, in this process: on a thread, or in a fiber."""
@@ -722,12 +834,8 @@ class CoreWorker:
         Raises:
             PlacementGroupUnschedulableError: the cluster can never take it, or its name is taken.
         """
-        with self.host.lock:
-            execution = self.execution
-            execution.submitted += 1
-            group_id = child_task_id(execution.task_id, execution.attempt, execution.submitted)
         spec = PlacementGroupSpec(
-            group_id=PlacementGroupID(group_id),
+            group_id=PlacementGroupID(self._next_task_id()),
             bundles=tuple(bundles),
             strategy=strategy,
             owner=self.address,
@@ -748,6 +856,21 @@ class CoreWorker:
         """End an actor now."""
         self.dispatch(ActorKillAsked(actor_id=ActorID(handle.object_id[:16]), no_restart=no_restart))
 
+    def cancel(self, ref: Ref, *, force: bool, recursive: bool) -> None:
+        """End the task that makes an object.
+
+        Raises:
+            ValueError: it is a method of an actor, and `force` would end the actor.
+        """
+        with self.host.lock:
+            record = self.machine.tasks.records.get(task_of(ref.object_id))
+            if force and record is not None and record.spec.actor_id is not None:
+                raise ValueError(
+                    f"cancel(force=True) would end the actor that runs {record.spec.template.name}: use force=False, "
+                    f"or dualray.kill(actor)"
+                )
+            self.dispatch(CancelAsked(ref=ref, force=force, recursive=recursive))
+
     # ---- Running tasks ---------------------------------------------------------------------------------------
 
     def _run_task(self, command: RunTask) -> None:
@@ -762,6 +885,29 @@ class CoreWorker:
         forgotten = {task.spec.task_id for task in command.tasks}
         self._to_run = deque([task for task in self._to_run if task.spec.task_id not in forgotten])
 
+    def _interrupt_task(self, command: InterruptTask) -> None:
+        waiting = (self.in_hand, *self._to_run) if self.in_hand is not None else self._to_run
+        wanted = (command.task_id, command.attempt)
+        if any((task.spec.task_id, task.attempt) == wanted for task in waiting):  # else it has just ended
+            self.interrupted, self.is_interrupt_due = wanted, True
+            self.host.interrupt()
+
+    def is_to_be_interrupted(self) -> bool:
+        """Whether the task in hand has still to be interrupted."""
+        task = self.in_hand
+        return self.is_interrupt_due and task is not None and self.was_interrupted(task)
+
+    def takes_interrupt(self) -> bool:
+        """`is_to_be_interrupted`; then the caller does it."""
+        if not self.is_to_be_interrupted():
+            return False
+        self.is_interrupt_due = False
+        return True
+
+    def was_interrupted(self, task: RunTask | TaskPushed) -> bool:
+        """Whether the task was cancelled while it was in hand."""
+        return self.interrupted is not None and self.interrupted == (task.spec.task_id, task.attempt)
+
     @property
     def has_tasks(self) -> bool:
         """Whether there are tasks to run."""
@@ -770,7 +916,8 @@ class CoreWorker:
     def next_task(self) -> RunTask | TaskPushed | None:
         """The next task that is to run, if there is one: it counts as begun."""
         with self.host.lock:
-            return self._to_run.popleft() if self._to_run else None
+            task = self.in_hand = self._to_run.popleft() if self._to_run else None
+            return task
 
     def execute(self, task: RunTask | TaskPushed) -> None:
         """Run one task. Called where user code runs."""
@@ -789,6 +936,11 @@ class CoreWorker:
                     self.host.wake()
                 return
         self.dispatch(ran)
+
+
+def _without_place(template: FunctionTemplate) -> FunctionTemplate:
+    """What a handle to an actor needs of its constructor: not where it goes."""
+    return replace(template, resources=NOTHING, placement=NOTHING, strategy=DEFAULT_STRATEGY)
 
 
 def write_row(core: CoreWorker, table: str, key: str, fields: Mapping[str, str]) -> None:

@@ -97,6 +97,10 @@ class Host(Protocol):
     ) -> Any:
         """Call user code, in the environment and, in sim mode, at the cost of the task."""
 
+    def interrupt(self) -> None:
+        """Where user code runs that `CoreWorker.takes_interrupt` is true of, raise KeyboardInterrupt soon, and nowhere
+        else. Must not wait."""
+
     def new_signal(self) -> Signal: ...
 
     def spawn(self, function: Callable[[], object]) -> None:

@@ -10,12 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dualray.exceptions import TaskCancelledError
 from dualray.shared.arguments import unpack_arguments
 from dualray.shared.failures import as_payload
 from dualray.shared.host import Execution
+from dualray.shared.machines.tasks import cancelled
 from dualray.shared.model.commands import RunTask
 from dualray.shared.model.errors import ErrorInfo
-from dualray.shared.model.events import Result, SpaceWritten, TaskPushed, TaskRan
+from dualray.shared.model.events import ActorExitAsked, Result, SpaceWritten, TaskPushed, TaskRan
 from dualray.shared.model.ids import FunctionID, return_object_id
 from dualray.shared.model.specs import TaskSpec
 from dualray.shared.policies.retry import RETRY_FOREVER
@@ -28,8 +30,13 @@ if TYPE_CHECKING:
 METHOD_OPTIONS = "__dualray_method_options__"
 """The attribute under which an actor class's method carries its options."""
 
-
+TERMINATE = "__ray_terminate__"
+"""A method that every actor has: it ends the actor when the calls before it have ended. Ray's name."""
 _NONE = serialize(None).to_bytes()
+
+
+class ActorExit(BaseException):
+    """What `exit_actor()` raises: the actor ends with this call. `except Exception` does not hold it up."""
 
 
 @dataclass(slots=True)
@@ -89,10 +96,23 @@ class TaskRunner:
             returned = [result] if count == 1 else _split(result, count, spec)
             del result
             results = self._store_results(task, returned)
+        except KeyboardInterrupt:
+            if not self._core.was_interrupted(task):
+                raise
+            self._core.is_in_user_code = False  # it may have been raised where this is said
+            error, results = cancelled(spec), []
         except Exception as exception:  # noqa: BLE001 - it is the user's, and travels to whoever asked
-            payload, error = as_payload(spec.template.name, exception)
-            self._core.payloads[return_object_id(spec.task_id, 0)] = payload
             results = []
+            if isinstance(exception, TaskCancelledError) and self._core.was_interrupted(task):
+                error = cancelled(spec)  # it waited for one of its own tasks, and both were cancelled
+            else:
+                payload, error = as_payload(spec.template.name, exception)
+                self._core.payloads[return_object_id(spec.task_id, 0)] = payload
+        except ActorExit:
+            self._core.in_hand = None
+            self._core.dispatch(ActorExitAsked(task_id=spec.task_id))
+            return
+        self._core.in_hand = None
         if is_traced:
             self._host.trace(
                 TraceKind.TASK_ENDED,
@@ -111,18 +131,29 @@ class TaskRunner:
         values = self._core.read_all([ref.object_id for ref in spec.deps]) if spec.deps else ()
         args, kwargs = unpack_arguments(self._core.payloads[spec.task_id] if spec.args_bytes else b"", values)
         del values
-        export = self._load(spec.template.function_id)
+        export = self.load(spec.template.function_id)
         self._core.execution.duration = export.duration
         if spec.creates is not None:
             self.instance = self._host.call(export.target, args, kwargs, self._core.execution)
             return None
         if spec.actor_id is not None:
-            method = getattr(self.instance, spec.template.name.rpartition(".")[2])
+            name = spec.template.name.rpartition(".")[2]
+            if name == TERMINATE:
+                raise ActorExit
+            method = getattr(self.instance, name)
             self._core.execution.duration = getattr(getattr(method, METHOD_OPTIONS, None), "duration", None)
             return self._host.call(method, args, kwargs, self._core.execution)
-        return self._host.call(export.target, args, kwargs, self._core.execution)
+        core = self._core
+        core.is_in_user_code = True
+        try:
+            if core.is_interrupt_due and core.takes_interrupt():
+                raise KeyboardInterrupt
+            return self._host.call(export.target, args, kwargs, core.execution)
+        finally:
+            core.is_in_user_code = False
 
-    def _load(self, function: FunctionID) -> Export:
+    def load(self, function: FunctionID) -> Export:
+        """What the function table has of this id, loaded once."""
         export = self._loaded.get(function)
         if export is None:
             export = self._loaded[function] = deserialize(self._host.get_function(function))

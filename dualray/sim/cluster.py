@@ -124,7 +124,7 @@ class Cluster:
 
     # ---- Making it -------------------------------------------------------------------------------------------
 
-    def start(self, *, nodes: Sequence[Hardware], root: TaskID) -> UserProcess:
+    def start(self, *, nodes: Sequence[Hardware], root: TaskID, namespace: str = "") -> UserProcess:
         """Start the head, the nodes and the driver's process; the driver's fiber is adopted afterwards."""
         self._open_log(self.head, MachineSpec(kind="head", address=HEAD, config=self.config))
         self.add(self.head)
@@ -137,7 +137,7 @@ class Cluster:
         )
         self.driver = driver
         self.add(driver)
-        driver.core.dispatch(Started())
+        driver.core.dispatch(Started(namespace=namespace))
         return driver
 
     def start_node(self, node: NodeID, hardware: Hardware, *, incarnation: int = 0) -> None:

@@ -100,7 +100,7 @@ def start(settings: Mapping[str, Any], config: Config) -> SimRuntime:
         from dualray.sim.notes import RunNotes  # noqa: PLC0415 - only who records needs it
 
         record = RunNotes(settings["record"], cluster)
-    driver = cluster.start(nodes=hardware, root=root)
+    driver = cluster.start(nodes=hardware, root=root, namespace=settings["namespace"] or "")
     scenario: Scenario | None = settings["scenario"]
     planned = scenario.planned() if scenario is not None else ()
     cluster.faults.plan((*planned, *settings["faults"]), driver_node=DRIVER_NODE)

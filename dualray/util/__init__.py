@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dualray.util.actor_pool import ActorPool
+    from dualray.util.named_actors import list_named_actors
     from dualray.util.node import get_node_ip_address
     from dualray.util.placement_group import (
         get_current_placement_group,
@@ -28,6 +29,7 @@ __all__ = [
     "get_node_ip_address",
     "get_placement_group",
     "inspect_serializability",
+    "list_named_actors",
     "placement_group",
     "placement_group_table",
     "register_serializer",
@@ -41,6 +43,7 @@ _HOMES = {
     "get_current_placement_group": "placement_group",
     "get_placement_group": "placement_group",
     "inspect_serializability": "serialization",
+    "list_named_actors": "named_actors",
     "placement_group": "placement_group",
     "placement_group_table": "placement_group",
     "register_serializer": "serialization",

@@ -20,10 +20,11 @@ import pytest
 
 import dualray
 from dualray.cluster_utils import Cluster, ClusterNode
-from dualray.exceptions import DualrayError
+from dualray.exceptions import ActorDiedError, ActorUnavailableError, DualrayError
 from dualray.real.object_store import ARENA_FILE
 from dualray.real.session import GATEWAY_FILE, SHARED_MEMORY
 from dualray.report.proof import check_directory
+from dualray.util import list_named_actors
 
 pytestmark = pytest.mark.leak_check
 
@@ -359,6 +360,50 @@ def test_two_drivers_share_the_cluster(cluster, tmp_path: Path) -> None:
         others = float(driver.stdout.readline())
         # 120 tasks of 50 ms on 2 CPUs take 3 s. Were one served after the other, they would end 1.5 s apart.
         assert abs(mine - others) < 1.0
+
+
+@pytest.mark.parametrize("ending", ["in order", "SIGKILL"])
+def test_a_detached_actor_outlives_its_driver(cluster, tmp_path: Path, ending: str) -> None:
+    cluster.add_node(num_cpus=1)
+    rest = (
+        "stays = Actor.options(name='stays', lifetime='detached', namespace='shop', max_restarts=-1, num_cpus=1)"
+        ".remote()\n"
+        "goes = Actor.options(name='goes', namespace='shop', num_cpus=0).remote()\n"
+        "print(dualray.get(stays.ping.remote()), dualray.get(goes.ping.remote()), flush=True)\n"
+        "time.sleep(600)"
+    )
+    with other_driver(tmp_path, cluster.address, rest) as driver:
+        assert driver.stdout is not None
+        assert driver.stdout.readline()
+        goes = dualray.get_actor("goes", namespace="shop")
+        assert dualray.get(goes.ping.remote(), timeout=DEADLINE_S)
+        assert sorted(row["name"] for row in list_named_actors(all_namespaces=True)) == ["goes", "stays"]
+        if ending == "SIGKILL":
+            driver.kill()
+        else:
+            driver.terminate()
+        driver.wait(20)
+    with pytest.raises(ActorDiedError, match="which owned it, died"):
+        eventually(lambda: not _answers(goes), "the actor ends with its driver")
+    stays = dualray.get_actor("stays", namespace="shop")
+    where = dualray.get(stays.ping.remote(), timeout=DEADLINE_S)
+    assert list_named_actors(all_namespaces=True) == [{"name": "stays", "namespace": "shop"}]
+    dualray.kill(stays, no_restart=False)  # what it needs to come back is not its driver's
+    eventually(lambda: _answers(stays), "the actor is up again")
+    dualray.shutdown()
+    dualray.init(address=cluster.address, namespace="shop")
+    assert dualray.get_runtime_context().namespace == "shop"
+    stays = dualray.get_actor("stays")
+    assert dualray.get(stays.ping.remote(), timeout=DEADLINE_S) in {where, "node-0", "node-1"}
+    dualray.kill(stays)
+    eventually(lambda: dualray.available_resources().get("CPU") == 2, "the actor's CPU is free again")
+
+
+def _answers(actor: Any) -> bool:
+    try:
+        return bool(dualray.get(actor.ping.remote(), timeout=DEADLINE_S))
+    except ActorUnavailableError:
+        return False
 
 
 def test_drivers_have_numbers_of_their_own(cluster) -> None:

@@ -165,6 +165,8 @@ def constructor(
     owner: str = DRIVER,
     max_restarts: int = 0,
     max_task_retries: int = 0,
+    actor_name: str = "",
+    is_detached: bool = False,
     **options: Any,
 ) -> TaskSpec:
     """The task that constructs actor `number`."""
@@ -176,7 +178,13 @@ def constructor(
         parent=tid(0),
         args_bytes=10,
         deps=deps,
-        creates=ActorSpec(actor_id=aid(number), max_restarts=max_restarts, max_task_retries=max_task_retries),
+        creates=ActorSpec(
+            actor_id=aid(number),
+            max_restarts=max_restarts,
+            max_task_retries=max_task_retries,
+            name=actor_name,
+            is_detached=is_detached,
+        ),
     )
 
 

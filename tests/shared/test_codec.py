@@ -59,6 +59,9 @@ LOCAL = {
         events.TaskRan,
         events.TasksRan,
         events.ActorKillAsked,
+        events.ActorNameAsked,
+        events.ActorExitAsked,
+        events.CancelAsked,
         events.ClusterStateAsked,
     },
     "node": {
@@ -157,7 +160,7 @@ def test_tags_are_the_places_of_sorted_names():
     """A log carries the names; two builds with the same names have the same tags."""
     assert list(NAMES) == sorted(NAMES)
     assert {cls.__name__ for cls in (*EVENTS, *COMMANDS)} <= set(NAMES)
-    assert encode(events.Started()) == [NAMES.index("Started")]
+    assert encode(events.Started()) == [NAMES.index("Started"), ""]
 
 
 # ---- What no encoder has made --------------------------------------------------------------------------------------

@@ -75,6 +75,11 @@ class ActorCalls:
             self.out.send(HEAD, ActorSubscribed(actor_id=actor_id, subscriber=self.address))
         return client
 
+    def pending(self, actor_id: ActorID) -> int:
+        """How many calls of this process the actor has not answered."""
+        client = self.clients.get(actor_id)
+        return 0 if client is None else len(client.queue) + len(client.in_flight)
+
     def accept(self, record: TaskRecord) -> None:
         """A call was made: its place in the order is taken now, whenever its arguments are ready."""
         assert record.spec.actor_id is not None

@@ -4,7 +4,9 @@ Theory of operation. An actor is registered by the process that made it, which o
 scheduler for a lease, as an owner of its own would; when it is granted, the constructor is pushed to the worker, with
 the arguments that the head has kept (PENDING -> ALIVE). When the worker or its node is lost, the actor is restarted in
 a new life while it has restarts left (RESTARTING), else it is DEAD. It is DEAD too when its constructor raises, when
-its last handle goes, when it is killed, and when its owner dies. Everyone who subscribed hears of each change.
+its last handle goes, when it is killed, when it wants to (`exit_actor`), and when its owner dies. Everyone who
+subscribed hears of each change. A detached actor is owned by the head itself: no handle keeps it, and it ends when it
+is killed, or with the cluster. Names are the matter of actor_names.py.
 
 Relies on: the global scheduler settles each request; the node reports the death of a leased worker.
 Guarantees: at most one worker holds an actor's current life; DEAD is final, and its reason is kept for later callers.
@@ -14,13 +16,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from dualray.shared.machines.actor_names import ActorNames
 from dualray.shared.machines.base import Outbox, ensure
 from dualray.shared.model.commands import DropPayload, WriteRecord
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.events import (
     ActorChanged,
+    ActorExited,
     ActorFailed,
     ActorKillRequested,
+    ActorNameRequested,
     ActorRegistered,
     ActorSubscribed,
     LeasedWorkerDied,
@@ -79,6 +84,11 @@ class ActorRecord:
         self.error: ErrorInfo | None = None
         self.subscribers: dict[Address, None] = {}
 
+    @property
+    def is_detached(self) -> bool:
+        """Whether it outlives the process that made it."""
+        return self.spec is not None and self.spec.creates is not None and self.spec.creates.is_detached
+
 
 class Actors:
     """See the module."""
@@ -90,6 +100,7 @@ class Actors:
         self._request_lease = request_lease
         self._is_gone = is_gone
         self.records: dict[ActorID, ActorRecord] = {}
+        self.names = ActorNames(out=out)
         self.by_lease: dict[LeaseID, ActorID] = {}
         self.payload_uses: dict[bytes, int] = {}
         """Payloads kept for restarts: a small argument may belong to several actors."""
@@ -114,6 +125,7 @@ class Actors:
         if record.state is ActorState.DEAD:  # killed, or its last handle went, before it was made
             self._drop_payloads(spec, event.inline_deps)
             return
+        self.names.registered(spec.creates.actor_id)
         record.spec = spec
         record.inline_deps = event.inline_deps
         record.restarts_left = spec.creates.max_restarts
@@ -251,6 +263,17 @@ class Actors:
             message = f"Actor {short(actor_id)} has ended: {why}"
             self._end(actor_id, record, ErrorInfo(kind=ErrorKind.ACTOR_DIED, message=message))
 
+    def on_exited(self, event: ActorExited) -> None:
+        """It wants to end, and is not restarted."""
+        record = self.records.get(event.actor_id)
+        if record is not None and record.worker == event.worker:
+            self.end(event.actor_id, f"exit_actor() was called in {event.method}.")
+
+    def on_name_requested(self, event: ActorNameRequested) -> None:
+        """Who has this name?"""
+        if not self._is_gone(event.requester):
+            self.names.on_requested(event)
+
     def on_failed(self, event: ActorFailed) -> None:
         """An argument of its constructor failed."""
         record = self._record(event.actor_id)
@@ -263,8 +286,10 @@ class Actors:
         for actor_id, record in list(self.records.items()):
             for subscriber in [address for address in record.subscribers if is_dead(address)]:
                 del record.subscribers[subscriber]
-            if record.spec is not None and is_dead(record.spec.owner):
+            if record.spec is not None and not record.is_detached and is_dead(record.spec.owner):
                 self.end(actor_id, f"{record.spec.owner}, which owned it, died.")
+        for actor_id in self.names.claimed_by(is_dead):
+            self.end(actor_id, "the process that was to make it died before its constructor could run.")
 
     def _end(self, actor_id: ActorID, record: ActorRecord, error: ErrorInfo) -> None:
         record.error = error
@@ -272,6 +297,7 @@ class Actors:
             self.out.send(Address(record.node), WorkerUnwanted(worker=record.worker, reason=error.message))
         self._become(actor_id, record, ActorState.DEAD)
         record.worker = None
+        self.names.release(actor_id)
         if record.spec is not None:
             self._drop_payloads(record.spec, record.inline_deps)
 
@@ -312,6 +338,10 @@ class Actors:
         ]
 
     def check_invariants(self) -> None:
+        self.names.check_invariants()
+        for actor_id in self.names.by_actor:
+            named = self.records.get(actor_id)
+            ensure(named is None or named.state is not ActorState.DEAD, "actor {} is DEAD and has a name", actor_id)
         for lease_id, actor_id in self.by_lease.items():
             ensure(self.records[actor_id].lease_id == lease_id, "actor {} holds another lease", actor_id)
         for actor_id, record in self.records.items():

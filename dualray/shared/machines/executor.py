@@ -17,6 +17,9 @@ process has a moment. When the one in hand blocks, those that have not begun are
 takes what it has not reported with it, and the oldest of that is taken for the one that it died of. So a task that
 must not be tried twice runs alone and is reported at once; so does one that a dying process has given back.
 
+A task whose owner has cancelled it is taken from the queue and reported, or interrupted where user code runs. An
+actor's method that runs goes on.
+
 Relies on: values.py for the fetching, and for references in results.
 Guarantees: at most one task runs; each task pushed here is reported as finished, or recalled, exactly once.
 """
@@ -27,8 +30,9 @@ from collections import deque
 from enum import StrEnum
 
 from dualray.exceptions import InvariantViolation
+from dualray.shared.machines.actor_exit import ActorExit
 from dualray.shared.machines.base import Outbox, ensure
-from dualray.shared.machines.tasks import TASK_TABLE, task_fields, task_row
+from dualray.shared.machines.tasks import TASK_TABLE, cancelled, task_fields, task_row
 from dualray.shared.machines.values import Values
 from dualray.shared.model.commands import (
     ArmTimer,
@@ -37,6 +41,7 @@ from dualray.shared.model.commands import (
     DropPayload,
     DropPayloads,
     ForgetTasks,
+    InterruptTask,
     RunTask,
     RunTasks,
     Send,
@@ -45,6 +50,7 @@ from dualray.shared.model.commands import (
 from dualray.shared.model.config import Config
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.events import (
+    ActorExitAsked,
     Outcome,
     ResultsTaken,
     TaskFinished,
@@ -54,6 +60,7 @@ from dualray.shared.model.events import (
     TasksPushed,
     TasksRan,
     TasksRecalled,
+    TaskUnwanted,
     WaitStarted,
 )
 from dualray.shared.model.ids import Address, NodeID, ObjectID, TaskID, WaitID, exception_id, return_object_id, short
@@ -80,6 +87,7 @@ class Executor:
         self.node = node
         self.values = values
         self.config = config
+        self.exit = ActorExit(out=out, address=address)
         self.queue: deque[TaskPushed] = deque()
         self.current: TaskPushed | None = None
         self.handed: deque[TaskPushed] = deque()
@@ -227,12 +235,21 @@ class Executor:
         if self.current is None or self.current.spec.task_id != event.task_id:
             raise InvariantViolation(f"task {short(event.task_id)} ended and was not in hand")
         if (
-            event.error is not None
+            event.error is not None and event.error.kind is ErrorKind.APPLICATION
         ):  # what it raised is the payload of its first result: it travels under a key of its own
             key = return_object_id(event.task_id, 0)
             self.out.add(CopyPayload(source=key, target=exception_id(event.task_id)))
             self._drop_unless_used(key)
         self._end(event)
+
+    def on_exit_asked(self, event: ActorExitAsked) -> None:
+        """The actor wants to end: nothing begins any more, and the call in hand is never reported."""
+        pushed = self.current
+        if pushed is None or pushed.spec.task_id != event.task_id or pushed.spec.actor_id is None:
+            raise InvariantViolation(f"task {short(event.task_id)} ends an actor and was not in hand")
+        self.phase = Phase.ENDING
+        self._take_back()
+        self.exit.begin(pushed.spec.actor_id, pushed.spec.template.name, self.values.met)
 
     def on_several_ran(self, event: TasksRan) -> None:
         """The task in hand, and those handed over with it, have returned: each one small value."""
@@ -302,6 +319,52 @@ class Executor:
         elif not self.out.is_stirred:
             self.next()  # unless another one is in hand
 
+    def unwanted(self, event: TaskUnwanted) -> bool:
+        """End a task, whose owner has cancelled it; whether its worker is to end for that."""
+        current = self.current
+        if current is not None and _is_attempt(current, event):
+            if self._fetch is not None and self._fetch in self.values.waits:
+                self.values.cancel(self._fetch)
+                self._cancel_timer()
+                self._end(_cancelled(current))
+            elif self.phase is Phase.RUNNING and not (current.spec.actor_id or current.spec.creates):
+                if event.force:
+                    return True
+                self.out.add(InterruptTask(task_id=event.task_id, attempt=event.attempt))
+            return False
+        for waiting in (self.handed, self.queue):
+            for pushed in waiting:
+                if _is_attempt(pushed, event):
+                    if waiting is self.handed:
+                        self.out.add(ForgetTasks(tasks=(pushed,)))
+                    waiting.remove(pushed)
+                    self._report_cancelled(pushed)
+                    return False
+        return False
+
+    def _report_cancelled(self, pushed: TaskPushed) -> None:
+        """Report a task that has not begun, and never will."""
+        finished = TaskFinished(
+            task_id=pushed.spec.task_id,
+            attempt=pushed.attempt,
+            worker=self.address,
+            node=self.node,
+            results=(),
+            duration_ns=0,
+            error=cancelled(pushed.spec),
+        )
+        self.out.send(pushed.reply_to, finished)
+        self._forget(pushed)
+
+    def refuse(self, event: TaskPushed | TasksPushed) -> None:
+        """A task arrived at a worker that is about to end."""
+        pushes = [event] if isinstance(event, TaskPushed) else event.each()
+        tasks = tuple([pushed.spec.task_id for pushed in pushes])
+        self.out.send(pushes[0].reply_to, TasksRecalled(worker=self.address, tasks=tasks))
+        for pushed in pushes:
+            for key in (*pushed.spec.payload_keys, *pushed.inline_deps):
+                self._drop_unless_used(ObjectID(key))
+
     def _take_back(self) -> None:
         """What was handed over and has not begun is not to begin before the task in hand is reported."""
         if self.handed:
@@ -364,6 +427,9 @@ class Executor:
 
     def on_process_died(self, dead: frozenset[Address]) -> None:
         """Results in transit to a process that died are taken by nobody, and what it has pushed is not begun."""
+        if self.exit.has_begun:
+            for address in sorted(dead):
+                self.exit.on_heard(address)
         if self.current is not None and self.current.reply_to in dead:
             self.caller_is_dead = True
         for event in [event for event in self.queue if event.reply_to in dead]:
@@ -398,6 +464,14 @@ class Executor:
 def _is_reported_at_once(pushed: TaskPushed) -> bool:
     """Whether nothing may begin on this process before the task is reported: see the module."""
     return pushed.again or (pushed.spec.actor_id is None and pushed.spec.template.max_retries == 0)
+
+
+def _is_attempt(pushed: TaskPushed, event: TaskUnwanted) -> bool:
+    return pushed.spec.task_id == event.task_id and pushed.attempt == event.attempt
+
+
+def _cancelled(pushed: TaskPushed) -> TaskRan:
+    return TaskRan(task_id=pushed.spec.task_id, attempt=pushed.attempt, results=(), error=cancelled(pushed.spec))
 
 
 def _goes_with_others(pushed: TaskPushed) -> bool:

@@ -22,11 +22,16 @@ from dualray.shared.machines.state_rows import head_rows
 from dualray.shared.model.commands import ArmTimer
 from dualray.shared.model.config import Config
 from dualray.shared.model.events import (
+    ActorExited,
     ActorFailed,
     ActorKillRequested,
+    ActorNameRequested,
     ActorOutOfScope,
     ActorRegistered,
     ActorSubscribed,
+    BorrowAcknowledged,
+    BorrowAdded,
+    BorrowRemoved,
     ClusterChanged,
     ClusterStateReported,
     ClusterStateRequested,
@@ -62,7 +67,7 @@ from dualray.shared.model.events import (
     TimerFired,
     WorkerDied,
 )
-from dualray.shared.model.ids import Address, NodeID, lives_on
+from dualray.shared.model.ids import Address, NodeID, job_of_driver, lives_on
 from dualray.shared.model.resources import from_units, without_bundles
 from dualray.shared.model.specs import NodeInfo, NodeState
 from dualray.shared.model.states import NodeHealth
@@ -127,6 +132,10 @@ class Head(Composition):
             ActorSubscribed: lambda event: self.actors.on_subscribed(event),
             ActorOutOfScope: lambda event: self.actors.end(event.actor_id, "Its last handle is gone."),
             ActorKillRequested: lambda event: self.actors.on_kill(event),
+            ActorExited: lambda event: self.actors.on_exited(event),
+            ActorNameRequested: lambda event: self.actors.on_name_requested(event),
+            BorrowAdded: self._on_borrow_added,
+            BorrowRemoved: lambda event: None,
             ClusterStateRequested: self._on_state_requested,
             PlacementGroupRequested: self._on_group_requested,
             PlacementGroupUnwanted: self._on_group_unwanted,
@@ -175,7 +184,13 @@ class Head(Composition):
 
     def _on_driver_joined(self, event: DriverJoined) -> None:
         self.membership.drivers[event.address] = event.node
+        if event.namespace:
+            self.actors.names.jobs[job_of_driver(event.address)] = event.namespace
         self.out.send(event.address, ClusterChanged(nodes=self.membership.alive()))
+
+    def _on_borrow_added(self, event: BorrowAdded) -> None:
+        """A handle to a detached actor has come to a process: the head owns such handles, and counts none of them."""
+        self.out.send(event.borrower, BorrowAcknowledged(object_id=event.object_id))
 
     def _driver_gone(self, address: Address) -> None:
         if self.membership.drivers.pop(address, None) is not None:

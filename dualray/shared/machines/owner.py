@@ -1,13 +1,13 @@
 """The owner: what a driver and every worker runs.
 
-Theory of operation. The owner is composed of five machines that share one outbox: values (objects and waits), tasks
+Theory of operation. The owner is composed of six machines that share one outbox: values (objects and waits), tasks
 (submission, retries, lineage), leases (push windows), actor_calls (order per actor), executor (tasks pushed to this
-process; idle in a driver). After the event's own method, `drain` lets them react to one another in a fixed order
-until nothing is left: values that became ready wake tasks, tasks that are ready queue, queues are matched with leases,
-waits that ended start or end tasks.
+process; idle in a driver), and cancellation. After the event's own method, `drain` lets them react to one another in a
+fixed order until nothing is left: values that became ready wake tasks, tasks that are ready queue, queues are matched
+with leases, waits that ended start or end tasks.
 
 Relies on: the node manager for workers of its own node, the head for everything beyond it.
-Guarantees: see the five modules; in addition every event that an owner can hear is in its table.
+Guarantees: see the modules; in addition every event that an owner can hear is in its table.
 """
 
 from __future__ import annotations
@@ -17,23 +17,33 @@ from collections import deque
 
 from dualray.exceptions import InvariantViolation
 from dualray.shared.machines.actor_calls import CALLS_TIMER, ActorCalls
+from dualray.shared.machines.actor_exit import EXIT_TIMER
 from dualray.shared.machines.base import DRAIN_STEPS_MAX, Composition
+from dualray.shared.machines.cancellation import FORCE_TIMER, Cancellation
 from dualray.shared.machines.executor import FETCH_TIMER, Executor
 from dualray.shared.machines.leases import IDLE_TIMER, PUSH_TIMER, Lease, Leases
 from dualray.shared.machines.state_rows import owner_rows
-from dualray.shared.machines.tasks import TaskRecord, Tasks
+from dualray.shared.machines.tasks import TaskRecord, Tasks, cancelled
 from dualray.shared.machines.values import Value, Values
 from dualray.shared.model.commands import ArmTimer, CancelTimer, CompleteWait, Send
 from dualray.shared.model.config import Config
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.events import (
     ActorChanged,
+    ActorExitAsked,
     ActorKillAsked,
     ActorKillRequested,
+    ActorLeaving,
+    ActorLeavingHeard,
+    ActorNameAsked,
+    ActorNameReported,
+    ActorNameRequested,
     ActorRegistered,
     BorrowAcknowledged,
     BorrowAdded,
     BorrowRemoved,
+    CancelAsked,
+    CancelRequested,
     ClusterChanged,
     ClusterStateAsked,
     ClusterStateReported,
@@ -79,6 +89,7 @@ from dualray.shared.model.events import (
     TasksRan,
     TasksRecalled,
     TaskSubmitted,
+    TaskUnwanted,
     TimerFired,
     ValuePromised,
     ValuePut,
@@ -136,9 +147,20 @@ class Owner(Composition):
         )
         self.actor_calls = ActorCalls(out=self.out, address=address, tasks=self.tasks, push=self._push_calls)
         self.executor = Executor(out=self.out, address=address, node=node, values=self.values, config=config)
+        self.cancellation = Cancellation(
+            out=self.out,
+            address=address,
+            node=node,
+            tasks=self.tasks,
+            leases=self.leases,
+            actor_calls=self.actor_calls,
+            executor=self.executor,
+            end_worker=self._refuse_tasks,
+        )
         self.cluster: tuple[NodeInfo, ...] = ()
         self.cluster_state: dict[WaitID, tuple[NodeState, ...]] = {}
         self.rows: dict[WaitID, tuple[str, ...]] = {}
+        self.named_actors: dict[WaitID, ActorNameReported] = {}
         """Answers that were not taken yet."""
         self._rows_due: dict[WaitID, None] = {}
         self._space: dict[ObjectID, deque[WaitID | None]] = {}
@@ -164,6 +186,14 @@ class Owner(Composition):
             TaskRan: lambda event: self.executor.on_ran(event),
             TasksRan: lambda event: self.executor.on_several_ran(event),
             ActorKillAsked: self._on_kill_asked,
+            ActorNameAsked: self._on_name_asked,
+            ActorNameReported: self._on_name_reported,
+            ActorExitAsked: lambda event: self.executor.on_exit_asked(event),
+            ActorLeaving: lambda event: self.out.send(event.worker, ActorLeavingHeard(process=self.address)),
+            ActorLeavingHeard: lambda event: self.executor.exit.on_heard(event.process),
+            CancelAsked: self._on_cancel_asked,
+            CancelRequested: self._on_cancel_requested,
+            TaskUnwanted: lambda event: self.cancellation.on_unwanted(event),
             ClusterStateAsked: self._on_state_asked,
             ClusterStateReported: self._on_state_reported,
             PlacementGroupAsked: lambda event: self.out.send(
@@ -232,7 +262,7 @@ class Owner(Composition):
 
     def _on_started(self, event: Started) -> None:
         if self.is_driver:
-            self.out.send(HEAD, DriverJoined(address=self.address, node=self.node))
+            self.out.send(HEAD, DriverJoined(address=self.address, node=self.node, namespace=event.namespace))
 
     def _on_submitted(self, event: TaskSubmitted) -> None:
         spec = event.spec
@@ -289,6 +319,37 @@ class Owner(Composition):
         if event.no_restart:
             self.actor_calls.client(event.actor_id).is_killed = True  # its calls wait for the news of its death
         self.out.send(HEAD, ActorKillRequested(actor_id=event.actor_id, no_restart=event.no_restart))
+
+    def _on_name_asked(self, event: ActorNameAsked) -> None:
+        self.out.send(
+            HEAD,
+            ActorNameRequested(
+                wait_id=event.wait_id,
+                requester=self.address,
+                name=event.name,
+                namespace=event.namespace,
+                job=event.job,
+                claim=event.claim,
+                get_if_exists=event.get_if_exists,
+            ),
+        )
+
+    def _on_name_reported(self, event: ActorNameReported) -> None:
+        if event.error is None:
+            self.named_actors[event.wait_id] = event
+        self.out.add(CompleteWait(wait_id=event.wait_id, error=event.error))
+
+    def _on_cancel_asked(self, event: CancelAsked) -> None:
+        self.leases.fill_deferred()
+        self.actor_calls.send_deferred()
+        self.cancellation.on_asked(event)
+
+    def _on_cancel_requested(self, event: CancelRequested) -> None:
+        self.cancellation.on_requested(event)
+
+    def _refuse_tasks(self) -> None:
+        """This process is about to end."""
+        self.table[TaskPushed] = self.table[TasksPushed] = self.executor.refuse
 
     def _on_state_asked(self, event: ClusterStateAsked) -> None:
         self.out.send(HEAD, ClusterStateRequested(wait_id=event.wait_id, requester=self.address))
@@ -381,8 +442,12 @@ class Owner(Composition):
             self.leases.on_push_timer()
         elif event.timer == CALLS_TIMER:
             self.actor_calls.on_timer()
+        elif event.timer == EXIT_TIMER:
+            self.executor.exit.on_timer()
         elif event.timer == FETCH_TIMER:
             self.executor.on_fetch_timer()
+        elif event.timer.startswith(FORCE_TIMER):
+            self.cancellation.on_force_timer(event.timer)
         elif event.timer.startswith(_ROWS_TIMER):
             self._rows_are_over(WaitID(int(event.timer.removeprefix(_ROWS_TIMER))))
         else:
@@ -400,6 +465,13 @@ class Owner(Composition):
             self.tasks.finish(record, event)
             if lease_id is not None:
                 self.leases.finished(event.task_id, lease_id, event.duration_ns)
+            return
+        if event.error.kind is ErrorKind.TASK_CANCELLED:
+            self.tasks.fail(record, event.error)
+            if record.spec.actor_id is not None:
+                self.actor_calls.finished(record)
+            elif lease_id is not None:
+                self.leases.cancelled(event.task_id, lease_id)
             return
         if lease_id is not None:
             self.leases.finished(event.task_id, lease_id, event.duration_ns)
@@ -445,6 +517,9 @@ class Owner(Composition):
                 continue
             assert record.lease_id is not None
             self.leases.recalled(task, record.lease_id)
+            if record.is_cancelled:
+                self.tasks.fail(record, cancelled(record.spec))
+                continue
             self.tasks.set_queued(record)
             self._given_back.append(task)
             self.out.is_stirred = True
@@ -470,7 +545,7 @@ class Owner(Composition):
         for position, task in enumerate(tasks):
             record = self.tasks.records[task]
             record.again = True
-            if position == 0:
+            if position == 0 or record.is_cancelled:
                 if self.tasks.attempt_lost(record, error):
                     self._given_back.append(task)
                     self.out.is_stirred = True

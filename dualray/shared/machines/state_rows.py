@@ -3,7 +3,7 @@
     tasks             an owner: those that it has submitted and not forgotten, and the one that runs here
     objects           an owner: those that it owns; the head: where stored ones are; a node: its store
     workers           a node
-    actors, nodes, placement_groups, processes      the head
+    actors, named_actors, namespaces, nodes, placement_groups, processes      the head
 
 Ids are hex. The names of states are today's Ray's where there is one for it.
 """
@@ -143,8 +143,12 @@ def head_rows(head: Head, table: str) -> list[Row]:
             return head.scheduler.groups.rows()
         case "actors":
             return _actor_rows(head)
+        case "named_actors":
+            return head.actors.names.rows()
         case "nodes":
             return _node_rows(head)
+        case "namespaces":
+            return [{"job": job, "namespace": namespace} for job, namespace in head.actors.names.jobs.items()]
         case "objects":
             return [
                 {
@@ -169,6 +173,9 @@ def _actor_rows(head: Head) -> list[Row]:
         {
             "actor_id": actor_id.hex(),
             "class_name": record.spec.template.name if record.spec is not None else "",
+            "name": record.spec.creates.name if record.spec is not None and record.spec.creates is not None else "",
+            "ray_namespace": head.actors.names.namespace_of_actor(actor_id, record.spec),
+            "is_detached": record.is_detached,
             "state": _ACTOR_STATES[record.state],
             "num_restarts": record.life,
             "node_id": record.node,

@@ -30,6 +30,7 @@ from dualray.shared.model.specs import (
     BundleReport,
     FunctionTemplate,
     LeaseShape,
+    NamedActor,
     NodeInfo,
     NodeState,
     PlacementGroupSpec,
@@ -181,6 +182,36 @@ class ActorKillAsked:
 
 
 @dataclass(slots=True, kw_only=True)
+class ActorExitAsked:
+    """A method has called `exit_actor()`: it has no result, and nothing of this actor begins any more."""
+
+    task_id: TaskID
+
+
+@dataclass(slots=True, kw_only=True)
+class ActorNameAsked:
+    """The user's code looks for a named actor or, with a `claim`, makes one of that name. `namespace` "" is that of the
+    `job`."""
+
+    wait_id: WaitID
+    name: str
+    namespace: str
+    job: int
+    claim: NamedActor | None = None
+    get_if_exists: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class CancelAsked:
+    """`cancel(ref)` was called: the task that makes the object is to end, and, when `recursive`, those that it has
+    submitted. `force`: with its worker, if it runs."""
+
+    ref: Ref
+    force: bool
+    recursive: bool
+
+
+@dataclass(slots=True, kw_only=True)
 class PlacementGroupAsked:
     """`placement_group(...)` was called, and waits under `wait_id` until the head has noted it."""
 
@@ -218,7 +249,10 @@ class ClusterStateAsked:
 
 @dataclass(slots=True, kw_only=True)
 class Started:
-    """The machine begins; its runner is ready to carry out commands."""
+    """The machine begins; its runner is ready to carry out commands. `namespace`: of a driver, where the names of its
+    actors stand; "" for one of its own."""
+
+    namespace: str = ""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -574,6 +608,26 @@ class TasksRecalled:
     tasks: tuple[TaskID, ...]
 
 
+@dataclass(slots=True, kw_only=True)
+class CancelRequested:
+    """A borrower to the owner of an object: `CancelAsked` for the task that makes it."""
+
+    object_id: ObjectID
+    force: bool
+    recursive: bool
+
+
+@dataclass(slots=True, kw_only=True)
+class TaskUnwanted:
+    """Owner to worker: this attempt of a task that was pushed to you is to end, as in `CancelAsked`. It is reported as
+    finished all the same, when it has ended."""
+
+    task_id: TaskID
+    attempt: int
+    force: bool
+    recursive: bool
+
+
 # ---- Values and references: process <-> process ----------------------------------------------------------------
 
 
@@ -865,6 +919,53 @@ class ActorKillRequested:
 
 
 @dataclass(slots=True, kw_only=True)
+class ActorExited:
+    """To the head: the actor wants to end; `method` has called `exit_actor()`."""
+
+    actor_id: ActorID
+    worker: Address
+    method: str
+
+
+@dataclass(slots=True, kw_only=True)
+class ActorLeaving:
+    """From an actor's worker: it is about to end; you have all that it has sent to you. Say so (ActorLeavingHeard)."""
+
+    worker: Address
+
+
+@dataclass(slots=True, kw_only=True)
+class ActorLeavingHeard:
+    """The answer to `ActorLeaving`."""
+
+    process: Address
+
+
+@dataclass(slots=True, kw_only=True)
+class ActorNameRequested:
+    """To the head: `ActorNameAsked` of the requester."""
+
+    wait_id: WaitID
+    requester: Address
+    name: str
+    namespace: str
+    job: int
+    claim: NamedActor | None = None
+    get_if_exists: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class ActorNameReported:
+    """From the head: the actor of that name, with its namespace. `is_new`: it is the requester's, who is to register
+    it."""
+
+    wait_id: WaitID
+    actor: NamedActor | None = None
+    is_new: bool = False
+    error: ErrorInfo | None = None
+
+
+@dataclass(slots=True, kw_only=True)
 class WorkerUnwanted:
     """To node: end this worker. From the head: its actor is not wanted any more; from the worker: it has retired and
     owns nothing."""
@@ -967,10 +1068,11 @@ class WorkerDied:
 
 @dataclass(slots=True, kw_only=True)
 class DriverJoined:
-    """A driver takes part; `node` is the one it runs on."""
+    """A driver takes part; `node` is the one it runs on, `namespace` where the names of its actors stand."""
 
     address: Address
     node: NodeID
+    namespace: str = ""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -1059,6 +1161,9 @@ LocalEvent: TypeAlias = (
     | TaskRan
     | TasksRan
     | ActorKillAsked
+    | ActorNameAsked
+    | ActorExitAsked
+    | CancelAsked
     | PlacementGroupAsked
     | PlacementGroupRemovalAsked
     | RowsAsked
@@ -1096,6 +1201,8 @@ ProcessMessage: TypeAlias = (
     | TaskFinished
     | TasksFinished
     | TasksRecalled
+    | CancelRequested
+    | TaskUnwanted
     | ValueRequested
     | ValueReported
     | BorrowAdded
@@ -1109,6 +1216,9 @@ ProcessMessage: TypeAlias = (
     | SpaceDenied
     | ObjectDemanded
     | ActorChanged
+    | ActorLeaving
+    | ActorLeavingHeard
+    | ActorNameReported
     | NodeDied
     | ClusterChanged
     | ClusterStateReported
@@ -1166,6 +1276,10 @@ HeadMessage: TypeAlias = (
     | ActorSubscribed
     | ActorOutOfScope
     | ActorKillRequested
+    | ActorNameRequested
+    | ActorExited
+    | BorrowAdded
+    | BorrowRemoved
     | NodeJoined
     | NodeDraining
     | NodeEmptied

@@ -63,6 +63,11 @@ def job_of(any_id: bytes) -> int:
     return int.from_bytes(any_id[_DIGEST_BYTES:_TASK_ID_BYTES], "big")
 
 
+def own_namespace(job: int) -> str:
+    """The namespace of a job whose driver has not said one."""
+    return f"job-{job:08x}"
+
+
 def job_of_driver(driver: Address) -> int:
     """The number in a driver's address, such as `driver-3` or `driver-3@node-1`."""
     return int(driver.partition("@")[0].removeprefix("driver-"))

@@ -195,6 +195,32 @@ class ActorSpec:
     actor_id: ActorID
     max_restarts: int = 0
     max_task_retries: int = 0
+    name: str = ""
+    """The name under which `get_actor` finds it; "" for none."""
+    namespace: str = ""
+    is_detached: bool = False
+    """Whether it outlives the process that made it: the head owns it, and no handle keeps it alive."""
+    max_pending_calls: int = -1
+    """Calls that one caller may have unanswered; -1: any number."""
+    max_concurrency: int = 1
+    is_async: bool = False
+    """Whether its methods run on an event loop, as coroutines; else each runs on a thread of its own."""
+    concurrency_groups: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def is_concurrent(self) -> bool:
+        """Whether several of its methods may run at a time."""
+        return self.is_async or self.max_concurrency != 1 or bool(self.concurrency_groups)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedActor:
+    """What the head's directory of names holds of an actor: what a handle to it is made of. `owner` is that of its
+    handle."""
+
+    spec: ActorSpec
+    template: FunctionTemplate
+    owner: Address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

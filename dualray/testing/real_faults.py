@@ -1,0 +1,344 @@
+"""Performs a plan of faults on a real cluster of this machine, each at its time or at its event in the traces.
+
+Theory of operation. The cluster records its decisions and traces. Whoever runs the workload calls `look` many times a
+second: it follows the traces, so that a fault can be performed at the n-th start of a task, kills what is to be killed
+at once, and gives every fault that lasts a thread of its own. A name in the plan is a place: the node that was started
+in place of a killed node-1 is node-1 to the faults that come later (the cluster calls it node-4, say). One place
+suffers one fault at a time; the next one waits for it. The head's node and the driver on it live through all of it; its
+workers do not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+import dualray
+from dualray.cluster_utils import Cluster, ClusterNode
+from dualray.exceptions import DualrayError
+from dualray.real import faults as means
+from dualray.real.session import SHARED_MEMORY
+from dualray.report.tail import TraceTail
+from dualray.shared.faults import MAY_END, Fault, FaultKind
+from dualray.shared.model.ids import Address, node_of
+from dualray.shared.trace import TraceEvent, TraceKind, to_bytes
+
+CHAOS = "chaos"
+"""Who performs faults, in the trace."""
+
+LOOK_S = 0.02
+_BACK_S = 90.0
+"""A node whose pause is over has so long to be alive again; see REJOIN_TIMEOUT_S of the daemon."""
+_ENDS_S = 10.0
+
+
+def check_plan(plan: Sequence[Fault], names: Sequence[str]) -> None:
+    """Say no to what cannot be performed on a real cluster of these nodes, the driver's first.
+
+    Raises:
+        ValueError: a kind of fault that real mode does not perform, or a node that is not there or has the driver.
+    """
+    for fault in plan:
+        means.refuse(fault)
+        for name in fault.named_nodes:
+            if name not in names[1:]:
+                known = ", ".join(names[1:]) or "none"
+                raise ValueError(f"fault '{fault}': {name!r} cannot be befallen; those that can: {known}")
+
+
+class _Place:
+    """Where a node is: the node changes, the place stays.
+
+    Attributes:
+        options: what a node that is started there is like; see `Cluster.add_node`.
+    """
+
+    def __init__(self, node: ClusterNode, options: Mapping[str, Any]) -> None:
+        self.node = node
+        self.options = options
+        self.is_busy = False
+
+
+class FaultPerformer:
+    """See the module. What may end and has no `for` lasts until `end`.
+
+    Args:
+        cluster: started, and joined by this process; it records into `record`.
+        plan: see `check_plan`; anchors are counted from the start of the cluster, times from `begin`.
+        record: the directory of the cluster's traces.
+        on_fault: called with the words of each fault that has been performed.
+
+    Attributes:
+        performed: faults, in words, with whom each befell.
+        problems: faults that could not be performed, or did not heal.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        plan: Sequence[Fault],
+        record: Path,
+        *,
+        on_fault: Callable[[str], object] = lambda _: None,
+    ) -> None:
+        self.performed: list[str] = []
+        self.problems: list[str] = []
+        self._cluster = cluster
+        self._on_fault = on_fault
+        self._tail = TraceTail(record)
+        self._trace = (record / f"{CHAOS}.trace").open("wb", buffering=0)
+        self._lock = threading.Lock()
+        self._places: dict[str, _Place] = {}
+        self._tables = threading.Lock()
+        """Held by whoever needs them, to join a node, or takes them away."""
+        self._timed = sorted((fault for fault in plan if fault.at_ns is not None), key=lambda fault: fault.at_ns or 0)
+        self._anchored = [fault for fault in plan if fault.at_ns is None]
+        self._due: list[Fault] = []
+        """Those whose time or event has come, and that wait for whom they befall."""
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._actors: dict[str, dict[str, None]] = {}
+        """Of each class, the workers that have started one of its methods, the last one last."""
+        self._threads: dict[threading.Thread, Fault] = {}
+        self._slowdowns: set[means.Slowdown] = set()
+        self._ends = threading.Event()
+        self._processes: dict[tuple[int, float], psutil.Process] = {}
+        self._directories: dict[str, Path] = {}
+        self._began_ns = time.monotonic_ns()
+        assert cluster.head_node is not None
+        self._note_node(cluster.head_node)
+
+    def started(self, node: ClusterNode, options: Mapping[str, Any]) -> None:
+        """One more node, and its place; `options` as for `Cluster.add_node`."""
+        self._places[node.node_id] = _Place(node, options)
+        self._note_node(node)
+
+    def begin(self) -> None:
+        """Now is the time from which the plan's times count."""
+        self._began_ns = time.monotonic_ns()
+
+    def _note_node(self, node: ClusterNode) -> None:
+        """Remember what must be gone in the end."""
+        self._directories[node.node_id] = node.directory
+        for process in node.processes(daemon=True):
+            self._note_process(process)
+
+    def _note_process(self, process: psutil.Process) -> None:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            self._processes[process.pid, process.create_time()] = process
+
+    # ---- How far it is -------------------------------------------------------------------------------------------
+
+    @property
+    def is_lasting(self) -> bool:
+        """Whether a fault has begun that will heal, and has not."""
+        return bool(self.lasting())
+
+    def lasting(self) -> list[str]:
+        """Those faults."""
+        going_on = [fault for thread, fault in self._threads.items() if thread.is_alive()]
+        return [str(fault) for fault in going_on if fault.for_ns is not None or fault.kind not in MAY_END]
+
+    @property
+    def outstanding(self) -> list[Fault]:
+        """Faults that have not begun."""
+        return [*self._due, *self._timed, *self._anchored]
+
+    @property
+    def is_early(self) -> bool:
+        """Whether there are faults whose time has not come."""
+        return bool(self._timed)
+
+    def give_up(self, why: str) -> None:
+        """What is left of the plan is not performed."""
+        for fault in self.outstanding:
+            self._problem(f"{fault}: {why}")
+        self._due.clear()
+        self._timed.clear()
+        self._anchored.clear()
+
+    # ---- Traces --------------------------------------------------------------------------------------------------
+
+    def look(self) -> list[TraceEvent]:
+        """Take in what has happened since the last call, and perform what is due."""
+        events = self._tail.look()
+        for event in events:
+            self._take_in(event)
+        now_ns = time.monotonic_ns() - self._began_ns
+        while self._timed and (self._timed[0].at_ns or 0) <= now_ns:
+            self._due.append(self._timed.pop(0))
+        self._due = [fault for fault in self._due if not self._perform(fault)]
+        return events
+
+    def _take_in(self, event: TraceEvent) -> None:
+        if event.kind is TraceKind.TASK_STARTED and "." in event.name:
+            workers = self._actors.setdefault(event.name.partition(".")[0], {})
+            workers.pop(event.process, None)
+            workers[event.process] = None
+        for name in {event.name, ""}:
+            self._counts[event.kind, name] += 1
+        for fault in [fault for fault in self._anchored if self._is_anchor(fault, event)]:
+            self._anchored.remove(fault)
+            if fault.kind is FaultKind.KILL_WORKER:
+                self._kill_worker(fault, event.process)
+            else:
+                self._due.append(fault)
+
+    def _is_anchor(self, fault: Fault, event: TraceEvent) -> bool:
+        name = fault.task_name or ""
+        if event.kind != fault.event or name not in ("", event.name):
+            return False
+        is_its_time = self._counts[event.kind, name] >= fault.start
+        return is_its_time and (fault.kind is not FaultKind.KILL_WORKER or "/" in event.process)
+
+    def _note(self, fault: Fault, subject: str) -> None:
+        """Into the trace, and to whoever watches."""
+        event = TraceEvent(time.monotonic_ns(), TraceKind.FAULT, CHAOS, subject, "", str(fault.kind))
+        self._trace.write(to_bytes((event,)))
+        words = f"{fault}" + (f": {subject}" if subject not in ("", fault.node) else "")
+        with self._lock:
+            self.performed.append(words)
+        self._on_fault(words)
+
+    def _problem(self, what: str) -> None:
+        with self._lock:
+            self.problems.append(what)
+
+    # ---- Faults --------------------------------------------------------------------------------------------------
+
+    def _perform(self, fault: Fault) -> bool:
+        """Whether it has begun; else it waits, for an actor, or for the end of another fault."""
+        match fault.kind:
+            case FaultKind.KILL_ACTOR:
+                return self._kill_actor(fault)
+            case FaultKind.RESTART_HEAD:
+                self._in_a_thread(fault, lambda: self._restart_control_plane(fault))
+            case _:
+                place = self._places[fault.node]
+                if place.is_busy:
+                    return False
+                place.is_busy = True
+                self._in_a_thread(fault, lambda: self._befall(fault, place))
+        return True
+
+    def _in_a_thread(self, fault: Fault, perform: Callable[[], None]) -> None:
+        def guarded() -> None:
+            try:
+                perform()
+            except (DualrayError, TimeoutError, OSError, psutil.Error) as error:
+                self._problem(f"{fault}: {type(error).__name__}: {error}")
+
+        thread = threading.Thread(target=guarded, name=str(fault), daemon=True)
+        self._threads[thread] = fault
+        thread.start()
+
+    def _kill_worker(self, fault: Fault, worker: str) -> None:
+        """It may have ended meanwhile, as may its node: then the next one that passes the anchor takes its place."""
+        directory = self._directories.get(node_of(Address(worker)))
+        pid = means.pid_of(directory / "sockets", worker) if directory is not None else None
+        if pid is not None and means.kill_process(pid):
+            self._note(fault, worker)
+        else:
+            self._anchored.append(fault)
+
+    def _kill_actor(self, fault: Fault) -> bool:
+        for worker in reversed(self._actors.get(fault.actor, {})):
+            directory = self._directories[node_of(Address(worker))]
+            pid = means.pid_of(directory / "sockets", worker)
+            if pid is not None and means.kill_process(pid):
+                self._note(fault, worker)
+                del self._actors[fault.actor][worker]
+                return True
+        self._actors.get(fault.actor, {}).clear()
+        return False
+
+    def _befall(self, fault: Fault, place: _Place) -> None:
+        node, seconds = place.node, math.inf if fault.for_ns is None else fault.for_ns / 1e9
+        match fault.kind:
+            case FaultKind.PAUSE_NODE:
+                self._note(fault, node.node_id)
+                node.freeze()
+                try:
+                    self._ends.wait(seconds)
+                finally:
+                    node.thaw()
+                self._wait_until_alive(node)
+            case FaultKind.SLOW_NODE:
+                slowdown = means.Slowdown(node.processes, fault.factor)
+                self._slowdowns.add(slowdown)
+                self._note(fault, node.node_id)
+                slowdown.last(seconds)
+                self._slowdowns.discard(slowdown)
+                self._wait_until_alive(node)
+            case _:
+                self._note_node(node)
+                self._note(fault, node.node_id)
+                node.kill()
+                self._cluster.remove_node(node, allow_graceful=False)
+                if fault.kind is FaultKind.KILL_NODE:
+                    return  # the place stays empty, and busy: nothing can befall it any more
+                self._ends.wait(seconds)
+                with self._tables:
+                    if self._ends.is_set():
+                        return
+                    place.node = self._cluster.add_node(**place.options)
+                self._note_node(place.node)
+        place.is_busy = False
+
+    def _wait_until_alive(self, node: ClusterNode) -> None:
+        deadline = time.monotonic() + _BACK_S
+        while not self._ends.is_set():
+            if any(row["NodeID"] == node.node_id and row["Alive"] for row in dualray.nodes()):
+                self._note_node(node)
+                return
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{node.node_id} was not alive again within {_BACK_S:g} s")
+            time.sleep(LOOK_S)
+
+    def _restart_control_plane(self, fault: Fault) -> None:
+        head_node = self._cluster.head_node
+        assert head_node is not None
+        with self._tables:
+            server = means.control_plane_server(head_node.processes(daemon=True))
+            if server is None:
+                raise DualrayError("the head keeps the tables itself: without redis-server they cannot be taken away")
+            self._note(fault, "")
+            server.suspend()
+            self._ends.wait((fault.for_ns or 0) / 1e9)
+            server.kill()
+            deadline = time.monotonic() + _BACK_S
+            while (again := means.control_plane_server(head_node.processes(daemon=True))) is None or again == server:
+                if self._ends.is_set():
+                    return
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"the control plane was not back within {_BACK_S:g} s")
+                time.sleep(LOOK_S)
+            self._note_process(again)
+
+    # ---- The end -------------------------------------------------------------------------------------------------
+
+    def end(self) -> None:
+        """Heal what lasts, and begin nothing more."""
+        self._ends.set()
+        for slowdown in list(self._slowdowns):
+            slowdown.end()
+        for thread in self._threads:
+            thread.join(_BACK_S)
+        for node in self._cluster.list_all_nodes:
+            self._note_node(node)
+        self._trace.close()
+
+    def left_behind(self) -> list[str]:
+        """Processes and files of the cluster, which has been shut down."""
+        _, alive = psutil.wait_procs(list(self._processes.values()), timeout=_ENDS_S)
+        left = [f"process {process.pid}: {process}" for process in alive]
+        for directory in self._directories.values():
+            left += [str(path) for path in (directory, SHARED_MEMORY / directory.name) if path.exists()]
+        return left

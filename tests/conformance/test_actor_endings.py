@@ -1,0 +1,130 @@
+"""How actors end by their own will, and how many calls a caller may have under way."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+import dualray as ray
+from dualray.exceptions import ActorDiedError, PendingCallsLimitExceeded
+from tests.conformance.support import eventually, get, resources_are_free
+
+pytestmark = pytest.mark.usefixtures("cluster")
+
+
+@ray.remote
+class Counter:
+    def __init__(self):
+        self.n = 0
+
+    def add(self):
+        self.n += 1
+        return self.n
+
+    def slow(self, seconds):
+        time.sleep(seconds)
+        return self.n
+
+    def quit(self):
+        try:
+            ray.exit_actor()
+        except Exception:  # noqa: BLE001 - what the test is about: it does not hold up the end
+            return "held up"
+
+    def quit_with_a_blocked_child(self, other):
+        other.slow.remote(0.05)
+        ray.exit_actor()
+
+
+@ray.remote
+def exit_in_a_task():
+    ray.exit_actor()
+
+
+def test_exit_actor_ends_the_actor_and_the_calls_behind():
+    counter = Counter.options(max_restarts=5, max_task_retries=5).remote()
+    before = [counter.add.remote() for _ in range(20)]
+    quitting = counter.quit.remote()
+    after = [counter.add.remote() for _ in range(3)]
+    assert get(before) == list(range(1, 21))
+    for ref in (quitting, *after, counter.add.remote()):
+        with pytest.raises(ActorDiedError, match=r"exit_actor\(\) was called in Counter\.quit"):
+            get(ref)
+
+
+def test_ray_terminate_comes_after_the_calls_before_it():
+    counter = Counter.options(num_cpus=1, max_restarts=-1).remote()
+    before = [counter.slow.remote(0.02), counter.add.remote()]
+    ended = counter.__ray_terminate__.remote()
+    assert get(before) == [0, 1]
+    with pytest.raises(ActorDiedError, match="__ray_terminate__"):
+        get(ended)
+    eventually(resources_are_free, "what the actor held is free, though a handle is left")
+
+
+def test_an_actor_that_ends_while_another_caller_waits():
+    @ray.remote
+    def ask(counter, seconds):
+        return ray.get(counter.slow.remote(seconds))
+
+    counter, other = Counter.remote(), Counter.remote()
+    get(counter.add.remote())
+    asked = [ask.remote(counter, 0.05) for _ in range(2)]
+    counter.quit_with_a_blocked_child.remote(other)
+    late = ask.remote(counter, 0)
+    with pytest.raises(ActorDiedError):
+        get(late)
+    for ref in asked:  # each has an answer or an error, whoever came first
+        try:
+            assert get(ref) == 1
+        except ActorDiedError:
+            pass
+    assert get(other.add.remote()) == 1
+
+
+def test_exit_actor_outside_an_actor():
+    with pytest.raises(TypeError, match=r"exit_actor\(\) was called outside an actor"):
+        ray.exit_actor()
+    with pytest.raises(TypeError, match="outside an actor"):
+        get(exit_in_a_task.remote())
+
+
+def test_max_pending_calls():
+    counter = Counter.options(max_pending_calls=3).remote()
+    get(counter.add.remote())
+    pending = [counter.slow.remote(0.1) for _ in range(3)]
+    with pytest.raises(PendingCallsLimitExceeded, match=r"Counter\.add: this process has 3 calls .*=3"):
+        counter.add.remote()
+    assert get(pending) == [1, 1, 1]
+    assert get([counter.add.remote() for _ in range(3)]) == [2, 3, 4]
+
+
+def test_max_pending_calls_is_each_callers_and_goes_with_the_handle():
+    @ray.remote
+    def fill(counter):
+        refs = [counter.slow.remote(0.1) for _ in range(2)]
+        try:
+            counter.add.remote()
+        except PendingCallsLimitExceeded:
+            ray.get(refs)
+            return "refused"
+        return "taken"
+
+    counter = Counter.options(max_pending_calls=2, name="limited").remote()
+    mine = [counter.slow.remote(0.05), counter.slow.remote(0.05)]
+    assert get([fill.remote(counter), fill.remote(counter)]) == ["refused"] * 2
+    get(mine)
+    found = ray.get_actor("limited")
+    mine = [found.slow.remote(0.05), counter.slow.remote(0.05)]
+    with pytest.raises(PendingCallsLimitExceeded):
+        found.add.remote()
+    get(mine)
+
+
+def test_calls_that_fail_count_no_more():
+    counter = Counter.options(max_pending_calls=1).remote()
+    ray.kill(counter)
+    for _ in range(3):
+        with pytest.raises(ActorDiedError):
+            get(counter.add.remote())

@@ -1,0 +1,277 @@
+from __future__ import annotations
+
+import time
+
+import pytest
+
+import dualray as ray
+from dualray.exceptions import (
+    ActorAlreadyExistsError,
+    ActorDiedError,
+    ActorError,
+    ActorHandleNotFoundError,
+)
+from dualray.util import list_named_actors
+from tests.conformance.support import eventually, get
+
+CLUSTER = {"namespace": "shop"}
+pytestmark = pytest.mark.usefixtures("cluster")
+
+
+@ray.remote
+class Counter:
+    def __init__(self, start=0):
+        self.n = start
+
+    def add(self):
+        self.n += 1
+        return self.n
+
+    def slow(self, seconds):
+        time.sleep(seconds)
+        return self.n
+
+    def names(self):
+        context = ray.get_runtime_context()
+        return context.get_actor_name(), context.namespace
+
+    @ray.method(num_returns=2)
+    def pair(self):
+        return 1, 2
+
+    def make(self, name, **options):
+        return Counter.options(name=name, **options).remote(50)
+
+
+@ray.remote
+def add_by_name(name, namespace=None):
+    return ray.get(ray.get_actor(name, namespace).add.remote())
+
+
+@ray.remote
+def namespace_of_a_task():
+    context = ray.get_runtime_context()
+    return context.namespace, context.get_actor_name()
+
+
+@ray.remote
+def make_and_leave(name, lifetime=None):
+    counter = Counter.options(name=name, lifetime=lifetime).remote(10)
+    return ray.get(counter.add.remote())
+
+
+@ray.remote
+def slow_value(value):
+    time.sleep(0.2)
+    return value
+
+
+def is_free(name):
+    try:
+        ray.get_actor(name)
+    except ValueError:
+        return True
+    return False
+
+
+def end(*handles):
+    for handle in handles:
+        ray.kill(handle)
+    del handle, handles
+    eventually(lambda: not list_named_actors(all_namespaces=True), "the names are free again")
+
+
+def test_an_actor_is_found_by_its_name():
+    counter = Counter.options(name="found").remote()
+    get(counter.add.remote())
+    other = ray.get_actor("found")
+    assert get(other.add.remote()) == 2
+    assert other == counter
+    assert get(list(other.pair.remote())) == [1, 2]
+    assert get(add_by_name.remote("found")) == 3
+    end(counter)
+
+
+def test_a_name_that_is_taken():
+    counter = Counter.options(name="taken").remote()
+    with pytest.raises(ValueError, match=r"'taken' is taken in namespace 'shop', by actor Counter") as caught:
+        Counter.options(name="taken").remote()
+    assert isinstance(caught.value, ActorAlreadyExistsError)
+    assert isinstance(caught.value, ActorError)
+    other = Counter.options(name="taken", namespace="elsewhere").remote(5)
+    assert get([counter.add.remote(), other.add.remote()]) == [1, 6]
+    end(counter, other)
+
+
+def test_a_name_that_nobody_has_names_the_nearest():
+    counter = Counter.options(name="parameters").remote()
+    with pytest.raises(ValueError, match=r"no actor of the name 'paramters' .* Did you mean 'parameters'\?") as caught:
+        ray.get_actor("paramters")
+    assert isinstance(caught.value, ActorHandleNotFoundError)
+    with pytest.raises(ValueError, match=r"There is one in namespace 'shop'"):
+        ray.get_actor("parameters", namespace="other")
+    with pytest.raises(ValueError, match=r"Names there: parameters"):
+        ray.get_actor("xyz")
+    end(counter)
+
+
+def test_get_if_exists_makes_one_and_finds_it():
+    options = {"name": "shared", "get_if_exists": True}
+    first, second = Counter.options(**options).remote(), Counter.options(**options).remote(100)
+    assert first == second
+    assert get([first.add.remote(), second.add.remote()]) == [1, 2]
+    end(first)
+
+
+def test_one_of_many_that_want_the_same_name_gets_it():
+    @ray.remote
+    def join(name):
+        counter = Counter.options(name=name, get_if_exists=True, lifetime="detached").remote()
+        return ray.get(counter.add.remote())
+
+    assert sorted(get([join.remote("race") for _ in range(6)])) == [1, 2, 3, 4, 5, 6]
+    end(ray.get_actor("race"))
+
+
+def test_a_name_stands_for_the_actor_from_the_start():
+    counter = Counter.options(name="late").remote(slow_value.remote(7))
+    assert get(ray.get_actor("late").add.remote()) == 8
+    end(counter)
+
+
+def test_a_name_is_free_when_its_actor_has_ended():
+    counter = Counter.options(name="again").remote()
+    get(counter.add.remote())
+    ray.kill(counter)
+    counter = Counter.options(name="again").remote(5)  # the kill was first
+    assert get(counter.add.remote()) == 6
+    get(counter.add.remote())
+    del counter
+    eventually(lambda: is_free("again"), "the name is free, for the last handle is gone")
+
+
+def test_a_handle_that_was_found_keeps_the_actor():
+    counter = Counter.options(name="kept").remote()
+    found = ray.get_actor("kept")
+    get(counter.add.remote())
+    del counter
+    assert get(found.slow.remote(0.1)) == 1
+    assert get(found.add.remote()) == 2
+    end(found)
+
+
+def test_an_actor_whose_constructor_raises_frees_its_name():
+    class Broken:
+        def __init__(self):
+            raise RuntimeError("broken")
+
+        def ping(self):
+            return 1
+
+    broken = ray.remote(Broken).options(name="broken").remote()
+    with pytest.raises(ActorDiedError, match="broken"):
+        get(broken.ping.remote())
+    assert is_free("broken")
+    failed = ray.remote(Broken).options(name="broken").remote()
+    with pytest.raises(ActorDiedError):
+        get(failed.ping.remote())
+
+
+def test_a_detached_actor_outlives_its_maker_and_its_handles():
+    assert get(make_and_leave.remote("stays", "detached")) == 11
+    maker = Counter.remote()
+    made = get(maker.make.remote("from_actor", lifetime="detached"))
+    get(made.add.remote())
+    ray.kill(maker)
+    del made
+    assert get(add_by_name.remote("stays")) == 12
+    assert get(add_by_name.remote("from_actor")) == 52
+    end(ray.get_actor("stays"), ray.get_actor("from_actor"))
+
+
+def test_an_actor_that_is_not_detached_ends_with_its_maker():
+    maker = Counter.remote()
+    made = get(maker.make.remote("goes"))
+    assert get(made.add.remote()) == 51
+    ray.kill(maker)
+    with pytest.raises(ActorDiedError, match=r"which owned it, died"):
+        get([made.slow.remote(0.05) for _ in range(40)])
+    eventually(lambda: is_free("goes"), "the name is free")
+    assert get(make_and_leave.remote("local")) == 11
+    eventually(lambda: is_free("local"), "the task's handle was the last one")
+
+
+def test_a_detached_actor_without_a_name_is_kept_too():
+    counter = Counter.options(lifetime="detached").remote()
+    assert get(counter.add.remote()) == 1
+    ray.kill(counter)
+    with pytest.raises(ActorDiedError, match="killed"):
+        get(counter.add.remote())
+
+
+def test_the_name_stays_while_the_actor_restarts():
+    counter = Counter.options(name="phoenix", max_restarts=1, max_task_retries=1).remote(3)
+    assert get(counter.add.remote()) == 4
+    ray.kill(counter, no_restart=False)
+    with pytest.raises(ValueError, match="taken"):
+        Counter.options(name="phoenix").remote()
+    eventually(lambda: get(ray.get_actor("phoenix").add.remote()) == 4, "its next life counts from the start")
+    end(counter)
+
+
+def test_a_detached_actor_restarts_without_its_maker():
+    get(make_and_leave.remote("none", None))
+
+    @ray.remote
+    def make():
+        Counter.options(name="reborn", lifetime="detached", max_restarts=-1, max_task_retries=-1).remote(ray.put(20))
+        return ray.get(ray.get_actor("reborn").add.remote())
+
+    assert get(make.remote()) == 21
+    ray.kill(ray.get_actor("reborn"), no_restart=False)
+    eventually(lambda: get(add_by_name.remote("reborn")) >= 21, "it counts on")
+    end(ray.get_actor("reborn"))
+
+
+def test_the_context_knows_name_and_namespace():
+    assert ray.get_runtime_context().namespace == "shop"
+    assert ray.get_runtime_context().get_actor_name() is None
+    assert get(namespace_of_a_task.remote()) == ("shop", None)
+    named = Counter.options(name="n", namespace="garden").remote()
+    plain = Counter.remote()
+    assert get(named.names.remote()) == ("n", "shop")
+    assert get(plain.names.remote()) == (None, "shop")
+    made = get(named.make.remote("child"))  # in the namespace of its job
+    assert get(add_by_name.remote("child", "shop")) == 51
+    end(made, named)
+
+
+def test_named_actors_are_listed():
+    assert list_named_actors() == []
+    a, b = Counter.options(name="a").remote(), Counter.options(name="b", namespace="garden").remote()
+    assert list_named_actors() == ["a"]
+    assert list_named_actors(all_namespaces=True) == [
+        {"name": "a", "namespace": "shop"},
+        {"name": "b", "namespace": "garden"},
+    ]
+    end(a, b)
+
+
+def test_options_that_an_actor_cannot_have():
+    for options, error in (
+        ({"name": ""}, r"name='' must not be empty"),
+        ({"namespace": ""}, r"namespace='' must not be empty"),
+        ({"lifetime": "forever"}, r"lifetime='forever' must be 'detached'"),
+        ({"get_if_exists": True}, r"get_if_exists=True needs a name"),
+        ({"max_pending_calls": 0}, r"max_pending_calls=0 must be at least 1"),
+    ):
+        with pytest.raises(ValueError, match=error):
+            Counter.options(**options).remote()
+    for options in ({"name": 3}, {"namespace": 3}, {"get_if_exists": 1, "name": "x"}, {"max_pending_calls": "1"}):
+        with pytest.raises(TypeError, match="must be"):
+            Counter.options(**options)
+    for name in (None, 3):
+        with pytest.raises(TypeError, match="must be a str"):
+            ray.get_actor(name)
+    with pytest.raises(ValueError, match="must not be empty"):
+        ray.get_actor("")
