@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -41,7 +41,7 @@ def everything(mode: str) -> float:
             self.value += amount
             return self.value
 
-    counter = Counter.remote()
+    counter = cast(Any, Counter).remote()
     big = ray.put(np.zeros(50_000))
     waiting = [make.remote(50_000) for _ in range(4)]
     while waiting:
