@@ -44,7 +44,7 @@ from dualray.shared.model.events import (
     TaskSubmitted,
 )
 from dualray.shared.model.ids import Address, FunctionID, NodeID, ObjectID, TaskID
-from dualray.shared.model.specs import FunctionTemplate, Ref, StrategyKind, TaskSpec
+from dualray.shared.model.specs import FunctionTemplate, Ref, StrategyKind
 from dualray.shared.serialization import Serialized
 from dualray.shared.task_runner import Export, TaskRunner
 
@@ -102,6 +102,7 @@ class RecordedCoreWorker(CoreWorker):
         self._started_ns = 0
         self._cpu_before_ns = 0
         self._runner = _RecordedRunner(self)
+        self._handle_plainly = super()._handle
         self._templates: dict[FunctionTemplate, int] = {}
         self._notes_of: dict[type[Any], Callable[[Any], object]] = {
             TaskSubmitted: self._note_submitted,
@@ -122,10 +123,29 @@ class RecordedCoreWorker(CoreWorker):
         note = self._notes_of.get(type(event))
         if note is not None:
             note(event)
-        super()._handle(event)
+        self._handle_plainly(event)
 
     def _note_submitted(self, event: TaskSubmitted) -> None:
-        self.note("submit", self.host.now_ns(), self.execution.task_id, self.execution.attempt, event.spec)
+        # Plain values only: a tuple of such is nothing to the garbage collector.
+        spec, execution = event.spec, self.execution
+        number = self._templates.get(spec.template)
+        if number is None:
+            number = self._templates[spec.template] = len(self._templates)
+            self.note("template", number, spec.template.name, template_words(spec.template))
+        made = spec.creates
+        self.note(
+            "submit",
+            self.host.now_ns(),
+            execution.task_id,
+            execution.attempt,
+            spec.task_id,
+            number,
+            spec.args_bytes,
+            tuple([ref.object_id for ref in spec.deps]) if spec.deps else (),
+            tuple([ref.object_id for ref in spec.nested]) if spec.nested else (),
+            spec.actor_id or b"",
+            None if made is None else (made.max_restarts, made.max_task_retries),
+        )
 
     def _note_dropped(self, event: RefsDropped) -> None:
         execution = self.execution
@@ -211,36 +231,8 @@ class RecordedCoreWorker(CoreWorker):
 
     def take(self) -> bytes:
         """The notes since the last time, as a stream of msgpack values. Any thread."""
-        packed: list[tuple[Any, ...]] = []
-        for _ in range(len(self.notes)):
-            note = self.notes.popleft()
-            if note[0] == "submit":
-                packed += self._with_template(note)
-            else:
-                packed.append(note)
-        return b"".join([pack(note) for note in packed])
-
-    def _with_template(self, note: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-        spec: TaskSpec = note[4]
-        number = self._templates.get(spec.template)
-        rows: list[tuple[Any, ...]] = []
-        if number is None:
-            number = self._templates[spec.template] = len(self._templates)
-            rows.append(("template", number, spec.template.name, template_words(spec.template)))
-        made = spec.creates
-        rows.append(
-            (
-                *note[:4],
-                spec.task_id,
-                number,
-                spec.args_bytes,
-                tuple([ref.object_id for ref in spec.deps]),
-                tuple([ref.object_id for ref in spec.nested]),
-                spec.actor_id or b"",
-                None if made is None else (made.max_restarts, made.max_task_retries),
-            )
-        )
-        return rows
+        notes = self.notes
+        return b"".join([pack(notes.popleft()) for _ in range(len(notes))])
 
 
 def template_words(template: FunctionTemplate) -> str:
