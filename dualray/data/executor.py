@@ -176,9 +176,7 @@ def _by_actors(stream: Iterator[Held], step: ActorMap, stages: int) -> Iterator[
             f"{step.name}: {step.size} actors of {step.needs['num_cpus']:g} CPUs would hold all of the {there:g} CPUs "
             f"that the cluster has, and the tasks that feed them would get none; ask for fewer"
         )
-    actors = [
-        api.remote(_Mapper).options(name=f"data:{step.name}", **step.needs).remote(step.make) for _ in range(step.size)
-    ]
+    actors = [api.remote(_Mapper).options(**step.needs).remote(step.make) for _ in range(step.size)]
     turn = 0
 
     def submit(part: Input) -> tuple[Any, Any]:
