@@ -84,7 +84,7 @@ def init(
         faults: sim mode: faults to inject, such as "kill node-5 at 2.5s"; see dualray/shared/faults.py.
         scenario: sim mode: a scenario file (docs/scenarios.md); its cluster and config take the place of those above,
             its faults come before `faults`.
-        calibration: sim mode: a file of `dualray calibrate`; its costs take the place of the cost model's defaults, and
+        calibration: sim mode: a calibration file; its costs take the place of the cost model's defaults, and
             a scenario's `costs` take precedence. See docs/whatif.md.
         ignore_reinit_error: return the current runtime instead of raising when there is one.
 

@@ -1,4 +1,4 @@
-"""The command line for what-if questions: `dualray record`, `predict` and `calibrate`. Exit codes as in cli.py."""
+"""The command line for what-if questions: `dualray record` and `predict`. Exit codes as in cli.py."""
 
 from __future__ import annotations
 
@@ -97,7 +97,9 @@ def predict_command(
     price: Annotated[float | None, typer.Option(min=0, help="Of a node for an hour.")] = None,
     gpu_price: Annotated[float, typer.Option(min=0, help="Of each GPU for an hour, on top.")] = 0.0,
     deadline: Annotated[str | None, typer.Option(help="Name the cheapest that ends within, such as 10min.")] = None,
-    calibration: Annotated[Path | None, typer.Option(help="What `dualray calibrate` has measured.")] = None,
+    calibration: Annotated[
+        Path | None, typer.Option(help="A calibration file: measured costs (docs/whatif.md).")
+    ] = None,
     cores: Annotated[float | None, typer.Option(min=0.01, help="Physical cores of a node, if not its CPUs.")] = None,
     report: Annotated[Path | None, typer.Option(help="Write a page: one HTML file.")] = None,
 ) -> None:

@@ -358,7 +358,7 @@ SETTINGS = {
             default=None,
             modes=("sim",),
             parse=_calibration,
-            help="what `dualray calibrate` has measured: costs in place of the cost model's defaults",
+            help="a calibration file: measured costs in place of the cost model's defaults",
         ),
         Setting(name="faults", default=(), modes=("sim",), parse=_faults, help="faults, such as 'kill node-5 at 2.5s'"),
     )

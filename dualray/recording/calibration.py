@@ -1,4 +1,4 @@
-"""What `dualray calibrate` has measured, as a file: the cost model's parameters of one machine, with their errors."""
+"""What was measured of a machine, as a file: the cost model's parameters of one machine, with their errors."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def load_calibration(path: Path) -> Calibration:
     except yaml.YAMLError as error:
         raise ValueError(f"{path} is no YAML: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise ValueError(f"{path} is no calibration of format {FORMAT!r}: `dualray calibrate -o {path}` makes one")
+        raise ValueError(f"{path} is no calibration of format {FORMAT!r}: see docs/whatif.md")
     costs = content.get("costs")
     slowdown = content.get("slowdown", 0.0)
     if not isinstance(costs, dict) or not all(type(value) is int and value >= 0 for value in costs.values()):

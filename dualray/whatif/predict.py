@@ -194,7 +194,7 @@ def predict(
         seeds: how often each is replayed; the first time with the recorded times, then with drawn ones.
         jobs: processes at once; default: as many as there are cores. 1 stays in this process.
         price, gpu_price: of a node for an hour, and of each of its GPUs on top.
-        calibration: what `dualray calibrate` has measured on the machines in question, or its file.
+        calibration: what was measured of the machines in question, or its file (recording/calibration.py).
         costs: parameters of the cost model that take precedence.
         cores: physical cores of each node, when these are fewer than its CPUs.
         on_done: called with how many replays are done, and how many there are.
