@@ -135,6 +135,8 @@ class Replayed:
     """Of each node, `busy_ns`."""
     spans: list[tuple[str, str, str, int, int, int]] | None = None
     """On demand: name, node, worker, began, ended, attempt."""
+    marks: list[int] = field(default_factory=list)
+    """When the driver made its small puts, since the program's begin: with these a program marks its own phases."""
 
 
 class _Execution:
@@ -555,6 +557,8 @@ class ModelProcess(Process):
             self._advance(execution)
 
         if size <= self.model.config.inline_bytes_max:
+            if execution.task is None:
+                self.model.result.marks.append(self.model.kernel.now_ns - self.model.began_ns)
             self._has_put(execution, recorded, object_id, size, inner, inline=True)
             return True
         self._write(execution, object_id, size, self.address, stored, remakeable=False)
@@ -758,6 +762,7 @@ class ReplayCluster(Cluster):
         self.scale_of = scale_of
         self.since = since
         self.since_ns = 0
+        self.began_ns = 0
         self.sizes = dict(graph.sizes)
         self.refs: dict[bytes, Ref] = {}
         """Of each object of the recorded run, what it is here."""
@@ -794,7 +799,7 @@ class ReplayCluster(Cluster):
         self.add(driver)
         driver.handle(Started())
         self.kernel.run_until(lambda: len(driver.machine.cluster) >= len(self._hardware))
-        began_ns = self.kernel.now_ns
+        began_ns = self.began_ns = self.kernel.now_ns
         execution = _Execution(driver, None, self.graph.driver, 1.0)
         driver._advance(execution)
         try:
