@@ -145,6 +145,9 @@ def predict_command(
         Path | None, typer.Option(help="A calibration file: measured costs (docs/whatif.md).")
     ] = None,
     cores: Annotated[float | None, typer.Option(min=0.01, help="Physical cores of a node, if not its CPUs.")] = None,
+    host_cores: Annotated[
+        float | None, typer.Option(min=0.01, help="Physical cores that all nodes share: containers of one machine.")
+    ] = None,
     report: Annotated[Path | None, typer.Option(help="Write a page: one HTML file.")] = None,
 ) -> None:
     """Replay a recorded run on other clusters, and compare them."""
@@ -179,6 +182,7 @@ def predict_command(
                 gpu_price=gpu_price,
                 calibration=calibration,
                 cores=cores,
+                host_cores=host_cores,
                 on_done=lambda done, total: progress.update(bar, completed=done),
             )
         _show(console, found, deadline)

@@ -550,14 +550,14 @@ class Network:
                 link = self._links[key] = _Link(key, self._bytes_per_s(key))
             link.flows[transfer] = None
             links.append(link)
-        own = self._own_link(transfer)
+        own = self._own_link(transfer, links)
         if own is not None:
             links.append(own)
         transfer._links = tuple(links)
         transfer._settled_ns = self._kernel.now_ns
         self._change(links)
 
-    def _own_link(self, transfer: Transfer) -> _Link | None:
+    def _own_link(self, transfer: Transfer, links: list[_Link]) -> _Link | None:
         """Software and losses bound what one flow can get: a link that it has for itself."""
         src, dst = transfer.src_node, transfer.dst_node
         if src == dst:
@@ -568,8 +568,8 @@ class Network:
             if loss:
                 round_trip_s = 2 * self._latency_ns(src, dst) / 1e9
                 bytes_per_s = min(bytes_per_s, MATHIS * SEGMENT_BYTES / (max(round_trip_s, 1e-9) * math.sqrt(loss)))
-        if bytes_per_s >= self.topology.message_bytes_per_s(src, dst):
-            return None  # its links let no more through, either
+        if not self._impairments and any(link.bytes_per_s <= bytes_per_s for link in links):
+            return None  # they let no more through, either
         link = _Link((_OWN, transfer.src_node), bytes_per_s)
         link.flows[transfer] = None
         return link

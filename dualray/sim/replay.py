@@ -738,6 +738,7 @@ class ReplayCluster(Cluster):
     Args:
         scale_of: by what the computing of an attempt is multiplied: drawn durations.
         cores: of each node, physical ones; None: as many as it has CPUs.
+        host_cores: of the one machine that all nodes share, when they are containers of it; None: each has its own.
         slowdown: see cores.py.
         since: count also from the first submission of this function.
     """
@@ -752,6 +753,7 @@ class ReplayCluster(Cluster):
         hardware: Sequence[Hardware],
         scale_of: Callable[[TaskNode, int], float] = lambda node, attempt: 1.0,
         cores: float | None = None,
+        host_cores: float | None = None,
         slowdown: float = 0.0,
         faults: Sequence[Fault] = (),
         since: str | None = None,
@@ -778,9 +780,10 @@ class ReplayCluster(Cluster):
         self._hardware = list(hardware)
         self._planned = tuple(faults)
         self.cores: dict[NodeID, Cores] = {}
+        host = Cores(self.kernel, host_cores, slowdown) if host_cores is not None else None
         for index, each in enumerate(hardware):
             own = cores if cores is not None else max(1.0, each.total.get(CPU) / UNITS)
-            self.cores[NodeID(f"node-{index}")] = Cores(self.kernel, own, slowdown)
+            self.cores[NodeID(f"node-{index}")] = host or Cores(self.kernel, own, slowdown)
 
     def run(self) -> Replayed:
         """Run the program to its end, its failure, or a deadlock."""
