@@ -275,11 +275,11 @@ class Kernel(simpy.Environment):
                 return False
             # The next event, if it is one of ours and today: what step() does, which all others are left to.
             queue = self._queue
-            if not queue or type(queue[0][3]) is not Scheduled:
+            event = queue[0][3] if queue else None
+            if type(event) is not Scheduled:
                 step()
                 continue
             entry = heappop(queue)
-            event = entry[3]
             fn = event._fn
             if fn is None:
                 self._tombstones -= 1

@@ -107,6 +107,27 @@ _TASK_ID_BYTES = 16
 _NO_BYTES = np.zeros(0, dtype=np.uint8)
 
 
+@dataclass(slots=True)
+class Step:
+    """What one execution did and when, for the critical path: times since the program's begin, in ns.
+
+    Attributes:
+        parent, submitted_ns, deps: who submitted it, when, and which objects it was given; the driver has none.
+        before: who ran on its worker before it.
+        waits: began, ended, objects, of whatever it waited for.
+    """
+
+    name: str
+    node: str
+    parent: bytes = b""
+    submitted_ns: int = 0
+    deps: tuple[bytes, ...] = ()
+    began_ns: int = 0
+    ended_ns: int = 0
+    before: bytes = b""
+    waits: list[tuple[int, int, tuple[bytes, ...]]] = field(default_factory=list)
+
+
 @dataclass(slots=True, kw_only=True)
 class Replayed:
     """What became of a replay; times in ns, sizes in bytes.
@@ -137,6 +158,8 @@ class Replayed:
     """Of each node, `busy_ns`."""
     spans: list[tuple[str, str, str, int, int, int]] | None = None
     """On demand: name, node, worker, began, ended, attempt."""
+    steps: dict[bytes, Step] | None = None
+    """On demand: by task; the driver's is under no bytes."""
     marks: list[int] = field(default_factory=list)
     """When the driver made its small puts, since the program's begin: with these a program marks its own phases."""
 
@@ -193,6 +216,7 @@ class ModelProcess(Process):
         self.machine = Owner(address=address, node=node, config=cluster.config, is_driver=is_driver)
         self.store = store
         self._to_run: deque[RunTask | TaskPushed] = deque()
+        self._last_task = b""
         self._is_running = False
         self._is_receiving = self._start_is_due = False
         self._has_faults = not cluster.is_steady
@@ -327,6 +351,10 @@ class ModelProcess(Process):
         execution = self._execution = _Execution(self, task, node.script, model.scale_of(node, task.attempt))
         execution.started_ns = model.kernel.now_ns
         model.result.attempts += 1
+        if model.result.steps is not None:
+            step = model.result.steps[spec.task_id]
+            step.node, step.began_ns = self.node, model.kernel.now_ns - model.began_ns
+            step.before, self._last_task = self._last_task, spec.task_id
         if model.result.attempts > ATTEMPTS_PER_TASK_MAX * (model.result.tasks + 100):
             model.program_ended(
                 f"its {model.result.tasks:,} tasks have begun {model.result.attempts:,} times: what is made is lost "
@@ -408,6 +436,10 @@ class ModelProcess(Process):
             return True
         task_id = None if execution.task is None else execution.task.spec.task_id
         wait_id = self._next_wait()
+        if self.model.result.steps is not None:
+            began_ns = self._kernel.now_ns - self.model.began_ns
+            ids = tuple([ref.object_id for ref in distinct])
+            self.model.result.steps[task_id or b""].waits.append((began_ns, 0, ids))
         if kind == GET:
             event = WaitStarted(
                 wait_id=wait_id, refs=distinct, num_ready=len(distinct), fetch=True, read=True, task_id=task_id
@@ -442,7 +474,14 @@ class ModelProcess(Process):
             if nested:
                 self._hold(execution, nested)
         if is_late:
+            self._note_end_of_wait(execution)
             self._advance(execution)
+
+    def _note_end_of_wait(self, execution: _Execution) -> None:
+        steps = self.model.result.steps
+        if steps is not None:
+            waits = steps[b"" if execution.task is None else execution.task.spec.task_id].waits
+            waits[-1] = (waits[-1][0], self._kernel.now_ns - self.model.began_ns, waits[-1][2])
 
     def _waited(self, execution: _Execution, op: tuple[Any, ...], done: CompleteWait, *, is_late: bool = False) -> None:
         """The objects that are ready take the roles of those that were."""
@@ -470,6 +509,7 @@ class ModelProcess(Process):
                 roles[first], roles[second] = other, missing
                 back[other], back[missing] = first, second
         if is_late:
+            self._note_end_of_wait(execution)
             self._advance(execution)
 
     # ---- What a script does ----------------------------------------------------------------------------------
@@ -530,6 +570,14 @@ class ModelProcess(Process):
                 model.refs[return_object_id(TaskID(recorded), index)] = ref
                 held[ref.object_id] = held.get(ref.object_id, 0) + 1
         model.result.tasks += 1
+        if model.result.steps is not None:
+            model.result.steps[task_id] = Step(
+                template.name,
+                "",
+                b"" if execution.task is None else execution.task.spec.task_id,
+                model.kernel.now_ns - model.began_ns,
+                tuple([ref.object_id for ref in deps]),
+            )
         if model.since is not None and template.name == model.since and not model.since_ns:
             model.since_ns = model.kernel.now_ns
         self.handle(TaskSubmitted(spec=spec))
@@ -685,6 +733,8 @@ class ModelProcess(Process):
             if ref.object_id in machine.values.views:
                 self.handle(ViewReleased(object_id=ref.object_id))
         self._execution = None
+        if self.model.result.steps is not None:
+            self.model.result.steps[ran.task_id].ended_ns = self._kernel.now_ns - self.model.began_ns
         duration_ns = self.model.kernel.now_ns - execution.started_ns
         if (
             (self._to_run or self._ran)
@@ -774,6 +824,7 @@ class ReplayCluster(Cluster):
         faults: Sequence[Fault] = (),
         since: str | None = None,
         with_spans: bool = False,
+        with_steps: bool = False,
     ) -> None:
         super().__init__(config=config, cost_model=cost_model, seed=seed, log_directory=None)
         self.graph = graph
@@ -788,7 +839,7 @@ class ReplayCluster(Cluster):
         self.nested: dict[bytes, tuple[Ref, ...]] = {}
         """References in results, by object."""
         self.templates = [_template(name_and_words.name, name_and_words.words) for name_and_words in graph.templates]
-        self.result = Replayed(spans=[] if with_spans else None)
+        self.result = Replayed(spans=[] if with_spans else None, steps={} if with_steps else None)
         self.is_over = False
         self.make_worker = ModelProcess.as_worker
         self.network.on_rate = None
@@ -825,6 +876,8 @@ class ReplayCluster(Cluster):
         self.kernel.run_until(lambda: len(driver.machine.cluster) >= len(self._hardware))
         began_ns = self.began_ns = self.kernel.now_ns
         execution = _Execution(driver, None, self.graph.driver, 1.0)
+        if self.result.steps is not None:
+            self.result.steps[b""] = Step("the driver", DRIVER_NODE)
         driver._advance(execution)
         try:
             if not self.kernel.run_until(lambda: self.is_over):
@@ -834,6 +887,8 @@ class ReplayCluster(Cluster):
         result = self.result
         result.makespan_ns = self.kernel.now_ns - began_ns
         result.since_ns = self.kernel.now_ns - (self.since_ns or began_ns)
+        if result.steps is not None:
+            result.steps[b""].ended_ns = result.makespan_ns
         cpus = sum(each.total.get(CPU) for each in self._hardware) / UNITS
         result.cpu_ns = round(cpus * result.makespan_ns)
         result.faults = len(self.faults.performed)
