@@ -135,7 +135,8 @@ class Replayed:
     Attributes:
         makespan_ns: from the program's begin to its end; up to the failure of one that failed.
         since_ns: as makespan, from the first submission of the function that was asked for.
-        busy_ns: CPU-time asked for by what ran: each attempt's time on its worker by its CPUs.
+        busy_ns: CPU-time asked for by what ran: each attempt's time on its worker by its CPUs; of an actor's calls,
+            what they used.
         cpu_ns: CPUs of the living nodes, by the makespan.
         lost_ns: time of attempts that were lost or done again.
         failed: why the program could not go on, in words; empty when it ended well.
@@ -772,7 +773,10 @@ class ModelProcess(Process):
         assert task is not None
         spent_ns = model.kernel.now_ns - execution.started_ns
         cpus = task.spec.template.resources.get(CPU) / UNITS
-        if not execution.script.ops:
+        if task.spec.actor_id is not None:  # its methods demand nothing: what they use
+            cpus = execution.script.weight
+            computed_ns = execution.script.compute_ns * execution.scale
+        elif not execution.script.ops:
             computed_ns = float(spent_ns)
         else:
             computed_ns = execution.script.compute_ns * execution.scale
