@@ -13,7 +13,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numpy.random import MT19937, RandomState
 from numpy.random import set_state as set_numpy_state
@@ -34,10 +34,13 @@ from dualray.shared.core_worker import CoreWorker
 from dualray.shared.decision_log import MachineSpec
 from dualray.shared.host import Execution
 from dualray.shared.model.codec import pack, unpack
-from dualray.shared.model.commands import WriteRecord, WriteRecords
+from dualray.shared.model.commands import RunTask, WriteRecord, WriteRecords
 from dualray.shared.model.events import Event, TimerFired
 from dualray.shared.model.ids import Address, FunctionID, NodeID, TaskID
 from dualray.shared.seeding import stream_seed, task_seed
+
+if TYPE_CHECKING:
+    from dualray.real.actor_calls import CallLoop, CallThreads
 
 _FUNCTIONS = "functions"
 _EVENTS_FIRST_BYTE = 0x90
@@ -78,6 +81,10 @@ class Signal:
             self._event.set()
 
 
+def _raise(error: BaseException) -> None:
+    raise error
+
+
 class UserProcess:
     """See the module.
 
@@ -104,6 +111,10 @@ class UserProcess:
         on_raw: Callable[[str, memoryview], object] | None = None,
     ) -> None:
         self._tell = tell
+        self.on_escape: Callable[[BaseException], object] = _raise
+        """Called with what escapes from a method that runs on a thread of its own, or on the event loop."""
+        self._call_threads: CallThreads | None = None
+        self._call_loop: CallLoop | None = None
         self._on_raw = on_raw
         self.session = session
         self.address = address
@@ -247,6 +258,27 @@ class UserProcess:
             generator = RandomState(MT19937(stream_seed(seed, b"numpy")))
             set_numpy_state(generator.get_state())  # noqa: NPY002 - it is the user's global generator that is seeded
         return function(*args, **kwargs)
+
+    async def call_async(
+        self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution
+    ) -> Any:
+        from dualray.aio import call_and_await  # noqa: PLC0415 - it imports asyncio, which most processes do without
+
+        return await call_and_await(function, args, kwargs)
+
+    def start_beside(self, task: RunTask) -> None:
+        if self._call_threads is None:
+            from dualray.real.actor_calls import CallThreads  # noqa: PLC0415 - few actors need it
+
+            self._call_threads = CallThreads(self.core, self.on_escape)
+        self._call_threads.start(task)
+
+    def start_on_loop(self, task: RunTask) -> None:
+        if self._call_loop is None:
+            from dualray.real.actor_calls import CallLoop  # noqa: PLC0415 - it imports asyncio
+
+            self._call_loop = CallLoop(self.core, self.on_escape)
+        self._call_loop.start(task)
 
     def write_record(self, record: WriteRecord) -> None:
         self._add_rows(record.table, (record.key,), record.fields)

@@ -96,8 +96,9 @@ def main(argv: Mapping[str, str]) -> None:
         tell=lambda words: sys.stderr.write(words),
     )
     core = process.core
-    sys.stdout = marked_stream(1, lambda: core.execution, errors="replace")
-    sys.stderr = marked_stream(2, lambda: core.execution, errors="backslashreplace")
+    process.on_escape = _end_by
+    sys.stdout = marked_stream(1, lambda: core.execution_here, errors="replace")
+    sys.stderr = marked_stream(2, lambda: core.execution_here, errors="backslashreplace")
     runtime.set_current(WorkerRuntime(process))
     visible = VisibleGpus(process.session.gpu_names)
     process.start()
@@ -110,13 +111,18 @@ def main(argv: Mapping[str, str]) -> None:
             if task.spec.actor_id is None:  # a method: its actor has them for life
                 visible.show(task.gpu_ids)
             core.execute(task)
-    except SystemExit as exit_:  # user code wants its process to end
-        _exit(exit_.code)
-    except Exception as error:  # noqa: BLE001 - user code's are caught where it runs: this one is ours
+    except BaseException as error:  # noqa: BLE001 - user code's are caught where it runs
+        _end_by(error)
+
+
+def _end_by(error: BaseException) -> None:
+    """The process ends by what nobody has caught."""
+    if isinstance(error, SystemExit):  # user code wants its process to end
+        _exit(error.code)
+    if isinstance(error, Exception):  # user code's are caught where it runs: this one is ours
         _end_after_error(error)
-    except BaseException:  # noqa: BLE001 - user code's, and nobody has caught it: so ends a Python process
-        traceback.print_exc()
-        _exit(1)
+    traceback.print_exception(error)  # user code's: so ends a Python process
+    _exit(1)
 
 
 def _exit(code: object) -> None:

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from dualray.shared.model.commands import Command, WriteRecord, WriteRecords
+from dualray.shared.model.commands import Command, RunTask, WriteRecord, WriteRecords
 from dualray.shared.model.events import Event
 from dualray.shared.model.ids import ActorID, Address, FunctionID, TaskID
 from dualray.shared.model.specs import FunctionTemplate, TaskSpec
@@ -96,6 +96,19 @@ class Host(Protocol):
         self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution
     ) -> Any:
         """Call user code, in the environment and, in sim mode, at the cost of the task."""
+
+    async def call_async(
+        self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution
+    ) -> Any:
+        """`call`, on the event loop of an actor: what can be awaited is awaited."""
+
+    def start_beside(self, task: RunTask) -> None:
+        """Have `CoreWorker.execute` called with a method of an actor, beside those that run: on a thread, or in a
+        fiber. They begin in the order in which this is called."""
+
+    def start_on_loop(self, task: RunTask) -> None:
+        """Have `CoreWorker.execute_async` called with a method of an actor, on the actor's event loop; in the order in
+        which this is called."""
 
     def new_signal(self) -> Signal: ...
 

@@ -22,7 +22,10 @@ from dualray.sim.object_store import VirtualStore
 from dualray.sim.runner import Process
 
 if TYPE_CHECKING:
+    import asyncio
+
     from dualray.sim.cluster import Cluster
+    from dualray.sim.virtual_loop import VirtualLoop
 
 
 OWED_NS_MAX = 50_000
@@ -111,12 +114,20 @@ class UserProcess(Process):
         """Whether a task runs, or is about to."""
         self._owed_ns = 0
         self._spawned = 0
+        self._loop: VirtualLoop | None = None
+        self._coroutines: dict[asyncio.Task[None], None] = {}
+        self._escaped: BaseException | None = None
 
     @classmethod
     def as_worker(cls, *, cluster: Cluster, address: Address, node: NodeID, store: VirtualStore) -> UserProcess:
         """A worker; what it does before its first task derives its ids from its address."""
         root = root_task_id(address, 0)
         return cls(cluster=cluster, address=address, node=node, store=store, root=root, is_driver=False)
+
+    @property
+    def has_threads(self) -> bool:
+        """Whether it is an actor of which several methods may run at a time, each in a fiber."""
+        return self.core.machine.actor_executor is not None
 
     @property
     def gpu_names(self) -> tuple[str, ...]:
@@ -176,7 +187,14 @@ class UserProcess(Process):
     def spawn(self, function: Callable[[], object]) -> None:
         self._spawned += 1
         seed = f"{self.cluster.seed}:{self.address}:beside {self._spawned}".encode()
-        self._spawn(function, seed)
+        if self.cluster.fibers.current() is None:  # in the middle of an event: user code runs after it
+            self.cluster.kernel.call_after(0, self._spawn_if_alive, function, seed)
+        else:
+            self._spawn(function, seed)
+
+    def _spawn_if_alive(self, function: Callable[[], object], seed: bytes) -> None:
+        if self.is_alive:
+            self._spawn(function, seed)
 
     @property
     def ip_address(self) -> str:
@@ -230,15 +248,80 @@ class UserProcess(Process):
         memory.take(self.address, memory_bytes)
         try:
             result = function(*args, **kwargs)
-            duration = task.duration
-            if callable(duration):
-                duration = duration(*args, **kwargs)
-            cost_ns = self.cluster.task_cost_ns(task) if duration is None else round(duration * 1e9)
-            self.cluster.fibers.sleep_ns(round(cost_ns * self.cluster.slowness_of(NodeID(self.node))))
+            self.cluster.fibers.sleep_ns(self._cost_ns(task, args, kwargs))
             return result
         finally:
             if self.is_alive and not isinstance(function, type):  # an actor keeps what its constructor has taken
                 memory.take(self.address, -memory_bytes)
+
+    async def call_async(
+        self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution
+    ) -> Any:
+        """As `call`; the loop goes on while the time passes."""
+        import asyncio  # noqa: PLC0415 - most simulations do without
+
+        from dualray.aio import call_and_await  # noqa: PLC0415 - as above
+
+        self.cluster.isolation.rewrite_function(function)
+        memory, memory_bytes = self.cluster.nodes[NodeID(self.node)].memory, self.cluster.task_memory_bytes(task)
+        memory.take(self.address, memory_bytes)
+        try:
+            result = await call_and_await(function, args, kwargs)
+            await asyncio.sleep(self._cost_ns(task, args, kwargs) / 1e9)
+            return result
+        finally:
+            if self.is_alive:
+                memory.take(self.address, -memory_bytes)
+
+    def _cost_ns(self, task: Execution, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+        duration = task.duration
+        if callable(duration):
+            duration = duration(*args, **kwargs)
+        cost_ns = self.cluster.task_cost_ns(task) if duration is None else round(duration * 1e9)
+        return round(cost_ns * self.cluster.slowness_of(NodeID(self.node)))
+
+    def start_beside(self, task: RunTask) -> None:
+        self.cluster.kernel.call_after(self.cluster.cost_model.dispatch_ns, self._begin_beside, task)
+
+    def _begin_beside(self, task: RunTask) -> None:
+        if self.cluster.is_paused(self.node):
+            self.cluster.when_running(self.node, self._begin_beside, task)
+        elif self.is_alive:
+            self._spawn(lambda: self.core.execute(task), task_seed(self.cluster.seed, task.spec.task_id))
+
+    def start_on_loop(self, task: RunTask) -> None:
+        self.cluster.kernel.call_after(self.cluster.cost_model.dispatch_ns, self._begin_on_loop, task)
+
+    def _begin_on_loop(self, task: RunTask) -> None:
+        if self.cluster.is_paused(self.node):
+            self.cluster.when_running(self.node, self._begin_on_loop, task)
+        elif self.is_alive:
+            loop = self._loop
+            if loop is None:
+                loop = self._loop = self.cluster.new_event_loop(self)
+                self._spawn(lambda: self._run_loop(loop), f"{self.cluster.seed}:{self.address}:loop".encode())
+            loop.call_soon_threadsafe(self._begin_coroutine, loop, task)
+
+    def _begin_coroutine(self, loop: VirtualLoop, task: RunTask) -> None:
+        running = loop.create_task(self.core.execute_async(task))
+        self._coroutines[running] = None  # the loop keeps only weak references
+        running.add_done_callback(self._end_coroutine)
+
+    def _end_coroutine(self, task: asyncio.Task[None]) -> None:
+        del self._coroutines[task]
+        error = task.exception() if not task.cancelled() else None
+        if error is not None:
+            self._escaped = error
+            task.get_loop().stop()
+
+    def _run_loop(self, loop: VirtualLoop) -> None:
+        try:
+            loop.run_forever()
+        finally:
+            self._coroutines.clear()
+            loop.close_all()
+        if self._escaped is not None:
+            raise self._escaped
 
     def write_record(self, record: WriteRecord) -> None:
         self.cluster.write_record(record.table, record.key, record.fields)

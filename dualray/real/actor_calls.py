@@ -1,0 +1,74 @@
+"""Where the methods of an actor run of which several may run at a time: on threads, or as coroutines on one event loop.
+
+How many run at a time, and in which order they begin, is the machine's to say. The worker's main thread has run the
+constructor, and serves the sockets from then on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from dualray.shared.core_worker import CoreWorker
+from dualray.shared.model.commands import RunTask
+
+_THREADS_MAX = 100_000
+"""More than a machine can bear; a thread is started when a call begins and none is idle."""
+
+
+class CallThreads:
+    """Runs calls on threads that are kept for the next ones.
+
+    Args:
+        on_escape: called, on the thread, with what is no Exception and was caught by nobody.
+    """
+
+    def __init__(self, core: CoreWorker, on_escape: Callable[[BaseException], object]) -> None:
+        self._core = core
+        self._on_escape = on_escape
+        self._threads = ThreadPoolExecutor(_THREADS_MAX, thread_name_prefix="dualray-call")
+
+    def start(self, task: RunTask) -> None:
+        """Begin with a call."""
+        self._threads.submit(self._run, task)
+
+    def _run(self, task: RunTask) -> None:
+        try:
+            self._core.execute(task)
+        except BaseException as error:  # noqa: BLE001 - the process decides
+            self._on_escape(error)
+
+
+class CallLoop:
+    """Runs calls as coroutines, on an event loop with a thread of its own."""
+
+    def __init__(self, core: CoreWorker, on_escape: Callable[[BaseException], object]) -> None:
+        self._core = core
+        self._on_escape = on_escape
+        self._loop = asyncio.new_event_loop()
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        threading.Thread(target=self._run, name="dualray-asyncio", daemon=True).start()
+
+    def start(self, task: RunTask) -> None:
+        """Begin with a call."""
+        self._loop.call_soon_threadsafe(self._begin, task)
+
+    def _begin(self, task: RunTask) -> None:
+        running = self._loop.create_task(self._core.execute_async(task))
+        self._tasks[running] = None  # the loop keeps only weak references
+        running.add_done_callback(self._end)
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        del self._tasks[task]
+        error = task.exception() if not task.cancelled() else None
+        if error is not None:
+            self._on_escape(error)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        except BaseException as error:  # noqa: BLE001 - the process decides
+            self._on_escape(error)
