@@ -11,11 +11,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dualray import data as data
     from dualray import exceptions
     from dualray.actor import ActorClass, ActorHandle, exit_actor, get_actor, method
     from dualray.api import (
         RuntimeContext,
         available_resources,
+        cancel,
         cluster_resources,
         get,
         get_gpu_ids,
@@ -42,6 +44,7 @@ __all__ = [
     "RuntimeContext",
     "__version__",
     "available_resources",
+    "cancel",
     "cluster_resources",
     "exceptions",
     "exit_actor",
@@ -71,10 +74,13 @@ _HOMES = {
 }
 """Where a name is, if not in `dualray.api`."""
 
+_ROOMS = ("data", "exceptions")
+"""Modules that need no import of their own: `dualray.data.range(9)`."""
+
 
 def __getattr__(name: str) -> Any:
-    if name == "exceptions":
-        return import_module("dualray.exceptions")
+    if name in _ROOMS:
+        return import_module(f"dualray.{name}")
     if name not in __all__:
         raise AttributeError(f"module 'dualray' has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(_HOMES.get(name, "dualray.api")), name)

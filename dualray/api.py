@@ -19,7 +19,7 @@ from dualray.object_ref import ObjectRef
 from dualray.options import ActorOptions, TaskOptions, with_changes
 from dualray.remote_function import RemoteFunction
 from dualray.settings import SETTINGS, limits_of, resolve
-from dualray.shared.model.ids import job_of
+from dualray.shared.model.ids import is_put, job_of
 from dualray.shared.model.resources import GPU, add, in_plain_names
 from dualray.shared.model.specs import NODE_ID_LABEL
 
@@ -279,6 +279,31 @@ def kill(actor: ActorHandle, *, no_restart: bool = True) -> None:
     verbs.kill_actor(actor.ref, no_restart=no_restart)
 
 
+def cancel(ref: ObjectRef[Any], *, force: bool = False, recursive: bool = True) -> None:
+    """End the task that makes `ref`, if it has not ended: see docs/api/tasks.md. Who gets the reference gets
+    TaskCancelledError, and so does what needs its value; it is not tried again.
+
+    A task that has not begun does not begin. In one that runs, KeyboardInterrupt is raised in its main thread: it may
+    catch it, and then what it returns stands. Returns at once; the task may go on for a while.
+
+    Args:
+        ref: what `.remote()` of a function, or of an actor's method, has returned. A method that runs already goes on.
+        force: end the worker of a task that runs, whatever it does.
+        recursive: cancel also the tasks that the task has submitted, and theirs.
+
+    Raises:
+        TypeError: not a reference.
+        ValueError: a reference that `put` has made; or `force` with a method of an actor.
+    """
+    verbs = runtime.current("cancel").verbs
+    if not isinstance(ref, ObjectRef):
+        raise TypeError(f"cancel takes an ObjectRef, not {ref!r} (a {type(ref).__name__})")
+    ref.check()
+    if is_put(ref.ref.object_id):
+        raise ValueError(f"cancel was given {ref!r}, which put has made: no task makes it")
+    verbs.cancel(ref.ref, force=force, recursive=recursive)
+
+
 def nodes() -> list[dict[str, Any]]:
     """The nodes that the cluster has had: NodeID, Alive, Incarnation, Resources, Available (amounts by name),
     Labels."""
@@ -441,6 +466,7 @@ def _context(verb: str) -> RuntimeContext:
 __all__ = [
     "RuntimeContext",
     "available_resources",
+    "cancel",
     "cluster_resources",
     "exit_actor",
     "get",

@@ -2,6 +2,7 @@
 
     DualrayError
     ├── TaskError                        a task's or method's own exception; also an instance of the user's type
+    ├── TaskCancelledError               the task was cancelled, or one whose result it needs
     ├── WorkerCrashedError               the process that ran the task died, and no retry was left
     ├── TaskUnschedulableError           no node of the cluster can ever meet the demand
     ├── TaskPlacementGroupRemoved        the placement group that the task runs in was removed
@@ -110,6 +111,10 @@ class _TaskErrorWithCause(TaskError):
 
 def _revive_task_error(function_name: str, remote_traceback: str, cause: BaseException | None) -> TaskError:
     return TaskError(function_name, remote_traceback, cause).as_instance_of_cause()
+
+
+class TaskCancelledError(DualrayError):
+    """The task was cancelled (`dualray.cancel`), or one whose result it takes as an argument was."""
 
 
 class WorkerCrashedError(DualrayError):

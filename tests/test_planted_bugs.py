@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import os
 import re
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +30,7 @@ from dualray.exceptions import (
 )
 from dualray.report.proof import check_directory
 from dualray.shared.model.commands import Send
-from dualray.shared.model.events import LeaseGranted, TaskPushed
+from dualray.shared.model.events import LeaseGranted, TaskPushed, TasksPushed
 from dualray.shared.model.ids import Address
 from tests.conformance.support import MIB, MODES, Tally, get, options_for
 
@@ -349,9 +350,10 @@ def record_a_run(mode: str, directory: Path) -> Path:
 
         @dualray.remote(num_cpus=1)
         def where(index: int) -> int:
+            time.sleep(0.1)  # so that there are tasks left when the second worker has started
             return index
 
-        ready, _ = dualray.wait([where.remote(index) for index in range(20)], num_returns=20, timeout=3)
+        ready, _ = dualray.wait([where.remote(index) for index in range(20)], num_returns=20, timeout=5)
         assert ready or mode == "real"
     finally:
         dualray.shutdown()
@@ -376,7 +378,7 @@ def disobey(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Address, Address]]:
         handle(self, event)
 
     def send_elsewhere(self: CoreWorker, command: Send) -> None:
-        is_push = isinstance(command.message, TaskPushed)
+        is_push = isinstance(command.message, TaskPushed | TasksPushed)
         if is_push and self.address == "driver-1" and command.to == workers[-1] != workers[0]:
             swapped.append((command.to, workers[0]))
             command = Send(to=workers[0], message=command.message, payloads=command.payloads)

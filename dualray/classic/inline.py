@@ -346,6 +346,9 @@ class InlineProcess(InlineRefusals):
         total = self._shared.total
         return (NodeState(node=NODE, incarnation=0, alive=True, total=total, available=total),)
 
+    def cancel(self, ref: Ref, *, force: bool, recursive: bool) -> None:
+        """Every call has ended before its reference is there."""
+
     def kill_actor(self, handle: Ref, *, no_restart: bool) -> None:
         """The actor is gone."""
         self._shared.actors.pop(handle.object_id, None)

@@ -31,6 +31,8 @@ class Interrupts:
         leave: called when a waiting thread is to leave the loop soon; from a handler, so it must take no lock.
     """
 
+    _number: signal.Signals = signal.SIGINT
+
     def __init__(self, is_busy: Callable[[], bool], leave: Callable[[], None]) -> None:
         self._is_busy = is_busy
         self._leave = leave
@@ -41,16 +43,16 @@ class Interrupts:
     def install(self) -> None:
         """Stand before the present handler. Nothing happens outside the main thread, or where SIGINT does nothing."""
         if threading.current_thread() is threading.main_thread():
-            previous = signal.getsignal(signal.SIGINT)
+            previous = signal.getsignal(self._number)
             if callable(previous):
                 self._previous = previous
-                signal.signal(signal.SIGINT, self._on_signal)
+                signal.signal(self._number, self._on_signal)
 
     def restore(self) -> None:
         """Put the earlier handler back, unless the program has set another one. Idempotent."""
         if self._previous is not None and threading.current_thread() is threading.main_thread():
-            if signal.getsignal(signal.SIGINT) == self._on_signal:
-                signal.signal(signal.SIGINT, self._previous)
+            if signal.getsignal(self._number) == self._on_signal:
+                signal.signal(self._number, self._previous)
             self._previous = None
 
     def deliver(self) -> None:
@@ -73,14 +75,65 @@ class Interrupts:
     def _call(self, frame: FrameType | None) -> None:
         self._is_held = False
         if self._previous is not None:
-            self._previous(signal.SIGINT, frame)
+            self._previous(self._number, frame)
 
     def _send_again(self) -> None:
         time.sleep(_AGAIN_S)
         main = threading.main_thread().ident
         if self._is_held and self._previous is not None and main is not None:
             self._is_sent_again = True
-            signal.pthread_kill(main, signal.SIGINT)
+            signal.pthread_kill(main, self._number)
+
+    def send(self) -> None:
+        """Have the main thread interrupted."""
+        main = threading.main_thread().ident
+        if self._previous is not None and main is not None:
+            signal.pthread_kill(main, self._number)
+
+
+class TaskInterrupts(Interrupts):
+    """The KeyboardInterrupt of a task that is cancelled: raised in its own code, on a worker's main thread, and never
+    in dualray's before or behind it. The signal is one that does nothing where nobody handles it.
+
+    Args:
+        is_in_user_code: whether the task's own code is under way, or waits.
+        takes: whether the task in hand is to be interrupted; true once for each time.
+        is_due: the same, and asking changes nothing.
+    """
+
+    _number = signal.SIGURG
+
+    def __init__(
+        self,
+        is_busy: Callable[[], bool],
+        leave: Callable[[], None],
+        *,
+        is_in_user_code: Callable[[], bool],
+        is_due: Callable[[], bool],
+        takes: Callable[[], bool],
+    ) -> None:
+        super().__init__(lambda: not is_in_user_code() or is_busy(), leave)
+        self._is_in_user_code = is_in_user_code
+        self._is_due = is_due
+        self._takes = takes
+
+    def install(self) -> None:
+        self._previous = self._raise_in_task
+        signal.signal(self._number, self._on_signal)
+
+    def deliver(self) -> None:
+        if self._is_in_user_code():
+            super().deliver()
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self._is_due():
+            super()._on_signal(number, frame)
+        else:
+            self._is_held = self._is_sent_again = False
+
+    def _raise_in_task(self, number: int, frame: FrameType | None) -> None:
+        if self._takes():
+            raise KeyboardInterrupt
 
 
 def _is_finalizing(frame: FrameType | None) -> bool:

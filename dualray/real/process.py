@@ -131,7 +131,7 @@ class UserProcess:
             address=address, node=node, config=session.config, host=self, root=root, is_driver=is_driver
         )
         self.loop = Loop(on_error, spin_ns=_SPIN_NS if len(os.sched_getaffinity(0)) > 1 else 0, on_turn=self._on_turn)
-        self.interrupts = Interrupts(self._is_busy, self.loop.leave)
+        self.interrupts: Interrupts = Interrupts(self.is_busy, self.loop.leave)
         self._timers = Timers(self.loop)
         self._control_plane: Tables | None = None
         self._settings: InterpreterSettings | None = None
@@ -179,7 +179,8 @@ class UserProcess:
         if self._settings is not None:
             self._settings.restore()
 
-    def _is_busy(self) -> bool:
+    def is_busy(self) -> bool:
+        """Whether the calling thread is in the middle of a step."""
         return self.lock._is_owned() or self.loop.is_busy()  # type: ignore[attr-defined]
 
     def _on_message(self, peer: str, header: memoryview, buffers: list[memoryview]) -> None:
@@ -239,6 +240,9 @@ class UserProcess:
 
     def new_signal(self) -> Signal:
         return Signal(self)
+
+    def interrupt(self) -> None:
+        self.interrupts.send()
 
     def spawn(self, function: Callable[[], object]) -> None:
         threading.Thread(target=function, name="dualray-beside", daemon=True).start()

@@ -16,6 +16,7 @@ from pathlib import Path
 from dualray import runtime
 from dualray.real import session as sessions
 from dualray.real.gpus import VisibleGpus
+from dualray.real.interrupts import TaskInterrupts
 from dualray.real.process import Signal, UserProcess
 from dualray.real.runner import EXIT_AFTER_ERROR
 from dualray.real.worker_output import marked_stream
@@ -97,6 +98,13 @@ def main(argv: Mapping[str, str]) -> None:
     )
     core = process.core
     process.on_escape = _end_by
+    process.interrupts = TaskInterrupts(
+        process.is_busy,
+        process.loop.leave,
+        is_in_user_code=lambda: core.is_in_user_code,
+        is_due=core.is_to_be_interrupted,
+        takes=core.takes_interrupt,
+    )
     sys.stdout = marked_stream(1, lambda: core.execution_here, errors="replace")
     sys.stderr = marked_stream(2, lambda: core.execution_here, errors="backslashreplace")
     runtime.set_current(WorkerRuntime(process))

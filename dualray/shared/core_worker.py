@@ -33,6 +33,7 @@ from dualray.shared.model.commands import (
     DropPayload,
     DropPayloads,
     ForgetTasks,
+    InterruptTask,
     NoteRetry,
     RunTask,
     RunTasks,
@@ -47,6 +48,7 @@ from dualray.shared.model.events import (
     ActorKillAsked,
     ActorNameAsked,
     ActorNameReported,
+    CancelAsked,
     ClusterStateAsked,
     Event,
     Outcome,
@@ -87,6 +89,7 @@ from dualray.shared.model.ids import (
     put_object_id,
     return_object_id,
     short,
+    task_of,
 )
 from dualray.shared.model.resources import NOTHING, Resources
 from dualray.shared.model.specs import (
@@ -157,6 +160,7 @@ class CoreWorker:
             RunTask: self._run_task,
             RunTasks: self._run_tasks,
             ForgetTasks: self._forget_tasks,
+            InterruptTask: self._interrupt_task,
             WriteRecord: host.write_record,
             WriteRecords: host.write_records,
             NoteRetry: self._note_retry,
@@ -168,8 +172,17 @@ class CoreWorker:
         self._dropped: deque[ObjectID] = deque()
         self._released: deque[ObjectID] = deque()
         self._to_run: deque[RunTask | TaskPushed] = deque()
+        self._is_woken = False
+        """Whether the host was asked for a step since finalizers were last taken in."""
         self._ran: deque[Outcome] = deque()
         """What tasks have returned that were handed over with others, until it is taken in."""
+        self.in_hand: RunTask | TaskPushed | None = None
+        """The task that was taken to run, until its user code has ended."""
+        self.is_in_user_code = False
+        self.interrupted: tuple[TaskID, int] | None = None
+        """The task and attempt that was last to be interrupted."""
+        self.is_interrupt_due = False
+        """Whether it has still to hear of it."""
 
     # ---- One step --------------------------------------------------------------------------------------------
 
@@ -214,11 +227,13 @@ class CoreWorker:
             self._handle(TasksRan(outcomes=_take_all(self._ran)))
 
     def _take_in_dropped(self) -> None:
+        self._is_woken = False  # before the queue is looked at: what comes later wakes again
         while self._dropped:
             self._handle(RefsDropped(object_ids=_take_all(self._dropped)))
 
     def _take_in_released(self) -> None:
         """After an event, and not before: an object that is read over and over again stays pinned meanwhile."""
+        self._is_woken = False
         while self._released:
             self._handle(ViewReleased(object_id=self._released.popleft()))
 
@@ -529,7 +544,12 @@ class CoreWorker:
             if self._dropped or self._released:
                 self._take_in_finalizers()
             self.host.end_step()
-        self.host.breathe()
+        try:
+            self.host.breathe()
+        except BaseException:  # a task that is cancelled: it will never have the references
+            for ref in self._returns(task_id, template.num_returns) if creates is None else ():
+                self.drop(ref.object_id)
+            raise
         return task_id
 
     def _next_task_id(self) -> TaskID:
@@ -749,15 +769,19 @@ class CoreWorker:
         """A reference's Python object is gone. Called by finalizers: it only queues."""
         if not self.is_closed:
             self._dropped.append(object_id)
-            if len(self._dropped) == 1:  # asked after the append: whoever empties the queue meanwhile has taken it in
-                self.host.wake()
+            self._wake_once()
 
     def _on_view_released(self, object_id: bytes) -> None:
         """A view of a stored object is gone. Called by finalizers: it only queues."""
         if not self.is_closed:
             self._released.append(ObjectID(object_id))
-            if len(self._released) == 1:  # else whoever was first has woken, and this one is taken in too
-                self.host.wake()
+            self._wake_once()
+
+    def _wake_once(self) -> None:
+        """Have queued finalizers taken in soon; called after one was queued, by any thread and within any other one."""
+        if not self._is_woken:
+            self._is_woken = True
+            self.host.wake()
 
     def spawn(self, function: Callable[[], object]) -> None:
         """Run `function` beside the caller, in this process: on a thread, or in a fiber."""
@@ -845,6 +869,21 @@ class CoreWorker:
         """End an actor now."""
         self.dispatch(ActorKillAsked(actor_id=ActorID(handle.object_id[:16]), no_restart=no_restart))
 
+    def cancel(self, ref: Ref, *, force: bool, recursive: bool) -> None:
+        """End the task that makes an object.
+
+        Raises:
+            ValueError: it is a method of an actor, and `force` would end the actor.
+        """
+        with self.host.lock:
+            record = self.machine.tasks.records.get(task_of(ref.object_id))
+            if force and record is not None and record.spec.actor_id is not None:
+                raise ValueError(
+                    f"cancel(force=True) would end the actor that runs {record.spec.template.name}: use force=False, "
+                    f"or dualray.kill(actor)"
+                )
+            self.dispatch(CancelAsked(ref=ref, force=force, recursive=recursive))
+
     # ---- Running tasks ---------------------------------------------------------------------------------------
 
     def enter(self, execution: Execution) -> None:
@@ -882,6 +921,29 @@ class CoreWorker:
         forgotten = {task.spec.task_id for task in command.tasks}
         self._to_run = deque([task for task in self._to_run if task.spec.task_id not in forgotten])
 
+    def _interrupt_task(self, command: InterruptTask) -> None:
+        waiting = (self.in_hand, *self._to_run) if self.in_hand is not None else self._to_run
+        wanted = (command.task_id, command.attempt)
+        if any((task.spec.task_id, task.attempt) == wanted for task in waiting):  # else it has just ended
+            self.interrupted, self.is_interrupt_due = wanted, True
+            self.host.interrupt()
+
+    def is_to_be_interrupted(self) -> bool:
+        """Whether the task in hand has still to be interrupted."""
+        task = self.in_hand
+        return self.is_interrupt_due and task is not None and self.was_interrupted(task)
+
+    def takes_interrupt(self) -> bool:
+        """`is_to_be_interrupted`; then the caller does it."""
+        if not self.is_to_be_interrupted():
+            return False
+        self.is_interrupt_due = False
+        return True
+
+    def was_interrupted(self, task: RunTask | TaskPushed) -> bool:
+        """Whether the task was cancelled while it was in hand."""
+        return self.interrupted is not None and self.interrupted == (task.spec.task_id, task.attempt)
+
     @property
     def has_tasks(self) -> bool:
         """Whether there are tasks to run."""
@@ -890,7 +952,8 @@ class CoreWorker:
     def next_task(self) -> RunTask | TaskPushed | None:
         """The next task that is to run, if there is one: it counts as begun."""
         with self.host.lock:
-            return self._to_run.popleft() if self._to_run else None
+            task = self.in_hand = self._to_run.popleft() if self._to_run else None
+            return task
 
     def execute(self, task: RunTask | TaskPushed) -> None:
         """Run one task. Called where user code runs."""

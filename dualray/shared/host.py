@@ -110,6 +110,10 @@ class Host(Protocol):
         """Have `CoreWorker.execute_async` called with a method of an actor, on the actor's event loop; in the order in
         which this is called."""
 
+    def interrupt(self) -> None:
+        """Where user code runs that `CoreWorker.takes_interrupt` is true of, raise KeyboardInterrupt soon, and nowhere
+        else. Must not wait."""
+
     def new_signal(self) -> Signal: ...
 
     def spawn(self, function: Callable[[], object]) -> None:

@@ -10,9 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dualray.exceptions import TaskCancelledError
 from dualray.shared.arguments import unpack_arguments
 from dualray.shared.failures import as_payload
 from dualray.shared.host import Execution
+from dualray.shared.machines.tasks import cancelled
 from dualray.shared.model.commands import RunTask
 from dualray.shared.model.errors import ErrorInfo
 from dualray.shared.model.events import ActorExitAsked, Result, SpaceWritten, TaskPushed, TaskRan
@@ -63,11 +65,22 @@ class TaskRunner:
         try:
             returned = _returned(task, self._call(task))
             results = self._store_results(task, returned)
+        except KeyboardInterrupt:
+            if not self._core.was_interrupted(task):
+                raise
+            self._core.is_in_user_code = False  # it may have been raised where this is said
+            error, results = cancelled(task.spec), []
         except Exception as exception:  # noqa: BLE001 - it is the user's, and travels to whoever asked
-            error, results = self._failed(task, exception), []
+            results = []
+            if isinstance(exception, TaskCancelledError) and self._core.was_interrupted(task):
+                error = cancelled(task.spec)  # it waited for one of its own tasks, and both were cancelled
+            else:
+                error = self._failed(task, exception)
         except ActorExit:
+            self._core.in_hand = None
             self._core.dispatch(ActorExitAsked(task_id=task.spec.task_id))
             return
+        self._core.in_hand = None
         self._report(task, results, error, start_ns)
 
     async def execute_async(self, task: RunTask) -> None:
@@ -153,11 +166,19 @@ class TaskRunner:
 
     def _call(self, task: RunTask | TaskPushed) -> Any:
         function, args, kwargs = self._prepare(task)
-        result = self._host.call(function, args, kwargs, self._core.execution)
-        if task.spec.creates is not None:
-            self.instance = result
+        spec, core = task.spec, self._core
+        if spec.creates is not None:
+            self.instance = self._host.call(function, args, kwargs, core.execution)
             return None
-        return result
+        if spec.actor_id is not None:
+            return self._host.call(function, args, kwargs, core.execution)
+        core.is_in_user_code = True
+        try:
+            if core.is_interrupt_due and core.takes_interrupt():
+                raise KeyboardInterrupt
+            return self._host.call(function, args, kwargs, core.execution)
+        finally:
+            core.is_in_user_code = False
 
     def _prepare(self, task: RunTask | TaskPushed) -> tuple[Callable[..., Any], list[Any], dict[str, Any]]:
         """What is to be called, and with what."""

@@ -117,6 +117,7 @@ class UserProcess(Process):
         self._loop: VirtualLoop | None = None
         self._coroutines: dict[asyncio.Task[None], None] = {}
         self._escaped: BaseException | None = None
+        self._task_fiber: Fiber | None = None
 
     @classmethod
     def as_worker(cls, *, cluster: Cluster, address: Address, node: NodeID, store: VirtualStore) -> UserProcess:
@@ -217,10 +218,18 @@ class UserProcess(Process):
         seed = task_seed(self.cluster.seed, task.spec.task_id)
         self._spawn(lambda: self._execute(task), seed)
 
+    def interrupt(self) -> None:
+        """At its next step, which is the one that it waits for."""
+        fiber = self._task_fiber
+        if fiber is not None and self.core.is_in_user_code and self.core.takes_interrupt():
+            self.cluster.fibers.throw(fiber, KeyboardInterrupt())
+
     def _execute(self, task: RunTask | TaskPushed) -> None:
+        self._task_fiber = self.cluster.fibers.current()
         try:
             self.core.execute(task)
         finally:
+            self._task_fiber = None
             self._is_running = False
             if self.core.has_tasks and self.is_alive:
                 self.tasks_came()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from dualray.shared.trace import TraceEvent, TraceKind
 
 if TYPE_CHECKING:
-    from dualray.testing.run import Outcome
+    from dualray.testing.outcome import Outcome
 
 HONEST_ERRORS = frozenset(
     {

@@ -10,7 +10,7 @@ from dualray.shared.faults import parse_fault
 from dualray.shared.nearest import nearest
 from dualray.shared.scenario import Scenario
 from dualray.shared.units import time_words
-from dualray.testing.run import Outcome
+from dualray.testing.outcome import Outcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ def judge(
         verdicts.append(_verdict("result without faults", _short(reference.result), _short(outcome.result), same))
     if mode == "sim":
         verdicts += _of_simulation(scenario, outcome)
-    return verdicts
+    return verdicts + list(_of_every_run(scenario, outcome))
 
 
 def _verdict(what: str, expected: str, found: str, holds: bool) -> Verdict:
@@ -80,13 +80,16 @@ def _of_simulation(scenario: Scenario, outcome: Outcome) -> Iterator[Verdict]:
     for name, bounds in expect.counters.items():
         value = outcome.counters.get(name, 0)
         yield _verdict(name, str(bounds), f"{value:,}", bounds.has(value))
-    if expect.all_faults and scenario.faults:
-        idle = [f"'{words}' found nobody" for words in outcome.missed]
-        idle += [_why_outstanding(words, outcome) for words in outcome.outstanding]
-        yield _verdict("faults", "all happen", "; ".join(idle) or "all happened", not idle)
     if expect.no_leak and outcome.leaks is not None:
         found = "; ".join(outcome.leaks[:3]) or "nothing"
         yield _verdict("left at the end", "nothing", found, not outcome.leaks)
+
+
+def _of_every_run(scenario: Scenario, outcome: Outcome) -> Iterator[Verdict]:
+    if scenario.expect.all_faults and scenario.faults:
+        idle = [f"'{words}' found nobody" for words in outcome.missed]
+        idle += [_why_outstanding(words, outcome) for words in outcome.outstanding]
+        yield _verdict("faults", "all happen", "; ".join(idle) or "all happened", not idle)
     yield _verdict("invariants", "all hold", "; ".join(outcome.violations[:3]) or "all hold", not outcome.violations)
 
 

@@ -19,8 +19,8 @@ from dualray.shared.faults import FaultKind, parse_fault
 from dualray.shared.scenario import Expect, Scenario
 from dualray.shared.scenario_file import dump_scenario
 from dualray.testing.checkers import compare
+from dualray.testing.outcome import STUCK, Outcome
 from dualray.testing.pool import Broken, Pool
-from dualray.testing.run import STUCK, Outcome
 from dualray.testing.shrink import RUNS_MAX, shrink
 from dualray.testing.swarm import Ground, draw_faults, ground_of
 from dualray.testing.workloads import SURVIVORS

@@ -21,7 +21,8 @@ from typing import IO, Any, Self, TypeVar
 
 from dualray.shared.scenario import Scenario
 from dualray.shared.scenario_file import dump_scenario, parse_scenario
-from dualray.testing.run import Outcome, run_scenario
+from dualray.testing.outcome import Outcome
+from dualray.testing.run import run_scenario
 
 K = TypeVar("K")
 

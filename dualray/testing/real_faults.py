@@ -11,6 +11,7 @@ workers do not.
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
 from collections import Counter
@@ -26,7 +27,7 @@ from dualray.exceptions import DualrayError
 from dualray.real import faults as means
 from dualray.real.session import SHARED_MEMORY
 from dualray.report.tail import TraceTail
-from dualray.shared.faults import Fault, FaultKind
+from dualray.shared.faults import MAY_END, Fault, FaultKind
 from dualray.shared.model.ids import Address, node_of
 from dualray.shared.trace import TraceEvent, TraceKind, to_bytes
 
@@ -67,7 +68,7 @@ class _Place:
 
 
 class FaultPerformer:
-    """See the module.
+    """See the module. What may end and has no `for` lasts until `end`.
 
     Args:
         cluster: started, and joined by this process; it records into `record`.
@@ -105,7 +106,7 @@ class FaultPerformer:
         self._counts: Counter[tuple[str, str]] = Counter()
         self._actors: dict[str, dict[str, None]] = {}
         """Of each class, the workers that have started one of its methods, the last one last."""
-        self._threads: list[threading.Thread] = []
+        self._threads: dict[threading.Thread, Fault] = {}
         self._slowdowns: set[means.Slowdown] = set()
         self._ends = threading.Event()
         self._processes: dict[tuple[int, float], psutil.Process] = {}
@@ -137,13 +138,13 @@ class FaultPerformer:
 
     @property
     def is_lasting(self) -> bool:
-        """Whether a fault has begun that has not healed."""
-        self._threads = [thread for thread in self._threads if thread.is_alive()]
-        return bool(self._threads)
+        """Whether a fault has begun that will heal, and has not."""
+        return bool(self.lasting())
 
     def lasting(self) -> list[str]:
         """Those faults."""
-        return [thread.name for thread in self._threads if thread.is_alive()]
+        going_on = [fault for thread, fault in self._threads.items() if thread.is_alive()]
+        return [str(fault) for fault in going_on if fault.for_ns is not None or fault.kind not in MAY_END]
 
     @property
     def outstanding(self) -> list[Fault]:
@@ -235,7 +236,7 @@ class FaultPerformer:
                 self._problem(f"{fault}: {type(error).__name__}: {error}")
 
         thread = threading.Thread(target=guarded, name=str(fault), daemon=True)
-        self._threads.append(thread)
+        self._threads[thread] = fault
         thread.start()
 
     def _kill_worker(self, fault: Fault, worker: str) -> None:
@@ -259,7 +260,7 @@ class FaultPerformer:
         return False
 
     def _befall(self, fault: Fault, place: _Place) -> None:
-        node, seconds = place.node, (fault.for_ns or 0) / 1e9
+        node, seconds = place.node, math.inf if fault.for_ns is None else fault.for_ns / 1e9
         match fault.kind:
             case FaultKind.PAUSE_NODE:
                 self._note(fault, node.node_id)

@@ -21,7 +21,8 @@ import dualray
 from dualray.shared.faults import Fault, parse_fault
 from dualray.shared.scenario import Scenario
 from dualray.sim.runtime import SimRuntime
-from dualray.testing.run import ERROR_CHARACTERS_MAX, Outcome, outcome_of
+from dualray.testing.outcome import ERROR_CHARACTERS_MAX, Outcome
+from dualray.testing.run import outcome_of
 from dualray.testing.shrink import shrink
 from dualray.testing.swarm import draw_faults, ground_of
 

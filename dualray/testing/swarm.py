@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from dualray.shared.faults import ALL, MAY_END, Fault, FaultKind, check_fault
 from dualray.shared.scenario import DRIVER_NODE_NAME, Scenario
-from dualray.testing.run import Outcome
+from dualray.testing.outcome import Outcome
 
 MILLISECOND_NS = 1_000_000
 

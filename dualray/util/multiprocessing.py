@@ -136,7 +136,7 @@ class Pool:
             raise TypeError(f"initializer={initializer!r} must be callable")
         if maxtasksperchild is not None and maxtasksperchild < 1:
             raise ValueError(f"maxtasksperchild={maxtasksperchild!r} must be positive, or None")
-        options = {"name": "PoolProcess", "num_cpus": 1, **(ray_remote_args or {})}
+        options = {"num_cpus": 1, **(ray_remote_args or {})}
         self._verbs = runtime.current("Pool()").verbs
         process: Any = api.remote(_PoolProcess).options(**options)
         arguments = initializer, tuple(initargs)

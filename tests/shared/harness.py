@@ -43,6 +43,7 @@ from dualray.shared.model.ids import (
     WaitID,
     actor_handle_id,
     child_task_id,
+    is_put,
     put_object_id,
     return_object_id,
     root_task_id,
@@ -164,6 +165,15 @@ class KillActor:
 
 
 @dataclass(frozen=True, slots=True)
+class Cancel:
+    """Cancel the task that makes an object, by force or not."""
+
+    ref: int = 0
+    force: bool = False
+    recursive: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Sleep:
     ns: int = MS
 
@@ -174,7 +184,7 @@ class AskState:
 
 
 Step: TypeAlias = (
-    Put | Submit | MakeActor | Call | Get | Wait | Drop | DropHandle | DropValue | KillActor | Sleep | AskState
+    Put | Submit | MakeActor | Call | Get | Wait | Drop | DropHandle | DropValue | KillActor | Cancel | Sleep | AskState
 )
 
 # ---- What happens to the cluster ---------------------------------------------------------------------------------
@@ -256,6 +266,10 @@ class Failed(Exception):
     """User code of a task raised."""
 
 
+class Interrupted(Exception):
+    """A task is cancelled."""
+
+
 class PyRef:
     """A Python object that is a reference; shared by everyone in its process who uses it."""
 
@@ -266,7 +280,7 @@ class PyRef:
         self.users = 1
 
 
-Fiber: TypeAlias = Generator[Any, Any, None]
+Fiber: TypeAlias = Generator[Any, Any, Any]
 Runnable: TypeAlias = c.RunTask | e.TaskPushed
 """What a worker is given to run."""
 
@@ -477,6 +491,12 @@ class UserProcess(Process):
         self.to_run: deque[Runnable] = deque()
         self.is_running = False
         self.ran: list[e.Outcome] = []
+        self.in_hand: Runnable | None = None
+        self.interrupted: tuple[TaskID, int] | None = None
+        self.is_interrupt_due = False
+        self.task_fiber: Fiber | None = None
+        self.task_waits: WaitID | None = None
+        """The `get` or `wait` of the task in hand."""
 
     @classmethod
     def make(cls, cluster: Cluster, address: Address, node: NodeID, *, is_driver: bool) -> UserProcess:
@@ -492,6 +512,8 @@ class UserProcess(Process):
 
     def perform(self, command: c.Command) -> None:
         match command:
+            case c.InterruptTask():
+                self._interrupt(command)
             case c.CompleteWait():
                 resume = self.waits.pop(command.wait_id)
                 self.later(f"wake {command.wait_id}", lambda: resume(command.ready, command.error))
@@ -525,9 +547,34 @@ class UserProcess(Process):
             self.is_running = True
             self.later("run", self._run_next)
 
+    def _interrupt(self, command: c.InterruptTask) -> None:
+        """As the core worker and its host do: in user code, and nowhere else."""
+        wanted = (command.task_id, command.attempt)
+        in_hand = [self.in_hand] if self.in_hand is not None else []
+        if any((task.spec.task_id, task.attempt) == wanted for task in [*in_hand, *self.to_run]):
+            self.interrupted, self.is_interrupt_due = wanted, True
+            self.later("interrupt", self._interrupt_wait)
+
+    def _interrupt_wait(self) -> None:
+        if self.task_waits in self.waits and self._takes_interrupt():
+            assert self.task_waits is not None
+            assert self.task_fiber is not None
+            del self.waits[self.task_waits]
+            self.handle(e.WaitAbandoned(wait_id=self.task_waits))
+            self._go_on(self.task_fiber, lambda fiber: fiber.throw(Interrupted()))
+
+    def _takes_interrupt(self) -> bool:
+        task = self.in_hand
+        if not self.is_interrupt_due or task is None or (task.spec.task_id, task.attempt) != self.interrupted:
+            return False
+        self.is_interrupt_due = False
+        return True
+
     def _run_next(self) -> None:
         if self.to_run:
-            self.spawn(self._run(self.to_run.popleft()))
+            self.in_hand = self.to_run.popleft()
+            self.task_fiber = self._run(self.in_hand)
+            self.spawn(self.task_fiber)
         else:
             self.is_running = False
 
@@ -544,10 +591,13 @@ class UserProcess(Process):
         self._resume(fiber, None)
 
     def _resume(self, fiber: Fiber, value: Any) -> None:
+        self._go_on(fiber, lambda fiber: fiber.send(value))
+
+    def _go_on(self, fiber: Fiber, go: Callable[[Fiber], Any]) -> None:
         if not self.is_alive:
             return
         try:
-            awaited = fiber.send(value)
+            awaited = go(fiber)
         except StopIteration:
             del self.fibers[fiber]
             return
@@ -654,6 +704,8 @@ class UserProcess(Process):
             for ref in self.payloads[spec.task_id].nested:
                 self.adopt(ref, frame)
             for step in body.steps:
+                if self._takes_interrupt() and spec.actor_id is None:
+                    raise Interrupted
                 yield from self.take(step, frame)
             if body.ending == "exit" and task.attempt < body.bad_attempts and self.cluster.faults_allowed:
                 self.cluster.nodes[self.node].end_worker(self.address, "exited with code 1")
@@ -672,6 +724,9 @@ class UserProcess(Process):
                     del self.payloads[result.object_id]
             results = []
             error = ErrorInfo(kind=ErrorKind.APPLICATION, message="it raised")
+        except Interrupted:
+            error = ErrorInfo(kind=ErrorKind.TASK_CANCELLED, message="it was cancelled")
+        self.in_hand = None
         self._report(e.TaskRan(task_id=spec.task_id, attempt=task.attempt, results=tuple(results), error=error))
         for ref in returned:
             self.let_go(ref)
@@ -753,6 +808,10 @@ class UserProcess(Process):
                 for handle in self.choose(frame.handles, (step.handle,)):
                     actor_id = ActorID(handle.ref.object_id[:16])
                     self.handle(e.ActorKillAsked(actor_id=actor_id, no_restart=step.no_restart))
+            case Cancel():
+                for ref in self.choose([ref for ref in frame.refs if not is_put(ref.ref.object_id)], (step.ref,)):
+                    self.cluster.had_cancels = True
+                    self.handle(e.CancelAsked(ref=ref.ref, force=step.force, recursive=step.recursive))
             case Sleep(ns=ns):
                 yield self._sleep(ns)
             case AskState():
@@ -870,17 +929,19 @@ class UserProcess(Process):
             timeout_ns=self._timeout(refs, step.timeout_ns),
             task_id=frame.task_id if frame.is_task else None,
         )
-        ready, _ = yield self._await(started, wait_id)
-        unread = deque(ready)
+        unread: deque[ObjectID] = deque()
         try:
+            ready, _ = yield from self._await_in_task(started, wait_id, frame)
+            unread.extend(ready)
             while unread:
                 self.read(unread.popleft(), frame)
         except Failed:
             pass
         finally:
-            self.release_unread(unread)
-            for ref in refs:
-                self.let_go(ref)
+            if self.is_alive:
+                self.release_unread(unread)
+                for ref in refs:
+                    self.let_go(ref)
 
     def _wait(self, step: Wait, frame: Frame) -> Fiber:
         refs = self.choose(frame.refs, step.refs)
@@ -897,9 +958,18 @@ class UserProcess(Process):
             timeout_ns=self._timeout(refs, step.timeout_ns),
             task_id=frame.task_id if frame.is_task else None,
         )
-        yield self._await(started, wait_id)
-        for ref in refs:
-            self.let_go(ref)
+        try:
+            yield from self._await_in_task(started, wait_id, frame)
+        finally:
+            for ref in refs if self.is_alive else ():
+                self.let_go(ref)
+
+    def _await_in_task(self, started: e.WaitStarted, wait_id: WaitID, frame: Frame) -> Fiber:
+        """A wait that ends early when the task is cancelled."""
+        if frame.is_task and frame.task_id == self.frame.task_id:
+            self.task_waits = wait_id
+        result = yield self._await(started, wait_id)
+        return result
 
 
 # ---- The cluster -----------------------------------------------------------------------------------------------------
@@ -934,6 +1004,7 @@ class Cluster:
         self.safe: set[ObjectID] = set()
         self.errors: list[ErrorInfo] = []
         self.had_faults = False
+        self.had_cancels = False
         self.had_losses = False
         """Whether an object may have had to be made again."""
         self.head = Process(self, MachineSpec(kind="head", address=HEAD, config=self.config))
@@ -1212,6 +1283,8 @@ class Cluster:
         )
         if self.had_losses:
             expected += (ErrorKind.RECONSTRUCTION_FAILED, ErrorKind.OBJECT_LOST)
+        if self.had_cancels:
+            expected += (ErrorKind.TASK_CANCELLED,)
         assert self.had_faults or error.kind in expected, f"without a fault: {error}"
 
     # ---- The end -------------------------------------------------------------------------------------------------

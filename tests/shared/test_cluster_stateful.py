@@ -12,6 +12,7 @@ from tests.shared.harness import (
     AskState,
     Body,
     Call,
+    Cancel,
     Deliver,
     Drop,
     DropHandle,
@@ -50,6 +51,7 @@ waits = st.builds(Wait, refs=some, num=st.integers(1, 3), fetch=st.booleans(), t
 drops = st.builds(Drop, ref=index, keep=st.sampled_from((False, False, False, True)))
 handle_drops = st.builds(DropHandle, handle=index, keep=st.sampled_from((False, False, False, True)))
 value_drops = st.builds(DropValue, value=index)
+cancels = st.builds(Cancel, ref=index, force=st.sampled_from((False, False, True)), recursive=st.booleans())
 sleeps = st.builds(Sleep, ns=st.sampled_from((1000, MS, 5 * MS)))
 outs = st.lists(st.builds(Out, size=sizes, nested=few), max_size=2).map(tuple)
 endings = st.sampled_from(("return",) * 6 + ("raise", "exit"))
@@ -109,7 +111,7 @@ def _ends(step: Submit) -> Submit:
 
 
 def steps(depth: int) -> st.SearchStrategy[Step]:
-    simple: list[st.SearchStrategy[Step]] = [puts, gets, waits, drops, handle_drops, value_drops, sleeps]
+    simple: list[st.SearchStrategy[Step]] = [puts, gets, waits, drops, handle_drops, value_drops, cancels, sleeps]
     if depth == 0:
         return st.one_of(simple)
     nested: list[st.SearchStrategy[Step]] = [
@@ -137,6 +139,7 @@ driver_steps: st.SearchStrategy[Op] = st.one_of(
     handle_drops,
     value_drops,
     st.builds(KillActor, handle=index, no_restart=st.booleans()),
+    cancels,
     st.just(AskState()),
 )
 progress: st.SearchStrategy[Op] = st.one_of(

@@ -61,6 +61,7 @@ LOCAL = {
         events.ActorKillAsked,
         events.ActorNameAsked,
         events.ActorExitAsked,
+        events.CancelAsked,
         events.ClusterStateAsked,
     },
     "node": {

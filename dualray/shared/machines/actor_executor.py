@@ -6,6 +6,8 @@ arguments are not here is fetched for before it takes a place; meanwhile the cal
 group wait, those of others do not. A call starts when its group has room, in the order of arrival, and is reported as
 soon as it has ended: results arrive in any order. A call that is made again goes before all that have not begun.
 
+A call that is cancelled before it begins never begins; one that runs goes on.
+
 When the actor exits, nothing begins any more, and calls that run are not reported. Calls of a process that died are
 dropped if they have not started.
 
@@ -20,11 +22,11 @@ from collections import deque
 
 from dualray.exceptions import InvariantViolation
 from dualray.shared.machines.base import Outbox, ensure
-from dualray.shared.machines.executor import Executor
+from dualray.shared.machines.executor import Executor, is_attempt
 from dualray.shared.machines.values import Values
 from dualray.shared.model.commands import CopyPayload, RunTask
 from dualray.shared.model.errors import ErrorKind
-from dualray.shared.model.events import ActorExitAsked, TaskPushed, TaskRan, TasksPushed, WaitStarted
+from dualray.shared.model.events import ActorExitAsked, TaskPushed, TaskRan, TasksPushed, TaskUnwanted, WaitStarted
 from dualray.shared.model.ids import Address, ObjectID, TaskID, WaitID, exception_id, short
 from dualray.shared.model.specs import ActorSpec
 
@@ -200,6 +202,28 @@ class ActorExecutor:
             self.executor.write_report(call.pushed, call.ended, self.out.now_ns - call.started_ns, urgent=True)
             reported = True
         return reported
+
+    def take_unwanted(self, event: TaskUnwanted) -> None:
+        """A call that was cancelled, and has not begun, is reported and never begins; one that runs goes on."""
+        for wait_id, (group, pushed) in list(self.fetching.items()):
+            if is_attempt(pushed, event):
+                del self.fetching[wait_id]
+                if wait_id in self.values.waits:
+                    self.values.cancel(wait_id)
+                group.let_go(pushed.reply_to)
+                self.executor.report_cancelled(pushed)
+                self._start(group)
+                return
+        for group in self.groups.values():
+            for waiting in (group.queue, group.fetched):
+                for pushed in waiting:
+                    if is_attempt(pushed, event):
+                        waiting.remove(pushed)
+                        if waiting is group.fetched:
+                            group.let_go(pushed.reply_to)
+                        self.executor.report_cancelled(pushed)
+                        self._start(group)
+                        return
 
     def on_exit_asked(self, event: ActorExitAsked) -> None:
         """The actor wants to end: nothing begins any more, and what runs is never reported."""

@@ -17,6 +17,9 @@ process has a moment. When the one in hand blocks, those that have not begun are
 takes what it has not reported with it, and the oldest of that is taken for the one that it died of. So a task that
 must not be tried twice runs alone and is reported at once; so does one that a dying process has given back.
 
+A task whose owner has cancelled it is taken from the queue and reported, or interrupted where user code runs. An
+actor's method that runs goes on.
+
 Relies on: values.py for the fetching, and for references in results.
 Guarantees: at most one task runs; each task pushed here is reported as finished, or recalled, exactly once.
 """
@@ -30,7 +33,7 @@ from enum import StrEnum
 from dualray.exceptions import InvariantViolation
 from dualray.shared.machines.actor_exit import ActorExit
 from dualray.shared.machines.base import Outbox, ensure
-from dualray.shared.machines.tasks import TASK_TABLE, task_fields, task_row
+from dualray.shared.machines.tasks import TASK_TABLE, cancelled, task_fields, task_row
 from dualray.shared.machines.values import Values
 from dualray.shared.model.commands import (
     ArmTimer,
@@ -39,6 +42,7 @@ from dualray.shared.model.commands import (
     DropPayload,
     DropPayloads,
     ForgetTasks,
+    InterruptTask,
     RunTask,
     RunTasks,
     Send,
@@ -57,6 +61,7 @@ from dualray.shared.model.events import (
     TasksPushed,
     TasksRan,
     TasksRecalled,
+    TaskUnwanted,
     WaitStarted,
 )
 from dualray.shared.model.ids import Address, NodeID, ObjectID, TaskID, WaitID, exception_id, return_object_id, short
@@ -254,7 +259,7 @@ class Executor:
 
     def _take_exception(self, event: TaskRan) -> None:
         """What a task raised is the payload of its first result: it travels under a key of its own."""
-        if event.error is not None:
+        if event.error is not None and event.error.kind is ErrorKind.APPLICATION:
             key = return_object_id(event.task_id, 0)
             self.out.add(CopyPayload(source=key, target=exception_id(event.task_id)))
             self._drop_unless_used(key)
@@ -343,6 +348,52 @@ class Executor:
             self.out.is_stirred = True
         elif not self.out.is_stirred:
             self.next()  # unless another one is in hand
+
+    def unwanted(self, event: TaskUnwanted) -> bool:
+        """End a task, whose owner has cancelled it; whether its worker is to end for that."""
+        current = self.current
+        if current is not None and is_attempt(current, event):
+            if self._fetch is not None and self._fetch in self.values.waits:
+                self.values.cancel(self._fetch)
+                self._cancel_timer()
+                self._end(_cancelled(current))
+            elif self.phase is Phase.RUNNING and not (current.spec.actor_id or current.spec.creates):
+                if event.force:
+                    return True
+                self.out.add(InterruptTask(task_id=event.task_id, attempt=event.attempt))
+            return False
+        for waiting in (self.handed, self.queue):
+            for pushed in waiting:
+                if is_attempt(pushed, event):
+                    if waiting is self.handed:
+                        self.out.add(ForgetTasks(tasks=(pushed,)))
+                    waiting.remove(pushed)
+                    self.report_cancelled(pushed)
+                    return False
+        return False
+
+    def report_cancelled(self, pushed: TaskPushed) -> None:
+        """Report a task that has not begun, and never will."""
+        finished = TaskFinished(
+            task_id=pushed.spec.task_id,
+            attempt=pushed.attempt,
+            worker=self.address,
+            node=self.node,
+            results=(),
+            duration_ns=0,
+            error=cancelled(pushed.spec),
+        )
+        self.out.send(pushed.reply_to, finished)
+        self.forget(pushed)
+
+    def refuse(self, event: TaskPushed | TasksPushed) -> None:
+        """A task arrived at a worker that is about to end."""
+        pushes = [event] if isinstance(event, TaskPushed) else event.each()
+        tasks = tuple([pushed.spec.task_id for pushed in pushes])
+        self.out.send(pushes[0].reply_to, TasksRecalled(worker=self.address, tasks=tasks))
+        for pushed in pushes:
+            for key in (*pushed.spec.payload_keys, *pushed.inline_deps):
+                self._drop_unless_used(ObjectID(key))
 
     def _take_back(self) -> None:
         """What was handed over and has not begun is not to begin before the task in hand is reported."""
@@ -454,6 +505,15 @@ class Executor:
 def _is_reported_at_once(pushed: TaskPushed) -> bool:
     """Whether nothing may begin on this process before the task is reported: see the module."""
     return pushed.again or (pushed.spec.actor_id is None and pushed.spec.template.max_retries == 0)
+
+
+def is_attempt(pushed: TaskPushed, event: TaskUnwanted) -> bool:
+    """Whether it is this attempt of a task that is not wanted any more."""
+    return pushed.spec.task_id == event.task_id and pushed.attempt == event.attempt
+
+
+def _cancelled(pushed: TaskPushed) -> TaskRan:
+    return TaskRan(task_id=pushed.spec.task_id, attempt=pushed.attempt, results=(), error=cancelled(pushed.spec))
 
 
 def _goes_with_others(pushed: TaskPushed) -> bool:

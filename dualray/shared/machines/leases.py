@@ -333,6 +333,28 @@ class Leases:
         self.dirty[lease.queue] = None
         self.out.is_stirred = True
 
+    def cancelled(self, task: TaskID, lease_id: LeaseID) -> None:
+        """A pushed task has ended before its time: its place is free, and how long it took says nothing."""
+        lease = self.leases.get(lease_id)
+        if lease is None:
+            return
+        if next(iter(lease.in_flight)) == task:
+            lease.blocked = False  # the oldest is the one that ran
+        del lease.in_flight[task]
+        self._offer(lease)
+        self._note_idle(lease)
+        self.dirty[lease.queue] = None
+        self.out.is_stirred = True
+
+    def forget(self, task: TaskID) -> None:
+        """A task that waits for a lease is to run no more. What is asked for too much goes back when it comes."""
+        for queue in self.queues.values():
+            if task in queue.tasks:
+                queue.tasks.remove(task)
+                self.dirty[queue] = None
+                self.out.is_stirred = True
+                return
+
     def lost(self, event: LeasedWorkerDied) -> list[TaskID]:
         """A leased worker died: the tasks pushed to it, the one that may have been running first."""
         lease = self.leases.get(event.lease_id)

@@ -1,13 +1,13 @@
 """The owner: what a driver and every worker runs.
 
-Theory of operation. The owner is composed of five machines that share one outbox: values (objects and waits), tasks
+Theory of operation. The owner is composed of six machines that share one outbox: values (objects and waits), tasks
 (submission, retries, lineage), leases (push windows), actor_calls (order per actor), executor (tasks pushed to this
-process; idle in a driver). After the event's own method, `drain` lets them react to one another in a fixed order
-until nothing is left: values that became ready wake tasks, tasks that are ready queue, queues are matched with leases,
-waits that ended start or end tasks.
+process; idle in a driver), and cancellation. After the event's own method, `drain` lets them react to one another in a
+fixed order until nothing is left: values that became ready wake tasks, tasks that are ready queue, queues are matched
+with leases, waits that ended start or end tasks.
 
 Relies on: the node manager for workers of its own node, the head for everything beyond it.
-Guarantees: see the five modules; in addition every event that an owner can hear is in its table.
+Guarantees: see the modules; in addition every event that an owner can hear is in its table.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from dualray.shared.machines.actor_calls import CALLS_TIMER, ActorCalls
 from dualray.shared.machines.actor_executor import ActorExecutor
 from dualray.shared.machines.actor_exit import EXIT_TIMER
 from dualray.shared.machines.base import DRAIN_STEPS_MAX, Composition
+from dualray.shared.machines.cancellation import FORCE_TIMER, Cancellation
 from dualray.shared.machines.executor import FETCH_TIMER, Executor
 from dualray.shared.machines.leases import IDLE_TIMER, PUSH_TIMER, Lease, Leases
 from dualray.shared.machines.state_rows import owner_rows
-from dualray.shared.machines.tasks import TaskRecord, Tasks
+from dualray.shared.machines.tasks import TaskRecord, Tasks, cancelled
 from dualray.shared.machines.values import Value, Values
 from dualray.shared.model.commands import ArmTimer, CancelTimer, CompleteWait, Send
 from dualray.shared.model.config import Config
@@ -42,6 +43,8 @@ from dualray.shared.model.events import (
     BorrowAcknowledged,
     BorrowAdded,
     BorrowRemoved,
+    CancelAsked,
+    CancelRequested,
     ClusterChanged,
     ClusterStateAsked,
     ClusterStateReported,
@@ -87,6 +90,7 @@ from dualray.shared.model.events import (
     TasksRan,
     TasksRecalled,
     TaskSubmitted,
+    TaskUnwanted,
     TimerFired,
     ValuePromised,
     ValuePut,
@@ -153,6 +157,16 @@ class Owner(Composition):
         )
         self.actor_executor: ActorExecutor | None = None
         """Of an actor of which several methods may run at a time."""
+        self.cancellation = Cancellation(
+            out=self.out,
+            address=address,
+            node=node,
+            tasks=self.tasks,
+            leases=self.leases,
+            actor_calls=self.actor_calls,
+            executor=self.executor,
+            end_worker=self._refuse_tasks,
+        )
         self.cluster: tuple[NodeInfo, ...] = ()
         self.cluster_state: dict[WaitID, tuple[NodeState, ...]] = {}
         self.rows: dict[WaitID, tuple[str, ...]] = {}
@@ -187,6 +201,9 @@ class Owner(Composition):
             ActorExitAsked: lambda event: self.executor.on_exit_asked(event),
             ActorLeaving: lambda event: self.out.send(event.worker, ActorLeavingHeard(process=self.address)),
             ActorLeavingHeard: lambda event: self.executor.exit.on_heard(event.process),
+            CancelAsked: self._on_cancel_asked,
+            CancelRequested: self._on_cancel_requested,
+            TaskUnwanted: lambda event: self.cancellation.on_unwanted(event),
             ClusterStateAsked: self._on_state_asked,
             ClusterStateReported: self._on_state_reported,
             PlacementGroupAsked: lambda event: self.out.send(
@@ -332,6 +349,18 @@ class Owner(Composition):
             self.named_actors[event.wait_id] = event
         self.out.add(CompleteWait(wait_id=event.wait_id, error=event.error))
 
+    def _on_cancel_asked(self, event: CancelAsked) -> None:
+        self.leases.fill_deferred()
+        self.actor_calls.send_deferred()
+        self.cancellation.on_asked(event)
+
+    def _on_cancel_requested(self, event: CancelRequested) -> None:
+        self.cancellation.on_requested(event)
+
+    def _refuse_tasks(self) -> None:
+        """This process is about to end."""
+        self.table[TaskPushed] = self.table[TasksPushed] = self.executor.refuse
+
     def _on_state_asked(self, event: ClusterStateAsked) -> None:
         self.out.send(HEAD, ClusterStateRequested(wait_id=event.wait_id, requester=self.address))
 
@@ -427,6 +456,8 @@ class Owner(Composition):
             self.executor.exit.on_timer()
         elif event.timer == FETCH_TIMER:
             self.executor.on_fetch_timer()
+        elif event.timer.startswith(FORCE_TIMER):
+            self.cancellation.on_force_timer(event.timer)
         elif event.timer.startswith(_ROWS_TIMER):
             self._rows_are_over(WaitID(int(event.timer.removeprefix(_ROWS_TIMER))))
         else:
@@ -444,6 +475,13 @@ class Owner(Composition):
             self.tasks.finish(record, event)
             if lease_id is not None:
                 self.leases.finished(event.task_id, lease_id, event.duration_ns)
+            return
+        if event.error.kind is ErrorKind.TASK_CANCELLED:
+            self.tasks.fail(record, event.error)
+            if record.spec.actor_id is not None:
+                self.actor_calls.finished(record)
+            elif lease_id is not None:
+                self.leases.cancelled(event.task_id, lease_id)
             return
         if lease_id is not None:
             self.leases.finished(event.task_id, lease_id, event.duration_ns)
@@ -489,6 +527,9 @@ class Owner(Composition):
                 continue
             assert record.lease_id is not None
             self.leases.recalled(task, record.lease_id)
+            if record.is_cancelled:
+                self.tasks.fail(record, cancelled(record.spec))
+                continue
             self.tasks.set_queued(record)
             self._given_back.append(task)
             self.out.is_stirred = True
@@ -514,7 +555,7 @@ class Owner(Composition):
         for position, task in enumerate(tasks):
             record = self.tasks.records[task]
             record.again = True
-            if position == 0:
+            if position == 0 or record.is_cancelled:
                 if self.tasks.attempt_lost(record, error):
                     self._given_back.append(task)
                     self.out.is_stirred = True
@@ -602,6 +643,11 @@ class Owner(Composition):
         else:
             self.executor.on_fetched(wait_id, opened)
 
+    def _on_call_unwanted(self, event: TaskUnwanted) -> None:
+        assert self.actor_executor is not None
+        self.actor_executor.take_unwanted(event)
+        self.cancellation.on_unwanted(event)
+
     def _become_concurrent(self, promises: ActorSpec) -> None:
         """The constructor of an actor has come of which several methods may run at a time: they go a way of their own,
         so that the others' costs nothing."""
@@ -613,6 +659,7 @@ class Owner(Composition):
         self.calm = frozenset()
         self.table |= {
             TaskPushed: actor.on_pushed,
+            TaskUnwanted: self._on_call_unwanted,
             TasksPushed: actor.on_several_pushed,
             TaskRan: lambda event: (actor if event.task_id in actor.calls else executor).on_ran(event),
             ActorExitAsked: lambda event: (actor if event.task_id in actor.calls else executor).on_exit_asked(event),

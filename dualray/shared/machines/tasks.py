@@ -72,6 +72,13 @@ def task_row(spec: TaskSpec, state: TaskState, attempt: int, worker: Address | N
     return WriteRecord(table=TASK_TABLE, key=spec.task_id.hex(), fields=task_fields(spec, state, attempt, worker))
 
 
+def cancelled(spec: TaskSpec) -> ErrorInfo:
+    """What a cancelled task ends with."""
+    return ErrorInfo(
+        kind=ErrorKind.TASK_CANCELLED, message=f"{spec.template.name} (task {short(spec.task_id)}) was cancelled."
+    )
+
+
 class TaskRecord:
     """One task as its owner sees it. What few tasks need has its first value on the class."""
 
@@ -83,6 +90,8 @@ class TaskRecord:
     was_pushed = False
     again = False
     """It has finished before, and runs again because a result was lost; or it was with a worker that died."""
+    is_cancelled = False
+    """Somebody has asked for its end: it is not tried again."""
 
     def __init__(self, spec: TaskSpec) -> None:
         self.spec = spec
@@ -231,6 +240,11 @@ class Tasks:
 
     def attempt_lost(self, record: TaskRecord, error: ErrorInfo, *, payload: ObjectID | None = None) -> bool:
         """An attempt ended without a result. True: it is queued again; False: the task has failed."""
+        if record.is_cancelled:
+            if error.kind is not ErrorKind.APPLICATION:
+                error = cancelled(record.spec)
+            self.fail(record, error, payload=payload)
+            return False
         again = self.retry.should_retry(
             kind=error.kind,
             retries_left=record.retries_left,
@@ -366,7 +380,8 @@ class Tasks:
         failure = argument.failed_with if argument is not None else None
         if failure is None:
             failure = Failure(record.spec.task_id, record.spec.template.name, error)
-            if not carriers and record.spec.creates is None:
+            failure.is_read = error.kind is ErrorKind.TASK_CANCELLED  # who has cancelled it knows
+            if not (carriers or failure.is_read) and record.spec.creates is None:
                 self.out.add(failure.told())
         failure.carriers += len(carriers)
         for value in carriers:
@@ -491,6 +506,7 @@ class Tasks:
                 self.values.set_remaking(value)
         self._use_attempt(record, "reconstruction")
         record.again = True
+        record.is_cancelled = False  # it came too late, and this is another demand
         self._set_state(record, TaskState.WAITING_ARGS)
         record.worker = record.lease_id = None
         for ref in record.argument_refs:  # counted once already; _await_arguments counts again

@@ -97,6 +97,15 @@ class ForgetTasks:
 
 
 @dataclass(slots=True, kw_only=True)
+class InterruptTask:
+    """Raise KeyboardInterrupt in the user code of this task, if it has not ended: it is in hand, or was handed over to
+    run next. It is reported with `TaskRan` as ever."""
+
+    task_id: TaskID
+    attempt: int
+
+
+@dataclass(slots=True, kw_only=True)
 class StartWorker:
     """Start a worker process; report `WorkerReady` or `WorkerExited`."""
 
@@ -235,6 +244,7 @@ Command: TypeAlias = (
     | RunTask
     | RunTasks
     | ForgetTasks
+    | InterruptTask
     | StartWorker
     | StopWorker
     | ReserveSpace

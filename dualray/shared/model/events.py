@@ -202,6 +202,16 @@ class ActorNameAsked:
 
 
 @dataclass(slots=True, kw_only=True)
+class CancelAsked:
+    """`cancel(ref)` was called: the task that makes the object is to end, and, when `recursive`, those that it has
+    submitted. `force`: with its worker, if it runs."""
+
+    ref: Ref
+    force: bool
+    recursive: bool
+
+
+@dataclass(slots=True, kw_only=True)
 class PlacementGroupAsked:
     """`placement_group(...)` was called, and waits under `wait_id` until the head has noted it."""
 
@@ -596,6 +606,26 @@ class TasksRecalled:
 
     worker: Address
     tasks: tuple[TaskID, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class CancelRequested:
+    """A borrower to the owner of an object: `CancelAsked` for the task that makes it."""
+
+    object_id: ObjectID
+    force: bool
+    recursive: bool
+
+
+@dataclass(slots=True, kw_only=True)
+class TaskUnwanted:
+    """Owner to worker: this attempt of a task that was pushed to you is to end, as in `CancelAsked`. It is reported as
+    finished all the same, when it has ended."""
+
+    task_id: TaskID
+    attempt: int
+    force: bool
+    recursive: bool
 
 
 # ---- Values and references: process <-> process ----------------------------------------------------------------
@@ -1133,6 +1163,7 @@ LocalEvent: TypeAlias = (
     | ActorKillAsked
     | ActorNameAsked
     | ActorExitAsked
+    | CancelAsked
     | PlacementGroupAsked
     | PlacementGroupRemovalAsked
     | RowsAsked
@@ -1170,6 +1201,8 @@ ProcessMessage: TypeAlias = (
     | TaskFinished
     | TasksFinished
     | TasksRecalled
+    | CancelRequested
+    | TaskUnwanted
     | ValueRequested
     | ValueReported
     | BorrowAdded

@@ -1,0 +1,167 @@
+"""Blocks: the Arrow tables that a dataset is made of, and the forms in which users see them.
+
+Rows are dicts, batches are dicts of numpy arrays, pandas DataFrames or Arrow tables. An array of more than one
+dimension is a column of Arrow's `fixed_shape_tensor`, so that it comes back as an array of the same shape; arrays whose
+shapes differ from row to row are lists.
+
+A slice of a table shares the buffers of the whole, and would be pickled with all of them: `compacted` copies what is
+seen of it, and only when that is less than nearly everything.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+Row = dict[str, Any]
+Batch = Any
+"""A dict of numpy arrays, a pandas DataFrame or an Arrow table, as the batch format says."""
+
+FORMATS = ("numpy", "pandas", "pyarrow")
+_SHARE_KEPT = 0.8
+
+
+def check_format(batch_format: str | None) -> str:
+    """The batch format that a user has named.
+
+    Raises:
+        ValueError: there is no such format.
+    """
+    if batch_format in (None, "default"):
+        return "numpy"
+    if batch_format not in FORMATS:
+        raise ValueError(f"batch_format={batch_format!r} must be one of {', '.join(map(repr, FORMATS))}")
+    return batch_format
+
+
+def column_of(values: Any) -> pa.Array | pa.ChunkedArray:
+    """An Arrow column of what a user gives: an array, or a sequence of anything."""
+    if isinstance(values, pa.Array | pa.ChunkedArray):
+        return values
+    if not isinstance(values, np.ndarray):
+        values = list(values)
+        if values and all(isinstance(value, np.ndarray) and value.ndim for value in values):
+            if len({(value.shape, value.dtype) for value in values}) == 1:
+                return column_of(np.stack(values))
+            return pa.array([value.tolist() for value in values])
+        return pa.array(values)
+    if values.ndim == 0:
+        raise ValueError(f"a column must have a dimension for its rows; got the single value {values!r}")
+    if values.ndim == 1:
+        return pa.array(values)
+    return pa.FixedShapeTensorArray.from_numpy_ndarray(np.ascontiguousarray(values))
+
+
+def table_of_rows(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """A table of dicts; a key that a row lacks is null there."""
+    names: dict[str, None] = {}
+    for row in rows:
+        if not isinstance(row, Mapping):
+            raise TypeError(f"a row of a dataset is a dict, not {row!r} (a {type(row).__name__})")
+        names.update(dict.fromkeys(row))
+    return pa.table({name: column_of([row.get(name) for row in rows]) for name in names})
+
+
+def table_of_batch(batch: Any, what: str) -> pa.Table:
+    """A table of what a user's function has returned for a batch.
+
+    Raises:
+        TypeError: it is none of the three forms.
+        ValueError: its columns are of different lengths.
+    """
+    if isinstance(batch, pa.Table):
+        return batch
+    if isinstance(batch, Mapping):
+        columns = {str(name): column_of(values) for name, values in batch.items()}
+        lengths = {name: len(column) for name, column in columns.items()}
+        if len(set(lengths.values())) > 1:
+            raise ValueError(f"{what} returned columns of different lengths: {lengths}")
+        return pa.table(columns)
+    if type(batch).__module__.partition(".")[0] == "pandas":
+        return pa.Table.from_pandas(batch, preserve_index=False)
+    raise TypeError(
+        f"{what} must return a dict of arrays, a pandas DataFrame or an Arrow table, not {batch!r} "
+        f"(a {type(batch).__name__})"
+    )
+
+
+def numpy_of(column: pa.ChunkedArray) -> NDArray[Any]:
+    """A column as an array, without a copy where Arrow allows it."""
+    array = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+    if isinstance(array, pa.ChunkedArray):  # of no rows
+        array = pa.array([], column.type) if column.num_chunks == 0 else pa.concat_arrays(array.chunks)
+    if isinstance(array.type, pa.FixedShapeTensorType):
+        found: NDArray[Any] = array.to_numpy_ndarray()
+        return found
+    if pa.types.is_fixed_size_list(array.type) and not array.null_count:
+        inner = array.flatten().to_numpy(zero_copy_only=False)
+        return np.asarray(inner).reshape(len(array), array.type.list_size)
+    return np.asarray(array.to_numpy(zero_copy_only=False))
+
+
+def batch_of(table: pa.Table, batch_format: str) -> Batch:
+    """A table in the form that a user asked for."""
+    if batch_format == "pyarrow":
+        return table
+    if batch_format == "pandas":
+        frame = table.drop_columns(tensors(table)).to_pandas()
+        for name in tensors(table):
+            frame[name] = list(numpy_of(table[name]))
+        return frame[table.column_names]
+    return {name: numpy_of(table[name]) for name in table.column_names}
+
+
+def rows_of(table: pa.Table) -> list[Row]:
+    """The rows, as dicts of Python's own values; of tensors, arrays."""
+    special = tensors(table)
+    if not special:
+        rows: list[Row] = table.to_pylist()
+        return rows
+    columns = {
+        name: numpy_of(table[name]) if name in special else table[name].to_pylist() for name in table.schema.names
+    }
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def tensors(table: pa.Table) -> list[str]:
+    """The names of the columns that hold arrays."""
+    return [field.name for field in table.schema if isinstance(field.type, pa.FixedShapeTensorType)]
+
+
+def joined(tables: Iterable[pa.Table]) -> pa.Table:
+    """One table of several, in order; those of no columns count for nothing."""
+    found = list(tables)
+    whole = [table for table in found if table.num_columns] or found
+    if not whole:
+        return pa.table({})
+    return whole[0] if len(whole) == 1 else pa.concat_tables(whole, promote_options="permissive")
+
+
+def compacted(table: pa.Table) -> pa.Table:
+    """The same rows, holding no more memory than they need."""
+    if table.num_columns == 0 or table.get_total_buffer_size() * _SHARE_KEPT <= table.nbytes:
+        return table
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    with pa.ipc.open_stream(pa.py_buffer(sink.getvalue())) as reader:
+        return reader.read_all()
+
+
+def taken(table: pa.Table, indices: NDArray[np.int64]) -> pa.Table:
+    """Some rows, in the order of `indices`. Arrow takes no rows of a tensor column; its storage it does."""
+    if not tensors(table):
+        return table.take(pa.array(indices))
+    columns = []
+    for field in table.schema:
+        column = table[field.name]
+        if isinstance(field.type, pa.FixedShapeTensorType):
+            columns.append(column_of(numpy_of(column)[indices]))
+        else:
+            columns.append(column.take(pa.array(indices)))
+    return pa.table(columns, names=table.column_names)

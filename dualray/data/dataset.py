@@ -1,0 +1,511 @@
+"""Dataset: rows in Arrow blocks, and what is done with them, lazily.
+
+Nothing happens before something is consumed: counted, taken, iterated over, written or materialized. See docs/data.md.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+import pyarrow.csv
+import pyarrow.parquet
+
+from dualray.api import get, is_initialized, put, remote
+from dualray.data import blocks, exchange
+from dualray.data.blocks import Row
+from dualray.data.context import DataContext
+from dualray.data.executor import ensure_initialized, execute, in_store, load
+from dualray.data.grouped import GroupedData, aggregated
+from dualray.data.iterator import DataIterator, Shard, batched, check_batch_size
+from dualray.data.plan import ActorMap, Exchange, Held, Limit, Map, Plan, Transform, Union, chained
+
+BATCH_ROWS = 1024
+SHOWN = 20
+
+
+class Dataset(DataIterator):
+    """Rows; made by `from_items`, `read_parquet` and their like, and by the methods of another dataset.
+
+    A dataset is a plan: it can be consumed again and again, and is made anew each time unless it is `materialize`d.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+
+    def __repr__(self) -> str:
+        rows = self._plan.rows
+        return f"Dataset({self._plan}, num_rows={'?' if rows is None else rows})"
+
+    # ---- Rows and batches ----
+
+    def map(self, fn: Callable[[Row], Mapping[str, Any]], **needs: Any) -> Dataset:
+        """Each row, a dict, becomes another.
+
+        Args:
+            fn: what a row becomes.
+            needs: options of its tasks: num_cpus, num_gpus, resources, max_retries ...
+        """
+
+        def transform(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+            return (blocks.table_of_rows([fn(row) for row in blocks.rows_of(table)]) for table in tables)
+
+        return self._mapped("Map", fn, transform, needs, keeps_rows=True)
+
+    def flat_map(self, fn: Callable[[Row], Sequence[Mapping[str, Any]]], **needs: Any) -> Dataset:
+        """Each row becomes any number of rows; arguments as for `map`."""
+
+        def transform(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+            return (blocks.table_of_rows([new for row in blocks.rows_of(table) for new in fn(row)]) for table in tables)
+
+        return self._mapped("FlatMap", fn, transform, needs)
+
+    def filter(self, fn: Callable[[Row], bool] | Any, **needs: Any) -> Dataset:
+        """The rows for which `fn` is true; instead of a function, an expression of `pyarrow.compute`, which is much
+        faster."""
+        if isinstance(fn, pa.compute.Expression):
+
+            def transform(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+                return (table.filter(fn) for table in tables)
+        else:
+
+            def transform(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+                for table in tables:
+                    keep = [index for index, row in enumerate(blocks.rows_of(table)) if fn(row)]
+                    yield blocks.taken(table, np.array(keep, np.int64))
+
+        return self._mapped("Filter", fn, transform, needs)
+
+    def map_batches(
+        self,
+        fn: Any,
+        *,
+        batch_size: int | None = BATCH_ROWS,
+        batch_format: str | None = "numpy",
+        fn_args: Sequence[Any] = (),
+        fn_kwargs: Mapping[str, Any] | None = None,
+        fn_constructor_args: Sequence[Any] = (),
+        fn_constructor_kwargs: Mapping[str, Any] | None = None,
+        concurrency: int | None = None,
+        **needs: Any,
+    ) -> Dataset:
+        """Each batch becomes another, or, where `fn` is a generator function, several.
+
+        Args:
+            fn: a function of a batch; or a class, of which every actor of a pool makes an instance and calls that.
+            batch_size: rows of a batch at most, as batches are cut within blocks; None: whole blocks. Default 1024.
+            batch_format: "numpy" (a dict of arrays; the default), "pandas" or "pyarrow".
+            fn_args, fn_kwargs: more arguments for `fn`.
+            fn_constructor_args, fn_constructor_kwargs: arguments of the class.
+            concurrency: how many actors; for a class alone. Default 1.
+            needs: options of the tasks or actors: num_cpus, num_gpus, resources ... Actors hold no CPU unless you say
+                so, as the tasks before and after them need some, too.
+
+        Raises:
+            TypeError, ValueError: what `fn` cannot be, `concurrency` without a class, an unknown batch format.
+        """
+        check_batch_size(batch_size)
+        form, kwargs = blocks.check_format(batch_format), dict(fn_kwargs or {})
+
+        def transform_of(call: Callable[..., Any]) -> Transform:
+            def transform(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+                for table in tables:
+                    for part in batched(iter([table]), batch_size):
+                        made = call(blocks.batch_of(part, form), *fn_args, **kwargs)
+                        many = made if inspect.isgenerator(made) else [made]
+                        yield from (blocks.table_of_batch(batch, f"map_batches({name})") for batch in many)
+
+            return transform
+
+        name = getattr(fn, "__name__", type(fn).__name__)
+        if isinstance(fn, type):
+            size = 1 if concurrency is None else concurrency
+            if not is_count(size, 1):
+                raise ValueError(f"concurrency={concurrency!r} must be an int of at least 1: the number of actors")
+            step = ActorMap(
+                name=f"MapBatches({name})",
+                make=lambda: transform_of(fn(*fn_constructor_args, **(fn_constructor_kwargs or {}))),
+                size=size,
+                needs=needs,
+            )
+            return Dataset(self._plan.then(step))
+        if fn_constructor_args or fn_constructor_kwargs:
+            raise TypeError(f"map_batches({name}): constructor arguments are for a class, and this is a function")
+        return self._mapped("MapBatches", fn, transform_of(fn), needs)
+
+    def add_column(self, col: str, fn: Callable[[Any], Any]) -> Dataset:
+        """A column more: `fn` of each batch, a pandas DataFrame, gives its values."""
+
+        def add(table: pa.Table) -> pa.Table:
+            return table.append_column(col, blocks.column_of(np.asarray(fn(blocks.batch_of(table, "pandas")))))
+
+        return self._tables_mapped(f"AddColumn({col})", add, keeps_rows=True)
+
+    def select_columns(self, cols: str | Sequence[str]) -> Dataset:
+        """Only these columns, in this order."""
+        names = [cols] if isinstance(cols, str) else list(cols)
+        return self._tables_mapped("SelectColumns", lambda table: table.select(names), keeps_rows=True)
+
+    def drop_columns(self, cols: str | Sequence[str]) -> Dataset:
+        """All columns but these."""
+        names = [cols] if isinstance(cols, str) else list(cols)
+        return self._tables_mapped("DropColumns", lambda table: table.drop_columns(names), keeps_rows=True)
+
+    def rename_columns(self, names: Mapping[str, str]) -> Dataset:
+        """Columns under other names: {old: new}."""
+        chosen = dict(names)
+        return self._tables_mapped(
+            "RenameColumns",
+            lambda table: table.rename_columns([chosen.get(name, name) for name in table.column_names]),
+            keeps_rows=True,
+        )
+
+    # ---- Order and blocks ----
+
+    def repartition(self, num_blocks: int) -> Dataset:
+        """The same rows in so many blocks of about the same number of rows."""
+        count = _positive("num_blocks", num_blocks)
+        step = Exchange(
+            name=f"Repartition({count})", run=lambda stream, _: exchange.repartition(stream, count), outputs=count
+        )
+        return Dataset(self._plan.then(step))
+
+    def random_shuffle(self, *, seed: int | None = None, num_blocks: int | None = None) -> Dataset:
+        """All rows in a random order.
+
+        Args:
+            seed: default: the context's `shuffle_seed`.
+            num_blocks: of the result; default: as many as before.
+        """
+        chosen = DataContext.get_current().shuffle_seed if seed is None else seed
+        outputs = None if num_blocks is None else _positive("num_blocks", num_blocks)
+        step = Exchange(
+            name="RandomShuffle",
+            run=lambda stream, about: exchange.random_shuffle(stream, max(1, outputs or about), chosen),
+            outputs=outputs,
+        )
+        return Dataset(self._plan.then(step))
+
+    def sort(self, key: str | Sequence[str], descending: bool | Sequence[bool] = False) -> Dataset:
+        """Rows by the values of one column, or of several; nulls and NaN come last."""
+        keys = [key] if isinstance(key, str) else list(key)
+        downs = [descending] * len(keys) if isinstance(descending, bool) else list(descending)
+        if not keys or len(downs) != len(keys):
+            raise ValueError(f"sort: {len(keys)} keys ({keys}) and {len(downs)} directions ({downs})")
+
+        def run(stream: Iterator[Held], about: int) -> Iterator[Held]:
+            return exchange.by_range(stream, about, keys, downs, lambda table: table, "sort")
+
+        return Dataset(self._plan.then(Exchange(name=f"Sort({', '.join(keys)})", run=run)))
+
+    def groupby(self, key: str | None) -> GroupedData:
+        """Rows of equal values of a column, together; None: all rows are one group."""
+        return GroupedData(key, lambda step: Dataset(self._plan.then(step)))
+
+    def limit(self, limit: int) -> Dataset:
+        """The first rows."""
+        if not is_count(limit, 0):
+            raise ValueError(f"limit={limit!r} must be an int that is not negative")
+        return Dataset(self._plan.then(Limit(count=limit)))
+
+    def union(self, *others: Dataset) -> Dataset:
+        """These rows, and then those of others."""
+        return Dataset(self._plan.then(Union(others=tuple(other._plan for other in others))))
+
+    # ---- Parts ----
+
+    def split(self, n: int, *, equal: bool = False) -> list[Dataset]:
+        """This dataset, which is made for it, in `n` parts of neighbouring rows.
+
+        Args:
+            n: how many.
+            equal: all of the same number of rows: up to n - 1 rows at the end are left out.
+        """
+        count = _positive("n", n)
+        whole = self.materialize()
+        total = whole.count()
+        if equal:
+            total -= total % count
+        return whole._cut_at([number * total // count for number in range(count + 1)])
+
+    def split_at_indices(self, indices: Sequence[int]) -> list[Dataset]:
+        """This dataset, which is made for it, cut before the rows of these numbers."""
+        whole = self.materialize()
+        total = whole.count()
+        if list(indices) != sorted(indices) or any(index < 0 for index in indices):
+            raise ValueError(f"split_at_indices: {list(indices)} must be numbers of rows, in order")
+        return whole._cut_at([0, *(min(index, total) for index in indices), total])
+
+    def train_test_split(self, test_size: float, *, shuffle: bool = False, seed: int | None = None) -> list[Dataset]:
+        """Two parts, of which the second one has `test_size` rows, or that share of them."""
+        whole = (self.random_shuffle(seed=seed) if shuffle else self).materialize()
+        total = whole.count()
+        size = round(total * test_size) if 0 < test_size < 1 else int(test_size)
+        if not 0 < size < total:
+            raise ValueError(f"test_size={test_size!r} leaves one of the parts of {total} rows empty")
+        return whole._cut_at([0, total - size, total])
+
+    def shards(self, n: int) -> list[Shard]:
+        """`n` parts with the same number of rows, each of which another process can pass over by itself.
+
+        Where it is known how many rows each block has, nothing is read here: who has a shard reads and transforms its
+        own blocks, one at a time. Otherwise (after `filter`, `map_batches`, `random_shuffle` ...) the dataset is
+        materialized first. Up to n - 1 rows at the end are left out.
+        """
+        count = _positive("n", n)
+        transforms = self._plan.maps_alone if self._plan.knows_rows_of_blocks else None
+        if transforms is None:
+            return self.materialize().shards(n)
+        ensure_initialized()
+        parts = [part if not isinstance(part, Held) else _stored(part) for part in self._plan.source]
+        per_shard = sum(part.rows or 0 for part in parts) // count
+        shards = []
+        for number in range(count):
+            low, high, before = number * per_shard, (number + 1) * per_shard, 0
+            mine, cuts = [], []
+            for part in parts:
+                rows = part.rows or 0
+                start, stop = max(low - before, 0), min(high - before, rows)
+                if start < stop:
+                    mine.append(part)
+                    cuts.append(None if (start, stop) == (0, rows) else (start, stop))
+                before += rows
+            shards.append(Shard(mine, chained(transforms) if transforms else None, cuts))
+        return shards
+
+    def materialize(self) -> MaterializedDataset:
+        """Run it now, and keep its blocks in the object store as long as the result is there."""
+        return MaterializedDataset(Plan(tuple(execute(self._plan)), (), "materialized"))
+
+    def _cut_at(self, bounds: Sequence[int]) -> list[Dataset]:
+        parts = [part for part in self._plan.source if isinstance(part, Held)]
+        cut = []
+        for low, high in pairwise(bounds):
+            mine, before = [], 0
+            for part in parts:
+                start, stop = max(low - before, 0), min(high - before, part.rows)
+                if start < stop:
+                    mine.append(part.cut(start, stop))
+                before += part.rows
+            cut.append(
+                MaterializedDataset(Plan(tuple(mine or [part.cut(0, 0) for part in parts[:1]]), (), "materialized"))
+            )
+        return list(cut)
+
+    # ---- What is in it ----
+
+    def take(self, limit: int = SHOWN) -> list[Row]:
+        """The first rows, as dicts."""
+        return list(self.limit(limit).iter_rows())
+
+    def take_all(self) -> list[Row]:
+        """All rows, as dicts."""
+        return list(self.iter_rows())
+
+    def take_batch(self, batch_size: int = SHOWN, *, batch_format: str | None = "numpy") -> Any:
+        """The first rows, as one batch.
+
+        Raises:
+            ValueError: there are none.
+        """
+        for batch in self.limit(batch_size).iter_batches(batch_size=batch_size, batch_format=batch_format):
+            return batch
+        raise ValueError("take_batch: the dataset has no rows")
+
+    def show(self, limit: int = SHOWN) -> None:
+        """Print the first rows."""
+        for row in self.take(limit):
+            print(row)  # noqa: T201 - it is what is asked for
+
+    def count(self) -> int:
+        """How many rows it has; where the source knows, nothing is read."""
+        known = self._plan.rows
+        if known is not None:
+            return known
+        counted = self._tables_mapped("Count", lambda table: pa.table({"rows": [table.num_rows]}))
+        return int(sum(table["rows"][0].as_py() for table in counted._tables()))
+
+    def schema(self) -> pa.Schema | None:
+        """The names and types of the columns, of the first block that has any; None when there is none."""
+        head = self._tables_mapped("Schema", lambda table: table.slice(0, 0))
+        return next((table.schema for table in head._tables() if table.num_columns), None)
+
+    def columns(self) -> list[str]:
+        """The names of the columns."""
+        schema = self.schema()
+        return [] if schema is None else list(schema.names)
+
+    def num_blocks(self) -> int:
+        """How many blocks it has, or, before it is materialized, about how many it will have."""
+        return self._plan.blocks
+
+    def size_bytes(self) -> int:
+        """How much memory its rows take; it is run to know."""
+        return sum(part.size_bytes for part in execute(self._plan))
+
+    def input_files(self) -> list[str]:
+        """The files that it reads."""
+        return list(dict.fromkeys(file for part in self._plan.source for file in part.files))
+
+    def unique(self, column: str) -> list[Any]:
+        """The values of a column, each once, in order."""
+        return [row[column] for row in self.groupby(column).count().select_columns([column]).iter_rows()]
+
+    def sum(self, on: str) -> Any:
+        """Of a column; None when there are no values."""
+        return self._one("sum", on)
+
+    def min(self, on: str) -> Any:
+        """Of a column; None when there are no values."""
+        return self._one("min", on)
+
+    def max(self, on: str) -> Any:
+        """Of a column; None when there are no values."""
+        return self._one("max", on)
+
+    def mean(self, on: str) -> Any:
+        """Of a column; None when there are no values."""
+        part = self._tables_mapped("Mean", lambda table: aggregated(table, None, [(on, "sum"), (on, "count")]))
+        tables = [table for table in part._tables() if table[f"count({on})"][0].as_py()]
+        count = sum(table[f"count({on})"][0].as_py() for table in tables)
+        return sum(table[f"sum({on})"][0].as_py() for table in tables) / count if count else None
+
+    def std(self, on: str, ddof: int = 1) -> Any:
+        """The standard deviation of a column; None when there are too few values."""
+        count, mean, squares = 0, 0.0, 0.0
+        for table in self.select_columns([on])._tables():
+            values = blocks.numpy_of(table[on].drop_null()).astype(np.float64)
+            if len(values):
+                step = values.mean() - mean
+                squares += values.var() * len(values) + step**2 * count * len(values) / (count + len(values))
+                count += len(values)
+                mean += step * len(values) / count
+        return float(np.sqrt(squares / (count - ddof))) if count > ddof else None
+
+    def _one(self, function: str, on: str) -> Any:
+        part = self._tables_mapped(function, lambda table: aggregated(table, None, [(on, function)]))
+        name = f"{function}({on})"
+        found = blocks.joined([table for table in part._tables() if table.num_columns])
+        if not found.num_rows:
+            return None
+        return getattr(pa.compute, function)(found[name]).as_py()
+
+    # ---- Elsewhere ----
+
+    def to_pandas(self) -> Any:
+        """All rows as one pandas DataFrame, in this process."""
+        return blocks.batch_of(blocks.joined(self._tables()), "pandas")
+
+    def to_arrow_refs(self) -> list[Any]:
+        """References to the blocks, Arrow tables in the object store."""
+        return [_whole(part) for part in execute(self._plan)]
+
+    def write_parquet(self, path: str | Path, **options: Any) -> None:
+        """A file for each block in a directory, which is made; `options` are those of `pyarrow.parquet.write_table`."""
+        self._write(path, "parquet", lambda table, file: pa.parquet.write_table(table, file, **options))
+
+    def write_csv(self, path: str | Path, **options: Any) -> None:
+        """As `write_parquet`, in CSV; `options` are those of `pyarrow.csv.write_csv`."""
+        self._write(path, "csv", lambda table, file: pa.csv.write_csv(table, file, **options))
+
+    def write_json(self, path: str | Path) -> None:
+        """As `write_parquet`, a JSON object a line."""
+        self._write(path, "json", lambda table, file: Path(file).write_text(_as_json_lines(table)))
+
+    def _write(self, path: str | Path, ending: str, write: Callable[[pa.Table, str], Any]) -> None:
+        folder = Path(path).absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        tasks_max = DataContext.get_current().tasks_max_of_cluster() if is_initialized() else 2
+        pending: list[Any] = []
+        for number, part in enumerate(execute(self._plan)):
+            if part.rows:
+                target = str(folder / f"{number:06d}.{ending}")
+                pending.append(_write_task().remote(write, target, in_store(part), part.start, part.stop))
+            if len(pending) >= tasks_max:
+                get(pending.pop(0))
+        get(pending)
+
+    def _tables(self) -> Iterator[pa.Table]:
+        for part in execute(self._plan):
+            yield load(part)
+
+    def _tables_mapped(self, name: str, fn: Callable[[pa.Table], pa.Table], *, keeps_rows: bool = False) -> Dataset:
+        def transform(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+            return (fn(table) for table in tables)
+
+        return Dataset(self._plan.then(Map(name=name, transform=transform, keeps_rows=keeps_rows)))
+
+    def _mapped(
+        self, kind: str, fn: Any, transform: Transform, needs: Mapping[str, Any], *, keeps_rows: bool = False
+    ) -> Dataset:
+        if not callable(fn) and not isinstance(fn, pa.compute.Expression):
+            raise TypeError(f"{kind} takes a function, not {fn!r} (a {type(fn).__name__})")
+        name = f"{kind}({getattr(fn, '__name__', type(fn).__name__)})"
+        return Dataset(self._plan.then(Map(name=name, transform=transform, keeps_rows=keeps_rows, needs=needs)))
+
+
+class MaterializedDataset(Dataset):
+    """A dataset whose blocks are in the object store: made by `materialize` and `split`. They go with it."""
+
+    def num_blocks(self) -> int:
+        """How many blocks it has."""
+        return len(self._plan.source)
+
+    def size_bytes(self) -> int:
+        """How much memory its rows take."""
+        return sum(part.size_bytes for part in self._plan.source)
+
+
+def is_count(value: Any, least: int) -> bool:
+    """Whether a value is an int, of at least `least`."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _positive(name: str, value: int) -> int:
+    if not is_count(value, 1):
+        raise ValueError(f"{name}={value!r} must be an int of at least 1")
+    return value
+
+
+def _stored(part: Held) -> Held:
+    """The same rows of a block that is in the object store, for whoever is given it."""
+    return replace(part, block=in_store(part))
+
+
+def _whole(part: Held) -> Any:
+    """A reference to a table of just these rows."""
+    if isinstance(part.block, pa.Table) or part.start:
+        return put(blocks.compacted(load(part)))
+    table = load(part)
+    return part.block if table.num_rows == part.rows and part.stop == part.rows else put(blocks.compacted(table))
+
+
+def _write_block(write: Callable[[pa.Table, str], Any], target: str, table: pa.Table, start: int, stop: int) -> None:
+    """Write a file, whole or not at all: a task may be run again."""
+    pending = f"{target}.{os.getpid()}.part"
+    write(table.slice(start, stop - start), pending)
+    Path(pending).rename(target)
+
+
+@cache
+def _write_task() -> Any:
+    return remote(_write_block)
+
+
+def _as_json_lines(table: pa.Table) -> str:
+    return "".join(json.dumps(row, default=_plain) + "\n" for row in blocks.rows_of(table))
+
+
+def _plain(value: Any) -> Any:
+    """What JSON has no form for: arrays as lists, times and the like as text."""
+    return value.tolist() if isinstance(value, np.ndarray) else str(value)

@@ -1,0 +1,244 @@
+"""Runs a plan, block by block, with no more of it in memory than the context allows.
+
+Theory of operation
+-------------------
+Each step is an iterator over the blocks of the step before, pulled by whoever consumes the last one. A step of tasks
+keeps a window open: it submits a task for a next block while no more than `tasks_max` of its tasks are under way and
+what they hold, results that nobody has taken included, stays within its share of `bytes_in_flight_max`. A result is
+dropped from the object store when the consumer asks for the next one and keeps no reference of its own. So the consumer
+sets the pace, and blocks come in the order of the source, whatever finishes first.
+
+How large a result will be is not known before it is there: until the first one is, what the source says of its size
+counts; afterwards the mean of those seen, and never less than the largest of the last few. One task may always run.
+
+A task makes two objects: the block, and how many rows and bytes it has. The second one is small and comes to the
+driver, the first stays in the store where it was made.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from itertools import chain
+from typing import Any
+
+import pyarrow as pa
+
+from dualray import api
+from dualray.data.context import DataContext
+from dualray.data.plan import (
+    ActorMap,
+    Exchange,
+    Held,
+    Input,
+    Limit,
+    Map,
+    Plan,
+    Read,
+    Transform,
+    Union,
+    block_of,
+    chained,
+)
+
+Meta = tuple[int, int]
+"""Rows and bytes of a block."""
+Submit = Callable[[Input], tuple[Any, Any]]
+_SEEN = 8
+
+
+def execute(plan: Plan) -> Iterator[Held]:
+    """The blocks of a plan, in order, each while it is asked for."""
+    ensure_initialized()
+    steps = list(plan.steps)
+    stages = 1 + sum(not isinstance(step, Map) for step in steps)
+    stream: Iterator[Input] = iter(plan.source)
+    known = Plan(plan.source)
+    while steps:
+        step = steps.pop(0)
+        known = known.then(step)
+        match step:
+            case Map():
+                fused, needs = [step.transform], step.needs
+                name = step.name
+                while steps and isinstance(steps[0], Map) and steps[0].needs == needs:
+                    more = steps.pop(0)
+                    assert isinstance(more, Map)
+                    known = known.then(more)
+                    fused.append(more.transform)
+                    name += f"->{more.name}"
+                stream = _by_tasks(stream, chained(fused), name, needs, stages)
+            case ActorMap():
+                stream = _by_actors(_held(stream, stages), step, stages)
+            case Limit(count=count):
+                stream = _limited(_held(stream, stages), count)
+            case Exchange():
+                stream = step.run(_held(stream, stages), known.blocks)
+            case Union(others=others):
+                stream = chain(stream, *(execute(other) for other in others))
+    yield from _held(stream, stages)
+
+
+def ensure_initialized() -> None:
+    """`init()`, if the program has not called it."""
+    if not api.is_initialized():
+        api.init()
+
+
+def load(held: Held) -> pa.Table:
+    """The rows of a block, here."""
+    table = held.block if isinstance(held.block, pa.Table) else api.get(held.block)
+    return table if held.start == 0 and held.stop == table.num_rows else table.slice(held.start, held.rows)
+
+
+def in_store(held: Held) -> Any:
+    """A reference to the block, from which its rows must be cut."""
+    return api.put(held.block) if isinstance(held.block, pa.Table) else held.block
+
+
+def held(ref: Any, meta: Meta, files: tuple[str, ...] = ()) -> Held:
+    """A block that a task has made."""
+    return Held(block=ref, start=0, stop=meta[0], size_bytes=meta[1], files=files)
+
+
+def measured(table: pa.Table) -> tuple[pa.Table, Meta]:
+    """What a task returns: a block, and what it is."""
+    return table, (table.num_rows, table.nbytes)
+
+
+# ---- Steps -------------------------------------------------------------------------------------------------------
+
+
+def _nothing(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    return tables
+
+
+def _held(stream: Iterator[Input], stages: int) -> Iterator[Held]:
+    """What has not been read yet is read."""
+    first = next(stream, None)
+    if first is None:
+        return iter(())
+    whole = chain([first], stream)
+    if isinstance(first, Held):  # a source is of one kind, and steps make blocks
+        return (
+            part if isinstance(part, Held) else next(_by_tasks(iter([part]), _nothing, "Read", {}, 1)) for part in whole
+        )
+    return _by_tasks(whole, _nothing, "Read", {}, stages)
+
+
+def _run_read(transform: Transform, part: Read) -> tuple[pa.Table, Meta]:
+    return measured(block_of(transform, part.load()))
+
+
+def _run_held(transform: Transform, table: pa.Table, start: int, stop: int) -> tuple[pa.Table, Meta]:
+    return measured(block_of(transform, table.slice(start, stop - start)))
+
+
+@cache
+def _tasks() -> tuple[Any, Any]:
+    return api.remote(num_returns=2)(_run_read), api.remote(num_returns=2)(_run_held)
+
+
+def _by_tasks(
+    stream: Iterator[Input], transform: Transform, name: str, needs: Mapping[str, Any], stages: int
+) -> Iterator[Held]:
+    context = DataContext.get_current()
+    duration = {} if context.task_duration is None else {"duration": context.task_duration}
+    read, map_ = (task.options(name=f"data:{name}", **duration, **needs) for task in _tasks())
+    shared = api.put(transform)
+
+    def submit(part: Input) -> tuple[Any, Any]:
+        if isinstance(part, Read):
+            return tuple(read.remote(shared, part))
+        return tuple(map_.remote(shared, in_store(part), part.start, part.stop))
+
+    return _window(stream, submit, context.tasks_max_of_cluster(), context.bytes_in_flight_max // stages)
+
+
+class _Mapper:
+    """An actor of a pool: an instance of the user's class, and what it does with a block."""
+
+    def __init__(self, make: Callable[[], Transform]) -> None:
+        self._transform = make()
+
+    def run(self, table: pa.Table, start: int, stop: int) -> tuple[pa.Table, Meta]:
+        """What a block becomes."""
+        return _run_held(self._transform, table, start, stop)
+
+
+def _by_actors(stream: Iterator[Held], step: ActorMap, stages: int) -> Iterator[Held]:
+    context = DataContext.get_current()
+    wanted, there = step.size * (step.needs.get("num_cpus") or 0), api.cluster_resources().get("CPU", 0)
+    if wanted and wanted >= there:
+        raise ValueError(
+            f"{step.name}: {step.size} actors of {step.needs['num_cpus']:g} CPUs would hold all of the {there:g} CPUs "
+            f"that the cluster has, and the tasks that feed them would get none; ask for fewer"
+        )
+    actors = [api.remote(_Mapper).options(**step.needs).remote(step.make) for _ in range(step.size)]
+    turn = 0
+
+    def submit(part: Input) -> tuple[Any, Any]:
+        nonlocal turn
+        assert isinstance(part, Held)
+        actor = actors[turn % len(actors)]
+        turn += 1
+        call = actor.run.options(num_returns=2)
+        return tuple(call.remote(in_store(part), part.start, part.stop))
+
+    try:
+        yield from _window(stream, submit, 2 * len(actors), context.bytes_in_flight_max // stages)
+    finally:
+        for actor in actors:
+            api.kill(actor)
+
+
+@dataclass(slots=True)
+class _Flight:
+    """A task that was submitted and not taken yet."""
+
+    block: Any
+    meta: Any
+    guess: int
+    files: tuple[str, ...]
+
+
+def _window(stream: Iterator[Input], submit: Submit, tasks_max: int, bytes_max: int) -> Iterator[Held]:
+    """Results of tasks in the order of the stream, with a bounded number of them, and of bytes, under way."""
+    flying: deque[_Flight] = deque()
+    seen: deque[int] = deque(maxlen=_SEEN)
+    is_over = False
+    while True:
+        while not is_over and len(flying) < tasks_max:
+            guess = max(seen, default=0)
+            if flying and sum(max(flight.guess, guess) for flight in flying) + guess > bytes_max:
+                break
+            part = next(stream, None)
+            if part is None:
+                is_over = True
+                break
+            block, meta = submit(part)
+            flying.append(_Flight(block, meta, part.size_bytes, part.files))
+            del block, meta, part
+        if not flying:
+            return
+        flight = flying.popleft()
+        rows, size = api.get(flight.meta)
+        seen.append(size)
+        done = held(flight.block, (rows, size), flight.files)
+        del flight
+        yield done
+        del done
+
+
+def _limited(stream: Iterator[Held], count: int) -> Iterator[Held]:
+    left = count
+    while left > 0:
+        part = next(stream, None)
+        if part is None:
+            return
+        if part.rows > left:
+            part = part.cut(0, left)
+        left -= part.rows
+        yield part

@@ -1,0 +1,247 @@
+"""What consumes blocks: rows, batches, and batches for TensorFlow.
+
+A `DataIterator` gives the blocks of a dataset, or of the shard of a training worker, as often as it is asked: each
+pass over it reads them anew. Batches are cut across blocks, so that only the last one may be smaller.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dualray import api
+from dualray.data import blocks
+from dualray.data.blocks import Batch, Row
+from dualray.data.context import DataContext
+from dualray.data.executor import load
+from dualray.data.plan import Input, Read, Transform, block_of
+
+Columns = str | Sequence[str] | Mapping[str, str]
+
+
+class DataIterator(ABC):
+    """Rows that can be passed over again and again."""
+
+    @abstractmethod
+    def _tables(self) -> Iterator[pa.Table]:
+        """The blocks, in order."""
+
+    def iter_rows(self) -> Iterator[Row]:
+        """The rows, as dicts."""
+        for table in self._tables():
+            yield from blocks.rows_of(table)
+
+    def iter_batches(
+        self,
+        *,
+        batch_size: int | None = 256,
+        batch_format: str | None = "numpy",
+        drop_last: bool = False,
+        local_shuffle_buffer_size: int | None = None,
+        local_shuffle_seed: int | None = None,
+        prefetch_batches: int = 1,
+    ) -> Iterator[Batch]:
+        """Batches of rows.
+
+        Args:
+            batch_size: rows of a batch; None: each block is one.
+            batch_format: "numpy" (a dict of arrays), "pandas" or "pyarrow".
+            drop_last: leave out the last batch if it is smaller.
+            local_shuffle_buffer_size: draw rows at random from a buffer of at least so many.
+            local_shuffle_seed: of that; default: the context's `shuffle_seed`.
+            prefetch_batches: accepted for Ray's sake: blocks are made ahead as the context's limits allow.
+
+        Raises:
+            ValueError: a batch size or format that cannot be.
+        """
+        check_batch_size(batch_size)
+        form = blocks.check_format(batch_format)
+        tables: Iterator[pa.Table] = (table for table in self._tables() if table.num_rows)
+        if local_shuffle_buffer_size:
+            seed = DataContext.get_current().shuffle_seed if local_shuffle_seed is None else local_shuffle_seed
+            tables = _stirred(tables, local_shuffle_buffer_size, np.random.default_rng(seed))
+        return (blocks.batch_of(table, form) for table in batched(tables, batch_size, drop_last=drop_last))
+
+    def iter_tf_batches(
+        self, *, batch_size: int | None = 256, dtypes: Any = None, drop_last: bool = False, **options: Any
+    ) -> Iterator[Any]:
+        """Batches as dicts of TensorFlow's tensors.
+
+        Args:
+            batch_size, drop_last, options: as for `iter_batches`.
+            dtypes: a `tf.DType` for all columns, or one for each, by name; default: as the columns are.
+        """
+        import tensorflow as tf  # noqa: PLC0415 - only programs that use TensorFlow pay for it
+
+        for batch in self.iter_batches(batch_size=batch_size, drop_last=drop_last, **options):
+            yield {name: tf.convert_to_tensor(_cast(values, dtypes, name)) for name, values in batch.items()}
+
+    def to_tf(
+        self,
+        feature_columns: Columns,
+        label_columns: Columns,
+        *,
+        batch_size: int = 1,
+        drop_last: bool = False,
+        additional_columns: Columns | None = None,
+        **options: Any,
+    ) -> Any:
+        """A `tf.data.Dataset` of (features, labels), or (features, labels, additional), not sharded any further.
+
+        Args:
+            feature_columns, label_columns, additional_columns: the name of a column, which gives its tensor; a list of
+                names or a dict of column to new name, which gives a dict of tensors.
+            batch_size: rows of a batch. Under a strategy of several workers it counts for all of them together.
+            drop_last, options: as for `iter_batches`.
+
+        Raises:
+            ValueError: a column that is not there, or that is no tensor.
+        """
+        import tensorflow as tf  # noqa: PLC0415 - as above
+
+        groups = [feature_columns, label_columns] + ([] if additional_columns is None else [additional_columns])
+        example = next((table for table in self._tables() if table.num_columns), pa.table({}))
+        signature = tuple(_chosen(group, lambda name: _spec(tf, example, name)) for group in groups)
+        ahead = self._for_other_threads()
+
+        def generate() -> Iterator[Any]:
+            for batch in ahead.iter_batches(batch_size=batch_size, drop_last=drop_last, **options):
+                yield tuple(_chosen(group, lambda name: batch[name]) for group in groups)  # noqa: B023 - used at once
+
+        dataset = tf.data.Dataset.from_generator(generate, output_signature=signature)
+        return unsharded(tf, dataset)
+
+    def _for_other_threads(self) -> DataIterator:
+        """The same, for a thread of TensorFlow's: in sim mode only user code's own thread may wait for blocks, so they
+        are fetched now."""
+        if api.is_initialized() and api.get_runtime_context().mode == "sim":
+            return Fetched(list(self._tables()))
+        return self
+
+
+class Fetched(DataIterator):
+    """Blocks that are here."""
+
+    def __init__(self, tables: list[pa.Table]) -> None:
+        self._blocks = tables
+
+    def _tables(self) -> Iterator[pa.Table]:
+        return iter(self._blocks)
+
+
+class Shard(DataIterator):
+    """Some inputs of a plan whose steps look at one block at a time: made where it is used, in that process.
+
+    Attributes:
+        rows: how many rows, if that is known.
+    """
+
+    def __init__(
+        self, parts: Sequence[Input], transform: Transform | None, cut: Sequence[tuple[int, int] | None]
+    ) -> None:
+        self._parts = list(parts)
+        self._transform = transform
+        self._cut = list(cut)
+        self.rows = sum(
+            high - low for low, high in (entry or (0, part.rows or 0) for entry, part in zip(cut, parts, strict=True))
+        )
+
+    def __repr__(self) -> str:
+        return f"<a shard of {self.rows} rows in {len(self._parts)} blocks>"
+
+    def count(self) -> int:
+        """How many rows it has."""
+        return self.rows
+
+    def _tables(self) -> Iterator[pa.Table]:
+        for part, cut in zip(self._parts, self._cut, strict=True):
+            table = part.load() if isinstance(part, Read) else load(part)
+            if self._transform is not None:
+                table = block_of(self._transform, table)
+            yield table if cut is None else table.slice(cut[0], cut[1] - cut[0])
+
+
+def unsharded(tf: Any, dataset: Any) -> Any:
+    """The dataset, of which a strategy gives every worker the whole: it is the worker's share already."""
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    return dataset.with_options(options)
+
+
+def check_batch_size(batch_size: int | None) -> None:
+    """Raises ValueError for a batch size that cannot be."""
+    if batch_size is not None and not (type(batch_size) is int and batch_size >= 1):
+        raise ValueError(f"batch_size={batch_size!r} must be an int of at least 1, or None")
+
+
+def batched(tables: Iterator[pa.Table], size: int | None, *, drop_last: bool = False) -> Iterator[pa.Table]:
+    """Tables of `size` rows each, cut across those given."""
+    if size is None:
+        yield from tables
+        return
+    waiting: deque[pa.Table] = deque()
+    rows = 0
+    for table in tables:
+        waiting.append(table)
+        rows += table.num_rows
+        del table
+        while rows >= size:
+            taken, need = [], size
+            while need:
+                head = waiting.popleft()
+                if head.num_rows > need:
+                    waiting.appendleft(head.slice(need))
+                    head = head.slice(0, need)
+                need -= head.num_rows
+                taken.append(head)
+            rows -= size
+            yield blocks.joined(taken)
+            del taken
+    if rows and not drop_last:
+        yield blocks.joined(waiting)
+
+
+def _stirred(tables: Iterator[pa.Table], least: int, random: np.random.Generator) -> Iterator[pa.Table]:
+    """Rows in a random order, drawn from a buffer of at least `least` rows."""
+    waiting: list[pa.Table] = []
+    rows = 0
+    for table in tables:
+        waiting.append(table)
+        rows += table.num_rows
+        if rows >= 2 * least:
+            whole = blocks.joined(waiting)
+            whole = blocks.taken(whole, random.permutation(rows))
+            yield whole.slice(least)
+            waiting, rows = [whole.slice(0, least)], least
+    if waiting:
+        whole = blocks.joined(waiting)
+        yield blocks.taken(whole, random.permutation(whole.num_rows))
+
+
+def _chosen(columns: Columns, get: Any) -> Any:
+    if isinstance(columns, str):
+        return get(columns)
+    if isinstance(columns, Mapping):
+        return {new: get(name) for name, new in columns.items()}
+    return {name: get(name) for name in columns}
+
+
+def _spec(tf: Any, table: pa.Table, name: str) -> Any:
+    if name not in table.column_names:
+        raise ValueError(f"there is no column {name!r}; there are {', '.join(map(repr, table.column_names)) or 'none'}")
+    values = blocks.numpy_of(table[name])
+    if values.dtype == object and not (len(values) and isinstance(values[0], str | bytes)):
+        raise ValueError(f"column {name!r} of type {table[name].type} is no tensor: its rows have different shapes")
+    dtype = tf.string if values.dtype == object else tf.as_dtype(values.dtype)
+    return tf.TensorSpec(shape=(None, *values.shape[1:]), dtype=dtype)
+
+
+def _cast(values: NDArray[Any], dtypes: Any, name: str) -> NDArray[Any]:
+    wanted = dtypes.get(name) if isinstance(dtypes, Mapping) else dtypes
+    return values if wanted is None else values.astype(wanted.as_numpy_dtype)

@@ -1,0 +1,202 @@
+"""What a dataset will do, before it does anything: where its rows come from, and what happens to them on the way.
+
+A plan is a source (a list of inputs, each read by one task, or a block that exists) and steps. Neighbouring steps that
+look at one block at a time are fused into one task; an exchange needs all blocks before it gives one; a limit ends
+reading early. Plans are immutable: each method of Dataset makes a new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from dualray.data import blocks
+from dualray.object_ref import ObjectRef
+
+Transform = Callable[[Iterator[pa.Table]], Iterator[pa.Table]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Read:
+    """A part of the source that one task reads.
+
+    rows: how many rows, where that is known without reading.
+    size_bytes: about how much memory they take; 0: not known.
+    files: where they are.
+    """
+
+    function: Callable[[], pa.Table]
+    rows: int | None = None
+    size_bytes: int = 0
+    files: tuple[str, ...] = ()
+
+    def load(self) -> pa.Table:
+        """Its rows."""
+        return self.function()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """Rows `start` to `stop` of a block: of a table in this process, or of one in the object store."""
+
+    block: pa.Table | ObjectRef[Any]
+    start: int
+    stop: int
+    size_bytes: int
+    files: tuple[str, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """How many rows."""
+        return self.stop - self.start
+
+    def cut(self, start: int, stop: int) -> Held:
+        """Some of its rows, counted from its first one."""
+        size = self.size_bytes * (stop - start) // max(1, self.rows)
+        return Held(
+            block=self.block, start=self.start + start, stop=self.start + stop, size_bytes=size, files=self.files
+        )
+
+
+Input = Read | Held
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Map:
+    """A step that looks at one block at a time.
+
+    keeps_rows: it gives as many rows as it gets.
+    needs: resources of its tasks, as options of a remote function.
+    """
+
+    name: str
+    transform: Transform
+    keeps_rows: bool = False
+    needs: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActorMap:
+    """A step that runs in a pool of actors, each with an instance of a user's class."""
+
+    name: str
+    make: Callable[[], Transform]
+    size: int
+    needs: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """The first `count` rows."""
+
+    count: int
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return f"Limit({self.count})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """A step that needs all blocks. `run` takes them, and about how many there will be."""
+
+    name: str
+    run: Callable[[Iterator[Held], int], Iterator[Held]]
+    keeps_rows: bool = True
+    outputs: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Union:
+    """The blocks so far, and then those of other plans."""
+
+    others: tuple[Plan, ...]
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return f"Union({len(self.others) + 1})"
+
+
+Step = Map | ActorMap | Limit | Exchange | Union
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A source and what happens to it."""
+
+    source: tuple[Input, ...]
+    steps: tuple[Step, ...] = ()
+    name: str = "source"
+
+    def then(self, step: Step) -> Plan:
+        """This plan, and one step more."""
+        return Plan(self.source, (*self.steps, step), self.name)
+
+    @property
+    def blocks(self) -> int:
+        """About how many blocks it makes."""
+        count = len(self.source)
+        for step in self.steps:
+            if isinstance(step, Exchange) and step.outputs is not None:
+                count = step.outputs
+            elif isinstance(step, Union):
+                count += sum(other.blocks for other in step.others)
+        return count
+
+    @property
+    def rows(self) -> int | None:
+        """How many rows it makes, where that is known without running it."""
+        total: int | None = 0
+        for part in self.source:
+            total = None if total is None or part.rows is None else total + part.rows
+        for step in self.steps:
+            match step:
+                case Limit(count=count):
+                    total = None if total is None else min(total, count)
+                case Map() | Exchange():
+                    total = total if step.keeps_rows else None
+                case ActorMap():
+                    total = None
+                case Union(others=others):
+                    for other in others:
+                        total = None if total is None or other.rows is None else total + other.rows
+        return total
+
+    @property
+    def maps_alone(self) -> list[Transform] | None:
+        """Its transforms, if it has no other steps: then any process can make any of its blocks by itself."""
+        if not all(isinstance(step, Map) for step in self.steps):
+            return None
+        return [step.transform for step in self.steps if isinstance(step, Map)]
+
+    @property
+    def knows_rows_of_blocks(self) -> bool:
+        """Whether the number of rows of each block is known without running it."""
+        return all(part.rows is not None for part in self.source) and all(
+            isinstance(step, Map) and step.keeps_rows for step in self.steps
+        )
+
+    def __str__(self) -> str:
+        return " -> ".join([self.name, *(step.name for step in self.steps)])
+
+
+def chained(transforms: Iterable[Transform]) -> Transform:
+    """Several transforms as one."""
+    steps = list(transforms)
+
+    def run(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+        for step in steps:
+            tables = step(tables)
+        return tables
+
+    return run
+
+
+def block_of(transform: Transform, table: pa.Table) -> pa.Table:
+    """What a block becomes: one block."""
+    return blocks.compacted(blocks.joined(transform(iter([table]))))

@@ -1,0 +1,227 @@
+"""Where datasets come from: values of this process, and files.
+
+Files are cut into parts that one task reads: of Parquet, as many row groups as make a block; of CSV and JSON, a file.
+Paths are seen by the nodes that read them; a directory stands for the files in it, and a pattern for what matches.
+"""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.json
+import pyarrow.parquet
+
+from dualray.data import blocks
+from dualray.data.context import DataContext
+from dualray.data.dataset import Dataset, is_count
+from dualray.data.plan import Held, Plan, Read
+
+__all__ = [
+    "from_arrow",
+    "from_items",
+    "from_numpy",
+    "from_pandas",
+    "range",
+    "read_csv",
+    "read_json",
+    "read_parquet",
+]
+
+_range = range
+Paths = str | Path | Sequence[str | Path]
+BLOCKS_OF_ITEMS = 16
+"""Rows of this process are cut into about as many blocks, if nobody says."""
+
+
+def from_items(items: Sequence[Any], *, override_num_blocks: int | None = None) -> Dataset:
+    """A dataset of Python values: of dicts, a column for each key; of anything else, a column `item`.
+
+    Args:
+        items: rows.
+        override_num_blocks: how many blocks to cut them into; default: 16, or fewer for few rows.
+    """
+    items = list(items)
+    rows = items if items and all(isinstance(item, dict) for item in items) else [{"item": item} for item in items]
+    return _of_table(blocks.table_of_rows(rows), override_num_blocks, "from_items")
+
+
+def range(n: int, *, override_num_blocks: int | None = None) -> Dataset:  # noqa: A001 - Ray's name
+    """The numbers 0 to n - 1, in a column `id`."""
+    if not is_count(n, 0):
+        raise ValueError(f"range: n={n!r} must be an int that is not negative")
+    per_block = max(1, DataContext.get_current().target_max_block_size // 8)
+    count = _count(override_num_blocks) or max(min(n, BLOCKS_OF_ITEMS), -(-n // per_block), 1)
+    bounds = [number * n // count for number in _range(count + 1)]
+    return Dataset(Plan(tuple(_numbers(low, high) for low, high in pairwise(bounds)), (), "range"))
+
+
+def _numbers(low: int, high: int) -> Read:
+    return Read(
+        function=lambda: pa.table({"id": np.arange(low, high, dtype=np.int64)}),
+        rows=high - low,
+        size_bytes=8 * (high - low),
+    )
+
+
+def from_numpy(arrays: Any, *, override_num_blocks: int | None = None) -> Dataset:
+    """An array, or a list of them, whose first dimension is the rows, in a column `data`."""
+    many = arrays if isinstance(arrays, list) else [arrays]
+    return _of_tables(
+        [pa.table({"data": blocks.column_of(np.asarray(array))}) for array in many], override_num_blocks, "from_numpy"
+    )
+
+
+def from_pandas(frames: Any, *, override_num_blocks: int | None = None) -> Dataset:
+    """A DataFrame, or a list of them; the index is left out."""
+    many = frames if isinstance(frames, list) else [frames]
+    tables = [blocks.table_of_batch(frame, "from_pandas' caller") for frame in many]
+    return _of_tables(tables, override_num_blocks, "from_pandas")
+
+
+def from_arrow(tables: Any, *, override_num_blocks: int | None = None) -> Dataset:
+    """An Arrow table, or a list of them."""
+    many = tables if isinstance(tables, list) else [tables]
+    for table in many:
+        if not isinstance(table, pa.Table):
+            raise TypeError(f"from_arrow takes Arrow tables, not {table!r} (a {type(table).__name__})")
+    return _of_tables(many, override_num_blocks, "from_arrow")
+
+
+def read_parquet(
+    paths: Paths,
+    *,
+    columns: Sequence[str] | None = None,
+    filter: Any = None,  # noqa: A002 - pyarrow's and Ray's name
+    override_num_blocks: int | None = None,
+) -> Dataset:
+    """Rows of Parquet files.
+
+    Args:
+        paths: files, directories or patterns, seen by every node.
+        columns: which to read; default: all.
+        filter: an expression of `pyarrow.compute`; row groups in which nothing can meet it are not read.
+        override_num_blocks: about how many blocks to make; default: of `target_max_block_size` each.
+    """
+    groups: list[tuple[str, int, int, int]] = []  # file, row group, rows, bytes
+    wanted = None if columns is None else set(columns)
+    for path in _files(paths, ".parquet"):
+        with pa.parquet.ParquetFile(path) as file:
+            _check_columns(path, file.schema_arrow.names, columns)
+            for number in _range(file.metadata.num_row_groups):
+                group = file.metadata.row_group(number)
+                chunks = [group.column(index) for index in _range(group.num_columns)]
+                size = sum(
+                    chunk.total_uncompressed_size
+                    for chunk in chunks
+                    if wanted is None or chunk.path_in_schema.partition(".")[0] in wanted
+                )
+                groups.append((path, number, group.num_rows, size))
+    total = sum(size for *_, size in groups)
+    target = DataContext.get_current().target_max_block_size
+    if count := _count(override_num_blocks):
+        target = max(1, total // count)
+    parts: list[Read] = []
+    gathered: list[tuple[str, int, int, int]] = []
+    for group in groups:
+        if gathered and (group[0] != gathered[0][0] or sum(entry[3] for entry in gathered) + group[3] > target):
+            parts.append(_read_groups(gathered, columns, filter))
+            gathered = []
+        gathered.append(group)
+    if gathered:
+        parts.append(_read_groups(gathered, columns, filter))
+    return Dataset(Plan(tuple(parts), (), "read_parquet"))
+
+
+def _read_groups(groups: list[tuple[str, int, int, int]], columns: Sequence[str] | None, wanted: Any) -> Read:
+    path, numbers = groups[0][0], [number for _, number, _, _ in groups]
+    chosen = None if columns is None else list(columns)
+
+    def read() -> pa.Table:
+        with pa.parquet.ParquetFile(path, memory_map=False) as file:
+            needed = chosen
+            if wanted is not None:
+                needed = None  # the filter may look at columns that are not wanted
+            table = file.read_row_groups(numbers, columns=needed, use_threads=False)
+        if wanted is not None:
+            table = table.filter(wanted)
+        return table if chosen is None else table.select(chosen)
+
+    rows = sum(rows for _, _, rows, _ in groups) if wanted is None else None
+    return Read(function=read, rows=rows, size_bytes=sum(size for *_, size in groups), files=(path,))
+
+
+def read_csv(paths: Paths, **options: Any) -> Dataset:
+    """Rows of CSV files, a block for each; `options` are those of `pyarrow.csv.read_csv`."""
+    return _whole_files(paths, ".csv", lambda path: pa.csv.read_csv(path, **options), "read_csv")
+
+
+def read_json(paths: Paths, **options: Any) -> Dataset:
+    """Rows of files with a JSON object a line, a block for each; `options` are those of `pyarrow.json.read_json`."""
+    return _whole_files(paths, (".json", ".jsonl"), lambda path: pa.json.read_json(path, **options), "read_json")
+
+
+def _whole_files(paths: Paths, ending: str | tuple[str, ...], read: Callable[[str], pa.Table], name: str) -> Dataset:
+    def part(path: str) -> Read:
+        return Read(function=lambda: read(path), size_bytes=Path(path).stat().st_size, files=(path,))
+
+    return Dataset(Plan(tuple(part(path) for path in _files(paths, ending)), (), name))
+
+
+def _files(paths: Paths, ending: str | tuple[str, ...]) -> list[str]:
+    """The files that paths stand for, sorted within each.
+
+    Raises:
+        FileNotFoundError: a path, or a pattern, stands for none.
+    """
+    found: list[str] = []
+    for path in [paths] if isinstance(paths, str | Path) else paths:
+        whole = Path(path).absolute()
+        if whole.is_dir():
+            here = sorted(str(entry) for entry in whole.rglob("*") if entry.is_file() and entry.name.endswith(ending))
+        elif whole.is_file():
+            here = [str(whole)]
+        else:
+            here = sorted(glob.glob(str(whole), recursive=True))  # noqa: PTH207 - the pattern is absolute
+        if not here:
+            raise FileNotFoundError(
+                f"{str(path)!r} is no file, no directory with files *{ending}, and no pattern of any"
+            )
+        found += here
+    return found
+
+
+def _check_columns(path: str, there: Iterable[str], wanted: Sequence[str] | None) -> None:
+    missing = [name for name in wanted or [] if name not in there]
+    if missing:
+        raise ValueError(f"{path} has no column {missing[0]!r}; it has {', '.join(map(repr, there))}")
+
+
+def _count(override_num_blocks: int | None) -> int | None:
+    if override_num_blocks is None:
+        return None
+    if not is_count(override_num_blocks, 1):
+        raise ValueError(f"override_num_blocks={override_num_blocks!r} must be an int of at least 1")
+    return override_num_blocks
+
+
+def _of_table(table: pa.Table, count: int | None, name: str) -> Dataset:
+    target = DataContext.get_current().target_max_block_size
+    number = _count(count) or max(1, min(table.num_rows, BLOCKS_OF_ITEMS), -(-table.nbytes // target))
+    bounds = [part * table.num_rows // number for part in _range(number + 1)]
+    cuts = [table.slice(low, high - low) for low, high in pairwise(bounds)]
+    return _of_tables(cuts, None, name)
+
+
+def _of_tables(tables: list[pa.Table], count: int | None, name: str) -> Dataset:
+    if count is not None or (len(tables) == 1 and tables[0].nbytes > DataContext.get_current().target_max_block_size):
+        return _of_table(blocks.joined(tables), count, name)
+    whole = [blocks.compacted(table) for table in tables]
+    parts = [Held(block=table, start=0, stop=table.num_rows, size_bytes=table.nbytes) for table in whole]
+    return Dataset(Plan(tuple(parts), (), name))

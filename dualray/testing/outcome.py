@@ -1,0 +1,159 @@
+"""What became of one run of a scenario, as plain data, in either mode."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dualray.exceptions import DualrayError, InvalidTransition, InvariantViolation, SimulationDeadlockError
+from dualray.report.summary import summary
+from dualray.shared.faults import EVENT_ANCHORS
+from dualray.shared.trace import TraceEvent, TraceKind
+from dualray.testing.checkers import check_trace
+
+ERROR_CHARACTERS_MAX = 4_000
+"""Of an error's message that are kept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of one run. Plain values only.
+
+    Attributes:
+        result: what the program returned, as JSON gives it back; None when it failed.
+        error: the names of the error's class and its bases, most derived first; empty when the program succeeded.
+        message: the error's.
+        makespan_ns: from the first submission to the end of the program, in virtual time (real mode: wall time).
+        counters: see dualray.shared.scenario.COUNTERS.
+        performed, missed, outstanding: faults in words.
+        leaks: what was left; None when nothing can be said.
+        violations: invariants that do not hold, and what the oracles found.
+        coverage: what happened at all, by name: how often.
+        starts, events: how many tasks of each name started, and how many trace events there were of the kinds at which
+            a fault can be anchored.
+        random: a digest of all random streams.
+        witnessed: what the program did that no simulation can repeat, in words.
+    """
+
+    result: Any = None
+    error: tuple[str, ...] = ()
+    message: str = ""
+    makespan_ns: int = 0
+    counters: dict[str, int] = field(default_factory=dict)
+    performed: tuple[str, ...] = ()
+    missed: tuple[str, ...] = ()
+    outstanding: tuple[str, ...] = ()
+    leaks: tuple[str, ...] | None = None
+    violations: tuple[str, ...] = ()
+    coverage: dict[str, int] = field(default_factory=dict)
+    starts: dict[str, int] = field(default_factory=dict)
+    events: dict[str, int] = field(default_factory=dict)
+    random: str = ""
+    witnessed: tuple[str, ...] = ()
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the program returned."""
+        return not self.error
+
+
+def call(program: Callable[[], Any]) -> tuple[Any, tuple[str, ...], str]:
+    """Call a program: its result as JSON gives it back, or the names of its error's classes and the message."""
+    try:
+        return json.loads(json.dumps(program(), default=_plain)), (), ""
+    except Exception as raised:  # noqa: BLE001  # it is the program's, and part of the outcome
+        return None, _names(raised), str(raised)[:ERROR_CHARACTERS_MAX]
+
+
+def _plain(value: Any) -> Any:
+    """What JSON cannot say: numpy's numbers and arrays, bytes, sets."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, set | frozenset):
+        return sorted(value)
+    return repr(value)
+
+
+def _names(error: BaseException) -> tuple[str, ...]:
+    return tuple(cls.__name__ for cls in type(error).__mro__ if cls is not object)
+
+
+def make_outcome(
+    result: Any, error: tuple[str, ...], message: str, trace: Sequence[TraceEvent], examination: Mapping[str, Any]
+) -> Outcome:
+    """What became of a run, from its trace and from what was found in the cluster: see dualray.sim.examination."""
+    figures = summary(trace)
+    first_ns = next((event.time_ns for event in trace if event.kind is TraceKind.TASK_SUBMITTED), 0)
+    leaks = examination["leaks"]
+    broken = [message] if error and error[0] in _BUGS else []
+    return Outcome(
+        result=result,
+        error=error,
+        message=message,
+        makespan_ns=examination["ended_ns"] - first_ns,
+        counters={
+            "tasks": figures.tasks,
+            "failed": figures.failed,
+            "retries": figures.retries,
+            "reconstructions": figures.reconstructions,
+            "evictions": figures.counts[TraceKind.OBJECT_EVICTED],
+            "transfers": figures.counts[TraceKind.TRANSFER_STARTED],
+            "bytes_moved": figures.bytes_moved,
+            "workers_started": figures.counts[TraceKind.WORKER_STARTED],
+            "workers_ended": figures.counts[TraceKind.WORKER_ENDED],
+            **examination["counters"],
+        },
+        performed=tuple(examination["performed"]),
+        missed=tuple(examination["missed"]),
+        outstanding=tuple(examination["outstanding"]),
+        leaks=None if leaks is None else tuple(leaks),
+        violations=(*broken, *examination["violations"], *check_trace(trace)),
+        random=examination["random"],
+        witnessed=tuple(examination["witnessed"]),
+        coverage=coverage(trace, examination["counters"]),
+        starts=dict(Counter(event.name for event in trace if event.kind is TraceKind.TASK_STARTED)),
+        events={kind: count for kind, count in figures.counts.items() if kind in EVENT_ANCHORS and count},
+    )
+
+
+_BUGS = (InvariantViolation.__name__, InvalidTransition.__name__)
+"""Errors that say that dualray itself is wrong."""
+
+STUCK = SimulationDeadlockError.__name__
+OURS = DualrayError.__name__
+
+
+def coverage(trace: Sequence[TraceEvent], counters: Mapping[str, int]) -> dict[str, int]:
+    """What happened in a run that does not happen in every one."""
+    reached: dict[str, int] = {}
+
+    def count(name: str, amount: int = 1) -> None:
+        if amount:
+            reached[name] = reached.get(name, 0) + amount
+
+    for event in trace:
+        match event.kind:
+            case TraceKind.TASK_RETRIED:
+                count("object reconstructed" if event.other == "reconstruction" else "task retried")
+                if event.amount >= 3:
+                    count("task in its fourth attempt")
+            case TraceKind.TASK_ENDED if event.other:
+                count(f"task failed: {event.other}")
+            case TraceKind.OBJECT_EVICTED:
+                count("object evicted")
+            case TraceKind.WORKER_ENDED:
+                count("worker ended")
+            case TraceKind.FAULT:
+                count(f"fault: {event.name}")
+            case _:
+                pass
+    count("zombie node refused", counters.get("nodes_refused", 0))
+    count("message held", counters.get("messages_held", 0))
+    count("message of a dead node dropped", counters.get("messages_dropped", 0))
+    count("transfer broken off", counters.get("transfers_lost", 0))
+    return reached

@@ -1,0 +1,119 @@
+"""Runs a scenario's program on a cluster of real processes of this machine, while its faults befall it.
+
+Of the scenario's cluster, real mode takes the number of nodes and what each has to offer (CPUs, GPUs as declared,
+resources, labels, an object store whose size is given); of its faults, those that can be performed on processes without
+privileges (dualray/real/faults.py), anchored at a time since the program's start or at an event in the traces. Network,
+speed, memory and costs are the machine's own. Whether leases and objects are left is not examined; what the trace says
+is held against the same oracles as in sim mode.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import dualray
+from dualray import runtime
+from dualray.cluster_utils import Cluster
+from dualray.report.traces import read_traces
+from dualray.shared.scenario import NodeGroup, Scenario
+from dualray.testing.outcome import Outcome, call, make_outcome
+from dualray.testing.real_faults import LOOK_S, FaultPerformer, check_plan
+from dualray.testing.scripts import SCRIPT_TIMEOUT_S, run_script
+
+NODES_MAX = 16
+"""Of a cluster on one machine: each node has a store and processes of its own."""
+
+
+def run_on_cluster(scenario: Scenario, program: Path | Callable[[], Any], decision_log: Path | None) -> Outcome:
+    """Run the program once.
+
+    Args:
+        program: see `dualray.testing.run.find_program`.
+        decision_log: a directory for decision logs and traces, which may be new.
+
+    Raises:
+        ValueError: a cluster, or a fault, that is not for real mode.
+    """
+    nodes = scenario.cluster.each_node()
+    if len(nodes) > NODES_MAX:
+        raise ValueError(
+            f"cluster: {len(nodes):,} nodes: real mode starts each of them on this machine, at most {NODES_MAX}; "
+            f"run it with --mode sim"
+        )
+    plan = scenario.planned()
+    check_plan(plan, [name for name, _ in nodes])
+    with contextlib.ExitStack() as stack:
+        if decision_log is None:
+            decision_log = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dualray-scenario-")))
+        decision_log.mkdir(parents=True, exist_ok=True)
+        record = decision_log.absolute()
+        of_cluster = {"limits": scenario.limits, "seed": scenario.seed, "decision_log": record}
+        options = [_options(group) for _, group in nodes]
+        with Cluster(initialize_head=True, connect=True, head_node_args=options[0] | of_cluster) as cluster:
+            faults = FaultPerformer(cluster, plan, record, on_fault=lambda words: None)
+            try:
+                for kind in options[1:]:
+                    faults.started(cluster.add_node(**kind), kind)
+                result, error, message = _run(scenario, program, cluster, faults)
+                ended_ns = time.monotonic_ns()
+            finally:
+                faults.end()
+        examination = {
+            "ended_ns": ended_ns,
+            "leaks": None,
+            "performed": faults.performed,
+            "missed": faults.problems,
+            "outstanding": [str(fault) for fault in faults.outstanding],
+            "violations": [],
+            "random": "",
+            "witnessed": [],
+            "counters": {"faults": len(faults.performed)},
+        }
+        return make_outcome(result, error, message, read_traces(record), examination)
+
+
+def _options(group: NodeGroup) -> dict[str, Any]:
+    """A node of this group, for `Cluster.add_node`."""
+    default = NodeGroup.model_fields["object_store"].default
+    return {
+        "num_cpus": group.cpus,
+        "num_gpus": group.gpus,
+        "resources": group.resources,
+        "labels": group.labels,
+        "object_store_memory": None if group.object_store == default else group.object_store,
+    }
+
+
+def _run(
+    scenario: Scenario, program: Path | Callable[[], Any], cluster: Cluster, faults: FaultPerformer
+) -> tuple[Any, tuple[str, ...], str]:
+    """Until the program ends: its result, the names of its error's classes, and the error's message."""
+    ended: list[tuple[Any, tuple[str, ...], str]] = []
+
+    def body() -> None:
+        if isinstance(program, Path):
+            settings = {"MODE": "real", "ADDRESS": cluster.address}
+            ended.append(run_script(program, scenario.workload.args, settings))
+        else:
+            ended.append(call(program))
+
+    thread = threading.Thread(target=body, name=f"scenario {scenario.name}", daemon=True)
+    deadline = time.monotonic() + SCRIPT_TIMEOUT_S
+    faults.begin()
+    thread.start()
+    while thread.is_alive():
+        faults.look()
+        if time.monotonic() > deadline:
+            verbs: Any = runtime.current("scenario").verbs
+            waits = "; ".join(verbs.waiting()) or "nothing of dualray's"
+            alive = ", ".join(row["NodeID"] for row in dualray.nodes() if row["Alive"])
+            words = f"it did not end within {SCRIPT_TIMEOUT_S:g} s; it waits for {waits}; nodes alive: {alive}"
+            return None, ("TimeoutError", "Exception"), words
+        thread.join(LOOK_S)
+    return ended[0]

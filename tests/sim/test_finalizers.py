@@ -1,0 +1,40 @@
+"""References that Python drops are taken in, whenever and wherever their finalizers run."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import dualray
+from dualray import runtime
+
+
+class Interrupted(deque[Any]):
+    """A queue during whose first append another finalizer runs: on another thread, or in a garbage collection."""
+
+    def __init__(self, refs: list[dualray.ObjectRef[int]]) -> None:
+        super().__init__()
+        self._refs = refs
+
+    def append(self, item: Any) -> None:
+        super().append(item)
+        self._refs.clear()
+
+
+@pytest.fixture
+def core() -> Iterator[Any]:
+    dualray.init(mode="sim")
+    yield runtime.current("test").verbs
+    dualray.shutdown()
+
+
+def test_of_two_finalizers_at_once_one_asks_for_a_step(core: Any) -> None:
+    first, others = dualray.put(1), [dualray.put(2)]
+    assert not core.host._wake_scheduled
+    core._dropped = Interrupted(others)
+    del first
+    assert len(core._dropped) == 2
+    assert core.host._wake_scheduled
