@@ -19,6 +19,7 @@ were pushed, but for those that are made again; each is reported exactly once.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 from dualray.exceptions import InvariantViolation
 from dualray.shared.machines.base import Outbox, ensure
@@ -43,8 +44,8 @@ class Group:
         self.held: dict[Address, int] = {}
         """Callers of which so many calls have their arguments fetched, or wait for room with all of them: those that
         come after these wait."""
-        self.fetched: deque[TaskPushed] = deque()
-        """Calls that have their arguments, and wait for room."""
+        self.fetched: deque[tuple[TaskPushed, tuple[ObjectID, ...]]] = deque()
+        """Calls that have their arguments, and wait for room; with the arguments that are pinned for them."""
 
     def hold(self, caller: Address) -> None:
         self.held[caller] = self.held.get(caller, 0) + 1
@@ -117,7 +118,7 @@ class ActorExecutor:
         if self.executor.exit.has_begun:
             return
         while group.fetched and group.running < group.limit:
-            pushed = group.fetched.popleft()
+            pushed, _ = group.fetched.popleft()
             group.let_go(pushed.reply_to)
             self._run(group, pushed)
         while group.running < group.limit:
@@ -157,11 +158,10 @@ class ActorExecutor:
         group, pushed = found
         failed = self.executor.failed_argument(pushed)
         if failed is None:
-            group.fetched.append(pushed)
+            group.fetched.append((pushed, opened))
         else:
             object_id, error = failed
-            for opened_id in opened:
-                self.values.on_view_released(opened_id)
+            self._unpin(opened)
             if error.kind is ErrorKind.APPLICATION:
                 self.out.add(CopyPayload(source=object_id, target=exception_id(pushed.spec.task_id)))
             group.let_go(pushed.reply_to)
@@ -215,15 +215,9 @@ class ActorExecutor:
                 self._start(group)
                 return
         for group in self.groups.values():
-            for waiting in (group.queue, group.fetched):
-                for pushed in waiting:
-                    if is_attempt(pushed, event):
-                        waiting.remove(pushed)
-                        if waiting is group.fetched:
-                            group.let_go(pushed.reply_to)
-                        self.executor.report_cancelled(pushed)
-                        self._start(group)
-                        return
+            for pushed in self._take(group, lambda pushed: is_attempt(pushed, event)):
+                self.executor.report_cancelled(pushed)
+                self._start(group)
 
     def on_exit_asked(self, event: ActorExitAsked) -> None:
         """The actor wants to end: nothing begins any more, and what runs is never reported."""
@@ -243,13 +237,26 @@ class ActorExecutor:
                 group.let_go(pushed.reply_to)
                 self.executor.forget(pushed)
         for group in self.groups.values():
-            for waiting in (group.queue, group.fetched):
-                for pushed in [pushed for pushed in waiting if pushed.reply_to in dead]:
-                    waiting.remove(pushed)
-                    if waiting is group.fetched:
-                        group.let_go(pushed.reply_to)
-                    self.executor.forget(pushed)
+            for pushed in self._take(group, lambda pushed: pushed.reply_to in dead):
+                self.executor.forget(pushed)
             self._start(group)
+
+    def _take(self, group: Group, is_meant: Callable[[TaskPushed], bool]) -> list[TaskPushed]:
+        """Take from a group those that have not begun."""
+        queued = [pushed for pushed in group.queue if is_meant(pushed)]
+        fetched = [(pushed, opened) for pushed, opened in group.fetched if is_meant(pushed)]
+        if queued:
+            group.queue = deque(pushed for pushed in group.queue if not is_meant(pushed))
+        if fetched:
+            group.fetched = deque((pushed, opened) for pushed, opened in group.fetched if not is_meant(pushed))
+        for pushed, opened in fetched:
+            group.let_go(pushed.reply_to)
+            self._unpin(opened)
+        return [pushed for pushed, _ in fetched] + queued
+
+    def _unpin(self, opened: tuple[ObjectID, ...]) -> None:
+        for object_id in opened:
+            self.values.on_view_released(object_id)
 
     def check_invariants(self) -> None:
         for name, group in self.groups.items():
