@@ -39,6 +39,7 @@ def init(
     seed: int | None = None,
     object_id_seed: int | None = None,
     decision_log: Any = None,
+    record: Any = None,
     limits: Mapping[str, Any] | None = None,
     log_to_driver: bool | None = None,
     redirect_output: bool | None = None,
@@ -49,6 +50,7 @@ def init(
     nodes: int | None = None,
     faults: Sequence[Any] | None = None,
     scenario: Any = None,
+    calibration: Any = None,
     ignore_reinit_error: bool = False,
 ) -> runtime.Runtime:
     """Start a cluster and connect this process to it as the driver.
@@ -65,6 +67,8 @@ def init(
         seed: seeds the randomness of tasks from their ids (sim: 0 when not given).
         object_id_seed: the root of all ids.
         decision_log: a directory for the decision logs and traces of every process (`dualray replay`).
+        record: a Parquet file for the record of the run, which `dualray predict` runs again on other clusters; written
+            by `shutdown`. See docs/whatif.md.
         limits: limits and policies of the core, by name; `dualray config` lists them.
         log_to_driver: real mode: show what workers print. Default True.
         redirect_output: real mode: what workers print goes to files only. Default False.
@@ -80,6 +84,8 @@ def init(
         faults: sim mode: faults to inject, such as "kill node-5 at 2.5s"; see dualray/shared/faults.py.
         scenario: sim mode: a scenario file (docs/scenarios.md); its cluster and config take the place of those above,
             its faults come before `faults`.
+        calibration: sim mode: a calibration file; its costs take the place of the cost model's defaults, and
+            a scenario's `costs` take precedence. See docs/whatif.md.
         ignore_reinit_error: return the current runtime instead of raising when there is one.
 
     Each argument may also come from the environment or a config file; see dualray/settings.py.

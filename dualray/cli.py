@@ -7,8 +7,6 @@ script does.
 from __future__ import annotations
 
 import os
-import runpy
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -19,7 +17,8 @@ from rich.markup import escape
 from rich.table import Table
 
 import dualray
-from dualray import cli_chaos, cli_cluster, cli_scenario, cli_seeing, cli_state
+from dualray import cli_chaos, cli_cluster, cli_scenario, cli_seeing, cli_state, cli_whatif
+from dualray.cli_whatif import run_as_main
 from dualray.report.proof import Proof, check_directory, load_log
 from dualray.settings import SETTINGS, limits_of, resolve
 from dualray.shared.decision_log import Difference, replay
@@ -43,6 +42,7 @@ app.add_typer(cli_cluster.app)
 app.add_typer(cli_state.app)
 cli_scenario.add_to(app)
 cli_seeing.add_to(app)
+cli_whatif.add_to(app)
 
 
 def app_main() -> None:
@@ -89,17 +89,7 @@ def run_command(
         limits_of(resolve({}))
     except (ValueError, TypeError) as error:
         _refuse(error)
-    _run_as_main(script, args or [])
-
-
-def _run_as_main(script: Path, args: list[str]) -> None:
-    """As `python SCRIPT ARGS` would; a runtime that the script leaves running is shut down."""
-    sys.argv = [str(script), *args]
-    sys.path[0] = str(script.resolve().parent)
-    try:
-        runpy.run_path(str(script), run_name="__main__")
-    finally:
-        dualray.shutdown()
+    run_as_main(script, args or [])
 
 
 # ---- config ------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dualray.recording.file import check_can_write
 from dualray.shared.faults import Fault, parse_fault
 from dualray.shared.labels import parse_labels
 from dualray.shared.model.config import Config
@@ -170,6 +171,22 @@ def _log_directory(name: str, value: Any) -> Path | None:
     return path
 
 
+def _record(name: str, value: Any) -> Path | None:
+    if value is None:
+        return None
+    path = Path(value).absolute()
+    check_can_write(path, name)
+    return path
+
+
+def _calibration(name: str, value: Any) -> Any:
+    if value is None or not isinstance(value, str | Path):
+        return value
+    from dualray.recording.calibration import load_calibration  # noqa: PLC0415 - it imports a YAML parser
+
+    return load_calibration(Path(value))
+
+
 def _port(name: str, value: Any) -> int | None:
     if value is None:
         return None
@@ -277,6 +294,13 @@ SETTINGS = {
             parse=_log_directory,
             help="where to log decisions and traces",
         ),
+        Setting(
+            name="record",
+            default=None,
+            modes=MODES,
+            parse=_record,
+            help="a Parquet file for the record of the run: docs/whatif.md",
+        ),
         Setting(name="limits", default=None, modes=MODES, parse=_limits, help="limits and policies of the core"),
         Setting(name="log_to_driver", default=True, modes=("real",), parse=_flag, help="show what workers print"),
         Setting(
@@ -328,6 +352,13 @@ SETTINGS = {
             modes=("sim",),
             parse=lambda name, value: None if value is None else Path(value),
             help="a file to write at shutdown: trace, faults, leaks",
+        ),
+        Setting(
+            name="calibration",
+            default=None,
+            modes=("sim",),
+            parse=_calibration,
+            help="a calibration file: measured costs in place of the cost model's defaults",
         ),
         Setting(name="faults", default=(), modes=("sim",), parse=_faults, help="faults, such as 'kill node-5 at 2.5s'"),
     )

@@ -9,6 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from dualray.exceptions import DualrayError
 from dualray.real.addresses import socket_path
@@ -20,6 +21,9 @@ from dualray.real.worker_output import FLUSH, FLUSHED, LINES
 from dualray.shared.core_worker import CoreWorker, write_row
 from dualray.shared.model.events import Started
 from dualray.shared.model.ids import FIRST_DRIVER, HEAD, Address, FunctionID, root_task_id
+
+if TYPE_CHECKING:
+    from dualray.real.notes import RunNotes
 
 _START_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 12.0
@@ -53,6 +57,8 @@ class RealRuntime:
         self.control_plane = ""
         self._namespace = namespace
         self._is_stopped = False
+        self.record: RunNotes | None = None
+        """Makes the record of this run, at the end."""
         self._children = children
         self._pid = os.getpid()
         self._output = DriverOutput(session.node)
@@ -114,6 +120,8 @@ class RealRuntime:
                 self.session.cluster.address,
                 self.session.node,
             )
+        if self.record is not None:
+            self.record.program_begins()
         atexit.register(self.shutdown)
 
     def _wait_for_news(self, deadline: float) -> None:
@@ -185,16 +193,24 @@ class RealRuntime:
         if self._is_stopped or os.getpid() != self._pid:  # a forked child of the driver's owns nothing here
             return
         self._is_stopped = True
+        if self.record is not None:
+            self.record.program_ends()
         atexit.unregister(self.shutdown)
         self.verbs.take_in_finalizers()
         self.verbs.tell_unread_failures()
         self._fetch_last_lines()
+        if self.record is not None:
+            self.record.wait_for_notes()
         self._process.close()
+        if self.record is not None:
+            self.record.collect(self.session)
         self._output.close()
         self._process.store.close(is_last=self._children is not None)
         if self._children is not None:
             self._children.end(_STOP_TIMEOUT_S)
             self.session.remove()
+        if self.record is not None:
+            self.record.write(driver=self.verbs.execution.task_id)
 
 
 def _refuse_tasks() -> None:

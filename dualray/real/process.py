@@ -41,6 +41,7 @@ from dualray.shared.seeding import stream_seed, task_seed
 
 if TYPE_CHECKING:
     from dualray.real.actor_calls import CallLoop, CallThreads
+    from dualray.real.notes import NoteFile
 
 _FUNCTIONS = "functions"
 _EVENTS_FIRST_BYTE = 0x90
@@ -127,7 +128,14 @@ class UserProcess:
         self.is_traced = self.is_logged = self.recorder.is_recording
         self.log = self.recorder.log
         self.trace = self.recorder.trace
-        self.core = CoreWorker(
+        self.notes: NoteFile | None = None
+        make_core: Callable[..., CoreWorker] = CoreWorker
+        if session.has_notes:
+            from dualray.real.notes import NoteFile  # noqa: PLC0415 - only a process that is recorded needs it
+
+            self.notes = NoteFile(self)
+            make_core = self.notes.make_core
+        self.core = make_core(
             address=address, node=node, config=session.config, host=self, root=root, is_driver=is_driver
         )
         self.loop = Loop(on_error, spin_ns=_SPIN_NS if len(os.sched_getaffinity(0)) > 1 else 0, on_turn=self._on_turn)
@@ -175,6 +183,8 @@ class UserProcess:
         if self._control_plane is not None:
             self._control_plane.close()
         self.recorder.close()
+        if self.notes is not None:
+            self.notes.write()
         self.loop.close()
         if self._settings is not None:
             self._settings.restore()

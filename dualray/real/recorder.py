@@ -17,26 +17,31 @@ from dualray.shared.trace import TraceEvent, TraceKind, to_bytes
 
 
 class Recorder:
-    """See the module. Without a directory it writes nothing."""
+    """See the module. Without a directory it writes nothing, or the trace alone: into `trace_directory`."""
 
-    def __init__(self, directory: Path | None, spec: MachineSpec, *, seed: int | None) -> None:
+    def __init__(
+        self, directory: Path | None, spec: MachineSpec, *, seed: int | None, trace_directory: Path | None = None
+    ) -> None:
         self._address = spec.address
         self._decisions: DecisionLog | None = None
         self._trace: BinaryIO | None = None
         self._files: list[BinaryIO] = []
+        # Each life of a node has files of its own; workers' addresses are never used twice.
+        life = f"~{spec.incarnation}" if spec.incarnation else ""
+        name = f"{spec.address.replace('/', '.')}{life}"
+        place = directory or trace_directory
+        if place is not None:
+            self._trace = (place / f"{name}.trace").open("wb", buffering=0)
+            self._files = [self._trace]
         if directory is not None:
-            # Each life of a node has files of its own; workers' addresses are never used twice.
-            life = f"~{spec.incarnation}" if spec.incarnation else ""
-            name = f"{spec.address.replace('/', '.')}{life}"
             decisions = (directory / f"{name}.decisions").open("wb", buffering=0)
-            self._trace = (directory / f"{name}.trace").open("wb", buffering=0)
-            self._files = [decisions, self._trace]
+            self._files.append(decisions)
             self._decisions = DecisionLog(decisions, spec, seed=str(seed))
 
     @property
     def is_recording(self) -> bool:
-        """Whether there is a directory."""
-        return self._trace is not None
+        """Whether there is a decision log."""
+        return self._decisions is not None
 
     def log(self, event: Event, now_ns: int, commands: Sequence[Command]) -> None:
         """Write a decision of this process's machine."""

@@ -80,7 +80,12 @@ class MachineProcess:
         self.payloads: dict[bytes, bytes] = {}
         self.loop = Loop(self._on_error)
         self.timers = Timers(self.loop)
-        self.recorder = Recorder(session.record_directory, spec, seed=session.seed)
+        self.recorder = Recorder(
+            session.record_directory,
+            spec,
+            seed=session.seed,
+            trace_directory=session.notes_directory if session.has_notes else None,
+        )
         self.transport = Transport(
             self.loop,
             address=self.address,

@@ -40,6 +40,8 @@ def start(settings: Mapping[str, Any], config: Config) -> RealRuntime:
             it has no node on this machine.
     """
     if settings["address"] is not None:
+        if settings["record"] is not None:
+            raise ValueError("record=... is for a cluster that init starts; this one joins the cluster at address=...")
         return _join(settings)
     total, gpu_names = total_of(settings["num_cpus"], settings["num_gpus"], settings["resources"])
     session = sessions.create(
@@ -55,6 +57,7 @@ def start(settings: Mapping[str, Any], config: Config) -> RealRuntime:
         redis_shards=settings["num_redis_shards"],
         metrics_port=check_port(settings["metrics_port"], "metrics_port"),
         record_directory=_made(settings["decision_log"]),
+        has_notes=settings["record"] is not None,
     )
     children = Children(session)
     try:
@@ -62,6 +65,10 @@ def start(settings: Mapping[str, Any], config: Config) -> RealRuntime:
         from dualray.real.driver import RealRuntime  # noqa: PLC0415 - while the founder imports, too
 
         runtime = RealRuntime(session, children=children, namespace=settings["namespace"] or "")
+        if settings["record"] is not None:
+            from dualray.real.notes import RunNotes  # noqa: PLC0415 - only who records needs it
+
+            runtime.record = RunNotes(settings["record"])
     except BaseException:
         children.end(_STOP_TIMEOUT_S)
         session.remove()

@@ -79,6 +79,8 @@ class Session:
     log_to_driver: bool
     """Of a node manager: whether what workers print is sent to drivers; of a driver: whether it shows that."""
     record_directory: Path | None
+    has_notes: bool = False
+    """Whether what user code does is noted (`init(record=...)`): see notes.py."""
     log_directory: Path | None = None
     """Where the logs are kept, in a directory of the session's name; None: with the session, until it ends."""
     gpu_names: tuple[str, ...] = ()
@@ -125,6 +127,11 @@ class Session:
         return self.directory / "spilled"
 
     @property
+    def notes_directory(self) -> Path:
+        """Where processes leave what they have noted of user code, and nodes their trace."""
+        return self.directory / "notes"
+
+    @property
     def redis_directory(self) -> Path:
         return self.directory / "redis"
 
@@ -169,6 +176,7 @@ def create(
     log_to_driver: bool,
     labels: tuple[tuple[str, str], ...] = (),
     record_directory: Path | None,
+    has_notes: bool = False,
     log_directory: Path | None = None,
     redis_shards: int = 0,
     metrics_port: int | None = None,
@@ -203,13 +211,14 @@ def create(
         store_bytes=store_bytes,
         log_to_driver=log_to_driver,
         record_directory=record_directory,
+        has_notes=has_notes,
         log_directory=log_directory,
         redis_shards=redis_shards,
         metrics_port=metrics_port,
         node=node,
         cluster=cluster,
     )
-    for path in (session.sockets, session.logs):
+    for path in (session.sockets, session.logs, *((session.notes_directory,) if has_notes else ())):
         path.mkdir(mode=0o700)
     _write_private(directory / "secret", session.secret)
     settings = {
@@ -223,6 +232,7 @@ def create(
         "store_bytes": store_bytes,
         "log_to_driver": log_to_driver,
         "record_directory": str(record_directory) if record_directory is not None else None,
+        "has_notes": has_notes,
         "log_directory": str(log_directory) if log_directory is not None else None,
         "redis_shards": redis_shards,
         "metrics_port": metrics_port,

@@ -18,6 +18,7 @@ from __future__ import annotations
 import signal
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from hashlib import blake2b
 from pathlib import Path
@@ -25,6 +26,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from dualray.exceptions import SimulationDeadlockError
+from dualray.shared.core_worker import CoreWorker
 from dualray.shared.decision_log import DecisionLog, MachineSpec
 from dualray.shared.distributions import Distribution
 from dualray.shared.host import Execution
@@ -117,6 +119,10 @@ class Cluster:
         self.trace_events: list[TraceEvent] = []
         self.tables: dict[str, dict[str, tuple[tuple[str, str], ...]]] = {}
         self.functions: dict[bytes, bytes] = {}
+        self.make_core: Callable[..., CoreWorker] = CoreWorker
+        """Makes the core of each process that runs user code."""
+        self.make_worker: Callable[..., Any] = UserProcess.as_worker
+        """Makes the process of each virtual worker."""
         self.faults = FaultInjector(self)
         self._log_directory = log_directory
         self._sinks: list[BinaryIO] = []
@@ -490,10 +496,13 @@ def make_cluster(settings: Mapping[str, Any], config: Config) -> Cluster:
     if directory is not None:
         directory.mkdir(parents=True, exist_ok=True)
     seed = settings["seed"] or 0
+    defaults = CostModel()
+    if settings["calibration"] is not None:
+        defaults = defaults.with_changes(settings["calibration"].costs, "calibration")
     if scenario is None:
-        return Cluster(config=config, cost_model=CostModel(), seed=seed, log_directory=directory)
+        return Cluster(config=config, cost_model=defaults, seed=seed, log_directory=directory)
     network = scenario.cluster.network
-    cost_model = CostModel(nic_bytes_per_s=network.bandwidth, nic_latency_ns=network.latency // 2)
+    cost_model = replace(defaults, nic_bytes_per_s=network.bandwidth, nic_latency_ns=network.latency // 2)
     return Cluster(
         config=config,
         cost_model=cost_model.with_changes(scenario.costs, f"scenario {scenario.name}, costs"),

@@ -203,7 +203,9 @@ class NodeProcess(MachineProcess):
         if self.cluster.is_paused(self.node):
             self.cluster.when_running(self.node, self._started, address)
             return
-        worker = UserProcess.as_worker(cluster=self.cluster, address=address, node=NodeID(self.node), store=self.store)
+        worker = self.cluster.make_worker(
+            cluster=self.cluster, address=address, node=NodeID(self.node), store=self.store
+        )
         self.workers[address] = worker
         self.cluster.add(worker)
         self.handle(WorkerReady(worker=address))

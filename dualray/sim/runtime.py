@@ -24,6 +24,7 @@ from dualray.sim.worker import UserProcess
 
 if TYPE_CHECKING:
     from dualray.shared.scenario import Scenario  # it imports pydantic, which a run without a scenario does not need
+    from dualray.sim.notes import RunNotes
 
 DEFAULT_CPUS = 4
 DEFAULT_STORE_BYTES = 2 * 1024**3
@@ -38,6 +39,8 @@ class SimRuntime:
         self.cluster = cluster
         self._driver = driver
         self._report = report
+        self.record: RunNotes | None = None
+        """Makes the record of this run, at the end."""
 
     @property
     def verbs(self) -> CoreWorker:
@@ -72,7 +75,10 @@ class SimRuntime:
         self._driver.is_silent = True
 
     def shutdown(self) -> None:
+        ended_ns = self.cluster.kernel.now_ns
         try:
+            if self.record is not None:
+                self.record.write(self.cluster, ended_ns)
             if self._report is not None:
                 trace = [event.row() for event in self.cluster.trace_events]
                 self._report.write_text(json.dumps({"examination": asdict(self.examine()), "trace": trace}))
@@ -89,11 +95,17 @@ def start(settings: Mapping[str, Any], config: Config) -> SimRuntime:
     hardware = _hardware(settings)
     root = root_task_id(str(settings["object_id_seed"] or ""), 1)
     cluster = make_cluster(settings, config)
+    record = None
+    if settings["record"] is not None:
+        from dualray.sim.notes import RunNotes  # noqa: PLC0415 - only who records needs it
+
+        record = RunNotes(settings["record"], cluster)
     driver = cluster.start(nodes=hardware, root=root, namespace=settings["namespace"] or "")
     scenario: Scenario | None = settings["scenario"]
     planned = scenario.planned() if scenario is not None else ()
     cluster.faults.plan((*planned, *settings["faults"]), driver_node=DRIVER_NODE)
     started = SimRuntime(cluster, driver, settings["run_report"])
+    started.record = record
     driver.runtime = started
     has_gpus = any(node.total.get(GPU) for node in hardware)
     driver.visible_gpus = os.environ.get(GPU_MASK)
@@ -104,6 +116,8 @@ def start(settings: Mapping[str, Any], config: Config) -> SimRuntime:
     try:
         cluster.fibers.adopt_current(driver, seed=b"%d:driver" % cluster.seed)
         cluster.wait_until_ready()
+        if record is not None:
+            record.program_begins(cluster)
     except BaseException:
         cluster.close()
         raise

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dualray.shared.core_worker import CoreWorker, write_row
+from dualray.shared.core_worker import write_row
 from dualray.shared.host import Execution
 from dualray.shared.model.commands import RunTask, WriteRecord, WriteRecords
 from dualray.shared.model.events import Event, TaskPushed, TimerFired
@@ -102,7 +102,7 @@ class UserProcess(Process):
         self.is_silent = False
         self.store = store
         self.lock = cluster.fibers.system
-        self.core = CoreWorker(
+        self.core = cluster.make_core(
             address=address, node=node, config=cluster.config, host=self, root=root, is_driver=is_driver
         )
         self.runtime: Any = WorkerRuntime(self)

@@ -1,0 +1,167 @@
+"""The command line for what-if questions: `dualray record` and `predict`. Exit codes as in cli.py."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+import dualray
+from dualray.cli_seeing import check_outputs
+from dualray.recording.file import check_can_write
+from dualray.settings import limits_of, resolve
+from dualray.shared.units import parse_time_ns
+from dualray.whatif.answers import COLUMNS, answers_of, cells, varying_of
+from dualray.whatif.configurations import configurations
+from dualray.whatif.predict import SEEDS, Prediction, as_list, load, predict
+
+UNUSABLE = 2
+FAILED = 1
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add these commands to the command line."""
+    app.command("record", context_settings={"ignore_unknown_options": True})(record_command)
+    app.command("predict")(predict_command)
+
+
+def _refuse(why: object) -> NoReturn:
+    Console(stderr=True).print(f"dualray: {why}", style="red", markup=False, highlight=False, soft_wrap=True)
+    raise typer.Exit(UNUSABLE)
+
+
+def run_as_main(script: Path, args: list[str]) -> None:
+    """As `python SCRIPT ARGS` would; a runtime that the script leaves running is shut down."""
+    sys.argv = [str(script), *args]
+    sys.path[0] = str(script.resolve().parent)
+    try:
+        runpy.run_path(str(script), run_name="__main__")
+    finally:
+        dualray.shutdown()
+
+
+def record_command(
+    script: Annotated[Path, typer.Argument(help="A Python file that calls dualray.init().")],
+    args: Annotated[list[str] | None, typer.Argument(help="For the script; after `--` all are.")] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path("run.parquet"),
+    mode: Annotated[str | None, typer.Option(help="real or sim.")] = None,
+    num_cpus: Annotated[float | None, typer.Option(help="CPUs of each node.")] = None,
+) -> None:
+    """Run an unchanged script and record it: tasks, times, sizes, placement, for `dualray predict`."""
+    if not script.is_file():
+        _refuse(f"there is no file {str(script)!r}")
+    try:
+        check_can_write(output, "--output")
+    except ValueError as error:
+        _refuse(error)
+    given = {"RECORD": output.absolute(), "MODE": mode, "NUM_CPUS": num_cpus}
+    os.environ.update({f"DUALRAY_{name}": str(value) for name, value in given.items() if value is not None})
+    try:
+        limits_of(resolve({}))
+    except (ValueError, TypeError) as error:
+        _refuse(error)
+    before = output.stat().st_mtime_ns if output.exists() else None
+    run_as_main(script, args or [])
+    if not output.exists() or output.stat().st_mtime_ns == before:
+        _refuse(f"{script} has not called dualray.init(), or its runtime has not ended: nothing was recorded")
+    try:
+        Console(stderr=True).print(f"{output}: {load(output).words}", markup=False, highlight=False, soft_wrap=True)
+    except ValueError as error:
+        _refuse(error)
+
+
+def _list(text: str | None) -> list[str] | None:
+    return None if text is None else as_list(part.strip() for part in text.split(",") if part.strip())
+
+
+def predict_command(
+    trace: Annotated[Path, typer.Argument(help="A recorded run: `dualray record`.")],
+    nodes: Annotated[str, typer.Option(help="How many nodes: 1,2,4.")] = "1,2,4,8",
+    cpus: Annotated[str | None, typer.Option(help="CPUs of each node; default: as recorded.")] = None,
+    gpus: Annotated[str | None, typer.Option(help="GPUs of each node; default: as recorded.")] = None,
+    store: Annotated[str | None, typer.Option(help="Object store of each node: 1GiB,8GiB; as recorded.")] = None,
+    network: Annotated[str, typer.Option(help="Of each node's card: 1Gbps,10Gbps or 10Gbps/50us.")] = "10Gbps",
+    policy: Annotated[str, typer.Option(help="Placement: hybrid, spread, locality, package.module:Class.")] = "hybrid",
+    eviction: Annotated[str, typer.Option(help="lru, spill, package.module:Class.")] = "lru",
+    faults: Annotated[str, typer.Option(help="Scenario files, of which the faults count; none: no faults.")] = "none",
+    seeds: Annotated[int, typer.Option(min=1, max=1000, help="How often each is replayed.")] = SEEDS,
+    jobs: Annotated[int | None, typer.Option(min=1, max=256, help="Processes at once; default: all cores.")] = None,
+    price: Annotated[float | None, typer.Option(min=0, help="Of a node for an hour.")] = None,
+    gpu_price: Annotated[float, typer.Option(min=0, help="Of each GPU for an hour, on top.")] = 0.0,
+    deadline: Annotated[str | None, typer.Option(help="Name the cheapest that ends within, such as 10min.")] = None,
+    calibration: Annotated[
+        Path | None, typer.Option(help="A calibration file: measured costs (docs/whatif.md).")
+    ] = None,
+    cores: Annotated[float | None, typer.Option(min=0.01, help="Physical cores of a node, if not its CPUs.")] = None,
+    report: Annotated[Path | None, typer.Option(help="Write a page: one HTML file.")] = None,
+) -> None:
+    """Replay a recorded run on other clusters, and compare them."""
+    sys.path.insert(0, "")  # a policy of one's own lies in the working directory
+    console = Console()
+    columns = (TextColumn("replays"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    try:
+        check_outputs(report=report, timeline=None)
+        if deadline is not None:
+            parse_time_ns(deadline, "--deadline")
+        loaded = load(trace)
+        own = loaded.own
+        configs = configurations(
+            nodes=_list(nodes) or [],  # type: ignore[arg-type]  # texts are read there
+            cpus=_list(cpus) or [own.cpus],  # type: ignore[arg-type]
+            gpus=_list(gpus) or [own.gpus],  # type: ignore[arg-type]
+            store=_list(store) or [own.store_bytes],
+            network=_list(network) or [],
+            policy=_list(policy) or [],
+            eviction=_list(eviction) or [],
+            faults=["" if it == "none" else it for it in _list(faults) or []],
+        )
+        console.print(f"{trace}: {loaded.words}", markup=False, highlight=False, soft_wrap=True)
+        with Progress(*columns, console=Console(stderr=True)) as progress:
+            bar = progress.add_task("replays", total=len(configs) * seeds)
+            found = predict(
+                loaded,
+                configs,
+                seeds=seeds,
+                jobs=jobs,
+                price=price,
+                gpu_price=gpu_price,
+                calibration=calibration,
+                cores=cores,
+                on_done=lambda done, total: progress.update(bar, completed=done),
+            )
+        _show(console, found, deadline)
+        if report is not None:
+            found.write_page(report, deadline=deadline)
+            print(f"{report}: open it in a browser; it needs no network")
+    except ValueError as error:
+        _refuse(error)
+    if not found.possible:
+        raise typer.Exit(FAILED)
+
+
+def _show(console: Console, found: Prediction, deadline: str | None) -> None:
+    table = Table()
+    for number, column in enumerate(COLUMNS):
+        table.add_column(column, overflow="fold", justify="left" if number == 0 else "right")
+    varying = varying_of(found.rows)
+    for row in found.rows:
+        table.add_row(*[escape(cell) for cell in cells(row, varying)])
+    console.print(table)
+    for lacks in dict.fromkeys(row.lacks for row in found.rows if row.lacks):
+        where = [row.configuration.short(varying) for row in found.rows if row.lacks == lacks]
+        console.print(
+            f"cannot run on {'; '.join(where[:4])}{' and others' * (len(where) > 4)}: {lacks}",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
+    for line in answers_of(found, deadline):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)

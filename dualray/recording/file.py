@@ -1,0 +1,333 @@
+"""The recorded run as one Parquet file, and back.
+
+One table; a row is a thing that happened, its `kind` says which columns it uses. Times are nanoseconds since the first
+node began. The schema's metadata carry, under `dualray`, a JSON object: the schema's version, the mode, what each node
+had, the machine and the date. A file of another version is refused, and so is one that was cut off.
+
+    task      a call was submitted: time, task, parent (execution), attempt (of the parent), name, template, objects
+              (arguments), nested, bytes (of the pickled arguments), actor; number (max_restarts) of a constructor
+    run       an attempt ended: task, attempt, process, node, came, time (began), called, returned, end, cpu, sizes and
+              nested (of its results), other (error)
+    get       user code waited: time, end, task (execution), attempt, objects
+    wait      as get; number (num_returns), timeout, ready
+    put       a value was put: time, end, task, attempt, objects (one), bytes, nested
+    drop      references were let go: time, task, attempt, objects
+    retry     a task is tried again: time, task, attempt, other (why)
+    transfer  an object came from another node: time, end, objects (one), bytes, node (to), other (from)
+    evicted, spilled, restored, deleted    an object of a store: time, node, objects (one), bytes
+    worker    a worker started (no end) or ended (other: why): time, process, node
+    fault     something was made to go wrong: time, process, name
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgpack
+
+from dualray.shared.model.ids import Address, node_of
+from dualray.shared.trace import TraceEvent, TraceKind
+
+SCHEMA_VERSION = 1
+METADATA_KEY = b"dualray"
+
+_STORE_KINDS = {
+    TraceKind.OBJECT_EVICTED: "evicted",
+    TraceKind.OBJECT_SPILLED: "spilled",
+    TraceKind.OBJECT_RESTORED: "restored",
+    TraceKind.OBJECT_DELETED: "deleted",
+}
+
+_TIMES = ("time_ns", "end_ns", "came_ns", "called_ns", "returned_ns")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """A recorded run.
+
+    Attributes:
+        rows: in order of time, each with the columns that its kind uses.
+        facts: what is known of the run as a whole: `mode`, `nodes` (by name: its resources by name, and
+            `object_store`, bytes), `driver` (the id of its execution in hex), `began_ns` and `ended_ns` (of the
+            program), `machine`, `cores`, `date`, `inline_bytes_max`.
+    """
+
+    rows: Sequence[Mapping[str, Any]]
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def of_kind(self, *kinds: str) -> Iterator[Mapping[str, Any]]:
+        """The rows of these kinds."""
+        return (row for row in self.rows if row["kind"] in kinds)
+
+    def to_arrow(self) -> Any:
+        """The same as a `pyarrow.Table`, as it stands in the file."""
+        return _table(self.rows, self.facts)
+
+
+def make_record(
+    notes: Mapping[str, bytes],
+    trace: Iterable[TraceEvent],
+    *,
+    began_ns: int,
+    ended_ns: int,
+    facts: Mapping[str, Any],
+) -> RunRecord:
+    """The record of a run: from the notes of its processes, by address (see recorded.py), and its nodes' trace; the
+    program ran from `began_ns`, when `init` was over, to `ended_ns`, when it called `shutdown`."""
+    rows: list[dict[str, Any]] = []
+    came: dict[tuple[bytes, int], int] = {}
+    names: dict[bytes, str] = {}
+    for address, stream in notes.items():
+        rows += _rows_of_process(address, stream, came, names)
+    for row in rows:
+        if row["kind"] == "run":
+            row["came_ns"] = came.get((row["task"], row["attempt"]))
+            row["name"] = names.get(row["task"], "")
+    rows += _rows_of_trace(trace)
+    start_ns = min((row["time_ns"] for row in rows), default=began_ns)
+    start_ns = min(start_ns, began_ns)
+    for row in rows:
+        for name in _TIMES:
+            if row.get(name) is not None:
+                row[name] -= start_ns
+    rows.sort(key=lambda row: row["time_ns"])
+    return RunRecord(rows=rows, facts={**facts, "began_ns": began_ns - start_ns, "ended_ns": ended_ns - start_ns})
+
+
+def _rows_of_process(
+    address: str, stream: bytes, came: dict[tuple[bytes, int], int], names: dict[bytes, str]
+) -> Iterator[dict[str, Any]]:
+    templates: dict[int, tuple[str, str]] = {}
+    unpacker = msgpack.Unpacker(raw=False, use_list=False, max_buffer_size=0)
+    unpacker.feed(stream)
+    base = {"process": address}
+    for note in unpacker:
+        match note:
+            case ("template", number, name, words):
+                templates[number] = (name, words)
+            case ("came", time_ns, tasks):
+                for task, attempt in tasks:
+                    came[task, attempt] = time_ns
+            case ("submit", time_ns, execution, attempt, task, number, size, deps, nested, actor, creates):
+                name, words = templates[number]
+                names[task] = name
+                if creates is not None:
+                    words = json.dumps(json.loads(words) | {"max_task_retries": creates[1]}, sort_keys=True)
+                yield base | {
+                    "kind": "task",
+                    "time_ns": time_ns,
+                    "parent": execution,
+                    "attempt": attempt,
+                    "task": task,
+                    "name": name,
+                    "template": words,
+                    "bytes": size,
+                    "objects": deps,
+                    "nested": nested,
+                    "actor": actor or None,
+                    "number": None if creates is None else creates[0],
+                }
+            case ("get", began_ns, ended_ns, task, attempt, ids):
+                times = {"time_ns": began_ns, "end_ns": ended_ns}
+                yield base | times | {"kind": "get", "task": task, "attempt": attempt, "objects": ids}
+            case ("wait", began_ns, ended_ns, task, attempt, ids, number, timeout_ns, ready):
+                yield base | {
+                    "kind": "wait",
+                    "time_ns": began_ns,
+                    "end_ns": ended_ns,
+                    "task": task,
+                    "attempt": attempt,
+                    "objects": ids,
+                    "number": number,
+                    "timeout_ns": timeout_ns if timeout_ns >= 0 else None,
+                    "ready": ready,
+                }
+            case ("put", began_ns, ended_ns, task, attempt, object_id, size, nested):
+                yield base | {
+                    "kind": "put",
+                    "time_ns": began_ns,
+                    "end_ns": ended_ns,
+                    "task": task,
+                    "attempt": attempt,
+                    "objects": (object_id,),
+                    "bytes": size,
+                    "nested": nested,
+                }
+            case ("drop", time_ns, task, attempt, ids):
+                yield base | {"kind": "drop", "time_ns": time_ns, "task": task, "attempt": attempt, "objects": ids}
+            case ("retry", time_ns, task, attempt, reason):
+                yield base | {"kind": "retry", "time_ns": time_ns, "task": task, "attempt": attempt, "other": reason}
+            case ("run", task, attempt, started_ns, called_ns, returned_ns, ended_ns, cpu_ns, error, sizes, nested):
+                yield base | {
+                    "kind": "run",
+                    "time_ns": started_ns,
+                    "end_ns": ended_ns,
+                    "task": task,
+                    "attempt": attempt,
+                    "node": node_of(Address(address)),
+                    "called_ns": called_ns,
+                    "returned_ns": returned_ns,
+                    "cpu_ns": cpu_ns,
+                    "sizes": sizes,
+                    "nested": nested,
+                    "other": error,
+                }
+            case _:
+                raise ValueError(f"{address} has left a note that is not understood: {note[0]!r}")
+
+
+def _rows_of_trace(trace: Iterable[TraceEvent]) -> Iterator[dict[str, Any]]:
+    """What nodes did. A transfer is one row: from when its source began to when it had all come."""
+    begun: dict[tuple[str, str, str], int] = {}
+    for event in trace:
+        base = {"time_ns": event.time_ns, "process": event.process}
+        match event.kind:
+            case TraceKind.TRANSFER_STARTED:
+                begun[event.subject, event.process, event.other] = event.time_ns
+            case TraceKind.TRANSFER_ENDED:
+                started_ns = begun.pop((event.subject, event.other, event.process), event.time_ns)
+                yield base | {
+                    "kind": "transfer",
+                    "time_ns": started_ns,
+                    "end_ns": event.time_ns,
+                    "objects": (bytes.fromhex(event.subject),),
+                    "bytes": event.amount,
+                    "node": event.process,
+                    "other": event.other,
+                }
+            case kind if kind in _STORE_KINDS:
+                objects = (bytes.fromhex(event.subject),)
+                row = {"kind": _STORE_KINDS[kind], "node": event.process, "objects": objects, "bytes": event.amount}
+                yield base | row
+            case TraceKind.WORKER_STARTED:
+                yield base | {"kind": "worker", "process": event.subject, "node": event.process}
+            case TraceKind.WORKER_ENDED:
+                row = {"kind": "worker", "process": event.subject, "node": event.process}
+                yield base | row | {"end_ns": event.time_ns, "other": event.other}
+            case TraceKind.FAULT:
+                yield base | {"kind": "fault", "process": event.subject, "name": event.name}
+            case _:
+                pass
+
+
+# ---- Parquet -------------------------------------------------------------------------------------------------------
+
+
+def check_can_write(path: Path, what: str = "record") -> None:
+    """Before a run: whether its record can be written at all.
+
+    Raises:
+        ValueError: pyarrow is missing, or there is no such directory; the message says what to do.
+    """
+    try:
+        import pyarrow  # noqa: ICN001, F401, PLC0415 - 0.1 s, which only who records pays
+    except ImportError:
+        raise ValueError(f"{what} needs pyarrow, which is not installed: pip install 'dualray[whatif]'") from None
+    if path.is_dir():
+        raise ValueError(f"{what}={str(path)!r} is a directory; name a file in it")
+    if not path.absolute().parent.is_dir():
+        raise ValueError(f"{what}={str(path)!r}: there is no directory {str(path.parent)!r}; make it first")
+
+
+def _schema(facts: Mapping[str, Any]) -> Any:
+    import pyarrow as pa  # noqa: PLC0415 - as above
+
+    word, id_, ids = pa.dictionary(pa.int32(), pa.string()), pa.binary(), pa.list_(pa.binary())
+    columns = {
+        "kind": word,
+        "time_ns": pa.int64(),
+        "end_ns": pa.int64(),
+        "process": word,
+        "node": word,
+        "task": id_,
+        "parent": id_,
+        "attempt": pa.int32(),
+        "name": word,
+        "template": word,
+        "actor": id_,
+        "objects": ids,
+        "nested": ids,
+        "ready": ids,
+        "sizes": pa.list_(pa.int64()),
+        "bytes": pa.int64(),
+        "number": pa.int64(),
+        "timeout_ns": pa.int64(),
+        "came_ns": pa.int64(),
+        "called_ns": pa.int64(),
+        "returned_ns": pa.int64(),
+        "cpu_ns": pa.int64(),
+        "other": word,
+    }
+    words = json.dumps({"schema": SCHEMA_VERSION, **facts}, sort_keys=True)
+    return pa.schema(list(columns.items()), metadata={METADATA_KEY: words.encode()})
+
+
+def _table(rows: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> Any:
+    import pyarrow as pa  # noqa: PLC0415 - as above
+
+    schema = _schema(facts)
+    columns = [pa.array([row.get(name) for row in rows], type=schema.field(name).type) for name in schema.names]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def write_record(path: Path, record: RunRecord) -> None:
+    """Write the file; it is there whole, or not at all."""
+    import pyarrow.parquet as pq  # noqa: PLC0415 - as above
+
+    beside = path.with_name(f".{path.name}.part")
+    try:
+        pq.write_table(record.to_arrow(), beside, compression="zstd")
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def read_record_file(path: Path) -> RunRecord:
+    """Read a recorded run.
+
+    Raises:
+        ValueError: there is no such file, it was cut off, is no record, or one of another version; one line says which.
+    """
+    import pyarrow as pa  # noqa: PLC0415 - as above
+    import pyarrow.parquet as pq  # noqa: PLC0415 - as above
+
+    try:
+        table = pq.read_table(path)
+    except FileNotFoundError:
+        raise ValueError(f"there is no file {str(path)!r}") from None
+    except (pa.ArrowException, OSError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"{path} is no whole Parquet file (was it cut off?): {reason}") from None
+    facts = _facts_of(path, table.schema.metadata or {})
+    wanted = _schema({})
+    if not table.schema.remove_metadata().equals(wanted.remove_metadata()):
+        missing = [name for name in wanted.names if name not in table.schema.names]
+        what = f"it has no column {missing[0]!r}" if missing else "its columns have other types"
+        raise ValueError(f"{path} says that it is a record of version {SCHEMA_VERSION}, and is none: {what}")
+    names = table.schema.names
+    columns = [table.column(name).to_pylist() for name in names]
+    rows = [
+        {name: value for name, value in zip(names, values, strict=True) if value is not None}
+        for values in zip(*columns, strict=True)
+    ]
+    return RunRecord(rows=rows, facts=facts)
+
+
+def _facts_of(path: Path, metadata: Mapping[bytes, bytes]) -> dict[str, Any]:
+    if METADATA_KEY not in metadata:
+        raise ValueError(f"{path} is a Parquet file, and no recorded run: `dualray record SCRIPT -o FILE` makes one")
+    try:
+        facts: dict[str, Any] = json.loads(metadata[METADATA_KEY])
+        version = facts.pop("schema")
+    except (ValueError, KeyError, AttributeError):
+        raise ValueError(f"{path} is no recorded run: what it says of itself cannot be read") from None
+    if version != SCHEMA_VERSION:
+        raise ValueError(
+            f"{path} is a record of version {version}, and this dualray reads version {SCHEMA_VERSION}: "
+            f"record the run again"
+        )
+    return facts

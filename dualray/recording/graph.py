@@ -1,0 +1,231 @@
+"""What a recorded program does, as scripts: for the driver and each task, what it asks for and how long it computes.
+
+A script is a list of operations, each with the time that its code computed before it:
+
+    SUBMIT  task                    GET   objects
+    PUT     object, size, nested    WAIT  objects, num_returns, timeout_ns or None, ready
+    DROP    objects
+
+The scripts of several attempts of a task are alike: that of the last which ended well is kept. Tasks of which no
+attempt has ended (their worker died, or the run was over) take as long as the median of their function.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from dualray.recording.file import RunRecord
+
+SUBMIT, GET, WAIT, PUT, DROP = range(5)
+
+Op = tuple[Any, ...]
+"""Nanoseconds computed before it, kind, and what belongs to it."""
+
+WEIGHT_MAX = 256.0
+"""Cores that one execution uses at once."""
+
+UNKNOWN_NS = 1_000_000
+"""What a task takes of whose function no attempt has ended."""
+
+
+@dataclass(slots=True)
+class Script:
+    """What one execution does: its operations, and the time that it computes after the last; `compute_ns` is the sum
+    over all, and `weight` the cores that it uses while it computes (CPU time / time)."""
+
+    ops: list[Op] = field(default_factory=list)
+    tail_ns: int = 0
+    compute_ns: int = 0
+    weight: float = 1.0
+    before_ns: int = 0
+    """For its arguments, before the function is called."""
+    after_ns: int = 0
+    """For its results, after it has returned."""
+    sizes: tuple[int, ...] = ()
+    nested: tuple[bytes, ...] = ()
+    error: str = ""
+
+
+@dataclass(slots=True)
+class TaskNode:
+    """One call."""
+
+    task_id: bytes
+    template: int
+    args_bytes: int
+    deps: tuple[bytes, ...]
+    nested: tuple[bytes, ...]
+    actor: bytes
+    max_restarts: int | None
+    """Of a constructor; None of all else."""
+    script: Script
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """What the calls of one function demand."""
+
+    name: str
+    words: Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class Graph:
+    """A recorded program.
+
+    Attributes:
+        driver: its script; `before_ns` and `after_ns` are none.
+        tasks: by id.
+        templates: `TaskNode.template` counts them.
+        sizes: bytes of every object that was made, and of every task's arguments.
+        remarks: in words, what the record does not tell, or what the replay leaves out.
+    """
+
+    driver_id: bytes
+    driver: Script
+    tasks: dict[bytes, TaskNode]
+    templates: list[Template]
+    inline_bytes_max: int
+    sizes: dict[bytes, int]
+    facts: Mapping[str, Any]
+    remarks: list[str]
+    makespan_ns: int
+
+
+def graph_of(record: RunRecord) -> Graph:
+    """The graph of a recorded run.
+
+    Raises:
+        ValueError: the record has no driver: it holds nothing that could be run again.
+    """
+    facts = record.facts
+    driver_id = bytes.fromhex(facts.get("driver", ""))
+    made: dict[tuple[bytes, int], list[Mapping[str, Any]]] = {}
+    submitted: list[Mapping[str, Any]] = []
+    runs: dict[bytes, Mapping[str, Any]] = {}
+    for row in record.rows:
+        match row["kind"]:
+            case "task":
+                submitted.append(row)
+                made.setdefault((row["parent"], row["attempt"]), []).append(row)
+            case "get" | "wait" | "put" | "drop":
+                made.setdefault((row["task"], row["attempt"]), []).append(row)
+            case "run":
+                known = runs.get(row["task"])
+                if known is None or (bool(known["other"]), -known["attempt"]) >= (bool(row["other"]), -row["attempt"]):
+                    runs[row["task"]] = row
+            case _:
+                pass
+    if not submitted:
+        raise ValueError("the record holds no task: there is nothing to run again")
+    driver = _script(made.get((driver_id, 0), []), facts["began_ns"], facts["ended_ns"])
+    graph = Graph(
+        driver_id=driver_id,
+        driver=driver,
+        tasks={},
+        templates=[],
+        inline_bytes_max=facts["inline_bytes_max"],
+        sizes={},
+        facts=facts,
+        remarks=[],
+        makespan_ns=facts["ended_ns"] - facts["began_ns"],
+    )
+    _add_tasks(graph, submitted, runs, made)
+    for row in record.of_kind("put"):
+        graph.sizes[row["objects"][0]] = row["bytes"]
+    return graph
+
+
+def _add_tasks(
+    graph: Graph,
+    submitted: Sequence[Mapping[str, Any]],
+    runs: Mapping[bytes, Mapping[str, Any]],
+    made: Mapping[tuple[bytes, int], list[Mapping[str, Any]]],
+) -> None:
+    numbers: dict[tuple[str, str], int] = {}
+    unknown: list[TaskNode] = []
+    for row in submitted:
+        key = (row["name"], row["template"])
+        number = numbers.get(key)
+        if number is None:
+            number = numbers[key] = len(numbers)
+            graph.templates.append(Template(row["name"], json.loads(row["template"])))
+        task_id = row["task"]
+        node = TaskNode(
+            task_id=task_id,
+            template=number,
+            args_bytes=row.get("bytes", 0),
+            deps=tuple(row.get("objects", ())),
+            nested=tuple(row.get("nested", ())),
+            actor=row.get("actor", b""),
+            max_restarts=row.get("number"),
+            script=Script(),
+        )
+        graph.tasks[task_id] = node
+        graph.sizes[task_id] = node.args_bytes
+        run = runs.get(task_id)
+        if run is None:
+            unknown.append(node)
+            continue
+        script = node.script = _script(made.get((task_id, run["attempt"]), ()), run["called_ns"], run["returned_ns"])
+        script.before_ns = max(0, run["called_ns"] - run["time_ns"])
+        script.after_ns = max(0, run["end_ns"] - run["returned_ns"])
+        script.sizes, script.nested, script.error = tuple(run["sizes"]), tuple(run["nested"]), run["other"]
+        spent_ns = max(1, script.before_ns + script.compute_ns + script.after_ns)
+        if "cpu_ns" in run:
+            script.weight = min(run["cpu_ns"] / spent_ns, WEIGHT_MAX)
+        for index, size in enumerate(script.sizes):
+            graph.sizes[task_id + index.to_bytes(4, "big")] = size
+    _guess(graph, unknown)
+
+
+def _guess(graph: Graph, unknown: Sequence[TaskNode]) -> None:
+    """Tasks of which no attempt has ended."""
+    if not unknown:
+        return
+    ended: dict[str, list[Script]] = {}
+    missing = {node.task_id for node in unknown}
+    for node in graph.tasks.values():
+        if node.task_id not in missing:
+            ended.setdefault(graph.templates[node.template].name, []).append(node.script)
+    for node in unknown:
+        template = graph.templates[node.template]
+        alike = ended.get(template.name, [])
+        took_ns = round(median(script.compute_ns for script in alike)) if alike else UNKNOWN_NS
+        node.script.compute_ns = node.script.tail_ns = took_ns
+        count = 0 if node.max_restarts is not None else template.words["num_returns"]
+        node.script.sizes = alike[0].sizes if alike else (64,) * count
+    graph.remarks.append(
+        f"{len(unknown)} of the tasks have no end in the record: they take as long as others of their function."
+    )
+
+
+def _script(rows: Sequence[Mapping[str, Any]], began_ns: int, ended_ns: int) -> Script:
+    """The script of one execution, whose rows come in order of time."""
+    script = Script()
+    cursor_ns, late = began_ns, False
+    for row in rows:
+        time_ns = min(row["time_ns"], ended_ns)
+        late = late or row["time_ns"] > ended_ns
+        think_ns = max(0, time_ns - cursor_ns)
+        script.compute_ns += think_ns
+        cursor_ns = max(cursor_ns, min(row.get("end_ns", time_ns), ended_ns))
+        match row["kind"]:
+            case "task":
+                script.ops.append((think_ns, SUBMIT, row["task"]))
+            case "get":
+                script.ops.append((think_ns, GET, tuple(row["objects"])))
+            case "wait":
+                rest = (row["number"], row.get("timeout_ns"), tuple(row["ready"]))
+                script.ops.append((think_ns, WAIT, tuple(row["objects"]), *rest))
+            case "put":
+                script.ops.append((think_ns, PUT, row["objects"][0], row["bytes"], tuple(row["nested"])))
+            case _:
+                script.ops.append((think_ns, DROP, tuple(row["objects"])))
+    script.tail_ns = max(0, ended_ns - cursor_ns)
+    script.compute_ns += script.tail_ns
+    return script

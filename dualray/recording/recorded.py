@@ -1,0 +1,252 @@
+"""A core worker that notes what its user code does: `init(record=...)`.
+
+Theory of operation. A process that is recorded has a `RecordedCoreWorker` where others have a `CoreWorker`: that is the
+one switch, and a process that is not recorded pays nothing. Noting is an append to a list; what costs time (packing the
+notes) is done later, by the runner, with `take`.
+
+What is noted is what a simulation needs to run the program again without its code: for each execution (the driver, and
+every attempt of a task) what it submits, puts, waits for and lets go of, in order and with times, so that the time
+between two of these is what its own code took; and of every attempt when its task came, began, was called, returned and
+ended, the CPU time, and the sizes of what it returned.
+
+A note is a tuple of plain values; the first is its kind:
+
+    submit  time, execution, attempt, task, template, args_bytes, deps, nested, actor, limits of an actor that it makes
+    get     began, ended, execution, attempt, objects
+    wait    began, ended, execution, attempt, objects, num_returns, timeout_ns (-1: none), ready
+    put     began, ended, execution, attempt, object, size, nested
+    drop    time, execution, attempt, objects
+    came    time, tasks: pairs of id and attempt
+    retry   time, task, attempt, reason
+    run     task, attempt, started, called, returned, ended, cpu_ns, error, sizes, nested (references in the results)
+    template  number, and the template in plain values: it stands before the first `submit` of it
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dualray.shared.core_worker import CoreWorker
+from dualray.shared.host import Host
+from dualray.shared.model.codec import pack
+from dualray.shared.model.commands import NoteRetry, RunTask
+from dualray.shared.model.config import Config
+from dualray.shared.model.events import (
+    Event,
+    RefsDropped,
+    Result,
+    TaskPushed,
+    TaskRan,
+    TasksPushed,
+    TaskSubmitted,
+)
+from dualray.shared.model.ids import Address, FunctionID, NodeID, ObjectID, TaskID
+from dualray.shared.model.specs import FunctionTemplate, Ref, StrategyKind
+from dualray.shared.serialization import Serialized
+from dualray.shared.task_runner import Export, TaskRunner
+
+NO_TIMEOUT = -1
+
+
+class _RecordedRunner(TaskRunner):
+    """Notes when user code was called and when it returned."""
+
+    def __init__(self, core: RecordedCoreWorker) -> None:
+        super().__init__(core)
+        self._recorded = core
+
+    def execute(self, task: RunTask | TaskPushed) -> None:
+        core = self._recorded
+        core.begin_task(self._host.now_ns())
+        super().execute(task)
+
+    def load(self, function: FunctionID) -> Export:
+        export = super().load(function)
+        self._recorded.called_ns = self._host.now_ns()
+        return export
+
+    def _store_results(self, task: RunTask | TaskPushed, values: Sequence[Any]) -> list[Result]:
+        self._recorded.returned_ns = self._host.now_ns()
+        return super()._store_results(task, values)
+
+
+class RecordedCoreWorker(CoreWorker):
+    """See the module.
+
+    Args:
+        cpu_ns: the CPU time that this process has used; None: nobody knows.
+        on_note: called when there is a first note; any thread.
+    """
+
+    def __init__(
+        self,
+        *,
+        address: Address,
+        node: NodeID,
+        config: Config,
+        host: Host,
+        root: TaskID,
+        is_driver: bool,
+        cpu_ns: Callable[[], int] | None,
+        on_note: Callable[[], object] = lambda: None,
+    ) -> None:
+        super().__init__(address=address, node=node, config=config, host=host, root=root, is_driver=is_driver)
+        self.cpu_ns = cpu_ns
+        self.on_note = on_note
+        self.notes: deque[tuple[Any, ...]] = deque()
+        self.called_ns = 0
+        self.returned_ns = 0
+        self._started_ns = 0
+        self._cpu_before_ns = 0
+        self._runner = _RecordedRunner(self)
+        self._handle_plainly = super()._handle
+        self._templates: dict[FunctionTemplate, int] = {}
+        self._notes_of: dict[type[Any], Callable[[Any], object]] = {
+            TaskSubmitted: self._note_submitted,
+            RefsDropped: self._note_dropped,
+            TaskPushed: self._note_came,
+            TasksPushed: self._note_several_came,
+        }
+
+    # ---- What is noted ---------------------------------------------------------------------------------------
+
+    def note(self, *note: Any) -> None:
+        """Keep a note."""
+        self.notes.append(note)
+        if len(self.notes) == 1:  # after the append: whoever empties the list meanwhile has taken it, or is told
+            self.on_note()
+
+    def _handle(self, event: Event) -> None:
+        note = self._notes_of.get(type(event))
+        if note is not None:
+            note(event)
+        self._handle_plainly(event)
+
+    def _note_submitted(self, event: TaskSubmitted) -> None:
+        # Plain values only: a tuple of such is nothing to the garbage collector.
+        spec, execution = event.spec, self.execution
+        number = self._templates.get(spec.template)
+        if number is None:
+            number = self._templates[spec.template] = len(self._templates)
+            self.note("template", number, spec.template.name, template_words(spec.template))
+        made = spec.creates
+        self.note(
+            "submit",
+            self.host.now_ns(),
+            execution.task_id,
+            execution.attempt,
+            spec.task_id,
+            number,
+            spec.args_bytes,
+            tuple([ref.object_id for ref in spec.deps]) if spec.deps else (),
+            tuple([ref.object_id for ref in spec.nested]) if spec.nested else (),
+            spec.actor_id or b"",
+            None if made is None else (made.max_restarts, made.max_task_retries),
+        )
+
+    def _note_dropped(self, event: RefsDropped) -> None:
+        execution = self.execution
+        self.note("drop", self.host.now_ns(), execution.task_id, execution.attempt, event.object_ids)
+
+    def _note_came(self, event: TaskPushed) -> None:
+        self.note("came", self.host.now_ns(), ((event.spec.task_id, event.attempt),))
+
+    def _note_several_came(self, event: TasksPushed) -> None:
+        self.note("came", self.host.now_ns(), tuple([call[:2] for call in event.calls]))
+
+    def get(self, refs: Sequence[Ref], timeout_ns: int | None) -> list[Any]:
+        began_ns, execution = self.host.now_ns(), self.execution
+        try:
+            return super().get(refs, timeout_ns)
+        finally:
+            ids = tuple([ref.object_id for ref in refs])
+            self.note("get", began_ns, self.host.now_ns(), execution.task_id, execution.attempt, ids)
+
+    def wait(
+        self, refs: Sequence[Ref], *, num_returns: int, timeout_ns: int | None, fetch_local: bool
+    ) -> frozenset[ObjectID]:
+        began_ns, execution = self.host.now_ns(), self.execution
+        ready = super().wait(refs, num_returns=num_returns, timeout_ns=timeout_ns, fetch_local=fetch_local)
+        self.note(
+            "wait",
+            began_ns,
+            self.host.now_ns(),
+            execution.task_id,
+            execution.attempt,
+            tuple([ref.object_id for ref in refs]),
+            num_returns,
+            NO_TIMEOUT if timeout_ns is None else timeout_ns,
+            tuple([ref.object_id for ref in refs if ref.object_id in ready]),
+        )
+        return ready
+
+    def _put(self, serialized: Serialized) -> Ref:
+        began_ns, execution = self.host.now_ns(), self.execution
+        ref = super()._put(serialized)
+        nested = tuple([inner.object_id for inner in serialized.refs])
+        self.note(
+            "put",
+            began_ns,
+            self.host.now_ns(),
+            execution.task_id,
+            execution.attempt,
+            ref.object_id,
+            serialized.size_bytes,
+            nested,
+        )
+        return ref
+
+    def _note_retry(self, command: NoteRetry) -> None:
+        self.note("retry", self.host.now_ns(), command.task_id, command.attempt, command.reason)
+        super()._note_retry(command)
+
+    def begin_task(self, now_ns: int) -> None:
+        """A task begins."""
+        self._started_ns = self.called_ns = now_ns
+        self.returned_ns = 0
+        if self.cpu_ns is not None:
+            self._cpu_before_ns = self.cpu_ns()
+
+    def report_ran(self, ran: TaskRan, duration_ns: int) -> None:
+        ended_ns = self.host.now_ns()
+        self.note(
+            "run",
+            ran.task_id,
+            ran.attempt,
+            self._started_ns,
+            self.called_ns,
+            self.returned_ns or ended_ns,
+            ended_ns,
+            None if self.cpu_ns is None else self.cpu_ns() - self._cpu_before_ns,
+            "" if ran.error is None else str(ran.error.kind),
+            tuple([result.size_bytes for result in ran.results]),
+            tuple([ref.object_id for result in ran.results for ref in result.nested]),
+        )
+        super().report_ran(ran, duration_ns)
+
+    # ---- What becomes of it ----------------------------------------------------------------------------------
+
+    def take(self) -> bytes:
+        """The notes since the last time, as a stream of msgpack values. Any thread."""
+        notes = self.notes
+        return b"".join([pack(notes.popleft()) for _ in range(len(notes))])
+
+
+def template_words(template: FunctionTemplate) -> str:
+    """A template as JSON: what a call demands, how often it is tried, and where it may run."""
+    strategy = template.strategy
+    words: dict[str, Any] = {
+        "function": template.function_id.hex(),
+        "resources": template.resources.as_floats(),
+        "placement": template.placement.as_floats(),
+        "num_returns": template.num_returns,
+        "max_retries": template.max_retries,
+        "retry_exceptions": template.retry_exceptions,
+        "strategy": str(strategy.kind),
+    }
+    if strategy.kind is StrategyKind.NODE_AFFINITY:
+        words |= {"node": strategy.node, "soft": strategy.soft}
+    return json.dumps(words, sort_keys=True)

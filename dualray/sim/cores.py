@@ -1,0 +1,124 @@
+"""The cores of one virtual machine, shared by what computes on it: processor sharing.
+
+Everything that computes has a weight, the cores that it would use alone. While the weights add up to no more than
+there are cores, all go on at full speed; beyond that each gets its share. `slowdown` says what company costs even then
+(memory bandwidth, caches, clock speed): with a total weight of w, work takes `1 + slowdown * (w - 1)` times as long.
+
+All work goes on at one rate, so that one number, how far it has come, tells who ends next: adding and ending take
+O(log n), and a machine on which nobody waits for a core has one event for each piece of work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import Any
+
+from dualray.sim.kernel import Kernel, Scheduled
+
+_IDLE_WEIGHT = 0.05
+"""What uses less of a core than this sleeps, and is not held up by others."""
+
+
+class Work:
+    """A piece of work under way."""
+
+    __slots__ = ("args", "event", "fn", "weight")
+
+    def __init__(self, fn: Callable[..., object], args: tuple[Any, ...], weight: float) -> None:
+        self.fn: Callable[..., object] | None = fn
+        self.args = args
+        self.weight = weight
+        self.event: Scheduled | None = None
+
+
+class Cores:
+    """See the module."""
+
+    __slots__ = ("_at_ns", "_come", "_cores", "_count", "_heap", "_kernel", "_rate", "_slowdown", "_timer", "_weight")
+
+    def __init__(self, kernel: Kernel, cores: float, slowdown: float = 0.0) -> None:
+        self._kernel = kernel
+        self._cores = max(cores, 1e-6)
+        self._slowdown = slowdown
+        self._weight = 0.0
+        self._rate = 1.0
+        self._come = 0.0
+        """Nanoseconds of work that whoever has been here all the time has done."""
+        self._at_ns = 0
+        self._heap: list[tuple[float, int, Work]] = []
+        self._count = 0
+        self._timer: Scheduled | None = None
+
+    def run(self, work_ns: float, weight: float, fn: Callable[..., object], *args: Any) -> Work:
+        """Call `fn(*args)` when so much work is done."""
+        work = Work(fn, args, weight)
+        if weight < _IDLE_WEIGHT:
+            work.event = self._kernel.call_after(round(work_ns), self._slept, work)
+            return work
+        self._catch_up()
+        self._count += 1
+        heappush(self._heap, (self._come + work_ns, self._count, work))
+        self._weight += weight
+        if self._changed() or self._heap[0][2] is work:
+            self._arm()
+        return work
+
+    def cancel(self, work: Work) -> None:
+        """Whoever does it has died."""
+        if work.fn is None:
+            return
+        work.fn = None
+        if work.event is not None:
+            work.event.cancel()
+            return
+        self._catch_up()
+        self._weight -= work.weight
+        if self._changed():
+            self._arm()
+
+    def _slept(self, work: Work) -> None:
+        fn, work.fn, work.event = work.fn, None, None
+        assert fn is not None
+        fn(*work.args)
+
+    def _catch_up(self) -> None:
+        now_ns = self._kernel.now_ns
+        self._come += (now_ns - self._at_ns) * self._rate
+        self._at_ns = now_ns
+
+    def _changed(self) -> bool:
+        """Work out the rate; whether it is another one."""
+        weight = max(self._weight, 0.0)
+        rate = 1.0 if weight <= self._cores else self._cores / weight
+        if self._slowdown and weight > 1.0:
+            rate /= 1.0 + self._slowdown * (min(weight, self._cores) - 1.0)
+        if rate == self._rate:
+            return False
+        self._rate = rate
+        return True
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._heap:
+            left_ns = (self._heap[0][0] - self._come) / self._rate
+            self._timer = self._kernel.call_after(max(0, -int(-left_ns // 1)), self._due)
+
+    def _due(self) -> None:
+        self._timer = None
+        self._catch_up()
+        heap, ended = self._heap, []
+        while heap and (heap[0][2].fn is None or heap[0][0] <= self._come + 1.0):
+            work = heappop(heap)[2]
+            if work.fn is not None:
+                self._weight -= work.weight
+                ended.append((work.fn, work.args))
+                work.fn = None
+        if not heap:
+            self._weight = 0.0  # rounding does not add up
+        self._changed()
+        self._arm()
+        for fn, args in ended:
+            fn(*args)

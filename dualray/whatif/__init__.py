@@ -1,0 +1,18 @@
+"""What would it do there? A recorded run, on clusters that one does not have.
+
+    from dualray import whatif
+
+    trace = whatif.load("run.parquet")
+    prediction = whatif.predict(trace, nodes=[1, 2, 4], cpus=[8])
+    print(prediction.to_pandas())
+    print(prediction.knee())
+    print(prediction.cheapest("10min"))
+    prediction.write_page("whatif.html")
+
+`docs/whatif.md` goes from a recorded run to a decision.
+"""
+
+from dualray.whatif.configurations import Configuration, configurations
+from dualray.whatif.predict import Prediction, Row, Trace, load, predict
+
+__all__ = ["Configuration", "Prediction", "Row", "Trace", "configurations", "load", "predict"]

@@ -1,0 +1,66 @@
+"""A prediction in sentences and table cells, for terminals and pages alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+
+from dualray.shared.units import size_words
+from dualray.whatif.configurations import Configuration
+from dualray.whatif.predict import Prediction, Row
+
+
+def answers_of(prediction: Prediction, deadline: str | None) -> list[str]:
+    """The knee, the cheapest that meets the deadline, and how far to trust it, in sentences."""
+    lines = []
+    knee = prediction.knee()
+    if knee is not None:
+        lines.append(f"Knee: {knee.configuration.words}: {_span(knee)}; more CPUs help little beyond it.")
+    if deadline is not None:
+        found = prediction.cheapest(deadline)
+        if found is not None:
+            cost = f", {found.cost:.4g} a run" if found.cost is not None else ""
+            lines.append(f"Cheapest within {deadline}: {found.configuration.words}: {_span(found)}{cost}.")
+        else:
+            fastest = min(prediction.possible, key=lambda row: row.high_s, default=None)
+            nearest = f"; the fastest takes {_span(fastest)}" if fastest is not None else ""
+            lines.append(f"None of the {len(prediction.rows)} configurations ends within {deadline}{nearest}.")
+    calibration = prediction.calibration
+    if calibration is None:
+        lines.append("Not calibrated: costs are the cost model's defaults (`dualray sim params`).")
+    elif calibration.error is not None:
+        lines.append(
+            f"Calibrated on {calibration.machine}, {calibration.date}; held-out error there: {calibration.error:.1%}."
+        )
+    lines += prediction.trace.graph.remarks
+    return lines
+
+
+def _span(row: Row) -> str:
+    return f"{row.makespan_s:.4g} s ({row.low_s:.4g} to {row.high_s:.4g})"
+
+
+COLUMNS = ("configuration", "makespan", "least to most", "CPU use", "moved", "spilled", "made again", "cost")
+
+
+def varying_of(rows: Sequence[Row]) -> frozenset[str]:
+    """What the configurations differ in: the rest need not be said in each row."""
+    names = [it.name for it in fields(Configuration)]
+    return frozenset(name for name in names if len({getattr(row.configuration, name) for row in rows}) > 1)
+
+
+def cells(row: Row, varying: frozenset[str]) -> list[str]:
+    """A row for people, under COLUMNS; of its configuration, the nodes, the CPUs and what varies."""
+    words = row.configuration.short(varying)
+    if row.lacks:
+        return [words, "cannot run", "", "", "", "", "", ""]
+    return [
+        words,
+        f"{row.makespan_s:.4g} s",
+        f"{row.low_s:.4g} to {row.high_s:.4g} s",
+        f"{row.utilisation:.0%}",
+        size_words(row.moved_bytes),
+        size_words(row.spilled_bytes),
+        f"{row.remade_s:.4g} s",
+        "" if row.cost is None else f"{row.cost:.4g}",
+    ]

@@ -1,0 +1,120 @@
+"""The page of a prediction: one HTML file with the table, the makespans, the costs and the use; it needs no network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
+import plotly.graph_objects as go
+from plotly.offline import get_plotlyjs
+
+from dualray.shared.units import size_words
+from dualray.whatif.answers import COLUMNS, answers_of, cells, varying_of
+from dualray.whatif.predict import Prediction, Row
+
+_STYLE = """body{margin:0;background:#f3f5f8;color:#1f2328;font:14px/1.5 system-ui,sans-serif}
+header{background:#16233b;color:white;padding:20px 32px}h1{margin:0;font-size:22px}
+main{max-width:1280px;margin:16px auto;padding:0 24px}
+section{background:white;border:1px solid #d8dee4;border-radius:10px;padding:14px 18px;margin-bottom:14px;
+ overflow-x:auto}
+table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
+th,td{text-align:right;padding:3px 8px;border-bottom:1px solid #eee}
+th:first-child,td:first-child{text-align:left}.no{color:#d1242f}"""
+
+_CSP = "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:"
+
+
+def write_page(prediction: Prediction, path: Path, *, deadline: str | None = None) -> None:
+    """Write the page.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    path.write_text(page(prediction, deadline=deadline), encoding="utf-8")
+
+
+def page(prediction: Prediction, *, deadline: str | None = None) -> str:
+    """The page as text."""
+    charts = [_makespans(prediction), _use(prediction)]
+    if any(row.cost is not None for row in prediction.possible):
+        charts.append(_costs(prediction))
+    bodies = "".join(
+        f"<section>{figure.to_html(full_html=False, include_plotlyjs=False, div_id=f'chart{number}')}</section>"
+        for number, figure in enumerate(charts)
+    )
+    name, words = escape(prediction.trace.path.name), escape(prediction.trace.words)
+    answers = "".join(f"<p>{escape(line)}</p>" for line in answers_of(prediction, deadline))
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>What if: {name}</title>'
+        f'<meta http-equiv="Content-Security-Policy" content="{_CSP}"><style>{_STYLE}</style>'
+        f"<script>{get_plotlyjs()}</script></head><body><header><h1>{name}: what if?</h1>{words}</header>"
+        f"<main><section>{answers}</section>{bodies}<section>{_table(prediction.rows)}</section></main></body></html>"
+    )
+
+
+def _series(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Rows that differ in their number of CPUs only."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        it = row.configuration
+        network = f"{it.network_bytes_per_s * 8 / 1e9:g} Gbps"
+        parts = [f"{it.policy}, {it.eviction}, {size_words(it.store_bytes)}, {network}"]
+        parts += [f"{it.gpus:g} GPUs"] * bool(it.gpus) + [it.faults] * bool(it.faults)
+        found.setdefault(", ".join(parts), []).append(row)
+    return {name: sorted(each, key=_cpus) for name, each in found.items()}
+
+
+def _cpus(row: Row) -> float:
+    return row.configuration.nodes * row.configuration.cpus
+
+
+def _makespans(prediction: Prediction) -> go.Figure:
+    figure = go.Figure(layout={"title": "Makespan by CPUs, with the least and the most over the seeds"})
+    for name, rows in _series(prediction.possible).items():
+        figure.add_scatter(
+            x=[_cpus(row) for row in rows],
+            y=[row.makespan_s for row in rows],
+            name=name,
+            text=[row.configuration.words for row in rows],
+            error_y={
+                "symmetric": False,
+                "array": [row.high_s - row.makespan_s for row in rows],
+                "arrayminus": [row.makespan_s - row.low_s for row in rows],
+            },
+        )
+    figure.update_xaxes(title="CPUs in all")
+    figure.update_yaxes(title="seconds", rangemode="tozero")
+    return figure
+
+
+def _use(prediction: Prediction) -> go.Figure:
+    figure = go.Figure(layout={"title": "Use of the CPUs"})
+    for name, rows in _series(prediction.possible).items():
+        figure.add_scatter(x=[_cpus(row) for row in rows], y=[row.utilisation for row in rows], name=name)
+    figure.update_xaxes(title="CPUs in all")
+    figure.update_yaxes(tickformat=".0%", range=[0, 1.05])
+    return figure
+
+
+def _costs(prediction: Prediction) -> go.Figure:
+    figure = go.Figure(layout={"title": "What a run costs, and how long it takes"})
+    for name, rows in _series(prediction.possible).items():
+        words = [row.configuration.words for row in rows]
+        figure.add_scatter(
+            x=[row.makespan_s for row in rows], y=[row.cost for row in rows], name=name, text=words, mode="markers"
+        )
+    figure.update_xaxes(title="seconds", rangemode="tozero")
+    figure.update_yaxes(title="cost", rangemode="tozero")
+    return figure
+
+
+def _table(rows: Sequence[Row]) -> str:
+    head = "".join(f"<th>{name}</th>" for name in COLUMNS)
+    body = ""
+    varying = varying_of(rows)
+    for row in rows:
+        body += f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells(row, varying))}</tr>"
+        if row.lacks:
+            body += f'<tr><td colspan="{len(COLUMNS)}" class="no">{escape(row.lacks)}</td></tr>'
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

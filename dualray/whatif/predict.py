@@ -1,0 +1,390 @@
+"""Predictions: a recorded run, replayed on every cluster of a sweep, with repeated seeds.
+
+Seed 0 replays each task with the time that it took. Each further seed draws the times anew, from what the tasks of the
+same function with arguments of about the same size (within a factor of two) took in the recorded run: a distribution,
+and not a mean. So the spread over seeds is that of the work itself; what the cost model does not know is not in it.
+"""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import asdict, dataclass, field, replace
+from hashlib import blake2b
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from dualray.recording.calibration import Calibration, load_calibration
+from dualray.recording.file import read_record_file
+from dualray.recording.graph import Graph, TaskNode, graph_of
+from dualray.shared.model.config import Config
+from dualray.shared.model.resources import CPU, GPU, parse_resources
+from dualray.shared.units import parse_time_ns, time_words
+from dualray.sim.cost_model import CostModel
+from dualray.sim.network import Nic
+from dualray.sim.node import Hardware
+from dualray.sim.replay import ReplayCluster, Replayed
+from dualray.whatif.configurations import Configuration, configurations, faults_of, placement_path
+
+SEEDS = 3
+NS_PER_HOUR = 3_600 * 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A recorded run that was loaded."""
+
+    path: Path
+    graph: Graph
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        facts = self.graph.facts
+        return (
+            f"{len(self.graph.tasks):,} tasks of {len({it.name for it in self.graph.templates})} functions, "
+            f"{_seconds(self.graph.makespan_ns)} on {len(facts['nodes'])} nodes ({facts['machine']})"
+        )
+
+    @property
+    def own(self) -> Configuration:
+        """The cluster that it was recorded on, as far as a configuration can say it."""
+        nodes = self.graph.facts["nodes"]
+        first = next(iter(nodes.values()))
+        return Configuration(
+            nodes=len(nodes),
+            cpus=first["resources"].get(CPU, 0),
+            gpus=first["resources"].get(GPU, 0),
+            store_bytes=first["object_store"],
+        )
+
+
+def load(path: str | Path) -> Trace:
+    """Load a recorded run.
+
+    Raises:
+        ValueError: the file is no recorded run, of another version, or was cut off.
+    """
+    return Trace(Path(path), graph_of(read_record_file(Path(path))))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """What is predicted for one configuration: the median over the seeds, and for the makespan the least and the most.
+
+    Attributes:
+        makespan_s, low_s, high_s: from the program's begin to its end.
+        utilisation: of all CPUs, 0 to 1.
+        moved_bytes, spilled_bytes: between nodes, and to disk.
+        remade_s: time that was lost with nodes and workers, or spent on doing work again.
+        cost: nodes by price by hours; None without a price.
+        lacks: why the program cannot run there, or did not come to its end; empty when it did.
+    """
+
+    configuration: Configuration
+    makespan_s: float
+    low_s: float
+    high_s: float
+    utilisation: float
+    moved_bytes: int
+    spilled_bytes: int
+    evictions: int
+    remade_s: float
+    attempts: int
+    cost: float | None
+    lacks: str = ""
+
+    def plain(self) -> dict[str, Any]:
+        """The row as plain values, the configuration's among them."""
+        own = {name: getattr(self, name) for name in Row.__dataclass_fields__ if name != "configuration"}
+        return {**asdict(self.configuration), **own}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """The rows of a sweep, in the order of its configurations; `runs` has every replay."""
+
+    trace: Trace
+    rows: Sequence[Row]
+    runs: Sequence[tuple[Configuration, int, Replayed]]
+    calibration: Calibration | None = None
+
+    def to_arrow(self) -> Any:
+        """The rows as a `pyarrow.Table`."""
+        import pyarrow as pa  # noqa: PLC0415 - only who asks for it needs it
+
+        return pa.Table.from_pylist([row.plain() for row in self.rows])
+
+    def to_pandas(self) -> Any:
+        """The rows as a `pandas.DataFrame`."""
+        return self.to_arrow().to_pandas()
+
+    @property
+    def possible(self) -> list[Row]:
+        """The rows in which the program ends."""
+        return [row for row in self.rows if not row.lacks]
+
+    def knee(self) -> Row | None:
+        """Where more CPUs begin to help little: of the fastest rows for each number of CPUs in all, the one that lies
+        farthest below the line from the fewest to the most, both axes scaled to 1. None below three numbers."""
+        best: dict[float, Row] = {}
+        for row in self.possible:
+            capacity = row.configuration.nodes * row.configuration.cpus
+            if capacity not in best or row.makespan_s < best[capacity].makespan_s:
+                best[capacity] = row
+        points = sorted(best.items())
+        if len(points) < 3:
+            return None
+        (first_x, first), (last_x, last) = points[0], points[-1]
+        drop_s = first.makespan_s - last.makespan_s
+        if drop_s <= 0.05 * first.makespan_s:
+            return first
+
+        def below(point: tuple[float, Row]) -> float:
+            x = (point[0] - first_x) / (last_x - first_x)
+            return (first.makespan_s - point[1].makespan_s) / drop_s - x
+
+        return max(points, key=below)[1]
+
+    def cheapest(self, deadline: str | float) -> Row | None:
+        """The cheapest row that meets a deadline ("10min", or seconds) with all its seeds; without prices, that with
+        the fewest CPUs by its time. None when none does."""
+        deadline_s = parse_time_ns(deadline, "deadline") / 1e9 if isinstance(deadline, str) else float(deadline)
+        meeting = [row for row in self.possible if row.high_s <= deadline_s]
+        return min(meeting, key=_price_key, default=None)
+
+    def write_page(self, path: str | Path, *, deadline: str | None = None) -> None:
+        """Write one HTML page, which needs no network."""
+        from dualray.whatif.page import write_page  # noqa: PLC0415 - plotly takes half a second to import
+
+        write_page(self, Path(path), deadline=deadline)
+
+
+def _price_key(row: Row) -> tuple[float, float]:
+    it = row.configuration
+    capacity = it.nodes * (it.cpus + 20 * it.gpus) * row.makespan_s
+    return (row.cost if row.cost is not None else capacity, row.makespan_s)
+
+
+def predict(
+    trace: Trace | str | Path,
+    configs: Sequence[Configuration] | None = None,
+    *,
+    seeds: int = SEEDS,
+    jobs: int | None = None,
+    price: float | None = None,
+    gpu_price: float = 0.0,
+    calibration: Calibration | str | Path | None = None,
+    costs: Mapping[str, str | int] | None = None,
+    cores: float | None = None,
+    on_done: Callable[[int, int], object] = lambda done, total: None,
+    **asked: Any,
+) -> Prediction:
+    """Replay a recorded run on clusters.
+
+    Args:
+        trace: a recorded run, or its file.
+        configs: the clusters; or give lists by name, as `configurations` takes them (`nodes=[1, 2, 4]`); what is not
+            given is as it was recorded.
+        seeds: how often each is replayed; the first time with the recorded times, then with drawn ones.
+        jobs: processes at once; default: as many as there are cores. 1 stays in this process.
+        price, gpu_price: of a node for an hour, and of each of its GPUs on top.
+        calibration: what was measured of the machines in question, or its file (recording/calibration.py).
+        costs: parameters of the cost model that take precedence.
+        cores: physical cores of each node, when these are fewer than its CPUs.
+        on_done: called with how many replays are done, and how many there are.
+
+    Raises:
+        ValueError: something that cannot be; the message names it.
+    """
+    if not isinstance(trace, Trace):
+        trace = load(trace)
+    if isinstance(calibration, str | Path):
+        calibration = load_calibration(Path(calibration))
+    if seeds < 1:
+        raise ValueError(f"seeds={seeds} must be at least 1")
+    if configs is None:
+        own = trace.own
+        asked.setdefault("cpus", [own.cpus])
+        asked.setdefault("gpus", [own.gpus])
+        asked.setdefault("store", [own.store_bytes])
+        configs = configurations(**asked)
+    elif asked:
+        raise TypeError(f"give configs, or {', '.join(asked)}, not both")
+    cost_model = CostModel()
+    if calibration is not None:
+        cost_model = cost_model.with_changes(calibration.costs, "calibration")
+    cost_model = cost_model.with_changes(costs or {}, "costs")
+    job = _Job(trace.graph, cost_model, calibration.slowdown if calibration is not None else 0.0, cores)
+    # Those that are replayed once more come last, so that a sweep which is broken off has seen each cluster.
+    pieces = [(config, seed) for seed in range(seeds) for config in configs]
+    results: dict[tuple[Configuration, int], Replayed] = {}
+    for config, seed, replayed in _all(job, pieces, jobs):
+        results[config, seed] = replayed
+        on_done(len(results), len(pieces))
+    rows = [_row(config, [results[config, seed] for seed in range(seeds)], price, gpu_price) for config in configs]
+    runs = [(config, seed, results[config, seed]) for config, seed in pieces]
+    return Prediction(trace=trace, rows=rows, runs=runs, calibration=calibration)
+
+
+def _row(config: Configuration, replays: Sequence[Replayed], price: float | None, gpu_price: float) -> Row:
+    lacks = next((replayed.failed for replayed in replays if replayed.failed), "")
+    times_s = sorted(replayed.makespan_ns / 1e9 for replayed in replays)
+    makespan_s = median(times_s)
+    cost = None
+    if price is not None:
+        cost = config.nodes * (price + config.gpus * gpu_price) * makespan_s / 3600
+    return Row(
+        configuration=config,
+        makespan_s=makespan_s,
+        low_s=times_s[0],
+        high_s=times_s[-1],
+        utilisation=median(it.busy_ns / it.cpu_ns if it.cpu_ns else 0.0 for it in replays),
+        moved_bytes=int(median(it.moved_bytes for it in replays)),
+        spilled_bytes=int(median(it.spilled_bytes for it in replays)),
+        evictions=int(median(it.evictions for it in replays)),
+        remade_s=median(it.lost_ns for it in replays) / 1e9,
+        attempts=int(median(it.attempts for it in replays)),
+        cost=cost,
+        lacks=lacks,
+    )
+
+
+# ---- Replays -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Job:
+    """What all replays of a sweep share."""
+
+    graph: Graph
+    cost_model: CostModel
+    slowdown: float
+    cores: float | None
+    draws: Durations = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.draws = Durations(self.graph)
+
+    def replay(self, config: Configuration, seed: int, **more: Any) -> Replayed:
+        """One replay."""
+        first = next(iter(self.graph.facts["nodes"].values()))
+        custom = {name: amount for name, amount in first["resources"].items() if name not in (CPU, GPU)}
+        total = parse_resources(num_cpus=config.cpus, num_gpus=config.gpus, resources=custom)
+        nic = Nic(bytes_per_s=config.network_bytes_per_s, latency_ns=config.latency_ns // 2)
+        limits = Config(
+            placement_policy=placement_path(config.policy),
+            eviction_policy=config.eviction,
+            inline_bytes_max=self.graph.inline_bytes_max,
+        )
+        cluster = ReplayCluster(
+            self.graph,
+            config=limits,
+            cost_model=replace(self.cost_model, nic_bytes_per_s=nic.bytes_per_s, nic_latency_ns=nic.latency_ns),
+            seed=seed,
+            hardware=[Hardware(total=total, store_bytes=config.store_bytes, nic=nic)] * config.nodes,
+            scale_of=self.draws.scale_of(seed),
+            cores=self.cores,
+            slowdown=self.slowdown,
+            faults=faults_of(config.faults) if config.faults else (),
+            **more,
+        )
+        try:
+            return cluster.run()
+        except ValueError as error:  # a fault names a node that this cluster does not have
+            return Replayed(failed=str(error))
+
+
+class Durations:
+    """What tasks took, by function and size of arguments; draws are a function of seed, task and attempt."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._groups: dict[tuple[str, int], list[int]] = {}
+        self._key_of: dict[bytes, tuple[str, int]] = {}
+        for task_id, node in graph.tasks.items():
+            size = node.args_bytes + sum(graph.sizes.get(dep, 0) for dep in node.deps)
+            key = (graph.templates[node.template].name, size.bit_length())
+            self._key_of[task_id] = key
+            self._groups.setdefault(key, []).append(node.script.compute_ns)
+
+    def scale_of(self, seed: int) -> Callable[[TaskNode, int], float]:
+        """By what a task's computing is multiplied."""
+        if seed == 0:
+            return lambda node, attempt: 1.0
+
+        def scale(node: TaskNode, attempt: int) -> float:
+            own = node.script.compute_ns
+            group = self._groups[self._key_of[node.task_id]]
+            if own <= 0 or len(group) < 2:
+                return 1.0
+            digest = blake2b(b"%d:%d:" % (seed, attempt) + node.task_id, digest_size=8).digest()
+            return group[int.from_bytes(digest, "big") % len(group)] / own
+
+        return scale
+
+
+def _all(
+    job: _Job, pieces: Sequence[tuple[Configuration, int]], jobs: int | None
+) -> Iterator[tuple[Configuration, int, Replayed]]:
+    """Replay all, in whatever order they end."""
+    jobs = min(jobs or _cores(), len(pieces))
+    if jobs <= 1:
+        for config, seed in pieces:
+            yield config, seed, _without_gc(job, config, seed)
+        return
+    # A forked process has the graph already; elsewhere it is sent.
+    method = "fork" if "fork" in multiprocessing.get_all_start_methods() and sys.platform == "linux" else "spawn"
+    context = multiprocessing.get_context(method)
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin, initargs=(job,)) as pool:
+        # The largest first: what runs alone at the end is short.
+        order = sorted(range(len(pieces)), key=lambda index: (pieces[index][1], -pieces[index][0].nodes))
+        waiting: set[Future[tuple[int, Replayed]]] = {pool.submit(_perform, index, *pieces[index]) for index in order}
+        while waiting:
+            done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+            for future in done:
+                index, replayed = future.result()
+                yield *pieces[index], replayed
+
+
+_job: list[_Job] = []
+"""Of a process of the pool: what it replays."""
+
+
+def _begin(job: _Job) -> None:
+    _job[:] = [job]
+    sys.path[:0] = [""] if "" not in sys.path else []
+    gc.freeze()
+
+
+def _perform(index: int, config: Configuration, seed: int) -> tuple[int, Replayed]:
+    return index, _without_gc(_job[0], config, seed)
+
+
+def _without_gc(job: _Job, config: Configuration, seed: int) -> Replayed:
+    """A replay makes millions of objects that refer to each other little: what is left goes at its end."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return job.replay(config, seed)
+    finally:
+        if was_enabled:
+            gc.enable()
+        gc.collect()
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _seconds(ns: int) -> str:
+    return time_words(round(ns, -6))
+
+
+def as_list(values: Iterable[Any]) -> list[Any]:
+    """Values of an option, without doubles, in order."""
+    return list(dict.fromkeys(values))

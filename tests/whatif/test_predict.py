@@ -1,0 +1,248 @@
+"""Replays: as the simulation that was recorded; on other clusters; and what is refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dualray as ray
+from dualray import whatif
+from dualray.sim.cores import Cores
+from dualray.sim.kernel import Kernel
+from dualray.testing.workloads import workload
+from dualray.whatif.predict import Trace
+from tests.whatif.programs import everything
+
+COMMAND = [sys.executable, "-m", "dualray.cli", "predict"]
+OWN = "tests.whatif.programs:LastNodeFirst"
+
+
+def record(path: Path, name: str, nodes: int, kwargs: dict[str, Any]) -> float:
+    """Run a workload in simulation, and record it; seconds of virtual time."""
+    started: Any = ray.init(mode="sim", nodes=nodes, num_cpus=2, record=path)
+    try:
+        began_s = started.now_s
+        workload(name, kwargs)()
+        return float(started.now_s - began_s)
+    finally:
+        ray.shutdown()
+
+
+SHAPES: list[tuple[str, dict[str, Any]]] = [
+    ("bag_of_tasks", {"tasks": 40, "spread": 0.5}),
+    ("chain", {"length": 10}),
+    ("tree_reduce", {"leaves": 16}),
+    ("shuffle", {"maps": 6, "reduces": 6}),
+    ("parameter_server", {"workers": 4, "steps": 3}),
+    ("nested", {"depth": 2}),
+    ("rollouts", {"batch": 8, "simulators": 2, "updates": 2}),
+    ("mixed", {"tasks": 12}),
+]
+
+
+@pytest.mark.parametrize(("name", "kwargs"), SHAPES, ids=[name for name, _ in SHAPES])
+def test_a_replay_takes_as_long_as_the_simulation_of_that_cluster(tmp_path, name, kwargs):
+    record(tmp_path / "one.parquet", name, 1, kwargs)
+    for nodes in (1, 3):
+        simulated_s = record(tmp_path / "real.parquet", name, nodes, kwargs)
+        # A simulation has a core for each worker, also for those that have waited and go on beside others.
+        [row] = whatif.predict(tmp_path / "one.parquet", nodes=[nodes], cpus=[2], cores=99, seeds=1, jobs=1).rows
+        assert not row.lacks
+        assert row.makespan_s == pytest.approx(simulated_s, rel=0.1)
+
+
+@pytest.fixture(scope="module")
+def bag(tmp_path_factory: pytest.TempPathFactory) -> Trace:
+    path = tmp_path_factory.mktemp("bag") / "bag.parquet"
+    record(path, "bag_of_tasks", 1, {"tasks": 64, "spread": 0.5, "size": 300_000})
+    return whatif.load(path)
+
+
+def test_a_sweep_finds_knee_and_cheapest(bag, tmp_path):
+    seen = []
+    found = whatif.predict(
+        bag, nodes=[1, 2, 4, 16, 40], cpus=[2], seeds=2, jobs=2, price=1.0, on_done=lambda *state: seen.append(state)
+    )
+    assert len(found.rows) == 5
+    assert seen[-1] == (10, 10)
+    times = [row.makespan_s for row in found.rows]
+    assert times[0] > 1.8 * times[1] > 3 * times[2]
+    for row in found.rows:
+        assert row.low_s <= row.makespan_s <= row.high_s
+        assert row.cost == pytest.approx(row.configuration.nodes * row.makespan_s / 3600)
+        assert 0 < row.utilisation <= 1
+    assert found.rows[0].low_s < found.rows[0].high_s  # seeds draw
+    knee = found.knee()
+    assert knee is not None
+    assert knee.configuration.nodes in (4, 16)
+    deadline_s = found.rows[1].high_s
+    cheapest = found.cheapest(deadline_s)
+    assert cheapest is not None
+    assert cheapest.cost == min(row.cost or 0 for row in found.possible if row.high_s <= deadline_s)
+    assert found.cheapest("1ms") is None
+    assert found.to_arrow().num_rows == 5
+    assert list(found.to_pandas()["nodes"]) == [1, 2, 4, 16, 40]
+    found.write_page(tmp_path / "page.html", deadline="10min")
+    text = (tmp_path / "page.html").read_text()
+    assert "Cheapest within 10min" in text
+    assert "Knee" in text
+    assert "http-equiv" in text
+
+
+def test_the_same_sweep_gives_the_same_numbers(bag):
+    asked: dict[str, Any] = {"nodes": [1, 3], "cpus": [2], "seeds": 2}
+    alone, together = (whatif.predict(bag, jobs=jobs, **asked).rows for jobs in (1, 2))
+    assert alone == together
+
+
+def test_a_policy_of_ones_own_is_compared_with_ours(tmp_path):
+    record(tmp_path / "run.parquet", "bag_of_tasks", 1, {"tasks": 4})
+    found = whatif.predict(
+        tmp_path / "run.parquet", nodes=[4], cpus=[2], policy=["hybrid", "spread", OWN], seeds=1, jobs=1
+    )
+    runs = {config.policy: replayed.by_node for config, _, replayed in found.runs}
+    assert all(not row.lacks for row in found.rows)
+    assert runs[OWN].keys() == {"node-0", "node-3"}  # what has no room here goes to the last
+    assert "node-3" not in runs["hybrid"]
+
+
+@pytest.mark.parametrize("mode", ["sim", "real"])
+def test_the_same_policy_runs_in_both_modes(mode):
+    ray.init(mode=mode, num_cpus=1, limits={"placement_policy": OWN})
+    try:
+        assert ray.get([ray.remote(lambda x: x + 1).remote(number) for number in range(4)], timeout=20) == [1, 2, 3, 4]
+    finally:
+        ray.shutdown()
+
+
+def test_a_small_store_spills_or_evicts_or_goes_in_circles(tmp_path):
+    record(tmp_path / "run.parquet", "tree_reduce", 1, {"leaves": 16, "size": 4_000_000})
+    stores, evictions = ["24MiB", "40MiB", "1GiB"], ["spill", "lru"]
+    found = whatif.predict(tmp_path / "run.parquet", store=stores, eviction=evictions, seeds=1, jobs=1)
+    by = {(row.configuration.store_bytes >> 20, row.configuration.eviction): row for row in found.rows}
+    assert by[40, "spill"].spilled_bytes > 0
+    assert by[40, "spill"].attempts == 32
+    assert by[40, "lru"].evictions > 0
+    assert by[40, "lru"].attempts > 32
+    assert by[40, "lru"].remade_s > 0
+    assert by[1024, "spill"].spilled_bytes == by[1024, "lru"].evictions == 0
+    assert "lost before it is used" in by[24, "lru"].lacks
+    assert len(found.possible) == 5
+
+
+def test_a_slower_network_takes_longer(tmp_path):
+    record(tmp_path / "run.parquet", "shuffle", 1, {"size": 2_000_000})
+    found = whatif.predict(tmp_path / "run.parquet", nodes=[4], network=["1Gbps", "10Gbps"], seeds=1, jobs=1)
+    slow, fast = found.rows
+    assert slow.moved_bytes > 0
+    assert slow.makespan_s > 1.2 * fast.makespan_s
+
+
+def test_faults_of_a_scenario_cost_time(bag, tmp_path):
+    scenario = tmp_path / "faults.yaml"
+    scenario.write_text(
+        "name: faults\ncluster: {nodes: 3}\nworkload: {generate: bag_of_tasks}\n"
+        "faults:\n  - {at: 300ms, kill: node-2}\n"
+        "  - {when: {task_started: piece, index: 5}, kill: worker}\n"
+    )
+    found = whatif.predict(bag, nodes=[3, 1], cpus=[2], faults=["", scenario], seeds=1, jobs=1)
+    plain, hurt, _, too_small = found.rows
+    assert not hurt.lacks
+    assert hurt.attempts > plain.attempts
+    assert hurt.remade_s > 0
+    assert hurt.makespan_s > plain.makespan_s
+    assert "there is no 'node-2'" in too_small.lacks
+
+
+def test_a_cluster_in_which_the_program_cannot_run_says_what_lacks(tmp_path):
+    record(tmp_path / "run.parquet", "bag_of_tasks", 1, {"tasks": 4, "cpus": 2, "size": 30_000_000})
+    found = whatif.predict(tmp_path / "run.parquet", cpus=[1, 2], store=["8MiB", "1GiB"], seeds=1, jobs=1)
+    lacks = {(row.configuration.cpus, row.configuration.store_bytes): row.lacks for row in found.rows}
+    assert "piece can never run: it demands 2 CPU" in lacks[1, 2**30]
+    assert "lacks 1 CPU" in lacks[1, 2**30]
+    assert "needs a larger store" in lacks[2, 2**23]
+    assert not lacks[2, 2**30]
+    assert len(found.possible) == 1
+
+
+@pytest.fixture(scope="module")
+def everything_recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("all") / "run.parquet"
+    ray.init(mode="sim", num_cpus=2, record=path)
+    try:
+        everything("sim")
+    finally:
+        ray.shutdown()
+    return path
+
+
+def test_the_command_shows_a_table_and_answers(everything_recorded, tmp_path):
+    done = subprocess.run(
+        [*COMMAND, everything_recorded, "--nodes", "1,2", "--cpus", "2,4", "--price", "2", "--deadline", "1min"]
+        + ["--policy", f"hybrid,{OWN}", "--report", tmp_path / "page.html", "--seeds", "2"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**__import__("os").environ, "COLUMNS": "200"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Cheapest within 1min" in done.stdout
+    assert done.stdout.count(OWN) >= 4
+    assert (tmp_path / "page.html").stat().st_size > 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--policy", "best"], "policy 'best' is unknown: name one of hybrid, spread, locality"),
+        (["--policy", "no.such:Policy"], "module 'no.such' cannot be imported"),
+        (["--policy", "tests.whatif.programs:Missing"], "has no 'Missing'"),
+        (["--policy", "tests.whatif.programs:NoPolicy"], "has no method 'choose'"),
+        (["--eviction", "fifo"], "eviction policy 'fifo' is unknown"),
+        (["--nodes", "two"], "nodes: 'two' is not a whole number"),
+        (["--nodes", "0"], "nodes: '0' must be a whole number from 1"),
+        (["--store", "1 gallon"], "store: '1 gallon' is not understood"),
+        (["--network", "10GiB"], "network: '10GiB' is a size"),
+        (["--faults", "missing.yaml"], "faults 'missing.yaml' cannot be read"),
+        (["--deadline", "soon"], "--deadline: 'soon' is not understood"),
+        (["--calibration", "missing.yaml"], "calibration 'missing.yaml' cannot be read"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(everything_recorded, arguments, words):
+    done = subprocess.run([*COMMAND, everything_recorded, *arguments], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    refusals = [line for line in done.stderr.splitlines() if line.startswith("dualray: ")]
+    assert len(refusals) == 1
+    assert words in refusals[0]
+    assert "Traceback" not in done.stderr
+
+
+def test_cores_are_shared_fairly():
+    kernel = Kernel()
+    ended: dict[str, int] = {}
+
+    def run(cores: Cores, name: str, work_ns: int, weight: float = 1.0) -> Any:
+        return cores.run(work_ns, weight, lambda: ended.__setitem__(name, kernel.now_ns))
+
+    cores = Cores(kernel, 2)
+    for name in "abcd":
+        run(cores, name, 1_000_000)
+    run(cores, "sleeper", 1_500_000, 0.0)
+    lost = run(cores, "lost", 9_000_000)
+    kernel.call_after(500_000, cores.cancel, lost)
+    kernel.run_until(lambda: False)
+    assert "lost" not in ended
+    assert ended["sleeper"] == 1_500_000  # what sleeps needs no core
+    # Five shared two cores for 0.5 ms, then four did: 0.2 ms of work are done, and 0.8 ms take 1.6 ms.
+    assert all(ended[name] == pytest.approx(2_100_000, abs=2) for name in "abcd")
+    ended.clear()
+    slowed = Cores(kernel, 4, slowdown=0.1)
+    began_ns = kernel.now_ns
+    run(slowed, "a", 1_000_000)
+    run(slowed, "b", 1_000_000)
+    kernel.run_until(lambda: False)
+    assert ended["a"] - began_ns == pytest.approx(1_100_000, abs=2)
