@@ -97,7 +97,11 @@ class TaskRunner:
             del result
             results = self._store_results(task, returned)
         except Exception as exception:  # noqa: BLE001 - as above
-            error, results = self._failed(task, exception), []
+            results = []
+            if isinstance(exception, TaskCancelledError) and self._core.was_call_cancelled(task):
+                error = cancelled(task.spec)
+            else:
+                error = self._failed(task, exception)
         except ActorExit:
             self._core.dispatch(ActorExitAsked(task_id=task.spec.task_id))
             return
