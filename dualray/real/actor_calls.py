@@ -49,16 +49,16 @@ class CallLoop:
     def __init__(self, core: CoreWorker, on_escape: Callable[[BaseException], object]) -> None:
         self._core = core
         self._on_escape = on_escape
-        self._loop = asyncio.new_event_loop()
+        self.loop = asyncio.new_event_loop()
         self._calls: dict[TaskID, asyncio.Task[None]] = {}
         threading.Thread(target=self._run, name="dualray-asyncio", daemon=True).start()
 
     def start(self, task: RunTask) -> None:
         """Begin with a call."""
-        self._loop.call_soon_threadsafe(self._begin, task)
+        self.loop.call_soon_threadsafe(self._begin, task)
 
     def _begin(self, task: RunTask) -> None:
-        running = self._loop.create_task(self._core.execute_async(task))
+        running = self.loop.create_task(self._core.execute_async(task))
         task_id = task.spec.task_id
         self._calls[task_id] = running  # the loop keeps only weak references
         running.add_done_callback(lambda ended: self._end(task_id, ended))
@@ -73,7 +73,7 @@ class CallLoop:
     def cancel(self, task: TaskID) -> None:
         """Cancel a call, if it runs here. Any thread."""
         # Two turns: a coroutine that is cancelled before its first line would never be reported.
-        self._loop.call_soon_threadsafe(self._loop.call_soon, self._cancel, task)
+        self.loop.call_soon_threadsafe(self.loop.call_soon, self._cancel, task)
 
     def _cancel(self, task: TaskID) -> None:
         running = self._calls.get(task)
@@ -81,8 +81,8 @@ class CallLoop:
             running.cancel()
 
     def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
+        asyncio.set_event_loop(self.loop)
         try:
-            self._loop.run_forever()
+            self.loop.run_forever()
         except BaseException as error:  # noqa: BLE001 - the process decides
             self._on_escape(error)

@@ -40,6 +40,8 @@ from dualray.shared.model.ids import Address, FunctionID, NodeID, TaskID
 from dualray.shared.seeding import stream_seed, task_seed
 
 if TYPE_CHECKING:
+    import asyncio
+
     from dualray.real.actor_calls import CallLoop, CallThreads
     from dualray.real.notes import NoteFile
 
@@ -296,6 +298,11 @@ class UserProcess:
 
             loop = self._call_loops[group] = CallLoop(self.core, self.on_escape)
         loop.start(task)
+
+    @property
+    def loops_of_calls(self) -> list[asyncio.AbstractEventLoop]:
+        """The event loops on which methods of the actor run as coroutines."""
+        return [each.loop for each in list(self._call_loops.values())]
 
     @property
     def is_on_loop(self) -> bool:
