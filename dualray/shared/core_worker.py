@@ -352,7 +352,16 @@ class CoreWorker:
 
     def waiting(self) -> list[str]:
         """In words, what this process waits for."""
-        return [reason for wait_id in self._waits for reason in self.machine.explain_wait(wait_id)]
+        return [reason for _, reason in self.waiters()]
+
+    def waiters(self) -> list[tuple[str, str]]:
+        """Who waits in this process, and in words for what."""
+        found = []
+        for wait_id in self._waits:
+            wait = self.machine.values.waits.get(wait_id)
+            name = self.machine.call_name(wait.task_id) if wait is not None else None
+            found += [(name or self.execution.name, reason) for reason in self.machine.explain_wait(wait_id)]
+        return found
 
     # ---- Functions and tasks ---------------------------------------------------------------------------------
 

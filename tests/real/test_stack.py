@@ -53,6 +53,9 @@ class Threaded:
     def waits(self):
         threading.Event().wait(60)
 
+    def pid(self):
+        return os.getpid()
+
 
 @ray.remote
 class Async:
@@ -137,12 +140,13 @@ def test_a_pid_of_somebody_else_gets_no_signal(stacks_directory):
 
 
 def test_a_worker_that_is_stopped_does_not_answer(stacks_directory):
-    here = get(pid.remote())
+    threaded = Threaded.remote()
+    here = get(threaded.pid.remote())
     os.kill(here, signal.SIGSTOP)
     [answer] = [answer for answer in ask(stacks_directory, 0.5) if answer.pid == here]
     assert (answer.words, answer.is_whole) == ("", False)
     os.kill(here, signal.SIGCONT)
-    assert get(pid.remote()) == here
+    assert get(threaded.pid.remote()) == here
 
 
 def test_the_signal_disturbs_no_call(stacks_directory):
