@@ -935,8 +935,8 @@ class CoreWorker:
             verb = "get" if event.read else "wait"
             self.host.tell(
                 f"{self.execution.name} calls dualray.{verb}() on the event loop of its actor: until that returns, no "
-                f"other method of its concurrency group goes on, and what waits for one of them waits for ever. Use "
-                f"`await ref`, asyncio.gather(*refs) or asyncio.wait(refs).\n"
+                f"other method of its concurrency group goes on, and if it waits for one of them, it waits for ever. "
+                f"Use `await ref` or `await asyncio.gather(*refs)`.\n"
             )
         return CoreWorker._wait_for(self, event, is_read=is_read)
 
