@@ -95,8 +95,14 @@ class ReferenceFuture(Future[T]):
             TimeoutError: it did not come within `timeout` seconds.
             DualrayError: what `get` raises.
         """
+        keep = self._keep  # whoever finishes drops it
         self._wait(timeout)
-        return super().result(0)
+        if self.done():
+            return super().result(0)
+        value: T
+        [value] = self._verbs.get([self._ref], None)  # it is there, and another thread reads it just now
+        del keep
+        return value
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """What `result` raises, waiting for it; None when it raises nothing.
@@ -104,10 +110,20 @@ class ReferenceFuture(Future[T]):
         Raises:
             TimeoutError: as for `result`.
         """
+        keep = self._keep
         self._wait(timeout)
-        return super().exception(0)
+        if self.done():
+            return super().exception(0)
+        try:
+            self._verbs.get([self._ref], None)
+        except BaseException as error:  # noqa: BLE001 - whoever asks gets it
+            return error
+        finally:
+            del keep
+        return None
 
     def _wait(self, timeout: float | None) -> None:
+        """Wait until it is there, and have it read, unless another thread does so just now."""
         if self.done():
             return
         timeout_ns = None if timeout is None else round(timeout * 1e9)
