@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
@@ -13,6 +14,9 @@ from dualray.shared.model.ids import ActorID, FunctionID, ObjectID, actor_handle
 from dualray.shared.model.resources import NOTHING
 from dualray.shared.model.specs import ActorSpec, FunctionTemplate, NamedActor, Ref, Strategy, TaskSpec
 from dualray.shared.task_runner import METHOD_OPTIONS, TERMINATE, ActorExit
+
+ASYNC_CONCURRENCY = 1000
+"""Methods of an actor with coroutines that may run at a time, unless it says."""
 
 C = TypeVar("C")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -33,6 +37,11 @@ class ActorClass(Generic[C]):
     """A class whose instances live in workers of their own: make one with `.remote(...)`."""
 
     def __init__(self, cls: type[C], options: ActorOptions) -> None:
+        if inspect.iscoroutinefunction(cls.__init__):
+            raise TypeError(
+                f"{cls.__name__}.__init__ is async: an actor is constructed before its event loop runs. Make it a "
+                f"plain function, and await in a method that is called first"
+            )
         self._cls = cls
         self._options = options
         self._name = cls.__name__
@@ -79,6 +88,10 @@ class ActorClass(Generic[C]):
         options = self._options
         if options.get_if_exists and not options.name:
             raise ValueError(f"actor class {self._name}: get_if_exists=True needs a name to look for: name='...'")
+        groups = dict(options.concurrency_groups or {})
+        for name, method_options in self._methods.items():
+            _check_group(method_options.concurrency_group, tuple(groups), f"{self._name}.{name}")
+        is_async = _is_async(self._cls)
         return ActorSpec(
             actor_id=ActorID(b""),  # the core gives it
             max_restarts=options.max_restarts,
@@ -87,6 +100,9 @@ class ActorClass(Generic[C]):
             namespace=options.namespace or "",
             is_detached=options.lifetime == "detached",
             max_pending_calls=options.max_pending_calls,
+            max_concurrency=options.max_concurrency or (ASYNC_CONCURRENCY if is_async else 1),
+            is_async=is_async,
+            concurrency_groups=tuple(groups.items()),
         )
 
     @property
@@ -113,15 +129,35 @@ class ActorClass(Generic[C]):
         )
 
 
+def _is_async(cls: type[Any]) -> bool:
+    """Whether a class has a method that is a coroutine."""
+    found = (inspect.getattr_static(cls, name) for name in dir(cls))
+    return any(
+        inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
+        for function in (getattr(each, "__func__", each) for each in found)
+    )
+
+
+def _check_group(group: str | None, known: tuple[str, ...], what: str) -> None:
+    if group is not None and group not in known:
+        raise ValueError(
+            unknown_name("concurrency group", group, list(known), what)
+            if known
+            else f"{what} is to run in the concurrency group {group!r}, and its class has none: concurrency_groups="
+        )
+
+
 class _Limits(NamedTuple):
     """What a handle knows of its actor's promises."""
 
     max_task_retries: int
     max_pending_calls: int = -1
+    groups: tuple[str, ...] = ()
 
 
 def _limits_of(promises: ActorSpec) -> _Limits:
-    return _Limits(promises.max_task_retries, promises.max_pending_calls)
+    groups = tuple(name for name, _ in promises.concurrency_groups)
+    return _Limits(promises.max_task_retries, promises.max_pending_calls, groups)
 
 
 _TERMINATE = MethodOptions()
@@ -164,7 +200,7 @@ class ActorHandle(CountedReference):
         self._methods = methods
         self._function_id = function_id
         self._limits = limits
-        self._templates: dict[tuple[str, int], FunctionTemplate] = {}
+        self._templates: dict[tuple[str, int, str | None], FunctionTemplate] = {}
 
     def __getattr__(self, name: str) -> ActorMethod:
         if name in ActorHandle.__slots__:
@@ -196,16 +232,19 @@ class ActorHandle(CountedReference):
         fields = (self._class_name, self._methods, self._function_id, tuple(self._limits))
         return _revive_handle, (type(self), self.ref.object_id, self.ref.owner, fields)
 
-    def _template_for(self, method_name: str, num_returns: int) -> FunctionTemplate:
-        template = self._templates.get((method_name, num_returns))
+    def _template_for(self, method_name: str, options: MethodOptions) -> FunctionTemplate:
+        num_returns, group = options.num_returns, options.concurrency_group
+        template = self._templates.get((method_name, num_returns, group))
         if template is None:
-            template = self._templates[method_name, num_returns] = FunctionTemplate(
+            _check_group(group, self._limits.groups, f"{self._class_name}.{method_name}")
+            template = self._templates[method_name, num_returns, group] = FunctionTemplate(
                 function_id=self._function_id,
                 name=f"{self._class_name}.{method_name}",
                 resources=NOTHING,
                 placement=NOTHING,
                 num_returns=num_returns,
                 max_retries=self._limits.max_task_retries if method_name != TERMINATE else 0,
+                concurrency_group=group or "",
             )
         return template
 
@@ -313,7 +352,7 @@ class ActorMethod:
         """
         verbs = runtime.current(f"{self._name}.remote()").verbs
         self._handle.check()
-        template = self._handle._template_for(self._name, self._options.num_returns)
+        template = self._handle._template_for(self._name, self._options)
         limit = self._handle._limits.max_pending_calls
         if limit > 0:
             verbs.check_pending_calls(self._handle.ref, template, limit)

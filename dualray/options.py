@@ -74,6 +74,10 @@ class ActorOptions:
         get_if_exists: with a name: `remote` gives a handle to the actor that has the name, if there is one.
         lifetime: "detached": it outlives the program that made it, and ends with `kill` or with the cluster. Default,
             also "non_detached": it ends with its last handle, or with the process that made it.
+        max_concurrency: how many methods may run at a time, on threads; calls start in order. Default 1; of a class
+            with an `async def` method 1000: its methods run as coroutines on one event loop.
+        concurrency_groups: {"io": 2}: groups of methods with limits of their own; a method says its group with
+            `@method(concurrency_group="io")`. `max_concurrency` is the limit of all others.
         max_pending_calls: calls that one process may have without an answer; one more raises
             PendingCallsLimitExceeded. Default -1: any number.
         scheduling_strategy, label_selector, duration: as for tasks; `duration` is that of the constructor.
@@ -85,6 +89,8 @@ class ActorOptions:
     max_restarts: int = 0
     max_task_retries: int = 0
     max_pending_calls: int = -1
+    max_concurrency: int | None = None
+    concurrency_groups: Mapping[str, int] | None = None
     scheduling_strategy: Any = None
     label_selector: Mapping[str, str] | None = None
     name: str | None = None
@@ -104,9 +110,11 @@ class ActorOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MethodOptions:
-    """Options of an actor's method: `num_returns` (default 1), `name`, and `duration` (sim mode)."""
+    """Options of an actor's method: `num_returns` (default 1), `name`, `concurrency_group` (one of its actor's;
+    default: none), and `duration` (sim mode)."""
 
     num_returns: int = 1
+    concurrency_group: str | None = None
     name: str | None = None
     duration: Duration = None
 
@@ -156,6 +164,9 @@ def _check(options: TaskOptions | ActorOptions | MethodOptions, what: str) -> No
         if not duration >= 0:
             raise ValueError(f"{what}: duration={duration!r} must not be negative")
     if isinstance(options, MethodOptions):
+        group = options.concurrency_group
+        if group is not None and not isinstance(group, str):
+            raise TypeError(f"{what}: concurrency_group={group!r} must be a str")
         return
     if isinstance(options, ActorOptions):
         _check_actor(options, what)
@@ -177,6 +188,20 @@ def _check_actor(options: ActorOptions, what: str) -> None:
         raise ValueError(f"{what}: lifetime={options.lifetime!r} must be 'detached', 'non_detached' or None")
     if not isinstance(options.get_if_exists, bool):
         raise TypeError(f"{what}: get_if_exists={options.get_if_exists!r} must be True or False")
+    groups: Any = options.concurrency_groups
+    if groups is not None and not isinstance(groups, Mapping):
+        raise TypeError(f"{what}: concurrency_groups={groups!r} must be a dict of name to limit, such as {{'io': 2}}")
+    limits = {f"concurrency_groups[{name!r}]": value for name, value in (groups or {}).items()}
+    for name in groups or {}:
+        if not isinstance(name, str) or not name:
+            raise TypeError(f"{what}: concurrency_groups: the name {name!r} must be a str that is not empty")
+    if options.max_concurrency is not None:
+        limits["max_concurrency"] = options.max_concurrency
+    for name, value in limits.items():
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError(f"{what}: {name}={value!r} must be an int")
+        if value < 1:
+            raise ValueError(f"{what}: {name}={value!r} must be at least 1")
     limit = options.max_pending_calls
     if isinstance(limit, bool) or not isinstance(limit, int):
         raise TypeError(f"{what}: max_pending_calls={limit!r} must be an int")

@@ -24,6 +24,17 @@ from dualray.shared.model.specs import (
 )
 
 
+class Awaited(Protocol):
+    """A value that somebody waits for without blocking; see dualray/shared/core_worker.py."""
+
+    @property
+    def is_ready(self) -> bool: ...
+
+    def result(self) -> Any: ...
+
+    def abandon(self) -> None: ...
+
+
 class Verbs(Protocol):
     """What a process that runs user code can do; see dualray/shared/core_worker.py."""
 
@@ -80,6 +91,8 @@ class Verbs(Protocol):
     def wait(
         self, refs: Sequence[Ref], *, num_returns: int, timeout_ns: int | None, fetch_local: bool
     ) -> frozenset[ObjectID]: ...
+
+    def get_async(self, ref: Ref, ready: Callable[[], None]) -> Awaited: ...
 
     def adopt(self, ref: Ref) -> None: ...
 

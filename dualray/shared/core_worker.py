@@ -16,11 +16,12 @@ import json
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, cast
 
 from dualray import exceptions
 from dualray.exceptions import DualrayError, GetTimeoutError, SerializationError
 from dualray.shared.arguments import pack_arguments
+from dualray.shared.execution_context import ExecutionContext
 from dualray.shared.failures import as_exception, failure_in_words
 from dualray.shared.host import Execution, Host, Signal
 from dualray.shared.machines.owner import Owner
@@ -138,10 +139,12 @@ class CoreWorker:
         self.host = host
         self.machine = Owner(address=address, node=node, config=config, is_driver=is_driver)
         self.execution = Execution(task_id=root, is_task=not is_driver)
+        self._contexts: ExecutionContext | None = None
+        """Of an actor of which several methods may run at a time."""
         self.payloads: dict[bytes, bytes] = {}
         self.is_closed = False
         self._has_ended = False
-        self._end_reason = "the runtime was shut down"
+        self.end_reason = "the runtime was shut down"
         self._waits: dict[WaitID, _Wait] = {}
         self._wait_counter = itertools.count()
         self._exported: set[FunctionID] = set()
@@ -180,6 +183,10 @@ class CoreWorker:
         """The task and attempt that was last to be interrupted."""
         self.is_interrupt_due = False
         """Whether it has still to hear of it."""
+        self._has_warned = False
+        """Whether a coroutine was told that it blocks its loop."""
+        self._cancelled_calls: dict[TaskID, int] = {}
+        """Methods that run as coroutines and were cancelled, with their attempt."""
 
     # ---- One step --------------------------------------------------------------------------------------------
 
@@ -305,14 +312,14 @@ class CoreWorker:
             self._begin_wait(event, wait)
             self._end_wait(wait)
         except (Exception, KeyboardInterrupt):
-            self._abandon(event.wait_id, wait)
+            self.abandon(event.wait_id, wait)
             raise
         return wait
 
     def _begin_wait(self, event: _WaitEvent, wait: _Wait) -> None:
         with self.host.lock:
             if self._has_ended:
-                raise DualrayError(self._end_reason)
+                raise DualrayError(self.end_reason)
             self._waits[event.wait_id] = wait
             self.dispatch(event)
 
@@ -320,9 +327,9 @@ class CoreWorker:
         if not wait.is_done:
             wait.signal.wait()
         if not wait.is_done:
-            raise DualrayError(self._end_reason)
+            raise DualrayError(self.end_reason)
 
-    def _abandon(self, wait_id: WaitID, wait: _Wait) -> None:
+    def abandon(self, wait_id: WaitID, wait: _Wait) -> None:
         """The thread that waits was interrupted, by Ctrl-C or by an error of its own."""
         with self.host.lock:
             if self._waits.pop(wait_id, None) is not None:
@@ -332,7 +339,7 @@ class CoreWorker:
 
     def fail(self, reason: str) -> None:
         """Nothing will come any more: whoever waits, or will wait, raises."""
-        self._end_reason = reason
+        self.end_reason = reason
         self.abandon_waits()
 
     def abandon_waits(self) -> None:
@@ -345,7 +352,16 @@ class CoreWorker:
 
     def waiting(self) -> list[str]:
         """In words, what this process waits for."""
-        return [reason for wait_id in self._waits for reason in self.machine.explain_wait(wait_id)]
+        return [reason for _, reason in self.waiters()]
+
+    def waiters(self) -> list[tuple[str, str]]:
+        """Who waits in this process, and in words for what."""
+        found = []
+        for wait_id in self._waits:
+            wait = self.machine.values.waits.get(wait_id)
+            name = self.machine.call_name(wait.task_id) if wait is not None else None
+            found += [(name or self.execution.name, reason) for reason in self.machine.explain_wait(wait_id)]
+        return found
 
     # ---- Functions and tasks ---------------------------------------------------------------------------------
 
@@ -462,10 +478,10 @@ class CoreWorker:
             PendingCallsLimitExceeded: it has `limit` of them.
         """
         with self.host.lock:
-            pending = self.machine.actor_calls.pending(ActorID(handle.object_id[:16]))
-        if pending >= limit:
+            is_full = self.machine.actor_calls.has_pending(ActorID(handle.object_id[:16]), limit)
+        if is_full:
             raise exceptions.PendingCallsLimitExceeded(
-                f"{template.name}: this process has {pending} calls of actor {short(handle.object_id[:16])} without an "
+                f"{template.name}: this process has {limit} calls of actor {short(handle.object_id[:16])} without an "
                 f"answer, and max_pending_calls={limit}. Wait for some of them, or give the actor a higher limit."
             )
 
@@ -668,6 +684,16 @@ class CoreWorker:
         if len(values) < len(distinct):
             raise self._timed_out(distinct, values, timeout_ns)
         return [values[ref.object_id] for ref in refs]
+
+    def get_async(self, ref: Ref, ready: Callable[[], None]) -> Awaited:
+        """Begin to wait for a value. `ready` is called once, from any thread and in the middle of a step: it must not
+        wait, and do no more than have `Awaited.result` called, where user code runs."""
+        event = WaitStarted(
+            wait_id=self._next_wait(), refs=(ref,), num_ready=1, fetch=True, read=True, task_id=self._waiting_task()
+        )
+        wait = _Wait(_Callback(ready), is_read=True)
+        self._begin_wait(event, wait)
+        return Awaited(self, event.wait_id, wait)
 
     def _get_inline(self, refs: Sequence[Ref]) -> list[Any] | None:
         """The values, when all are small and here: then there is nothing to decide, and nothing changes by reading."""
@@ -873,6 +899,55 @@ class CoreWorker:
 
     # ---- Running tasks ---------------------------------------------------------------------------------------
 
+    def enter(self, execution: Execution) -> None:
+        """The caller runs a task from now on."""
+        if self._contexts is None:
+            self.execution = execution
+        else:
+            self._contexts.enter(execution)
+
+    @property
+    def execution_here(self) -> Execution:
+        """The task that the caller runs, and always the same object for it."""
+        return self.execution if self._contexts is None else self._contexts.here
+
+    def become_concurrent(self, promises: ActorSpec) -> None:
+        """An actor is about to be constructed of which several methods may run at a time."""
+        contexts = self._contexts = ExecutionContext(self.execution)
+        self.execution = cast(Execution, contexts)
+        start = self.host.start_on_loop if promises.is_async else self.host.start_beside
+        if promises.is_async:
+            self._performers[InterruptTask] = self._cancel_call
+            self._wait_for = self._wait_in_coroutines  # type: ignore[method-assign]  # others pay nothing for it
+        self._performers[RunTask] = lambda command: start(command) if command.spec.actor_id else self._run_task(command)
+
+    async def execute_async(self, task: RunTask) -> None:
+        """Run a method of an actor whose methods are coroutines. Called on its event loop."""
+        try:
+            await self._runner.execute_async(task)
+        finally:
+            self._cancelled_calls.pop(task.spec.task_id, None)
+
+    def _wait_in_coroutines(self, event: _WaitEvent, *, is_read: bool = False) -> _Wait:
+        """`_wait_for`, in an actor whose methods are coroutines: one that blocks its loop is told so, once."""
+        if not self._has_warned and isinstance(event, WaitStarted) and event.timeout_ns != 0 and self.host.is_on_loop:
+            self._has_warned = True
+            verb = "get" if event.read else "wait"
+            self.host.tell(
+                f"{self.execution.name} calls dualray.{verb}() on the event loop of its actor: until that returns, no "
+                f"other method of its concurrency group goes on, and if it waits for one of them, it waits for ever. "
+                f"Use `await ref` or `await asyncio.gather(*refs)`.\n"
+            )
+        return CoreWorker._wait_for(self, event, is_read=is_read)
+
+    def _cancel_call(self, command: InterruptTask) -> None:
+        self._cancelled_calls[command.task_id] = command.attempt
+        self.host.cancel_on_loop(command.task_id)
+
+    def was_call_cancelled(self, task: RunTask) -> bool:
+        """Whether a method that runs as a coroutine was cancelled by who made the call."""
+        return self._cancelled_calls.get(task.spec.task_id) == task.attempt
+
     def _run_task(self, command: RunTask) -> None:
         self._to_run.append(command)
         self.host.tasks_came()
@@ -936,6 +1011,53 @@ class CoreWorker:
                     self.host.wake()
                 return
         self.dispatch(ran)
+
+
+class _Callback:
+    """A signal that nobody waits for."""
+
+    __slots__ = ("set",)
+
+    def __init__(self, ready: Callable[[], None]) -> None:
+        self.set = ready
+
+    def wait(self) -> None:
+        raise AssertionError("a callback is waited for by nobody")
+
+
+class Awaited:
+    """A value that somebody waits for without blocking; see `CoreWorker.get_async`."""
+
+    __slots__ = ("_core", "_is_over", "_wait", "_wait_id")
+
+    def __init__(self, core: CoreWorker, wait_id: WaitID, wait: _Wait) -> None:
+        self._core = core
+        self._wait_id = wait_id
+        self._wait = wait
+        self._is_over = False
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether `result` has what it needs."""
+        return self._wait.is_done
+
+    def result(self) -> Any:
+        """The value, once.
+
+        Raises:
+            DualrayError: it has failed, or the runtime has ended.
+        """
+        self._is_over = True
+        if not self._wait.is_done:
+            raise DualrayError(self._core.end_reason)
+        [value] = self._core.read_all(self._wait.ready)
+        return value
+
+    def abandon(self) -> None:
+        """Nobody waits any more. Idempotent, and harmless after `result`."""
+        if not self._is_over and not self._core.is_closed:
+            self._is_over = True
+            self._core.abandon(self._wait_id, self._wait)
 
 
 def _without_place(template: FunctionTemplate) -> FunctionTemplate:

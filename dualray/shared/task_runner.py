@@ -6,7 +6,7 @@ reach; what the function returns is stored, small values as payloads of this pro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -58,62 +58,104 @@ class TaskRunner:
 
     def execute(self, task: RunTask | TaskPushed) -> None:
         """Run one task from its pickled arguments to its sealed results. Called where user code runs."""
-        start_ns = self._host.now_ns()
-        spec = task.spec
-        template = spec.template
-        execution = self._core.execution
-        if spec.actor_id is None:
-            self._core.execution = Execution(
-                task_id=spec.task_id,
-                attempt=task.attempt,
-                name=template.name,
-                gpu_ids=task.gpu_ids,
-                actor_id=spec.creates.actor_id if spec.creates else None,
-                resources=template,
-                constructor=spec if spec.creates else None,
-                actor_life=task.attempt,
-            )
-        else:  # what its constructor was given is the actor's for life
-            self._core.execution = Execution(
-                task_id=spec.task_id,
-                attempt=task.attempt,
-                name=template.name,
-                gpu_ids=execution.gpu_ids,
-                actor_id=spec.actor_id,
-                resources=execution.resources,
-                constructor=execution.constructor,
-                actor_life=execution.actor_life,
-            )
-        is_traced = self._host.is_traced
-        if is_traced:
-            self._host.trace(TraceKind.TASK_STARTED, spec.task_id.hex(), name=spec.template.name, amount=task.attempt)
+        start_ns = self._enter(task)
         error: ErrorInfo | None = None
         results: list[Result] = []
         returned: list[Any] = []  # kept until TaskRan: from then on the machine holds the references among them
         try:
-            result = self._call(task)
-            count = spec.template.num_returns if spec.creates is None else 0
-            returned = [result] if count == 1 else _split(result, count, spec)
-            del result
+            returned = _returned(task, self._call(task))
             results = self._store_results(task, returned)
         except KeyboardInterrupt:
             if not self._core.was_interrupted(task):
                 raise
             self._core.is_in_user_code = False  # it may have been raised where this is said
-            error, results = cancelled(spec), []
+            error, results = cancelled(task.spec), []
         except Exception as exception:  # noqa: BLE001 - it is the user's, and travels to whoever asked
             results = []
             if isinstance(exception, TaskCancelledError) and self._core.was_interrupted(task):
-                error = cancelled(spec)  # it waited for one of its own tasks, and both were cancelled
+                error = cancelled(task.spec)  # it waited for one of its own tasks, and both were cancelled
             else:
-                payload, error = as_payload(spec.template.name, exception)
-                self._core.payloads[return_object_id(spec.task_id, 0)] = payload
+                error = self._failed(task, exception)
         except ActorExit:
             self._core.in_hand = None
-            self._core.dispatch(ActorExitAsked(task_id=spec.task_id))
+            self._core.dispatch(ActorExitAsked(task_id=task.spec.task_id))
             return
         self._core.in_hand = None
-        if is_traced:
+        self._report(task, results, error, start_ns)
+
+    async def execute_async(self, task: RunTask) -> None:
+        """The same for a method of an actor whose methods are coroutines."""
+        start_ns = self._enter(task)
+        error: ErrorInfo | None = None
+        results: list[Result] = []
+        returned: list[Any] = []
+        try:
+            function, args, kwargs = self._prepare(task)
+            result = await self._host.call_async(function, args, kwargs, self._core.execution)
+            del args, kwargs
+            returned = _returned(task, result)
+            del result
+            results = self._store_results(task, returned)
+        except Exception as exception:  # noqa: BLE001 - as above
+            results = []
+            if isinstance(exception, TaskCancelledError) and self._core.was_call_cancelled(task):
+                error = cancelled(task.spec)
+            else:
+                error = self._failed(task, exception)
+        except ActorExit:
+            self._core.dispatch(ActorExitAsked(task_id=task.spec.task_id))
+            return
+        self._report(task, results, error, start_ns)
+
+    def _enter(self, task: RunTask | TaskPushed) -> int:
+        """What the caller does from now on belongs to the task; when that is."""
+        start_ns = self._host.now_ns()
+        spec = task.spec
+        core = self._core
+        execution = core.execution
+        if spec.actor_id is None:
+            core.enter(
+                Execution(
+                    task_id=spec.task_id,
+                    attempt=task.attempt,
+                    name=spec.template.name,
+                    gpu_ids=task.gpu_ids,
+                    actor_id=spec.creates.actor_id if spec.creates else None,
+                    resources=spec.template,
+                    constructor=spec if spec.creates else None,
+                    actor_life=task.attempt,
+                )
+            )
+            if spec.creates is not None and spec.creates.is_concurrent:
+                core.become_concurrent(spec.creates)
+        else:  # what its constructor was given is the actor's for life
+            core.enter(
+                Execution(
+                    task_id=spec.task_id,
+                    attempt=task.attempt,
+                    name=spec.template.name,
+                    gpu_ids=execution.gpu_ids,
+                    actor_id=spec.actor_id,
+                    resources=execution.resources,
+                    constructor=execution.constructor,
+                    actor_life=execution.actor_life,
+                )
+            )
+        if self._host.is_traced:
+            self._host.trace(TraceKind.TASK_STARTED, spec.task_id.hex(), name=spec.template.name, amount=task.attempt)
+        return start_ns
+
+    def _failed(self, task: RunTask | TaskPushed, exception: Exception) -> ErrorInfo:
+        """What user code raised is the payload of its first result."""
+        payload, error = as_payload(task.spec.template.name, exception)
+        self._core.payloads[return_object_id(task.spec.task_id, 0)] = payload
+        return error
+
+    def _report(
+        self, task: RunTask | TaskPushed, results: list[Result], error: ErrorInfo | None, start_ns: int
+    ) -> None:
+        spec = task.spec
+        if self._host.is_traced:
             self._host.trace(
                 TraceKind.TASK_ENDED,
                 spec.task_id.hex(),
@@ -127,30 +169,37 @@ class TaskRunner:
         )
 
     def _call(self, task: RunTask | TaskPushed) -> Any:
+        function, args, kwargs = self._prepare(task)
+        spec, core = task.spec, self._core
+        if spec.creates is not None:
+            self.instance = self._host.call(function, args, kwargs, core.execution)
+            return None
+        if spec.actor_id is not None:
+            return self._host.call(function, args, kwargs, core.execution)
+        core.is_in_user_code = True
+        try:
+            if core.is_interrupt_due and core.takes_interrupt():
+                raise KeyboardInterrupt
+            return self._host.call(function, args, kwargs, core.execution)
+        finally:
+            core.is_in_user_code = False
+
+    def _prepare(self, task: RunTask | TaskPushed) -> tuple[Callable[..., Any], list[Any], dict[str, Any]]:
+        """What is to be called, and with what."""
         spec = task.spec
         values = self._core.read_all([ref.object_id for ref in spec.deps]) if spec.deps else ()
         args, kwargs = unpack_arguments(self._core.payloads[spec.task_id] if spec.args_bytes else b"", values)
         del values
         export = self.load(spec.template.function_id)
-        self._core.execution.duration = export.duration
-        if spec.creates is not None:
-            self.instance = self._host.call(export.target, args, kwargs, self._core.execution)
-            return None
-        if spec.actor_id is not None:
-            name = spec.template.name.rpartition(".")[2]
-            if name == TERMINATE:
-                raise ActorExit
-            method = getattr(self.instance, name)
-            self._core.execution.duration = getattr(getattr(method, METHOD_OPTIONS, None), "duration", None)
-            return self._host.call(method, args, kwargs, self._core.execution)
-        core = self._core
-        core.is_in_user_code = True
-        try:
-            if core.is_interrupt_due and core.takes_interrupt():
-                raise KeyboardInterrupt
-            return self._host.call(export.target, args, kwargs, core.execution)
-        finally:
-            core.is_in_user_code = False
+        if spec.actor_id is None:
+            self._core.execution.duration = export.duration
+            return export.target, args, kwargs
+        name = spec.template.name.rpartition(".")[2]
+        if name == TERMINATE:
+            raise ActorExit
+        method = getattr(self.instance, name)
+        self._core.execution.duration = getattr(getattr(method, METHOD_OPTIONS, None), "duration", None)
+        return method, args, kwargs
 
     def load(self, function: FunctionID) -> Export:
         """What the function table has of this id, loaded once."""
@@ -184,6 +233,12 @@ class TaskRunner:
             )
         self._core.payloads.update(payloads)
         return results
+
+
+def _returned(task: RunTask | TaskPushed, result: Any) -> list[Any]:
+    """What a call has returned, as the values of its results."""
+    count = task.spec.template.num_returns if task.spec.creates is None else 0
+    return [result] if count == 1 else _split(result, count, task.spec)
 
 
 def _split(returned: Any, count: int, spec: TaskSpec) -> list[Any]:

@@ -112,6 +112,7 @@ def start(settings: Mapping[str, Any], config: Config) -> SimRuntime:
     cluster.fibers.on_resume = _on_resume_with_gpus if has_gpus else _on_resume
     cluster.fibers.on_suspend = _on_suspend_with_gpus if has_gpus else _on_suspend
     cluster.isolation.install()
+    cluster.asyncio.install()
     try:
         cluster.fibers.adopt_current(driver, seed=b"%d:driver" % cluster.seed)
         cluster.wait_until_ready()

@@ -17,6 +17,7 @@ from collections import deque
 
 from dualray.exceptions import InvariantViolation
 from dualray.shared.machines.actor_calls import CALLS_TIMER, ActorCalls
+from dualray.shared.machines.actor_executor import ActorExecutor
 from dualray.shared.machines.actor_exit import EXIT_TIMER
 from dualray.shared.machines.base import DRAIN_STEPS_MAX, Composition
 from dualray.shared.machines.cancellation import FORCE_TIMER, Cancellation
@@ -114,7 +115,7 @@ from dualray.shared.model.ids import (
     return_object_id,
     short,
 )
-from dualray.shared.model.specs import LeaseShape, NodeInfo, NodeState
+from dualray.shared.model.specs import ActorSpec, LeaseShape, NodeInfo, NodeState
 from dualray.shared.model.states import ActorState, TaskState, ValueState
 from dualray.shared.policies import load_policy
 from dualray.shared.policies.feasibility import why_infeasible
@@ -146,7 +147,16 @@ class Owner(Composition):
             out=self.out, address=address, node_manager=node_manager, config=config, push=self._push_to_lease
         )
         self.actor_calls = ActorCalls(out=self.out, address=address, tasks=self.tasks, push=self._push_calls)
-        self.executor = Executor(out=self.out, address=address, node=node, values=self.values, config=config)
+        self.executor = Executor(
+            out=self.out,
+            address=address,
+            node=node,
+            values=self.values,
+            config=config,
+            become_concurrent=self._become_concurrent,
+        )
+        self.actor_executor: ActorExecutor | None = None
+        """Of an actor of which several methods may run at a time."""
         self.cancellation = Cancellation(
             out=self.out,
             address=address,
@@ -560,6 +570,8 @@ class Owner(Composition):
     def _processes_died(self, dead: frozenset[Address]) -> None:
         self.values.on_process_died(dead)
         self.executor.on_process_died(dead)
+        if self.actor_executor is not None:
+            self.actor_executor.on_process_died(dead)
         self.actor_calls.on_process_died(dead)
 
     def _on_retired(self, event: WorkerRetired) -> None:
@@ -608,7 +620,7 @@ class Owner(Composition):
         elif calls.dirty:
             calls.pump()
         elif values.waits_completed:
-            self.executor.on_fetched(*values.waits_completed.popleft())
+            self._on_fetched(*values.waits_completed.popleft())
         elif values.lineage_released:
             while values.lineage_released:
                 tasks.on_return_gone(values.lineage_released.popleft())
@@ -619,9 +631,39 @@ class Owner(Composition):
             return self.executor.end_if_possible()
         elif self.executor.current is None and self.executor.queue:
             self.executor.next()
+        elif self.actor_executor is not None and self.actor_executor.unreported:
+            return self.actor_executor.end_if_possible()
         else:
             return False
         return True
+
+    def _on_fetched(self, wait_id: WaitID, opened: tuple[ObjectID, ...]) -> None:
+        if self.actor_executor is not None and wait_id in self.actor_executor.fetching:
+            self.actor_executor.on_fetched(wait_id, opened)
+        else:
+            self.executor.on_fetched(wait_id, opened)
+
+    def _on_call_unwanted(self, event: TaskUnwanted) -> None:
+        assert self.actor_executor is not None
+        self.actor_executor.take_unwanted(event)
+        self.cancellation.on_unwanted(event)
+
+    def _become_concurrent(self, promises: ActorSpec) -> None:
+        """The constructor of an actor has come of which several methods may run at a time: they go a way of their own,
+        so that the others' costs nothing."""
+        executor, actor = (
+            self.executor,
+            ActorExecutor(out=self.out, values=self.values, executor=self.executor, promises=promises),
+        )
+        self.actor_executor = actor
+        self.calm = frozenset()
+        self.table |= {
+            TaskPushed: actor.on_pushed,
+            TaskUnwanted: self._on_call_unwanted,
+            TasksPushed: actor.on_several_pushed,
+            TaskRan: lambda event: (actor if event.task_id in actor.calls else executor).on_ran(event),
+            ActorExitAsked: lambda event: (actor if event.task_id in actor.calls else executor).on_exit_asked(event),
+        }
 
     def _look_at(self, task: TaskID) -> None:
         record = self.tasks.records.get(task)
@@ -745,6 +787,11 @@ class Owner(Composition):
             return f"{what}, which waits for actor {short(spec.actor_id)} ({client.state})"
         return f"{what}, which waits for a worker with {spec.template.placement}"
 
+    def call_name(self, task: TaskID | None) -> str | None:
+        """What a call is called that runs in this process, beside others."""
+        call = self.actor_executor.calls.get(task) if self.actor_executor is not None and task is not None else None
+        return None if call is None else call.pushed.spec.template.name
+
     def explain_wait(self, wait_id: WaitID) -> list[str]:
         """In words, each thing that a wait still misses."""
         wait = self.values.waits.get(wait_id)
@@ -758,6 +805,8 @@ class Owner(Composition):
         self.leases.check_invariants()
         self.actor_calls.check_invariants()
         self.executor.check_invariants()
+        if self.actor_executor is not None:
+            self.actor_executor.check_invariants()
 
 
 def _go_together(first: TaskRecord, record: TaskRecord) -> bool:

@@ -713,7 +713,7 @@ class Values:
         table = self.table
         if wait.timed:
             self.out.add(CancelTimer(timer=f"wait:{wait_id}"))
-        if wait.blocked:
+        if wait.blocked and not self.is_blocked:  # a thread or coroutine beside it may wait on
             self.out.send(self.node, WorkerUnblocked(worker=self.address))
         for object_id in wait.object_ids:
             kept = table.get(object_id)

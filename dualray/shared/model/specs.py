@@ -109,6 +109,8 @@ class FunctionTemplate:
     max_retries: int = 3
     retry_exceptions: bool = False
     strategy: Strategy = DEFAULT_STRATEGY
+    concurrency_group: str = ""
+    """Of a method: the group of its actor in which it runs; "" is the default one."""
     _hash: int = field(init=False, repr=False, compare=False)
     """It is a key of tables that every call looks into."""
 
