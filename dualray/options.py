@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import functools
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
@@ -10,7 +12,7 @@ from typing import Any, TypeVar
 from dualray.shared.labels import label_term, parse_selector
 from dualray.shared.model.ids import NodeID
 from dualray.shared.model.resources import CPU, NOTHING, UNITS, Resources, demand_in_group, parse_resources
-from dualray.shared.model.specs import DEFAULT_STRATEGY, LabelOperator, LabelTerm, Strategy, StrategyKind
+from dualray.shared.model.specs import DEFAULT_STRATEGY, LabelOperator, LabelTerm, Strategy, StrategyKind, Streaming
 from dualray.util.scheduling_strategies import (
     DoesNotExist,
     Exists,
@@ -33,26 +35,31 @@ class TaskOptions:
         num_cpus: CPUs that the task holds; fractions in steps of 0.0001. Default 1.
         num_gpus: GPUs that it holds; above 1 whole. Default 0.
         resources: amounts of custom resources by name.
-        num_returns: how many objects the call makes. Default 1.
+        num_returns: how many objects the call makes; of a generator also "streaming" (an ObjectRefGenerator) or
+            "dynamic"; see docs/api/tasks.md. Default: "streaming" for generators, else 1.
         max_retries: how often it is run again when its worker or node dies; -1 means without end. Default 3.
         retry_exceptions: whether it is also run again when it raises. Default False.
         scheduling_strategy: "DEFAULT", "SPREAD", or one of dualray.util.scheduling_strategies. Default: "DEFAULT",
             unless the task that makes the call runs in a placement group that captures its children.
         label_selector: what the labels of the node must meet: {"zone": "a"}; see docs/api/placement.md.
         name: what messages and traces call it. Default: the function's name.
-        duration: sim mode only: seconds of virtual time that a call takes, or a function of its arguments that says.
+        duration: sim mode only: seconds of virtual time that a call takes, or each item of a generator; or a function
+            of its arguments that says.
+        _generator_backpressure_num_objects: items that a generator makes ahead of its consumer; then it waits and lends
+            its CPU. Default: any number.
     """
 
     num_cpus: float | None = None
     num_gpus: float | None = None
     resources: Mapping[str, float] | None = None
-    num_returns: int = 1
+    num_returns: int | str | None = None
     max_retries: int = 3
     retry_exceptions: bool = False
     scheduling_strategy: Any = None
     label_selector: Mapping[str, str] | None = None
     name: str | None = None
     duration: Duration = None
+    _generator_backpressure_num_objects: int | None = None
 
     def demand(self) -> Resources:
         """What the task holds while it runs."""
@@ -110,13 +117,14 @@ class ActorOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MethodOptions:
-    """Options of an actor's method: `num_returns` (default 1), `name`, `concurrency_group` (one of its actor's;
-    default: none), and `duration` (sim mode)."""
+    """Options of an actor's method: `num_returns` and `_generator_backpressure_num_objects` as for tasks, `name`,
+    `concurrency_group` (one of its actor's; default: none), and `duration` (sim mode)."""
 
-    num_returns: int = 1
+    num_returns: int | str | None = None
     concurrency_group: str | None = None
     name: str | None = None
     duration: Duration = None
+    _generator_backpressure_num_objects: int | None = None
 
 
 O = TypeVar("O", TaskOptions, ActorOptions, MethodOptions)  # noqa: E741  # a type variable, not a number
@@ -146,7 +154,9 @@ def unknown_name(kind: str, name: str, known: list[str], what: str) -> str:
 
 
 def _check(options: TaskOptions | ActorOptions | MethodOptions, what: str) -> None:
-    for name, least in (("num_returns", 0), ("max_retries", -1), ("max_restarts", -1), ("max_task_retries", -1)):
+    if not isinstance(options, ActorOptions):
+        _check_returns(options, what)
+    for name, least in (("max_retries", -1), ("max_restarts", -1), ("max_task_retries", -1)):
         value = getattr(options, name, least)
         if isinstance(value, bool) or not isinstance(value, int):
             raise TypeError(f"{what}: {name}={value!r} must be an int")
@@ -175,6 +185,57 @@ def _check(options: TaskOptions | ActorOptions | MethodOptions, what: str) -> No
     except (TypeError, ValueError) as error:
         raise type(error)(f"{what}: {error}") from None
     strategy_of(options, what)
+
+
+def _check_returns(options: TaskOptions | MethodOptions, what: str) -> None:
+    number = options.num_returns
+    if isinstance(number, str):
+        if number not in (Streaming.STREAMING, Streaming.DYNAMIC):
+            raise ValueError(f"{what}: num_returns={number!r} must be a number, 'streaming' or 'dynamic'")
+    elif number is not None and (isinstance(number, bool) or not isinstance(number, int)):
+        raise TypeError(f"{what}: num_returns={number!r} must be an int, 'streaming' or 'dynamic'")
+    elif number is not None and number < 0:
+        raise ValueError(f"{what}: num_returns={number!r} must be at least 0")
+    ahead = options._generator_backpressure_num_objects
+    if ahead is None:
+        return
+    if isinstance(ahead, bool) or not isinstance(ahead, int):
+        raise TypeError(f"{what}: _generator_backpressure_num_objects={ahead!r} must be an int")
+    if ahead < 1 and ahead != -1:
+        raise ValueError(
+            f"{what}: _generator_backpressure_num_objects={ahead!r} must be at least 1, or -1 for any number"
+        )
+
+
+def returns_of(options: TaskOptions | MethodOptions, function: Any, what: str) -> tuple[int, Streaming, int]:
+    """How many objects a call of `function` makes, whether it is of a generator whose items are objects of their own,
+    and how many of these it may make ahead of its consumer (0: any number).
+
+    Raises:
+        ValueError: an option of generators, and it makes a number of objects.
+    """
+    number = options.num_returns
+    if number is None:
+        number = Streaming.STREAMING.value if is_generator(function) else 1
+    ahead = options._generator_backpressure_num_objects or 0
+    if isinstance(number, str):
+        streaming = Streaming(number)
+        if ahead > 0 and streaming is Streaming.DYNAMIC:
+            raise ValueError(
+                f"{what}: _generator_backpressure_num_objects with num_returns='dynamic': nobody takes items before "
+                f"all are made"
+            )
+        return 1, streaming, max(ahead, 0)
+    if ahead > 0:
+        raise ValueError(f"{what}: _generator_backpressure_num_objects is for generators, and num_returns is {number}")
+    return number, Streaming.NO, 0
+
+
+def is_generator(function: Any) -> bool:
+    """Whether calling it gives a generator, or an asynchronous one."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
 
 
 def _check_actor(options: ActorOptions, what: str) -> None:

@@ -37,6 +37,7 @@ from dualray.shared.model.codec import pack, unpack
 from dualray.shared.model.commands import RunTask, WriteRecord, WriteRecords
 from dualray.shared.model.events import Event, TimerFired
 from dualray.shared.model.ids import Address, FunctionID, NodeID, TaskID
+from dualray.shared.model.specs import Ref
 from dualray.shared.seeding import stream_seed, task_seed
 
 if TYPE_CHECKING:
@@ -272,6 +273,13 @@ class UserProcess:
             generator = RandomState(MT19937(stream_seed(seed, b"numpy")))
             set_numpy_state(generator.get_state())  # noqa: NPY002 - it is the user's global generator that is seeded
         return function(*args, **kwargs)
+
+    iterate = call
+
+    async def until_ready(self, ref: Ref) -> None:
+        from dualray.aio import until_ready  # noqa: PLC0415 - as below
+
+        await until_ready(ref, self.core)
 
     async def call_async(
         self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution

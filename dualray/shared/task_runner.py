@@ -14,13 +14,13 @@ from dualray.exceptions import TaskCancelledError
 from dualray.shared.arguments import unpack_arguments
 from dualray.shared.failures import as_payload
 from dualray.shared.host import Execution
+from dualray.shared.item_maker import ItemMaker, store_result
 from dualray.shared.machines.tasks import cancelled
 from dualray.shared.model.commands import RunTask
 from dualray.shared.model.errors import ErrorInfo
-from dualray.shared.model.events import ActorExitAsked, Result, SpaceWritten, TaskPushed, TaskRan
+from dualray.shared.model.events import ActorExitAsked, Result, TaskPushed, TaskRan
 from dualray.shared.model.ids import FunctionID, return_object_id
-from dualray.shared.model.specs import TaskSpec
-from dualray.shared.policies.retry import RETRY_FOREVER
+from dualray.shared.model.specs import Ref, Streaming, TaskSpec
 from dualray.shared.serialization import deserialize, serialize
 from dualray.shared.trace import TraceKind
 
@@ -45,6 +45,8 @@ class Export:
 
     target: Any
     duration: Any = None
+    collect: Callable[[Sequence[Ref]], Any] | None = None
+    """Makes the result of a dynamic generator out of its items."""
 
 
 class TaskRunner:
@@ -55,6 +57,7 @@ class TaskRunner:
         self._host = core.host
         self._loaded: dict[FunctionID, Export] = {}
         self.instance: Any = None
+        self._items = ItemMaker(core)
 
     def execute(self, task: RunTask | TaskPushed) -> None:
         """Run one task from its pickled arguments to its sealed results. Called where user code runs."""
@@ -92,6 +95,8 @@ class TaskRunner:
         try:
             function, args, kwargs = self._prepare(task)
             result = await self._host.call_async(function, args, kwargs, self._core.execution)
+            if task.spec.template.streaming:
+                result = await self._items.make_all_async(task, result, self._collector(task))
             del args, kwargs
             returned = _returned(task, result)
             del result
@@ -159,14 +164,17 @@ class TaskRunner:
                 amount=task.attempt,
                 other=error.kind if error else "",
             )
-        self._core.report_ran(
-            TaskRan(task_id=spec.task_id, attempt=task.attempt, results=tuple(results), error=error),
-            self._host.now_ns() - start_ns,
-        )
+        ran = TaskRan(task_id=spec.task_id, attempt=task.attempt, results=tuple(results), error=error)
+        if spec.template.streaming:  # its end goes behind its items
+            self._core.dispatch(ran)
+        else:
+            self._core.report_ran(ran, self._host.now_ns() - start_ns)
 
     def _call(self, task: RunTask | TaskPushed) -> Any:
         function, args, kwargs = self._prepare(task)
         spec, core = task.spec, self._core
+        if spec.template.streaming:
+            return self._items.make_all(task, function, args, kwargs, self._collector(task))
         if spec.creates is not None:
             self.instance = self._host.call(function, args, kwargs, core.execution)
             return None
@@ -197,6 +205,10 @@ class TaskRunner:
         self._core.execution.duration = getattr(getattr(method, METHOD_OPTIONS, None), "duration", None)
         return method, args, kwargs
 
+    def _collector(self, task: RunTask | TaskPushed) -> Callable[[Sequence[Ref]], Any] | None:
+        template = task.spec.template
+        return self.load(template.function_id).collect if template.streaming is Streaming.DYNAMIC else None
+
     def load(self, function: FunctionID) -> Export:
         """What the function table has of this id, loaded once."""
         export = self._loaded.get(function)
@@ -219,11 +231,7 @@ class TaskRunner:
             if inline:
                 payloads[object_id] = serialized.to_bytes()
             else:
-                # The attempts count retries and reconstructions alike; after the last one it cannot be made again.
-                max_retries = spec.template.max_retries
-                remakeable = spec.actor_id is None and (max_retries == RETRY_FOREVER or task.attempt < max_retries)
-                self._core.write_to_store(object_id, serialized, spec.owner, remakeable=remakeable)
-                self._core.dispatch(SpaceWritten(object_id=object_id))
+                store_result(self._core, task, object_id, serialized)
             results.append(
                 Result(object_id=object_id, size_bytes=serialized.size_bytes, inline=inline, nested=serialized.refs)
             )
