@@ -13,6 +13,7 @@ from dualray.object_ref_generator import DynamicObjectRefGenerator, ObjectRefGen
 from dualray.options import (
     ActorOptions,
     MethodOptions,
+    environment_of,
     is_generator,
     placed,
     returns_of,
@@ -136,6 +137,7 @@ class ActorClass(Generic[C]):
             num_returns=0,
             max_retries=0,
             strategy=strategy,
+            runtime_env=environment_of(options, verbs.runtime_env, f"actor class {self._name}"),
         )
 
 

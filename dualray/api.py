@@ -6,6 +6,7 @@ The mode is chosen once, in `init`; nothing below it asks which one it is.
 from __future__ import annotations
 
 import inspect
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,6 +42,7 @@ def init(
     object_id_seed: int | None = None,
     decision_log: Any = None,
     record: Any = None,
+    runtime_env: Mapping[str, Any] | None = None,
     limits: Mapping[str, Any] | None = None,
     log_to_driver: bool | None = None,
     redirect_output: bool | None = None,
@@ -70,6 +72,7 @@ def init(
         decision_log: a directory for the decision logs and traces of every process (`dualray replay`).
         record: a Parquet file for the record of the run, which `dualray predict` runs again on other clusters; written
             by `shutdown`. See docs/whatif.md.
+        runtime_env: environment variables and import paths of all tasks and actors; see docs/api/tasks.md.
         limits: limits and policies of the core, by name; `dualray config` lists them.
         log_to_driver: real mode: show what workers print. Default True.
         redirect_output: real mode: what workers print goes to files only. Default False.
@@ -108,6 +111,7 @@ def init(
     config = limits_of(settings)
     wing = import_module(f"dualray.{settings['mode'].value}.runtime")  # one of two classes: the only choice of mode
     started: runtime.Runtime = wing.start({name: entry.value for name, entry in settings.items()}, config)
+    started.verbs.runtime_env = settings["runtime_env"].value or ""
     runtime.set_current(started)
     return started
 
@@ -449,6 +453,16 @@ class RuntimeContext:
         if constructor is None:
             raise RuntimeError("current_actor is asked for outside an actor")
         return handle_to_self(self._verbs, constructor)
+
+    @property
+    def runtime_env(self) -> dict[str, Any]:
+        """The runtime environment that this runs in; in a driver, that which its tasks have unless they say."""
+        environment: dict[str, Any] = json.loads(self.get_runtime_env_string())
+        return environment
+
+    def get_runtime_env_string(self) -> str:
+        """`runtime_env` as JSON."""
+        return self._verbs.runtime_env or "{}"
 
     def get_node_labels(self) -> dict[str, str]:
         """The labels of the node."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
+from dualray import runtime_env
 from dualray.shared.labels import label_term, parse_selector
 from dualray.shared.model.ids import NodeID
 from dualray.shared.model.resources import CPU, NOTHING, UNITS, Resources, demand_in_group, parse_resources
@@ -38,7 +39,11 @@ class TaskOptions:
         num_returns: how many objects the call makes; of a generator also "streaming" (an ObjectRefGenerator) or
             "dynamic"; see docs/api/tasks.md. Default: "streaming" for generators, else 1.
         max_retries: how often it is run again when its worker or node dies; -1 means without end. Default 3.
-        retry_exceptions: whether it is also run again when it raises. Default False.
+        retry_exceptions: whether it is also run again when it raises: True, or a list of the exceptions for which it
+            is. Default False.
+        max_calls: after how many calls of this function a worker ends, with nothing lost. Default 0: never.
+        runtime_env: environment variables and import paths: {"env_vars": {...}, "working_dir": ...,
+            "py_modules": [...]}; see docs/api/tasks.md. Default: that of whoever makes the call.
         scheduling_strategy: "DEFAULT", "SPREAD", or one of dualray.util.scheduling_strategies. Default: "DEFAULT",
             unless the task that makes the call runs in a placement group that captures its children.
         label_selector: what the labels of the node must meet: {"zone": "a"}; see docs/api/placement.md.
@@ -54,7 +59,9 @@ class TaskOptions:
     resources: Mapping[str, float] | None = None
     num_returns: int | str | None = None
     max_retries: int = 3
-    retry_exceptions: bool = False
+    retry_exceptions: bool | Sequence[type[BaseException]] = False
+    max_calls: int = 0
+    runtime_env: Mapping[str, Any] | None = None
     scheduling_strategy: Any = None
     label_selector: Mapping[str, str] | None = None
     name: str | None = None
@@ -87,7 +94,7 @@ class ActorOptions:
             `@method(concurrency_group="io")`. `max_concurrency` is the limit of all others.
         max_pending_calls: calls that one process may have without an answer; one more raises
             PendingCallsLimitExceeded. Default -1: any number.
-        scheduling_strategy, label_selector, duration: as for tasks; `duration` is that of the constructor.
+        scheduling_strategy, label_selector, runtime_env, duration: as for tasks; `duration` is that of the constructor.
     """
 
     num_cpus: float | None = None
@@ -104,6 +111,7 @@ class ActorOptions:
     namespace: str | None = None
     get_if_exists: bool = False
     lifetime: str | None = None
+    runtime_env: Mapping[str, Any] | None = None
     duration: Duration = None
 
     def demands(self) -> tuple[Resources, Resources]:
@@ -143,6 +151,10 @@ def with_changes(options: O, changes: Mapping[str, Any], what: str) -> O:
             raise ValueError(unknown_name("option", name, known, what))
     changed = replace(options, **changes)
     _check(changed, what)
+    environment = changes.get("runtime_env")
+    if environment is not None:  # paths mean what they mean here, wherever the options go
+        given: dict[str, Any] = {"runtime_env": runtime_env.parse(f"{what}: runtime_env", environment).as_dict()}
+        changed = replace(changed, **given)
     return changed
 
 
@@ -156,7 +168,7 @@ def unknown_name(kind: str, name: str, known: list[str], what: str) -> str:
 def _check(options: TaskOptions | ActorOptions | MethodOptions, what: str) -> None:
     if not isinstance(options, ActorOptions):
         _check_returns(options, what)
-    for name, least in (("max_retries", -1), ("max_restarts", -1), ("max_task_retries", -1)):
+    for name, least in (("max_calls", 0), ("max_retries", -1), ("max_restarts", -1), ("max_task_retries", -1)):
         value = getattr(options, name, least)
         if isinstance(value, bool) or not isinstance(value, int):
             raise TypeError(f"{what}: {name}={value!r} must be an int")
@@ -164,9 +176,8 @@ def _check(options: TaskOptions | ActorOptions | MethodOptions, what: str) -> No
             raise ValueError(f"{what}: {name}={value!r} must be at least {least}")
     if options.name is not None and not isinstance(options.name, str):
         raise TypeError(f"{what}: name={options.name!r} must be a str")
-    retry_exceptions = getattr(options, "retry_exceptions", False)
-    if not isinstance(retry_exceptions, bool):
-        raise TypeError(f"{what}: retry_exceptions={retry_exceptions!r} must be True or False")
+    if isinstance(options, TaskOptions):
+        _check_retried(options.retry_exceptions, what)
     duration = options.duration
     if duration is not None and not callable(duration):
         if isinstance(duration, bool) or not isinstance(duration, int | float):
@@ -185,6 +196,23 @@ def _check(options: TaskOptions | ActorOptions | MethodOptions, what: str) -> No
     except (TypeError, ValueError) as error:
         raise type(error)(f"{what}: {error}") from None
     strategy_of(options, what)
+
+
+def _check_retried(retried: Any, what: str) -> None:
+    if isinstance(retried, bool):
+        return
+    if not isinstance(retried, list | tuple):
+        raise TypeError(f"{what}: retry_exceptions={retried!r} must be True, False or a list of exception types")
+    for each in retried:
+        if not (isinstance(each, type) and issubclass(each, BaseException)):
+            raise TypeError(f"{what}: retry_exceptions has {each!r}, which is no exception type")
+
+
+def environment_of(options: TaskOptions | ActorOptions, outer: str, what: str) -> str:
+    """The text of the runtime environment of a call, made by who runs in `outer`."""
+    if options.runtime_env is None:
+        return outer
+    return runtime_env.merged(outer, runtime_env.parse(f"{what}: runtime_env", options.runtime_env))
 
 
 def _check_returns(options: TaskOptions | MethodOptions, what: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Generic, NoReturn, TypeVar, cast
 from dualray import runtime
 from dualray.object_ref import ObjectRef
 from dualray.object_ref_generator import DynamicObjectRefGenerator, ObjectRefGenerator
-from dualray.options import TaskOptions, placed, returns_of, with_changes
+from dualray.options import TaskOptions, environment_of, placed, returns_of, with_changes
 from dualray.shared.model.specs import FunctionTemplate, Strategy, Streaming
 
 R = TypeVar("R")
@@ -79,6 +79,7 @@ class RemoteFunction(Generic[R]):
         options = self._options
         demand = options.demand()
         demand, _, strategy = placed(options, demand, demand, self._name, captured)
+        retried = options.retry_exceptions
         num_returns, streaming, ahead_max = returns_of(options, self._function, f"remote function {self._name}")
         return FunctionTemplate(
             function_id=verbs.export(
@@ -86,13 +87,16 @@ class RemoteFunction(Generic[R]):
                 duration=options.duration,
                 what=f"remote function {self._name}",
                 collect=DynamicObjectRefGenerator.collect if streaming is Streaming.DYNAMIC else None,
+                retried=None if isinstance(retried, bool) else tuple(retried),
             ),
             name=self._name,
             resources=demand,
             placement=demand,
             num_returns=num_returns,
             max_retries=options.max_retries,
-            retry_exceptions=bool(options.retry_exceptions),
+            retry_exceptions=bool(retried),
+            max_calls=options.max_calls,
+            runtime_env=environment_of(options, verbs.runtime_env, f"remote function {self._name}"),
             strategy=strategy,
             streaming=streaming,
             items_ahead_max=ahead_max,

@@ -42,9 +42,16 @@ class Verbs(Protocol):
     node: NodeID
     execution: Execution
     is_closed: bool
+    runtime_env: str
 
     def export(
-        self, target: Any, *, duration: Any, what: str, collect: Callable[[Sequence[Ref]], Any] | None = None
+        self,
+        target: Any,
+        *,
+        duration: Any,
+        what: str,
+        collect: Callable[[Sequence[Ref]], Any] | None = None,
+        retried: tuple[type[BaseException], ...] | None = None,
     ) -> FunctionID: ...
 
     def submit_task(self, template: FunctionTemplate, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Ref]: ...

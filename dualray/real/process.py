@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from numpy.random import MT19937, RandomState
 from numpy.random import set_state as set_numpy_state
 
+from dualray import runtime_env
 from dualray.exceptions import ControlPlaneError
 from dualray.real.control_plane_shards import Tables, tables_at
 from dualray.real.counts import COUNTS, COUNTS_ASKED, of_connections, of_owner
@@ -275,6 +276,9 @@ class UserProcess:
         return function(*args, **kwargs)
 
     iterate = call
+
+    def take_environment(self, text: str) -> None:
+        runtime_env.apply(text)
 
     async def until_ready(self, ref: Ref) -> None:
         from dualray.aio import until_ready  # noqa: PLC0415 - as below

@@ -145,6 +145,8 @@ class CoreWorker:
         self.execution = Execution(task_id=root, is_task=not is_driver)
         self._contexts: ExecutionContext | None = None
         """Of an actor of which several methods may run at a time."""
+        self.runtime_env = ""
+        """What tasks that are submitted here run with, as text, unless they say: in a worker, what it runs with."""
         self.payloads: dict[bytes, bytes] = {}
         self.is_closed = False
         self._has_ended = False
@@ -357,12 +359,18 @@ class CoreWorker:
     # ---- Functions and tasks ---------------------------------------------------------------------------------
 
     def export(
-        self, target: Any, *, duration: Any, what: str, collect: Callable[[Sequence[Ref]], Any] | None = None
+        self,
+        target: Any,
+        *,
+        duration: Any,
+        what: str,
+        collect: Callable[[Sequence[Ref]], Any] | None = None,
+        retried: tuple[type[BaseException], ...] | None = None,
     ) -> FunctionID:
         """Put a function or class into the function table, once. `collect` makes the result of a dynamic generator out
-        of its items."""
+        of its items; `retried` are the exceptions for which a call is tried again, if not all are."""
         try:
-            pickled = serialize(Export(target, duration, collect), what).to_bytes()
+            pickled = serialize(Export(target, duration, collect, retried), what).to_bytes()
         except SerializationError:
             serialize(target, what)  # raises, and names the part of the function or class
             raise
@@ -939,6 +947,16 @@ class CoreWorker:
     def execution_here(self) -> Execution:
         """The task that the caller runs, and always the same object for it."""
         return self.execution if self._contexts is None else self._contexts.here
+
+    def take_environment(self, text: str) -> None:
+        """The task in hand, and all that follow here, run with a runtime environment.
+
+        Raises:
+            RuntimeEnvSetupError: it cannot be had here.
+        """
+        if self.runtime_env != text:
+            self.host.take_environment(text)
+            self.runtime_env = text
 
     def become_concurrent(self, promises: ActorSpec) -> None:
         """An actor is about to be constructed of which several methods may run at a time."""

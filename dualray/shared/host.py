@@ -97,6 +97,13 @@ class Host(Protocol):
     ) -> Any:
         """Call user code, in the environment and, in sim mode, at the cost of the task."""
 
+    def take_environment(self, text: str) -> None:
+        """This process runs with a runtime environment from now on (dualray/runtime_env.py); it has had none.
+
+        Raises:
+            RuntimeEnvSetupError: a directory of it is not on this node.
+        """
+
     def iterate(
         self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution
     ) -> Any:

@@ -7,7 +7,7 @@ reach; what the function returns is stored, small values as payloads of this pro
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dualray.exceptions import TaskCancelledError
@@ -47,6 +47,8 @@ class Export:
     duration: Any = None
     collect: Callable[[Sequence[Ref]], Any] | None = None
     """Makes the result of a dynamic generator out of its items."""
+    retried: tuple[type[BaseException], ...] | None = None
+    """The exceptions for which a call is tried again; None: all, if any."""
 
 
 class TaskRunner:
@@ -150,6 +152,11 @@ class TaskRunner:
         """What user code raised is the payload of its first result."""
         payload, error = as_payload(task.spec.template.name, exception)
         self._core.payloads[return_object_id(task.spec.task_id, 0)] = payload
+        template = task.spec.template
+        if template.retry_exceptions and template.function_id in self._loaded:
+            retried = self._loaded[template.function_id].retried
+            if retried is not None and not isinstance(exception, retried):
+                return replace(error, is_final=True)
         return error
 
     def _report(
@@ -191,6 +198,8 @@ class TaskRunner:
     def _prepare(self, task: RunTask | TaskPushed) -> tuple[Callable[..., Any], list[Any], dict[str, Any]]:
         """What is to be called, and with what."""
         spec = task.spec
+        if spec.template.runtime_env:
+            self._core.take_environment(spec.template.runtime_env)
         values = self._core.read_all([ref.object_id for ref in spec.deps]) if spec.deps else ()
         args, kwargs = unpack_arguments(self._core.payloads[spec.task_id] if spec.args_bytes else b"", values)
         del values

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from dualray.runtime_env import Swapped
 from dualray.shared.core_worker import write_row
 from dualray.shared.host import Execution
 from dualray.shared.model.commands import RunTask, WriteRecord, WriteRecords
@@ -113,6 +114,8 @@ class UserProcess(Process):
         self._wake_scheduled = False
         self._is_running = False
         """Whether a task runs, or is about to."""
+        self.environment: Swapped | None = None
+        """Its runtime environment."""
         self._owed_ns = 0
         self._spawned = 0
         self._loop: VirtualLoop | None = None
@@ -263,6 +266,11 @@ class UserProcess(Process):
         finally:
             if self.is_alive and not isinstance(function, type):  # an actor keeps what its constructor has taken
                 memory.take(self.address, -memory_bytes)
+
+    def take_environment(self, text: str) -> None:
+        environment = Swapped(text)
+        environment.enter()  # it runs: its fiber leaves it when it is suspended
+        self.environment = environment
 
     def iterate(
         self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution

@@ -108,6 +108,8 @@ class Submit:
     streaming: Streaming = Streaming.NO
     """Whether its body is a generator, whose items are `outs`: it ends badly in their middle."""
     ahead_max: int = 0
+    max_calls: int = 0
+    runtime_env: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -528,6 +530,7 @@ class UserProcess(Process):
         self.is_driver = spec.is_driver
         self.frame = Frame(task_id=root_task_id(self.address, 0), is_task=not spec.is_driver)
         self.kept: list[PyRef] = []
+        self.environment: str | None = None
         self.opened: dict[ObjectID, int] = {}
         self.waits: dict[WaitID, Callable[[tuple[ObjectID, ...], ErrorInfo | None], None]] = {}
         self.wait_counter = 0
@@ -745,6 +748,12 @@ class UserProcess(Process):
         actor_id = spec.actor_id or (spec.creates.actor_id if spec.creates is not None else None)
         frame = self.frame = Frame(task_id=spec.task_id, attempt=task.attempt, actor_id=actor_id)
         self.cluster.started(self, task)
+        if spec.actor_id is None:
+            wanted = spec.template.runtime_env
+            assert self.environment in (None, wanted), (
+                f"{self.address} is of {self.environment!r}, and not of {wanted!r}"
+            )
+            self.environment = wanted
         body = self.payloads[spec.task_id].body
         assert body is not None
         results: list[e.Result] = []
@@ -805,18 +814,20 @@ class UserProcess(Process):
                     return
             content, refs = self._content(out.nested, frame)
             made: list[e.Result] = []
-            yield from self._store_result(task, index + 1, out, content, made)
-            self.handle(
-                e.ItemMade(
-                    task_id=spec.task_id,
-                    attempt=task.attempt,
-                    owner=spec.owner,
-                    result=made[0],
-                    ahead_max=spec.template.items_ahead_max,
+            try:
+                yield from self._store_result(task, index + 1, out, content, made)
+                self.handle(
+                    e.ItemMade(
+                        task_id=spec.task_id,
+                        attempt=task.attempt,
+                        owner=spec.owner,
+                        result=made[0],
+                        ahead_max=spec.template.items_ahead_max,
+                    )
                 )
-            )
-            for ref in refs:
-                self.let_go(ref)
+            finally:
+                for ref in refs if self.is_alive else ():
+                    self.let_go(ref)
             production = self.machine.production
             room = production.room_for(spec.task_id, task.attempt)
             if room is not None:
@@ -1024,6 +1035,8 @@ class UserProcess(Process):
             max_retries=retries,
             retry_exceptions=isinstance(step, Submit) and step.retry_exceptions,
             strategy=self.cluster.strategy(strategy),
+            max_calls=step.max_calls if isinstance(step, Submit) else 0,
+            runtime_env=step.runtime_env if isinstance(step, Submit) else "",
             streaming=streaming,
             items_ahead_max=ahead_max if streaming is Streaming.STREAMING else 0,
         )

@@ -102,6 +102,8 @@ def generators(depth: int) -> st.SearchStrategy[Submit]:
         cpus=st.sampled_from((1, 0)),
         streaming=st.sampled_from((Streaming.STREAMING, Streaming.STREAMING, Streaming.DYNAMIC)),
         ahead_max=st.sampled_from((0, 0, 1, 2)),
+        max_calls=st.sampled_from((0, 0, 1, 2)),
+        runtime_env=st.sampled_from(("", "", "one", "other")),
     ).map(_ends)
 
 
@@ -133,6 +135,8 @@ def _ends(step: Submit) -> Submit:
         strategy=step.strategy,
         streaming=step.streaming,
         ahead_max=step.ahead_max,
+        max_calls=step.max_calls,
+        runtime_env=step.runtime_env,
     )
 
 

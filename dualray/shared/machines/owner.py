@@ -161,6 +161,7 @@ class Owner(Composition):
             values=self.values,
             config=config,
             become_concurrent=self._become_concurrent,
+            refuse_tasks=self._refuse_tasks,
         )
         self.production = Production(out=self.out, address=address, values=self.values)
         self.actor_executor: ActorExecutor | None = None
@@ -605,7 +606,11 @@ class Owner(Composition):
         if self.values.table or self.tasks.records or self.executor.in_transit or self.executor.current is not None:
             return
         self._is_retired = False
-        reason = "it has had GPUs, and its lease has ended"
+        reason = (
+            "it has run as many calls as max_calls lets it"
+            if self.executor.is_spent
+            else "its lease has ended, and it has had GPUs, or is of another runtime_env than others need"
+        )
         self.out.send(Address(self.node), WorkerUnwanted(worker=self.address, reason=reason))
 
     # ---- The drain -------------------------------------------------------------------------------------------

@@ -254,7 +254,7 @@ class Tasks:
         again = self.retry.should_retry(
             kind=error.kind,
             retries_left=record.retries_left,
-            retry_exceptions=record.spec.template.retry_exceptions,
+            retry_exceptions=record.spec.template.retry_exceptions and not error.is_final,
         )
         if not again:
             if record.spec.template.max_retries and record.retries_left == 0:

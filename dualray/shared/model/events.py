@@ -1027,6 +1027,13 @@ class WorkerUnwanted:
 
 
 @dataclass(slots=True, kw_only=True)
+class WorkerSpent:
+    """Worker to node: this worker has run as many calls of a function as it may (`max_calls`), and takes no more."""
+
+    worker: Address
+
+
+@dataclass(slots=True, kw_only=True)
 class WorkerRetired:
     """Node to worker: you get no more tasks. Say so (WorkerUnwanted) when nobody needs anything of yours."""
 
@@ -1307,6 +1314,7 @@ NodeMessage: TypeAlias = (
     | ObjectsFreed
     | ObjectFailed
     | WorkerUnwanted
+    | WorkerSpent
     | CopyWanted
     | NodeWelcomed
     | NodeRefused

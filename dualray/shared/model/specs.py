@@ -120,6 +120,10 @@ class FunctionTemplate:
     retry_exceptions: bool = False
     strategy: Strategy = DEFAULT_STRATEGY
     streaming: Streaming = Streaming.NO
+    max_calls: int = 0
+    """Calls of the function after which a worker ends; 0: any number."""
+    runtime_env: str = ""
+    """What its worker's environment is, as text (dualray/runtime_env.py); "": as it was started."""
     items_ahead_max: int = 0
     """Items that a generator may make ahead of its consumer; 0: any number."""
     concurrency_group: str = ""
@@ -255,6 +259,7 @@ class LeaseShape:
     placement: Resources = NOTHING
     strategy: Strategy = DEFAULT_STRATEGY
     deps: tuple[ObjectHint, ...] = ()
+    runtime_env: str = ""
     name: str = ""
 
 
