@@ -748,12 +748,7 @@ class UserProcess(Process):
         actor_id = spec.actor_id or (spec.creates.actor_id if spec.creates is not None else None)
         frame = self.frame = Frame(task_id=spec.task_id, attempt=task.attempt, actor_id=actor_id)
         self.cluster.started(self, task)
-        if spec.actor_id is None:
-            wanted = spec.template.runtime_env
-            assert self.environment in (None, wanted), (
-                f"{self.address} is of {self.environment!r}, and not of {wanted!r}"
-            )
-            self.environment = wanted
+        self._take_environment(spec)
         body = self.payloads[spec.task_id].body
         assert body is not None
         results: list[e.Result] = []
@@ -803,6 +798,13 @@ class UserProcess(Process):
         for ref in returned:
             self.let_go(ref)
         self.drop_frame(frame)
+
+    def _take_environment(self, spec: TaskSpec) -> None:
+        """A worker that has run in one environment never runs in another."""
+        if spec.actor_id is None:
+            wanted = spec.template.runtime_env
+            assert self.environment in (None, wanted), f"{self.address} is of {self.environment!r}, not of {wanted!r}"
+            self.environment = wanted
 
     def _make_items(self, task: Runnable, body: Body, frame: Frame) -> Fiber:
         """What a generator does: its bad endings come in the middle."""
