@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
 from dualray import runtime
 from dualray.object_ref import CountedReference, ObjectRef
-from dualray.options import ActorOptions, MethodOptions, placed, unknown_name, with_changes
+from dualray.object_ref_generator import DynamicObjectRefGenerator, ObjectRefGenerator
+from dualray.options import (
+    ActorOptions,
+    MethodOptions,
+    environment_of,
+    is_generator,
+    placed,
+    returns_of,
+    unknown_name,
+    with_changes,
+)
 from dualray.remote_function import as_returned
 from dualray.shared.model.ids import ActorID, FunctionID, ObjectID, actor_handle_id, short
 from dualray.shared.model.resources import NOTHING
-from dualray.shared.model.specs import ActorSpec, FunctionTemplate, NamedActor, Ref, Strategy, TaskSpec
+from dualray.shared.model.specs import ActorSpec, FunctionTemplate, NamedActor, Ref, Strategy, Streaming, TaskSpec
 from dualray.shared.task_runner import METHOD_OPTIONS, TERMINATE, ActorExit
 
 ASYNC_CONCURRENCY = 1000
@@ -119,13 +130,19 @@ class ActorClass(Generic[C]):
         placement, held = options.demands()
         placement, held, strategy = placed(options, placement, held, self._name, captured)
         return FunctionTemplate(
-            function_id=verbs.export(self._exported(), duration=options.duration, what=f"actor class {self._name}"),
+            function_id=verbs.export(
+                self._exported(),
+                duration=options.duration,
+                what=f"actor class {self._name}",
+                collect=DynamicObjectRefGenerator.collect,
+            ),
             name=self._name,
             resources=held,
             placement=placement,
             num_returns=0,
             max_retries=0,
             strategy=strategy,
+            runtime_env=environment_of(options, verbs.runtime_env, f"actor class {self._name}"),
         )
 
 
@@ -160,16 +177,23 @@ def _limits_of(promises: ActorSpec) -> _Limits:
     return _Limits(promises.max_task_retries, promises.max_pending_calls, groups)
 
 
-_TERMINATE = MethodOptions()
+_TERMINATE = _PLAIN = MethodOptions()
 
 
 def _methods_of(cls: type[Any]) -> dict[str, MethodOptions]:
     """The public methods of a class, inherited ones too, with their options."""
     return {
-        name: getattr(getattr(cls, name), METHOD_OPTIONS, MethodOptions())
+        name: _options_of(getattr(cls, name))
         for name in dir(cls)
         if callable(getattr(cls, name)) and (not name.startswith("__") or name == "__call__")
     }
+
+
+def _options_of(function: Any) -> MethodOptions:
+    options: MethodOptions = getattr(function, METHOD_OPTIONS, _PLAIN)
+    if options.num_returns is None and is_generator(function):
+        return replace(options, num_returns=Streaming.STREAMING.value)
+    return options
 
 
 class ActorHandle(CountedReference):
@@ -200,7 +224,7 @@ class ActorHandle(CountedReference):
         self._methods = methods
         self._function_id = function_id
         self._limits = limits
-        self._templates: dict[tuple[str, int, str | None], FunctionTemplate] = {}
+        self._templates: dict[tuple[str, int | str | None, str | None, int | None], FunctionTemplate] = {}
 
     def __getattr__(self, name: str) -> ActorMethod:
         if name in ActorHandle.__slots__:
@@ -233,11 +257,14 @@ class ActorHandle(CountedReference):
         return _revive_handle, (type(self), self.ref.object_id, self.ref.owner, fields)
 
     def _template_for(self, method_name: str, options: MethodOptions) -> FunctionTemplate:
-        num_returns, group = options.num_returns, options.concurrency_group
-        template = self._templates.get((method_name, num_returns, group))
+        group = options.concurrency_group
+        key = (method_name, options.num_returns, group, options._generator_backpressure_num_objects)
+        template = self._templates.get(key)
         if template is None:
-            _check_group(group, self._limits.groups, f"{self._class_name}.{method_name}")
-            template = self._templates[method_name, num_returns, group] = FunctionTemplate(
+            what = f"{self._class_name}.{method_name}"
+            _check_group(group, self._limits.groups, what)
+            num_returns, streaming, ahead_max = returns_of(options, None, what)
+            template = self._templates[key] = FunctionTemplate(
                 function_id=self._function_id,
                 name=f"{self._class_name}.{method_name}",
                 resources=NOTHING,
@@ -245,6 +272,8 @@ class ActorHandle(CountedReference):
                 num_returns=num_returns,
                 max_retries=self._limits.max_task_retries if method_name != TERMINATE else 0,
                 concurrency_group=group or "",
+                streaming=streaming,
+                items_ahead_max=ahead_max,
             )
         return template
 
@@ -357,6 +386,8 @@ class ActorMethod:
         if limit > 0:
             verbs.check_pending_calls(self._handle.ref, template, limit)
         refs = verbs.submit_actor_task(self._handle.ref, template, args, kwargs)
+        if template.streaming is Streaming.STREAMING:
+            return ObjectRefGenerator(refs, verbs, self._reference)
         return as_returned([self._reference(ref, verbs) for ref in refs])
 
     def __repr__(self) -> str:

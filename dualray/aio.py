@@ -71,6 +71,27 @@ async def value_of(ref: Ref, verbs: Verbs, keep: object) -> Any:
     return value
 
 
+async def until_ready(ref: Ref, verbs: Verbs) -> None:
+    """Await that an object is there, or has failed."""
+    loop = asyncio.get_running_loop()
+    arrived: asyncio.Future[None] = loop.create_future()
+
+    def finish() -> None:
+        if not arrived.done():
+            arrived.set_result(None)
+
+    def ready() -> None:
+        with suppress(RuntimeError):  # as above
+            loop.call_soon_threadsafe(finish)
+
+    awaited = verbs.wait_async(ref, ready)
+    try:
+        await arrived
+    except BaseException:
+        awaited.abandon()
+        raise
+
+
 class ReferenceFuture(Future[T]):
     """A `concurrent.futures.Future` of a reference's value; made by `ObjectRef.future()`.
 

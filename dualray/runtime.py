@@ -42,8 +42,17 @@ class Verbs(Protocol):
     node: NodeID
     execution: Execution
     is_closed: bool
+    runtime_env: str
 
-    def export(self, target: Any, *, duration: Any, what: str) -> FunctionID: ...
+    def export(
+        self,
+        target: Any,
+        *,
+        duration: Any,
+        what: str,
+        collect: Callable[[Sequence[Ref]], Any] | None = None,
+        retried: tuple[type[BaseException], ...] | None = None,
+    ) -> FunctionID: ...
 
     def submit_task(self, template: FunctionTemplate, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Ref]: ...
 
@@ -93,6 +102,12 @@ class Verbs(Protocol):
     ) -> frozenset[ObjectID]: ...
 
     def get_async(self, ref: Ref, ready: Callable[[], None]) -> Awaited: ...
+
+    def take_item(self, item: Ref) -> tuple[bool, Ref | None]: ...
+
+    def has_ended_before(self, item: Ref) -> bool: ...
+
+    def wait_async(self, ref: Ref, ready: Callable[[], None]) -> Awaited: ...
 
     def adopt(self, ref: Ref) -> None: ...
 

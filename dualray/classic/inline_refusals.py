@@ -45,6 +45,15 @@ class InlineRefusals:
     def get_async(self, ref: Ref, ready: Callable[[], None]) -> Awaited:
         _refuse("event loop: every call has ended when it returns")
 
+    def wait_async(self, ref: Ref, ready: Callable[[], None]) -> Awaited:
+        _refuse("event loop: every call has ended when it returns")
+
+    def take_item(self, item: Ref) -> tuple[bool, Ref | None]:
+        _refuse("streaming generators")
+
+    def has_ended_before(self, item: Ref) -> bool:
+        _refuse("streaming generators")
+
     def promise(self) -> Ref:
         _refuse("queues: what they wait for would never come")
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from numpy.random import MT19937, RandomState
 from numpy.random import set_state as set_numpy_state
 
+from dualray import runtime_env
 from dualray.exceptions import ControlPlaneError
 from dualray.real.control_plane_shards import Tables, tables_at
 from dualray.real.counts import COUNTS, COUNTS_ASKED, of_connections, of_owner
@@ -37,6 +38,7 @@ from dualray.shared.model.codec import pack, unpack
 from dualray.shared.model.commands import RunTask, WriteRecord, WriteRecords
 from dualray.shared.model.events import Event, TimerFired
 from dualray.shared.model.ids import Address, FunctionID, NodeID, TaskID
+from dualray.shared.model.specs import Ref
 from dualray.shared.seeding import stream_seed, task_seed
 
 if TYPE_CHECKING:
@@ -275,6 +277,16 @@ class UserProcess:
             generator = RandomState(MT19937(stream_seed(seed, b"numpy")))
             set_numpy_state(generator.get_state())  # noqa: NPY002 - it is the user's global generator that is seeded
         return function(*args, **kwargs)
+
+    iterate = call
+
+    def take_environment(self, text: str) -> None:
+        runtime_env.apply(text)
+
+    async def until_ready(self, ref: Ref) -> None:
+        from dualray.aio import until_ready  # noqa: PLC0415 - as below
+
+        await until_ready(ref, self.core)
 
     async def call_async(
         self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution

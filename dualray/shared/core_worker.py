@@ -51,6 +51,7 @@ from dualray.shared.model.events import (
     CancelAsked,
     ClusterStateAsked,
     Event,
+    ItemTaken,
     Outcome,
     PlacementGroupAsked,
     PlacementGroupRemovalAsked,
@@ -87,8 +88,10 @@ from dualray.shared.model.ids import (
     job_of,
     own_namespace,
     put_object_id,
+    return_index,
     return_object_id,
     short,
+    stream_handle_id,
     task_of,
 )
 from dualray.shared.model.resources import NOTHING, Resources
@@ -104,6 +107,7 @@ from dualray.shared.model.specs import (
     NodeState,
     PlacementGroupSpec,
     Ref,
+    Streaming,
     new_spec,
 )
 from dualray.shared.model.states import ValueState
@@ -141,6 +145,8 @@ class CoreWorker:
         self.execution = Execution(task_id=root, is_task=not is_driver)
         self._contexts: ExecutionContext | None = None
         """Of an actor of which several methods may run at a time."""
+        self.runtime_env = ""
+        """What tasks that are submitted here run with, as text, unless they say: in a worker, what it runs with."""
         self.payloads: dict[bytes, bytes] = {}
         self.is_closed = False
         self._has_ended = False
@@ -365,10 +371,19 @@ class CoreWorker:
 
     # ---- Functions and tasks ---------------------------------------------------------------------------------
 
-    def export(self, target: Any, *, duration: Any, what: str) -> FunctionID:
-        """Put a function or class into the function table, once."""
+    def export(
+        self,
+        target: Any,
+        *,
+        duration: Any,
+        what: str,
+        collect: Callable[[Sequence[Ref]], Any] | None = None,
+        retried: tuple[type[BaseException], ...] | None = None,
+    ) -> FunctionID:
+        """Put a function or class into the function table, once. `collect` makes the result of a dynamic generator out
+        of its items; `retried` are the exceptions for which a call is tried again, if not all are."""
         try:
-            pickled = serialize(Export(target, duration), what).to_bytes()
+            pickled = serialize(Export(target, duration, collect, retried), what).to_bytes()
         except SerializationError:
             serialize(target, what)  # raises, and names the part of the function or class
             raise
@@ -382,9 +397,14 @@ class CoreWorker:
         """Submit a call of a remote function; its results, as references of this process."""
         self._check_feasible(template, exceptions.TaskUnschedulableError)
         task_id = self._submit(template, args, kwargs)
-        return self._returns(task_id, template.num_returns)
+        return self._returns(task_id, template)
 
-    def _returns(self, task_id: TaskID, count: int) -> list[Ref]:
+    def _returns(self, task_id: TaskID, template: FunctionTemplate) -> list[Ref]:
+        """The references that a call returns: of a generator, to its end, its first item, and its consumer."""
+        count = template.num_returns
+        if template.streaming is Streaming.STREAMING:
+            ids = (return_object_id(task_id, 0), return_object_id(task_id, 1), stream_handle_id(task_id))
+            return [Ref(object_id, self.address) for object_id in ids]
         if count == 1:
             return [Ref(return_object_id(task_id, 0), self.address)]
         return [Ref(return_object_id(task_id, index), self.address) for index in range(count)]
@@ -469,7 +489,7 @@ class CoreWorker:
     ) -> list[Ref]:
         """Submit a call of an actor's method."""
         task_id = self._submit(template, args, kwargs, handle=handle)
-        return self._returns(task_id, template.num_returns)
+        return self._returns(task_id, template)
 
     def check_pending_calls(self, handle: Ref, template: FunctionTemplate, limit: int) -> None:
         """Refuse a call of an actor of which this process has too many without an answer.
@@ -560,7 +580,7 @@ class CoreWorker:
         try:
             self.host.breathe()
         except BaseException:  # a task that is cancelled: it will never have the references
-            for ref in self._returns(task_id, template.num_returns) if creates is None else ():
+            for ref in self._returns(task_id, template) if creates is None else ():
                 self.drop(ref.object_id)
             raise
         return task_id
@@ -685,6 +705,15 @@ class CoreWorker:
             raise self._timed_out(distinct, values, timeout_ns)
         return [values[ref.object_id] for ref in refs]
 
+    def wait_async(self, ref: Ref, ready: Callable[[], None]) -> Awaited:
+        """As `get_async`, until it is known how an object has ended: it is not read, and need not be here."""
+        event = WaitStarted(
+            wait_id=self._next_wait(), refs=(ref,), num_ready=1, fetch=False, task_id=self._waiting_task()
+        )
+        wait = _Wait(_Callback(ready))
+        self._begin_wait(event, wait)
+        return Awaited(self, event.wait_id, wait)
+
     def get_async(self, ref: Ref, ready: Callable[[], None]) -> Awaited:
         """Begin to wait for a value. `ready` is called once, from any thread and in the middle of a step: it must not
         wait, and do no more than have `Awaited.result` called, where user code runs."""
@@ -771,6 +800,27 @@ class CoreWorker:
             )
         )
         return frozenset(wait.ready)
+
+    def has_ended_before(self, item: Ref) -> bool:
+        """Whether a generator that this process has called has ended before an item."""
+        with self.host.lock:
+            task_id, index = task_of(item.object_id), return_index(item.object_id)
+            return self.machine.tasks.streams.has_ended_before(task_id, index)
+
+    def take_item(self, item: Ref) -> tuple[bool, Ref | None]:
+        """The next item of a generator that this process has called is ready: take it. Whether it was taken now; and a
+        reference to the one behind it, or None when the items have ended before it. (Another thread may have taken it.)
+        """
+        with self.host.lock:
+            task_id, index = task_of(item.object_id), return_index(item.object_id)
+            streams = self.machine.tasks.streams
+            stream = streams.consumed.get(task_id)
+            if stream is None or stream.next != index:
+                return False, item
+            if streams.has_ended_before(task_id, index):
+                return True, None
+            self.dispatch(ItemTaken(task_id=task_id))
+            return True, Ref(return_object_id(task_id, index + 1), self.address)
 
     # ---- References ------------------------------------------------------------------------------------------
 
@@ -910,6 +960,16 @@ class CoreWorker:
     def execution_here(self) -> Execution:
         """The task that the caller runs, and always the same object for it."""
         return self.execution if self._contexts is None else self._contexts.here
+
+    def take_environment(self, text: str) -> None:
+        """The task in hand, and all that follow here, run with a runtime environment.
+
+        Raises:
+            RuntimeEnvSetupError: it cannot be had here.
+        """
+        if self.runtime_env != text:
+            self.host.take_environment(text)
+            self.runtime_env = text
 
     def become_concurrent(self, promises: ActorSpec) -> None:
         """An actor is about to be constructed of which several methods may run at a time."""

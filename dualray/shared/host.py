@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from dualray.shared.model.commands import Command, RunTask, WriteRecord, WriteRecords
 from dualray.shared.model.events import Event
 from dualray.shared.model.ids import ActorID, Address, FunctionID, TaskID
-from dualray.shared.model.specs import FunctionTemplate, TaskSpec
+from dualray.shared.model.specs import FunctionTemplate, Ref, TaskSpec
 from dualray.shared.trace import TraceKind
 
 
@@ -96,6 +96,22 @@ class Host(Protocol):
         self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution
     ) -> Any:
         """Call user code, in the environment and, in sim mode, at the cost of the task."""
+
+    def take_environment(self, text: str) -> None:
+        """This process runs with a runtime environment from now on (dualray/runtime_env.py); it has had none.
+
+        Raises:
+            RuntimeEnvSetupError: a directory of it is not on this node.
+        """
+
+    def iterate(
+        self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution
+    ) -> Any:
+        """What a generator that is the user's gives, to be iterated over: as `call`; in sim mode each item at the cost
+        of the task."""
+
+    async def until_ready(self, ref: Ref) -> None:
+        """On the event loop of an actor: await an object, and do not read it."""
 
     async def call_async(
         self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution

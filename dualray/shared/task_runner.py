@@ -7,20 +7,20 @@ reach; what the function returns is stored, small values as payloads of this pro
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dualray.exceptions import TaskCancelledError
 from dualray.shared.arguments import unpack_arguments
 from dualray.shared.failures import as_payload
 from dualray.shared.host import Execution
+from dualray.shared.item_maker import ItemMaker, store_result
 from dualray.shared.machines.tasks import cancelled
 from dualray.shared.model.commands import RunTask
 from dualray.shared.model.errors import ErrorInfo
-from dualray.shared.model.events import ActorExitAsked, Result, SpaceWritten, TaskPushed, TaskRan
+from dualray.shared.model.events import ActorExitAsked, Result, TaskPushed, TaskRan
 from dualray.shared.model.ids import FunctionID, return_object_id
-from dualray.shared.model.specs import TaskSpec
-from dualray.shared.policies.retry import RETRY_FOREVER
+from dualray.shared.model.specs import Ref, Streaming, TaskSpec
 from dualray.shared.serialization import deserialize, serialize
 from dualray.shared.trace import TraceKind
 
@@ -45,6 +45,10 @@ class Export:
 
     target: Any
     duration: Any = None
+    collect: Callable[[Sequence[Ref]], Any] | None = None
+    """Makes the result of a dynamic generator out of its items."""
+    retried: tuple[type[BaseException], ...] | None = None
+    """The exceptions for which a call is tried again; None: all, if any."""
 
 
 class TaskRunner:
@@ -55,6 +59,7 @@ class TaskRunner:
         self._host = core.host
         self._loaded: dict[FunctionID, Export] = {}
         self.instance: Any = None
+        self._items = ItemMaker(core)
 
     def execute(self, task: RunTask | TaskPushed) -> None:
         """Run one task from its pickled arguments to its sealed results. Called where user code runs."""
@@ -92,6 +97,8 @@ class TaskRunner:
         try:
             function, args, kwargs = self._prepare(task)
             result = await self._host.call_async(function, args, kwargs, self._core.execution)
+            if task.spec.template.streaming:
+                result = await self._items.make_all_async(task, result, self._collector(task))
             del args, kwargs
             returned = _returned(task, result)
             del result
@@ -149,6 +156,11 @@ class TaskRunner:
         """What user code raised is the payload of its first result."""
         payload, error = as_payload(task.spec.template.name, exception)
         self._core.payloads[return_object_id(task.spec.task_id, 0)] = payload
+        template = task.spec.template
+        if template.retry_exceptions and template.function_id in self._loaded:
+            retried = self._loaded[template.function_id].retried
+            if retried is not None and not isinstance(exception, retried):
+                return replace(error, is_final=True)
         return error
 
     def _report(
@@ -163,14 +175,17 @@ class TaskRunner:
                 amount=task.attempt,
                 other=error.kind if error else "",
             )
-        self._core.report_ran(
-            TaskRan(task_id=spec.task_id, attempt=task.attempt, results=tuple(results), error=error),
-            self._host.now_ns() - start_ns,
-        )
+        ran = TaskRan(task_id=spec.task_id, attempt=task.attempt, results=tuple(results), error=error)
+        if spec.template.streaming:  # its end goes behind its items
+            self._core.dispatch(ran)
+        else:
+            self._core.report_ran(ran, self._host.now_ns() - start_ns)
 
     def _call(self, task: RunTask | TaskPushed) -> Any:
         function, args, kwargs = self._prepare(task)
         spec, core = task.spec, self._core
+        if spec.template.streaming:
+            return self._items.make_all(task, function, args, kwargs, self._collector(task))
         if spec.creates is not None:
             self.instance = self._host.call(function, args, kwargs, core.execution)
             return None
@@ -187,6 +202,8 @@ class TaskRunner:
     def _prepare(self, task: RunTask | TaskPushed) -> tuple[Callable[..., Any], list[Any], dict[str, Any]]:
         """What is to be called, and with what."""
         spec = task.spec
+        if spec.template.runtime_env:
+            self._core.take_environment(spec.template.runtime_env)
         values = self._core.read_all([ref.object_id for ref in spec.deps]) if spec.deps else ()
         args, kwargs = unpack_arguments(self._core.payloads[spec.task_id] if spec.args_bytes else b"", values)
         del values
@@ -200,6 +217,10 @@ class TaskRunner:
         method = getattr(self.instance, name)
         self._core.execution.duration = getattr(getattr(method, METHOD_OPTIONS, None), "duration", None)
         return method, args, kwargs
+
+    def _collector(self, task: RunTask | TaskPushed) -> Callable[[Sequence[Ref]], Any] | None:
+        template = task.spec.template
+        return self.load(template.function_id).collect if template.streaming is Streaming.DYNAMIC else None
 
     def load(self, function: FunctionID) -> Export:
         """What the function table has of this id, loaded once."""
@@ -223,11 +244,7 @@ class TaskRunner:
             if inline:
                 payloads[object_id] = serialized.to_bytes()
             else:
-                # The attempts count retries and reconstructions alike; after the last one it cannot be made again.
-                max_retries = spec.template.max_retries
-                remakeable = spec.actor_id is None and (max_retries == RETRY_FOREVER or task.attempt < max_retries)
-                self._core.write_to_store(object_id, serialized, spec.owner, remakeable=remakeable)
-                self._core.dispatch(SpaceWritten(object_id=object_id))
+                store_result(self._core, task, object_id, serialized)
             results.append(
                 Result(object_id=object_id, size_bytes=serialized.size_bytes, inline=inline, nested=serialized.refs)
             )

@@ -7,15 +7,17 @@ fiber of its own, and takes as long as the cost model says.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
+from dualray.runtime_env import Swapped
 from dualray.shared.core_worker import write_row
 from dualray.shared.host import Execution
 from dualray.shared.model.commands import RunTask, WriteRecord, WriteRecords
 from dualray.shared.model.events import Event, TaskPushed, TimerFired
 from dualray.shared.model.ids import HEAD, Address, FunctionID, NodeID, TaskID, root_task_id
 from dualray.shared.model.resources import GPU, UNITS
+from dualray.shared.model.specs import Ref
 from dualray.shared.seeding import task_seed
 from dualray.sim.fibers import Fiber, FiberKilled, FiberScheduler
 from dualray.sim.object_store import VirtualStore
@@ -112,6 +114,8 @@ class UserProcess(Process):
         self._wake_scheduled = False
         self._is_running = False
         """Whether a task runs, or is about to."""
+        self.environment: Swapped | None = None
+        """Its runtime environment."""
         self._owed_ns = 0
         self._spawned = 0
         self._loops: dict[str, VirtualLoop] = {}
@@ -263,6 +267,57 @@ class UserProcess(Process):
         finally:
             if self.is_alive and not isinstance(function, type):  # an actor keeps what its constructor has taken
                 memory.take(self.address, -memory_bytes)
+
+    def take_environment(self, text: str) -> None:
+        environment = Swapped(text)
+        environment.enter()  # it runs: its fiber leaves it when it is suspended
+        self.environment = environment
+
+    def iterate(
+        self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution
+    ) -> Any:
+        """Call a generator of the user's; let the time pass that each item takes in virtual time."""
+        self.cluster.isolation.rewrite_function(function)
+        items = function(*args, **kwargs)
+        return self._paced(items, args, kwargs, task) if isinstance(items, Iterator) else items
+
+    def _paced(
+        self, items: Iterator[Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution
+    ) -> Generator[Any, None, None]:
+        memory, memory_bytes = self.cluster.nodes[NodeID(self.node)].memory, self.cluster.task_memory_bytes(task)
+        memory.take(self.address, memory_bytes)
+        error: BaseException | None = None
+        is_first = True
+        try:
+            while True:
+                if error is not None and not isinstance(items, Generator):
+                    raise error
+                try:
+                    item = next(items) if error is None else cast(Generator[Any], items).throw(error)
+                except StopIteration:
+                    if is_first:
+                        self.cluster.fibers.sleep_ns(self._cost_ns(task, args, kwargs))
+                    return
+                if is_first or task.duration is not None:  # what tables say is the time of a call as a whole
+                    self.cluster.fibers.sleep_ns(self._cost_ns(task, args, kwargs))
+                is_first, error = False, None
+                try:
+                    yield item
+                except GeneratorExit:
+                    raise
+                except BaseException as thrown:  # noqa: BLE001 - it is for the generator to catch
+                    error = thrown
+                del item
+        finally:
+            if isinstance(items, Generator):
+                items.close()
+            if self.is_alive:
+                memory.take(self.address, -memory_bytes)
+
+    async def until_ready(self, ref: Ref) -> None:
+        from dualray.aio import until_ready  # noqa: PLC0415 - as below
+
+        await until_ready(ref, self.core)
 
     async def call_async(
         self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution

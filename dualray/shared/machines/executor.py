@@ -63,9 +63,20 @@ from dualray.shared.model.events import (
     TasksRecalled,
     TaskUnwanted,
     WaitStarted,
+    WorkerSpent,
 )
-from dualray.shared.model.ids import Address, NodeID, ObjectID, TaskID, WaitID, exception_id, return_object_id, short
-from dualray.shared.model.specs import ActorSpec, Ref
+from dualray.shared.model.ids import (
+    Address,
+    FunctionID,
+    NodeID,
+    ObjectID,
+    TaskID,
+    WaitID,
+    exception_id,
+    return_object_id,
+    short,
+)
+from dualray.shared.model.specs import ActorSpec, FunctionTemplate, Ref
 from dualray.shared.model.states import TaskState, ValueState
 
 FETCH_TIMER = "fetch"
@@ -91,8 +102,10 @@ class Executor:
         values: Values,
         config: Config,
         become_concurrent: Callable[[ActorSpec], None],
+        refuse_tasks: Callable[[], None],
     ) -> None:
         self._become_concurrent = become_concurrent
+        self._refuse_tasks = refuse_tasks
         self.out = out
         self.address = address
         self.node = node
@@ -109,6 +122,9 @@ class Executor:
         self.is_actor = False
         self.caller_is_dead = False
         """Whether the process that pushed the task in hand has died: nobody will take its results."""
+        self.calls: dict[FunctionID, int] = {}
+        """Of functions that this process may call so often, and then ends."""
+        self.is_spent = False
         self.in_transit: dict[tuple[TaskID, int], tuple[Address, tuple[Ref, ...]]] = {}
         self._fetch_counter = 0
         self._fetch: WaitID | None = None
@@ -417,7 +433,18 @@ class Executor:
         urgent = not (self.queue or self.current) or _is_reported_at_once(pushed)
         duration_ns, self.started_ns = self.out.now_ns - self.started_ns, self.out.now_ns
         self.write_report(pushed, ran, duration_ns, urgent=urgent)
+        if pushed.spec.template.max_calls:
+            self._count_call(pushed.spec.template)
         return True
+
+    def _count_call(self, template: FunctionTemplate) -> None:
+        """One of a function that a worker may call so often, and then ends."""
+        self.calls[template.function_id] = calls = self.calls.get(template.function_id, 0) + 1
+        if calls >= template.max_calls and not self.is_spent:
+            self.is_spent = True
+            self.recall_waiting()
+            self.out.send(Address(self.node), WorkerSpent(worker=self.address))
+            self._refuse_tasks()
 
     def is_to_wait_with(self, pushed: TaskPushed) -> bool:
         """Whether a task that has ended cannot be reported yet, for a borrow of this process is not acknowledged."""
@@ -504,7 +531,8 @@ class Executor:
 
 def _is_reported_at_once(pushed: TaskPushed) -> bool:
     """Whether nothing may begin on this process before the task is reported: see the module."""
-    return pushed.again or (pushed.spec.actor_id is None and pushed.spec.template.max_retries == 0)
+    template = pushed.spec.template
+    return pushed.again or (pushed.spec.actor_id is None and (template.max_retries == 0 or template.max_calls > 0))
 
 
 def is_attempt(pushed: TaskPushed, event: TaskUnwanted) -> bool:

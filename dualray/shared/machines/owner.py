@@ -23,6 +23,7 @@ from dualray.shared.machines.base import DRAIN_STEPS_MAX, Composition
 from dualray.shared.machines.cancellation import FORCE_TIMER, Cancellation
 from dualray.shared.machines.executor import FETCH_TIMER, Executor
 from dualray.shared.machines.leases import IDLE_TIMER, PUSH_TIMER, Lease, Leases
+from dualray.shared.machines.production import Production
 from dualray.shared.machines.state_rows import owner_rows
 from dualray.shared.machines.tasks import TaskRecord, Tasks, cancelled
 from dualray.shared.machines.values import Value, Values
@@ -50,6 +51,11 @@ from dualray.shared.model.events import (
     ClusterStateReported,
     ClusterStateRequested,
     DriverJoined,
+    ItemMade,
+    ItemReported,
+    ItemsEnded,
+    ItemsRead,
+    ItemTaken,
     LeasedWorkerDied,
     LeaseGranted,
     LeaseRefused,
@@ -114,6 +120,7 @@ from dualray.shared.model.ids import (
     lives_on,
     return_object_id,
     short,
+    stream_room_id,
 )
 from dualray.shared.model.specs import ActorSpec, LeaseShape, NodeInfo, NodeState
 from dualray.shared.model.states import ActorState, TaskState, ValueState
@@ -154,7 +161,9 @@ class Owner(Composition):
             values=self.values,
             config=config,
             become_concurrent=self._become_concurrent,
+            refuse_tasks=self._refuse_tasks,
         )
+        self.production = Production(out=self.out, address=address, values=self.values)
         self.actor_executor: ActorExecutor | None = None
         """Of an actor of which several methods may run at a time."""
         self.cancellation = Cancellation(
@@ -235,7 +244,12 @@ class Owner(Composition):
             BorrowAdded: lambda event: self.values.on_borrow_added(event),
             BorrowAcknowledged: lambda event: self.values.on_borrow_acknowledged(event),
             BorrowRemoved: lambda event: self.values.on_borrow_removed(event),
-            ResultsTaken: lambda event: self.executor.on_results_taken(event),
+            ResultsTaken: self._on_results_taken,
+            ItemMade: lambda event: self.production.on_made(event),
+            ItemsEnded: lambda event: self.production.on_ended(event),
+            ItemTaken: lambda event: self.tasks.streams.on_taken(event),
+            ItemReported: lambda event: self.tasks.streams.on_reported(event),
+            ItemsRead: lambda event: self.production.on_read(event),
             ObjectArrived: lambda event: self.values.on_object_arrived(event),
             ObjectUnavailable: lambda event: self.values.on_object_unavailable(event),
             ObjectDemanded: lambda event: self.tasks.on_demanded(event),
@@ -255,6 +269,9 @@ class Owner(Composition):
                 RefsAdded,
                 RefsDropped,
                 WaitStarted,
+                ItemMade,
+                ItemReported,
+                ItemTaken,
             }
         )
 
@@ -520,6 +537,12 @@ class Owner(Composition):
         for lease_id, outcomes in done.items():
             self.leases.several_finished(lease_id, outcomes)
 
+    def _on_results_taken(self, event: ResultsTaken) -> None:
+        if event.index:
+            self.production.on_taken(event)
+        else:
+            self.executor.on_results_taken(event)
+
     def _on_recalled(self, event: TasksRecalled) -> None:
         for task in event.tasks:
             record = self.tasks.records.get(task)
@@ -570,6 +593,7 @@ class Owner(Composition):
     def _processes_died(self, dead: frozenset[Address]) -> None:
         self.values.on_process_died(dead)
         self.executor.on_process_died(dead)
+        self.production.on_process_died(dead)
         if self.actor_executor is not None:
             self.actor_executor.on_process_died(dead)
         self.actor_calls.on_process_died(dead)
@@ -582,7 +606,11 @@ class Owner(Composition):
         if self.values.table or self.tasks.records or self.executor.in_transit or self.executor.current is not None:
             return
         self._is_retired = False
-        reason = "it has had GPUs, and its lease has ended"
+        reason = (
+            "it has run as many calls as max_calls lets it"
+            if self.executor.is_spent
+            else "its lease has ended, and it has had GPUs, or is of another runtime_env than others need"
+        )
         self.out.send(Address(self.node), WorkerUnwanted(worker=self.address, reason=reason))
 
     # ---- The drain -------------------------------------------------------------------------------------------
@@ -624,6 +652,10 @@ class Owner(Composition):
         elif values.lineage_released:
             while values.lineage_released:
                 tasks.on_return_gone(values.lineage_released.popleft())
+        elif values.streams_dropped:
+            tasks.streams.drop(values.streams_dropped.popleft())
+        elif self.production.queue and self.production.flush():
+            pass
         elif tasks.results_to_acknowledge and not values.unacknowledged:
             to, message = tasks.results_to_acknowledge.pop(0)
             self.out.send(to, message)
@@ -768,6 +800,11 @@ class Owner(Composition):
         if value.state is ValueState.STORED:
             return f"object {short(object_id)} is in a store and is being brought to {self.node}"
         record = self.tasks.records.get(TaskID(object_id[:16]))
+        if object_id == stream_room_id(TaskID(object_id[:16])):
+            return (
+                f"task {short(object_id[:16])} has made as many items as it may "
+                f"(_generator_backpressure_num_objects), and waits until one is taken"
+            )
         if record is None and value.state is ValueState.PENDING:
             return f"object {short(object_id)} is promised by {value.owner}, and has not been put yet"
         if record is None:

@@ -72,7 +72,10 @@ def owner_rows(owner: Owner, table: str) -> list[Row]:
                 "borrowers": list(value.borrowers),
             }
             for value in owner.values.table.values()
-            if value.owner == owner.address and value.actor is None and value.state is not ValueState.FREED
+            if value.owner == owner.address
+            and value.actor is None
+            and value.stream is None
+            and value.state is not ValueState.FREED
         ]
     return []
 
