@@ -23,6 +23,7 @@ from dualray.exceptions import DualrayError, GetTimeoutError, SerializationError
 from dualray.shared.arguments import pack_arguments
 from dualray.shared.failures import as_exception, failure_in_words
 from dualray.shared.host import Execution, Host, Signal
+from dualray.shared.lateness import why_late
 from dualray.shared.machines.owner import Owner
 from dualray.shared.model.commands import (
     ArmTimer,
@@ -724,7 +725,8 @@ class CoreWorker:
         self, refs: Sequence[Ref], values: Mapping[ObjectID, Any], timeout_ns: int | None
     ) -> GetTimeoutError:
         missing = [ref.object_id for ref in refs if ref.object_id not in values]
-        reason = self.machine.explain_object(missing[0])
+        # Who asks what is there now, time and again, is not made to wait for reasons.
+        reason = why_late(self, missing[0]) if timeout_ns else self.machine.explain_object(missing[0])
         seconds = (timeout_ns or 0) / 1e9
         return GetTimeoutError(
             f"{len(missing)} of {len(refs)} objects were not ready within {seconds:g} s; the first: {reason}"

@@ -415,6 +415,8 @@ class FiberScheduler:
             except BaseException as exc:  # noqa: BLE001  # reported by the hub
                 escaped = exc
             self._retire(fiber)
+            if escaped is None:
+                fiber._thrown = None  # it knows the frames that it was thrown into, and they know the fiber
             self._end = (fiber, escaped)
             if len(self._pool) >= POOL_GREENLETS_MAX:
                 return
@@ -428,7 +430,8 @@ class FiberScheduler:
         self._live.pop(fiber, None)
 
     def _report(self, fiber: Fiber, escaped: BaseException) -> None:
-        if isinstance(escaped, KeyboardInterrupt) and escaped is not fiber._thrown:
+        thrown, fiber._thrown = fiber._thrown, None
+        if isinstance(escaped, KeyboardInterrupt) and escaped is not thrown:
             raise escaped  # Ctrl-C, pressed while a task ran: the driver's to handle
         if not fiber.killed:
             self.on_crash(fiber, escaped)
