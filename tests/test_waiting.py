@@ -1,4 +1,5 @@
-"""The tables of docs/api/waiting.md: every row names a test that exists, and every verb that may wait has rows."""
+"""The tables of docs/api/waiting.md and docs/api/complaints.md: every row names a test that exists; whatever waits has
+rows."""
 
 from __future__ import annotations
 
@@ -34,6 +35,11 @@ def rows() -> list[TableRow]:
 
 
 ROWS = rows()
+COMPLAINTS = [
+    line.split("|")[-2].strip()
+    for line in (ROOT / "docs/api/complaints.md").read_text().splitlines()
+    if line.startswith("| ") and "tests/" in line
+]
 
 
 def test_whatever_waits_has_a_row():
@@ -44,8 +50,18 @@ def test_whatever_waits_has_a_row():
 
 @pytest.mark.parametrize("row", ROWS, ids=[f"{row.call} {row.why}" for row in ROWS])
 def test_each_row_names_a_test_that_exists(row: TableRow):
-    named = re.fullmatch(r"`(tests/[\w/]+\.py)::(\w+)`", row.test)
-    assert named is not None, row.test
+    check_exists(row.test)
+
+
+def test_each_complaint_has_a_test_that_exists():
+    assert len(COMPLAINTS) >= 17
+    for test in COMPLAINTS:
+        check_exists(test)
+
+
+def check_exists(test: str) -> None:
+    named = re.fullmatch(r"`(tests/[\w/]+\.py)::(\w+)`", test)
+    assert named is not None, test
     tree = ast.parse((ROOT / named[1]).read_text())
     assert named[2] in [node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
 

@@ -732,6 +732,10 @@ class CoreWorker:
             f"{len(missing)} of {len(refs)} objects were not ready within {seconds:g} s; the first: {reason}"
         )
 
+    def explain(self, ref: Ref) -> str:
+        """In words, what a value waits for that is not there."""
+        return why_late(self, ref.object_id)
+
     def wait(
         self, refs: Sequence[Ref], *, num_returns: int, timeout_ns: int | None, fetch_local: bool
     ) -> frozenset[ObjectID]:

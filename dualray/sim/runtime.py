@@ -115,8 +115,9 @@ def start(settings: Mapping[str, Any], config: Config) -> SimRuntime:
     started = SimRuntime(cluster, driver, settings["run_report"])
     started.record = record
     driver.runtime = started
-    has_gpus = any(node.total.get(GPU) for node in hardware)
     driver.visible_gpus = os.environ.get(GPU_MASK)
+    # A program that may see GPUs of this machine has tasks that must not, also where no virtual node has any.
+    has_gpus = driver.visible_gpus is not None or any(node.total.get(GPU) for node in hardware)
     cluster.fibers.on_resume = _on_resume_with_gpus if has_gpus else _on_resume
     cluster.fibers.on_suspend = _on_suspend_with_gpus if has_gpus else _on_suspend
     cluster.isolation.install()

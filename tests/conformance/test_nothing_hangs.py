@@ -19,7 +19,7 @@ from dualray.exceptions import (
     TaskCancelledError,
     WorkerCrashedError,
 )
-from dualray.util import ActorPool
+from dualray.util import ActorPool, explain
 from dualray.util.multiprocessing import Pool
 from dualray.util.placement_group import placement_group, remove_placement_group
 from tests.conformance.support import eventually, get, resources_are_free
@@ -175,6 +175,21 @@ def test_a_late_get_of_an_actor_that_waits_for_itself():
     partner = Partner.remote()
     says(partner.ask.remote(partner), "runs it, and waits: object", "made by Partner.answer")
     ray.kill(partner)
+
+
+def test_a_program_can_ask_why_a_value_is_not_there(holder):
+    ref = echo.remote(1)
+    assert "made by echo" in explain(ref)
+    eventually(lambda: "CPU is held by Partner on node-0/w" in explain(ref), "it says who holds the CPU")
+    partner = Partner.remote()
+    [borrowed] = get(partner.own_waiting.remote())
+    assert "says that object" in explain(borrowed)
+    ray.kill(holder)
+    assert get(ref) == 1
+    assert explain(ref) == f"object {ref.hex()} is ready"
+    assert "ready" in explain(ray.put(1))
+    with pytest.raises(TypeError, match="explain takes an ObjectRef"):
+        explain(1)
 
 
 def test_a_late_get_in_a_task_says_why_too(holder):

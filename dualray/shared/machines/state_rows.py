@@ -88,6 +88,9 @@ def late_row(owner: Owner, object_id: ObjectID) -> Row:
     """Why an object is not there yet: in words; the task that it waits for and the worker that has it, if one has;
     else what that task, or the actor that it is for, demands, and its name."""
     row: Row = {"words": owner.explain_object(object_id), "worker": None, "demand": {}, "name": ""}
+    value = owner.values.table.get(object_id)
+    if value is not None and value.state is not ValueState.PENDING:
+        return row | {"words": "it is ready"}
     record = owner.first_cause(object_id)
     if record is None:
         return row
