@@ -44,7 +44,7 @@ request is settled once for each lease it asked for.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import NamedTuple
 
 from dualray.shared.machines.base import Outbox, ensure
@@ -226,6 +226,7 @@ class LocalScheduler:
         self._release = release
         self._is_local = is_local
         self._store = store
+        store.needed_next = self._needed_next
         self._in_line: dict[str, Slot] = {}
         """Who is to be admitted, in order."""
         self._first: str | None = None
@@ -463,6 +464,13 @@ class LocalScheduler:
                 self._stand_back(slot)
                 return True
         return False
+
+    def _needed_next(self) -> Container[ObjectID]:
+        """The arguments of the oldest slot that pins nothing yet: see object_store.py."""
+        for slot in self.waiting.values():
+            if not slot.is_admitted:
+                return {hint.object_id for hint in slot.shape.deps}
+        return ()
 
     def on_argument(self, key: str, object_id: ObjectID) -> None:
         """An argument of a slot is here and pinned for it."""
