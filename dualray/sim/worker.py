@@ -17,6 +17,7 @@ from dualray.shared.model.events import Event, TaskPushed, TimerFired
 from dualray.shared.model.ids import HEAD, Address, FunctionID, NodeID, TaskID, root_task_id
 from dualray.shared.model.resources import GPU, UNITS
 from dualray.shared.seeding import task_seed
+from dualray.sim.collectives import all_reduce_ns, broadcast_ns
 from dualray.sim.fibers import Fiber, FiberKilled, FiberScheduler
 from dualray.sim.object_store import VirtualStore
 from dualray.sim.runner import Process
@@ -85,6 +86,16 @@ class WorkerRuntime:
 
     def shutdown(self) -> None:
         """A task cannot end the cluster."""
+
+    def all_reduce_s(self, nodes: Sequence[NodeID], size_bytes: int) -> float:
+        """Seconds of an all-reduce among processes on these nodes: see dualray/sim/collectives.py."""
+        cluster = self._process.cluster
+        return all_reduce_ns(cluster.network.topology, cluster.cost_model, nodes, size_bytes) / 1e9
+
+    def broadcast_s(self, nodes: Sequence[NodeID], size_bytes: int) -> float:
+        """Seconds of a broadcast from the first process to the others."""
+        cluster = self._process.cluster
+        return broadcast_ns(cluster.network.topology, cluster.cost_model, nodes, size_bytes) / 1e9
 
 
 class UserProcess(Process):

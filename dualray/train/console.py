@@ -10,6 +10,9 @@ from rich.table import Table
 
 from dualray.train.result import Failure, Result
 
+_HEADS = {"training_iteration": "report", "time_total_s": "seconds", "checkpoint_dir_name": "checkpoint"}
+_MODELLED = ("steps", "compute_s", "all_reduce_s", "all_reduce_bytes")
+_OWN = (*_HEADS, "attempt", *_MODELLED)
 _ROWS_MAX = 20
 """Of the table: more reports than that are not all shown."""
 
@@ -38,19 +41,28 @@ class RunConsole:
         self._print(f"{self._name}: {failure.error}; {done}")
 
     def ends(self, result: Result) -> None:
-        if not result.history:
+        """The table."""
+        rows = list(result.history)
+        if not rows:
             return
-        names = list(dict.fromkeys(name for row in result.history for name in row))
+        metrics = list(dict.fromkeys(name for row in rows for name in row if name not in _OWN))
+        names = ["training_iteration", "time_total_s", *metrics, "checkpoint_dir_name"]
         table = Table(title=self._name)
         for name in names:
-            table.add_column(name, justify="right", overflow="fold")
-        rows = list(result.history)
+            table.add_column(_HEADS.get(name, name), justify="right", overflow="fold")
         skipped = len(rows) - _ROWS_MAX
-        if skipped > 0:
-            rows = [*rows[: _ROWS_MAX // 2], {names[0]: f"... {skipped} more"}, *rows[-(_ROWS_MAX // 2) :]]
-        for row in rows:
-            table.add_row(*(_short(row.get(name, "")) for name in names))
+        for index in range(len(rows)):
+            if skipped > 0 and index == _ROWS_MAX // 2:
+                table.add_row(f"... {skipped} more")
+            if skipped <= 0 or not _ROWS_MAX // 2 <= index < len(rows) - _ROWS_MAX // 2:
+                table.add_row(*(_short(rows[index].get(name)).removeprefix("checkpoint_") for name in names))
         self._console.print(table)
+        last = rows[-1]
+        if "steps" in last:
+            self._print(
+                f"simulated: {last['steps']} steps of rank 0, {_short(last['compute_s'])} s of computation and "
+                f"{_short(last['all_reduce_s'])} s of all-reduce, {last['all_reduce_bytes']} bytes of gradients"
+            )
 
     def _print(self, line: str) -> None:
         self._console.print(line, markup=False, soft_wrap=True)

@@ -15,9 +15,10 @@ Each attempt of a run has a ledger of its own, so that nothing late of one reach
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from dualray import api
 from dualray.object_ref import ObjectRef
 from dualray.train.checkpoint import Files
 from dualray.util.promise import Promise
@@ -25,10 +26,11 @@ from dualray.util.promise import Promise
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What one worker says in a report. `checkpoint`: its files; None: none."""
+    """What one worker says in a report. `checkpoint`: its files; None: none. `modelled`: columns of the simulation."""
 
     metrics: Mapping[str, Any]
     checkpoint: Files | None = None
+    modelled: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +51,7 @@ class Uneven:
 
 
 class Ledger:
-    """See the module. Promises are answered in lists, which `get` does not look into."""
+    """See the module. Promises are answered in lists, which `get` does not look into. It takes no time of its own."""
 
     def __init__(self, world_size: int) -> None:
         self._world_size = world_size
@@ -59,7 +61,21 @@ class Ledger:
         self._ended: set[int] = set()
         self._reader: Promise[Report | Uneven] | None = None
         self._unread: Report | Uneven | None = None
+        self._meeting: dict[int, tuple[float, Promise[float]]] = {}
 
+    @api.method(duration=0)
+    def meet(self, rank: int, now_s: float) -> list[ObjectRef[float]]:
+        """A barrier, for collectives that are modelled: the time at which the last of all workers came."""
+        promise: Promise[float] = Promise()
+        self._meeting[rank] = now_s, promise
+        if len(self._meeting) == self._world_size:
+            met, self._meeting = self._meeting, {}
+            last_s = max(came_s for came_s, _ in met.values())
+            for _, (_, waiting) in sorted(met.items()):
+                waiting.keep(last_s)
+        return [promise.ref]
+
+    @api.method(duration=0)
     def report(self, rank: int, part: Part) -> list[ObjectRef[None]]:
         """A worker's part; kept when all have reported, and the trainer has what it wants."""
         promise: Promise[None] = Promise()
@@ -68,11 +84,13 @@ class Ledger:
         self._look()
         return [promise.ref]
 
+    @api.method(duration=0)
     def ended(self, rank: int) -> None:
         """A worker's function has returned."""
         self._ended.add(rank)
         self._look()
 
+    @api.method(duration=0)
     def next(self) -> list[ObjectRef[Report | Uneven]]:
         """What the trainer has to see next."""
         promise: Promise[Report | Uneven] = Promise()
@@ -80,6 +98,7 @@ class Ledger:
         self._pass_on()
         return [promise.ref]
 
+    @api.method(duration=0)
     def release(self, number: int) -> None:
         """The trainer has done with a report."""
         assert number == self._number, (number, self._number)

@@ -35,6 +35,8 @@ class TrainContext:
     experiment_name: str
     storage_path: str
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    nodes: tuple[str, ...] = ()
+    """Of all workers, by rank."""
 
     def get_world_size(self) -> int:
         """How many workers there are."""
@@ -87,6 +89,10 @@ class Session:
     checkpoint: Checkpoint | None
     checkpoint_files: Files | None
     """Of `checkpoint`, which may be a directory of another machine."""
+    modelled: dict[str, Any] = field(default_factory=dict)
+    """What a simulation has counted instead of measured: columns of the next report."""
+    virtual: Any = None
+    """A framework's collectives, in sim mode."""
     _temporary: str = ""
 
     def report(self, metrics: Mapping[str, Any], checkpoint: Checkpoint | None) -> None:
@@ -95,7 +101,11 @@ class Session:
         if checkpoint is not None:
             with checkpoint.as_directory() as directory:
                 files = packed(directory)
-        part = Part(metrics={name: _plain(value) for name, value in metrics.items()}, checkpoint=files)
+        part = Part(
+            metrics={name: _plain(value) for name, value in metrics.items()},
+            checkpoint=files,
+            modelled=dict(self.modelled),
+        )
         [done] = api.get(self.ledger.report.remote(self.context.world_rank, part))
         api.get(done)
 

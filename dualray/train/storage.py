@@ -103,7 +103,7 @@ class RunFolder:
             row["checkpoint_dir_name"] = name
         self.history.append(row)
         with (self.path / _LOG).open("a") as log:
-            log.write(json.dumps(row, default=str) + "\n")
+            log.write(json.dumps(flat(row), default=str) + "\n")
         superfluous = self._superfluous(config)
         self.kept = [each for each in self.kept if each not in superfluous]
         self._save()
@@ -137,13 +137,13 @@ class RunFolder:
         if attribute is None:
             return list(self.kept)
         for iteration in self.kept:
-            if attribute not in self._row(iteration):
+            if attribute not in self._row(iteration)["metrics"]:
                 raise KeyError(
                     f"CheckpointConfig: checkpoint_score_attribute={attribute!r} is not among the metrics of report "
-                    f"{iteration}: {', '.join(map(repr, self._row(iteration)))}"
+                    f"{iteration}: {', '.join(map(repr, self._row(iteration)['metrics']))}"
                 )
         sign = -1 if config.checkpoint_score_order == "max" else 1
-        return sorted(self.kept, key=lambda iteration: (sign * self._row(iteration)[attribute], -iteration))
+        return sorted(self.kept, key=lambda iteration: (sign * self._row(iteration)["metrics"][attribute], -iteration))
 
     def checkpoint(self, iteration: int) -> Checkpoint:
         """The one that was reported then."""
@@ -172,6 +172,12 @@ class RunFolder:
             "is_finished": self.is_finished,
         }
         _replace(self.path / _STATE, json.dumps(state, default=str).encode())
+
+
+def flat(row: Row) -> Row:
+    """The metrics of a report beside its own columns."""
+    metrics: Row = row["metrics"]
+    return metrics | {name: value for name, value in row.items() if name != "metrics"}
 
 
 def _replace(file: Path, content: bytes) -> None:

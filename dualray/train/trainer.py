@@ -30,7 +30,7 @@ from dualray.train.console import RunConsole
 from dualray.train.ledger import Ledger, Report, Uneven
 from dualray.train.result import Failure, Result, TrainingFailedError
 from dualray.train.session import TrainContext
-from dualray.train.storage import RunFolder
+from dualray.train.storage import RunFolder, flat
 from dualray.train.worker import Assignment, TrainWorker, check_function
 from dualray.util.node import get_node_ip_address
 from dualray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
@@ -263,6 +263,7 @@ class DataParallelTrainer:
             experiment_name=folder.path.name,
             storage_path=str(folder.path),
             metadata=self._metadata,
+            nodes=tuple(place.node for place in places),
         )
         return [
             replace(
@@ -297,10 +298,11 @@ class _Run:
         """Keep a report."""
         metrics = report.parts[0].metrics
         row = {
-            **metrics,
+            "metrics": dict(metrics),
             "training_iteration": len(self.folder.history) + 1,
             "time_total_s": self._before_s + time.monotonic() - self._began_s,
             "attempt": len(self.failures),
+            **report.parts[0].modelled,
         }
         files = _merged(report)
         self.folder.add(row, files, self.config.checkpoint_config)
@@ -326,8 +328,7 @@ class _Run:
 
     def result(self, error: BaseException | None) -> Result:
         folder = self.folder
-        own = ("training_iteration", "time_total_s", "attempt", "checkpoint_dir_name")
-        metrics = [{name: value for name, value in row.items() if name not in own} for row in folder.history]
+        metrics = [row["metrics"] for row in folder.history]
         return Result(
             metrics=metrics[-1] if metrics else None,
             checkpoint=folder.latest(),
@@ -338,7 +339,7 @@ class _Run:
             error=error,
             path=str(folder.path),
             failures=tuple(self.failures),
-            history=[dict(row) for row in folder.history],
+            history=[flat(row) for row in folder.history],
         )
 
 
