@@ -17,7 +17,7 @@ DRIVER = ROOT / "examples" / "a3c" / "driver.py"
 SAYS = re.compile(r"CartPole-v1: mean return ([\d.]+) over the last \d+ games, ([\d.]+) by chance; \d+ steps in")
 
 
-def run_driver(mode: str, *flags: str, cwd: Path, timeout: float = 100) -> str:
+def run_driver(mode: str, *flags: str, cwd: Path, timeout: float = 280) -> str:
     outside = {name: value for name, value in os.environ.items() if not name.startswith(("DUALRAY_", "PYTHONPATH"))}
     environment = outside | {"DUALRAY_MODE": mode, "PYTHONWARNINGS": "ignore", "TF_CPP_MIN_LOG_LEVEL": "3"}
     environment |= {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
@@ -32,6 +32,7 @@ def run_driver(mode: str, *flags: str, cwd: Path, timeout: float = 100) -> str:
 # ---- The driver --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("mode", ["sim", pytest.param("real", marks=pytest.mark.slow)])
 def test_a_few_steps(mode: str, tmp_path: Path):
     from examples.events import read_scalars

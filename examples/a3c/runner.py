@@ -22,7 +22,7 @@ LOCAL_STEPS = 20
 ROLLOUT_WAIT_S = 600.0
 STOP_WAIT_S = 60.0
 
-GRADIENT_S = 0.012  # in sim mode: a rollout of CartPole with its gradient, on one core of a 2-core machine of 2025
+GRADIENT_S = 0.02  # in sim mode: a rollout of CartPole with its gradient, on one core of a 2-core machine of 2025
 
 
 class RunnerThread(threading.Thread):

@@ -42,7 +42,7 @@ DISCOUNT = 0.99
 DECAY = 0.99  # of RMSProp
 GAMES_REMEMBERED = 100
 
-GAME_S = 0.6  # in sim mode: a game of a bad player with its gradient, on one core of a 2-core machine of 2025
+GAME_S = 0.7  # in sim mode: a game of a bad player with its gradient, on one core of a 2-core machine of 2025
 
 
 def new_model(seed: int, hidden: int = 200) -> Model:
