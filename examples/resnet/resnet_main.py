@@ -85,9 +85,10 @@ class ResNetTrainActor:
         found: Weights = self._model.variables.get_weights()
         return found
 
-    @method(num_returns=2)
-    def compute_steps(self, weights: Weights, steps: int) -> tuple[Weights, float]:
-        """Train for some steps from these weights; the new ones, and the mean loss."""
+    @method(num_returns=2, duration=lambda weights, steps, step_s: steps * step_s)
+    def compute_steps(self, weights: Weights, steps: int, step_s: float) -> tuple[Weights, float]:
+        """Train for some steps from these weights; the new ones, and the mean loss. In sim mode a step takes `step_s`
+        seconds."""
         self._model.variables.set_weights(weights)
         losses = []
         for _ in range(steps):
@@ -120,10 +121,10 @@ class ResNetTestActor:
         """Of the node that has the event files."""
         return ray.services.get_node_ip_address()
 
-    @method()
-    def accuracy(self, weights: Weights, train_step: int, train_cost: float | None) -> float:
+    @method(duration=lambda weights, train_step, train_cost, test_s: test_s)
+    def accuracy(self, weights: Weights, train_step: int, train_cost: float | None, test_s: float) -> float:
         """The share of the pictures that these weights classify rightly; written to the event file with the mean loss
-        of the last steps of training, where there were any."""
+        of the last steps of training, where there were any. In sim mode it takes `test_s` seconds."""
         self._model.variables.set_weights({name: weights[name] for name in self._model.variables.variables})
         right = cost = 0.0
         count = 0
@@ -184,9 +185,9 @@ def train(
     tester = make_test.remote(eval_data, hps, eval_batch_count, eval_dir)
     if eval_dir is not None:
         print(f"The log files for tensorboard are stored at ip {ray.get(tester.get_ip_addr.remote())}.")
-    measure = tester.accuracy.options(duration=test_s)
+    measure = tester.accuracy
     weights_id = actors[0].get_weights.remote()
-    asked_at, accuracy_id = 0, measure.remote(weights_id, 0, None)
+    asked_at, accuracy_id = 0, measure.remote(weights_id, 0, None, test_s)
     step, accuracy = 0, 0.0
     with Progress() as progress:
         bar = progress.add_task("steps", total=steps or None)
@@ -195,9 +196,7 @@ def train(
             progress.console.print(f"step {asked_at:5d}: {accuracy:7.2%} are right; loss {cost:.4f} at step {step}")
 
         while not steps or step < steps:
-            results = [
-                actor.compute_steps.options(duration=STEPS * step_s).remote(weights_id, STEPS) for actor in actors
-            ]
+            results = [actor.compute_steps.remote(weights_id, STEPS, step_s) for actor in actors]
             weights_id = ray.put(mean(ray.get([new for new, _ in results])))
             cost = float(np.mean(ray.get([cost for _, cost in results])))
             step += STEPS
@@ -208,9 +207,9 @@ def train(
                 tell(accuracy, cost)
                 if accuracy >= target:
                     return accuracy, asked_at
-                asked_at, accuracy_id = step, measure.remote(weights_id, step, cost)
+                asked_at, accuracy_id = step, measure.remote(weights_id, step, cost, test_s)
         if asked_at != step:
-            asked_at, accuracy_id = step, measure.remote(weights_id, step, cost)
+            asked_at, accuracy_id = step, measure.remote(weights_id, step, cost, test_s)
         accuracy = ray.get(accuracy_id)
         tell(accuracy, cost)
     return accuracy, step

@@ -205,6 +205,14 @@ def standard_errors(first: list[float], last: list[float]) -> float:
     return gain / float(error) if error else float(np.sign(gain)) * float("inf") if gain else 0.0
 
 
+def comparison(points: list[float]) -> str:
+    """How the last hundred games compare with the first hundred, in words."""
+    first, last = points[:GAMES_REMEMBERED], points[-GAMES_REMEMBERED:]
+    better = f", better by {standard_errors(first, last):.1f} standard errors" if len(points) > len(first) else ""
+    means = float(np.mean(first)), float(np.mean(last))
+    return f"{means[0]:.2f} points a game in the first {len(first)}, {means[1]:.2f} in the last {len(last)}{better}"
+
+
 def main(
     batch_size: Annotated[int, typer.Option(min=1, help="Games in a round, each on an actor of its own.")] = 10,
     iterations: Annotated[int, typer.Option(min=1, help="Rounds at most.")] = 100,
@@ -229,12 +237,7 @@ def main(
         seed=seed,
         scores_path=scores,
     )
-    first, last = points[:GAMES_REMEMBERED], points[-GAMES_REMEMBERED:]
-    better = f", better by {standard_errors(first, last):.1f} standard errors" if len(points) > len(first) else ""
-    print(
-        f"{len(points)} games in {time.perf_counter() - started:.1f} s: {np.mean(first):.2f} points a game in the "
-        f"first {len(first)}, {np.mean(last):.2f} in the last {len(last)}{better}"
-    )
+    print(f"{len(points)} games in {time.perf_counter() - started:.1f} s: {comparison(points)}")
     ray.worker.cleanup()
 
 
