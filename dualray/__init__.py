@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         wait,
     )
     from dualray.object_ref import ObjectRef
+    from dualray.object_ref_generator import DynamicObjectRefGenerator, ObjectRefGenerator
     from dualray.remote_function import RemoteFunction
 
 __version__ = "0.1.0"
@@ -39,7 +40,9 @@ __version__ = "0.1.0"
 __all__ = [
     "ActorClass",
     "ActorHandle",
+    "DynamicObjectRefGenerator",
     "ObjectRef",
+    "ObjectRefGenerator",
     "RemoteFunction",
     "RuntimeContext",
     "__version__",
@@ -69,7 +72,9 @@ _HOMES = {
     "exit_actor": "dualray.actor",
     "get_actor": "dualray.actor",
     "method": "dualray.actor",
+    "DynamicObjectRefGenerator": "dualray.object_ref_generator",
     "ObjectRef": "dualray.object_ref",
+    "ObjectRefGenerator": "dualray.object_ref_generator",
     "RemoteFunction": "dualray.remote_function",
 }
 """Where a name is, if not in `dualray.api`."""

@@ -81,7 +81,7 @@ both_sizes = pytest.mark.parametrize("length", [SMALL, LARGE], ids=["inline", "i
         [1, [2, [3]]],
         {"a": {1: (2, 3)}},
         {1, 2},
-        frozenset("ab"),
+        frozenset({2, 3}),
         range(5),
         slice(1, 2),
         Colour.RED,
