@@ -43,6 +43,7 @@ def init(
     decision_log: Any = None,
     record: Any = None,
     runtime_env: Mapping[str, Any] | None = None,
+    infeasible: str | None = None,
     limits: Mapping[str, Any] | None = None,
     log_to_driver: bool | None = None,
     redirect_output: bool | None = None,
@@ -73,6 +74,8 @@ def init(
         record: a Parquet file for the record of the run, which `dualray predict` runs again on other clusters; written
             by `shutdown`. See docs/whatif.md.
         runtime_env: environment variables and import paths of all tasks and actors; see docs/api/tasks.md.
+        infeasible: what a demand does that no node can meet: "raise", at once, or "wait" for a node that can. Default:
+            raise where no node can join.
         limits: limits and policies of the core, by name; `dualray config` lists them.
         log_to_driver: real mode: show what workers print. Default True.
         redirect_output: real mode: what workers print goes to files only. Default False.

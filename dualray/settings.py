@@ -98,6 +98,12 @@ def _bytes(name: str, value: Any) -> int | None:
     return value
 
 
+def _infeasible(name: str, value: Any) -> str | None:
+    if value not in (None, "raise", "wait"):
+        raise ValueError(f"{name}={value!r} must be 'raise' or 'wait'")
+    return None if value is None else str(value)
+
+
 def _flag(name: str, value: Any) -> bool:
     if isinstance(value, str) and value.lower() in ("1", "true", "yes", "0", "false", "no"):
         return value.lower() in ("1", "true", "yes")
@@ -344,6 +350,13 @@ SETTINGS = {
             help="where the names of the program's actors stand; default: one of its own",
         ),
         Setting(
+            name="infeasible",
+            default=None,
+            modes=MODES,
+            parse=_infeasible,
+            help="what a demand does that no node can meet: raise, or wait for a node that can; short for that limit",
+        ),
+        Setting(
             name="num_redis_shards",
             default=0,
             modes=("real",),
@@ -408,6 +421,7 @@ _OF_THE_CLUSTER = (
     "labels",
     "object_store_memory",
     "seed",
+    "infeasible",
     "limits",
     "log_directory",
     "num_redis_shards",
@@ -472,6 +486,8 @@ def limits_of(resolved: Mapping[str, Resolved]) -> Config:
     """
     scenario = resolved["scenario"].value
     given = {**(scenario.limits if scenario is not None else {}), **(resolved["limits"].value or {})}
+    if resolved["infeasible"].value is not None:
+        given["infeasible"] = resolved["infeasible"].value
     for name, value in given.items():
         default = getattr(Config(), name)
         if not isinstance(value, type(default)) or isinstance(value, bool):
