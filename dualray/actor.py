@@ -48,6 +48,11 @@ class ActorClass(Generic[C]):
     """A class whose instances live in workers of their own: make one with `.remote(...)`."""
 
     def __init__(self, cls: type[C], options: ActorOptions) -> None:
+        if inspect.iscoroutinefunction(cls.__init__):
+            raise TypeError(
+                f"{cls.__name__}.__init__ is async: an actor is constructed before its event loop runs. Make it a "
+                f"plain function, and await in a method that is called first"
+            )
         self._cls = cls
         self._options = options
         self._name = cls.__name__

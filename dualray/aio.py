@@ -7,29 +7,44 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from dualray.exceptions import TaskCancelledError
 from dualray.runtime import Awaited, Verbs
 from dualray.shared.model.specs import Ref
 
 T = TypeVar("T")
 
 
-async def call_and_await(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Call it, and await what it returns if that can be awaited.
+async def call_and_await(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    then: Callable[[], Awaitable[object]] | None = None,
+) -> Any:
+    """Call it, and await what it returns if that can be awaited; `then`, if it is given, comes after it.
 
     Raises:
-        RuntimeError: the coroutine was cancelled.
+        TaskCancelledError: the coroutine was cancelled.
     """
     try:
         result = function(*args, **kwargs)
-        return await result if inspect.isawaitable(result) else result
+        if inspect.isawaitable(result):
+            result = await result
+        if then is not None:
+            await then()
+        return result
     except asyncio.CancelledError as cancelled:
         name = getattr(function, "__qualname__", function)
-        raise RuntimeError(f"the coroutine {name} was cancelled from inside its actor") from cancelled
+        raise TaskCancelledError(f"the coroutine {name} was cancelled inside its actor") from cancelled
+
+
+def is_on_loop() -> bool:
+    """Whether the caller runs on an event loop."""
+    return asyncio._get_running_loop() is not None
 
 
 async def value_of(ref: Ref, verbs: Verbs, keep: object) -> Any:
@@ -101,8 +116,14 @@ class ReferenceFuture(Future[T]):
             TimeoutError: it did not come within `timeout` seconds.
             DualrayError: what `get` raises.
         """
+        keep = self._keep  # whoever finishes drops it
         self._wait(timeout)
-        return super().result(0)
+        if self.done():
+            return super().result(0)
+        value: T
+        [value] = self._verbs.get([self._ref], None)  # it is there, and another thread reads it just now
+        del keep
+        return value
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """What `result` raises, waiting for it; None when it raises nothing.
@@ -110,10 +131,20 @@ class ReferenceFuture(Future[T]):
         Raises:
             TimeoutError: as for `result`.
         """
+        keep = self._keep
         self._wait(timeout)
-        return super().exception(0)
+        if self.done():
+            return super().exception(0)
+        try:
+            self._verbs.get([self._ref], None)
+        except BaseException as error:  # noqa: BLE001 - whoever asks gets it
+            return error
+        finally:
+            del keep
+        return None
 
     def _wait(self, timeout: float | None) -> None:
+        """Wait until it is there, and have it read, unless another thread does so just now."""
         if self.done():
             return
         timeout_ns = None if timeout is None else round(timeout * 1e9)

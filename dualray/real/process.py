@@ -42,6 +42,8 @@ from dualray.shared.model.specs import Ref
 from dualray.shared.seeding import stream_seed, task_seed
 
 if TYPE_CHECKING:
+    import asyncio
+
     from dualray.real.actor_calls import CallLoop, CallThreads
     from dualray.real.notes import NoteFile
 
@@ -117,7 +119,8 @@ class UserProcess:
         self.on_escape: Callable[[BaseException], object] = _raise
         """Called with what escapes from a method that runs on a thread of its own, or on the event loop."""
         self._call_threads: CallThreads | None = None
-        self._call_loop: CallLoop | None = None
+        self._call_loops: dict[str, CallLoop] = {}
+        """By concurrency group."""
         self._on_raw = on_raw
         self.session = session
         self.address = address
@@ -300,11 +303,28 @@ class UserProcess:
         self._call_threads.start(task)
 
     def start_on_loop(self, task: RunTask) -> None:
-        if self._call_loop is None:
+        group = task.spec.template.concurrency_group
+        loop = self._call_loops.get(group)
+        if loop is None:
             from dualray.real.actor_calls import CallLoop  # noqa: PLC0415 - it imports asyncio
 
-            self._call_loop = CallLoop(self.core, self.on_escape)
-        self._call_loop.start(task)
+            loop = self._call_loops[group] = CallLoop(self.core, self.on_escape)
+        loop.start(task)
+
+    @property
+    def loops_of_calls(self) -> list[asyncio.AbstractEventLoop]:
+        """The event loops on which methods of the actor run as coroutines."""
+        return [each.loop for each in list(self._call_loops.values())]
+
+    @property
+    def is_on_loop(self) -> bool:
+        from dualray.aio import is_on_loop  # noqa: PLC0415 - it imports asyncio
+
+        return is_on_loop()
+
+    def cancel_on_loop(self, task: TaskID) -> None:
+        for loop in self._call_loops.values():
+            loop.cancel(task)
 
     def write_record(self, record: WriteRecord) -> None:
         self._add_rows(record.table, (record.key,), record.fields)

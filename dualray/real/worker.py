@@ -15,6 +15,7 @@ from pathlib import Path
 
 from dualray import runtime
 from dualray.real import session as sessions
+from dualray.real import stacks
 from dualray.real.gpus import VisibleGpus
 from dualray.real.interrupts import TaskInterrupts
 from dualray.real.process import Signal, UserProcess
@@ -108,6 +109,7 @@ def main(argv: Mapping[str, str]) -> None:
     sys.stdout = marked_stream(1, lambda: core.execution_here, errors="replace")
     sys.stderr = marked_stream(2, lambda: core.execution_here, errors="backslashreplace")
     runtime.set_current(WorkerRuntime(process))
+    stacks.answer(process.session.stacks, address, lambda: stacks.describe_worker(core, process.loops_of_calls))
     visible = VisibleGpus(process.session.gpu_names)
     process.start()
     with process.lock:

@@ -189,6 +189,10 @@ class CoreWorker:
         """The task and attempt that was last to be interrupted."""
         self.is_interrupt_due = False
         """Whether it has still to hear of it."""
+        self._has_warned = False
+        """Whether a coroutine was told that it blocks its loop."""
+        self._cancelled_calls: dict[TaskID, int] = {}
+        """Methods that run as coroutines and were cancelled, with their attempt."""
 
     # ---- One step --------------------------------------------------------------------------------------------
 
@@ -354,7 +358,16 @@ class CoreWorker:
 
     def waiting(self) -> list[str]:
         """In words, what this process waits for."""
-        return [reason for wait_id in self._waits for reason in self.machine.explain_wait(wait_id)]
+        return [reason for _, reason in self.waiters()]
+
+    def waiters(self) -> list[tuple[str, str]]:
+        """Who waits in this process, and in words for what."""
+        found = []
+        for wait_id in self._waits:
+            wait = self.machine.values.waits.get(wait_id)
+            name = self.machine.call_name(wait.task_id) if wait is not None else None
+            found += [(name or self.execution.name, reason) for reason in self.machine.explain_wait(wait_id)]
+        return found
 
     # ---- Functions and tasks ---------------------------------------------------------------------------------
 
@@ -485,10 +498,10 @@ class CoreWorker:
             PendingCallsLimitExceeded: it has `limit` of them.
         """
         with self.host.lock:
-            pending = self.machine.actor_calls.pending(ActorID(handle.object_id[:16]))
-        if pending >= limit:
+            is_full = self.machine.actor_calls.has_pending(ActorID(handle.object_id[:16]), limit)
+        if is_full:
             raise exceptions.PendingCallsLimitExceeded(
-                f"{template.name}: this process has {pending} calls of actor {short(handle.object_id[:16])} without an "
+                f"{template.name}: this process has {limit} calls of actor {short(handle.object_id[:16])} without an "
                 f"answer, and max_pending_calls={limit}. Wait for some of them, or give the actor a higher limit."
             )
 
@@ -963,11 +976,37 @@ class CoreWorker:
         contexts = self._contexts = ExecutionContext(self.execution)
         self.execution = cast(Execution, contexts)
         start = self.host.start_on_loop if promises.is_async else self.host.start_beside
+        if promises.is_async:
+            self._performers[InterruptTask] = self._cancel_call
+            self._wait_for = self._wait_in_coroutines  # type: ignore[method-assign]  # others pay nothing for it
         self._performers[RunTask] = lambda command: start(command) if command.spec.actor_id else self._run_task(command)
 
     async def execute_async(self, task: RunTask) -> None:
         """Run a method of an actor whose methods are coroutines. Called on its event loop."""
-        await self._runner.execute_async(task)
+        try:
+            await self._runner.execute_async(task)
+        finally:
+            self._cancelled_calls.pop(task.spec.task_id, None)
+
+    def _wait_in_coroutines(self, event: _WaitEvent, *, is_read: bool = False) -> _Wait:
+        """`_wait_for`, in an actor whose methods are coroutines: one that blocks its loop is told so, once."""
+        if not self._has_warned and isinstance(event, WaitStarted) and event.timeout_ns != 0 and self.host.is_on_loop:
+            self._has_warned = True
+            verb = "get" if event.read else "wait"
+            self.host.tell(
+                f"{self.execution.name} calls dualray.{verb}() on the event loop of its actor: until that returns, no "
+                f"other method of its concurrency group goes on, and if it waits for one of them, it waits for ever. "
+                f"Use `await ref` or `await asyncio.gather(*refs)`.\n"
+            )
+        return CoreWorker._wait_for(self, event, is_read=is_read)
+
+    def _cancel_call(self, command: InterruptTask) -> None:
+        self._cancelled_calls[command.task_id] = command.attempt
+        self.host.cancel_on_loop(command.task_id)
+
+    def was_call_cancelled(self, task: RunTask) -> bool:
+        """Whether a method that runs as a coroutine was cancelled by who made the call."""
+        return self._cancelled_calls.get(task.spec.task_id) == task.attempt
 
     def _run_task(self, command: RunTask) -> None:
         self._to_run.append(command)

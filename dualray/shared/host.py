@@ -116,15 +116,26 @@ class Host(Protocol):
     async def call_async(
         self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution
     ) -> Any:
-        """`call`, on the event loop of an actor: what can be awaited is awaited."""
+        """`call`, on the event loop of an actor: what can be awaited is awaited.
+
+        Raises:
+            TaskCancelledError: the coroutine was cancelled, by `cancel_on_loop` or by code of its own.
+        """
 
     def start_beside(self, task: RunTask) -> None:
         """Have `CoreWorker.execute` called with a method of an actor, beside those that run: on a thread, or in a
         fiber. They begin in the order in which this is called."""
 
     def start_on_loop(self, task: RunTask) -> None:
-        """Have `CoreWorker.execute_async` called with a method of an actor, on the actor's event loop; in the order in
-        which this is called."""
+        """Have `CoreWorker.execute_async` called with a method of an actor, on the event loop of its concurrency group;
+        in the order in which this is called."""
+
+    @property
+    def is_on_loop(self) -> bool:
+        """Whether the caller runs on an event loop, which stands still while it waits. Only asked in such actors."""
+
+    def cancel_on_loop(self, task: TaskID) -> None:
+        """Cancel the coroutine of a method that `start_on_loop` was given, once it has begun. Must not wait."""
 
     def interrupt(self) -> None:
         """Where user code runs that `CoreWorker.takes_interrupt` is true of, raise KeyboardInterrupt soon, and nowhere

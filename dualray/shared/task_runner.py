@@ -14,7 +14,7 @@ from dualray.exceptions import TaskCancelledError
 from dualray.shared.arguments import unpack_arguments
 from dualray.shared.failures import as_payload
 from dualray.shared.host import Execution
-from dualray.shared.item_maker import ItemMaker, store_result
+from dualray.shared.item_maker import AsyncItems, ItemMaker, store_result
 from dualray.shared.machines.tasks import cancelled
 from dualray.shared.model.commands import RunTask
 from dualray.shared.model.errors import ErrorInfo
@@ -96,15 +96,19 @@ class TaskRunner:
         returned: list[Any] = []
         try:
             function, args, kwargs = self._prepare(task)
-            result = await self._host.call_async(function, args, kwargs, self._core.execution)
             if task.spec.template.streaming:
-                result = await self._items.make_all_async(task, result, self._collector(task))
+                function = AsyncItems(self._items, task, function, self._collector(task))
+            result = await self._host.call_async(function, args, kwargs, self._core.execution)
             del args, kwargs
             returned = _returned(task, result)
             del result
             results = self._store_results(task, returned)
         except Exception as exception:  # noqa: BLE001 - as above
-            error, results = self._failed(task, exception), []
+            results = []
+            if isinstance(exception, TaskCancelledError) and self._core.was_call_cancelled(task):
+                error = cancelled(task.spec)
+            else:
+                error = self._failed(task, exception)
         except ActorExit:
             self._core.dispatch(ActorExitAsked(task_id=task.spec.task_id))
             return

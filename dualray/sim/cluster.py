@@ -402,9 +402,9 @@ class Cluster:
         lines = []
         for process in self.processes.values():
             if isinstance(process, UserProcess) and process.is_alive:
-                execution = process.core.execution
-                who = process.address if not execution.is_task else f"{execution.name} on {process.address}"
-                lines += [f"  {who} waits: {reason}" for reason in process.core.waiting()]
+                for name, reason in process.core.waiters():
+                    who = f"{name} on {process.address}" if process.core.execution.is_task else process.address
+                    lines.append(f"  {who} waits: {reason}")
         lines += [f"  on the head: {reason}" for reason in self.head.machine.explain()]
         if self.network.messages_waiting:
             lines.append(f"  a partition holds {self.network.messages_waiting} messages")

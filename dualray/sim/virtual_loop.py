@@ -17,7 +17,7 @@ A loop that only turns (`while not done: await asyncio.sleep(0)`) must not hang 
 at one instant each further one takes TURN_NS.
 
 `run_in_executor` and `asyncio.to_thread` run the function in a fiber of its own, whatever the executor. Sockets,
-pipes and subprocesses are not to be had: the loop refuses them.
+pipes and subprocesses are not to be had: the loop refuses them, and says so.
 
 `AsyncioSubstitution` makes loops in user code virtual ones. asyncio is not imported for it: where it is imported
 later, by a task, it is caught then.
@@ -40,6 +40,33 @@ __all__ = ["VirtualLoop", "watch_loops"]
 TURNS_MAX: Final = 1_000
 TURN_NS: Final = 1_000
 _RESOLUTION_S: Final = 1e-9
+_REFUSED: Final = (
+    "add_reader",
+    "add_signal_handler",
+    "add_writer",
+    "connect_accepted_socket",
+    "connect_read_pipe",
+    "connect_write_pipe",
+    "create_connection",
+    "create_datagram_endpoint",
+    "create_server",
+    "create_unix_connection",
+    "create_unix_server",
+    "sendfile",
+    "sock_accept",
+    "sock_connect",
+    "sock_recv",
+    "sock_recv_into",
+    "sock_recvfrom",
+    "sock_recvfrom_into",
+    "sock_sendall",
+    "sock_sendfile",
+    "sock_sendto",
+    "start_tls",
+    "subprocess_exec",
+    "subprocess_shell",
+)
+"""Methods of loops that need descriptors or signals."""
 
 
 class _Future(asyncio.Future[Any]):
@@ -192,6 +219,21 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 task.get_coro().close()
         if not self.is_running():
             self.close()
+
+
+def _refusing(name: str) -> Callable[..., Any]:
+    def refuse(self: VirtualLoop, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError(
+            f"{name}: an event loop of a simulation has no sockets, pipes, subprocesses and signals, for what comes "
+            f"from outside comes in no order that a seed could repeat; run this program in real mode"
+        )
+
+    refuse.__name__ = name
+    return refuse
+
+
+for _name in _REFUSED:
+    setattr(VirtualLoop, _name, _refusing(_name))
 
 
 def watch_loops(fibers: FiberScheduler) -> None:

@@ -118,8 +118,9 @@ class UserProcess(Process):
         """Its runtime environment."""
         self._owed_ns = 0
         self._spawned = 0
-        self._loop: VirtualLoop | None = None
-        self._coroutines: dict[asyncio.Task[None], None] = {}
+        self._loops: dict[str, VirtualLoop] = {}
+        """By concurrency group."""
+        self._coroutines: dict[TaskID, asyncio.Task[None]] = {}
         self._escaped: BaseException | None = None
         self._task_fiber: Fiber | None = None
 
@@ -330,9 +331,9 @@ class UserProcess(Process):
         memory, memory_bytes = self.cluster.nodes[NodeID(self.node)].memory, self.cluster.task_memory_bytes(task)
         memory.take(self.address, memory_bytes)
         try:
-            result = await call_and_await(function, args, kwargs)
-            await asyncio.sleep(self._cost_ns(task, args, kwargs) / 1e9)
-            return result
+            return await call_and_await(
+                function, args, kwargs, lambda: asyncio.sleep(self._cost_ns(task, args, kwargs) / 1e9)
+            )
         finally:
             if self.is_alive:
                 memory.take(self.address, -memory_bytes)
@@ -360,23 +361,49 @@ class UserProcess(Process):
         if self.cluster.is_paused(self.node):
             self.cluster.when_running(self.node, self._begin_on_loop, task)
         elif self.is_alive:
-            loop = self._loop
+            group = task.spec.template.concurrency_group
+            loop = self._loops.get(group)
             if loop is None:
-                loop = self._loop = self.cluster.new_event_loop(self)
-                self._spawn(lambda: self._run_loop(loop), f"{self.cluster.seed}:{self.address}:loop".encode())
+                loop = self._loops[group] = self.cluster.new_event_loop(self)
+                self._spawn(lambda: self._run_loop(loop), f"{self.cluster.seed}:{self.address}:loop {group}".encode())
             loop.call_soon_threadsafe(self._begin_coroutine, loop, task)
 
     def _begin_coroutine(self, loop: VirtualLoop, task: RunTask) -> None:
         running = loop.create_task(self.core.execute_async(task))
-        self._coroutines[running] = None  # the loop keeps only weak references
-        running.add_done_callback(self._end_coroutine)
+        task_id = task.spec.task_id
+        self._coroutines[task_id] = running  # the loop keeps only weak references
+        running.add_done_callback(lambda ended: self._end_coroutine(task_id, ended))
 
-    def _end_coroutine(self, task: asyncio.Task[None]) -> None:
-        del self._coroutines[task]
-        error = task.exception() if not task.cancelled() else None
+    def _end_coroutine(self, task_id: TaskID, ended: asyncio.Task[None]) -> None:
+        if self._coroutines.get(task_id) is ended:  # else it was made again meanwhile
+            del self._coroutines[task_id]
+        error = ended.exception() if not ended.cancelled() else None
         if error is not None:
             self._escaped = error
-            task.get_loop().stop()
+            ended.get_loop().stop()
+
+    @property
+    def is_on_loop(self) -> bool:
+        from dualray.aio import is_on_loop  # noqa: PLC0415 - it imports asyncio
+
+        return is_on_loop()
+
+    def cancel_on_loop(self, task: TaskID) -> None:
+        # Behind what was told to begin before; and in two turns: a coroutine that is cancelled before its first line
+        # would never be reported.
+        self.cluster.kernel.call_after(self.cluster.cost_model.dispatch_ns, self._cancel_coroutine, task)
+
+    def _cancel_coroutine(self, task: TaskID) -> None:
+        if self.cluster.is_paused(self.node):
+            self.cluster.when_running(self.node, self._cancel_coroutine, task)
+        elif self.is_alive:
+            for loop in self._loops.values():
+                loop.call_soon_threadsafe(loop.call_soon, self._cancel_if_running, loop, task)
+
+    def _cancel_if_running(self, loop: VirtualLoop, task: TaskID) -> None:
+        running = self._coroutines.get(task)
+        if running is not None and running.get_loop() is loop:
+            running.cancel()
 
     def _run_loop(self, loop: VirtualLoop) -> None:
         try:

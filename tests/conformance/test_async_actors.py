@@ -5,14 +5,22 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import os
+import threading
 import time
 
 import pytest
 
 import dualray as ray
-from dualray.exceptions import ActorDiedError, ActorUnavailableError, DualrayError, TaskError
+from dualray.exceptions import (
+    ActorDiedError,
+    ActorUnavailableError,
+    DualrayError,
+    PendingCallsLimitExceeded,
+    TaskCancelledError,
+    TaskError,
+)
 from dualray.util.queue import Empty, Full, Queue
-from tests.conformance.support import MIB, get
+from tests.conformance.support import MIB, eventually, get
 
 pytestmark = pytest.mark.usefixtures("cluster")
 WITHIN_S = 20.0
@@ -36,6 +44,42 @@ def square(x, seconds=0.0):
 @ray.remote
 def fail():
     raise KeyError("in a task")
+
+
+@ray.remote
+def slow_child(tally):
+    try:
+        tally.add("child begun")
+        time.sleep(30)
+    finally:
+        tally.add("child over")
+
+
+@ray.remote(concurrency_groups={"io": 2, "busy": 1})
+class Grouped:
+    def __init__(self):
+        self.running = self.peak = 0
+        self.blocked = threading.Event()
+
+    @ray.method(concurrency_group="io")
+    async def io(self, seconds):
+        self.running += 1
+        self.peak = max(self.peak, self.running)
+        await asyncio.sleep(seconds)
+        self.running -= 1
+        return self.peak
+
+    @ray.method(concurrency_group="busy")
+    async def block(self):
+        return self.blocked.wait(15)
+
+    @ray.method(concurrency_group="busy", num_returns=2)
+    def pair(self):
+        return 1, 2
+
+    async def release(self):
+        self.blocked.set()
+        return "released"
 
 
 @ray.remote
@@ -131,6 +175,32 @@ class Async:
     async def call(self, other):
         return await other.squares.remote(3)
 
+    async def until_cancelled(self, tally, child=0):
+        try:
+            tally.add("begun")
+            await (slow_child.remote(tally) if child else asyncio.sleep(30))
+        except asyncio.CancelledError:
+            tally.add("cancelled")
+            raise
+        finally:
+            tally.add("over")
+
+    async def stubborn(self, tally):
+        try:
+            tally.add("begun")
+            await asyncio.sleep(30)
+        except asyncio.CancelledError:
+            return "kept on"
+
+    async def count(self, tally, index):
+        tally.add(index)
+        while "go on" not in tally.notes:  # noqa: ASYNC110 - another process says it
+            await asyncio.sleep(0.01)
+        return index
+
+    async def blocked(self):
+        return ray.get(square.remote(3, 0.01)), ray.wait([square.remote(4, 0.01)])[1]
+
     async def quit(self):
         ray.exit_actor()
 
@@ -200,9 +270,110 @@ def test_what_a_coroutine_raises():
     with pytest.raises(ValueError, match="in a coroutine") as caught:
         get(actor.fail.remote())
     assert caught.value.function_name == "Async.fail"
-    with pytest.raises(RuntimeError, match="was cancelled"):
+    with pytest.raises(TaskCancelledError, match=r"Async\.cancel_myself was cancelled inside its actor"):
         get(actor.cancel_myself.remote())
     assert get(actor.squares.remote(2)) == 1
+
+
+# ---- Concurrency groups ------------------------------------------------------------------------------------------
+
+
+def test_groups_of_coroutines_have_limits_of_their_own():
+    actor = Grouped.remote()
+    assert max(get([actor.io.remote(0.01) for _ in range(6)])) == 2
+    assert get(actor.io.options(concurrency_group="busy").remote(0)) in (1, 2)
+    assert get(list(actor.pair.remote())) == [1, 2]
+
+
+def test_a_group_that_blocks_its_loop_holds_up_no_other():
+    actor = Grouped.remote()
+    blocked = actor.block.remote()
+    assert get(actor.io.remote(0.01)) == 1
+    assert get(actor.release.remote()) == "released"
+    assert get(blocked) is True
+
+
+# ---- Cancelling --------------------------------------------------------------------------------------------------
+
+
+def test_a_coroutine_that_is_cancelled_hears_of_it(tally):
+    actor = Async.remote()
+    ref = actor.until_cancelled.remote(tally)
+    eventually(lambda: tally.notes == ["begun"], "it has begun")
+    ray.cancel(ref)
+    with pytest.raises(TaskCancelledError, match=r"Async\.until_cancelled"):
+        get(ref)
+    assert tally.notes == ["begun", "cancelled", "over"]
+    assert get(actor.squares.remote(3)) == 5
+
+
+def test_coroutines_that_wait_for_room_and_those_that_have_just_begun_are_cancelled(tally):
+    actor = Async.options(max_concurrency=2).remote()
+    refs = [actor.until_cancelled.remote(tally) for _ in range(6)]
+    for ref in refs:
+        ray.cancel(ref)
+    for ref in refs:
+        with pytest.raises(TaskCancelledError):
+            get(ref)
+    assert tally.notes.count("begun") == tally.notes.count("over")
+    assert get(actor.squares.remote(3)) == 5
+
+
+def test_a_coroutine_may_return_all_the_same(tally):
+    actor = Async.remote()
+    ref = actor.stubborn.remote(tally)
+    eventually(lambda: tally.notes == ["begun"], "it has begun")
+    ray.cancel(ref)
+    assert get(ref) == "kept on"
+
+
+def test_cancelling_a_coroutine_cancels_what_it_has_submitted(tally):
+    actor = Async.remote()
+    ref = actor.until_cancelled.remote(tally, child=1)
+    eventually(lambda: "child begun" in tally.notes, "its task has begun")
+    ray.cancel(ref)
+    with pytest.raises(TaskCancelledError):
+        get(ref)
+    eventually(lambda: "child over" in tally.notes, "its task has ended")
+
+
+def test_who_awaits_what_was_cancelled_hears_of_it(tally):
+    actor, other = Async.remote(), Async.remote()
+    ref = actor.until_cancelled.remote(tally)
+    awaiting = other.each.remote([ref])
+    eventually(lambda: tally.notes == ["begun"], "it has begun")
+    ray.cancel(ref)
+    with pytest.raises(TaskCancelledError):
+        get(awaiting)
+
+
+def test_a_coroutine_is_not_cancelled_by_force(tally):
+    actor = Async.remote()
+    ref = actor.until_cancelled.remote(tally)
+    with pytest.raises(ValueError, match="would end the actor"):
+        ray.cancel(ref, force=True)
+    ray.cancel(ref)
+    with pytest.raises(TaskCancelledError):
+        get(ref)
+
+
+# ---- Blocking ----------------------------------------------------------------------------------------------------
+
+
+def test_who_blocks_the_loop_is_told(capsys):
+    actor = Async.remote()
+    assert get(actor.blocked.remote()) == (9, [])
+    told = ""
+
+    def is_told():
+        nonlocal told
+        told += capsys.readouterr().err
+        return "Async.blocked calls dualray.get() on the event loop of its actor" in told
+
+    eventually(is_told, "it is told")
+    assert get(actor.beside.remote()) == 36
+    told += capsys.readouterr().err
+    assert told.count("on the event loop of its actor") == 1
 
 
 # ---- Ends --------------------------------------------------------------------------------------------------------
@@ -239,6 +410,41 @@ def test_a_restart_with_coroutines_in_flight():
         with pytest.raises(ActorUnavailableError):
             get(ref)
     assert get(actor.squares.remote(4)) == 14
+
+
+def test_coroutines_in_flight_are_made_again(tally):
+    actor = Async.options(max_concurrency=3, max_restarts=1, max_task_retries=1).remote()
+    counted = [actor.count.remote(tally, index) for index in range(5)]
+    eventually(lambda: tally.count >= 3, "three of them run")
+    ray.kill(actor, no_restart=False)
+    eventually(lambda: tally.count >= 6, "they run again")
+    tally.add("go on")
+    assert get(counted) == list(range(5))
+    assert sorted(tally.notes[:3]) == sorted(tally.notes[3:6]) == ["0", "1", "2"]
+
+
+def test_max_pending_calls_of_coroutines():
+    actor = Async.options(max_pending_calls=3).remote()
+    waiting = [actor.wait.remote() for _ in range(3)]
+    with pytest.raises(PendingCallsLimitExceeded, match="max_pending_calls=3"):
+        actor.set.remote()
+    ray.cancel(waiting[0])
+    with pytest.raises(TaskCancelledError):
+        get(waiting[0])
+    get(actor.set.remote())
+    assert get(waiting[1:]) == ["woken"] * 2
+
+
+def test_a_constructor_is_no_coroutine():
+    class Late:
+        async def __init__(self):
+            pass
+
+        async def method(self):
+            pass
+
+    with pytest.raises(TypeError, match=r"Late\.__init__ .*async"):
+        ray.remote(Late)
 
 
 # ---- The driver, and tasks ---------------------------------------------------------------------------------------

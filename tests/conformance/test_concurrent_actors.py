@@ -10,7 +10,7 @@ import time
 import pytest
 
 import dualray as ray
-from dualray.exceptions import ActorDiedError, ActorUnavailableError
+from dualray.exceptions import ActorDiedError, ActorUnavailableError, TaskCancelledError
 from tests.conformance.support import MIB, eventually, get, resources_are_free
 
 pytestmark = pytest.mark.usefixtures("cluster")
@@ -245,6 +245,21 @@ def test_exit_actor_with_other_calls_in_flight():
         get(actor.quit.remote())
     with pytest.raises(ActorDiedError):
         get(waiting)
+
+
+def test_cancelling_takes_what_waits_and_leaves_what_runs(tally):
+    actor = Threaded.options(max_concurrency=2).remote()
+    running = [actor.count.remote(tally, index) for index in range(2)]
+    eventually(lambda: tally.count == 2, "both run")
+    waiting = [actor.value.remote(index) for index in range(3)]
+    for ref in (running[0], waiting[0], waiting[2]):
+        ray.cancel(ref)
+    for ref in (waiting[0], waiting[2]):
+        with pytest.raises(TaskCancelledError, match=r"Threaded\.value"):
+            get(ref)
+    tally.add("go on")
+    assert get(running) == [0, 1]
+    assert get(waiting[1]) == 1
 
 
 def test_a_caller_that_dies_leaves_the_others_alone():

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dualray.shared.machines.actor_exit import EXIT_TIMER
-from dualray.shared.machines.cancellation import Cancellation
-from dualray.shared.model.commands import RunTask, RunTasks, Send
+from dualray.shared.model.commands import InterruptTask, RunTask, RunTasks, Send
 from dualray.shared.model.errors import ErrorKind
 from dualray.shared.model.events import (
     ActorExitAsked,
@@ -43,12 +42,12 @@ ACTOR = 100
 FIRST_ARGUMENT = 101
 
 
-def make(limit: int = 2, **promises: Any) -> OwnerStepper:
+def make(limit: int = 2, *, is_async: bool = True, **promises: Any) -> OwnerStepper:
     """A worker with an actor that is up; asynchronous, so that it goes this way also with a limit of 1."""
     worker = OwnerStepper(WORKER)
     spec = constructor(ACTOR)
     assert spec.creates is not None
-    spec.creates = dataclasses.replace(spec.creates, is_async=True, max_concurrency=limit, **promises)
+    spec.creates = dataclasses.replace(spec.creates, is_async=is_async, max_concurrency=limit, **promises)
     assert started(worker(TaskPushed(spec=spec, attempt=0, reply_to=HEAD))) == [ACTOR]
     [done] = sent(worker.ran(ACTOR), TaskFinished, HEAD)
     assert done.task_id == tid(ACTOR)
@@ -158,12 +157,16 @@ def test_a_call_that_is_cancelled_never_begins(place):
     assert not worker.machine.values.views
 
 
-def test_a_call_that_runs_is_not_cancelled():
-    worker = make(1)
-    worker(call(1))
-    assert sent(worker(TaskUnwanted(task_id=tid(1), attempt=0, force=False, recursive=False)), TaskFinished) == []
-    assert isinstance(worker.machine.cancellation, Cancellation)
-    assert reported(worker.ran(1, small(1))) == [1]
+@pytest.mark.parametrize("is_async", [True, False])
+def test_of_calls_that_run_coroutines_are_interrupted(is_async):
+    worker = make(2, is_async=is_async)
+    worker(call(1), call(2), call(3))
+    commands = worker(TaskUnwanted(task_id=tid(1), attempt=0, force=False, recursive=False))
+    assert commands == ([InterruptTask(task_id=tid(1), attempt=0)] if is_async else [])
+    assert worker(TaskUnwanted(task_id=tid(2), attempt=1, force=False, recursive=False)) == []  # another attempt
+    commands = worker.ran(1, failed=error(ErrorKind.TASK_CANCELLED))
+    assert (reported(commands), started(commands)) == ([1], [3])
+    assert worker(TaskUnwanted(task_id=tid(1), attempt=0, force=False, recursive=False)) == []  # it has ended
 
 
 def test_what_a_dead_caller_has_pushed_does_not_begin():

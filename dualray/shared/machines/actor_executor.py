@@ -6,7 +6,8 @@ arguments are not here is fetched for before it takes a place; meanwhile the cal
 group wait, those of others do not. A call starts when its group has room, in the order of arrival, and is reported as
 soon as it has ended: results arrive in any order. A call that is made again goes before all that have not begun.
 
-A call that is cancelled before it begins never begins; one that runs goes on.
+A call that is cancelled before it begins never begins. One that runs as a coroutine is interrupted where it waits, and
+reported when it has ended; one that runs on a thread goes on.
 
 When the actor exits, nothing begins any more, and calls that run are not reported. Calls of a process that died are
 dropped if they have not started.
@@ -25,7 +26,7 @@ from dualray.exceptions import InvariantViolation
 from dualray.shared.machines.base import Outbox, ensure
 from dualray.shared.machines.executor import Executor, is_attempt
 from dualray.shared.machines.values import Values
-from dualray.shared.model.commands import CopyPayload, RunTask
+from dualray.shared.model.commands import CopyPayload, InterruptTask, RunTask
 from dualray.shared.model.errors import ErrorKind
 from dualray.shared.model.events import ActorExitAsked, TaskPushed, TaskRan, TasksPushed, TaskUnwanted, WaitStarted
 from dualray.shared.model.ids import Address, ObjectID, TaskID, WaitID, exception_id, short
@@ -76,6 +77,7 @@ class ActorExecutor:
         self.out = out
         self.values = values
         self.executor = executor
+        self.is_async = promises.is_async
         self.groups = {"": Group(promises.max_concurrency)}
         self.groups |= {name: Group(limit) for name, limit in promises.concurrency_groups}
         self.calls: dict[TaskID, Call] = {}
@@ -204,7 +206,12 @@ class ActorExecutor:
         return reported
 
     def take_unwanted(self, event: TaskUnwanted) -> None:
-        """A call that was cancelled, and has not begun, is reported and never begins; one that runs goes on."""
+        """A call was cancelled: see the module."""
+        call = self.calls.get(event.task_id)
+        if call is not None:
+            if self.is_async and call.ended is None and is_attempt(call.pushed, event):
+                self.out.add(InterruptTask(task_id=event.task_id, attempt=event.attempt))
+            return
         for wait_id, (group, pushed) in list(self.fetching.items()):
             if is_attempt(pushed, event):
                 del self.fetching[wait_id]

@@ -824,6 +824,11 @@ class Owner(Composition):
             return f"{what}, which waits for actor {short(spec.actor_id)} ({client.state})"
         return f"{what}, which waits for a worker with {spec.template.placement}"
 
+    def call_name(self, task: TaskID | None) -> str | None:
+        """What a call is called that runs in this process, beside others."""
+        call = self.actor_executor.calls.get(task) if self.actor_executor is not None and task is not None else None
+        return None if call is None else call.pushed.spec.template.name
+
     def explain_wait(self, wait_id: WaitID) -> list[str]:
         """In words, each thing that a wait still misses."""
         wait = self.values.waits.get(wait_id)
