@@ -210,7 +210,7 @@ class RecordedCoreWorker(CoreWorker):
         if self.cpu_ns is not None:
             self._cpu_before_ns = self.cpu_ns()
 
-    def report_ran(self, ran: TaskRan, duration_ns: int) -> None:
+    def report_ran(self, ran: TaskRan, duration_ns: int, *, is_alone: bool = False) -> None:
         ended_ns = self.host.now_ns()
         self.note(
             "run",
@@ -225,7 +225,7 @@ class RecordedCoreWorker(CoreWorker):
             tuple([result.size_bytes for result in ran.results]),
             tuple([ref.object_id for result in ran.results for ref in result.nested]),
         )
-        super().report_ran(ran, duration_ns)
+        super().report_ran(ran, duration_ns, is_alone=is_alone)
 
     # ---- What becomes of it ----------------------------------------------------------------------------------
 

@@ -176,10 +176,11 @@ class TaskRunner:
                 other=error.kind if error else "",
             )
         ran = TaskRan(task_id=spec.task_id, attempt=task.attempt, results=tuple(results), error=error)
-        if spec.template.streaming:  # its end goes behind its items
-            self._core.dispatch(ran)
+        duration_ns = self._host.now_ns() - start_ns
+        if spec.template.streaming:  # its end goes behind its items, and waits for no other
+            self._core.report_ran(ran, duration_ns, is_alone=True)
         else:
-            self._core.report_ran(ran, self._host.now_ns() - start_ns)
+            self._core.report_ran(ran, duration_ns)
 
     def _call(self, task: RunTask | TaskPushed) -> Any:
         function, args, kwargs = self._prepare(task)
