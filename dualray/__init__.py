@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dualray import data as data
     from dualray import exceptions
+    from dualray import train as train
+    from dualray import util as util
     from dualray.actor import ActorClass, ActorHandle, exit_actor, get_actor, method
     from dualray.api import (
         RuntimeContext,
@@ -79,7 +81,7 @@ _HOMES = {
 }
 """Where a name is, if not in `dualray.api`."""
 
-_ROOMS = ("data", "exceptions")
+_ROOMS = ("data", "exceptions", "train", "util")
 """Modules that need no import of their own: `dualray.data.range(9)`."""
 
 

@@ -24,6 +24,7 @@ from dualray.shared.arguments import pack_arguments
 from dualray.shared.execution_context import ExecutionContext
 from dualray.shared.failures import as_exception, failure_in_words
 from dualray.shared.host import Execution, Host, Signal
+from dualray.shared.lateness import why_late
 from dualray.shared.machines.owner import Owner
 from dualray.shared.model.commands import (
     ArmTimer,
@@ -779,11 +780,16 @@ class CoreWorker:
         self, refs: Sequence[Ref], values: Mapping[ObjectID, Any], timeout_ns: int | None
     ) -> GetTimeoutError:
         missing = [ref.object_id for ref in refs if ref.object_id not in values]
-        reason = self.machine.explain_object(missing[0])
+        # Who asks what is there now, time and again, is not made to wait for reasons.
+        reason = why_late(self, missing[0]) if timeout_ns else self.machine.explain_object(missing[0])
         seconds = (timeout_ns or 0) / 1e9
         return GetTimeoutError(
             f"{len(missing)} of {len(refs)} objects were not ready within {seconds:g} s; the first: {reason}"
         )
+
+    def explain(self, ref: Ref) -> str:
+        """In words, what a value waits for that is not there."""
+        return why_late(self, ref.object_id)
 
     def wait(
         self, refs: Sequence[Ref], *, num_returns: int, timeout_ns: int | None, fetch_local: bool

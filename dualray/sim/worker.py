@@ -19,6 +19,7 @@ from dualray.shared.model.ids import HEAD, Address, FunctionID, NodeID, TaskID, 
 from dualray.shared.model.resources import GPU, UNITS
 from dualray.shared.model.specs import Ref
 from dualray.shared.seeding import task_seed
+from dualray.sim.collectives import all_reduce_ns, broadcast_ns
 from dualray.sim.fibers import Fiber, FiberKilled, FiberScheduler
 from dualray.sim.object_store import VirtualStore
 from dualray.sim.runner import Process
@@ -90,6 +91,16 @@ class WorkerRuntime:
 
     def shutdown(self) -> None:
         """A task cannot end the cluster."""
+
+    def all_reduce_s(self, nodes: Sequence[NodeID], size_bytes: int) -> float:
+        """Seconds of an all-reduce among processes on these nodes: see dualray/sim/collectives.py."""
+        cluster = self._process.cluster
+        return all_reduce_ns(cluster.network.topology, cluster.cost_model, nodes, size_bytes) / 1e9
+
+    def broadcast_s(self, nodes: Sequence[NodeID], size_bytes: int) -> float:
+        """Seconds of a broadcast from the first process to the others."""
+        cluster = self._process.cluster
+        return broadcast_ns(cluster.network.topology, cluster.cost_model, nodes, size_bytes) / 1e9
 
 
 class UserProcess(Process):

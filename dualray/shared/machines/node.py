@@ -386,6 +386,8 @@ class Node(Composition):
                 transfer.on_failed(request.object_id, error)
             else:
                 self.out.send(Address(request.user), SpaceDenied(object_id=request.object_id, error=error))
+        elif store.contested:
+            transfer.on_contested(store.contested.popleft())
         elif store.abandoned:
             transfer.on_abandoned(store.abandoned.popleft())
         elif transfer.arrived:
