@@ -73,9 +73,9 @@ def init(
         decision_log: a directory for the decision logs and traces of every process (`dualray replay`).
         record: a Parquet file for the record of the run, which `dualray predict` runs again on other clusters; written
             by `shutdown`. See docs/whatif.md.
+        infeasible: what a demand does that no node can ever meet: "raise" an error at once, or "wait" for a node that
+            can. Default: "raise", unless the cluster was joined by its address.
         runtime_env: environment variables and import paths of all tasks and actors; see docs/api/tasks.md.
-        infeasible: what a demand does that no node can meet: "raise", at once, or "wait" for a node that can. Default:
-            raise where no node can join.
         limits: limits and policies of the core, by name; `dualray config` lists them.
         log_to_driver: real mode: show what workers print. Default True.
         redirect_output: real mode: what workers print goes to files only. Default False.

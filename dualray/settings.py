@@ -98,12 +98,6 @@ def _bytes(name: str, value: Any) -> int | None:
     return value
 
 
-def _infeasible(name: str, value: Any) -> str | None:
-    if value not in (None, "raise", "wait"):
-        raise ValueError(f"{name}={value!r} must be 'raise' or 'wait'")
-    return None if value is None else str(value)
-
-
 def _flag(name: str, value: Any) -> bool:
     if isinstance(value, str) and value.lower() in ("1", "true", "yes", "0", "false", "no"):
         return value.lower() in ("1", "true", "yes")
@@ -250,6 +244,12 @@ def _address(name: str, value: Any) -> str | None:
     return value
 
 
+def _infeasible(name: str, value: Any) -> str | None:
+    if value not in (None, "raise", "wait"):
+        raise ValueError(f"{name}={value!r} must be 'raise' or 'wait'")
+    return None if value is None else str(value)
+
+
 def _runtime_env(name: str, value: Any) -> str:
     return runtime_env.parse(name, _json(name, value) if isinstance(value, str) else value).to_text()
 
@@ -313,6 +313,13 @@ SETTINGS = {
             help="a Parquet file for the record of the run: docs/whatif.md",
         ),
         Setting(
+            name="infeasible",
+            default=None,
+            modes=MODES,
+            parse=_infeasible,
+            help="raise or wait: what a demand does that no node can ever meet; default: raise in a closed cluster",
+        ),
+        Setting(
             name="runtime_env",
             default=None,
             modes=MODES,
@@ -348,13 +355,6 @@ SETTINGS = {
             modes=MODES,
             parse=_namespace,
             help="where the names of the program's actors stand; default: one of its own",
-        ),
-        Setting(
-            name="infeasible",
-            default=None,
-            modes=MODES,
-            parse=_infeasible,
-            help="what a demand does that no node can meet: raise, or wait for a node that can; short for that limit",
         ),
         Setting(
             name="num_redis_shards",
