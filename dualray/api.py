@@ -41,6 +41,7 @@ def init(
     decision_log: Any = None,
     record: Any = None,
     limits: Mapping[str, Any] | None = None,
+    infeasible: str | None = None,
     log_to_driver: bool | None = None,
     redirect_output: bool | None = None,
     log_directory: Any = None,
@@ -70,6 +71,8 @@ def init(
         record: a Parquet file for the record of the run, which `dualray predict` runs again on other clusters; written
             by `shutdown`. See docs/whatif.md.
         limits: limits and policies of the core, by name; `dualray config` lists them.
+        infeasible: what a task, actor or placement group does that no node can ever take: "raise" at once, or "wait"
+            for a node that can. Default: raise; in a cluster that nodes may join, wait.
         log_to_driver: real mode: show what workers print. Default True.
         redirect_output: real mode: what workers print goes to files only. Default False.
         log_directory: real mode: keep the logs of all processes in a directory of the session's name in here. Default:

@@ -97,6 +97,12 @@ def _bytes(name: str, value: Any) -> int | None:
     return value
 
 
+def _infeasible(name: str, value: Any) -> str | None:
+    if value not in (None, "raise", "wait"):
+        raise ValueError(f"{name}={value!r} must be 'raise' or 'wait'")
+    return str(value) if value is not None else None
+
+
 def _flag(name: str, value: Any) -> bool:
     if isinstance(value, str) and value.lower() in ("1", "true", "yes", "0", "false", "no"):
         return value.lower() in ("1", "true", "yes")
@@ -302,6 +308,13 @@ SETTINGS = {
             help="a Parquet file for the record of the run: docs/whatif.md",
         ),
         Setting(name="limits", default=None, modes=MODES, parse=_limits, help="limits and policies of the core"),
+        Setting(
+            name="infeasible",
+            default=None,
+            modes=MODES,
+            parse=_infeasible,
+            help="what a demand does that no node can ever meet: raise or wait",
+        ),
         Setting(name="log_to_driver", default=True, modes=("real",), parse=_flag, help="show what workers print"),
         Setting(
             name="redirect_output",
@@ -397,6 +410,7 @@ _OF_THE_CLUSTER = (
     "object_store_memory",
     "seed",
     "limits",
+    "infeasible",
     "log_directory",
     "num_redis_shards",
     "metrics_port",
@@ -460,6 +474,8 @@ def limits_of(resolved: Mapping[str, Resolved]) -> Config:
     """
     scenario = resolved["scenario"].value
     given = {**(scenario.limits if scenario is not None else {}), **(resolved["limits"].value or {})}
+    if resolved["infeasible"].value is not None:
+        given["infeasible"] = resolved["infeasible"].value
     for name, value in given.items():
         default = getattr(Config(), name)
         if not isinstance(value, type(default)) or isinstance(value, bool):
