@@ -99,8 +99,8 @@ class Fiber:
     owner: the virtual process whose code it runs.
     seed: what dualray.sim.isolation derives its randomness from.
     killed: it was thrown a `FiberKilled`.
-    `clock_reads` and `clock_read_ns` belong to virtual_time, `streams` to isolation; they are slots here
-    because looking them up by fiber would cost more than the work they do.
+    `clock_reads` and `clock_read_ns` belong to virtual_time, `streams` to isolation, `loop` to virtual_loop; they
+    are slots here because looking them up by fiber would cost more than the work they do.
     """
 
     owner: FiberOwner
@@ -112,6 +112,7 @@ class Fiber:
     clock_reads: int = 0
     clock_read_ns: int = -1
     streams: Any = None
+    loop: Any = None  # while it does not run: its running event loop, and what asyncio hooks into generators with
     _greenlet: Any = None
     _value: Any = None
     _exc: BaseException | None = None

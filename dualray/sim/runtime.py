@@ -121,6 +121,7 @@ def start(settings: Mapping[str, Any], config: Config) -> SimRuntime:
     cluster.fibers.on_resume = _on_resume_with_gpus if has_gpus else _on_resume
     cluster.fibers.on_suspend = _on_suspend_with_gpus if has_gpus else _on_suspend
     cluster.isolation.install()
+    cluster.asyncio.install()
     try:
         cluster.fibers.adopt_current(driver, seed=b"%d:driver" % cluster.seed)
         cluster.wait_until_ready()
@@ -163,22 +164,28 @@ def _on_resume(fiber: Fiber) -> None:
     owner = fiber.owner
     assert isinstance(owner, UserProcess)
     runtime.set_current(owner.runtime)
+    if owner.environment is not None:
+        owner.environment.enter()
 
 
 def _on_suspend(fiber: Fiber) -> None:
     """The kernel runs: nobody's runtime is current."""
     runtime.set_current(None)
+    owner = fiber.owner
+    assert isinstance(owner, UserProcess)
+    if owner.environment is not None:
+        owner.environment.leave()
 
 
 def _on_resume_with_gpus(fiber: Fiber) -> None:
     """What the environment says of GPUs is each process's own."""
-    _on_resume(fiber)
     owner = fiber.owner
     assert isinstance(owner, UserProcess)
     if owner.visible_gpus is None:
         os.environ.pop(GPU_MASK, None)
     else:
         os.environ[GPU_MASK] = owner.visible_gpus
+    _on_resume(fiber)
 
 
 def _on_suspend_with_gpus(fiber: Fiber) -> None:

@@ -24,6 +24,7 @@ from dualray.shared.model.events import (
     PeerLost,
     ReceiveFailed,
     ReserveFailed,
+    SpaceGranted,
     SpaceReserved,
 )
 from dualray.shared.model.ids import HEAD, Address, NodeID
@@ -69,6 +70,25 @@ def test_an_object_that_is_being_written_here_is_waited_for(node):
     assert node.want(X, by=B) == []
     commands = node.seal(X, by=A)
     assert arrived(commands) == [B]
+
+
+def test_who_has_made_the_object_here_writes_it_and_nobody_waits_for_the_source(pulling):
+    """The source may have lost it, and wait to hear of the very copy that is made here."""
+    commands = pulling.reserve(X, by=B)
+    assert [each.object_id for each in of(commands, DeleteObject)] == [X]
+    assert sent(commands, SpaceGranted, B) == [SpaceGranted(object_id=X, present=False)]
+    assert arrived(pulling.seal(X, by=B)) == [DRIVER]
+
+
+def test_who_has_made_the_object_here_while_memory_is_found_for_a_pull_writes_it_then(node):
+    node.finds_memory = False
+    node.want(X)
+    node.locations(X, "node-1")
+    assert sent(node.reserve(X, by=B), SpaceGranted, B) == []
+    commands = node(SpaceReserved(object_id=X))
+    assert asked(commands) == []
+    assert [each.object_id for each in of(commands, DeleteObject)] == [X]
+    assert sent(node(SpaceReserved(object_id=X)), SpaceGranted, B) == [SpaceGranted(object_id=X, present=False)]
 
 
 def test_one_source_is_asked_once_there_is_room(node):

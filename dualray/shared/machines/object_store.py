@@ -122,6 +122,8 @@ class ObjectStore:
         self.denied: deque[tuple[SpaceRequest, ErrorInfo]] = deque()
         self.sealed: deque[tuple[ObjectID, str]] = deque()
         self.abandoned: deque[ObjectID] = deque()
+        self.contested: deque[ObjectID] = deque()
+        """Somebody is ready to write what is being written, or fetched, already."""
 
     # ---- Room ------------------------------------------------------------------------------------------------
 
@@ -184,6 +186,7 @@ class ObjectStore:
             return
         if stored.state is StoredState.CREATED:
             self.joined.setdefault(request.object_id, deque()).append(request)
+            self.contested.append(request.object_id)
             return
         if stored.freed:  # made again before the last reader of the old copy has gone
             stored.freed = False
@@ -483,9 +486,13 @@ class ObjectStore:
 
     def abort(self, object_id: ObjectID, user: str) -> None:
         """The writer will not write: give the room back."""
+        if self.is_being_written(object_id, user):
+            self._delete(self.objects[object_id])
+
+    def is_being_written(self, object_id: ObjectID, user: str) -> bool:
+        """Whether this user is the one who writes it, or will when there is memory."""
         stored = self.objects.get(object_id)
-        if stored is not None and stored.state is StoredState.CREATED and user in stored.pins:
-            self._delete(stored)
+        return stored is not None and stored.state is StoredState.CREATED and user in stored.pins
 
     def is_readable(self, object_id: ObjectID) -> bool:
         """Whether the bytes are here, though perhaps only until their last reader has gone."""

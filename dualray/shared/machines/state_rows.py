@@ -55,6 +55,10 @@ def owner_rows(owner: Owner, table: str) -> list[Row]:
         current = owner.executor.current
         if current is not None and owner.executor.phase is Phase.RUNNING:
             rows.append(_of_task(current.spec, current.attempt) | {"state": RUNNING, "worker_id": owner.address})
+        if owner.actor_executor is not None:
+            for call in owner.actor_executor.calls.values():
+                row = _of_task(call.pushed.spec, call.pushed.attempt)
+                rows.append(row | {"state": RUNNING, "worker_id": owner.address})
         return rows
     if table == "objects":
         return [
@@ -70,7 +74,10 @@ def owner_rows(owner: Owner, table: str) -> list[Row]:
                 "borrowers": list(value.borrowers),
             }
             for value in owner.values.table.values()
-            if value.owner == owner.address and value.actor is None and value.state is not ValueState.FREED
+            if value.owner == owner.address
+            and value.actor is None
+            and value.stream is None
+            and value.state is not ValueState.FREED
         ]
     if table == "waits":
         current = owner.executor.current

@@ -25,6 +25,9 @@ A node sends one object to at most `broadcast_receivers_max` others at a time. F
 receiver has it all, the first in line is served, and the next is told to ask that receiver (ObjectElsewhere), who holds
 the same bytes: so the number of sources doubles with each round.
 
+A process here that has made the object itself takes precedence over a pull: the pull is given up. For its source may be
+waiting to hear of a copy, and that process's may be the only one to come.
+
 Relies on: the head answers each LocationsWanted in the end, with LocationsKnown or ObjectFailed.
 Guarantees: each user who waits is told once: the object is here and pinned for it, or it will not come.
 """
@@ -244,9 +247,16 @@ class Transfer:
         self._ask_head(want)
         self.lost.extend((user, want.object_id) for user in want.users)
 
+    def on_contested(self, object_id: ObjectID) -> None:
+        """A process of this node is about to write what may be on its way here: see the module."""
+        want = self.wants.get(object_id)
+        if want is not None and not want.awaits_space and self.store.is_being_written(object_id, _INCOMING):
+            self._try_next_source(want)
+
     def _try_next_source(self, want: Want) -> None:
         want.source = None
-        if not want.sources:
+        if not want.sources or self.store.joined.get(want.object_id):
+            want.sources.clear()
             want.offset = 0
             self._end_pull(want.object_id)
             self._break_off(want)
