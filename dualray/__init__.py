@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from dualray import data as data
     from dualray import exceptions
     from dualray import train as train
+    from dualray import util as util
     from dualray.actor import ActorClass, ActorHandle, exit_actor, get_actor, method
     from dualray.api import (
         RuntimeContext,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
         wait,
     )
     from dualray.object_ref import ObjectRef
+    from dualray.object_ref_generator import DynamicObjectRefGenerator, ObjectRefGenerator
     from dualray.remote_function import RemoteFunction
 
 __version__ = "0.1.0"
@@ -40,7 +42,9 @@ __version__ = "0.1.0"
 __all__ = [
     "ActorClass",
     "ActorHandle",
+    "DynamicObjectRefGenerator",
     "ObjectRef",
+    "ObjectRefGenerator",
     "RemoteFunction",
     "RuntimeContext",
     "__version__",
@@ -70,12 +74,14 @@ _HOMES = {
     "exit_actor": "dualray.actor",
     "get_actor": "dualray.actor",
     "method": "dualray.actor",
+    "DynamicObjectRefGenerator": "dualray.object_ref_generator",
     "ObjectRef": "dualray.object_ref",
+    "ObjectRefGenerator": "dualray.object_ref_generator",
     "RemoteFunction": "dualray.remote_function",
 }
 """Where a name is, if not in `dualray.api`."""
 
-_ROOMS = ("data", "exceptions", "train")
+_ROOMS = ("data", "exceptions", "train", "util")
 """Modules that need no import of their own: `dualray.data.range(9)`."""
 
 

@@ -24,6 +24,17 @@ from dualray.shared.model.specs import (
 )
 
 
+class Awaited(Protocol):
+    """A value that somebody waits for without blocking; see dualray/shared/core_worker.py."""
+
+    @property
+    def is_ready(self) -> bool: ...
+
+    def result(self) -> Any: ...
+
+    def abandon(self) -> None: ...
+
+
 class Verbs(Protocol):
     """What a process that runs user code can do; see dualray/shared/core_worker.py."""
 
@@ -31,8 +42,17 @@ class Verbs(Protocol):
     node: NodeID
     execution: Execution
     is_closed: bool
+    runtime_env: str
 
-    def export(self, target: Any, *, duration: Any, what: str) -> FunctionID: ...
+    def export(
+        self,
+        target: Any,
+        *,
+        duration: Any,
+        what: str,
+        collect: Callable[[Sequence[Ref]], Any] | None = None,
+        retried: tuple[type[BaseException], ...] | None = None,
+    ) -> FunctionID: ...
 
     def submit_task(self, template: FunctionTemplate, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Ref]: ...
 
@@ -81,12 +101,21 @@ class Verbs(Protocol):
         self, refs: Sequence[Ref], *, num_returns: int, timeout_ns: int | None, fetch_local: bool
     ) -> frozenset[ObjectID]: ...
 
+    def get_async(self, ref: Ref, ready: Callable[[], None]) -> Awaited: ...
+
+    def take_item(self, item: Ref) -> tuple[bool, Ref | None]: ...
+
+    def has_ended_before(self, item: Ref) -> bool: ...
+
+    def wait_async(self, ref: Ref, ready: Callable[[], None]) -> Awaited: ...
+
     def adopt(self, ref: Ref) -> None: ...
 
     def drop(self, object_id: ObjectID) -> None: ...
 
     def cluster_state(self) -> tuple[NodeState, ...]: ...
 
+    def explain(self, ref: Ref) -> str: ...
     def rows_of(
         self, addresses: Sequence[Address], table: str, timeout_ns: int
     ) -> dict[Address, list[dict[str, Any]] | None]: ...

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dualray import runtime_env
 from dualray.recording.file import check_can_write
 from dualray.shared.faults import Fault, parse_fault
 from dualray.shared.labels import parse_labels
@@ -243,6 +244,10 @@ def _address(name: str, value: Any) -> str | None:
     return value
 
 
+def _runtime_env(name: str, value: Any) -> str:
+    return runtime_env.parse(name, _json(name, value) if isinstance(value, str) else value).to_text()
+
+
 def _limits(name: str, value: Any) -> dict[str, Any]:
     if isinstance(value, str):
         value = _json(name, value)
@@ -300,6 +305,13 @@ SETTINGS = {
             modes=MODES,
             parse=_record,
             help="a Parquet file for the record of the run: docs/whatif.md",
+        ),
+        Setting(
+            name="runtime_env",
+            default=None,
+            modes=MODES,
+            parse=_runtime_env,
+            help="environment variables and import paths of all tasks and actors; JSON",
         ),
         Setting(name="limits", default=None, modes=MODES, parse=_limits, help="limits and policies of the core"),
         Setting(name="log_to_driver", default=True, modes=("real",), parse=_flag, help="show what workers print"),

@@ -10,7 +10,7 @@ that ends its process ends the program.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -95,14 +95,23 @@ class InlineProcess(InlineRefusals):
         self.node = NODE
         self.execution = Execution(task_id=root, is_task=not is_driver)
         self.is_closed = False
+        self.runtime_env = ""
         self.is_busy = False
         self._shared = shared
 
     # ---- Functions and tasks ---------------------------------------------------------------------------------
 
-    def export(self, target: Any, *, duration: Any, what: str) -> FunctionID:
+    def export(
+        self,
+        target: Any,
+        *,
+        duration: Any,
+        what: str,
+        collect: Callable[[Sequence[Ref]], Any] | None = None,
+        retried: tuple[type[BaseException], ...] | None = None,
+    ) -> FunctionID:
         """Put a function or class into the function table."""
-        pickled = serialize(Export(target, duration), what).to_bytes()
+        pickled = serialize(Export(target, duration, collect, retried), what).to_bytes()
         identity = function_id(pickled)
         self._shared.functions[identity] = pickled
         return identity

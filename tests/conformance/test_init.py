@@ -211,3 +211,10 @@ def test_the_environment_of_the_driver_is_left_alone(start):
     get(f.remote(1))
     ray.shutdown()
     assert dict(os.environ) == before
+
+
+def test_gpus_that_the_driver_may_see_are_hidden_from_tasks_that_asked_for_none(start, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    start(num_gpus=0)
+    assert get(ray.remote(lambda: os.environ.get("CUDA_VISIBLE_DEVICES")).remote()) == ""
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "1"
