@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
 from dualray import runtime
@@ -56,10 +57,14 @@ class ActorClass(Generic[C]):
         self._cls = cls
         self._options = options
         self._name = cls.__name__
-        self._methods = _methods_of(cls)
         self._template: FunctionTemplate | None = None
         self._exported_by: runtime.Verbs | None = None
         self.__doc__ = cls.__doc__
+
+    @cached_property
+    def _methods(self) -> dict[str, MethodOptions]:
+        """Found when they are first needed: a class whose methods name it is unpickled before it has any of them."""
+        return _methods_of(self._cls)
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise TypeError(f"{self._name} is an actor class: make an instance with {self._name}.remote(...)")

@@ -1,4 +1,4 @@
-"""The command line for what-if questions: `dualray record` and `predict`. Exit codes as in cli.py."""
+"""The command line for what-if questions: `dualray record`, `calibrate` and `predict`. Exit codes as in cli.py."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ from rich.table import Table
 
 import dualray
 from dualray.cli_seeing import check_outputs
+from dualray.exceptions import DualrayError
 from dualray.recording.file import check_can_write
 from dualray.settings import limits_of, resolve
 from dualray.shared.units import parse_time_ns
 from dualray.whatif.answers import COLUMNS, answers_of, cells, varying_of
+from dualray.whatif.calibrate import SECONDS_MAX, calibrate, check_seconds
 from dualray.whatif.configurations import configurations
 from dualray.whatif.predict import SEEDS, Prediction, as_list, load, predict
 
@@ -30,6 +32,7 @@ FAILED = 1
 def add_to(app: typer.Typer) -> None:
     """Add these commands to the command line."""
     app.command("record", context_settings={"ignore_unknown_options": True})(record_command)
+    app.command("calibrate")(calibrate_command)
     app.command("predict")(predict_command)
 
 
@@ -82,6 +85,47 @@ def _list(text: str | None) -> list[str] | None:
     return None if text is None else as_list(part.strip() for part in text.split(",") if part.strip())
 
 
+def calibrate_command(
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path("calibration.yaml"),
+    seconds: Annotated[
+        float, typer.Option(help="How long to measure, at most: 1 to 60; a round takes about 10.")
+    ] = SECONDS_MAX,
+    report: Annotated[Path | None, typer.Option(help="Write a page with fit and residuals: one HTML file.")] = None,
+) -> None:
+    """Measure this machine, and fit the cost model of simulations and predictions to it."""
+    try:
+        check_outputs(report=report, timeline=None)
+        check_can_write(output, "--output")
+        check_seconds(seconds)
+        with Progress(TextColumn("{task.description}"), BarColumn(), console=Console(stderr=True)) as progress:
+            bar = progress.add_task("measuring", total=seconds)
+
+            def show(rounds: int, left_s: float) -> None:
+                progress.update(bar, completed=seconds - left_s, description=f"measuring, {rounds} rounds")
+
+            fit = calibrate(seconds=seconds, on_round=show)
+        from dualray.whatif import calibration_page as shown  # noqa: PLC0415 - plotly takes half a second to import
+
+        console = Console()
+        for columns, rows in (
+            (shown.PARAMETERS, shown.parameter_cells(fit)),
+            (shown.PHASES, shown.phase_cells(fit.phases)),
+        ):
+            table = Table()
+            for number, column in enumerate(columns):
+                table.add_column(column, overflow="fold", justify="left" if number == 0 else "right")
+            for row in rows:
+                table.add_row(*[escape(cell) for cell in row])
+            console.print(table)
+        output.write_text(fit.calibration.dump())
+        console.print(f"{output}: {shown.summary(fit)}", markup=False, highlight=False, soft_wrap=True)
+        if report is not None:
+            shown.write_page(fit, report)
+            print(f"{report}: open it in a browser; it needs no network")
+    except (ValueError, DualrayError) as error:
+        _refuse(error)
+
+
 def predict_command(
     trace: Annotated[Path, typer.Argument(help="A recorded run: `dualray record`.")],
     nodes: Annotated[str, typer.Option(help="How many nodes: 1,2,4.")] = "1,2,4,8",
@@ -101,6 +145,9 @@ def predict_command(
         Path | None, typer.Option(help="A calibration file: measured costs (docs/whatif.md).")
     ] = None,
     cores: Annotated[float | None, typer.Option(min=0.01, help="Physical cores of a node, if not its CPUs.")] = None,
+    host_cores: Annotated[
+        float | None, typer.Option(min=0.01, help="Physical cores that all nodes share: containers of one machine.")
+    ] = None,
     report: Annotated[Path | None, typer.Option(help="Write a page: one HTML file.")] = None,
 ) -> None:
     """Replay a recorded run on other clusters, and compare them."""
@@ -135,6 +182,7 @@ def predict_command(
                 gpu_price=gpu_price,
                 calibration=calibration,
                 cores=cores,
+                host_cores=host_cores,
                 on_done=lambda done, total: progress.update(bar, completed=done),
             )
         _show(console, found, deadline)

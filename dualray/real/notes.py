@@ -30,6 +30,23 @@ _DRIVER_NOTES_MAX = 400_000
 """Notes that a driver keeps in memory: about 200 bytes each."""
 
 
+class Usage:
+    """The CPU time of this process, and how long the calling thread was ready to run and no core was free; ns."""
+
+    def __init__(self) -> None:
+        self._schedstat: int | None = None
+
+    def __call__(self) -> tuple[int, int]:
+        if self._schedstat is None:  # here, and not before: of the thread that calls
+            try:
+                self._schedstat = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:  # a kernel without CONFIG_SCHED_INFO
+                self._schedstat = -1
+        if self._schedstat < 0:
+            return time.process_time_ns(), 0
+        return time.process_time_ns(), int(os.pread(self._schedstat, 64, 0).split()[1])
+
+
 class NoteFile:
     """The notes of one process."""
 
@@ -42,7 +59,7 @@ class NoteFile:
 
     def make_core(self, **arguments: Any) -> RecordedCoreWorker:
         """The core worker whose notes these are."""
-        self._core = RecordedCoreWorker(**arguments, cpu_ns=time.process_time_ns, on_note=self._on_note)
+        self._core = RecordedCoreWorker(**arguments, usage=Usage(), on_note=self._on_note)
         return self._core
 
     def _on_note(self) -> None:

@@ -6,8 +6,9 @@ had, the machine and the date. A file of another version is refused, and so is o
 
     task      a call was submitted: time, task, parent (execution), attempt (of the parent), name, template, objects
               (arguments), nested, bytes (of the pickled arguments), actor; number (max_restarts) of a constructor
-    run       an attempt ended: task, attempt, process, node, came, time (began), called, returned, end, cpu, sizes and
-              nested (of its results), other (error)
+    run       an attempt ended: task, attempt, process, node, came, time (began), called, returned, end, sizes and
+              nested (of its results), other (error); of those that took a millisecond or more cpu and delay (ready to
+              run, and no core was free)
     get       user code waited: time, end, task (execution), attempt, objects
     wait      as get; number (num_returns), timeout, ready
     put       a value was put: time, end, task, attempt, objects (one), bytes, nested
@@ -32,7 +33,7 @@ import msgpack
 from dualray.shared.model.ids import Address, node_of
 from dualray.shared.trace import TraceEvent, TraceKind
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 METADATA_KEY = b"dualray"
 
 _STORE_KINDS = {
@@ -161,7 +162,20 @@ def _rows_of_process(
                 yield base | {"kind": "drop", "time_ns": time_ns, "task": task, "attempt": attempt, "objects": ids}
             case ("retry", time_ns, task, attempt, reason):
                 yield base | {"kind": "retry", "time_ns": time_ns, "task": task, "attempt": attempt, "other": reason}
-            case ("run", task, attempt, started_ns, called_ns, returned_ns, ended_ns, cpu_ns, error, sizes, nested):
+            case (
+                "run",
+                task,
+                attempt,
+                started_ns,
+                called_ns,
+                returned_ns,
+                ended_ns,
+                cpu_ns,
+                delay_ns,
+                error,
+                sizes,
+                nested,
+            ):
                 yield base | {
                     "kind": "run",
                     "time_ns": started_ns,
@@ -172,6 +186,7 @@ def _rows_of_process(
                     "called_ns": called_ns,
                     "returned_ns": returned_ns,
                     "cpu_ns": cpu_ns,
+                    "delay_ns": delay_ns,
                     "sizes": sizes,
                     "nested": nested,
                     "other": error,
@@ -260,6 +275,7 @@ def _schema(facts: Mapping[str, Any]) -> Any:
         "called_ns": pa.int64(),
         "returned_ns": pa.int64(),
         "cpu_ns": pa.int64(),
+        "delay_ns": pa.int64(),
         "other": word,
     }
     words = json.dumps({"schema": SCHEMA_VERSION, **facts}, sort_keys=True)

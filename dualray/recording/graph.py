@@ -175,12 +175,23 @@ def _add_tasks(
         script.before_ns = max(0, run["called_ns"] - run["time_ns"])
         script.after_ns = max(0, run["end_ns"] - run["returned_ns"])
         script.sizes, script.nested, script.error = tuple(run["sizes"]), tuple(run["nested"]), run["other"]
-        spent_ns = max(1, script.before_ns + script.compute_ns + script.after_ns)
         if "cpu_ns" in run:
-            script.weight = min(run["cpu_ns"] / spent_ns, WEIGHT_MAX)
+            _weigh(script, run["cpu_ns"], run.get("delay_ns", 0))
         for index, size in enumerate(script.sizes):
             graph.sizes[task_id + index.to_bytes(4, "big")] = size
     _guess(graph, unknown)
+
+
+def _weigh(script: Script, cpu_ns: int, delay_ns: int) -> None:
+    """How much of a core it takes while it computes; what it waited for a core there says nothing of elsewhere."""
+    spent_ns = max(1, script.before_ns + script.compute_ns + script.after_ns)
+    need_ns = max(spent_ns - delay_ns, min(cpu_ns, spent_ns), 1)
+    if need_ns < spent_ns:
+        part = need_ns / spent_ns
+        script.ops = [(round(op[0] * part), *op[1:]) for op in script.ops]
+        script.before_ns, script.after_ns = round(script.before_ns * part), round(script.after_ns * part)
+        script.compute_ns, script.tail_ns = round(script.compute_ns * part), round(script.tail_ns * part)
+    script.weight = min(cpu_ns / need_ns, WEIGHT_MAX)
 
 
 def _guess(graph: Graph, unknown: Sequence[TaskNode]) -> None:

@@ -18,7 +18,8 @@ A note is a tuple of plain values; the first is its kind:
     drop    time, execution, attempt, objects
     came    time, tasks: pairs of id and attempt
     retry   time, task, attempt, reason
-    run     task, attempt, started, called, returned, ended, cpu_ns, error, sizes, nested (references in the results)
+    run     task, attempt, started, called, returned, ended, cpu_ns, delay_ns, error, sizes, nested (references in the
+            results); cpu_ns and delay_ns are None of what took less than a millisecond
     template  number, and the template in plain values: it stands before the first `submit` of it
 """
 
@@ -49,6 +50,8 @@ from dualray.shared.serialization import Serialized
 from dualray.shared.task_runner import Export, TaskRunner
 
 NO_TIMEOUT = -1
+_SHORT_NS = 1_000_000
+"""What takes less has computed all the time, as far as anybody knows."""
 
 
 class _RecordedRunner(TaskRunner):
@@ -77,7 +80,8 @@ class RecordedCoreWorker(CoreWorker):
     """See the module.
 
     Args:
-        cpu_ns: the CPU time that this process has used; None: nobody knows.
+        usage: the CPU time that this process has used, and how long its thread was ready to run and no core was free,
+            in ns; None: nobody knows.
         on_note: called when there is a first note; any thread.
     """
 
@@ -90,17 +94,20 @@ class RecordedCoreWorker(CoreWorker):
         host: Host,
         root: TaskID,
         is_driver: bool,
-        cpu_ns: Callable[[], int] | None,
+        usage: Callable[[], tuple[int, int]] | None,
         on_note: Callable[[], object] = lambda: None,
     ) -> None:
         super().__init__(address=address, node=node, config=config, host=host, root=root, is_driver=is_driver)
-        self.cpu_ns = cpu_ns
+        self._usage = usage
         self.on_note = on_note
         self.notes: deque[tuple[Any, ...]] = deque()
         self.called_ns = 0
         self.returned_ns = 0
         self._started_ns = 0
         self._cpu_before_ns = 0
+        self._delay_before_ns = 0
+        self._usage_at_ns = -_SHORT_NS
+        self._cpu_then_ns = 0
         self._runner = _RecordedRunner(self)
         self._handle_plainly = super()._handle
         self._templates: dict[FunctionTemplate, int] = {}
@@ -207,11 +214,25 @@ class RecordedCoreWorker(CoreWorker):
         """A task begins."""
         self._started_ns = self.called_ns = now_ns
         self.returned_ns = 0
-        if self.cpu_ns is not None:
-            self._cpu_before_ns = self.cpu_ns()
+        if self._usage is not None:
+            # Asking costs system calls. Among short tasks in a row it is done once a millisecond: in between, the
+            # process has computed all the time.
+            since_ns = now_ns - self._usage_at_ns
+            if since_ns < _SHORT_NS:
+                self._cpu_before_ns = self._cpu_then_ns + since_ns
+            else:
+                self._usage_at_ns = now_ns
+                self._cpu_then_ns, self._delay_before_ns = self._usage()
+                self._cpu_before_ns = self._cpu_then_ns
 
-    def report_ran(self, ran: TaskRan, duration_ns: int) -> None:
+    def report_ran(self, ran: TaskRan, duration_ns: int, *, is_alone: bool = False) -> None:
         ended_ns = self.host.now_ns()
+        cpu_ns = delay_ns = None
+        if self._usage is not None and ended_ns - self._started_ns >= _SHORT_NS:
+            self._usage_at_ns = ended_ns
+            self._cpu_then_ns, delayed_ns = self._usage()
+            cpu_ns = max(0, self._cpu_then_ns - self._cpu_before_ns)
+            delay_ns, self._delay_before_ns = delayed_ns - self._delay_before_ns, delayed_ns
         self.note(
             "run",
             ran.task_id,
@@ -220,12 +241,13 @@ class RecordedCoreWorker(CoreWorker):
             self.called_ns,
             self.returned_ns or ended_ns,
             ended_ns,
-            None if self.cpu_ns is None else self.cpu_ns() - self._cpu_before_ns,
+            cpu_ns,
+            delay_ns,
             "" if ran.error is None else str(ran.error.kind),
             tuple([result.size_bytes for result in ran.results]),
             tuple([ref.object_id for result in ran.results for ref in result.nested]),
         )
-        super().report_ran(ran, duration_ns)
+        super().report_ran(ran, duration_ns, is_alone=is_alone)
 
     # ---- What becomes of it ----------------------------------------------------------------------------------
 

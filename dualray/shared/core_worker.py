@@ -24,6 +24,7 @@ from dualray.shared.arguments import pack_arguments
 from dualray.shared.execution_context import ExecutionContext
 from dualray.shared.failures import as_exception, failure_in_words
 from dualray.shared.host import Execution, Host, Signal
+from dualray.shared.lateness import why_late
 from dualray.shared.machines.owner import Owner
 from dualray.shared.model.commands import (
     ArmTimer,
@@ -389,8 +390,8 @@ class CoreWorker:
             raise
         identity = function_id(pickled)
         if identity not in self._exported:
-            self._exported.add(identity)
             self.host.put_function(identity, pickled)
+            self._exported.add(identity)  # not earlier: another thread would not wait until it is there
         return identity
 
     def submit_task(self, template: FunctionTemplate, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Ref]:
@@ -779,11 +780,16 @@ class CoreWorker:
         self, refs: Sequence[Ref], values: Mapping[ObjectID, Any], timeout_ns: int | None
     ) -> GetTimeoutError:
         missing = [ref.object_id for ref in refs if ref.object_id not in values]
-        reason = self.machine.explain_object(missing[0])
+        # Who asks what is there now, time and again, is not made to wait for reasons.
+        reason = why_late(self, missing[0]) if timeout_ns else self.machine.explain_object(missing[0])
         seconds = (timeout_ns or 0) / 1e9
         return GetTimeoutError(
             f"{len(missing)} of {len(refs)} objects were not ready within {seconds:g} s; the first: {reason}"
         )
+
+    def explain(self, ref: Ref) -> str:
+        """In words, what a value waits for that is not there."""
+        return why_late(self, ref.object_id)
 
     def wait(
         self, refs: Sequence[Ref], *, num_returns: int, timeout_ns: int | None, fetch_local: bool
@@ -1058,9 +1064,9 @@ class CoreWorker:
         """Run one task. Called where user code runs."""
         self._runner.execute(task)
 
-    def report_ran(self, ran: TaskRan, duration_ns: int) -> None:
+    def report_ran(self, ran: TaskRan, duration_ns: int, *, is_alone: bool = False) -> None:
         """A task has ended. Small results wait for those of the tasks behind it, if others were handed over with it."""
-        if (self._to_run or self._ran) and ran.error is None and len(ran.results) == 1:
+        if (self._to_run or self._ran) and ran.error is None and len(ran.results) == 1 and not is_alone:
             [result] = ran.results
             # A result that must wait for an acknowledgement waits alone; so does what comes after it.
             if result.inline and not result.nested and not self.machine.values.unacknowledged:

@@ -5,7 +5,7 @@ Theory of operation
 `CostModel` is plain data. Each field carries its unit at the end of its name (`_ns`: integer nanoseconds;
 `_bytes_per_s`), a default, and the source of that default, so that `params()` can print the table that a
 reader of a simulated figure is owed. Nothing here is a measurement of the machine that runs the simulation:
-a run on a laptop and one on a server give the same times. `dualray whatif calibrate` replaces the defaults
+a run on a laptop and one on a server give the same times. `dualray calibrate` replaces the defaults
 by what a real run showed, and a scenario file by what it says.
 
 "speed notes" and "platform facts" name the two pages of measurements with which the project began, taken on
@@ -56,6 +56,10 @@ class CostModel:
     head_message_ns: int = _param(23_000, "as node_message_ns, for messages to and from the head")
     nic_bytes_per_s: int = _param(1_250_000_000, "10 Gbit/s, each direction of each NIC: the default of scenario files")
     nic_latency_ns: int = _param(50_000, "two NICs make the 100 us between nodes that scenario files default to")
+    transfer_ns: int = _param(0, "assumption: what beginning a transfer between nodes costs beyond its messages")
+    transfer_bytes_per_s: int = _param(
+        100_000_000_000, "assumption: no bound; the most that the software at both ends lets one transfer have"
+    )
     memory_bytes_per_s: int = _param(
         6_000_000_000,
         "platform facts: writing warm shared memory, 6 to 9 GB/s (put and seal copy at this speed)",

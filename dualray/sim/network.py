@@ -526,6 +526,8 @@ class Network:
         for node in (src_node, dst_node):
             self._transfers.setdefault(node, {})[transfer] = None
         latency_ns = self._latency_ns(src_node, dst_node)
+        if src_node != dst_node:
+            latency_ns += self._cost.transfer_ns
         transfer._event = self._kernel.call_after(latency_ns, self._start, transfer)
         return transfer
 
@@ -548,22 +550,26 @@ class Network:
                 link = self._links[key] = _Link(key, self._bytes_per_s(key))
             link.flows[transfer] = None
             links.append(link)
-        own = self._own_link(transfer)
+        own = self._own_link(transfer, links)
         if own is not None:
             links.append(own)
         transfer._links = tuple(links)
         transfer._settled_ns = self._kernel.now_ns
         self._change(links)
 
-    def _own_link(self, transfer: Transfer) -> _Link | None:
-        """Losses bound what one flow can get: a link that it has for itself."""
-        if not self._impairments or transfer.src_node == transfer.dst_node:
+    def _own_link(self, transfer: Transfer, links: list[_Link]) -> _Link | None:
+        """Software and losses bound what one flow can get: a link that it has for itself."""
+        src, dst = transfer.src_node, transfer.dst_node
+        if src == dst:
             return None
-        loss = (self._impairment(transfer.src_node) + self._impairment(transfer.dst_node)).loss
-        if not loss:
-            return None
-        round_trip_s = 2 * self._latency_ns(transfer.src_node, transfer.dst_node) / 1e9
-        bytes_per_s = MATHIS * SEGMENT_BYTES / (max(round_trip_s, 1e-9) * math.sqrt(loss))
+        bytes_per_s = float(self._cost.transfer_bytes_per_s)
+        if self._impairments:
+            loss = (self._impairment(src) + self._impairment(dst)).loss
+            if loss:
+                round_trip_s = 2 * self._latency_ns(src, dst) / 1e9
+                bytes_per_s = min(bytes_per_s, MATHIS * SEGMENT_BYTES / (max(round_trip_s, 1e-9) * math.sqrt(loss)))
+        if not self._impairments and any(link.bytes_per_s <= bytes_per_s for link in links):
+            return None  # they let no more through, either
         link = _Link((_OWN, transfer.src_node), bytes_per_s)
         link.flows[transfer] = None
         return link

@@ -22,7 +22,7 @@ class RunNotes:
         cluster.make_core = self._make_core
 
     def _make_core(self, **arguments: Any) -> RecordedCoreWorker:
-        core = RecordedCoreWorker(**arguments, cpu_ns=None)
+        core = RecordedCoreWorker(**arguments, usage=None)
         self._cores.append(core)
         return core
 

@@ -135,6 +135,8 @@ class Replayed:
     """Of each node, `busy_ns`."""
     spans: list[tuple[str, str, str, int, int, int]] | None = None
     """On demand: name, node, worker, began, ended, attempt."""
+    marks: list[int] = field(default_factory=list)
+    """When the driver made its small puts, since the program's begin: with these a program marks its own phases."""
 
 
 class _Execution:
@@ -555,6 +557,8 @@ class ModelProcess(Process):
             self._advance(execution)
 
         if size <= self.model.config.inline_bytes_max:
+            if execution.task is None:
+                self.model.result.marks.append(self.model.kernel.now_ns - self.model.began_ns)
             self._has_put(execution, recorded, object_id, size, inner, inline=True)
             return True
         self._write(execution, object_id, size, self.address, stored, remakeable=False)
@@ -734,6 +738,7 @@ class ReplayCluster(Cluster):
     Args:
         scale_of: by what the computing of an attempt is multiplied: drawn durations.
         cores: of each node, physical ones; None: as many as it has CPUs.
+        host_cores: of the one machine that all nodes share, when they are containers of it; None: each has its own.
         slowdown: see cores.py.
         since: count also from the first submission of this function.
     """
@@ -748,6 +753,7 @@ class ReplayCluster(Cluster):
         hardware: Sequence[Hardware],
         scale_of: Callable[[TaskNode, int], float] = lambda node, attempt: 1.0,
         cores: float | None = None,
+        host_cores: float | None = None,
         slowdown: float = 0.0,
         faults: Sequence[Fault] = (),
         since: str | None = None,
@@ -758,6 +764,7 @@ class ReplayCluster(Cluster):
         self.scale_of = scale_of
         self.since = since
         self.since_ns = 0
+        self.began_ns = 0
         self.sizes = dict(graph.sizes)
         self.refs: dict[bytes, Ref] = {}
         """Of each object of the recorded run, what it is here."""
@@ -773,9 +780,10 @@ class ReplayCluster(Cluster):
         self._hardware = list(hardware)
         self._planned = tuple(faults)
         self.cores: dict[NodeID, Cores] = {}
+        host = Cores(self.kernel, host_cores, slowdown) if host_cores is not None else None
         for index, each in enumerate(hardware):
             own = cores if cores is not None else max(1.0, each.total.get(CPU) / UNITS)
-            self.cores[NodeID(f"node-{index}")] = Cores(self.kernel, own, slowdown)
+            self.cores[NodeID(f"node-{index}")] = host or Cores(self.kernel, own, slowdown)
 
     def run(self) -> Replayed:
         """Run the program to its end, its failure, or a deadlock."""
@@ -794,7 +802,7 @@ class ReplayCluster(Cluster):
         self.add(driver)
         driver.handle(Started())
         self.kernel.run_until(lambda: len(driver.machine.cluster) >= len(self._hardware))
-        began_ns = self.kernel.now_ns
+        began_ns = self.began_ns = self.kernel.now_ns
         execution = _Execution(driver, None, self.graph.driver, 1.0)
         driver._advance(execution)
         try:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
+from dualray import runtime
 from dualray.runtime_env import Swapped
 from dualray.shared.core_worker import write_row
 from dualray.shared.host import Execution
@@ -19,6 +20,7 @@ from dualray.shared.model.ids import HEAD, Address, FunctionID, NodeID, TaskID, 
 from dualray.shared.model.resources import GPU, UNITS
 from dualray.shared.model.specs import Ref
 from dualray.shared.seeding import task_seed
+from dualray.sim.collectives import all_reduce_ns, broadcast_ns
 from dualray.sim.fibers import Fiber, FiberKilled, FiberScheduler
 from dualray.sim.object_store import VirtualStore
 from dualray.sim.runner import Process
@@ -85,11 +87,24 @@ class WorkerRuntime:
     def read_functions(self) -> dict[FunctionID, bytes]:
         return {FunctionID(key): pickled for key, pickled in self._process.cluster.functions.items()}
 
+    def trace_source(self) -> NoReturn:
+        raise runtime.only_in_the_driver("timeline")
+
     def silence(self) -> None:
         self._process.is_silent = True
 
     def shutdown(self) -> None:
         """A task cannot end the cluster."""
+
+    def all_reduce_s(self, nodes: Sequence[NodeID], size_bytes: int) -> float:
+        """Seconds of an all-reduce among processes on these nodes: see dualray/sim/collectives.py."""
+        cluster = self._process.cluster
+        return all_reduce_ns(cluster.network.topology, cluster.cost_model, nodes, size_bytes) / 1e9
+
+    def broadcast_s(self, nodes: Sequence[NodeID], size_bytes: int) -> float:
+        """Seconds of a broadcast from the first process to the others."""
+        cluster = self._process.cluster
+        return broadcast_ns(cluster.network.topology, cluster.cost_model, nodes, size_bytes) / 1e9
 
 
 class UserProcess(Process):

@@ -161,7 +161,7 @@ def _policy(name: str) -> str:
         raise ValueError(
             f"policy {name!r} is unknown: name one of {', '.join(PLACEMENTS)}, or your own as 'package.module:Class'"
         )
-    _check_has(load_policy(placement_path(name)), name, "choose")
+    _check_has(_made(placement_path(name), name), name, "choose")
     return name
 
 
@@ -171,8 +171,15 @@ def _eviction(name: str) -> str:
             f"eviction policy {name!r} is unknown: name one of {', '.join(EVICTIONS)}, or your own as "
             f"'package.module:Class'"
         )
-    _check_has(load_policy(name), name, "choose")
+    _check_has(_made(name, name), name, "choose")
     return name
+
+
+def _made(path: str, name: str) -> object:
+    try:
+        return load_policy(path)
+    except TypeError as error:
+        raise ValueError(f"policy {name!r} cannot be made without arguments: {error}") from None
 
 
 def _check_has(policy: object, name: str, *methods: str) -> None:

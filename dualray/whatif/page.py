@@ -39,18 +39,32 @@ def page(prediction: Prediction, *, deadline: str | None = None) -> str:
     charts = [_makespans(prediction), _use(prediction)]
     if any(row.cost is not None for row in prediction.possible):
         charts.append(_costs(prediction))
-    bodies = "".join(
-        f"<section>{figure.to_html(full_html=False, include_plotlyjs=False, div_id=f'chart{number}')}</section>"
-        for number, figure in enumerate(charts)
-    )
-    name, words = escape(prediction.trace.path.name), escape(prediction.trace.words)
     answers = "".join(f"<p>{escape(line)}</p>" for line in answers_of(prediction, deadline))
+    name = prediction.trace.path.name
+    return html_page(f"{name}: what if?", prediction.trace.words, [answers, *charts, _table(prediction.rows)])
+
+
+def html_page(title: str, words: str, parts: Sequence[str | go.Figure]) -> str:
+    """One page of HTML that needs no network, from texts of HTML and charts."""
+    sections = ""
+    for number, part in enumerate(parts):
+        body = part
+        if not isinstance(part, str):
+            body = part.to_html(full_html=False, include_plotlyjs=False, div_id=f"chart{number}")
+        sections += f"<section>{body}</section>"
     return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>What if: {name}</title>'
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         f'<meta http-equiv="Content-Security-Policy" content="{_CSP}"><style>{_STYLE}</style>'
-        f"<script>{get_plotlyjs()}</script></head><body><header><h1>{name}: what if?</h1>{words}</header>"
-        f"<main><section>{answers}</section>{bodies}<section>{_table(prediction.rows)}</section></main></body></html>"
+        f"<script>{get_plotlyjs()}</script></head><body><header><h1>{escape(title)}</h1>{escape(words)}</header>"
+        f"<main>{sections}</main></body></html>"
     )
+
+
+def html_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table of texts."""
+    head = "".join(f"<th>{escape(name)}</th>" for name in columns)
+    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def _series(rows: Sequence[Row]) -> dict[str, list[Row]]:

@@ -32,6 +32,8 @@ from dualray.sim.replay import ReplayCluster, Replayed
 from dualray.whatif.configurations import Configuration, configurations, faults_of, placement_path
 
 SEEDS = 3
+_DATA_OF_WIRE = 1448 / 1514
+"""Of what a network carries, what is data: TCP over IPv4 in Ethernet frames of 1500 bytes."""
 NS_PER_HOUR = 3_600 * 10**9
 
 
@@ -182,6 +184,7 @@ def predict(
     calibration: Calibration | str | Path | None = None,
     costs: Mapping[str, str | int] | None = None,
     cores: float | None = None,
+    host_cores: float | None = None,
     on_done: Callable[[int, int], object] = lambda done, total: None,
     **asked: Any,
 ) -> Prediction:
@@ -197,6 +200,7 @@ def predict(
         calibration: what was measured of the machines in question, or its file (recording/calibration.py).
         costs: parameters of the cost model that take precedence.
         cores: physical cores of each node, when these are fewer than its CPUs.
+        host_cores: physical cores of the one machine that all nodes share, when they are containers of it.
         on_done: called with how many replays are done, and how many there are.
 
     Raises:
@@ -220,7 +224,7 @@ def predict(
     if calibration is not None:
         cost_model = cost_model.with_changes(calibration.costs, "calibration")
     cost_model = cost_model.with_changes(costs or {}, "costs")
-    job = _Job(trace.graph, cost_model, calibration.slowdown if calibration is not None else 0.0, cores)
+    job = _Job(trace.graph, cost_model, calibration.slowdown if calibration is not None else 0.0, cores, host_cores)
     # Those that are replayed once more come last, so that a sweep which is broken off has seen each cluster.
     pieces = [(config, seed) for seed in range(seeds) for config in configs]
     results: dict[tuple[Configuration, int], Replayed] = {}
@@ -266,6 +270,7 @@ class _Job:
     cost_model: CostModel
     slowdown: float
     cores: float | None
+    host_cores: float | None
     draws: Durations = field(init=False)
 
     def __post_init__(self) -> None:
@@ -276,7 +281,9 @@ class _Job:
         first = next(iter(self.graph.facts["nodes"].values()))
         custom = {name: amount for name, amount in first["resources"].items() if name not in (CPU, GPU)}
         total = parse_resources(num_cpus=config.cpus, num_gpus=config.gpus, resources=custom)
-        nic = Nic(bytes_per_s=config.network_bytes_per_s, latency_ns=config.latency_ns // 2)
+        nic = Nic(
+            bytes_per_s=max(1, round(config.network_bytes_per_s * _DATA_OF_WIRE)), latency_ns=config.latency_ns // 2
+        )
         limits = Config(
             placement_policy=placement_path(config.policy),
             eviction_policy=config.eviction,
@@ -290,6 +297,7 @@ class _Job:
             hardware=[Hardware(total=total, store_bytes=config.store_bytes, nic=nic)] * config.nodes,
             scale_of=self.draws.scale_of(seed),
             cores=self.cores,
+            host_cores=self.host_cores,
             slowdown=self.slowdown,
             faults=faults_of(config.faults) if config.faults else (),
             **more,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dualray.shared.model.commands import DeleteObject, ReceiveObject, SendObject
+from dualray.shared.model.commands import ArmTimer, DeleteObject, ReceiveObject, SendObject
 from dualray.shared.model.errors import ErrorKind
 from dualray.shared.model.events import (
     LocationsKnown,
@@ -24,8 +24,10 @@ from dualray.shared.model.events import (
     PeerLost,
     ReceiveFailed,
     ReserveFailed,
+    SpaceDenied,
     SpaceGranted,
     SpaceReserved,
+    TimerFired,
 )
 from dualray.shared.model.ids import HEAD, Address, NodeID
 from tests.shared.builders import DRIVER, NodeStepper, error, of, oid, sends, sent
@@ -89,6 +91,48 @@ def test_who_has_made_the_object_here_while_memory_is_found_for_a_pull_writes_it
     assert asked(commands) == []
     assert [each.object_id for each in of(commands, DeleteObject)] == [X]
     assert sent(node(SpaceReserved(object_id=X)), SpaceGranted, B) == [SpaceGranted(object_id=X, present=False)]
+
+
+@pytest.fixture
+def pulls_fill_the_store(node) -> NodeStepper:
+    for each in (X, Y, Z):
+        node.want(each)
+        node.locations(each, "node-1", size_bytes=300)
+    return node
+
+
+def space_timer(object_id) -> TimerFired:
+    return TimerFired(timer=f"space:{object_id.hex()}:{A}")
+
+
+def test_rather_than_refuse_a_writer_the_youngest_pulls_give_way_and_begin_anew(pulls_fill_the_store):
+    node = pulls_fill_the_store
+    node.reserve(oid(1), 500, by=A)
+    commands = node(space_timer(oid(1)))
+    assert [each.object_id for each in of(commands, DeleteObject)] == [Z, Y]
+    assert sent(commands, SpaceGranted, A) == [SpaceGranted(object_id=oid(1), present=False)]
+    assert [each.object_id for each in sent(commands, LocationsWanted, HEAD)] == [Z, Y]
+    assert asked(node.locations(Y, "node-1", size_bytes=300)) == []  # no room
+    assert asked(node.seal(oid(1), by=A)) == ["node-1"]
+
+
+def test_no_pull_gives_way_in_vain(pulls_fill_the_store):
+    node = pulls_fill_the_store
+    node(ObjectReceived(object_id=X, source=N1))
+    node.want(X, by=B)
+    node.reserve(oid(1), 800, by=A)
+    commands = node(space_timer(oid(1)))
+    assert of(commands, DeleteObject) == []
+    assert [each.error.kind for each in sent(commands, SpaceDenied, A)] == [ErrorKind.STORE_FULL]
+
+
+def test_no_pull_gives_way_to_another(pulls_fill_the_store):
+    node = pulls_fill_the_store
+    node.want(oid(1))
+    (timer,) = of(node.locations(oid(1), "node-1", size_bytes=300), ArmTimer)
+    commands = node(TimerFired(timer=timer.timer))
+    assert of(commands, DeleteObject) == []
+    assert [each.error.kind for each in sent(commands, ObjectUnavailable, DRIVER)] == [ErrorKind.STORE_FULL]
 
 
 def test_one_source_is_asked_once_there_is_room(node):

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 import dualray as ray
+from dualray.cli import app
 from dualray.recording.calibration import Calibration, load_calibration
+
+COMMAND = [sys.executable, "-m", "dualray.cli", "calibrate"]
 
 MEASURED = Calibration(
     machine="here", date="2026-01-01", costs={"submit_ns": 40_000, "seal_ns": 7_000}, slowdown=0.1, error=0.05
@@ -53,3 +59,49 @@ def test_an_unknown_cost_is_refused_with_the_nearest(tmp_path):
     path.write_text("format: dualray-calibration/1\ncosts: {submit_n: 1}")
     with pytest.raises(ValueError, match=r"no parameter 'submit_n'.*submit_ns"):
         ray.init(mode="sim", calibration=path)
+
+
+@pytest.mark.timeout(120)
+def test_the_command_measures_fits_and_shows_what_is_left_over(tmp_path: Path):
+    path, page = tmp_path / "calibration.yaml", tmp_path / "page.html"
+    done = subprocess.run(
+        [*COMMAND, "--seconds", "1", "-o", str(path), "--report", str(page)],
+        capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "held-out error" in done.stdout
+    found = load_calibration(path)
+    assert found.error is not None
+    assert len(found.checks) == 4
+    assert 1_000_000 < found.costs["worker_start_ns"] < 5_000_000_000, "a process is forked and joins"
+    for name, value in found.costs.items():
+        low, high = found.intervals.get(name, (value, value))
+        assert low <= value * 1.01, name
+        assert high >= value * 0.99, name
+    text = page.read_text()
+    assert "What the fit leaves over" in text
+    assert "chain of empty tasks" in text
+    started: Any = ray.init(mode="sim", calibration=path)
+    try:
+        assert started.cluster.cost_model.worker_start_ns == found.costs["worker_start_ns"]
+    finally:
+        ray.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--seconds", "0.5"], "seconds=0.5 must be from 1 to 60"),
+        (["--seconds", "61"], "seconds=61 must be from 1 to 60"),
+        (["-o", "missing/calibration.yaml"], "there is no directory 'missing'"),
+        (["-o", "."], "is a directory"),
+        (["--report", "missing/page.html"], "--report"),
+    ],
+)
+def test_what_cannot_be_measured_or_written_is_refused_in_one_line(tmp_path: Path, monkeypatch, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["calibrate", *arguments])
+    assert done.exit_code == 2
+    assert words in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert not list(tmp_path.iterdir())

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import dualray as ray
-from dualray.recording.file import METADATA_KEY, read_record_file, write_record
+from dualray.recording.file import METADATA_KEY, SCHEMA_VERSION, read_record_file, write_record
 from dualray.recording.graph import graph_of
 from tests.whatif.programs import everything
 
@@ -116,7 +116,7 @@ def test_files_that_are_no_record_are_refused_in_one_line(run, tmp_path):
     table = pq.read_table(run)
     other = tmp_path / "other.parquet"
     pq.write_table(table.replace_schema_metadata({METADATA_KEY: b'{"schema": 99}'}), other)
-    assert "version 99, and this dualray reads version 1" in refusal(other)
+    assert f"version 99, and this dualray reads version {SCHEMA_VERSION}" in refusal(other)
     pq.write_table(table.replace_schema_metadata({}), other)
     assert "no recorded run" in refusal(other)
     pq.write_table(table.replace_schema_metadata({METADATA_KEY: b"{"}), other)

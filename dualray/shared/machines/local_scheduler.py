@@ -176,6 +176,7 @@ class Lease:
         "is_wanted",
         "key",
         "lease_id",
+        "name",
         "owner",
         "resources",
         "worker",
@@ -188,6 +189,7 @@ class Lease:
         self.end_error: ErrorInfo | None = None
         """What its owner hears when its worker, which is being ended, has."""
         self.owner = slot.owner
+        self.name = slot.shape.name
         self.key = slot.key
         self.resources = slot.shape.resources
         self.gpu_shares = gpu_shares

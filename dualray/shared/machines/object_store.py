@@ -6,10 +6,11 @@ are read, sent and reported to the head. Memory can fail though there is room, w
 what can be evicted is, and the runner is asked again, until there is memory or nothing is left to evict. Each user (a
 process, a lease, a transfer) pins what it uses, once. When room is needed, the eviction policy chooses among sealed
 objects that nobody pins and that can be made again; what has to wait for room waits in line, for at most
-`store_wait_ns`, and is then refused with the names of the largest holders. What is fetched for tasks that have not
-begun (`is_early`) stands behind everything else: who runs needs room in order to end. An object that its owner frees
-goes at once, or with its last pin. What the oldest task needs that waits for arguments (`needed_next`) leaves after
-everything else: else each argument that is made again may cost it another one, for ever.
+`store_wait_ns`. Then pulls give way, if that helps (`give_way`: they may stand still behind a partition); else it is
+refused with the names of the largest holders. What is fetched for tasks that have not begun (`is_early`) stands behind
+everything else: who runs needs room in order to end. An object that its owner frees goes at once, or with its last pin.
+What the oldest task needs that waits for arguments (`needed_next`) leaves after everything else: else each argument
+that is made again may cost it another one, for ever.
 
 With the policy "spill", what has to leave is copied to disk first: SPILLING while that lasts, when it may still be read
 and pinned, and SPILLED when its memory has been given back. The request that needs the room waits in line meanwhile. A
@@ -117,6 +118,8 @@ class ObjectStore:
         """Who wants to write an object that somebody else is writing."""
         self.needed_next: Callable[[], Container[ObjectID]] = tuple
         """What is to leave last. The local scheduler says."""
+        self.give_way: Callable[[SpaceRequest, int], bool] = lambda request, lacking_bytes: False
+        """Give up the room of what is being fetched; whether that makes so many bytes free. The transfers do."""
         # Worklists that the node machine drains.
         self.granted: deque[tuple[SpaceRequest, bool]] = deque()
         self.denied: deque[tuple[SpaceRequest, ErrorInfo]] = deque()
@@ -331,9 +334,14 @@ class ObjectStore:
             self.out.add(CancelTimer(timer=_timer(request)))
 
     def on_space_timer(self, timer: str) -> None:
-        """Someone in line has waited for long enough."""
+        """Someone in line has waited for long enough: what is on its way here gives way, or he is refused."""
         for request in self.waiting:
             if _timer(request) == timer:
+                excess = self.used_bytes + request.size_bytes - self.capacity_bytes
+                if self.give_way(request, excess - sum(size_bytes for _, size_bytes in self._evictable())):
+                    if request in self.waiting:
+                        self.out.add(ArmTimer(timer=timer, delay_ns=self.config.store_wait_ns))
+                    return
                 self.waiting.remove(request)
                 why = f"found no room within {self.config.store_wait_ns / 1e9:g} s"
                 if self.disk_error:

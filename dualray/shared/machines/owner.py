@@ -122,12 +122,16 @@ from dualray.shared.model.ids import (
     short,
     stream_room_id,
 )
-from dualray.shared.model.specs import ActorSpec, LeaseShape, NodeInfo, NodeState
+from dualray.shared.model.specs import ActorSpec, FunctionTemplate, LeaseShape, NodeInfo, NodeState
 from dualray.shared.model.states import ActorState, TaskState, ValueState
 from dualray.shared.policies import load_policy
 from dualray.shared.policies.feasibility import why_infeasible
 
 _ROWS_TIMER = "rows:"
+
+
+EXPLAINED_MAX = 5
+"""How far an explanation follows a chain of arguments that are not there."""
 
 
 class Owner(Composition):
@@ -790,7 +794,17 @@ class Owner(Composition):
 
     # ---- Why does it wait? -----------------------------------------------------------------------------------
 
-    def explain_object(self, object_id: ObjectID) -> str:
+    def first_cause(self, object_id: ObjectID) -> TaskRecord | None:
+        """The task that an object waits for: the one that makes it or, if that waits for an argument, the one that
+        makes that, and so on; None when it is no task of this process."""
+        record = self.tasks.records.get(TaskID(object_id[:16]))
+        for _ in range(EXPLAINED_MAX):
+            if record is None or record.state is not TaskState.WAITING_ARGS or not record.missing:
+                break
+            record = self.tasks.records.get(TaskID(next(iter(record.missing))[:16]))
+        return record
+
+    def explain_object(self, object_id: ObjectID, depth: int = 0) -> str:
         """In words, what an object that is not ready waits for, as far as this process knows."""
         value = self.values.table.get(object_id)
         if value is None:
@@ -809,20 +823,36 @@ class Owner(Composition):
             return f"object {short(object_id)} is promised by {value.owner}, and has not been put yet"
         if record is None:
             return f"object {short(object_id)} is {value.state}"
-        return f"object {short(object_id)} is made by {self._explain_task(record)}"
+        return f"object {short(object_id)} is made by {self._explain_task(record, depth)}"
 
-    def _explain_task(self, record: TaskRecord) -> str:
+    def _explain_task(self, record: TaskRecord, depth: int) -> str:
         spec = record.spec
         what = f"{spec.template.name} (task {short(spec.task_id)})"
         if record.state is TaskState.WAITING_ARGS:
             missing = ", ".join(short(object_id) for object_id in record.missing)
-            return f"{what}, which waits for its arguments {missing}"
+            words = f"{what}, which waits for its arguments {missing}"
+            if depth < EXPLAINED_MAX and record.missing:
+                words += f"; {self.explain_object(next(iter(record.missing)), depth + 1)}"
+            return words
         if record.state is TaskState.PUSHED:
             return f"{what}, which {record.worker} has"
         if spec.actor_id is not None:
             client = self.actor_calls.clients[spec.actor_id]
-            return f"{what}, which waits for actor {short(spec.actor_id)} ({client.state})"
-        return f"{what}, which waits for a worker with {spec.template.placement}"
+            words = f"{what}, which waits for actor {short(spec.actor_id)} ({client.state})"
+            creation = self.tasks.records.get(TaskID(spec.actor_id))
+            if creation is None or creation.is_done or depth >= EXPLAINED_MAX:
+                return words
+            if creation.state is TaskState.WAITING_ARGS:
+                return f"{words}; the actor is made by {self._explain_task(creation, depth + 1)}"
+            return words + self._explain_demand(creation.spec.template)
+        return f"{what}, which waits for a worker with {spec.template.placement}" + self._explain_demand(spec.template)
+
+    def _explain_demand(self, template: FunctionTemplate) -> str:
+        """Why no node that there is can meet a demand; nothing when one can."""
+        why = self.why_waiting(
+            LeaseShape(resources=template.resources, placement=template.placement, strategy=template.strategy)
+        )
+        return f"; {why}" if why is not None else ""
 
     def call_name(self, task: TaskID | None) -> str | None:
         """What a call is called that runs in this process, beside others."""

@@ -108,6 +108,7 @@ class Transfer:
         self.config = config
         self.node = node
         self.store = store
+        store.give_way = self._give_way
         self.wants: dict[ObjectID, Want] = {}
         self.admitted: dict[ObjectID, int] = {}
         """Pulls under way, with their bytes."""
@@ -252,6 +253,23 @@ class Transfer:
         want = self.wants.get(object_id)
         if want is not None and not want.awaits_space and self.store.is_being_written(object_id, _INCOMING):
             self._try_next_source(want)
+
+    def _give_way(self, request: SpaceRequest, lacking_bytes: int) -> bool:
+        """Somebody is to be refused for want of room: give up pulls, the youngest first, if that helps. They begin
+        anew, behind him."""
+        if is_incoming(request.user):
+            return False
+        given_up: list[Want] = []
+        for want in reversed(self.wants.values()):
+            if lacking_bytes > 0 and not want.awaits_space and self.store.is_being_written(want.object_id, _INCOMING):
+                given_up.append(want)
+                lacking_bytes -= want.size_bytes
+        if lacking_bytes > 0:
+            return False
+        for want in given_up:
+            want.sources.clear()
+            self._try_next_source(want)
+        return bool(given_up)
 
     def _try_next_source(self, want: Want) -> None:
         want.source = None

@@ -9,14 +9,15 @@ from __future__ import annotations
 from dualray.shared.model.ids import NodeID
 from dualray.shared.model.resources import fits
 from dualray.shared.model.specs import LeaseShape
+from dualray.shared.policies.hybrid import HybridPlacement
 from dualray.shared.policies.placement import ClusterView, Outcome, Placement, PlacementPolicy, Score, scores_of
 
 
 class LocalityPlacement:
-    """See the module. `otherwise` places what has no bytes anywhere."""
+    """See the module. `otherwise` places what has no bytes anywhere; by default it is `hybrid`."""
 
-    def __init__(self, otherwise: PlacementPolicy) -> None:
-        self._otherwise = otherwise
+    def __init__(self, otherwise: PlacementPolicy | None = None) -> None:
+        self._otherwise = otherwise if otherwise is not None else HybridPlacement()
 
     def choose(self, shape: LeaseShape, view: ClusterView, via: NodeID | None) -> Placement:
         best_bytes = 0

@@ -1,0 +1,309 @@
+"""How far a prediction is from what then happens: `python -m benchmarks.fidelity`.
+
+Twelve programs (fidelity_programs.py) are recorded with one worker on this machine and predicted for two workers, and
+for two, three and four nodes, in network namespaces with a limited rate; and, for the ranking of policies, for three
+nodes under each of three placement policies. Then they run there. Steps, in this order; without a name, all of them:
+
+    predict   calibrate, record, predict; write benchmarks/fidelity/predictions.json and commit it
+    measure   run all in network namespaces (root in a container with CAP_SYS_ADMIN and CAP_NET_ADMIN), which is refused
+              while predictions.json differs from what is committed; write docs/fidelity.md
+
+All nodes are on this machine and share its cores, which predictions take into account (`host_cores`). What is measured
+is the median of some repeats; beside it stands the spread of the repeats, and of a fixed piece of computing: the noise
+of the machine.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Annotated, Any
+
+import typer
+
+from benchmarks.fidelity_programs import PROGRAMS
+from dualray import whatif
+from dualray.recording.calibration import Calibration
+from dualray.shared.units import parse_rate_bytes_per_s
+from dualray.whatif.calibrate import calibrate
+from dualray.whatif.configurations import Configuration, placement_path
+from tests.real.namespaces import NamespacedMachine, Network, why_not
+
+HERE = Path(__file__).parent
+PREDICTIONS = HERE / "fidelity" / "predictions.json"
+CALIBRATION = HERE / "fidelity" / "calibration.yaml"
+PAGE = HERE.parent / "docs" / "fidelity.md"
+RATE = "400Mbps"
+STORE_BYTES = 256 << 20
+POLICIES = ("hybrid", "spread", "benchmarks.fidelity_policies:LastFirst")
+CORES = len(os.sched_getaffinity(0))
+
+CLUSTERS: dict[str, Configuration] = {
+    "2 workers": Configuration(nodes=1, cpus=2, store_bytes=STORE_BYTES),
+    **{
+        f"{nodes} nodes": Configuration(
+            nodes=nodes,
+            cpus=1,
+            store_bytes=STORE_BYTES,
+            network_bytes_per_s=parse_rate_bytes_per_s(RATE, "rate"),
+            latency_ns=0,
+        )
+        for nodes in (2, 3, 4)
+    },
+}
+RANKED = "3 nodes"
+"""Where the policies are compared."""
+
+CLUSTERS_RUN = [(name, "hybrid") for name in CLUSTERS] + [(RANKED, policy) for policy in POLICIES if policy != "hybrid"]
+
+
+def key(cluster: str, policy: str) -> str:
+    """The name of a cluster with a policy."""
+    return cluster if policy == "hybrid" else f"{cluster}, {policy}"
+
+
+# ---- Predicting ----------------------------------------------------------------------------------------------------
+
+
+def predict(seconds: float, seeds: int, records: Path | None) -> dict[str, Any]:
+    """Calibrate, record and predict; what predictions.json holds."""
+    fit = calibrate(seconds=seconds)
+    CALIBRATION.parent.mkdir(exist_ok=True)
+    CALIBRATION.write_text(fit.calibration.dump())
+    with tempfile.TemporaryDirectory(prefix="dualray-fidelity-") as directory:
+        where = records or Path(directory)
+        command = [sys.executable, "-m", "benchmarks.fidelity_programs", "record", str(where)]
+        subprocess.run(command, check=True, timeout=300, cwd=HERE.parent)
+        traces = {name: whatif.load(where / f"{name}.parquet") for name in PROGRAMS}
+        return {
+            "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+            "machine": fit.calibration.machine,
+            "held_out_error": fit.calibration.error,
+            "noise": noise(),
+            "programs": {name: predicted(trace, fit.calibration, seeds) for name, trace in traces.items()},
+        }
+
+
+def predicted(trace: whatif.Trace, calibration: Calibration, seeds: int) -> dict[str, Any]:
+    """Of one program: what was recorded, and what is predicted, in seconds."""
+    configs = [replace(CLUSTERS[cluster], policy=policy) for cluster, policy in CLUSTERS_RUN]
+    rows = whatif.predict(trace, configs, seeds=seeds, jobs=1, calibration=calibration, host_cores=float(CORES)).rows
+    found: dict[str, Any] = {"recorded_s": trace.graph.makespan_ns / 1e9, "tasks": len(trace.graph.tasks)}
+    for (cluster, policy), row in zip(CLUSTERS_RUN, rows, strict=True):
+        found[key(cluster, policy)] = row.lacks or [row.makespan_s, row.low_s, row.high_s]
+    return found
+
+
+def noise() -> float:
+    """By how much the slower half of a fixed piece of computing is slower than the fastest."""
+    took = []
+    for _ in range(15):
+        begun = time.perf_counter()
+        sum(index * index for index in range(200_000))
+        took.append(time.perf_counter() - begun)
+    return median(took) / min(took) - 1
+
+
+# ---- Measuring -----------------------------------------------------------------------------------------------------
+
+
+def is_committed(path: Path) -> bool:
+    """Whether git knows this file as it is."""
+    done = subprocess.run(
+        ["git", "status", "--porcelain", "--", str(path)], cwd=HERE, capture_output=True, text=True, check=True
+    )
+    return path.exists() and not done.stdout.strip()
+
+
+def measure(repeats: int, names: list[str]) -> dict[str, dict[str, list[float]]]:
+    """Run the programs in every cluster: by cluster and program, seconds."""
+    found: dict[str, dict[str, list[float]]] = {}
+    bits_per_s = parse_rate_bytes_per_s(RATE, "rate") * 8
+    for number, (cluster, policy) in enumerate(CLUSTERS_RUN):
+        config = CLUSTERS[cluster]
+        begun = time.perf_counter()
+        # A machine that stalls for seconds is no reason to give up a node: this is no test of failures.
+        limits = {"placement_policy": placement_path(policy), "suspicion_ns": 60_000_000_000}
+        network = Network(Path(f"/tmp/drf{os.getpid()}n{number}"), limits)
+        try:
+            machines = [network.machine() for _ in range(config.nodes)]
+            for machine in machines:
+                machine.limit(bits_per_s)
+            address = start(machines, config)
+            found[key(cluster, policy)] = run(machines[0], address, repeats, names)
+        finally:
+            network.close()
+        print(f"{key(cluster, policy)}: {time.perf_counter() - begun:.0f} s", file=sys.stderr, flush=True)
+    return found
+
+
+def start(machines: list[NamespacedMachine], config: Configuration) -> str:
+    """Start a node on each machine; the head's address."""
+    options = ["--num-cpus", f"{config.cpus:g}", "--object-store-memory", f"{config.store_bytes >> 20}MiB"]
+    head = machines[0]
+    head.dualray("start", "--head", "--node-ip", head.address, "--port", "6399", *options)
+    address = f"{head.address}:6399"
+    for machine in machines[1:]:
+        machine.dualray("start", "--address", address, "--node-ip", machine.address, *options)
+    return address
+
+
+def run(head: NamespacedMachine, address: str, repeats: int, names: list[str]) -> dict[str, list[float]]:
+    """Run the programs from the head's machine; those that end with another result than alone are an error."""
+    command = head.command("-m", "benchmarks.fidelity_programs", "run", address, str(repeats), *names)
+    done = subprocess.run(
+        command, env=head.environment, capture_output=True, text=True, timeout=600, cwd=HERE.parent, check=False
+    )
+    if done.returncode:
+        raise RuntimeError(f"a program has failed: {done.stderr.strip()[-2000:]}")
+    took: dict[str, list[float]] = {}
+    for line in done.stdout.splitlines():
+        row = json.loads(line)
+        took.setdefault(row["name"], []).append(row["took_s"])
+    return took
+
+
+# ---- The page ------------------------------------------------------------------------------------------------------
+
+
+def errors(
+    predictions: dict[str, Any], measured: dict[str, dict[str, list[float]]]
+) -> Iterator[tuple[str, str, float]]:
+    """Of each pair: program, cluster, |predicted - measured| / measured."""
+    for name, program in predictions["programs"].items():
+        for cluster in CLUSTERS:
+            if name in measured.get(cluster, {}):
+                real_s = median(measured[cluster][name])
+                yield name, cluster, abs(program[cluster][0] - real_s) / real_s
+
+
+def page(predictions: dict[str, Any], measured: dict[str, dict[str, list[float]]], noise_then: float) -> str:
+    """docs/fidelity.md."""
+    found = {(name, cluster): error for name, cluster, error in errors(predictions, measured)}
+    worst = max(found, key=lambda pair: found[pair])
+    scatter = median(spread(took) for of in measured.values() for took in of.values())
+    text = f"""# Fidelity: predicted, then run
+
+`python -m benchmarks.fidelity` calibrates this machine, records twelve programs with one worker, predicts them for two
+workers and for two to four nodes in network namespaces of {RATE}, commits the predictions
+(`benchmarks/fidelity/predictions.json`), and only then runs the programs there. All nodes share {CORES} cores.
+
+- {predictions["machine"]}; predicted {predictions["date"]}
+- **median absolute error {median(found.values()):.1%}**, worst {found[worst]:.1%} ({worst[0]} on {worst[1]}), of
+  {len(found)} pairs
+- noise of the machine (a fixed piece of computing, median above least): {predictions["noise"]:.1%} when it was
+  predicted, {noise_then:.1%} when it was run; spread of the repeats, median of all pairs: {scatter:.1%}
+- held-out error of the calibration: {predictions["held_out_error"]:.1%}
+
+Seconds; measured: the median, with the least and the most of the repeats.
+
+| program | recorded | cluster | predicted | measured | error |
+|---|--:|---|--:|--:|--:|"""
+    lines = text.splitlines()
+    for name, program in predictions["programs"].items():
+        for cluster in CLUSTERS:
+            if (name, cluster) not in found:
+                continue
+            took = measured[cluster][name]
+            sign = "+" if program[cluster][0] > median(took) else "-"
+            lines.append(
+                f"| {name} | {program['recorded_s']:.2f} | {cluster} | {program[cluster][0]:.2f} | {median(took):.2f} "
+                f"({min(took):.2f} to {max(took):.2f}) | {sign}{found[name, cluster]:.1%} |"
+            )
+    lines += ["", f"## Three policies on {RANKED}", "", *ranking(predictions, measured), ""]
+    return "\n".join(lines)
+
+
+def spread(took: list[float]) -> float:
+    """Of repeats: how far apart they are."""
+    return (max(took) - min(took)) / median(took)
+
+
+def ranking(predictions: dict[str, Any], measured: dict[str, dict[str, list[float]]]) -> list[str]:
+    """Whether the policy that is predicted to be best is best, or how far from it."""
+    names = [key(RANKED, policy) for policy in POLICIES]
+    if not all(name in measured for name in names):
+        return ["Not measured."]
+    rows, right, count = [], 0, 0
+    for program, predicted_s in predictions["programs"].items():
+        if program not in measured[names[0]]:
+            continue
+        real = {name: median(measured[name][program]) for name in names}
+        chosen = min(names, key=lambda name: predicted_s[name][0])
+        behind = real[chosen] / min(real.values()) - 1
+        right += behind <= 0.05
+        count += 1
+        cells = " | ".join(f"{predicted_s[name][0]:.2f} / {real[name]:.2f}" for name in names)
+        policy = POLICIES[names.index(chosen)]
+        rows.append(f"| {program} | {cells} | {policy} | {behind:.1%} |")
+    heads = " | ".join(f"{policy}: predicted / measured" for policy in POLICIES)
+    return [
+        f"The policy that is predicted to be best is the best, or within 5 % of it, in **{right} of {count}**.",
+        "",
+        f"| program | {heads} | predicted best | behind |",
+        f"|---|{'--:|' * len(POLICIES)}---|--:|",
+        *rows,
+    ]
+
+
+@contextmanager
+def timed(what: str) -> Iterator[None]:
+    """Say how long it took."""
+    begun = time.perf_counter()
+    yield
+    print(f"{what}: {time.perf_counter() - begun:.0f} s", file=sys.stderr, flush=True)
+
+
+def main(
+    step: Annotated[
+        str, typer.Argument(help="all, predict, measure, or try: small, and nothing is committed.")
+    ] = "all",
+    names: Annotated[list[str] | None, typer.Argument(help="Programs; default: all twelve.")] = None,
+    repeats: Annotated[int, typer.Option(min=1)] = 3,
+    seconds: Annotated[float, typer.Option(help="Of the calibration.")] = 60.0,
+    seeds: Annotated[int, typer.Option(min=1)] = 3,
+) -> None:
+    """See the module."""
+    chosen = names or list(PROGRAMS)
+    lacking = why_not()
+    if lacking:
+        raise SystemExit(f"network namespaces cannot be made: {lacking}")
+    if step in ("all", "predict", "try"):
+        with timed("calibrating, recording and predicting"):
+            PREDICTIONS.parent.mkdir(exist_ok=True)
+            PREDICTIONS.write_text(json.dumps(predict(seconds, seeds, None), indent=1) + "\n")
+    if step in ("all", "predict"):
+        files = [str(PREDICTIONS), str(CALIBRATION)]
+        subprocess.run(["git", "add", "--", *files], cwd=HERE, check=True)
+        message = "Predict the programs of benchmarks/fidelity, before they run"
+        subprocess.run(["git", "commit", "-qm", message, "--", *files], cwd=HERE, check=True)
+    if step in ("all", "measure", "try"):
+        if step != "try" and not is_committed(PREDICTIONS):
+            raise SystemExit(
+                f"{PREDICTIONS} is not committed: predictions are committed before the runs that test them"
+            )
+        predictions = json.loads(PREDICTIONS.read_text())
+        with timed("running"):
+            noise_then = noise()
+            measured = measure(repeats, chosen)
+        text = page(predictions, measured, noise_then)
+        if step == "try":
+            print(text)
+        else:
+            (PREDICTIONS.parent / "measured.json").write_text(json.dumps(measured, indent=1) + "\n")
+            PAGE.write_text(text)
+            print("\n".join(text.splitlines()[6:14]))
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,210 @@
+"""The programs of `benchmarks.fidelity`, and what runs them: six shapes in two sizes.
+
+    python -m benchmarks.fidelity_programs record DIRECTORY [NAME ...]     one file each, with one CPU
+    python -m benchmarks.fidelity_programs run ADDRESS REPEATS [NAME ...]  in a cluster; a line of JSON for each run
+
+A run's time is that of the program: from when `init` has returned to when it calls `shutdown`, as in a record.
+Functions are this script's own (`__main__`), so that workers get them by value, as with any user's script.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import dualray as ray
+
+MIB = 1 << 20
+
+
+def busy(seconds: float) -> None:
+    """Compute for so long: CPU time, wherever it comes from."""
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        pass
+
+
+@ray.remote
+def compute(seconds: float) -> int:
+    busy(seconds)
+    return 1
+
+
+@ray.remote
+def step(array: Any, seconds: float) -> Any:
+    time.sleep(seconds / 2)
+    busy(seconds / 2)
+    return array + 1.0
+
+
+@ray.remote
+def leaf(count: int, seconds: float) -> Any:
+    time.sleep(seconds / 2)
+    busy(seconds / 2)
+    return np.ones(count)
+
+
+@ray.remote
+def add(one: Any, other: Any, seconds: float) -> Any:
+    time.sleep(seconds)
+    return one + other
+
+
+@ray.remote
+def split(index: int, count: int, parts: int) -> Any:
+    data = np.random.default_rng(index).random(count)
+    data.sort()
+    time.sleep(0.03)
+    found = np.array_split(data, parts)
+    return found if parts > 1 else found[0]
+
+
+@ray.remote
+def merge(*parts: Any) -> float:
+    data = np.concatenate(parts)
+    data.sort()
+    time.sleep(0.03)
+    return float(data[-1])
+
+
+@ray.remote
+def gradient(weights: Any, seconds: float) -> Any:
+    time.sleep(0.7 * seconds)
+    busy(0.3 * seconds)
+    return weights * 0.01
+
+
+@ray.remote
+class ParameterServer:
+    def __init__(self, count: int) -> None:
+        self.weights = np.zeros(count)
+
+    def apply(self, *gradients: Any) -> Any:
+        for each in gradients:
+            self.weights = self.weights + each
+        return self.weights
+
+
+@ray.remote
+class Simulator:
+    """Holds a state, and works on it."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def work(self, weights: Any, seconds: float) -> Any:
+        self.steps += 1
+        time.sleep(0.7 * seconds)
+        busy(0.3 * seconds)
+        return weights[:1000] * 0.5
+
+
+@ray.remote
+def inner(seconds: float) -> int:
+    time.sleep(seconds / 2)
+    busy(seconds / 2)
+    return 1
+
+
+@ray.remote
+def outer(count: int, seconds: float) -> int:
+    busy(0.005)
+    return int(sum(ray.get([inner.remote(seconds) for _ in range(count)])))
+
+
+def bag(tasks: int, seconds: float) -> float:
+    """Independent tasks that compute, none as long as the other."""
+    return float(sum(ray.get([compute.remote(seconds * (0.5 + (index * 7 % 11) / 10)) for index in range(tasks)])))
+
+
+def chain(links: int, count: int) -> float:
+    """Each needs what the one before has made."""
+    array = ray.put(np.zeros(count))
+    for _ in range(links):
+        array = step.remote(array, 0.02)
+    return float(ray.get(array)[0])
+
+
+def tree(leaves: int, count: int) -> float:
+    """Arrays are made, and added two by two."""
+    level = [leaf.remote(count, 0.05) for _ in range(leaves)]
+    while len(level) > 1:
+        level = [add.remote(one, other, 0.02) for one, other in zip(level[::2], level[1::2], strict=True)]
+    return float(ray.get(level[0])[0])
+
+
+def shuffle(parts: int, count: int) -> float:
+    """Every reducer needs a part of what each mapper has made."""
+    mapped = [split.options(num_returns=parts).remote(index, count, parts) for index in range(parts)]
+    return float(sum(ray.get([merge.remote(*[of[index] for of in mapped]) for index in range(parts)])))
+
+
+def server(steps: int, workers: int) -> float:
+    """An actor has the weights; actors work with them, and tasks make gradients of them."""
+    holder: Any = ParameterServer.options(num_cpus=0).remote(MIB // 8)  # type: ignore[attr-defined]
+    simulators: list[Any] = [Simulator.options(num_cpus=0.2).remote() for _ in range(2)]  # type: ignore[attr-defined]
+    weights = holder.apply.remote()
+    for _ in range(steps):
+        worked = [each.work.remote(weights, 0.02) for each in simulators]
+        gradients = [gradient.options(num_cpus=0.5).remote(weights, 0.03) for _ in range(workers)]
+        ray.get(worked)
+        weights = holder.apply.remote(*gradients)
+    return float(ray.get(weights)[0])
+
+
+def nested(outers: int, inners: int) -> float:
+    """Tasks that wait for tasks of their own."""
+    return float(sum(ray.get([outer.remote(inners, 0.03) for _ in range(outers)])))
+
+
+PROGRAMS: dict[str, Callable[[], float]] = {
+    "bag, small": lambda: bag(40, 0.03),
+    "bag, large": lambda: bag(120, 0.025),
+    "chain, small": lambda: chain(40, MIB // 8),
+    "chain, large": lambda: chain(90, MIB // 32),
+    "tree, small": lambda: tree(16, MIB // 8),
+    "tree, large": lambda: tree(32, 2 * MIB // 8),
+    "shuffle, small": lambda: shuffle(6, 4 * MIB // 8),
+    "shuffle, large": lambda: shuffle(8, 8 * MIB // 8),
+    "server, small": lambda: server(8, 4),
+    "server, large": lambda: server(16, 6),
+    "nested, small": lambda: nested(8, 4),
+    "nested, large": lambda: nested(12, 6),
+}
+
+
+def record(directory: Path, names: list[str]) -> None:
+    """Record each with one CPU."""
+    for name in names:
+        ray.init(mode="real", num_cpus=1, record=directory / f"{name}.parquet", log_to_driver=False)
+        try:
+            PROGRAMS[name]()
+        finally:
+            ray.shutdown()
+
+
+def run(address: str, repeats: int, names: list[str]) -> None:
+    """Run each so often, and say how long it took."""
+    for repeat in range(repeats):
+        for name in names:
+            ray.init(mode="real", address=address, log_to_driver=False)
+            try:
+                begun_s = time.perf_counter()
+                result = PROGRAMS[name]()
+                took_s = time.perf_counter() - begun_s
+            finally:
+                ray.shutdown()
+            print(json.dumps({"name": name, "repeat": repeat, "took_s": took_s, "result": result}), flush=True)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "record":
+        record(Path(sys.argv[2]), sys.argv[3:] or list(PROGRAMS))
+    else:
+        run(sys.argv[2], int(sys.argv[3]), sys.argv[4:] or list(PROGRAMS))

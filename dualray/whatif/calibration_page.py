@@ -1,0 +1,126 @@
+"""What a calibration found: table cells for terminals, and a page with the parameters, the fit, what is left over."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import plotly.graph_objects as go
+
+from dualray.sim.cost_model import CostModel
+from dualray.whatif.calibrate import Fit, Phase
+from dualray.whatif.page import html_page, html_table
+
+PARAMETERS = ("parameter", "fitted", "95 % interval", "default")
+PHASES = ("phase", "measured", "most", "replayed", "error", "")
+
+
+def parameter_cells(fit: Fit) -> list[list[str]]:
+    """The fitted parameters, under PARAMETERS."""
+    calibration = fit.calibration
+    units = {it.name: it.unit for it in CostModel.params()}
+    defaults = {it.name: it.default for it in CostModel.params()}
+    rows = []
+    for name, value in calibration.costs.items():
+        interval = calibration.intervals.get(name)
+        words = f"{_amount(interval[0], units[name])} to {_amount(interval[1], units[name])}" if interval else ""
+        rows.append([name, _amount(value, units[name]), words, _amount(defaults[name], units[name])])
+    low, high = calibration.intervals["slowdown"]
+    rows.append(["slowdown", f"{calibration.slowdown:.3f}", f"{low:.3f} to {high:.3f}", "0"])
+    return rows
+
+
+def phase_cells(phases: Sequence[Phase]) -> list[list[str]]:
+    """What was measured and what is replayed, under PHASES."""
+    return [
+        [
+            f"{phase.program}: {phase.name}",
+            _time(phase.least_s),
+            _time(max(phase.measured_s)),
+            _time(phase.replayed_s),
+            f"{phase.error:+.0%}",
+            "held out" if phase.is_held_out else "",
+        ]
+        for phase in phases
+    ]
+
+
+def summary(fit: Fit) -> str:
+    """In a sentence."""
+    calibration = fit.calibration
+    assert calibration.error is not None
+    return (
+        f"{fit.rounds} rounds in {fit.measured_for_s:.0f} s on {calibration.machine}; held-out error "
+        f"{calibration.error:.0%} (median of the {len(calibration.checks)} phases that nothing was fitted to)"
+    )
+
+
+def page(fit: Fit) -> str:
+    """The page."""
+    calibration = fit.calibration
+    return html_page(
+        f"Calibration of {calibration.machine}",
+        f"{calibration.date}: {summary(fit)}",
+        [
+            html_table(PARAMETERS, parameter_cells(fit)),
+            _against(fit.phases),
+            _left_over(fit.phases),
+            html_table(PHASES, phase_cells(fit.phases)),
+        ],
+    )
+
+
+def write_page(fit: Fit, path: Path) -> None:
+    """Write the page.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    path.write_text(page(fit), encoding="utf-8")
+
+
+def _against(phases: Sequence[Phase]) -> go.Figure:
+    figure = go.Figure(
+        layout={"title": "Replayed by measured (the round that was least disturbed; the most of all rounds)"}
+    )
+    for is_held_out, name in ((False, "fitted"), (True, "held out")):
+        shown = [phase for phase in phases if phase.is_held_out == is_held_out]
+        figure.add_scatter(
+            x=[phase.least_s for phase in shown],
+            y=[phase.replayed_s for phase in shown],
+            text=[phase.name for phase in shown],
+            name=name,
+            mode="markers",
+            error_x={
+                "symmetric": False,
+                "array": [max(phase.measured_s) - phase.least_s for phase in shown],
+                "arrayminus": [0.0 for _ in shown],
+            },
+        )
+    ends = [min(phase.least_s for phase in phases), max(phase.least_s for phase in phases)]
+    figure.add_scatter(x=ends, y=ends, name="equal", mode="lines", line={"dash": "dot", "color": "gray"})
+    figure.update_xaxes(title="measured, seconds", type="log")
+    figure.update_yaxes(title="replayed, seconds", type="log")
+    return figure
+
+
+def _left_over(phases: Sequence[Phase]) -> go.Figure:
+    figure = go.Figure(layout={"title": "What the fit leaves over: (replayed - measured) / measured"})
+    colors = ["#bf8700" if phase.is_held_out else "#0969da" for phase in phases]
+    figure.add_bar(
+        x=[phase.error for phase in phases],
+        y=[phase.name for phase in phases],
+        orientation="h",
+        marker={"color": colors},
+    )
+    figure.update_xaxes(tickformat="+.0%")
+    figure.update_layout(height=160 + 24 * len(phases), margin={"l": 260})
+    return figure
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e3:.4g} ms"
+
+
+def _amount(value: float, unit: str) -> str:
+    return f"{value / 1e3:.4g} us" if unit == "ns" else f"{value / 1e6:.4g} MB/s"

@@ -1,0 +1,232 @@
+"""The programs with which `dualray calibrate` measures a machine.
+
+A program is a row of phases. It ends each with a small `put`, which costs next to nothing: so its record, and what is
+replayed of it, tell when each ended, and a run that is not recorded returns its own times. Functions are defined
+inside, so that workers get them by value and import nothing of this package for them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dualray import api
+
+MIB = 1 << 20
+_NOTES_S = 0.12
+"""Actors end with their handles; what they have noted while they were recorded is written soon, not at once."""
+THERE = "there"
+"""A resource that only the second of two nodes has."""
+
+
+@dataclass(frozen=True, slots=True)
+class MicroRun:
+    """A program.
+
+    Attributes:
+        run: performs it in the runtime that there is, `scale` times as much as it must; returns when each phase
+            ended, in seconds of `time.perf_counter`, the first entry being its begin.
+        phases: their names, in order; those that begin with "+" are held out: no parameter is fitted to them; those
+            that begin with "-" are preparations, and not looked at.
+    """
+
+    name: str
+    run: Callable[[float], list[float]]
+    phases: tuple[str, ...]
+
+
+def _marker() -> tuple[list[float], Callable[[], None]]:
+    times: list[float] = []
+
+    def mark() -> None:
+        times.append(time.perf_counter())
+        api.put(None)
+
+    return times, mark
+
+
+ONE_NODE_PHASES = (
+    "-warm-up",
+    "empty tasks, one by one",
+    "chain of empty tasks",
+    "fan-out of empty tasks",
+    "-actor",
+    "calls of an actor, one by one",
+    "calls of an actor, all at once",
+    "put 256 KiB",
+    "put 2 MiB",
+    "put 16 MiB",
+    "results of 2 MiB",
+    "start of workers",
+    "computing, one by one",
+    "computing, side by side",
+    "copying, side by side",
+    "+tree of sums",
+    "+tasks with puts",
+    "+actors that compute",
+)
+
+
+def _one_node(scale: float) -> list[float]:  # noqa: PLR0915 - a list of phases
+    """On one node: with one CPU while it is recorded, with one for each core while it is measured."""
+    times, mark = _marker()
+
+    @api.remote
+    def empty(*_: Any) -> None:
+        return None
+
+    @api.remote
+    def make(count: int) -> Any:
+        return np.ones(count)
+
+    @api.remote
+    def compute(seconds: float) -> None:
+        begun = time.thread_time()
+        while time.thread_time() - begun < seconds:
+            pass
+
+    @api.remote
+    def copy(times_over: int) -> None:
+        array = np.ones(1 << 20)
+        for _ in range(times_over):
+            array = array.copy()
+
+    @api.remote
+    def add(one: Any, other: Any) -> Any:
+        return one + other
+
+    @api.remote
+    class Actor:
+        def ping(self) -> int:
+            return 1
+
+        def compute(self, seconds: float) -> None:
+            begun = time.thread_time()
+            while time.thread_time() - begun < seconds:
+                pass
+
+    def many(count: int) -> int:
+        return max(2, round(count * scale))
+
+    call: Any = empty.remote
+    new_actor: Any = Actor.options(num_cpus=0).remote  # type: ignore[attr-defined]
+    mark()
+    api.get([compute.remote(0.02) for _ in range(4)] + [copy.remote(2), make.remote(1), add.remote(1, 1)])
+    mark()
+    for _ in range(many(60)):
+        api.get(call())
+    mark()
+    ref = call()
+    for _ in range(many(60)):
+        ref = call(ref)
+    api.get(ref)
+    del ref
+    mark()
+    api.get([call() for _ in range(many(250))])
+    mark()
+    actor = new_actor()
+    api.get(actor.ping.remote())
+    mark()
+    for _ in range(many(60)):
+        api.get(actor.ping.remote())
+    mark()
+    api.get([actor.ping.remote() for _ in range(many(200))])
+    mark()
+    for size, count in ((MIB // 4, 16), (2 * MIB, 8), (16 * MIB, 3)):
+        data = np.ones(size // 8)
+        for _ in range(many(count)):
+            api.put(data)
+        mark()
+    for _ in range(many(4)):
+        api.get(make.remote(2 * MIB // 8))
+    mark()
+    actors = []
+    for _ in range(many(4)):
+        actors.append(new_actor())
+        api.get(actors[-1].ping.remote())
+    mark()
+    for _ in range(many(3)):
+        api.get(compute.remote(0.02))
+    mark()
+    api.get([compute.remote(0.02) for _ in range(many(8))])
+    mark()
+    api.get([copy.remote(8) for _ in range(many(4))])
+    mark()
+    level = [make.remote(MIB // 8) for _ in range(8)]
+    while len(level) > 1:
+        level = [add.remote(one, other) for one, other in zip(level[::2], level[1::2], strict=True)]
+    api.get(level[0])
+    del level
+    mark()
+    parts = [add.remote(api.put(np.ones(MIB // 8)), 1.0) for _ in range(many(6))]
+    while parts:
+        _, parts = api.wait(parts)
+    mark()
+    api.get([each.compute.remote(0.01) for _ in range(many(3)) for each in actors[:2]])
+    mark()
+    time.sleep(_NOTES_S)
+    return times
+
+
+TWO_NODES_PHASES = (
+    "-warm-up",
+    "empty tasks on another node, one by one",
+    "1 MiB to another node",
+    "8 MiB to another node",
+    "32 MiB to another node",
+    "8 MiB from another node",
+    "+tasks there that compute with what is here",
+)
+
+
+def _two_nodes(scale: float) -> list[float]:
+    """With the resource THERE: on the only node while it is recorded, on a second one while it is measured."""
+    times, mark = _marker()
+
+    @api.remote(resources={THERE: 1})
+    def empty() -> None:
+        return None
+
+    @api.remote(resources={THERE: 1})
+    def size_of(array: Any) -> int:
+        return len(array)
+
+    @api.remote(resources={THERE: 1})
+    def make(count: int) -> Any:
+        return np.ones(count)
+
+    @api.remote(resources={THERE: 1})
+    def work(array: Any) -> float:
+        begun = time.thread_time()
+        while time.thread_time() - begun < 0.01:
+            pass
+        return float(array[0])
+
+    def many(count: int) -> int:
+        return max(2, round(count * scale))
+
+    mark()
+    api.get([empty.remote(), size_of.remote([1]), make.remote(1), work.remote([1])])
+    mark()
+    for _ in range(many(40)):
+        api.get(empty.remote())
+    mark()
+    for size, count in ((MIB, 8), (8 * MIB, 4), (32 * MIB, 2)):
+        data = np.ones(size // 8)
+        for _ in range(many(count)):
+            api.get(size_of.remote(api.put(data)))
+        mark()
+    for _ in range(many(3)):
+        api.get(make.remote(MIB))
+    mark()
+    api.get([work.remote(api.put(np.ones(MIB // 8))) for _ in range(many(6))])
+    mark()
+    return times
+
+
+ONE_NODE = MicroRun("one node", _one_node, ONE_NODE_PHASES)
+TWO_NODES = MicroRun("two nodes", _two_nodes, TWO_NODES_PHASES)
