@@ -12,10 +12,12 @@ PYTHON  ?= $(shell for p in $(PYTHONS); do if $$p -c '$(PROBE)' >/dev/null 2>&1;
 
 # More arguments for pytest: make test PYTEST_ARGS="-k placement -x"
 PYTEST_ARGS ?=
+# How long `make pong` trains.
+PONG_MINUTES ?= 60
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help env demo lint format test test-slow bench bench-transfer bench-compare build clean
+.PHONY: help env demo pong lint format test test-slow bench bench-transfer bench-compare build clean
 
 help:  ## Print this help
 	@echo 'Usage: make TARGET'
@@ -26,6 +28,11 @@ env: $(VENV)/.installed-dev  ## Make .venv, with dualray in place and the develo
 
 demo: $(VENV)/.installed-examples  ## Train on real processes and on virtual clusters, and compare the runs in one table
 	@$(BIN)/python examples/demo.py
+
+pong: $(VENV)/.installed-examples  ## Learn to play Pong from pixels for PONG_MINUTES (60), and draw the curve
+	@OPENBLAS_NUM_THREADS=1 $(BIN)/python examples/rl_pong/driver.py --batch-size=10 --iterations=1000000 \
+	    --minutes=$(PONG_MINUTES) --scores=pong_scores.txt
+	@$(BIN)/python examples/rl_pong/plot.py pong_scores.txt pong.svg
 
 lint: env  ## Check form, types and the direction of imports
 	$(BIN)/ruff check .
@@ -58,7 +65,7 @@ build: env  ## Build the wheel into dist/
 	$(BIN)/python -m build --wheel --outdir dist .
 
 clean:  ## Remove what the other targets made, except .venv
-	rm -rf dist build *.egg-info demo_output timeline_*.json
+	rm -rf dist build *.egg-info demo_output timeline_*.json pong_scores.txt pong.svg
 	rm -rf .benchmarks .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
 

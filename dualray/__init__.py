@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dualray import data as data
     from dualray import exceptions
+    from dualray import train as train
+    from dualray import util as util
     from dualray.actor import ActorClass, ActorHandle, exit_actor, get_actor, method
     from dualray.api import (
         RuntimeContext,
@@ -32,14 +34,18 @@ if TYPE_CHECKING:
         wait,
     )
     from dualray.object_ref import ObjectRef
+    from dualray.object_ref_generator import DynamicObjectRefGenerator, ObjectRefGenerator
     from dualray.remote_function import RemoteFunction
+    from dualray.report.present import timeline
 
 __version__ = "0.1.0"
 
 __all__ = [
     "ActorClass",
     "ActorHandle",
+    "DynamicObjectRefGenerator",
     "ObjectRef",
+    "ObjectRefGenerator",
     "RemoteFunction",
     "RuntimeContext",
     "__version__",
@@ -60,6 +66,7 @@ __all__ = [
     "put",
     "remote",
     "shutdown",
+    "timeline",
     "wait",
 ]
 
@@ -69,12 +76,15 @@ _HOMES = {
     "exit_actor": "dualray.actor",
     "get_actor": "dualray.actor",
     "method": "dualray.actor",
+    "DynamicObjectRefGenerator": "dualray.object_ref_generator",
     "ObjectRef": "dualray.object_ref",
+    "ObjectRefGenerator": "dualray.object_ref_generator",
     "RemoteFunction": "dualray.remote_function",
+    "timeline": "dualray.report.present",
 }
 """Where a name is, if not in `dualray.api`."""
 
-_ROOMS = ("data", "exceptions")
+_ROOMS = ("data", "exceptions", "train", "util")
 """Modules that need no import of their own: `dualray.data.range(9)`."""
 
 

@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property
 from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
 from dualray import runtime
 from dualray.object_ref import CountedReference, ObjectRef
-from dualray.options import ActorOptions, MethodOptions, placed, unknown_name, with_changes
+from dualray.object_ref_generator import DynamicObjectRefGenerator, ObjectRefGenerator
+from dualray.options import (
+    ActorOptions,
+    MethodOptions,
+    environment_of,
+    is_generator,
+    placed,
+    returns_of,
+    unknown_name,
+    with_changes,
+)
 from dualray.remote_function import as_returned
 from dualray.shared.model.ids import ActorID, FunctionID, ObjectID, actor_handle_id, short
 from dualray.shared.model.resources import NOTHING
-from dualray.shared.model.specs import ActorSpec, FunctionTemplate, NamedActor, Ref, Strategy, TaskSpec
+from dualray.shared.model.specs import ActorSpec, FunctionTemplate, NamedActor, Ref, Strategy, Streaming, TaskSpec
 from dualray.shared.task_runner import METHOD_OPTIONS, TERMINATE, ActorExit
+
+ASYNC_CONCURRENCY = 1000
+"""Methods of an actor with coroutines that may run at a time, unless it says."""
 
 C = TypeVar("C")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -33,13 +49,22 @@ class ActorClass(Generic[C]):
     """A class whose instances live in workers of their own: make one with `.remote(...)`."""
 
     def __init__(self, cls: type[C], options: ActorOptions) -> None:
+        if inspect.iscoroutinefunction(cls.__init__):
+            raise TypeError(
+                f"{cls.__name__}.__init__ is async: an actor is constructed before its event loop runs. Make it a "
+                f"plain function, and await in a method that is called first"
+            )
         self._cls = cls
         self._options = options
         self._name = cls.__name__
-        self._methods = _methods_of(cls)
         self._template: FunctionTemplate | None = None
         self._exported_by: runtime.Verbs | None = None
         self.__doc__ = cls.__doc__
+
+    @cached_property
+    def _methods(self) -> dict[str, MethodOptions]:
+        """Found when they are first needed: a class whose methods name it is unpickled before it has any of them."""
+        return _methods_of(self._cls)
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise TypeError(f"{self._name} is an actor class: make an instance with {self._name}.remote(...)")
@@ -79,6 +104,10 @@ class ActorClass(Generic[C]):
         options = self._options
         if options.get_if_exists and not options.name:
             raise ValueError(f"actor class {self._name}: get_if_exists=True needs a name to look for: name='...'")
+        groups = dict(options.concurrency_groups or {})
+        for name, method_options in self._methods.items():
+            _check_group(method_options.concurrency_group, tuple(groups), f"{self._name}.{name}")
+        is_async = _is_async(self._cls)
         return ActorSpec(
             actor_id=ActorID(b""),  # the core gives it
             max_restarts=options.max_restarts,
@@ -87,6 +116,9 @@ class ActorClass(Generic[C]):
             namespace=options.namespace or "",
             is_detached=options.lifetime == "detached",
             max_pending_calls=options.max_pending_calls,
+            max_concurrency=options.max_concurrency or (ASYNC_CONCURRENCY if is_async else 1),
+            is_async=is_async,
+            concurrency_groups=tuple(groups.items()),
         )
 
     @property
@@ -103,13 +135,37 @@ class ActorClass(Generic[C]):
         placement, held = options.demands()
         placement, held, strategy = placed(options, placement, held, self._name, captured)
         return FunctionTemplate(
-            function_id=verbs.export(self._exported(), duration=options.duration, what=f"actor class {self._name}"),
+            function_id=verbs.export(
+                self._exported(),
+                duration=options.duration,
+                what=f"actor class {self._name}",
+                collect=DynamicObjectRefGenerator.collect,
+            ),
             name=self._name,
             resources=held,
             placement=placement,
             num_returns=0,
             max_retries=0,
             strategy=strategy,
+            runtime_env=environment_of(options, verbs.runtime_env, f"actor class {self._name}"),
+        )
+
+
+def _is_async(cls: type[Any]) -> bool:
+    """Whether a class has a method that is a coroutine."""
+    found = (inspect.getattr_static(cls, name) for name in dir(cls))
+    return any(
+        inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
+        for function in (getattr(each, "__func__", each) for each in found)
+    )
+
+
+def _check_group(group: str | None, known: tuple[str, ...], what: str) -> None:
+    if group is not None and group not in known:
+        raise ValueError(
+            unknown_name("concurrency group", group, list(known), what)
+            if known
+            else f"{what} is to run in the concurrency group {group!r}, and its class has none: concurrency_groups="
         )
 
 
@@ -118,22 +174,31 @@ class _Limits(NamedTuple):
 
     max_task_retries: int
     max_pending_calls: int = -1
+    groups: tuple[str, ...] = ()
 
 
 def _limits_of(promises: ActorSpec) -> _Limits:
-    return _Limits(promises.max_task_retries, promises.max_pending_calls)
+    groups = tuple(name for name, _ in promises.concurrency_groups)
+    return _Limits(promises.max_task_retries, promises.max_pending_calls, groups)
 
 
-_TERMINATE = MethodOptions()
+_TERMINATE = _PLAIN = MethodOptions()
 
 
 def _methods_of(cls: type[Any]) -> dict[str, MethodOptions]:
     """The public methods of a class, inherited ones too, with their options."""
     return {
-        name: getattr(getattr(cls, name), METHOD_OPTIONS, MethodOptions())
+        name: _options_of(getattr(cls, name))
         for name in dir(cls)
         if callable(getattr(cls, name)) and (not name.startswith("__") or name == "__call__")
     }
+
+
+def _options_of(function: Any) -> MethodOptions:
+    options: MethodOptions = getattr(function, METHOD_OPTIONS, _PLAIN)
+    if options.num_returns is None and is_generator(function):
+        return replace(options, num_returns=Streaming.STREAMING.value)
+    return options
 
 
 class ActorHandle(CountedReference):
@@ -164,7 +229,7 @@ class ActorHandle(CountedReference):
         self._methods = methods
         self._function_id = function_id
         self._limits = limits
-        self._templates: dict[tuple[str, int], FunctionTemplate] = {}
+        self._templates: dict[tuple[str, int | str | None, str | None, int | None], FunctionTemplate] = {}
 
     def __getattr__(self, name: str) -> ActorMethod:
         if name in ActorHandle.__slots__:
@@ -196,16 +261,24 @@ class ActorHandle(CountedReference):
         fields = (self._class_name, self._methods, self._function_id, tuple(self._limits))
         return _revive_handle, (type(self), self.ref.object_id, self.ref.owner, fields)
 
-    def _template_for(self, method_name: str, num_returns: int) -> FunctionTemplate:
-        template = self._templates.get((method_name, num_returns))
+    def _template_for(self, method_name: str, options: MethodOptions) -> FunctionTemplate:
+        group = options.concurrency_group
+        key = (method_name, options.num_returns, group, options._generator_backpressure_num_objects)
+        template = self._templates.get(key)
         if template is None:
-            template = self._templates[method_name, num_returns] = FunctionTemplate(
+            what = f"{self._class_name}.{method_name}"
+            _check_group(group, self._limits.groups, what)
+            num_returns, streaming, ahead_max = returns_of(options, None, what)
+            template = self._templates[key] = FunctionTemplate(
                 function_id=self._function_id,
                 name=f"{self._class_name}.{method_name}",
                 resources=NOTHING,
                 placement=NOTHING,
                 num_returns=num_returns,
                 max_retries=self._limits.max_task_retries if method_name != TERMINATE else 0,
+                concurrency_group=group or "",
+                streaming=streaming,
+                items_ahead_max=ahead_max,
             )
         return template
 
@@ -313,11 +386,13 @@ class ActorMethod:
         """
         verbs = runtime.current(f"{self._name}.remote()").verbs
         self._handle.check()
-        template = self._handle._template_for(self._name, self._options.num_returns)
+        template = self._handle._template_for(self._name, self._options)
         limit = self._handle._limits.max_pending_calls
         if limit > 0:
             verbs.check_pending_calls(self._handle.ref, template, limit)
         refs = verbs.submit_actor_task(self._handle.ref, template, args, kwargs)
+        if template.streaming is Streaming.STREAMING:
+            return ObjectRefGenerator(refs, verbs, self._reference)
         return as_returned([self._reference(ref, verbs) for ref in refs])
 
     def __repr__(self) -> str:

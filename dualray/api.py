@@ -6,6 +6,7 @@ The mode is chosen once, in `init`; nothing below it asks which one it is.
 from __future__ import annotations
 
 import inspect
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from dualray import runtime
 from dualray.actor import ActorClass, ActorHandle, exit_actor, get_actor, handle_to_self, method
 from dualray.exceptions import AlreadyInitializedError
 from dualray.object_ref import ObjectRef
+from dualray.object_ref_generator import ObjectRefGenerator
 from dualray.options import ActorOptions, TaskOptions, with_changes
 from dualray.remote_function import RemoteFunction
 from dualray.settings import SETTINGS, limits_of, resolve
@@ -40,6 +42,8 @@ def init(
     object_id_seed: int | None = None,
     decision_log: Any = None,
     record: Any = None,
+    runtime_env: Mapping[str, Any] | None = None,
+    infeasible: str | None = None,
     limits: Mapping[str, Any] | None = None,
     log_to_driver: bool | None = None,
     redirect_output: bool | None = None,
@@ -69,6 +73,9 @@ def init(
         decision_log: a directory for the decision logs and traces of every process (`dualray replay`).
         record: a Parquet file for the record of the run, which `dualray predict` runs again on other clusters; written
             by `shutdown`. See docs/whatif.md.
+        infeasible: what a demand does that no node can ever meet: "raise" an error at once, or "wait" for a node that
+            can. Default: "raise", unless the cluster was joined by its address.
+        runtime_env: environment variables and import paths of all tasks and actors; see docs/api/tasks.md.
         limits: limits and policies of the core, by name; `dualray config` lists them.
         log_to_driver: real mode: show what workers print. Default True.
         redirect_output: real mode: what workers print goes to files only. Default False.
@@ -107,6 +114,7 @@ def init(
     config = limits_of(settings)
     wing = import_module(f"dualray.{settings['mode'].value}.runtime")  # one of two classes: the only choice of mode
     started: runtime.Runtime = wing.start({name: entry.value for name, entry in settings.items()}, config)
+    started.verbs.runtime_env = settings["runtime_env"].value or ""
     runtime.set_current(started)
     return started
 
@@ -179,7 +187,7 @@ def get(refs: Any, *, timeout: float | None = None) -> Any:
     """The value of a reference, or the values of a list of them, waiting until they exist.
 
     Args:
-        refs: one ObjectRef, or a list of them.
+        refs: one ObjectRef, or a list of them. (An ObjectRefGenerator is returned as it is, as in Ray.)
         timeout: seconds; None waits without end, 0 means what is there now.
 
     Raises:
@@ -192,6 +200,8 @@ def get(refs: Any, *, timeout: float | None = None) -> Any:
     if isinstance(refs, ObjectRef):
         refs.check()
         return verbs.get([refs.ref], _timeout_ns(timeout))[0]
+    if isinstance(refs, ObjectRefGenerator):
+        return refs
     if not isinstance(refs, list | tuple):
         raise TypeError(f"get takes an ObjectRef or a list of them, not {refs!r} (a {type(refs).__name__})")
     _check_refs("get", refs)
@@ -220,7 +230,8 @@ def wait(
     """Wait until `num_returns` of the references are ready; (ready, not ready), each in the order given.
 
     Args:
-        refs: a list of distinct references.
+        refs: a list of distinct references, ObjectRefGenerators among them: one of these is ready when its next item is
+            there, or when there are no more.
         num_returns: at least 1, at most len(refs). At most this many are returned as ready.
         timeout: seconds; None waits without end, 0 means what is there now.
         fetch_local: count a value only when it is on this node.
@@ -232,6 +243,8 @@ def wait(
     verbs = runtime.current("wait").verbs
     if not isinstance(refs, list):
         raise TypeError(f"wait takes a list of ObjectRefs, not {refs!r} (a {type(refs).__name__})")
+    if any(isinstance(ref, ObjectRefGenerator) for ref in refs):
+        return _wait_with_generators(refs, num_returns, timeout, fetch_local=fetch_local)
     _check_refs("wait", refs)
     seen: dict[ObjectRef[Any], int] = {}
     for index, ref in enumerate(refs):
@@ -253,6 +266,20 @@ def wait(
     ready = [ref for ref in refs if ref.ref.object_id in done][:num_returns]
     chosen = set(ready)
     return ready, [ref for ref in refs if ref not in chosen]
+
+
+def _wait_with_generators(
+    refs: list[Any], num_returns: int, timeout: float | None, *, fetch_local: bool
+) -> tuple[list[Any], list[Any]]:
+    """`wait`, with the next items of generators in their place."""
+    waited_for = [ref.waited_for if isinstance(ref, ObjectRefGenerator) else ref for ref in refs]
+    ready, _ = wait(waited_for, num_returns=num_returns, timeout=timeout, fetch_local=fetch_local)
+    found = set(ready)
+    is_ready = [ref in found for ref in waited_for]
+    return (
+        [ref for ref, now in zip(refs, is_ready, strict=True) if now],
+        [ref for ref, now in zip(refs, is_ready, strict=True) if not now],
+    )
 
 
 def _check_refs(verb: str, refs: Sequence[Any]) -> None:
@@ -285,7 +312,7 @@ def kill(actor: ActorHandle, *, no_restart: bool = True) -> None:
     verbs.kill_actor(actor.ref, no_restart=no_restart)
 
 
-def cancel(ref: ObjectRef[Any], *, force: bool = False, recursive: bool = True) -> None:
+def cancel(ref: ObjectRef[Any] | ObjectRefGenerator, *, force: bool = False, recursive: bool = True) -> None:
     """End the task that makes `ref`, if it has not ended: see docs/api/tasks.md. Who gets the reference gets
     TaskCancelledError, and so does what needs its value; it is not tried again.
 
@@ -293,7 +320,7 @@ def cancel(ref: ObjectRef[Any], *, force: bool = False, recursive: bool = True) 
     catch it, and then what it returns stands. Returns at once; the task may go on for a while.
 
     Args:
-        ref: what `.remote()` of a function, or of an actor's method, has returned. A method that runs already goes on.
+        ref: what `.remote()` of a function, generator or actor's method has returned. A method that runs goes on.
         force: end the worker of a task that runs, whatever it does.
         recursive: cancel also the tasks that the task has submitted, and theirs.
 
@@ -302,6 +329,8 @@ def cancel(ref: ObjectRef[Any], *, force: bool = False, recursive: bool = True) 
         ValueError: a reference that `put` has made; or `force` with a method of an actor.
     """
     verbs = runtime.current("cancel").verbs
+    if isinstance(ref, ObjectRefGenerator):
+        ref = ref.completed()
     if not isinstance(ref, ObjectRef):
         raise TypeError(f"cancel takes an ObjectRef, not {ref!r} (a {type(ref).__name__})")
     ref.check()
@@ -427,6 +456,16 @@ class RuntimeContext:
         if constructor is None:
             raise RuntimeError("current_actor is asked for outside an actor")
         return handle_to_self(self._verbs, constructor)
+
+    @property
+    def runtime_env(self) -> dict[str, Any]:
+        """The runtime environment that this runs in; in a driver, that which its tasks have unless they say."""
+        environment: dict[str, Any] = json.loads(self.get_runtime_env_string())
+        return environment
+
+    def get_runtime_env_string(self) -> str:
+        """`runtime_env` as JSON."""
+        return self._verbs.runtime_env or "{}"
 
     def get_node_labels(self) -> dict[str, str]:
         """The labels of the node."""

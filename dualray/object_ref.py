@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, NoReturn, TypeVar
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from dualray import runtime
 from dualray.exceptions import DualrayError
@@ -10,6 +11,9 @@ from dualray.runtime import Verbs
 from dualray.shared.model.ids import Address, ObjectID
 from dualray.shared.model.specs import Ref
 from dualray.shared.serialization import Reference
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 T = TypeVar("T")
 
@@ -71,6 +75,20 @@ class ObjectRef(CountedReference, Generic[T]):
     def __reduce__(self) -> tuple[Any, ...]:
         self.check()
         return _revive, (self.ref.object_id, self.ref.owner)
+
+    def __await__(self) -> Generator[Any, None, T]:
+        """`await ref`: the value, or what `get` raises. The event loop goes on meanwhile."""
+        from dualray.aio import value_of  # noqa: PLC0415 - it imports asyncio, which most programs do without
+
+        self.check()
+        return value_of(self.ref, self._verbs, self).__await__()
+
+    def future(self) -> Future[T]:
+        """A `concurrent.futures.Future` that has the value when it is there, or what `get` raises."""
+        from dualray.aio import ReferenceFuture  # noqa: PLC0415 - as above
+
+        self.check()
+        return ReferenceFuture(self.ref, self._verbs, self)
 
     def __iter__(self) -> NoReturn:
         raise TypeError(f"{self!r} is a reference, not the value: use dualray.get(ref) to read it")

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
+from dualray import runtime_env
 from dualray.shared.labels import label_term, parse_selector
 from dualray.shared.model.ids import NodeID
 from dualray.shared.model.resources import CPU, NOTHING, UNITS, Resources, demand_in_group, parse_resources
-from dualray.shared.model.specs import DEFAULT_STRATEGY, LabelOperator, LabelTerm, Strategy, StrategyKind
+from dualray.shared.model.specs import DEFAULT_STRATEGY, LabelOperator, LabelTerm, Strategy, StrategyKind, Streaming
 from dualray.util.scheduling_strategies import (
     DoesNotExist,
     Exists,
@@ -33,26 +36,37 @@ class TaskOptions:
         num_cpus: CPUs that the task holds; fractions in steps of 0.0001. Default 1.
         num_gpus: GPUs that it holds; above 1 whole. Default 0.
         resources: amounts of custom resources by name.
-        num_returns: how many objects the call makes. Default 1.
+        num_returns: how many objects the call makes; of a generator also "streaming" (an ObjectRefGenerator) or
+            "dynamic"; see docs/api/tasks.md. Default: "streaming" for generators, else 1.
         max_retries: how often it is run again when its worker or node dies; -1 means without end. Default 3.
-        retry_exceptions: whether it is also run again when it raises. Default False.
+        retry_exceptions: whether it is also run again when it raises: True, or a list of the exceptions for which it
+            is. Default False.
+        max_calls: after how many calls of this function a worker ends, with nothing lost. Default 0: never.
+        runtime_env: environment variables and import paths: {"env_vars": {...}, "working_dir": ...,
+            "py_modules": [...]}; see docs/api/tasks.md. Default: that of whoever makes the call.
         scheduling_strategy: "DEFAULT", "SPREAD", or one of dualray.util.scheduling_strategies. Default: "DEFAULT",
             unless the task that makes the call runs in a placement group that captures its children.
         label_selector: what the labels of the node must meet: {"zone": "a"}; see docs/api/placement.md.
         name: what messages and traces call it. Default: the function's name.
-        duration: sim mode only: seconds of virtual time that a call takes, or a function of its arguments that says.
+        duration: sim mode only: seconds of virtual time that a call takes, or each item of a generator; or a function
+            of its arguments that says.
+        _generator_backpressure_num_objects: items that a generator makes ahead of its consumer; then it waits and lends
+            its CPU. Default: any number.
     """
 
     num_cpus: float | None = None
     num_gpus: float | None = None
     resources: Mapping[str, float] | None = None
-    num_returns: int = 1
+    num_returns: int | str | None = None
     max_retries: int = 3
-    retry_exceptions: bool = False
+    retry_exceptions: bool | Sequence[type[BaseException]] = False
+    max_calls: int = 0
+    runtime_env: Mapping[str, Any] | None = None
     scheduling_strategy: Any = None
     label_selector: Mapping[str, str] | None = None
     name: str | None = None
     duration: Duration = None
+    _generator_backpressure_num_objects: int | None = None
 
     def demand(self) -> Resources:
         """What the task holds while it runs."""
@@ -74,9 +88,13 @@ class ActorOptions:
         get_if_exists: with a name: `remote` gives a handle to the actor that has the name, if there is one.
         lifetime: "detached": it outlives the program that made it, and ends with `kill` or with the cluster. Default,
             also "non_detached": it ends with its last handle, or with the process that made it.
+        max_concurrency: how many methods may run at a time, on threads; calls start in order. Default 1; of a class
+            with an `async def` method 1000: its methods run as coroutines on one event loop.
+        concurrency_groups: {"io": 2}: groups of methods with limits of their own; a method says its group with
+            `@method(concurrency_group="io")`. `max_concurrency` is the limit of all others.
         max_pending_calls: calls that one process may have without an answer; one more raises
             PendingCallsLimitExceeded. Default -1: any number.
-        scheduling_strategy, label_selector, duration: as for tasks; `duration` is that of the constructor.
+        scheduling_strategy, label_selector, runtime_env, duration: as for tasks; `duration` is that of the constructor.
     """
 
     num_cpus: float | None = None
@@ -85,12 +103,15 @@ class ActorOptions:
     max_restarts: int = 0
     max_task_retries: int = 0
     max_pending_calls: int = -1
+    max_concurrency: int | None = None
+    concurrency_groups: Mapping[str, int] | None = None
     scheduling_strategy: Any = None
     label_selector: Mapping[str, str] | None = None
     name: str | None = None
     namespace: str | None = None
     get_if_exists: bool = False
     lifetime: str | None = None
+    runtime_env: Mapping[str, Any] | None = None
     duration: Duration = None
 
     def demands(self) -> tuple[Resources, Resources]:
@@ -104,11 +125,14 @@ class ActorOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MethodOptions:
-    """Options of an actor's method: `num_returns` (default 1), `name`, and `duration` (sim mode)."""
+    """Options of an actor's method: `num_returns` and `_generator_backpressure_num_objects` as for tasks, `name`,
+    `concurrency_group` (one of its actor's; default: none), and `duration` (sim mode)."""
 
-    num_returns: int = 1
+    num_returns: int | str | None = None
+    concurrency_group: str | None = None
     name: str | None = None
     duration: Duration = None
+    _generator_backpressure_num_objects: int | None = None
 
 
 O = TypeVar("O", TaskOptions, ActorOptions, MethodOptions)  # noqa: E741  # a type variable, not a number
@@ -127,6 +151,10 @@ def with_changes(options: O, changes: Mapping[str, Any], what: str) -> O:
             raise ValueError(unknown_name("option", name, known, what))
     changed = replace(options, **changes)
     _check(changed, what)
+    environment = changes.get("runtime_env")
+    if environment is not None:  # paths mean what they mean here, wherever the options go
+        given: dict[str, Any] = {"runtime_env": runtime_env.parse(f"{what}: runtime_env", environment).as_dict()}
+        changed = replace(changed, **given)
     return changed
 
 
@@ -138,7 +166,9 @@ def unknown_name(kind: str, name: str, known: list[str], what: str) -> str:
 
 
 def _check(options: TaskOptions | ActorOptions | MethodOptions, what: str) -> None:
-    for name, least in (("num_returns", 0), ("max_retries", -1), ("max_restarts", -1), ("max_task_retries", -1)):
+    if not isinstance(options, ActorOptions):
+        _check_returns(options, what)
+    for name, least in (("max_calls", 0), ("max_retries", -1), ("max_restarts", -1), ("max_task_retries", -1)):
         value = getattr(options, name, least)
         if isinstance(value, bool) or not isinstance(value, int):
             raise TypeError(f"{what}: {name}={value!r} must be an int")
@@ -146,9 +176,8 @@ def _check(options: TaskOptions | ActorOptions | MethodOptions, what: str) -> No
             raise ValueError(f"{what}: {name}={value!r} must be at least {least}")
     if options.name is not None and not isinstance(options.name, str):
         raise TypeError(f"{what}: name={options.name!r} must be a str")
-    retry_exceptions = getattr(options, "retry_exceptions", False)
-    if not isinstance(retry_exceptions, bool):
-        raise TypeError(f"{what}: retry_exceptions={retry_exceptions!r} must be True or False")
+    if isinstance(options, TaskOptions):
+        _check_retried(options.retry_exceptions, what)
     duration = options.duration
     if duration is not None and not callable(duration):
         if isinstance(duration, bool) or not isinstance(duration, int | float):
@@ -156,6 +185,9 @@ def _check(options: TaskOptions | ActorOptions | MethodOptions, what: str) -> No
         if not duration >= 0:
             raise ValueError(f"{what}: duration={duration!r} must not be negative")
     if isinstance(options, MethodOptions):
+        group = options.concurrency_group
+        if group is not None and not isinstance(group, str):
+            raise TypeError(f"{what}: concurrency_group={group!r} must be a str")
         return
     if isinstance(options, ActorOptions):
         _check_actor(options, what)
@@ -164,6 +196,74 @@ def _check(options: TaskOptions | ActorOptions | MethodOptions, what: str) -> No
     except (TypeError, ValueError) as error:
         raise type(error)(f"{what}: {error}") from None
     strategy_of(options, what)
+
+
+def _check_retried(retried: Any, what: str) -> None:
+    if isinstance(retried, bool):
+        return
+    if not isinstance(retried, list | tuple):
+        raise TypeError(f"{what}: retry_exceptions={retried!r} must be True, False or a list of exception types")
+    for each in retried:
+        if not (isinstance(each, type) and issubclass(each, BaseException)):
+            raise TypeError(f"{what}: retry_exceptions has {each!r}, which is no exception type")
+
+
+def environment_of(options: TaskOptions | ActorOptions, outer: str, what: str) -> str:
+    """The text of the runtime environment of a call, made by who runs in `outer`."""
+    if options.runtime_env is None:
+        return outer
+    return runtime_env.merged(outer, runtime_env.parse(f"{what}: runtime_env", options.runtime_env))
+
+
+def _check_returns(options: TaskOptions | MethodOptions, what: str) -> None:
+    number = options.num_returns
+    if isinstance(number, str):
+        if number not in (Streaming.STREAMING, Streaming.DYNAMIC):
+            raise ValueError(f"{what}: num_returns={number!r} must be a number, 'streaming' or 'dynamic'")
+    elif number is not None and (isinstance(number, bool) or not isinstance(number, int)):
+        raise TypeError(f"{what}: num_returns={number!r} must be an int, 'streaming' or 'dynamic'")
+    elif number is not None and number < 0:
+        raise ValueError(f"{what}: num_returns={number!r} must be at least 0")
+    ahead = options._generator_backpressure_num_objects
+    if ahead is None:
+        return
+    if isinstance(ahead, bool) or not isinstance(ahead, int):
+        raise TypeError(f"{what}: _generator_backpressure_num_objects={ahead!r} must be an int")
+    if ahead < 1 and ahead != -1:
+        raise ValueError(
+            f"{what}: _generator_backpressure_num_objects={ahead!r} must be at least 1, or -1 for any number"
+        )
+
+
+def returns_of(options: TaskOptions | MethodOptions, function: Any, what: str) -> tuple[int, Streaming, int]:
+    """How many objects a call of `function` makes, whether it is of a generator whose items are objects of their own,
+    and how many of these it may make ahead of its consumer (0: any number).
+
+    Raises:
+        ValueError: an option of generators, and it makes a number of objects.
+    """
+    number = options.num_returns
+    if number is None:
+        number = Streaming.STREAMING.value if is_generator(function) else 1
+    ahead = options._generator_backpressure_num_objects or 0
+    if isinstance(number, str):
+        streaming = Streaming(number)
+        if ahead > 0 and streaming is Streaming.DYNAMIC:
+            raise ValueError(
+                f"{what}: _generator_backpressure_num_objects with num_returns='dynamic': nobody takes items before "
+                f"all are made"
+            )
+        return 1, streaming, max(ahead, 0)
+    if ahead > 0:
+        raise ValueError(f"{what}: _generator_backpressure_num_objects is for generators, and num_returns is {number}")
+    return number, Streaming.NO, 0
+
+
+def is_generator(function: Any) -> bool:
+    """Whether calling it gives a generator, or an asynchronous one."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
 
 
 def _check_actor(options: ActorOptions, what: str) -> None:
@@ -177,6 +277,20 @@ def _check_actor(options: ActorOptions, what: str) -> None:
         raise ValueError(f"{what}: lifetime={options.lifetime!r} must be 'detached', 'non_detached' or None")
     if not isinstance(options.get_if_exists, bool):
         raise TypeError(f"{what}: get_if_exists={options.get_if_exists!r} must be True or False")
+    groups: Any = options.concurrency_groups
+    if groups is not None and not isinstance(groups, Mapping):
+        raise TypeError(f"{what}: concurrency_groups={groups!r} must be a dict of name to limit, such as {{'io': 2}}")
+    limits = {f"concurrency_groups[{name!r}]": value for name, value in (groups or {}).items()}
+    for name in groups or {}:
+        if not isinstance(name, str) or not name:
+            raise TypeError(f"{what}: concurrency_groups: the name {name!r} must be a str that is not empty")
+    if options.max_concurrency is not None:
+        limits["max_concurrency"] = options.max_concurrency
+    for name, value in limits.items():
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError(f"{what}: {name}={value!r} must be an int")
+        if value < 1:
+            raise ValueError(f"{what}: {name}={value!r} must be at least 1")
     limit = options.max_pending_calls
     if isinstance(limit, bool) or not isinstance(limit, int):
         raise TypeError(f"{what}: max_pending_calls={limit!r} must be an int")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar, cast
 
 from dualray import runtime
 from dualray.object_ref import ObjectRef
-from dualray.options import TaskOptions, placed, with_changes
-from dualray.shared.model.specs import FunctionTemplate, Strategy
+from dualray.object_ref_generator import DynamicObjectRefGenerator, ObjectRefGenerator
+from dualray.options import TaskOptions, environment_of, placed, returns_of, with_changes
+from dualray.shared.model.specs import FunctionTemplate, Strategy, Streaming
 
 R = TypeVar("R")
 
@@ -46,7 +47,8 @@ class RemoteFunction(Generic[R]):
         return RemoteFunction(self._function, with_changes(self._options, options, f"{self._name}.options()"))
 
     def remote(self, *args: Any, **kwargs: Any) -> ObjectRef[R]:
-        """Submit a call; references to its results: one, a list when num_returns is above 1, None when it is 0.
+        """Submit a call; references to its results: one, a list when num_returns is above 1, None when it is 0. Of a
+        generator: an ObjectRefGenerator.
 
         Arguments that are references are replaced by their values before the function runs.
 
@@ -63,6 +65,8 @@ class RemoteFunction(Generic[R]):
         if running is not None and running.strategy.captures:
             template = self._make_template(verbs, running.strategy)
         refs = verbs.submit_task(template, args, kwargs)
+        if template.streaming is Streaming.STREAMING:
+            return cast(ObjectRef[R], ObjectRefGenerator(refs, verbs, self._reference))
         # The type is that of the usual case, one result; with num_returns=2 it is a list, and callers unpack it.
         returned: ObjectRef[R] = as_returned([self._reference(ref, verbs) for ref in refs])
         return returned
@@ -75,15 +79,27 @@ class RemoteFunction(Generic[R]):
         options = self._options
         demand = options.demand()
         demand, _, strategy = placed(options, demand, demand, self._name, captured)
+        retried = options.retry_exceptions
+        num_returns, streaming, ahead_max = returns_of(options, self._function, f"remote function {self._name}")
         return FunctionTemplate(
-            function_id=verbs.export(self._exported(), duration=options.duration, what=f"remote function {self._name}"),
+            function_id=verbs.export(
+                self._exported(),
+                duration=options.duration,
+                what=f"remote function {self._name}",
+                collect=DynamicObjectRefGenerator.collect if streaming is Streaming.DYNAMIC else None,
+                retried=None if isinstance(retried, bool) else tuple(retried),
+            ),
             name=self._name,
             resources=demand,
             placement=demand,
-            num_returns=options.num_returns,
+            num_returns=num_returns,
             max_retries=options.max_retries,
-            retry_exceptions=bool(options.retry_exceptions),
+            retry_exceptions=bool(retried),
+            max_calls=options.max_calls,
+            runtime_env=environment_of(options, verbs.runtime_env, f"remote function {self._name}"),
             strategy=strategy,
+            streaming=streaming,
+            items_ahead_max=ahead_max,
         )
 
 

@@ -7,9 +7,10 @@ The current runtime is the one ambient thing in dualray. In sim mode it is switc
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
-from dualray.exceptions import NotInitializedError
+from dualray.exceptions import DualrayError, NotInitializedError
 from dualray.shared.host import Execution
 from dualray.shared.model.ids import Address, FunctionID, NodeID, ObjectID, PlacementGroupID
 from dualray.shared.model.resources import Resources
@@ -22,6 +23,18 @@ from dualray.shared.model.specs import (
     NodeState,
     Ref,
 )
+from dualray.shared.trace import TraceEvent
+
+
+class Awaited(Protocol):
+    """A value that somebody waits for without blocking; see dualray/shared/core_worker.py."""
+
+    @property
+    def is_ready(self) -> bool: ...
+
+    def result(self) -> Any: ...
+
+    def abandon(self) -> None: ...
 
 
 class Verbs(Protocol):
@@ -31,8 +44,17 @@ class Verbs(Protocol):
     node: NodeID
     execution: Execution
     is_closed: bool
+    runtime_env: str
 
-    def export(self, target: Any, *, duration: Any, what: str) -> FunctionID: ...
+    def export(
+        self,
+        target: Any,
+        *,
+        duration: Any,
+        what: str,
+        collect: Callable[[Sequence[Ref]], Any] | None = None,
+        retried: tuple[type[BaseException], ...] | None = None,
+    ) -> FunctionID: ...
 
     def submit_task(self, template: FunctionTemplate, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Ref]: ...
 
@@ -81,11 +103,21 @@ class Verbs(Protocol):
         self, refs: Sequence[Ref], *, num_returns: int, timeout_ns: int | None, fetch_local: bool
     ) -> frozenset[ObjectID]: ...
 
+    def get_async(self, ref: Ref, ready: Callable[[], None]) -> Awaited: ...
+
+    def take_item(self, item: Ref) -> tuple[bool, Ref | None]: ...
+
+    def has_ended_before(self, item: Ref) -> bool: ...
+
+    def wait_async(self, ref: Ref, ready: Callable[[], None]) -> Awaited: ...
+
     def adopt(self, ref: Ref) -> None: ...
 
     def drop(self, object_id: ObjectID) -> None: ...
 
     def cluster_state(self) -> tuple[NodeState, ...]: ...
+
+    def explain(self, ref: Ref) -> str: ...
 
     def rows_of(
         self, addresses: Sequence[Address], table: str, timeout_ns: int
@@ -141,6 +173,13 @@ class Runtime(Protocol):
     def read_functions(self) -> dict[FunctionID, bytes]:
         """The function table: pickled functions and classes."""
 
+    def trace_source(self) -> Path | Sequence[TraceEvent]:
+        """The directory into which this run's traces are written, or what has happened so far, in order of time.
+
+        Raises:
+            DualrayError: nothing is recorded, or this process is not the driver.
+        """
+
     def silence(self) -> None:
         """From now on this process tells nobody of errors that nobody reads."""
 
@@ -181,3 +220,8 @@ def current(verb: str) -> Runtime:
     if runtime is None:
         raise NotInitializedError(f"{verb} was called before dualray.init(). Call dualray.init() first.")
     return runtime
+
+
+def only_in_the_driver(verb: str) -> DualrayError:
+    """What a worker, which knows its own part alone, raises."""
+    return DualrayError(f"{verb} is for the program that called dualray.init(), and was called in a task or an actor.")

@@ -185,6 +185,47 @@ def test_points_are_discounted_up_to_the_next_point():
     assert worth == pytest.approx([0.9801, 0.99, 1, -0.99, -1])
 
 
+def test_standard_errors_of_a_gain():
+    from examples.rl_pong.driver import comparison, standard_errors
+
+    first, last = [-21.0, -19.0] * 50, [-18.0, -16.0] * 50
+    error = np.sqrt(2 * (100 / 99) / 100)
+    assert standard_errors(first, last) == pytest.approx(3 / error)
+    assert standard_errors(last, first) == pytest.approx(-3 / error)
+    assert standard_errors([1.0] * 3, [1.0] * 3) == 0
+    assert standard_errors([1.0] * 3, [0.0] * 3) == -np.inf
+    said = comparison(first + last)
+    assert (
+        said
+        == f"-20.00 points a game in the first 100, -17.00 in the last 100, better by {3 / error:.1f} standard errors"
+    )
+    assert comparison([-20.0]) == "-20.00 points a game in the first 1, -20.00 in the last 1"
+
+
+def test_pongs_curve_is_drawn(tmp_path: Path):
+    scores = tmp_path / "scores.txt"
+    scores.write_text("".join(f"{-21 + number // 30}\n" for number in range(150)))
+    command = [sys.executable, str(EXAMPLES / "rl_pong" / "plot.py"), str(scores), str(tmp_path / "curve.svg")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("150 games: -19.80 points a game in the first 100, -18.20 in the last 100, better by")
+    assert "<svg" in (tmp_path / "curve.svg").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_pong_is_learned(tmp_path: Path):
+    flags = ["--batch-size=10", "--iterations=30"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("DUALRAY_")}
+    environment |= {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore", "OPENBLAS_NUM_THREADS": "1"}
+    command = [sys.executable, str(EXAMPLES / "rl_pong" / "driver.py"), *flags]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=1780)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = re.search(r"300 games .*, better by ([\d.]+) standard errors$", done.stdout.splitlines()[-1])
+    assert found is not None, done.stdout
+    assert float(found[1]) >= 2, done.stdout
+
+
 def test_pongs_gradient_is_that_of_its_policy():
     from examples.rl_pong.driver import PIXELS, new_model, policy_backward, policy_forward
 

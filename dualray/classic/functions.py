@@ -227,7 +227,7 @@ def _make_remote(target: Any, options: Mapping[str, Any]) -> ClassicFunction[Any
         raise TypeError(f"remote was given {target!r}, which is neither a function nor a class")
     name = getattr(target, "__name__", type(target).__name__)
     what = f"remote function {name}"
-    return ClassicFunction(target, with_changes(TaskOptions(), as_today(options, what), what))
+    return ClassicFunction(target, with_changes(TaskOptions(num_returns=1), as_today(options, what), what))
 
 
 def as_today(options: Mapping[str, Any], what: str) -> dict[str, Any]:

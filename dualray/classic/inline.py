@@ -10,10 +10,10 @@ that ends its process ends the program.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 from dualray import exceptions, runtime
 from dualray.classic.inline_refusals import InlineRefusals
@@ -95,14 +95,23 @@ class InlineProcess(InlineRefusals):
         self.node = NODE
         self.execution = Execution(task_id=root, is_task=not is_driver)
         self.is_closed = False
+        self.runtime_env = ""
         self.is_busy = False
         self._shared = shared
 
     # ---- Functions and tasks ---------------------------------------------------------------------------------
 
-    def export(self, target: Any, *, duration: Any, what: str) -> FunctionID:
+    def export(
+        self,
+        target: Any,
+        *,
+        duration: Any,
+        what: str,
+        collect: Callable[[Sequence[Ref]], Any] | None = None,
+        retried: tuple[type[BaseException], ...] | None = None,
+    ) -> FunctionID:
         """Put a function or class into the function table."""
-        pickled = serialize(Export(target, duration), what).to_bytes()
+        pickled = serialize(Export(target, duration, collect, retried), what).to_bytes()
         identity = function_id(pickled)
         self._shared.functions[identity] = pickled
         return identity
@@ -396,6 +405,9 @@ class InlineRuntime:
 
     def read_functions(self) -> dict[FunctionID, bytes]:
         return dict(self.verbs.shared.functions)
+
+    def trace_source(self) -> NoReturn:
+        raise DualrayError("timeline: PYTHON_MODE runs everything in place, and records nothing.")
 
     def silence(self) -> None:
         """Errors are raised where the program asks for values; nothing is told besides."""

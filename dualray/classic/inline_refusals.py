@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from dualray.exceptions import DualrayError
+from dualray.runtime import Awaited
 from dualray.shared.model.ids import Address, FunctionID, PlacementGroupID
 from dualray.shared.model.resources import Resources
 from dualray.shared.model.specs import FunctionTemplate, GroupStrategy, LabelTerm, NamedActor, Ref
@@ -41,6 +42,18 @@ class InlineRefusals:
     def check_pending_calls(self, handle: Ref, template: FunctionTemplate, limit: int) -> None:
         """Each call has ended when it returns."""
 
+    def get_async(self, ref: Ref, ready: Callable[[], None]) -> Awaited:
+        _refuse("event loop: every call has ended when it returns")
+
+    def wait_async(self, ref: Ref, ready: Callable[[], None]) -> Awaited:
+        _refuse("event loop: every call has ended when it returns")
+
+    def take_item(self, item: Ref) -> tuple[bool, Ref | None]:
+        _refuse("streaming generators")
+
+    def has_ended_before(self, item: Ref) -> bool:
+        _refuse("streaming generators")
+
     def promise(self) -> Ref:
         _refuse("queues: what they wait for would never come")
 
@@ -53,6 +66,10 @@ class InlineRefusals:
 
     def spawn(self, function: Callable[[], object]) -> None:
         _refuse("work beside a task")
+
+    def explain(self, ref: Ref) -> str:
+        """Every call has ended when it returns."""
+        return "it is ready"
 
     def rows_of(
         self, addresses: Sequence[Address], table: str, timeout_ns: int

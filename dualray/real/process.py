@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from numpy.random import MT19937, RandomState
 from numpy.random import set_state as set_numpy_state
 
+from dualray import runtime_env
 from dualray.exceptions import ControlPlaneError
 from dualray.real.control_plane_shards import Tables, tables_at
 from dualray.real.counts import COUNTS, COUNTS_ASKED, of_connections, of_owner
@@ -34,12 +35,16 @@ from dualray.shared.core_worker import CoreWorker
 from dualray.shared.decision_log import MachineSpec
 from dualray.shared.host import Execution
 from dualray.shared.model.codec import pack, unpack
-from dualray.shared.model.commands import WriteRecord, WriteRecords
+from dualray.shared.model.commands import RunTask, WriteRecord, WriteRecords
 from dualray.shared.model.events import Event, TimerFired
 from dualray.shared.model.ids import Address, FunctionID, NodeID, TaskID
+from dualray.shared.model.specs import Ref
 from dualray.shared.seeding import stream_seed, task_seed
 
 if TYPE_CHECKING:
+    import asyncio
+
+    from dualray.real.actor_calls import CallLoop, CallThreads
     from dualray.real.notes import NoteFile
 
 _FUNCTIONS = "functions"
@@ -81,6 +86,10 @@ class Signal:
             self._event.set()
 
 
+def _raise(error: BaseException) -> None:
+    raise error
+
+
 class UserProcess:
     """See the module.
 
@@ -107,6 +116,11 @@ class UserProcess:
         on_raw: Callable[[str, memoryview], object] | None = None,
     ) -> None:
         self._tell = tell
+        self.on_escape: Callable[[BaseException], object] = _raise
+        """Called with what escapes from a method that runs on a thread of its own, or on the event loop."""
+        self._call_threads: CallThreads | None = None
+        self._call_loops: dict[str, CallLoop] = {}
+        """By concurrency group."""
         self._on_raw = on_raw
         self.session = session
         self.address = address
@@ -263,6 +277,54 @@ class UserProcess:
             generator = RandomState(MT19937(stream_seed(seed, b"numpy")))
             set_numpy_state(generator.get_state())  # noqa: NPY002 - it is the user's global generator that is seeded
         return function(*args, **kwargs)
+
+    iterate = call
+
+    def take_environment(self, text: str) -> None:
+        runtime_env.apply(text)
+
+    async def until_ready(self, ref: Ref) -> None:
+        from dualray.aio import until_ready  # noqa: PLC0415 - as below
+
+        await until_ready(ref, self.core)
+
+    async def call_async(
+        self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution
+    ) -> Any:
+        from dualray.aio import call_and_await  # noqa: PLC0415 - it imports asyncio, which most processes do without
+
+        return await call_and_await(function, args, kwargs)
+
+    def start_beside(self, task: RunTask) -> None:
+        if self._call_threads is None:
+            from dualray.real.actor_calls import CallThreads  # noqa: PLC0415 - few actors need it
+
+            self._call_threads = CallThreads(self.core, self.on_escape)
+        self._call_threads.start(task)
+
+    def start_on_loop(self, task: RunTask) -> None:
+        group = task.spec.template.concurrency_group
+        loop = self._call_loops.get(group)
+        if loop is None:
+            from dualray.real.actor_calls import CallLoop  # noqa: PLC0415 - it imports asyncio
+
+            loop = self._call_loops[group] = CallLoop(self.core, self.on_escape)
+        loop.start(task)
+
+    @property
+    def loops_of_calls(self) -> list[asyncio.AbstractEventLoop]:
+        """The event loops on which methods of the actor run as coroutines."""
+        return [each.loop for each in list(self._call_loops.values())]
+
+    @property
+    def is_on_loop(self) -> bool:
+        from dualray.aio import is_on_loop  # noqa: PLC0415 - it imports asyncio
+
+        return is_on_loop()
+
+    def cancel_on_loop(self, task: TaskID) -> None:
+        for loop in self._call_loops.values():
+            loop.cancel(task)
 
     def write_record(self, record: WriteRecord) -> None:
         self._add_rows(record.table, (record.key,), record.fields)

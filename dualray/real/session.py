@@ -6,6 +6,7 @@
         sockets/          one Unix socket a process
         redis/            the control plane's server
         logs/             what head and node manager have to say, and what each worker prints
+        stacks/           one file a worker: where its threads were when somebody asked (stacks.py)
         gateway           of a cluster: where processes of other machines are asked for (cluster_gateway.py)
     /dev/shm/dualray-<founder's pid>-<token>/   the node's object store
 
@@ -132,6 +133,10 @@ class Session:
         return self.directory / "notes"
 
     @property
+    def stacks(self) -> Path:
+        return self.directory / "stacks"
+
+    @property
     def redis_directory(self) -> Path:
         return self.directory / "redis"
 
@@ -218,7 +223,7 @@ def create(
         node=node,
         cluster=cluster,
     )
-    for path in (session.sockets, session.logs, *((session.notes_directory,) if has_notes else ())):
+    for path in (session.sockets, session.logs, session.stacks, *((session.notes_directory,) if has_notes else ())):
         path.mkdir(mode=0o700)
     _write_private(directory / "secret", session.secret)
     settings = {
@@ -288,6 +293,11 @@ def _check_spill_directory(directory: Path) -> None:
 
 def running() -> list[Session]:
     """The sessions of this user on this machine that are nodes of a cluster and whose founder lives, oldest first."""
+    return [session for session in all_running() if session.cluster is not None]
+
+
+def all_running() -> list[Session]:
+    """The sessions of this user on this machine whose founder lives, oldest first."""
     found = []
     for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*/session.json"):
         directory = path.parent
@@ -297,8 +307,7 @@ def running() -> list[Session]:
             session = load(directory)
         except (OSError, ValueError, TypeError, KeyError):  # it is being made, or removed
             continue
-        if session.cluster is not None:
-            found.append((path.stat().st_mtime_ns, str(directory), session))
+        found.append((path.stat().st_mtime_ns, str(directory), session))
     return [session for _, _, session in sorted(found, key=lambda entry: entry[:2])]
 
 

@@ -12,9 +12,11 @@ import sys
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NoReturn
 
 from dualray import runtime
 from dualray.real import session as sessions
+from dualray.real import stacks
 from dualray.real.gpus import VisibleGpus
 from dualray.real.interrupts import TaskInterrupts
 from dualray.real.process import Signal, UserProcess
@@ -50,6 +52,9 @@ class WorkerRuntime:
 
     def read_functions(self) -> dict[FunctionID, bytes]:
         return self._process.read_functions()
+
+    def trace_source(self) -> NoReturn:
+        raise runtime.only_in_the_driver("timeline")
 
     def silence(self) -> None:
         self._process.silence()
@@ -97,6 +102,7 @@ def main(argv: Mapping[str, str]) -> None:
         tell=lambda words: sys.stderr.write(words),
     )
     core = process.core
+    process.on_escape = _end_by
     process.interrupts = TaskInterrupts(
         process.is_busy,
         process.loop.leave,
@@ -104,9 +110,10 @@ def main(argv: Mapping[str, str]) -> None:
         is_due=core.is_to_be_interrupted,
         takes=core.takes_interrupt,
     )
-    sys.stdout = marked_stream(1, lambda: core.execution, errors="replace")
-    sys.stderr = marked_stream(2, lambda: core.execution, errors="backslashreplace")
+    sys.stdout = marked_stream(1, lambda: core.execution_here, errors="replace")
+    sys.stderr = marked_stream(2, lambda: core.execution_here, errors="backslashreplace")
     runtime.set_current(WorkerRuntime(process))
+    stacks.answer(process.session.stacks, address, lambda: stacks.describe_worker(core, process.loops_of_calls))
     visible = VisibleGpus(process.session.gpu_names)
     process.start()
     with process.lock:
@@ -118,13 +125,18 @@ def main(argv: Mapping[str, str]) -> None:
             if task.spec.actor_id is None:  # a method: its actor has them for life
                 visible.show(task.gpu_ids)
             core.execute(task)
-    except SystemExit as exit_:  # user code wants its process to end
-        _exit(exit_.code)
-    except Exception as error:  # noqa: BLE001 - user code's are caught where it runs: this one is ours
+    except BaseException as error:  # noqa: BLE001 - user code's are caught where it runs
+        _end_by(error)
+
+
+def _end_by(error: BaseException) -> None:
+    """The process ends by what nobody has caught."""
+    if isinstance(error, SystemExit):  # user code wants its process to end
+        _exit(error.code)
+    if isinstance(error, Exception):  # user code's are caught where it runs: this one is ours
         _end_after_error(error)
-    except BaseException:  # noqa: BLE001 - user code's, and nobody has caught it: so ends a Python process
-        traceback.print_exc()
-        _exit(1)
+    traceback.print_exception(error)  # user code's: so ends a Python process
+    _exit(1)
 
 
 def _exit(code: object) -> None:

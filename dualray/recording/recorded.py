@@ -245,7 +245,7 @@ class RecordedCoreWorker(CoreWorker):
                 self._cpu_then_ns, self._delay_before_ns = self._usage()
                 self._cpu_before_ns = self._cpu_then_ns
 
-    def report_ran(self, ran: TaskRan, duration_ns: int) -> None:
+    def report_ran(self, ran: TaskRan, duration_ns: int, *, is_alone: bool = False) -> None:
         ended_ns = self.host.now_ns()
         cpu_ns = delay_ns = None
         if self._usage is not None and ended_ns - self._started_ns >= _SHORT_NS:
@@ -267,7 +267,7 @@ class RecordedCoreWorker(CoreWorker):
             tuple([result.size_bytes for result in ran.results]),
             tuple([ref.object_id for result in ran.results for ref in result.nested]),
         )
-        super().report_ran(ran, duration_ns)
+        super().report_ran(ran, duration_ns, is_alone=is_alone)
 
     # ---- What becomes of it ----------------------------------------------------------------------------------
 

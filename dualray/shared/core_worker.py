@@ -16,13 +16,15 @@ import json
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, cast
 
 from dualray import exceptions
 from dualray.exceptions import DualrayError, GetTimeoutError, SerializationError
 from dualray.shared.arguments import pack_arguments
+from dualray.shared.execution_context import ExecutionContext
 from dualray.shared.failures import as_exception, failure_in_words
 from dualray.shared.host import Execution, Host, Signal
+from dualray.shared.lateness import why_late
 from dualray.shared.machines.owner import Owner
 from dualray.shared.model.commands import (
     ArmTimer,
@@ -50,6 +52,7 @@ from dualray.shared.model.events import (
     CancelAsked,
     ClusterStateAsked,
     Event,
+    ItemTaken,
     Outcome,
     PlacementGroupAsked,
     PlacementGroupRemovalAsked,
@@ -86,8 +89,10 @@ from dualray.shared.model.ids import (
     job_of,
     own_namespace,
     put_object_id,
+    return_index,
     return_object_id,
     short,
+    stream_handle_id,
     task_of,
 )
 from dualray.shared.model.resources import NOTHING, Resources
@@ -103,6 +108,7 @@ from dualray.shared.model.specs import (
     NodeState,
     PlacementGroupSpec,
     Ref,
+    Streaming,
     new_spec,
 )
 from dualray.shared.model.states import ValueState
@@ -138,10 +144,14 @@ class CoreWorker:
         self.host = host
         self.machine = Owner(address=address, node=node, config=config, is_driver=is_driver)
         self.execution = Execution(task_id=root, is_task=not is_driver)
+        self._contexts: ExecutionContext | None = None
+        """Of an actor of which several methods may run at a time."""
+        self.runtime_env = ""
+        """What tasks that are submitted here run with, as text, unless they say: in a worker, what it runs with."""
         self.payloads: dict[bytes, bytes] = {}
         self.is_closed = False
         self._has_ended = False
-        self._end_reason = "the runtime was shut down"
+        self.end_reason = "the runtime was shut down"
         self._waits: dict[WaitID, _Wait] = {}
         self._wait_counter = itertools.count()
         self._exported: set[FunctionID] = set()
@@ -180,6 +190,10 @@ class CoreWorker:
         """The task and attempt that was last to be interrupted."""
         self.is_interrupt_due = False
         """Whether it has still to hear of it."""
+        self._has_warned = False
+        """Whether a coroutine was told that it blocks its loop."""
+        self._cancelled_calls: dict[TaskID, int] = {}
+        """Methods that run as coroutines and were cancelled, with their attempt."""
 
     # ---- One step --------------------------------------------------------------------------------------------
 
@@ -305,14 +319,14 @@ class CoreWorker:
             self._begin_wait(event, wait)
             self._end_wait(wait)
         except (Exception, KeyboardInterrupt):
-            self._abandon(event.wait_id, wait)
+            self.abandon(event.wait_id, wait)
             raise
         return wait
 
     def _begin_wait(self, event: _WaitEvent, wait: _Wait) -> None:
         with self.host.lock:
             if self._has_ended:
-                raise DualrayError(self._end_reason)
+                raise DualrayError(self.end_reason)
             self._waits[event.wait_id] = wait
             self.dispatch(event)
 
@@ -320,9 +334,9 @@ class CoreWorker:
         if not wait.is_done:
             wait.signal.wait()
         if not wait.is_done:
-            raise DualrayError(self._end_reason)
+            raise DualrayError(self.end_reason)
 
-    def _abandon(self, wait_id: WaitID, wait: _Wait) -> None:
+    def abandon(self, wait_id: WaitID, wait: _Wait) -> None:
         """The thread that waits was interrupted, by Ctrl-C or by an error of its own."""
         with self.host.lock:
             if self._waits.pop(wait_id, None) is not None:
@@ -332,7 +346,7 @@ class CoreWorker:
 
     def fail(self, reason: str) -> None:
         """Nothing will come any more: whoever waits, or will wait, raises."""
-        self._end_reason = reason
+        self.end_reason = reason
         self.abandon_waits()
 
     def abandon_waits(self) -> None:
@@ -345,30 +359,53 @@ class CoreWorker:
 
     def waiting(self) -> list[str]:
         """In words, what this process waits for."""
-        return [reason for wait_id in self._waits for reason in self.machine.explain_wait(wait_id)]
+        return [reason for _, reason in self.waiters()]
+
+    def waiters(self) -> list[tuple[str, str]]:
+        """Who waits in this process, and in words for what."""
+        found = []
+        for wait_id in self._waits:
+            wait = self.machine.values.waits.get(wait_id)
+            name = self.machine.call_name(wait.task_id) if wait is not None else None
+            found += [(name or self.execution.name, reason) for reason in self.machine.explain_wait(wait_id)]
+        return found
 
     # ---- Functions and tasks ---------------------------------------------------------------------------------
 
-    def export(self, target: Any, *, duration: Any, what: str) -> FunctionID:
-        """Put a function or class into the function table, once."""
+    def export(
+        self,
+        target: Any,
+        *,
+        duration: Any,
+        what: str,
+        collect: Callable[[Sequence[Ref]], Any] | None = None,
+        retried: tuple[type[BaseException], ...] | None = None,
+    ) -> FunctionID:
+        """Put a function or class into the function table, once. `collect` makes the result of a dynamic generator out
+        of its items; `retried` are the exceptions for which a call is tried again, if not all are."""
         try:
-            pickled = serialize(Export(target, duration), what).to_bytes()
+            pickled = serialize(Export(target, duration, collect, retried), what).to_bytes()
         except SerializationError:
             serialize(target, what)  # raises, and names the part of the function or class
             raise
         identity = function_id(pickled)
         if identity not in self._exported:
-            self._exported.add(identity)
             self.host.put_function(identity, pickled)
+            self._exported.add(identity)  # not earlier: another thread would not wait until it is there
         return identity
 
     def submit_task(self, template: FunctionTemplate, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Ref]:
         """Submit a call of a remote function; its results, as references of this process."""
         self._check_feasible(template, exceptions.TaskUnschedulableError)
         task_id = self._submit(template, args, kwargs)
-        return self._returns(task_id, template.num_returns)
+        return self._returns(task_id, template)
 
-    def _returns(self, task_id: TaskID, count: int) -> list[Ref]:
+    def _returns(self, task_id: TaskID, template: FunctionTemplate) -> list[Ref]:
+        """The references that a call returns: of a generator, to its end, its first item, and its consumer."""
+        count = template.num_returns
+        if template.streaming is Streaming.STREAMING:
+            ids = (return_object_id(task_id, 0), return_object_id(task_id, 1), stream_handle_id(task_id))
+            return [Ref(object_id, self.address) for object_id in ids]
         if count == 1:
             return [Ref(return_object_id(task_id, 0), self.address)]
         return [Ref(return_object_id(task_id, index), self.address) for index in range(count)]
@@ -453,7 +490,7 @@ class CoreWorker:
     ) -> list[Ref]:
         """Submit a call of an actor's method."""
         task_id = self._submit(template, args, kwargs, handle=handle)
-        return self._returns(task_id, template.num_returns)
+        return self._returns(task_id, template)
 
     def check_pending_calls(self, handle: Ref, template: FunctionTemplate, limit: int) -> None:
         """Refuse a call of an actor of which this process has too many without an answer.
@@ -462,10 +499,10 @@ class CoreWorker:
             PendingCallsLimitExceeded: it has `limit` of them.
         """
         with self.host.lock:
-            pending = self.machine.actor_calls.pending(ActorID(handle.object_id[:16]))
-        if pending >= limit:
+            is_full = self.machine.actor_calls.has_pending(ActorID(handle.object_id[:16]), limit)
+        if is_full:
             raise exceptions.PendingCallsLimitExceeded(
-                f"{template.name}: this process has {pending} calls of actor {short(handle.object_id[:16])} without an "
+                f"{template.name}: this process has {limit} calls of actor {short(handle.object_id[:16])} without an "
                 f"answer, and max_pending_calls={limit}. Wait for some of them, or give the actor a higher limit."
             )
 
@@ -544,7 +581,7 @@ class CoreWorker:
         try:
             self.host.breathe()
         except BaseException:  # a task that is cancelled: it will never have the references
-            for ref in self._returns(task_id, template.num_returns) if creates is None else ():
+            for ref in self._returns(task_id, template) if creates is None else ():
                 self.drop(ref.object_id)
             raise
         return task_id
@@ -669,6 +706,25 @@ class CoreWorker:
             raise self._timed_out(distinct, values, timeout_ns)
         return [values[ref.object_id] for ref in refs]
 
+    def wait_async(self, ref: Ref, ready: Callable[[], None]) -> Awaited:
+        """As `get_async`, until it is known how an object has ended: it is not read, and need not be here."""
+        event = WaitStarted(
+            wait_id=self._next_wait(), refs=(ref,), num_ready=1, fetch=False, task_id=self._waiting_task()
+        )
+        wait = _Wait(_Callback(ready))
+        self._begin_wait(event, wait)
+        return Awaited(self, event.wait_id, wait)
+
+    def get_async(self, ref: Ref, ready: Callable[[], None]) -> Awaited:
+        """Begin to wait for a value. `ready` is called once, from any thread and in the middle of a step: it must not
+        wait, and do no more than have `Awaited.result` called, where user code runs."""
+        event = WaitStarted(
+            wait_id=self._next_wait(), refs=(ref,), num_ready=1, fetch=True, read=True, task_id=self._waiting_task()
+        )
+        wait = _Wait(_Callback(ready), is_read=True)
+        self._begin_wait(event, wait)
+        return Awaited(self, event.wait_id, wait)
+
     def _get_inline(self, refs: Sequence[Ref]) -> list[Any] | None:
         """The values, when all are small and here: then there is nothing to decide, and nothing changes by reading."""
         table = self.machine.values.table
@@ -724,11 +780,16 @@ class CoreWorker:
         self, refs: Sequence[Ref], values: Mapping[ObjectID, Any], timeout_ns: int | None
     ) -> GetTimeoutError:
         missing = [ref.object_id for ref in refs if ref.object_id not in values]
-        reason = self.machine.explain_object(missing[0])
+        # Who asks what is there now, time and again, is not made to wait for reasons.
+        reason = why_late(self, missing[0]) if timeout_ns else self.machine.explain_object(missing[0])
         seconds = (timeout_ns or 0) / 1e9
         return GetTimeoutError(
             f"{len(missing)} of {len(refs)} objects were not ready within {seconds:g} s; the first: {reason}"
         )
+
+    def explain(self, ref: Ref) -> str:
+        """In words, what a value waits for that is not there."""
+        return why_late(self, ref.object_id)
 
     def wait(
         self, refs: Sequence[Ref], *, num_returns: int, timeout_ns: int | None, fetch_local: bool
@@ -745,6 +806,27 @@ class CoreWorker:
             )
         )
         return frozenset(wait.ready)
+
+    def has_ended_before(self, item: Ref) -> bool:
+        """Whether a generator that this process has called has ended before an item."""
+        with self.host.lock:
+            task_id, index = task_of(item.object_id), return_index(item.object_id)
+            return self.machine.tasks.streams.has_ended_before(task_id, index)
+
+    def take_item(self, item: Ref) -> tuple[bool, Ref | None]:
+        """The next item of a generator that this process has called is ready: take it. Whether it was taken now; and a
+        reference to the one behind it, or None when the items have ended before it. (Another thread may have taken it.)
+        """
+        with self.host.lock:
+            task_id, index = task_of(item.object_id), return_index(item.object_id)
+            streams = self.machine.tasks.streams
+            stream = streams.consumed.get(task_id)
+            if stream is None or stream.next != index:
+                return False, item
+            if streams.has_ended_before(task_id, index):
+                return True, None
+            self.dispatch(ItemTaken(task_id=task_id))
+            return True, Ref(return_object_id(task_id, index + 1), self.address)
 
     # ---- References ------------------------------------------------------------------------------------------
 
@@ -873,6 +955,65 @@ class CoreWorker:
 
     # ---- Running tasks ---------------------------------------------------------------------------------------
 
+    def enter(self, execution: Execution) -> None:
+        """The caller runs a task from now on."""
+        if self._contexts is None:
+            self.execution = execution
+        else:
+            self._contexts.enter(execution)
+
+    @property
+    def execution_here(self) -> Execution:
+        """The task that the caller runs, and always the same object for it."""
+        return self.execution if self._contexts is None else self._contexts.here
+
+    def take_environment(self, text: str) -> None:
+        """The task in hand, and all that follow here, run with a runtime environment.
+
+        Raises:
+            RuntimeEnvSetupError: it cannot be had here.
+        """
+        if self.runtime_env != text:
+            self.host.take_environment(text)
+            self.runtime_env = text
+
+    def become_concurrent(self, promises: ActorSpec) -> None:
+        """An actor is about to be constructed of which several methods may run at a time."""
+        contexts = self._contexts = ExecutionContext(self.execution)
+        self.execution = cast(Execution, contexts)
+        start = self.host.start_on_loop if promises.is_async else self.host.start_beside
+        if promises.is_async:
+            self._performers[InterruptTask] = self._cancel_call
+            self._wait_for = self._wait_in_coroutines  # type: ignore[method-assign]  # others pay nothing for it
+        self._performers[RunTask] = lambda command: start(command) if command.spec.actor_id else self._run_task(command)
+
+    async def execute_async(self, task: RunTask) -> None:
+        """Run a method of an actor whose methods are coroutines. Called on its event loop."""
+        try:
+            await self._runner.execute_async(task)
+        finally:
+            self._cancelled_calls.pop(task.spec.task_id, None)
+
+    def _wait_in_coroutines(self, event: _WaitEvent, *, is_read: bool = False) -> _Wait:
+        """`_wait_for`, in an actor whose methods are coroutines: one that blocks its loop is told so, once."""
+        if not self._has_warned and isinstance(event, WaitStarted) and event.timeout_ns != 0 and self.host.is_on_loop:
+            self._has_warned = True
+            verb = "get" if event.read else "wait"
+            self.host.tell(
+                f"{self.execution.name} calls dualray.{verb}() on the event loop of its actor: until that returns, no "
+                f"other method of its concurrency group goes on, and if it waits for one of them, it waits for ever. "
+                f"Use `await ref` or `await asyncio.gather(*refs)`.\n"
+            )
+        return CoreWorker._wait_for(self, event, is_read=is_read)
+
+    def _cancel_call(self, command: InterruptTask) -> None:
+        self._cancelled_calls[command.task_id] = command.attempt
+        self.host.cancel_on_loop(command.task_id)
+
+    def was_call_cancelled(self, task: RunTask) -> bool:
+        """Whether a method that runs as a coroutine was cancelled by who made the call."""
+        return self._cancelled_calls.get(task.spec.task_id) == task.attempt
+
     def _run_task(self, command: RunTask) -> None:
         self._to_run.append(command)
         self.host.tasks_came()
@@ -923,9 +1064,9 @@ class CoreWorker:
         """Run one task. Called where user code runs."""
         self._runner.execute(task)
 
-    def report_ran(self, ran: TaskRan, duration_ns: int) -> None:
+    def report_ran(self, ran: TaskRan, duration_ns: int, *, is_alone: bool = False) -> None:
         """A task has ended. Small results wait for those of the tasks behind it, if others were handed over with it."""
-        if (self._to_run or self._ran) and ran.error is None and len(ran.results) == 1:
+        if (self._to_run or self._ran) and ran.error is None and len(ran.results) == 1 and not is_alone:
             [result] = ran.results
             # A result that must wait for an acknowledgement waits alone; so does what comes after it.
             if result.inline and not result.nested and not self.machine.values.unacknowledged:
@@ -936,6 +1077,53 @@ class CoreWorker:
                     self.host.wake()
                 return
         self.dispatch(ran)
+
+
+class _Callback:
+    """A signal that nobody waits for."""
+
+    __slots__ = ("set",)
+
+    def __init__(self, ready: Callable[[], None]) -> None:
+        self.set = ready
+
+    def wait(self) -> None:
+        raise AssertionError("a callback is waited for by nobody")
+
+
+class Awaited:
+    """A value that somebody waits for without blocking; see `CoreWorker.get_async`."""
+
+    __slots__ = ("_core", "_is_over", "_wait", "_wait_id")
+
+    def __init__(self, core: CoreWorker, wait_id: WaitID, wait: _Wait) -> None:
+        self._core = core
+        self._wait_id = wait_id
+        self._wait = wait
+        self._is_over = False
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether `result` has what it needs."""
+        return self._wait.is_done
+
+    def result(self) -> Any:
+        """The value, once.
+
+        Raises:
+            DualrayError: it has failed, or the runtime has ended.
+        """
+        self._is_over = True
+        if not self._wait.is_done:
+            raise DualrayError(self._core.end_reason)
+        [value] = self._core.read_all(self._wait.ready)
+        return value
+
+    def abandon(self) -> None:
+        """Nobody waits any more. Idempotent, and harmless after `result`."""
+        if not self._is_over and not self._core.is_closed:
+            self._is_over = True
+            self._core.abandon(self._wait_id, self._wait)
 
 
 def _without_place(template: FunctionTemplate) -> FunctionTemplate:

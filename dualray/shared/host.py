@@ -10,10 +10,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from dualray.shared.model.commands import Command, WriteRecord, WriteRecords
+from dualray.shared.model.commands import Command, RunTask, WriteRecord, WriteRecords
 from dualray.shared.model.events import Event
 from dualray.shared.model.ids import ActorID, Address, FunctionID, TaskID
-from dualray.shared.model.specs import FunctionTemplate, TaskSpec
+from dualray.shared.model.specs import FunctionTemplate, Ref, TaskSpec
 from dualray.shared.trace import TraceKind
 
 
@@ -96,6 +96,46 @@ class Host(Protocol):
         self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution
     ) -> Any:
         """Call user code, in the environment and, in sim mode, at the cost of the task."""
+
+    def take_environment(self, text: str) -> None:
+        """This process runs with a runtime environment from now on (dualray/runtime_env.py); it has had none.
+
+        Raises:
+            RuntimeEnvSetupError: a directory of it is not on this node.
+        """
+
+    def iterate(
+        self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution
+    ) -> Any:
+        """What a generator that is the user's gives, to be iterated over: as `call`; in sim mode each item at the cost
+        of the task."""
+
+    async def until_ready(self, ref: Ref) -> None:
+        """On the event loop of an actor: await an object, and do not read it."""
+
+    async def call_async(
+        self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution
+    ) -> Any:
+        """`call`, on the event loop of an actor: what can be awaited is awaited.
+
+        Raises:
+            TaskCancelledError: the coroutine was cancelled, by `cancel_on_loop` or by code of its own.
+        """
+
+    def start_beside(self, task: RunTask) -> None:
+        """Have `CoreWorker.execute` called with a method of an actor, beside those that run: on a thread, or in a
+        fiber. They begin in the order in which this is called."""
+
+    def start_on_loop(self, task: RunTask) -> None:
+        """Have `CoreWorker.execute_async` called with a method of an actor, on the event loop of its concurrency group;
+        in the order in which this is called."""
+
+    @property
+    def is_on_loop(self) -> bool:
+        """Whether the caller runs on an event loop, which stands still while it waits. Only asked in such actors."""
+
+    def cancel_on_loop(self, task: TaskID) -> None:
+        """Cancel the coroutine of a method that `start_on_loop` was given, once it has begun. Must not wait."""
 
     def interrupt(self) -> None:
         """Where user code runs that `CoreWorker.takes_interrupt` is true of, raise KeyboardInterrupt soon, and nowhere

@@ -19,10 +19,11 @@ import io
 import pickle
 import struct
 import weakref
+from collections import ChainMap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import CellType, CodeType, FunctionType
-from typing import Any
+from typing import Any, ClassVar
 
 import cloudpickle
 import cloudpickle.cloudpickle as _pickler
@@ -66,7 +67,28 @@ class Reference:
         """Raise when the reference cannot be used any more."""
 
 
+_codes: weakref.WeakValueDictionary[tuple[Any, ...], CodeType] = weakref.WeakValueDictionary()
+
+
+def _reduce_code(code: CodeType) -> tuple[Any, ...]:
+    _, fields = _pickler._code_reduce(code)
+    return _one_code, fields
+
+
+def _one_code(*fields: Any) -> CodeType:
+    """The code object of these fields: of several equal ones in a process, one. Workers of a simulation share a
+    process, and profilers know a function by its code."""
+    code = CodeType(*fields)
+    key = (code.co_filename, code.co_qualname, code.co_firstlineno, code.co_code, code.co_linetable)
+    known = _codes.setdefault(key, code)
+    return known if known == code else code
+
+
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships no types
+    dispatch_table: ClassVar[ChainMap[type, Any]] = ChainMap(
+        {CodeType: _reduce_code}, cloudpickle.Pickler.dispatch_table
+    )
+
     def __init__(
         self, file: io.BytesIO, refs: list[Ref], buffer_callback: Callable[[pickle.PickleBuffer], Any]
     ) -> None:

@@ -6,21 +6,21 @@ reach; what the function returns is stored, small values as payloads of this pro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dualray.exceptions import TaskCancelledError
 from dualray.shared.arguments import unpack_arguments
 from dualray.shared.failures import as_payload
 from dualray.shared.host import Execution
+from dualray.shared.item_maker import AsyncItems, ItemMaker, store_result
 from dualray.shared.machines.tasks import cancelled
 from dualray.shared.model.commands import RunTask
 from dualray.shared.model.errors import ErrorInfo
-from dualray.shared.model.events import ActorExitAsked, Result, SpaceWritten, TaskPushed, TaskRan
+from dualray.shared.model.events import ActorExitAsked, Result, TaskPushed, TaskRan
 from dualray.shared.model.ids import FunctionID, return_object_id
-from dualray.shared.model.specs import TaskSpec
-from dualray.shared.policies.retry import RETRY_FOREVER
+from dualray.shared.model.specs import Ref, Streaming, TaskSpec
 from dualray.shared.serialization import deserialize, serialize
 from dualray.shared.trace import TraceKind
 
@@ -45,6 +45,10 @@ class Export:
 
     target: Any
     duration: Any = None
+    collect: Callable[[Sequence[Ref]], Any] | None = None
+    """Makes the result of a dynamic generator out of its items."""
+    retried: tuple[type[BaseException], ...] | None = None
+    """The exceptions for which a call is tried again; None: all, if any."""
 
 
 class TaskRunner:
@@ -55,65 +59,115 @@ class TaskRunner:
         self._host = core.host
         self._loaded: dict[FunctionID, Export] = {}
         self.instance: Any = None
+        self._items = ItemMaker(core)
 
     def execute(self, task: RunTask | TaskPushed) -> None:
         """Run one task from its pickled arguments to its sealed results. Called where user code runs."""
-        start_ns = self._host.now_ns()
-        spec = task.spec
-        template = spec.template
-        execution = self._core.execution
-        if spec.actor_id is None:
-            self._core.execution = Execution(
-                task_id=spec.task_id,
-                attempt=task.attempt,
-                name=template.name,
-                gpu_ids=task.gpu_ids,
-                actor_id=spec.creates.actor_id if spec.creates else None,
-                resources=template,
-                constructor=spec if spec.creates else None,
-                actor_life=task.attempt,
-            )
-        else:  # what its constructor was given is the actor's for life
-            self._core.execution = Execution(
-                task_id=spec.task_id,
-                attempt=task.attempt,
-                name=template.name,
-                gpu_ids=execution.gpu_ids,
-                actor_id=spec.actor_id,
-                resources=execution.resources,
-                constructor=execution.constructor,
-                actor_life=execution.actor_life,
-            )
-        is_traced = self._host.is_traced
-        if is_traced:
-            self._host.trace(TraceKind.TASK_STARTED, spec.task_id.hex(), name=spec.template.name, amount=task.attempt)
+        start_ns = self._enter(task)
         error: ErrorInfo | None = None
         results: list[Result] = []
         returned: list[Any] = []  # kept until TaskRan: from then on the machine holds the references among them
         try:
-            result = self._call(task)
-            count = spec.template.num_returns if spec.creates is None else 0
-            returned = [result] if count == 1 else _split(result, count, spec)
-            del result
+            returned = _returned(task, self._call(task))
             results = self._store_results(task, returned)
         except KeyboardInterrupt:
             if not self._core.was_interrupted(task):
                 raise
             self._core.is_in_user_code = False  # it may have been raised where this is said
-            error, results = cancelled(spec), []
+            error, results = cancelled(task.spec), []
         except Exception as exception:  # noqa: BLE001 - it is the user's, and travels to whoever asked
             results = []
             if isinstance(exception, TaskCancelledError) and self._core.was_interrupted(task):
-                error = cancelled(spec)  # it waited for one of its own tasks, and both were cancelled
+                error = cancelled(task.spec)  # it waited for one of its own tasks, and both were cancelled
             else:
-                payload, error = as_payload(spec.template.name, exception)
-                self._core.payloads[return_object_id(spec.task_id, 0)] = payload
+                error = self._failed(task, exception)
         except ActorExit:
             self._core.in_hand = None
-            self._core.dispatch(ActorExitAsked(task_id=spec.task_id))
+            self._core.dispatch(ActorExitAsked(task_id=task.spec.task_id))
             return
         self._core.in_hand = None
-        if is_traced:
+        self._report(task, results, error, start_ns)
+
+    async def execute_async(self, task: RunTask) -> None:
+        """The same for a method of an actor whose methods are coroutines."""
+        start_ns = self._enter(task)
+        error: ErrorInfo | None = None
+        results: list[Result] = []
+        returned: list[Any] = []
+        try:
+            function, args, kwargs = self._prepare(task)
+            if task.spec.template.streaming:
+                function = AsyncItems(self._items, task, function, self._collector(task))
+            result = await self._host.call_async(function, args, kwargs, self._core.execution)
+            del args, kwargs
+            returned = _returned(task, result)
+            del result
+            results = self._store_results(task, returned)
+        except Exception as exception:  # noqa: BLE001 - as above
+            results = []
+            if isinstance(exception, TaskCancelledError) and self._core.was_call_cancelled(task):
+                error = cancelled(task.spec)
+            else:
+                error = self._failed(task, exception)
+        except ActorExit:
+            self._core.dispatch(ActorExitAsked(task_id=task.spec.task_id))
+            return
+        self._report(task, results, error, start_ns)
+
+    def _enter(self, task: RunTask | TaskPushed) -> int:
+        """What the caller does from now on belongs to the task; when that is."""
+        start_ns = self._host.now_ns()
+        spec = task.spec
+        core = self._core
+        execution = core.execution
+        if spec.actor_id is None:
+            core.enter(
+                Execution(
+                    task_id=spec.task_id,
+                    attempt=task.attempt,
+                    name=spec.template.name,
+                    gpu_ids=task.gpu_ids,
+                    actor_id=spec.creates.actor_id if spec.creates else None,
+                    resources=spec.template,
+                    constructor=spec if spec.creates else None,
+                    actor_life=task.attempt,
+                )
+            )
+            if spec.creates is not None and spec.creates.is_concurrent:
+                core.become_concurrent(spec.creates)
+        else:  # what its constructor was given is the actor's for life
+            core.enter(
+                Execution(
+                    task_id=spec.task_id,
+                    attempt=task.attempt,
+                    name=spec.template.name,
+                    gpu_ids=execution.gpu_ids,
+                    actor_id=spec.actor_id,
+                    resources=execution.resources,
+                    constructor=execution.constructor,
+                    actor_life=execution.actor_life,
+                )
+            )
+        if self._host.is_traced:
+            self._host.trace(TraceKind.TASK_STARTED, spec.task_id.hex(), name=spec.template.name, amount=task.attempt)
+        return start_ns
+
+    def _failed(self, task: RunTask | TaskPushed, exception: Exception) -> ErrorInfo:
+        """What user code raised is the payload of its first result."""
+        payload, error = as_payload(task.spec.template.name, exception)
+        self._core.payloads[return_object_id(task.spec.task_id, 0)] = payload
+        template = task.spec.template
+        if template.retry_exceptions and template.function_id in self._loaded:
+            retried = self._loaded[template.function_id].retried
+            if retried is not None and not isinstance(exception, retried):
+                return replace(error, is_final=True)
+        return error
+
+    def _report(
+        self, task: RunTask | TaskPushed, results: list[Result], error: ErrorInfo | None, start_ns: int
+    ) -> None:
+        spec = task.spec
+        if self._host.is_traced:
             self._host.trace(
                 TraceKind.TASK_ENDED,
                 spec.task_id.hex(),
@@ -121,36 +175,53 @@ class TaskRunner:
                 amount=task.attempt,
                 other=error.kind if error else "",
             )
-        self._core.report_ran(
-            TaskRan(task_id=spec.task_id, attempt=task.attempt, results=tuple(results), error=error),
-            self._host.now_ns() - start_ns,
-        )
+        ran = TaskRan(task_id=spec.task_id, attempt=task.attempt, results=tuple(results), error=error)
+        duration_ns = self._host.now_ns() - start_ns
+        if spec.template.streaming:  # its end goes behind its items, and waits for no other
+            self._core.report_ran(ran, duration_ns, is_alone=True)
+        else:
+            self._core.report_ran(ran, duration_ns)
 
     def _call(self, task: RunTask | TaskPushed) -> Any:
-        spec = task.spec
-        values = self._core.read_all([ref.object_id for ref in spec.deps]) if spec.deps else ()
-        args, kwargs = unpack_arguments(self._core.payloads[spec.task_id] if spec.args_bytes else b"", values)
-        del values
-        export = self.load(spec.template.function_id)
-        self._core.execution.duration = export.duration
+        function, args, kwargs = self._prepare(task)
+        spec, core = task.spec, self._core
+        if spec.template.streaming:
+            return self._items.make_all(task, function, args, kwargs, self._collector(task))
         if spec.creates is not None:
-            self.instance = self._host.call(export.target, args, kwargs, self._core.execution)
+            self.instance = self._host.call(function, args, kwargs, core.execution)
             return None
         if spec.actor_id is not None:
-            name = spec.template.name.rpartition(".")[2]
-            if name == TERMINATE:
-                raise ActorExit
-            method = getattr(self.instance, name)
-            self._core.execution.duration = getattr(getattr(method, METHOD_OPTIONS, None), "duration", None)
-            return self._host.call(method, args, kwargs, self._core.execution)
-        core = self._core
+            return self._host.call(function, args, kwargs, core.execution)
         core.is_in_user_code = True
         try:
             if core.is_interrupt_due and core.takes_interrupt():
                 raise KeyboardInterrupt
-            return self._host.call(export.target, args, kwargs, core.execution)
+            return self._host.call(function, args, kwargs, core.execution)
         finally:
             core.is_in_user_code = False
+
+    def _prepare(self, task: RunTask | TaskPushed) -> tuple[Callable[..., Any], list[Any], dict[str, Any]]:
+        """What is to be called, and with what."""
+        spec = task.spec
+        if spec.template.runtime_env:
+            self._core.take_environment(spec.template.runtime_env)
+        values = self._core.read_all([ref.object_id for ref in spec.deps]) if spec.deps else ()
+        args, kwargs = unpack_arguments(self._core.payloads[spec.task_id] if spec.args_bytes else b"", values)
+        del values
+        export = self.load(spec.template.function_id)
+        if spec.actor_id is None:
+            self._core.execution.duration = export.duration
+            return export.target, args, kwargs
+        name = spec.template.name.rpartition(".")[2]
+        if name == TERMINATE:
+            raise ActorExit
+        method = getattr(self.instance, name)
+        self._core.execution.duration = getattr(getattr(method, METHOD_OPTIONS, None), "duration", None)
+        return method, args, kwargs
+
+    def _collector(self, task: RunTask | TaskPushed) -> Callable[[Sequence[Ref]], Any] | None:
+        template = task.spec.template
+        return self.load(template.function_id).collect if template.streaming is Streaming.DYNAMIC else None
 
     def load(self, function: FunctionID) -> Export:
         """What the function table has of this id, loaded once."""
@@ -174,16 +245,18 @@ class TaskRunner:
             if inline:
                 payloads[object_id] = serialized.to_bytes()
             else:
-                # The attempts count retries and reconstructions alike; after the last one it cannot be made again.
-                max_retries = spec.template.max_retries
-                remakeable = spec.actor_id is None and (max_retries == RETRY_FOREVER or task.attempt < max_retries)
-                self._core.write_to_store(object_id, serialized, spec.owner, remakeable=remakeable)
-                self._core.dispatch(SpaceWritten(object_id=object_id))
+                store_result(self._core, task, object_id, serialized)
             results.append(
                 Result(object_id=object_id, size_bytes=serialized.size_bytes, inline=inline, nested=serialized.refs)
             )
         self._core.payloads.update(payloads)
         return results
+
+
+def _returned(task: RunTask | TaskPushed, result: Any) -> list[Any]:
+    """What a call has returned, as the values of its results."""
+    count = task.spec.template.num_returns if task.spec.creates is None else 0
+    return [result] if count == 1 else _split(result, count, task.spec)
 
 
 def _split(returned: Any, count: int, spec: TaskSpec) -> list[Any]:

@@ -35,12 +35,14 @@ from dualray.shared.model.events import Event, GpuLost, Started
 from dualray.shared.model.ids import HEAD, Address, NodeID, TaskID, node_of
 from dualray.shared.seeding import task_seed
 from dualray.shared.trace import TraceEvent, TraceKind, to_bytes
+from dualray.sim.asyncio_substitution import AsyncioSubstitution
 from dualray.sim.cost_model import CostModel
 from dualray.sim.faults import FaultInjector
 from dualray.sim.fibers import Fiber, FiberScheduler
 from dualray.sim.head import HeadProcess
 from dualray.sim.isolation import Isolation, VirtualExit
 from dualray.sim.kernel import Kernel, Scheduled
+from dualray.sim.locks import lock_substitutions
 from dualray.sim.network import Network, Nic, Star
 from dualray.sim.node import Hardware, NodeProcess
 from dualray.sim.runner import MachineProcess, Process
@@ -49,6 +51,7 @@ from dualray.sim.worker import UserProcess
 
 if TYPE_CHECKING:
     from dualray.shared.scenario import Scenario  # it imports pydantic, which a run without a scenario does not need
+    from dualray.sim.virtual_loop import VirtualLoop
 
 DRIVER = Address("driver-1")
 DRIVER_NODE = NodeID("node-0")
@@ -86,7 +89,17 @@ class Cluster:
         self.clock_ahead_ns: dict[str, int] = {}
         """Of nodes whose clock is set wrong."""
         self.virtual_time = VirtualTime(self.kernel, self.fibers, ahead_ns=self._clock_ahead_ns)
-        self.isolation = Isolation(self.kernel, self.fibers, also=self.virtual_time.substitutions())
+        locks = lock_substitutions(self.kernel, self.fibers, _has_threads)
+        self.isolation = Isolation(
+            self.kernel,
+            self.fibers,
+            also=[*self.virtual_time.substitutions(), *locks],  # in this order: a clock stands for itself first
+            has_threads=_has_threads,
+        )
+        self.asyncio = AsyncioSubstitution(
+            self.fibers.user_fiber, lambda fiber: self.new_event_loop(_process_of(fiber))
+        )
+        self._watches_loops = False
         self._nics: dict[Any, Nic] = {}
         self.network = Network(
             self.kernel, cost_model, topology=Star(cost_model, nics=self._nics), head=HEAD, seed=seed
@@ -197,6 +210,15 @@ class Cluster:
         assert self.driver is not None
         while len(self.driver.core.machine.cluster) < sum(not self.head.is_silent(node) for node in self.nodes):
             self.fibers.sleep_ns(self.network.message_ns(HEAD, DRIVER_NODE))
+
+    def new_event_loop(self, process: UserProcess) -> VirtualLoop:
+        """An event loop for user code of a process."""
+        from dualray.sim.virtual_loop import VirtualLoop, watch_loops  # noqa: PLC0415 - it imports asyncio
+
+        if not self._watches_loops:
+            self._watches_loops = True
+            watch_loops(self.fibers)
+        return VirtualLoop(self.kernel, self.fibers, process.spawn)
 
     def next_pid(self) -> int:
         """The pid of a new virtual process."""
@@ -380,9 +402,9 @@ class Cluster:
         lines = []
         for process in self.processes.values():
             if isinstance(process, UserProcess) and process.is_alive:
-                execution = process.core.execution
-                who = process.address if not execution.is_task else f"{execution.name} on {process.address}"
-                lines += [f"  {who} waits: {reason}" for reason in process.core.waiting()]
+                for name, reason in process.core.waiters():
+                    who = f"{name} on {process.address}" if process.core.execution.is_task else process.address
+                    lines.append(f"  {who} waits: {reason}")
         lines += [f"  on the head: {reason}" for reason in self.head.machine.explain()]
         if self.network.messages_waiting:
             lines.append(f"  a partition holds {self.network.messages_waiting} messages")
@@ -430,6 +452,7 @@ class Cluster:
         try:
             self.fibers.close()
         finally:
+            self.asyncio.uninstall()
             self.isolation.uninstall()
             self._write_logs()
 
@@ -438,6 +461,16 @@ class Cluster:
             sink.close()
         if self._log_directory is not None:
             (self._log_directory / "cluster.trace").write_bytes(to_bytes(self.trace_events))
+
+
+def _process_of(fiber: Fiber) -> UserProcess:
+    owner = fiber.owner
+    assert isinstance(owner, UserProcess)
+    return owner
+
+
+def _has_threads(fiber: Fiber) -> bool:
+    return _process_of(fiber).has_threads
 
 
 def exit_reason(escaped: BaseException) -> str:

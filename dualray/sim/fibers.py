@@ -44,8 +44,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from contextvars import Context
+from cProfile import Profile
 from dataclasses import dataclass
 from enum import Enum
+from sys import getprofile
 from threading import get_ident
 from typing import Any, Final, Literal, Protocol
 
@@ -97,8 +99,8 @@ class Fiber:
     owner: the virtual process whose code it runs.
     seed: what dualray.sim.isolation derives its randomness from.
     killed: it was thrown a `FiberKilled`.
-    `clock_reads` and `clock_read_ns` belong to virtual_time, `streams` to isolation; they are slots here
-    because looking them up by fiber would cost more than the work they do.
+    `clock_reads` and `clock_read_ns` belong to virtual_time, `streams` to isolation, `loop` to virtual_loop; they
+    are slots here because looking them up by fiber would cost more than the work they do.
     """
 
     owner: FiberOwner
@@ -110,6 +112,7 @@ class Fiber:
     clock_reads: int = 0
     clock_read_ns: int = -1
     streams: Any = None
+    loop: Any = None  # while it does not run: its running event loop, and what asyncio hooks into generators with
     _greenlet: Any = None
     _value: Any = None
     _exc: BaseException | None = None
@@ -147,6 +150,16 @@ class _SystemSection:
         if fiber is not None:
             fiber.system_depth -= 1
         return False
+
+
+def _cut_profile() -> None:
+    """Another greenlet runs now. cProfile keeps one stack of calls for a thread: it ends those that are under way, so
+    that none is taken for the caller of what runs here, and begins anew. A call is counted once, with the time up to
+    where it first waited."""
+    profiler: Any = getprofile()  # typeshed knows Python's own profile functions only
+    if isinstance(profiler, Profile):
+        profiler.disable()
+        profiler.enable()
 
 
 class FiberScheduler:
@@ -294,7 +307,11 @@ class FiberScheduler:
                 raise exc
             return value
         fiber.state = _PARKED
-        return self._hub.switch()
+        try:
+            return self._hub.switch()
+        finally:
+            if getprofile() is not None:
+                _cut_profile()
 
     def sleep_ns(self, delay_ns: int) -> None:
         """Park the current fiber for `delay_ns` of virtual time."""
@@ -389,6 +406,8 @@ class FiberScheduler:
             else:
                 target.throw(exc)
         finally:
+            if getprofile() is not None:
+                _cut_profile()
             self._current = None
             if self.on_suspend is not None:
                 self.on_suspend(fiber)
@@ -408,6 +427,8 @@ class FiberScheduler:
             escaped: BaseException | None = None
             fn = fiber._fn
             assert fn is not None
+            if getprofile() is not None:
+                _cut_profile()
             try:
                 fn()
             except GreenletExit:
@@ -415,6 +436,8 @@ class FiberScheduler:
             except BaseException as exc:  # noqa: BLE001  # reported by the hub
                 escaped = exc
             self._retire(fiber)
+            if escaped is None:
+                fiber._thrown = None  # it knows the frames that it was thrown into, and they know the fiber
             self._end = (fiber, escaped)
             if len(self._pool) >= POOL_GREENLETS_MAX:
                 return
@@ -428,7 +451,8 @@ class FiberScheduler:
         self._live.pop(fiber, None)
 
     def _report(self, fiber: Fiber, escaped: BaseException) -> None:
-        if isinstance(escaped, KeyboardInterrupt) and escaped is not fiber._thrown:
+        thrown, fiber._thrown = fiber._thrown, None
+        if isinstance(escaped, KeyboardInterrupt) and escaped is not thrown:
             raise escaped  # Ctrl-C, pressed while a task ran: the driver's to handle
         if not fiber.killed:
             self.on_crash(fiber, escaped)

@@ -142,9 +142,18 @@ class Isolation:
     """Isolates the fibers of one simulation, from `install()` to `uninstall()`; also a context manager.
 
     also: further substitutions to install in the same sweep over all modules, VirtualTime's above all.
+    has_threads: whether a fiber is one of several in its process, which then may start no OS threads.
     """
 
-    def __init__(self, kernel: Kernel, fibers: FiberScheduler, *, also: Iterable[Substitution] = ()) -> None:
+    def __init__(
+        self,
+        kernel: Kernel,
+        fibers: FiberScheduler,
+        *,
+        also: Iterable[Substitution] = (),
+        has_threads: Callable[[Fiber], bool] = lambda fiber: False,
+    ) -> None:
+        self._has_threads = has_threads
         self._kernel = kernel
         self._user_fiber = fibers.user_fiber
         self._also = tuple(also)
@@ -372,6 +381,11 @@ class Isolation:
         def start(self_: threading.Thread) -> None:
             fiber = user_fiber()
             if fiber is not None:
+                if self._has_threads(fiber):
+                    raise RuntimeError(
+                        f"thread {self_.name!r} cannot be started in a simulated actor whose methods run at the same "
+                        f"time: they are its threads, and their locks are not for others"
+                    )
                 at_s = self._kernel.now_ns / 1e9
                 words = f"a thread was started on {fiber.owner.hostname} at {at_s:.6f} s of virtual time: {self_.name}"
                 self.witnessed.setdefault("threading.Thread.start", words)

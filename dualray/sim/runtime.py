@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +17,7 @@ from dualray.shared.labels import as_pairs, labels_of_nodes
 from dualray.shared.model.config import Config
 from dualray.shared.model.ids import FunctionID, root_task_id
 from dualray.shared.model.resources import GPU, GPU_MASK, parse_resources
+from dualray.shared.trace import TraceEvent
 from dualray.sim.cluster import DRIVER_NODE, Cluster, make_cluster
 from dualray.sim.examination import Examination, examine
 from dualray.sim.fibers import Fiber
@@ -71,6 +74,9 @@ class SimRuntime:
     def read_functions(self) -> dict[FunctionID, bytes]:
         return {FunctionID(key): pickled for key, pickled in self.cluster.functions.items()}
 
+    def trace_source(self) -> Sequence[TraceEvent]:
+        return self.cluster.trace_events
+
     def silence(self) -> None:
         self._driver.is_silent = True
 
@@ -93,6 +99,12 @@ def start(settings: Mapping[str, Any], config: Config) -> SimRuntime:
         ValueError: resources or faults that are wrong, before anything has been started.
     """
     hardware = _hardware(settings)
+    if getattr(sys.gettrace(), "concur_id_func", True) is None:  # coverage's tracer, which follows threads only
+        warnings.warn(
+            "coverage follows threads, and sim mode runs tasks on greenlets: it will miss lines. Say "
+            "`coverage run --concurrency=greenlet`, or concurrency = greenlet under [run] in its configuration.",
+            stacklevel=3,
+        )
     root = root_task_id(str(settings["object_id_seed"] or ""), 1)
     cluster = make_cluster(settings, config)
     record = None
@@ -107,11 +119,13 @@ def start(settings: Mapping[str, Any], config: Config) -> SimRuntime:
     started = SimRuntime(cluster, driver, settings["run_report"])
     started.record = record
     driver.runtime = started
-    has_gpus = any(node.total.get(GPU) for node in hardware)
     driver.visible_gpus = os.environ.get(GPU_MASK)
+    # A program that may see GPUs of this machine has tasks that must not, also where no virtual node has any.
+    has_gpus = driver.visible_gpus is not None or any(node.total.get(GPU) for node in hardware)
     cluster.fibers.on_resume = _on_resume_with_gpus if has_gpus else _on_resume
     cluster.fibers.on_suspend = _on_suspend_with_gpus if has_gpus else _on_suspend
     cluster.isolation.install()
+    cluster.asyncio.install()
     try:
         cluster.fibers.adopt_current(driver, seed=b"%d:driver" % cluster.seed)
         cluster.wait_until_ready()
@@ -154,22 +168,28 @@ def _on_resume(fiber: Fiber) -> None:
     owner = fiber.owner
     assert isinstance(owner, UserProcess)
     runtime.set_current(owner.runtime)
+    if owner.environment is not None:
+        owner.environment.enter()
 
 
 def _on_suspend(fiber: Fiber) -> None:
     """The kernel runs: nobody's runtime is current."""
     runtime.set_current(None)
+    owner = fiber.owner
+    assert isinstance(owner, UserProcess)
+    if owner.environment is not None:
+        owner.environment.leave()
 
 
 def _on_resume_with_gpus(fiber: Fiber) -> None:
     """What the environment says of GPUs is each process's own."""
-    _on_resume(fiber)
     owner = fiber.owner
     assert isinstance(owner, UserProcess)
     if owner.visible_gpus is None:
         os.environ.pop(GPU_MASK, None)
     else:
         os.environ[GPU_MASK] = owner.visible_gpus
+    _on_resume(fiber)
 
 
 def _on_suspend_with_gpus(fiber: Fiber) -> None:

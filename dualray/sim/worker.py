@@ -7,22 +7,29 @@ fiber of its own, and takes as long as the cost model says.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
+from dualray import runtime
+from dualray.runtime_env import Swapped
 from dualray.shared.core_worker import write_row
 from dualray.shared.host import Execution
 from dualray.shared.model.commands import RunTask, WriteRecord, WriteRecords
 from dualray.shared.model.events import Event, TaskPushed, TimerFired
 from dualray.shared.model.ids import HEAD, Address, FunctionID, NodeID, TaskID, root_task_id
 from dualray.shared.model.resources import GPU, UNITS
+from dualray.shared.model.specs import Ref
 from dualray.shared.seeding import task_seed
+from dualray.sim.collectives import all_reduce_ns, broadcast_ns
 from dualray.sim.fibers import Fiber, FiberKilled, FiberScheduler
 from dualray.sim.object_store import VirtualStore
 from dualray.sim.runner import Process
 
 if TYPE_CHECKING:
+    import asyncio
+
     from dualray.sim.cluster import Cluster
+    from dualray.sim.virtual_loop import VirtualLoop
 
 
 OWED_NS_MAX = 50_000
@@ -80,11 +87,24 @@ class WorkerRuntime:
     def read_functions(self) -> dict[FunctionID, bytes]:
         return {FunctionID(key): pickled for key, pickled in self._process.cluster.functions.items()}
 
+    def trace_source(self) -> NoReturn:
+        raise runtime.only_in_the_driver("timeline")
+
     def silence(self) -> None:
         self._process.is_silent = True
 
     def shutdown(self) -> None:
         """A task cannot end the cluster."""
+
+    def all_reduce_s(self, nodes: Sequence[NodeID], size_bytes: int) -> float:
+        """Seconds of an all-reduce among processes on these nodes: see dualray/sim/collectives.py."""
+        cluster = self._process.cluster
+        return all_reduce_ns(cluster.network.topology, cluster.cost_model, nodes, size_bytes) / 1e9
+
+    def broadcast_s(self, nodes: Sequence[NodeID], size_bytes: int) -> float:
+        """Seconds of a broadcast from the first process to the others."""
+        cluster = self._process.cluster
+        return broadcast_ns(cluster.network.topology, cluster.cost_model, nodes, size_bytes) / 1e9
 
 
 class UserProcess(Process):
@@ -109,8 +129,14 @@ class UserProcess(Process):
         self._wake_scheduled = False
         self._is_running = False
         """Whether a task runs, or is about to."""
+        self.environment: Swapped | None = None
+        """Its runtime environment."""
         self._owed_ns = 0
         self._spawned = 0
+        self._loops: dict[str, VirtualLoop] = {}
+        """By concurrency group."""
+        self._coroutines: dict[TaskID, asyncio.Task[None]] = {}
+        self._escaped: BaseException | None = None
         self._task_fiber: Fiber | None = None
 
     @classmethod
@@ -118,6 +144,11 @@ class UserProcess(Process):
         """A worker; what it does before its first task derives its ids from its address."""
         root = root_task_id(address, 0)
         return cls(cluster=cluster, address=address, node=node, store=store, root=root, is_driver=False)
+
+    @property
+    def has_threads(self) -> bool:
+        """Whether it is an actor of which several methods may run at a time, each in a fiber."""
+        return self.core.machine.actor_executor is not None
 
     @property
     def gpu_names(self) -> tuple[str, ...]:
@@ -177,7 +208,14 @@ class UserProcess(Process):
     def spawn(self, function: Callable[[], object]) -> None:
         self._spawned += 1
         seed = f"{self.cluster.seed}:{self.address}:beside {self._spawned}".encode()
-        self._spawn(function, seed)
+        if self.cluster.fibers.current() is None:  # in the middle of an event: user code runs after it
+            self.cluster.kernel.call_after(0, self._spawn_if_alive, function, seed)
+        else:
+            self._spawn(function, seed)
+
+    def _spawn_if_alive(self, function: Callable[[], object], seed: bytes) -> None:
+        if self.is_alive:
+            self._spawn(function, seed)
 
     @property
     def ip_address(self) -> str:
@@ -239,15 +277,157 @@ class UserProcess(Process):
         memory.take(self.address, memory_bytes)
         try:
             result = function(*args, **kwargs)
-            duration = task.duration
-            if callable(duration):
-                duration = duration(*args, **kwargs)
-            cost_ns = self.cluster.task_cost_ns(task) if duration is None else round(duration * 1e9)
-            self.cluster.fibers.sleep_ns(round(cost_ns * self.cluster.slowness_of(NodeID(self.node))))
+            self.cluster.fibers.sleep_ns(self._cost_ns(task, args, kwargs))
             return result
         finally:
             if self.is_alive and not isinstance(function, type):  # an actor keeps what its constructor has taken
                 memory.take(self.address, -memory_bytes)
+
+    def take_environment(self, text: str) -> None:
+        environment = Swapped(text)
+        environment.enter()  # it runs: its fiber leaves it when it is suspended
+        self.environment = environment
+
+    def iterate(
+        self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution
+    ) -> Any:
+        """Call a generator of the user's; let the time pass that each item takes in virtual time."""
+        self.cluster.isolation.rewrite_function(function)
+        items = function(*args, **kwargs)
+        return self._paced(items, args, kwargs, task) if isinstance(items, Iterator) else items
+
+    def _paced(
+        self, items: Iterator[Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution
+    ) -> Generator[Any, None, None]:
+        memory, memory_bytes = self.cluster.nodes[NodeID(self.node)].memory, self.cluster.task_memory_bytes(task)
+        memory.take(self.address, memory_bytes)
+        error: BaseException | None = None
+        is_first = True
+        try:
+            while True:
+                if error is not None and not isinstance(items, Generator):
+                    raise error
+                try:
+                    item = next(items) if error is None else cast(Generator[Any], items).throw(error)
+                except StopIteration:
+                    if is_first:
+                        self.cluster.fibers.sleep_ns(self._cost_ns(task, args, kwargs))
+                    return
+                if is_first or task.duration is not None:  # what tables say is the time of a call as a whole
+                    self.cluster.fibers.sleep_ns(self._cost_ns(task, args, kwargs))
+                is_first, error = False, None
+                try:
+                    yield item
+                except GeneratorExit:
+                    raise
+                except BaseException as thrown:  # noqa: BLE001 - it is for the generator to catch
+                    error = thrown
+                del item
+        finally:
+            if isinstance(items, Generator):
+                items.close()
+            if self.is_alive:
+                memory.take(self.address, -memory_bytes)
+
+    async def until_ready(self, ref: Ref) -> None:
+        from dualray.aio import until_ready  # noqa: PLC0415 - as below
+
+        await until_ready(ref, self.core)
+
+    async def call_async(
+        self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution
+    ) -> Any:
+        """As `call`; the loop goes on while the time passes."""
+        import asyncio  # noqa: PLC0415 - most simulations do without
+
+        from dualray.aio import call_and_await  # noqa: PLC0415 - as above
+
+        self.cluster.isolation.rewrite_function(function)
+        memory, memory_bytes = self.cluster.nodes[NodeID(self.node)].memory, self.cluster.task_memory_bytes(task)
+        memory.take(self.address, memory_bytes)
+        try:
+            return await call_and_await(
+                function, args, kwargs, lambda: asyncio.sleep(self._cost_ns(task, args, kwargs) / 1e9)
+            )
+        finally:
+            if self.is_alive:
+                memory.take(self.address, -memory_bytes)
+
+    def _cost_ns(self, task: Execution, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+        duration = task.duration
+        if callable(duration):
+            duration = duration(*args, **kwargs)
+        cost_ns = self.cluster.task_cost_ns(task) if duration is None else round(duration * 1e9)
+        return round(cost_ns * self.cluster.slowness_of(NodeID(self.node)))
+
+    def start_beside(self, task: RunTask) -> None:
+        self.cluster.kernel.call_after(self.cluster.cost_model.dispatch_ns, self._begin_beside, task)
+
+    def _begin_beside(self, task: RunTask) -> None:
+        if self.cluster.is_paused(self.node):
+            self.cluster.when_running(self.node, self._begin_beside, task)
+        elif self.is_alive:
+            self._spawn(lambda: self.core.execute(task), task_seed(self.cluster.seed, task.spec.task_id))
+
+    def start_on_loop(self, task: RunTask) -> None:
+        self.cluster.kernel.call_after(self.cluster.cost_model.dispatch_ns, self._begin_on_loop, task)
+
+    def _begin_on_loop(self, task: RunTask) -> None:
+        if self.cluster.is_paused(self.node):
+            self.cluster.when_running(self.node, self._begin_on_loop, task)
+        elif self.is_alive:
+            group = task.spec.template.concurrency_group
+            loop = self._loops.get(group)
+            if loop is None:
+                loop = self._loops[group] = self.cluster.new_event_loop(self)
+                self._spawn(lambda: self._run_loop(loop), f"{self.cluster.seed}:{self.address}:loop {group}".encode())
+            loop.call_soon_threadsafe(self._begin_coroutine, loop, task)
+
+    def _begin_coroutine(self, loop: VirtualLoop, task: RunTask) -> None:
+        running = loop.create_task(self.core.execute_async(task))
+        task_id = task.spec.task_id
+        self._coroutines[task_id] = running  # the loop keeps only weak references
+        running.add_done_callback(lambda ended: self._end_coroutine(task_id, ended))
+
+    def _end_coroutine(self, task_id: TaskID, ended: asyncio.Task[None]) -> None:
+        if self._coroutines.get(task_id) is ended:  # else it was made again meanwhile
+            del self._coroutines[task_id]
+        error = ended.exception() if not ended.cancelled() else None
+        if error is not None:
+            self._escaped = error
+            ended.get_loop().stop()
+
+    @property
+    def is_on_loop(self) -> bool:
+        from dualray.aio import is_on_loop  # noqa: PLC0415 - it imports asyncio
+
+        return is_on_loop()
+
+    def cancel_on_loop(self, task: TaskID) -> None:
+        # Behind what was told to begin before; and in two turns: a coroutine that is cancelled before its first line
+        # would never be reported.
+        self.cluster.kernel.call_after(self.cluster.cost_model.dispatch_ns, self._cancel_coroutine, task)
+
+    def _cancel_coroutine(self, task: TaskID) -> None:
+        if self.cluster.is_paused(self.node):
+            self.cluster.when_running(self.node, self._cancel_coroutine, task)
+        elif self.is_alive:
+            for loop in self._loops.values():
+                loop.call_soon_threadsafe(loop.call_soon, self._cancel_if_running, loop, task)
+
+    def _cancel_if_running(self, loop: VirtualLoop, task: TaskID) -> None:
+        running = self._coroutines.get(task)
+        if running is not None and running.get_loop() is loop:
+            running.cancel()
+
+    def _run_loop(self, loop: VirtualLoop) -> None:
+        try:
+            loop.run_forever()
+        finally:
+            self._coroutines.clear()
+            loop.close_all()
+        if self._escaped is not None:
+            raise self._escaped
 
     def write_record(self, record: WriteRecord) -> None:
         self.cluster.write_record(record.table, record.key, record.fields)

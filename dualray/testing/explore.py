@@ -19,6 +19,7 @@ from dualray.shared.faults import FaultKind, parse_fault
 from dualray.shared.scenario import Expect, Scenario
 from dualray.shared.scenario_file import dump_scenario
 from dualray.testing.checkers import compare
+from dualray.testing.coverage import SITUATIONS
 from dualray.testing.outcome import STUCK, Outcome
 from dualray.testing.pool import Broken, Pool
 from dualray.testing.shrink import RUNS_MAX, shrink
@@ -69,8 +70,9 @@ class Exploration:
 
     @property
     def never_happened(self) -> list[str]:
-        """Kinds of faults that were planned, and never found anybody to befall."""
-        return sorted(kind for kind in self.kinds_planned if f"fault: {kind}" not in self.coverage)
+        """Kinds of faults that were planned and never found anybody to befall, and situations that never came about."""
+        faults = [f"fault: {kind}" for kind in sorted(self.kinds_planned)]
+        return [name for name in (*faults, *SITUATIONS) if name not in self.coverage]
 
 
 class Judge:

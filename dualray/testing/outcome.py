@@ -13,6 +13,7 @@ from dualray.report.summary import summary
 from dualray.shared.faults import EVENT_ANCHORS
 from dualray.shared.trace import TraceEvent, TraceKind
 from dualray.testing.checkers import check_trace
+from dualray.testing.coverage import coverage
 
 ERROR_CHARACTERS_MAX = 4_000
 """Of an error's message that are kept."""
@@ -126,34 +127,3 @@ _BUGS = (InvariantViolation.__name__, InvalidTransition.__name__)
 
 STUCK = SimulationDeadlockError.__name__
 OURS = DualrayError.__name__
-
-
-def coverage(trace: Sequence[TraceEvent], counters: Mapping[str, int]) -> dict[str, int]:
-    """What happened in a run that does not happen in every one."""
-    reached: dict[str, int] = {}
-
-    def count(name: str, amount: int = 1) -> None:
-        if amount:
-            reached[name] = reached.get(name, 0) + amount
-
-    for event in trace:
-        match event.kind:
-            case TraceKind.TASK_RETRIED:
-                count("object reconstructed" if event.other == "reconstruction" else "task retried")
-                if event.amount >= 3:
-                    count("task in its fourth attempt")
-            case TraceKind.TASK_ENDED if event.other:
-                count(f"task failed: {event.other}")
-            case TraceKind.OBJECT_EVICTED:
-                count("object evicted")
-            case TraceKind.WORKER_ENDED:
-                count("worker ended")
-            case TraceKind.FAULT:
-                count(f"fault: {event.name}")
-            case _:
-                pass
-    count("zombie node refused", counters.get("nodes_refused", 0))
-    count("message held", counters.get("messages_held", 0))
-    count("message of a dead node dropped", counters.get("messages_dropped", 0))
-    count("transfer broken off", counters.get("transfers_lost", 0))
-    return reached

@@ -21,10 +21,12 @@ if TYPE_CHECKING:
         remove_placement_group,
     )
     from dualray.util.serialization import deregister_serializer, inspect_serializability, register_serializer
+    from dualray.util.why import explain
 
 __all__ = [
     "ActorPool",
     "deregister_serializer",
+    "explain",
     "get_current_placement_group",
     "get_node_ip_address",
     "get_placement_group",
@@ -39,6 +41,7 @@ __all__ = [
 _HOMES = {
     "ActorPool": "actor_pool",
     "deregister_serializer": "serialization",
+    "explain": "why",
     "get_node_ip_address": "node",
     "get_current_placement_group": "placement_group",
     "get_placement_group": "placement_group",

@@ -184,6 +184,42 @@ class Queue:
             raise Empty("the queue is empty")
         return answer[1]
 
+    async def put_async(
+        self,
+        item: Any,
+        block: bool = True,
+        timeout: float | None = None,  # noqa: ASYNC109 - Ray's argument
+    ) -> None:
+        """`put` for coroutines: the event loop goes on meanwhile.
+
+        Raises:
+            Full, ValueError, ActorDiedError: as for `put`.
+        """
+        deadline = _deadline(timeout) if block else None
+        answer = await self._keeper().put.remote(item, block and timeout != 0)
+        if isinstance(answer, list):
+            await self._await_async(answer[0], deadline, Full(f"no room among {self.maxsize} items within {timeout} s"))
+        elif not answer[0]:
+            raise Full(f"no room: the queue holds {self.maxsize} items")
+
+    async def get_async(
+        self,
+        block: bool = True,
+        timeout: float | None = None,  # noqa: ASYNC109 - Ray's argument
+    ) -> Any:
+        """`get` for coroutines: the event loop goes on meanwhile.
+
+        Raises:
+            Empty, ValueError, ActorDiedError: as for `get`.
+        """
+        deadline = _deadline(timeout) if block else None
+        answer = await self._keeper().get.remote(block and timeout != 0)
+        if isinstance(answer, list):
+            return await self._await_async(answer[0], deadline, Empty(f"no item within {timeout} s"))
+        if not answer[0]:
+            raise Empty("the queue is empty")
+        return answer[1]
+
     def put_nowait(self, item: Any) -> None:
         """`put(item, block=False)`."""
         self.put(item, block=False)
@@ -240,6 +276,25 @@ class Queue:
         if self.actor is None:
             raise ValueError("this Queue was shut down")
         return self.actor
+
+    async def _await_async(self, promised: ObjectRef[Any], deadline: float | None, late: Exception) -> Any:
+        import asyncio  # noqa: PLC0415 - who is in a coroutine has imported it
+
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        try:
+            return await asyncio.wait_for(promised, left)
+        except GetTimeoutError:
+            raise
+        except TimeoutError:
+            if await self._keeper().withdraw.remote(promised.hex()):
+                raise late from None
+            return await promised  # it came just now
+        except asyncio.CancelledError:
+            self._keeper().withdraw.remote(promised.hex())  # else the next item would be its
+            raise
+        except OwnerDiedError:
+            await self._keeper().qsize.remote()  # raises what has become of the actor
+            raise
 
     def _await(self, promised: ObjectRef[Any], deadline: float | None, late: Exception) -> Any:
         """The value of a promise; `late` is raised when it does not come in time."""

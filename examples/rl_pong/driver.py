@@ -4,6 +4,9 @@ A network of one hidden layer sees what has changed on the field since the last 
 to go up. After a game, each decision is made more or less likely, as the points that followed it say. Games are
 independent of each other, so a batch of them is played at once; their gradients are summed, and the model moves.
 
+Of the 6,400 points of the field some 25 change from one picture to the next, so only their rows of the first layer are
+read, and written when it learns: a game costs what the console costs, not what the network would.
+
     python examples/rl_pong/driver.py --batch-size=10
     dualray run examples/rl_pong/driver.py --mode sim --nodes 11 -- --batch-size=44 --iterations=2
 """
@@ -21,6 +24,7 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 from rich.progress import Progress
+from scipy import sparse
 
 import dualray.classic as ray
 from dualray import method
@@ -33,29 +37,27 @@ Floats = NDArray[np.float32]
 Model = dict[str, Floats]
 
 PIXELS = 80 * 80
-HIDDEN = 200
 UP, DOWN = 2, 3
 DISCOUNT = 0.99
-LEARNING_RATE = 1e-3
 DECAY = 0.99  # of RMSProp
 GAMES_REMEMBERED = 100
 
-GAME_S = 3.0  # in sim mode: a game of a bad player with its gradient, on one core of a 2-core machine of 2025
+GAME_S = 0.7  # in sim mode: a game of a bad player with its gradient, on one core of a 2-core machine of 2025
 
 
-def new_model(seed: int) -> Model:
-    """Weights at random."""
+def new_model(seed: int, hidden: int = 200) -> Model:
+    """Weights at random: `hidden` of the shape (PIXELS, hidden), `score` of the shape (hidden,)."""
     random = np.random.default_rng(seed)
     return {
-        "hidden": (random.standard_normal((HIDDEN, PIXELS)) / np.sqrt(PIXELS)).astype(np.float32),
-        "score": (random.standard_normal(HIDDEN) / np.sqrt(HIDDEN)).astype(np.float32),
+        "hidden": (random.standard_normal((PIXELS, hidden)) / np.sqrt(PIXELS)).astype(np.float32),
+        "score": (random.standard_normal(hidden) / np.sqrt(hidden)).astype(np.float32),
     }
 
 
-def field(picture: NDArray[np.uint8]) -> Floats:
+def field(picture: NDArray[np.uint8]) -> NDArray[np.int8]:
     """210 x 160 pixels in colour as 80 x 80 of the field: 1 where there is a racket or the ball."""
     cut = picture[35:195:2, ::2, 0]
-    return ((cut != 144) & (cut != 109) & (cut != 0)).astype(np.float32).ravel()
+    return ((cut != 144) & (cut != 109) & (cut != 0)).astype(np.int8).ravel()
 
 
 def discounted(rewards: Floats) -> Floats:
@@ -68,17 +70,19 @@ def discounted(rewards: Floats) -> Floats:
     return found
 
 
-def policy_forward(model: Model, change: Floats) -> tuple[float, Floats]:
+def policy_forward(model: Model, change: NDArray[Any]) -> tuple[float, Floats]:
     """How likely going up is, and the hidden layer."""
-    hidden = np.maximum(model["hidden"] @ change, 0)
+    changed = np.flatnonzero(change)
+    rows = model["hidden"][changed]
+    hidden = np.maximum(change[changed].astype(rows.dtype) @ rows, 0)
     return float(1 / (1 + np.exp(-(model["score"] @ hidden)))), hidden
 
 
-def policy_backward(model: Model, hidden: Floats, changes: Floats, push: Floats) -> Model:
+def policy_backward(model: Model, hidden: Floats, changes: NDArray[Any], push: Floats) -> Model:
     """The gradient, from hidden layers and inputs of the shape (steps, ...), and how much each score should rise."""
     below = np.outer(push, model["score"])
     below[hidden <= 0] = 0
-    return {"score": hidden.T @ push, "hidden": below.T @ changes}
+    return {"score": hidden.T @ push, "hidden": sparse.csr_array(changes).T.astype(below.dtype) @ below}
 
 
 @ray.remote
@@ -96,7 +100,7 @@ class PongEnv:
     def compute_gradient(self, model: Model, steps_max: int) -> tuple[Model, float, int]:
         """Play a game; the gradient, the points won less those lost, and the number of decisions."""
         picture, _ = self._environment.reset(seed=int(self._random.integers(2**31)))
-        last = np.zeros(PIXELS, np.float32)
+        last = np.zeros(PIXELS, np.int8)
         changes, hiddens, pushes, rewards = [], [], [], []
         is_over = False
         while not is_over and len(rewards) < steps_max:
@@ -120,7 +124,8 @@ class PongEnv:
 class RmsProp:
     """Moves the model along gradients, each weight by its own measure."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, learning_rate: float) -> None:
+        self._learning_rate = learning_rate
         self._squares = {name: np.zeros_like(weights) for name, weights in model.items()}
 
     def apply(self, model: Model, gradient: Model) -> None:
@@ -129,7 +134,7 @@ class RmsProp:
             square = self._squares[name]
             square *= DECAY
             square += (1 - DECAY) * gradient[name] ** 2
-            weights += LEARNING_RATE * gradient[name] / (np.sqrt(square) + 1e-5)
+            weights += self._learning_rate * gradient[name] / (np.sqrt(square) + 1e-5)
 
 
 def sum_of(gradients: list[Any]) -> Model:
@@ -138,25 +143,43 @@ def sum_of(gradients: list[Any]) -> Model:
     return {name: np.sum([value[name] for value in values], axis=0) for name in values[0]}
 
 
-def train(*, batch_size: int, iterations: int, steps_max: int, seed: int, scores_path: Path | None) -> list[float]:
+def train(
+    *,
+    batch_size: int,
+    iterations: int,
+    steps_max: int,
+    hidden: int,
+    learning_rate: float,
+    minutes: float,
+    seed: int,
+    scores_path: Path | None,
+) -> list[float]:
     """The points of every game, in the order in which they were played.
 
     Args:
         batch_size: games, and actors, in a round.
-        iterations: rounds.
+        iterations: rounds at most.
         steps_max: decisions of a game at most.
+        hidden: width of the hidden layer.
+        learning_rate: of RMSProp.
+        minutes: after which no further round begins.
         seed: of everything.
-        scores_path: a file to which the points of each game are added, a line each.
+        scores_path: a file for the points of each game, a line each; what it held is gone.
     """
     actors = [PongEnv(seed + number) for number in range(batch_size)]
-    model = new_model(seed)
-    optimizer = RmsProp(model)
+    model = new_model(seed, hidden)
+    optimizer = RmsProp(model, learning_rate)
     scores: list[float] = []
     recent: deque[float] = deque(maxlen=GAMES_REMEMBERED)
+    ends = time.perf_counter() + 60 * minutes
+    if scores_path is not None:
+        scores_path.write_text("")
     with Progress() as progress:
         bar = progress.add_task("rounds", total=iterations)
         for iteration in range(1, iterations + 1):
             started = time.perf_counter()
+            if started >= ends:
+                break
             model_id = ray.put(model)
             results = [actor.compute_gradient.remote(model_id, steps_max) for actor in actors]
             optimizer.apply(model, sum_of([gradient for gradient, _, _ in results]))
@@ -175,23 +198,46 @@ def train(*, batch_size: int, iterations: int, steps_max: int, seed: int, scores
     return scores
 
 
+def standard_errors(first: list[float], last: list[float]) -> float:
+    """By how many standard errors of the difference of their means the last games are better than the first."""
+    error = np.sqrt(sum(np.var(games, ddof=1) / len(games) for games in (first, last)))
+    gain = float(np.mean(last) - np.mean(first))
+    return gain / float(error) if error else float(np.sign(gain)) * float("inf") if gain else 0.0
+
+
+def comparison(points: list[float]) -> str:
+    """How the last hundred games compare with the first hundred, in words."""
+    first, last = points[:GAMES_REMEMBERED], points[-GAMES_REMEMBERED:]
+    better = f", better by {standard_errors(first, last):.1f} standard errors" if len(points) > len(first) else ""
+    means = float(np.mean(first)), float(np.mean(last))
+    return f"{means[0]:.2f} points a game in the first {len(first)}, {means[1]:.2f} in the last {len(last)}{better}"
+
+
 def main(
     batch_size: Annotated[int, typer.Option(min=1, help="Games in a round, each on an actor of its own.")] = 10,
-    iterations: Annotated[int, typer.Option(min=1, help="Rounds.")] = 100,
+    iterations: Annotated[int, typer.Option(min=1, help="Rounds at most.")] = 100,
+    minutes: Annotated[float, typer.Option(min=0, help="After which no further round begins.")] = float("inf"),
     steps_max: Annotated[int, typer.Option(min=1, help="Decisions of a game at most.")] = 10_000,
-    scores: Annotated[Path | None, typer.Option(help="A file to which the points of each game are added.")] = None,
+    hidden: Annotated[int, typer.Option(min=1, help="Width of the hidden layer.")] = 200,
+    learning_rate: Annotated[float, typer.Option(min=0, help="Of RMSProp.")] = 1e-3,
+    scores: Annotated[Path | None, typer.Option(help="A file for the points of each game; it is overwritten.")] = None,
     seed: Annotated[int, typer.Option(help="Of everything.")] = 0,
     redis_address: Annotated[str | None, typer.Option(help="host:port of a running cluster.")] = None,
 ) -> None:
     """Learn to play Pong."""
     ray.init(redis_address=redis_address)
     started = time.perf_counter()  # in sim mode this clock is the virtual one
-    points = train(batch_size=batch_size, iterations=iterations, steps_max=steps_max, seed=seed, scores_path=scores)
-    first, last = points[:GAMES_REMEMBERED], points[-GAMES_REMEMBERED:]
-    print(
-        f"{len(points)} games in {time.perf_counter() - started:.1f} s: {np.mean(first):.2f} points a game in the "
-        f"first {len(first)}, {np.mean(last):.2f} in the last {len(last)}"
+    points = train(
+        batch_size=batch_size,
+        iterations=iterations,
+        steps_max=steps_max,
+        hidden=hidden,
+        learning_rate=learning_rate,
+        minutes=minutes,
+        seed=seed,
+        scores_path=scores,
     )
+    print(f"{len(points)} games in {time.perf_counter() - started:.1f} s: {comparison(points)}")
     ray.worker.cleanup()
 
 

@@ -262,6 +262,18 @@ def test_a_handle_can_be_returned_and_put():
     assert get(same.add.remote()) == 2
 
 
+def test_an_actor_may_make_actors_of_its_own_class():
+    @ray.remote(num_cpus=0)
+    class Branch:
+        def __init__(self, depth):
+            self.below = Branch.remote(depth - 1) if depth else None
+
+        def depth(self):
+            return 1 + get(self.below.depth.remote()) if self.below else 0
+
+    assert get(Branch.remote(2).depth.remote()) == 2
+
+
 def test_an_actor_may_make_actors():
     @ray.remote
     class Parent:

@@ -93,6 +93,23 @@ def test_an_argument_whose_reference_is_gone_is_made_again_for_its_descendant(ta
     assert tally.notes[before:] == ["1", "plus_one 1"]
 
 
+@ray.remote(num_returns=4, max_retries=-1)
+def quarters(number):
+    return tuple(np.full(3 * MIB, 4 * number + quarter, dtype=np.uint8) for quarter in range(4))
+
+
+@ray.remote(max_retries=-1)
+def total(*blocks):
+    return sum(int(each[-1]) for each in blocks)
+
+
+def test_a_shuffle_larger_than_the_store_ends():
+    """Each argument that is made again costs another its place: but not those of the task that has waited longest."""
+    rows = [quarters.remote(number) for number in range(8)]  # 96 MiB through 64
+    sums = [total.remote(*(row[quarter] for row in rows)) for quarter in range(4)]
+    assert ray.get(sums, timeout=60) == [112 + 8 * quarter for quarter in range(4)]
+
+
 def test_what_is_read_is_not_evicted(tally):
     ref = block.remote(99, tally, 20)
     array = get(ref)

@@ -21,6 +21,10 @@ CLUSTER = {"num_cpus": 2}
 pytestmark = pytest.mark.usefixtures("cluster")
 
 
+def test_utilities_need_no_import_of_their_own():
+    assert ray.util.get_node_ip_address() == get_node_ip_address()
+
+
 def test_a_node_knows_its_address(mode):
     address = ray.remote(get_node_ip_address)
     mine = get_node_ip_address()

@@ -45,12 +45,15 @@ from dualray.shared.model.ids import (
     child_task_id,
     is_put,
     put_object_id,
+    return_index,
     return_object_id,
     root_task_id,
     short,
+    stream_handle_id,
+    task_of,
 )
 from dualray.shared.model.resources import CPU, GPU, UNITS, from_units
-from dualray.shared.model.specs import ActorSpec, FunctionTemplate, Ref, Strategy, StrategyKind, TaskSpec
+from dualray.shared.model.specs import ActorSpec, FunctionTemplate, Ref, Strategy, StrategyKind, Streaming, TaskSpec
 from dualray.shared.model.states import ActorState, TaskState, ValueState
 
 MS = 1_000_000
@@ -102,6 +105,11 @@ class Submit:
     gpus: int = 0
     strategy: int = 0
     """0 DEFAULT, 1 SPREAD, then NODE_AFFINITY to each node, hard and soft in turn."""
+    streaming: Streaming = Streaming.NO
+    """Whether its body is a generator, whose items are `outs`: it ends badly in their middle."""
+    ahead_max: int = 0
+    max_calls: int = 0
+    runtime_env: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +182,21 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
+class Next:
+    """Wait for the next item of a generator, and take it."""
+
+    stream: int = 0
+    timeout_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DropStream:
+    """Take no more items."""
+
+    stream: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Sleep:
     ns: int = MS
 
@@ -184,7 +207,21 @@ class AskState:
 
 
 Step: TypeAlias = (
-    Put | Submit | MakeActor | Call | Get | Wait | Drop | DropHandle | DropValue | KillActor | Cancel | Sleep | AskState
+    Put
+    | Submit
+    | MakeActor
+    | Call
+    | Get
+    | Wait
+    | Drop
+    | DropHandle
+    | DropValue
+    | KillActor
+    | Cancel
+    | Next
+    | DropStream
+    | Sleep
+    | AskState
 )
 
 # ---- What happens to the cluster ---------------------------------------------------------------------------------
@@ -280,6 +317,14 @@ class PyRef:
         self.users = 1
 
 
+@dataclass(slots=True)
+class Consumer:
+    """A generator that this process has called, and the next of its items."""
+
+    handle: PyRef
+    item: PyRef | None
+
+
 Fiber: TypeAlias = Generator[Any, Any, Any]
 Runnable: TypeAlias = c.RunTask | e.TaskPushed
 """What a worker is given to run."""
@@ -297,6 +342,7 @@ class Frame:
     puts: int = 0
     refs: list[PyRef] = field(default_factory=list)
     handles: list[PyRef] = field(default_factory=list)
+    streams: list[Consumer] = field(default_factory=list)
     views: list[ObjectID] = field(default_factory=list)
 
 
@@ -484,6 +530,7 @@ class UserProcess(Process):
         self.is_driver = spec.is_driver
         self.frame = Frame(task_id=root_task_id(self.address, 0), is_task=not spec.is_driver)
         self.kept: list[PyRef] = []
+        self.environment: str | None = None
         self.opened: dict[ObjectID, int] = {}
         self.waits: dict[WaitID, Callable[[tuple[ObjectID, ...], ErrorInfo | None], None]] = {}
         self.wait_counter = 0
@@ -680,7 +727,19 @@ class UserProcess(Process):
             self.let_go(ref)
         for object_id in frame.views:
             self.close_view(object_id)
+        self.drop_streams(frame)
         frame.refs, frame.handles, frame.views = [], [], []
+
+    def drop_streams(self, frame: Frame) -> None:
+        for consumer in frame.streams:
+            self._drop_stream(consumer)
+        frame.streams = []
+
+    def _drop_stream(self, consumer: Consumer) -> None:
+        self.let_go(consumer.handle)
+        if consumer.item is not None:
+            self.let_go(consumer.item)
+            consumer.item = None
 
     # ---- Running a task ----------------------------------------------------------------------------------------
 
@@ -689,6 +748,7 @@ class UserProcess(Process):
         actor_id = spec.actor_id or (spec.creates.actor_id if spec.creates is not None else None)
         frame = self.frame = Frame(task_id=spec.task_id, attempt=task.attempt, actor_id=actor_id)
         self.cluster.started(self, task)
+        self._take_environment(spec)
         body = self.payloads[spec.task_id].body
         assert body is not None
         results: list[e.Result] = []
@@ -707,12 +767,17 @@ class UserProcess(Process):
                 if self._takes_interrupt() and spec.actor_id is None:
                     raise Interrupted
                 yield from self.take(step, frame)
-            if body.ending == "exit" and task.attempt < body.bad_attempts and self.cluster.faults_allowed:
+            if spec.template.streaming:
+                yield from self._make_items(task, body, frame)
+                if not self.is_alive:
+                    return
+                yield from self._end_items(task, len(body.outs), frame, results)
+            elif body.ending == "exit" and task.attempt < body.bad_attempts and self.cluster.faults_allowed:
                 self.cluster.nodes[self.node].end_worker(self.address, "exited with code 1")
                 return
             if body.ending == "raise" and task.attempt < body.bad_attempts:
                 raise Failed
-            if spec.creates is None:
+            if spec.creates is None and not spec.template.streaming:
                 for index, out in enumerate(body.outs):
                     content = self._content(out.nested, frame)
                     returned += content[1]
@@ -727,13 +792,93 @@ class UserProcess(Process):
         except Interrupted:
             error = ErrorInfo(kind=ErrorKind.TASK_CANCELLED, message="it was cancelled")
         self.in_hand = None
+        if spec.template.streaming:
+            self.handle(e.ItemsEnded(task_id=spec.task_id, attempt=task.attempt))
         self._report(e.TaskRan(task_id=spec.task_id, attempt=task.attempt, results=tuple(results), error=error))
         for ref in returned:
             self.let_go(ref)
         self.drop_frame(frame)
 
+    def _take_environment(self, spec: TaskSpec) -> None:
+        """A worker that has run in one environment never runs in another."""
+        if spec.actor_id is None:
+            wanted = spec.template.runtime_env
+            assert self.environment in (None, wanted), f"{self.address} is of {self.environment!r}, not of {wanted!r}"
+            self.environment = wanted
+
+    def _make_items(self, task: Runnable, body: Body, frame: Frame) -> Fiber:
+        """What a generator does: its bad endings come in the middle."""
+        spec = task.spec
+        for index, out in enumerate(body.outs):
+            if index == len(body.outs) // 2:
+                self._end_badly(task, body)
+                if not self.is_alive:
+                    return
+            content, refs = self._content(out.nested, frame)
+            made: list[e.Result] = []
+            try:
+                yield from self._store_result(task, index + 1, out, content, made)
+                self.handle(
+                    e.ItemMade(
+                        task_id=spec.task_id,
+                        attempt=task.attempt,
+                        owner=spec.owner,
+                        result=made[0],
+                        ahead_max=spec.template.items_ahead_max,
+                    )
+                )
+            finally:
+                for ref in refs if self.is_alive else ():
+                    self.let_go(ref)
+            production = self.machine.production
+            room = production.room_for(spec.task_id, task.attempt)
+            if room is not None:
+                wait_id = self._new_wait()
+                started = e.WaitStarted(
+                    wait_id=wait_id,
+                    refs=(Ref(room, self.address),),
+                    num_ready=1,
+                    fetch=False,
+                    task_id=spec.task_id,
+                )
+                yield from self._await_in_task(started, wait_id, frame)
+            if self._takes_interrupt():
+                raise Interrupted
+            if not production.is_wanted(spec.task_id, task.attempt):
+                return
+        if not body.outs:
+            self._end_badly(task, body)
+
+    def _end_badly(self, task: Runnable, body: Body) -> None:
+        if task.attempt < body.bad_attempts:
+            if body.ending == "exit" and self.cluster.faults_allowed:
+                self.cluster.nodes[self.node].end_worker(self.address, "exited with code 1")
+            elif body.ending == "raise":
+                raise Failed
+
+    def _end_items(self, task: Runnable, count: int, frame: Frame, results: list[e.Result]) -> Fiber:
+        """The result of the call: nothing, or a value that refers to all items."""
+        spec = task.spec
+        nested: tuple[Ref, ...] = ()
+        if spec.template.streaming is Streaming.DYNAMIC:
+            nested = tuple(Ref(return_object_id(spec.task_id, index), spec.owner) for index in range(1, count + 1))
+            for ref in nested:
+                self.adopt(ref, frame)
+        yield from self._store_result(task, 0, Out(), Content(nested=nested), results)
+
     def _report(self, ran: e.TaskRan) -> None:
-        """As the core worker does: small results wait for those of the tasks behind them."""
+        """As the core worker does: small results wait for those of the tasks behind them, unless a generator's."""
+        if self._is_of_generator(ran.task_id) or not self._waits_for_others(ran):
+            self.handle(ran)
+
+    def _is_of_generator(self, task_id: TaskID) -> bool:
+        current = self.machine.executor.current
+        pushed = [current, *self.machine.executor.handed]
+        return any(
+            each is not None and each.spec.task_id == task_id and each.spec.template.streaming for each in pushed
+        )
+
+    def _waits_for_others(self, ran: e.TaskRan) -> bool:
         if (self.to_run or self.ran) and ran.error is None and len(ran.results) == 1:
             [result] = ran.results
             if result.inline and not result.nested and not self.machine.values.unacknowledged:
@@ -742,8 +887,8 @@ class UserProcess(Process):
                     self.take_in_ran()
                 elif len(self.ran) == 1:
                     self.later("take in", self.take_in_ran)
-                return
-        self.handle(ran)
+                return True
+        return False
 
     def _store_result(self, task: Runnable, index: int, out: Out, content: Content, results: list[e.Result]) -> Fiber:
         object_id = return_object_id(task.spec.task_id, index)
@@ -812,6 +957,11 @@ class UserProcess(Process):
                 for ref in self.choose([ref for ref in frame.refs if not is_put(ref.ref.object_id)], (step.ref,)):
                     self.cluster.had_cancels = True
                     self.handle(e.CancelAsked(ref=ref.ref, force=step.force, recursive=step.recursive))
+            case Next():
+                yield from self._next(step, frame)
+            case DropStream(stream=index):
+                if frame.streams:
+                    self._drop_stream(frame.streams.pop(index % len(frame.streams)))
             case Sleep(ns=ns):
                 yield self._sleep(ns)
             case AskState():
@@ -854,6 +1004,7 @@ class UserProcess(Process):
         deps = self.choose(frame.refs, step.deps)
         inside = [ref for ref in self.choose(frame.refs, step.nested) if ref not in deps]
         count = len(step.body.outs)
+        streaming, ahead_max = Streaming.NO, 0
         resources = placement = from_units({})
         strategy = 0
         actor: dict[str, Any] = {}
@@ -862,6 +1013,8 @@ class UserProcess(Process):
             case Submit():
                 resources = placement = from_units({CPU: step.cpus * UNITS, GPU: step.gpus * UNITS})
                 strategy, retries = step.strategy, step.retries
+                streaming, ahead_max = step.streaming, step.ahead_max
+                count = 1 if streaming else count
                 inside += self.choose(frame.handles, step.handles)
             case MakeActor():
                 placement, strategy, count = from_units({CPU: UNITS}), step.strategy, 0
@@ -884,6 +1037,10 @@ class UserProcess(Process):
             max_retries=retries,
             retry_exceptions=isinstance(step, Submit) and step.retry_exceptions,
             strategy=self.cluster.strategy(strategy),
+            max_calls=step.max_calls if isinstance(step, Submit) else 0,
+            runtime_env=step.runtime_env if isinstance(step, Submit) else "",
+            streaming=streaming,
+            items_ahead_max=ahead_max if streaming is Streaming.STREAMING else 0,
         )
         nested = tuple(ref.ref for ref in inside)
         spec = TaskSpec(
@@ -904,9 +1061,12 @@ class UserProcess(Process):
             frame.handles.append(PyRef(Ref(actor_handle_id(ActorID(task_id)), self.address)))
         for index in range(count):
             object_id = return_object_id(task_id, index)
-            if is_safe:
+            if is_safe and not ahead_max:
                 self.cluster.safe.add(object_id)
             frame.refs.append(PyRef(Ref(object_id, self.address)))
+        if streaming is Streaming.STREAMING:
+            handle, item = stream_handle_id(task_id), return_object_id(task_id, 1)
+            frame.streams.append(Consumer(PyRef(Ref(handle, self.address)), PyRef(Ref(item, self.address))))
 
     def _timeout(self, refs: Sequence[PyRef], timeout_ns: int | None) -> int | None:
         """A task that waits for an actor without end may wait for itself: it waits for a while instead."""
@@ -964,6 +1124,47 @@ class UserProcess(Process):
             for ref in refs if self.is_alive else ():
                 self.let_go(ref)
 
+    def _next(self, step: Next, frame: Frame) -> Fiber:
+        """As an ObjectRefGenerator does it."""
+        if not frame.streams:
+            return
+        consumer = frame.streams[step.stream % len(frame.streams)]
+        item = consumer.item
+        if item is None:
+            return
+        consumer.handle.users += 1
+        item.users += 1
+        wait_id = self._new_wait()
+        started = e.WaitStarted(
+            wait_id=wait_id,
+            refs=(item.ref,),
+            num_ready=1,
+            fetch=False,
+            timeout_ns=self._timeout([item], step.timeout_ns),
+            task_id=frame.task_id if frame.is_task else None,
+        )
+        try:
+            ready, _ = yield from self._await_in_task(started, wait_id, frame)
+            if ready and consumer.item is item:  # else it was dropped, or another fiber has taken it
+                self._take_item(consumer, item, frame)
+        finally:
+            for ref in (consumer.handle, item) if self.is_alive else ():
+                self.let_go(ref)
+
+    def _take_item(self, consumer: Consumer, item: PyRef, frame: Frame) -> None:
+        object_id = item.ref.object_id
+        task_id, index = task_of(object_id), return_index(object_id)
+        if self.machine.tasks.streams.has_ended_before(task_id, index):
+            consumer.item = None
+            self.let_go(item)
+            return
+        self.handle(e.ItemTaken(task_id=task_id))
+        taken = self.cluster.items_taken.setdefault(task_id, [])
+        assert index == len(taken) + 1, f"item {index} of {short(task_id)} was taken after {taken}"
+        taken.append(index)
+        consumer.item = PyRef(Ref(return_object_id(task_id, index + 1), self.address))
+        frame.refs.append(item)
+
     def _await_in_task(self, started: e.WaitStarted, wait_id: WaitID, frame: Frame) -> Fiber:
         """A wait that ends early when the task is cancelled."""
         if frame.is_task and frame.task_id == self.frame.task_id:
@@ -1003,6 +1204,7 @@ class Cluster:
         self.handles: set[ObjectID] = set()
         self.safe: set[ObjectID] = set()
         self.errors: list[ErrorInfo] = []
+        self.items_taken: dict[TaskID, list[int]] = {}
         self.had_faults = False
         self.had_cancels = False
         self.had_losses = False
@@ -1293,6 +1495,9 @@ class Cluster:
         """End the faults, come to rest, drop every reference, and demand that nothing is left."""
         self.faults_allowed = False
         self.hear(all_nodes=True)
+        for process in self.living_users():
+            if process.is_driver:
+                process.drop_streams(process.frame)
         self.rest()
         self._check_all_ended()
         for process in self.living_users():
@@ -1349,6 +1554,10 @@ class Cluster:
         _empty(who, "leases", owner.leases.leases)
         _empty(who, "requests", owner.leases.requests)
         _empty(who, "results in transit", owner.executor.in_transit)
+        _empty(who, "streams", owner.tasks.streams.consumed)
+        _empty(who, "generators that run", owner.production.running)
+        _empty(who, "items that wait", owner.production.queue)
+        _empty(who, "items in transit", owner.production.in_transit)
         _empty(who, "payloads", process.payloads)
         _empty(who, "calls", [c for c in owner.actor_calls.clients.values() if c.queue or c.in_flight])
 

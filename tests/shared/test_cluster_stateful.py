@@ -16,12 +16,14 @@ from tests.shared.harness import (
     Deliver,
     Drop,
     DropHandle,
+    DropStream,
     DropValue,
     Get,
     KillActor,
     KillNode,
     KillWorker,
     MakeActor,
+    Next,
     Op,
     Out,
     Put,
@@ -31,6 +33,7 @@ from tests.shared.harness import (
     Silence,
     Sleep,
     Step,
+    Streaming,
     Submit,
     Tick,
     Wait,
@@ -52,6 +55,8 @@ drops = st.builds(Drop, ref=index, keep=st.sampled_from((False, False, False, Tr
 handle_drops = st.builds(DropHandle, handle=index, keep=st.sampled_from((False, False, False, True)))
 value_drops = st.builds(DropValue, value=index)
 cancels = st.builds(Cancel, ref=index, force=st.sampled_from((False, False, True)), recursive=st.booleans())
+nexts = st.builds(Next, stream=index, timeout_ns=timeouts)
+stream_drops = st.builds(DropStream, stream=index)
 sleeps = st.builds(Sleep, ns=st.sampled_from((1000, MS, 5 * MS)))
 outs = st.lists(st.builds(Out, size=sizes, nested=few), max_size=2).map(tuple)
 endings = st.sampled_from(("return",) * 6 + ("raise", "exit"))
@@ -81,6 +86,27 @@ def submits(depth: int) -> st.SearchStrategy[Submit]:
     ).map(_ends)
 
 
+def generators(depth: int) -> st.SearchStrategy[Submit]:
+    return st.builds(
+        Submit,
+        body=st.builds(
+            Body,
+            steps=st.lists(steps(depth), max_size=2).map(tuple),
+            outs=st.lists(st.builds(Out, size=sizes, nested=few), max_size=4).map(tuple),
+            ending=endings,
+            bad_attempts=st.sampled_from((1, 2)),
+        ),
+        deps=few,
+        retries=st.sampled_from((0, 1, 3, -1)),
+        retry_exceptions=st.booleans(),
+        cpus=st.sampled_from((1, 0)),
+        streaming=st.sampled_from((Streaming.STREAMING, Streaming.STREAMING, Streaming.DYNAMIC)),
+        ahead_max=st.sampled_from((0, 0, 1, 2)),
+        max_calls=st.sampled_from((0, 0, 1, 2)),
+        runtime_env=st.sampled_from(("", "", "one", "other")),
+    ).map(_ends)
+
+
 def makes(depth: int) -> st.SearchStrategy[MakeActor]:
     return st.builds(
         MakeActor, body=bodies(depth), deps=few, nested=few, restarts=st.integers(0, 2), strategy=st.integers(0, 4)
@@ -107,6 +133,10 @@ def _ends(step: Submit) -> Submit:
         retry_exceptions=step.retry_exceptions and step.retries >= 0,  # its results may never fit into the store
         cpus=step.cpus,
         strategy=step.strategy,
+        streaming=step.streaming,
+        ahead_max=step.ahead_max,
+        max_calls=step.max_calls,
+        runtime_env=step.runtime_env,
     )
 
 
@@ -147,6 +177,21 @@ progress: st.SearchStrategy[Op] = st.one_of(
     st.just(Settle()),
     st.just(Tick()),
 )
+streaming_steps: st.SearchStrategy[Op] = st.one_of(
+    generators(1),
+    generators(1),
+    nexts,
+    nexts,
+    nexts,
+    nexts,
+    stream_drops,
+    gets,
+    drops,
+    cancels,
+    submits(1),
+    value_drops,
+)
+"""Programs that are mostly of generators have a test of their own: the others' are as many as they were."""
 faults: st.SearchStrategy[Op] = st.one_of(
     st.builds(KillWorker, worker=index),
     st.builds(KillWorker, worker=index),
@@ -179,4 +224,24 @@ def test_without_faults_nothing_is_lost_and_nothing_is_left(shape, ops, seed):
 @profile
 @given(shape=shapes, ops=stormy, seed=seeds)
 def test_with_faults_everything_ends_and_nothing_is_left(shape, ops, seed):
+    run(shape, ops, seed=seed, replays=True)
+
+
+@profile
+@given(
+    shape=shapes,
+    ops=st.lists(st.one_of(streaming_steps, streaming_steps, progress), min_size=1, max_size=25),
+    seed=seeds,
+)
+def test_generators_without_faults(shape, ops, seed):
+    run(shape, ops, seed=seed, replays=True, faults=False)
+
+
+@profile
+@given(
+    shape=shapes,
+    ops=st.lists(st.one_of(streaming_steps, streaming_steps, progress, progress, faults), min_size=1, max_size=30),
+    seed=seeds,
+)
+def test_generators_with_faults(shape, ops, seed):
     run(shape, ops, seed=seed, replays=True)

@@ -41,7 +41,7 @@ from dualray.shared.model.events import (
     WorkerExited,
 )
 from dualray.shared.model.ids import HEAD, Address, NodeID
-from tests.shared.builders import DRIVER, OTHER, NodeStepper, of, oid, put_id, sends, sent
+from tests.shared.builders import DRIVER, OTHER, NodeStepper, hint, of, oid, put_id, sends, sent, shape
 
 A, B, W0 = "driver-1", "driver-2", "node-0/w0"
 
@@ -143,6 +143,16 @@ def test_an_object_is_in_use_until_it_is_released(node):
     node(released(oid(2)))
     node(released(oid(1)))
     assert evicted(node.reserve(oid(3), 400)) == [2]
+
+
+def test_what_the_task_needs_that_has_waited_longest_leaves_last(node):
+    for number in (1, 2, 3):
+        node.store(oid(number), 300)
+    node.ask(shape(deps=(hint(oid(1), 300), hint(oid(4), 300))))
+    node.ask(shape(deps=(hint(oid(2), 300), hint(oid(5), 300))))
+    assert evicted(node.reserve(oid(6), 100)) == []
+    assert evicted(node.reserve(oid(7), 600)) == [2, 3]
+    assert evicted(node.reserve(oid(8), 300)) == [1]
 
 
 def test_no_more_is_evicted_than_is_needed(node):

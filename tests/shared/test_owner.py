@@ -6,6 +6,7 @@ import pytest
 
 from dualray.exceptions import InvariantViolation
 from dualray.shared.machines.leases import IDLE_TIMER, PUSH_TIMER
+from dualray.shared.machines.owner import EXPLAINED_MAX
 from dualray.shared.model.commands import (
     ArmTimer,
     CancelTimer,
@@ -1573,8 +1574,21 @@ def why(stepper: OwnerStepper, object_id) -> str:
 def test_why_it_waits_for_its_arguments(driver):
     driver.submit(task(1), task(2, deps=(ref(oid(1)),), name="g"))
     assert why(driver, oid(2)) == (
-        "object 02020202:0 is made by g (task 02020202), which waits for its arguments 01010101:0"
+        "object 02020202:0 is made by g (task 02020202), which waits for its arguments 01010101:0; "
+        "object 01010101:0 is made by f (task 01010101), which waits for a worker with 1 CPU"
     )
+    assert driver.machine.first_cause(oid(2)).spec == task(1)
+
+
+def test_why_it_waits_for_a_node_that_nobody_has(driver):
+    driver.submit(task(1, resources=cpus(8)))
+    driver(ClusterChanged(nodes=(info("node-0", cpus(2)),)))
+    assert "with 8 CPU; it demands 8 CPU; the nearest node, node-0, has 2 CPU and lacks 6 CPU" in why(driver, oid(1))
+
+
+def test_an_explanation_follows_no_chain_without_end(driver):
+    driver.submit(task(1), *(task(number, deps=(ref(oid(number - 1)),)) for number in range(2, 30)))
+    assert why(driver, oid(29)).count("which waits for its arguments") == 1 + EXPLAINED_MAX
 
 
 def test_why_it_waits_for_a_worker(driver):

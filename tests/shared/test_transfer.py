@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dualray.shared.model.commands import DeleteObject, ReceiveObject, SendObject
+from dualray.shared.model.commands import ArmTimer, DeleteObject, ReceiveObject, SendObject
 from dualray.shared.model.errors import ErrorKind
 from dualray.shared.model.events import (
     LocationsKnown,
@@ -24,7 +24,10 @@ from dualray.shared.model.events import (
     PeerLost,
     ReceiveFailed,
     ReserveFailed,
+    SpaceDenied,
+    SpaceGranted,
     SpaceReserved,
+    TimerFired,
 )
 from dualray.shared.model.ids import HEAD, Address, NodeID
 from tests.shared.builders import DRIVER, NodeStepper, error, of, oid, sends, sent
@@ -69,6 +72,67 @@ def test_an_object_that_is_being_written_here_is_waited_for(node):
     assert node.want(X, by=B) == []
     commands = node.seal(X, by=A)
     assert arrived(commands) == [B]
+
+
+def test_who_has_made_the_object_here_writes_it_and_nobody_waits_for_the_source(pulling):
+    """The source may have lost it, and wait to hear of the very copy that is made here."""
+    commands = pulling.reserve(X, by=B)
+    assert [each.object_id for each in of(commands, DeleteObject)] == [X]
+    assert sent(commands, SpaceGranted, B) == [SpaceGranted(object_id=X, present=False)]
+    assert arrived(pulling.seal(X, by=B)) == [DRIVER]
+
+
+def test_who_has_made_the_object_here_while_memory_is_found_for_a_pull_writes_it_then(node):
+    node.finds_memory = False
+    node.want(X)
+    node.locations(X, "node-1")
+    assert sent(node.reserve(X, by=B), SpaceGranted, B) == []
+    commands = node(SpaceReserved(object_id=X))
+    assert asked(commands) == []
+    assert [each.object_id for each in of(commands, DeleteObject)] == [X]
+    assert sent(node(SpaceReserved(object_id=X)), SpaceGranted, B) == [SpaceGranted(object_id=X, present=False)]
+
+
+@pytest.fixture
+def pulls_fill_the_store(node) -> NodeStepper:
+    for each in (X, Y, Z):
+        node.want(each)
+        node.locations(each, "node-1", size_bytes=300)
+    return node
+
+
+def space_timer(object_id) -> TimerFired:
+    return TimerFired(timer=f"space:{object_id.hex()}:{A}")
+
+
+def test_rather_than_refuse_a_writer_the_youngest_pulls_give_way_and_begin_anew(pulls_fill_the_store):
+    node = pulls_fill_the_store
+    node.reserve(oid(1), 500, by=A)
+    commands = node(space_timer(oid(1)))
+    assert [each.object_id for each in of(commands, DeleteObject)] == [Z, Y]
+    assert sent(commands, SpaceGranted, A) == [SpaceGranted(object_id=oid(1), present=False)]
+    assert [each.object_id for each in sent(commands, LocationsWanted, HEAD)] == [Z, Y]
+    assert asked(node.locations(Y, "node-1", size_bytes=300)) == []  # no room
+    assert asked(node.seal(oid(1), by=A)) == ["node-1"]
+
+
+def test_no_pull_gives_way_in_vain(pulls_fill_the_store):
+    node = pulls_fill_the_store
+    node(ObjectReceived(object_id=X, source=N1))
+    node.want(X, by=B)
+    node.reserve(oid(1), 800, by=A)
+    commands = node(space_timer(oid(1)))
+    assert of(commands, DeleteObject) == []
+    assert [each.error.kind for each in sent(commands, SpaceDenied, A)] == [ErrorKind.STORE_FULL]
+
+
+def test_no_pull_gives_way_to_another(pulls_fill_the_store):
+    node = pulls_fill_the_store
+    node.want(oid(1))
+    (timer,) = of(node.locations(oid(1), "node-1", size_bytes=300), ArmTimer)
+    commands = node(TimerFired(timer=timer.timer))
+    assert of(commands, DeleteObject) == []
+    assert [each.error.kind for each in sent(commands, ObjectUnavailable, DRIVER)] == [ErrorKind.STORE_FULL]
 
 
 def test_one_source_is_asked_once_there_is_room(node):

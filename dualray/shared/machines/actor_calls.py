@@ -75,10 +75,14 @@ class ActorCalls:
             self.out.send(HEAD, ActorSubscribed(actor_id=actor_id, subscriber=self.address))
         return client
 
-    def pending(self, actor_id: ActorID) -> int:
-        """How many calls of this process the actor has not answered."""
+    def has_pending(self, actor_id: ActorID, count: int) -> bool:
+        """Whether there are so many calls of this process that the actor has not answered."""
         client = self.clients.get(actor_id)
-        return 0 if client is None else len(client.queue) + len(client.in_flight)
+        if client is None or len(client.queue) + len(client.in_flight) < count:
+            return False
+        records = self.tasks.records
+        queued = sum(1 for task in client.queue if task in records and not records[task].is_done)  # some are cancelled
+        return queued + len(client.in_flight) >= count
 
     def accept(self, record: TaskRecord) -> None:
         """A call was made: its place in the order is taken now, whenever its arguments are ready."""

@@ -154,6 +154,7 @@ class Actors:
                     resources=template.resources,
                     placement=template.placement,
                     strategy=template.strategy,
+                    runtime_env=template.runtime_env,
                     name=template.name,
                 ),
                 count=1,

@@ -10,7 +10,8 @@ A worker that is to end by force has given back what it had not begun before it 
 gives back what comes then. One that cannot hear, because its user code holds the interpreter, is ended by its node
 manager after `FORCE_NS`.
 
-A method of an actor is never interrupted, and its actor never killed: others need the actor as it is.
+A method of an actor is interrupted only where it is a coroutine that waits, and its actor is never killed: others need
+the actor as it is.
 
 Relies on: leases.py, actor_calls.py and executor.py for the task's place.
 Guarantees: a task that was cancelled before it began does not begin; it ends once, and so do those that

@@ -27,6 +27,7 @@ Guarantees: at most one task runs; each task pushed here is reported as finished
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from enum import StrEnum
 
 from dualray.exceptions import InvariantViolation
@@ -62,9 +63,20 @@ from dualray.shared.model.events import (
     TasksRecalled,
     TaskUnwanted,
     WaitStarted,
+    WorkerSpent,
 )
-from dualray.shared.model.ids import Address, NodeID, ObjectID, TaskID, WaitID, exception_id, return_object_id, short
-from dualray.shared.model.specs import Ref
+from dualray.shared.model.ids import (
+    Address,
+    FunctionID,
+    NodeID,
+    ObjectID,
+    TaskID,
+    WaitID,
+    exception_id,
+    return_object_id,
+    short,
+)
+from dualray.shared.model.specs import ActorSpec, FunctionTemplate, Ref
 from dualray.shared.model.states import TaskState, ValueState
 
 FETCH_TIMER = "fetch"
@@ -81,7 +93,19 @@ class Phase(StrEnum):
 class Executor:
     """See the module."""
 
-    def __init__(self, *, out: Outbox, address: Address, node: NodeID, values: Values, config: Config) -> None:
+    def __init__(
+        self,
+        *,
+        out: Outbox,
+        address: Address,
+        node: NodeID,
+        values: Values,
+        config: Config,
+        become_concurrent: Callable[[ActorSpec], None],
+        refuse_tasks: Callable[[], None],
+    ) -> None:
+        self._become_concurrent = become_concurrent
+        self._refuse_tasks = refuse_tasks
         self.out = out
         self.address = address
         self.node = node
@@ -98,6 +122,9 @@ class Executor:
         self.is_actor = False
         self.caller_is_dead = False
         """Whether the process that pushed the task in hand has died: nobody will take its results."""
+        self.calls: dict[FunctionID, int] = {}
+        """Of functions that this process may call so often, and then ends."""
+        self.is_spent = False
         self.in_transit: dict[tuple[TaskID, int], tuple[Address, tuple[Ref, ...]]] = {}
         self._fetch_counter = 0
         self._fetch: WaitID | None = None
@@ -107,19 +134,12 @@ class Executor:
     def on_pushed(self, event: TaskPushed) -> None:
         """A task arrived: what comes with it is noted, its turn is later."""
         spec = event.spec
-        self.is_actor = self.is_actor or spec.creates is not None
-        inline = frozenset(event.inline_deps) if spec.deps else ()
-        for ref in spec.deps:
-            value = self.values.entry(ref)
-            value.task_uses += 1
-            if self.values.is_ready(value):
-                continue
-            if value.state is ValueState.UNKNOWN:
-                value.state = ValueState.PENDING
-            if ref.object_id in inline:
-                self.values.set_inline(value, 0)
-            elif value.owner != self.address:
-                self.values.set_stored(value, 0, None)
+        if spec.creates is not None:
+            self.is_actor = True
+            if spec.creates.is_concurrent:
+                self._become_concurrent(spec.creates)
+        if spec.deps:
+            self.note_arguments(event)
         if event.again and self.is_actor:
             self._put_first(event)
         else:
@@ -132,6 +152,21 @@ class Executor:
         elif self.values.waits and self.values.is_blocked:
             self.recall_waiting()
 
+    def note_arguments(self, event: TaskPushed) -> None:
+        """Of a task that has arrived: the arguments that came along are here, the others lie in stores."""
+        inline = frozenset(event.inline_deps)
+        for ref in event.spec.deps:
+            value = self.values.entry(ref)
+            value.task_uses += 1
+            if self.values.is_ready(value):
+                continue
+            if value.state is ValueState.UNKNOWN:
+                value.state = ValueState.PENDING
+            if ref.object_id in inline:
+                self.values.set_inline(value, 0)
+            elif value.owner != self.address:
+                self.values.set_stored(value, 0, None)
+
     def _put_first(self, event: TaskPushed) -> None:
         """A call that is made again: the one in hand, if it has not begun, may wait for its result."""
         current = self.current
@@ -141,7 +176,7 @@ class Executor:
             self.current = None
             if self.caller_is_dead:
                 self.caller_is_dead = False
-                self._forget(current)
+                self.forget(current)
             else:
                 self.queue.appendleft(current)
         self.queue.appendleft(event)
@@ -211,7 +246,7 @@ class Executor:
         if self._is_timed:
             self._cancel_timer()
         self.started_ns = self.out.now_ns
-        failed = self._failed_argument(event)
+        failed = self.failed_argument(event)
         if failed is None:
             self.phase = Phase.RUNNING
             self.out.add(RunTask(spec=event.spec, attempt=event.attempt, gpu_ids=event.gpu_ids))
@@ -223,7 +258,8 @@ class Executor:
             self.out.add(CopyPayload(source=object_id, target=exception_id(event.spec.task_id)))
         self._end(TaskRan(task_id=event.spec.task_id, attempt=event.attempt, results=(), error=error))
 
-    def _failed_argument(self, event: TaskPushed) -> tuple[ObjectID, ErrorInfo] | None:
+    def failed_argument(self, event: TaskPushed) -> tuple[ObjectID, ErrorInfo] | None:
+        """The first argument of a task that failed, and why."""
         for ref in event.spec.deps:
             error = self.values.table[ref.object_id].failure
             if error is not None:
@@ -234,13 +270,28 @@ class Executor:
         """The function returned or raised."""
         if self.current is None or self.current.spec.task_id != event.task_id:
             raise InvariantViolation(f"task {short(event.task_id)} ended and was not in hand")
-        if (
-            event.error is not None and event.error.kind is ErrorKind.APPLICATION
-        ):  # what it raised is the payload of its first result: it travels under a key of its own
+        self._take_exception(event)
+        self._end(event)
+
+    def _take_exception(self, event: TaskRan) -> None:
+        """What a task raised is the payload of its first result: it travels under a key of its own."""
+        if event.error is not None and event.error.kind is ErrorKind.APPLICATION:
             key = return_object_id(event.task_id, 0)
             self.out.add(CopyPayload(source=key, target=exception_id(event.task_id)))
             self._drop_unless_used(key)
-        self._end(event)
+
+    def keep_results(self, pushed: TaskPushed, ran: TaskRan, *, caller_is_dead: bool) -> None:
+        """A call of a concurrent actor has ended: hold what its results refer to."""
+        self._take_exception(ran)
+        self._hold_nested(pushed, ran, caller_is_dead)
+
+    def _hold_nested(self, pushed: TaskPushed, ran: TaskRan, caller_is_dead: bool) -> None:
+        nested: tuple[Ref, ...] = ()
+        for result in ran.results:
+            nested += result.nested
+        if nested and not caller_is_dead:
+            self.values.hold_in_transit(nested)
+            self.in_transit[ran.task_id, ran.attempt] = (pushed.reply_to, nested)
 
     def on_exit_asked(self, event: ActorExitAsked) -> None:
         """The actor wants to end: nothing begins any more, and the call in hand is never reported."""
@@ -305,12 +356,7 @@ class Executor:
     def _end(self, event: TaskRan) -> None:
         pushed = self.current
         assert pushed is not None
-        nested: tuple[Ref, ...] = ()
-        for result in event.results:
-            nested += result.nested
-        if nested and not self.caller_is_dead:
-            self.values.hold_in_transit(nested)
-            self.in_transit[event.task_id, event.attempt] = (pushed.reply_to, nested)
+        self._hold_nested(pushed, event, self.caller_is_dead)
         self.phase = Phase.ENDING
         self.ended = event
         if not self.end_if_possible():
@@ -322,7 +368,7 @@ class Executor:
     def unwanted(self, event: TaskUnwanted) -> bool:
         """End a task, whose owner has cancelled it; whether its worker is to end for that."""
         current = self.current
-        if current is not None and _is_attempt(current, event):
+        if current is not None and is_attempt(current, event):
             if self._fetch is not None and self._fetch in self.values.waits:
                 self.values.cancel(self._fetch)
                 self._cancel_timer()
@@ -334,15 +380,15 @@ class Executor:
             return False
         for waiting in (self.handed, self.queue):
             for pushed in waiting:
-                if _is_attempt(pushed, event):
+                if is_attempt(pushed, event):
                     if waiting is self.handed:
                         self.out.add(ForgetTasks(tasks=(pushed,)))
                     waiting.remove(pushed)
-                    self._report_cancelled(pushed)
+                    self.report_cancelled(pushed)
                     return False
         return False
 
-    def _report_cancelled(self, pushed: TaskPushed) -> None:
+    def report_cancelled(self, pushed: TaskPushed) -> None:
         """Report a task that has not begun, and never will."""
         finished = TaskFinished(
             task_id=pushed.spec.task_id,
@@ -354,7 +400,7 @@ class Executor:
             error=cancelled(pushed.spec),
         )
         self.out.send(pushed.reply_to, finished)
-        self._forget(pushed)
+        self.forget(pushed)
 
     def refuse(self, event: TaskPushed | TasksPushed) -> None:
         """A task arrived at a worker that is about to end."""
@@ -377,15 +423,39 @@ class Executor:
         reported."""
         if self.current is None or self.ended is None:
             return False
-        pushed, ran, values = self.current, self.ended, self.values
-        if values.unacknowledged:
-            owners = {values.table[object_id].owner for object_id in values.unacknowledged}
-            if owners - {pushed.reply_to}:  # to the task's own owner, the borrow goes ahead of TaskFinished
-                return False
+        pushed, ran = self.current, self.ended
+        if self.is_to_wait_with(pushed):
+            return False
         self.current = self.handed.popleft() if self.handed else None
         self.ended = None
         self.phase = Phase.RUNNING
         self.caller_is_dead = False
+        urgent = not (self.queue or self.current) or _is_reported_at_once(pushed)
+        duration_ns, self.started_ns = self.out.now_ns - self.started_ns, self.out.now_ns
+        self.write_report(pushed, ran, duration_ns, urgent=urgent)
+        if pushed.spec.template.max_calls:
+            self._count_call(pushed.spec.template)
+        return True
+
+    def _count_call(self, template: FunctionTemplate) -> None:
+        """One of a function that a worker may call so often, and then ends."""
+        self.calls[template.function_id] = calls = self.calls.get(template.function_id, 0) + 1
+        if calls >= template.max_calls and not self.is_spent:
+            self.is_spent = True
+            self.recall_waiting()
+            self.out.send(Address(self.node), WorkerSpent(worker=self.address))
+            self._refuse_tasks()
+
+    def is_to_wait_with(self, pushed: TaskPushed) -> bool:
+        """Whether a task that has ended cannot be reported yet, for a borrow of this process is not acknowledged."""
+        values = self.values
+        if not values.unacknowledged:
+            return False
+        owners = {values.table[object_id].owner for object_id in values.unacknowledged}
+        return bool(owners - {pushed.reply_to})  # to the task's own owner, the borrow goes ahead of TaskFinished
+
+    def write_report(self, pushed: TaskPushed, ran: TaskRan, duration_ns: int, *, urgent: bool) -> None:
+        """Tell whoever has pushed a task how it ended."""
         out = self.out
         if ran.error is None:
             out.commands.append(task_row(pushed.spec, TaskState.FINISHED, ran.attempt, self.address))
@@ -398,23 +468,21 @@ class Executor:
             worker=self.address,
             node=self.node,
             results=ran.results,
-            duration_ns=out.now_ns - self.started_ns,
+            duration_ns=duration_ns,
             error=ran.error,
         )
-        self.started_ns = out.now_ns
-        urgent = not (self.queue or self.current) or _is_reported_at_once(pushed)
         out.commands.append(Send(to=pushed.reply_to, message=finished, payloads=tuple(payloads), urgent=urgent))
         for key in payloads:
             self._drop_unless_used(ObjectID(key))
-        self._forget(pushed)
-        return True
+        self.forget(pushed)
 
     def _drop_unless_used(self, object_id: ObjectID) -> None:
         """Bytes that a task of this process made: it may hold a reference to the same object, of an earlier attempt."""
         if not self._is_used(object_id):
             self.out.add(DropPayload(key=object_id))
 
-    def _forget(self, pushed: TaskPushed) -> None:
+    def forget(self, pushed: TaskPushed) -> None:
+        """Nothing of a pushed task is needed any more."""
         if pushed.spec.args_bytes and pushed.spec.owner != self.address:  # else we need them in case it runs again
             self.out.add(DropPayload(key=pushed.spec.task_id))
         if pushed.spec.deps:
@@ -434,7 +502,7 @@ class Executor:
             self.caller_is_dead = True
         for event in [event for event in self.queue if event.reply_to in dead]:
             self.queue.remove(event)
-            self._forget(event)
+            self.forget(event)
         for key, (to, nested) in list(self.in_transit.items()):
             if to in dead:
                 del self.in_transit[key]
@@ -449,7 +517,7 @@ class Executor:
         by_owner: dict[Address, list[TaskID]] = {}
         for event in (*self.handed, *self.queue):
             by_owner.setdefault(event.reply_to, []).append(event.spec.task_id)
-            self._forget(event)
+            self.forget(event)
         self.handed.clear()
         self.queue.clear()
         for owner, tasks in by_owner.items():
@@ -463,10 +531,12 @@ class Executor:
 
 def _is_reported_at_once(pushed: TaskPushed) -> bool:
     """Whether nothing may begin on this process before the task is reported: see the module."""
-    return pushed.again or (pushed.spec.actor_id is None and pushed.spec.template.max_retries == 0)
+    template = pushed.spec.template
+    return pushed.again or (pushed.spec.actor_id is None and (template.max_retries == 0 or template.max_calls > 0))
 
 
-def _is_attempt(pushed: TaskPushed, event: TaskUnwanted) -> bool:
+def is_attempt(pushed: TaskPushed, event: TaskUnwanted) -> bool:
+    """Whether it is this attempt of a task that is not wanted any more."""
     return pushed.spec.task_id == event.task_id and pushed.attempt == event.attempt
 
 

@@ -138,6 +138,7 @@ class Leases:
                 placement=template.placement,
                 strategy=template.strategy,
                 deps=deps,
+                runtime_env=template.runtime_env,
                 name=template.name,
             )
             queue = self.queues.get(shape)

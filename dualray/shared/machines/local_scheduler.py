@@ -15,6 +15,9 @@ of whose arguments the last copy is lost stands back too. A slot whose arguments
 may start at any time. A slot that found no room is refused only when no task runs here whose end may make some. The
 arguments of a granted lease stay pinned for it until its worker has pinned them itself.
 
+A worker that has had a runtime environment is for slots of the same one; a slot with one gets such a worker, or a fresh
+one. A worker that says that it is spent retires as soon as its lease is given back, which its owner is asked to do.
+
 GPUs go to workers that have run nothing before, and a worker that has had some retires with its lease: CUDA reads once
 in a process's life which ones it may see, and keeps their memory. It ends when nobody needs what it owns.
 
@@ -44,7 +47,7 @@ request is settled once for each lease it asked for.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import NamedTuple
 
 from dualray.shared.machines.base import Outbox, ensure
@@ -102,12 +105,15 @@ _SLOT = "lease slot "
 class Worker:
     """One worker process of this node."""
 
-    __slots__ = ("address", "is_fresh", "lease", "state")
+    __slots__ = ("address", "is_fresh", "is_spent", "lease", "runtime_env", "state")
 
     def __init__(self, address: Address) -> None:
         self.address = address
         self.is_fresh = True
         """It has run nothing yet."""
+        self.is_spent = False
+        """It takes no more calls."""
+        self.runtime_env = ""
         self.state = WorkerState.STARTING
         self.lease: Lease | None = None
 
@@ -170,6 +176,7 @@ class Lease:
         "is_wanted",
         "key",
         "lease_id",
+        "name",
         "owner",
         "resources",
         "worker",
@@ -182,6 +189,7 @@ class Lease:
         self.end_error: ErrorInfo | None = None
         """What its owner hears when its worker, which is being ended, has."""
         self.owner = slot.owner
+        self.name = slot.shape.name
         self.key = slot.key
         self.resources = slot.shape.resources
         self.gpu_shares = gpu_shares
@@ -224,6 +232,7 @@ class LocalScheduler:
         self._release = release
         self._is_local = is_local
         self._store = store
+        store.needed_next = self._needed_next
         self._in_line: dict[str, Slot] = {}
         """Who is to be admitted, in order."""
         self._first: str | None = None
@@ -462,6 +471,13 @@ class LocalScheduler:
                 return True
         return False
 
+    def _needed_next(self) -> Container[ObjectID]:
+        """The arguments of the oldest slot that pins nothing yet: see object_store.py."""
+        for slot in self.waiting.values():
+            if not slot.is_admitted:
+                return {hint.object_id for hint in slot.shape.deps}
+        return ()
+
     def on_argument(self, key: str, object_id: ObjectID) -> None:
         """An argument of a slot is here and pinned for it."""
         slot = self.waiting.get(key)
@@ -595,6 +611,8 @@ class LocalScheduler:
         self._staff()
         starting = sum(worker.state is WorkerState.STARTING for worker in self.workers.values())
         for _ in range(min(len(self.unstaffed), self.config.worker_starts_max) - starting):
+            if self.idle:
+                self._make_way_for_worker()
             self._start_worker()
 
     def _staff(self) -> None:
@@ -602,14 +620,34 @@ class LocalScheduler:
         unfit: deque[tuple[Slot, Lease]] = deque()
         while self.unstaffed and self.idle:
             slot, lease = self.unstaffed.popleft()
-            if not lease.gpu_shares:
-                self._grant(slot, lease, self.idle.pop())
-            elif fresh := [worker for worker in self.idle if worker.is_fresh]:
-                self.idle.remove(fresh[-1])
-                self._grant(slot, lease, fresh[-1])
+            worker = self._fitting(slot, lease)
+            if worker is not None:
+                self.idle.remove(worker)
+                self._grant(slot, lease, worker)
             else:
                 unfit.append((slot, lease))
         self.unstaffed.extendleft(reversed(unfit))
+
+    def _fitting(self, slot: Slot, lease: Lease) -> Worker | None:
+        """The idle worker for a lease, the one that was used last first: a fresh one for GPUs; one of the same
+        environment, else a fresh one."""
+        fresh: Worker | None = None
+        for worker in reversed(self.idle):
+            if worker.is_fresh:
+                fresh = fresh or worker
+            if lease.gpu_shares:
+                if fresh is not None:
+                    return fresh
+            elif worker.runtime_env == slot.shape.runtime_env:
+                return worker
+        return fresh
+
+    def _make_way_for_worker(self) -> None:
+        """A worker is started though others are idle, of other environments: there are not to be more and more."""
+        if len(self.idle) * UNITS >= max(self.total.get(CPU, 0), UNITS):
+            worker = self.idle.pop(0)
+            worker.become(WorkerState.LEASED)
+            self.out.send(worker.address, WorkerRetired(worker=worker.address))
 
     def _has_arguments(self, slot: Slot) -> bool:
         """Whether all arguments are here, and pinned for the slot."""
@@ -642,6 +680,7 @@ class LocalScheduler:
     def _grant(self, slot: Slot, lease: Lease, worker: Worker) -> None:
         worker.become(WorkerState.LEASED)
         worker.is_fresh = False
+        worker.runtime_env = slot.shape.runtime_env
         worker.lease = lease
         lease.worker = worker
         self._settle(slot)
@@ -757,7 +796,7 @@ class LocalScheduler:
         if worker is None:
             return
         worker.lease = None
-        if event.worker_usable and had_gpus:
+        if event.worker_usable and (had_gpus or worker.is_spent):
             self.out.send(worker.address, WorkerRetired(worker=worker.address))
         elif event.worker_usable:
             self._make_idle(worker)
@@ -879,6 +918,19 @@ class LocalScheduler:
             self._end_lease(lease)
             self._refuse(slot, error)
         self._start_failures = 0
+
+    def on_worker_spent(self, address: Address) -> None:
+        """A worker takes no more calls: it retires, with its lease if it has one."""
+        worker = self.workers.get(address)
+        if worker is None or worker.is_spent:
+            return
+        worker.is_spent = True
+        if worker.lease is not None:
+            self._want_back(worker.lease)
+        elif worker.state is WorkerState.IDLE:
+            self.idle.remove(worker)
+            worker.become(WorkerState.LEASED)
+            self.out.send(worker.address, WorkerRetired(worker=worker.address))
 
     def stop_worker(self, address: Address, reason: str) -> None:
         """The head does not want this worker's actor any more, or it has retired."""

@@ -79,6 +79,7 @@ from dualray.shared.model.events import (
     WorkerBlocked,
     WorkerExited,
     WorkerReady,
+    WorkerSpent,
     WorkerUnblocked,
     WorkerUnwanted,
 )
@@ -151,6 +152,7 @@ class Node(Composition):
             TurnWanted: lambda event: self.scheduler.on_turn_wanted(event.owner),
             WorkerBlocked: lambda event: self.scheduler.set_blocked(event.worker, True),
             WorkerUnblocked: lambda event: self.scheduler.set_blocked(event.worker, False),
+            WorkerSpent: lambda event: self.scheduler.on_worker_spent(event.worker),
             WorkerUnwanted: lambda event: self.scheduler.stop_worker(event.worker, event.reason),
             ObjectWanted: self._on_wanted,
             ObjectReleased: self._on_released,
@@ -384,6 +386,8 @@ class Node(Composition):
                 transfer.on_failed(request.object_id, error)
             else:
                 self.out.send(Address(request.user), SpaceDenied(object_id=request.object_id, error=error))
+        elif store.contested:
+            transfer.on_contested(store.contested.popleft())
         elif store.abandoned:
             transfer.on_abandoned(store.abandoned.popleft())
         elif transfer.arrived:

@@ -6,9 +6,11 @@ are read, sent and reported to the head. Memory can fail though there is room, w
 what can be evicted is, and the runner is asked again, until there is memory or nothing is left to evict. Each user (a
 process, a lease, a transfer) pins what it uses, once. When room is needed, the eviction policy chooses among sealed
 objects that nobody pins and that can be made again; what has to wait for room waits in line, for at most
-`store_wait_ns`, and is then refused with the names of the largest holders. What is fetched for tasks that have not
-begun (`is_early`) stands behind everything else: who runs needs room in order to end. An object that its owner frees
-goes at once, or with its last pin.
+`store_wait_ns`. Then pulls give way, if that helps (`give_way`: they may stand still behind a partition); else it is
+refused with the names of the largest holders. What is fetched for tasks that have not begun (`is_early`) stands behind
+everything else: who runs needs room in order to end. An object that its owner frees goes at once, or with its last pin.
+What the oldest task needs that waits for arguments (`needed_next`) leaves after everything else: else each argument
+that is made again may cost it another one, for ever.
 
 With the policy "spill", what has to leave is copied to disk first: SPILLING while that lasts, when it may still be read
 and pinned, and SPILLED when its memory has been given back. The request that needs the room waits in line meanwhile. A
@@ -25,7 +27,7 @@ exceed theirs; no pinned object leaves; no object leaves that cannot be made aga
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from dualray.shared.machines.base import Outbox, ensure
@@ -114,11 +116,17 @@ class ObjectStore:
         self.waiting: deque[SpaceRequest] = deque()
         self.joined: dict[ObjectID, deque[SpaceRequest]] = {}
         """Who wants to write an object that somebody else is writing."""
+        self.needed_next: Callable[[], Container[ObjectID]] = tuple
+        """What is to leave last. The local scheduler says."""
+        self.give_way: Callable[[SpaceRequest, int], bool] = lambda request, lacking_bytes: False
+        """Give up the room of what is being fetched; whether that makes so many bytes free. The transfers do."""
         # Worklists that the node machine drains.
         self.granted: deque[tuple[SpaceRequest, bool]] = deque()
         self.denied: deque[tuple[SpaceRequest, ErrorInfo]] = deque()
         self.sealed: deque[tuple[ObjectID, str]] = deque()
         self.abandoned: deque[ObjectID] = deque()
+        self.contested: deque[ObjectID] = deque()
+        """Somebody is ready to write what is being written, or fetched, already."""
 
     # ---- Room ------------------------------------------------------------------------------------------------
 
@@ -181,6 +189,7 @@ class ObjectStore:
             return
         if stored.state is StoredState.CREATED:
             self.joined.setdefault(request.object_id, deque()).append(request)
+            self.contested.append(request.object_id)
             return
         if stored.freed:  # made again before the last reader of the old copy has gone
             stored.freed = False
@@ -276,9 +285,23 @@ class ObjectStore:
         return True
 
     def _evictable(self) -> Iterator[tuple[ObjectID, int]]:
-        for stored in self.objects.values():
-            if stored.state is StoredState.SEALED and not stored.pins and stored.remakeable:
+        return self._needed_last(
+            stored
+            for stored in self.objects.values()
+            if stored.state is StoredState.SEALED and not stored.pins and stored.remakeable
+        )
+
+    def _needed_last(self, candidates: Iterable[StoredObject]) -> Iterator[tuple[ObjectID, int]]:
+        """What can leave, in the order in which it should."""
+        needed = self.needed_next()
+        kept: list[StoredObject] = []
+        for stored in candidates:
+            if stored.object_id in needed:
+                kept.append(stored)
+            else:
                 yield stored.object_id, stored.size_bytes
+        for stored in kept:
+            yield stored.object_id, stored.size_bytes
 
     def _evict(self, stored: StoredObject) -> None:
         ensure(not stored.pins, "object {} is evicted and pinned by {}", stored.object_id, list(stored.pins))
@@ -311,9 +334,14 @@ class ObjectStore:
             self.out.add(CancelTimer(timer=_timer(request)))
 
     def on_space_timer(self, timer: str) -> None:
-        """Someone in line has waited for long enough."""
+        """Someone in line has waited for long enough: what is on its way here gives way, or he is refused."""
         for request in self.waiting:
             if _timer(request) == timer:
+                excess = self.used_bytes + request.size_bytes - self.capacity_bytes
+                if self.give_way(request, excess - sum(size_bytes for _, size_bytes in self._evictable())):
+                    if request in self.waiting:
+                        self.out.add(ArmTimer(timer=timer, delay_ns=self.config.store_wait_ns))
+                    return
                 self.waiting.remove(request)
                 why = f"found no room within {self.config.store_wait_ns / 1e9:g} s"
                 if self.disk_error:
@@ -348,9 +376,9 @@ class ObjectStore:
     # ---- Disk ------------------------------------------------------------------------------------------------
 
     def _spillable(self) -> Iterator[tuple[ObjectID, int]]:
-        for stored in self.objects.values():
-            if stored.state is StoredState.SEALED and not stored.pins:
-                yield stored.object_id, stored.size_bytes
+        return self._needed_last(
+            stored for stored in self.objects.values() if stored.state is StoredState.SEALED and not stored.pins
+        )
 
     def _spill(self, victims: list[StoredObject]) -> bool:
         """Begin to copy these to disk; False when there is no room for them there."""
@@ -466,9 +494,13 @@ class ObjectStore:
 
     def abort(self, object_id: ObjectID, user: str) -> None:
         """The writer will not write: give the room back."""
+        if self.is_being_written(object_id, user):
+            self._delete(self.objects[object_id])
+
+    def is_being_written(self, object_id: ObjectID, user: str) -> bool:
+        """Whether this user is the one who writes it, or will when there is memory."""
         stored = self.objects.get(object_id)
-        if stored is not None and stored.state is StoredState.CREATED and user in stored.pins:
-            self._delete(stored)
+        return stored is not None and stored.state is StoredState.CREATED and user in stored.pins
 
     def is_readable(self, object_id: ObjectID) -> bool:
         """Whether the bytes are here, though perhaps only until their last reader has gone."""

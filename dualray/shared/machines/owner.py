@@ -17,11 +17,13 @@ from collections import deque
 
 from dualray.exceptions import InvariantViolation
 from dualray.shared.machines.actor_calls import CALLS_TIMER, ActorCalls
+from dualray.shared.machines.actor_executor import ActorExecutor
 from dualray.shared.machines.actor_exit import EXIT_TIMER
 from dualray.shared.machines.base import DRAIN_STEPS_MAX, Composition
 from dualray.shared.machines.cancellation import FORCE_TIMER, Cancellation
 from dualray.shared.machines.executor import FETCH_TIMER, Executor
 from dualray.shared.machines.leases import IDLE_TIMER, PUSH_TIMER, Lease, Leases
+from dualray.shared.machines.production import Production
 from dualray.shared.machines.state_rows import owner_rows
 from dualray.shared.machines.tasks import TaskRecord, Tasks, cancelled
 from dualray.shared.machines.values import Value, Values
@@ -49,6 +51,11 @@ from dualray.shared.model.events import (
     ClusterStateReported,
     ClusterStateRequested,
     DriverJoined,
+    ItemMade,
+    ItemReported,
+    ItemsEnded,
+    ItemsRead,
+    ItemTaken,
     LeasedWorkerDied,
     LeaseGranted,
     LeaseRefused,
@@ -113,13 +120,18 @@ from dualray.shared.model.ids import (
     lives_on,
     return_object_id,
     short,
+    stream_room_id,
 )
-from dualray.shared.model.specs import LeaseShape, NodeInfo, NodeState
+from dualray.shared.model.specs import ActorSpec, FunctionTemplate, LeaseShape, NodeInfo, NodeState
 from dualray.shared.model.states import ActorState, TaskState, ValueState
 from dualray.shared.policies import load_policy
 from dualray.shared.policies.feasibility import why_infeasible
 
 _ROWS_TIMER = "rows:"
+
+
+EXPLAINED_MAX = 5
+"""How far an explanation follows a chain of arguments that are not there."""
 
 
 class Owner(Composition):
@@ -146,7 +158,18 @@ class Owner(Composition):
             out=self.out, address=address, node_manager=node_manager, config=config, push=self._push_to_lease
         )
         self.actor_calls = ActorCalls(out=self.out, address=address, tasks=self.tasks, push=self._push_calls)
-        self.executor = Executor(out=self.out, address=address, node=node, values=self.values, config=config)
+        self.executor = Executor(
+            out=self.out,
+            address=address,
+            node=node,
+            values=self.values,
+            config=config,
+            become_concurrent=self._become_concurrent,
+            refuse_tasks=self._refuse_tasks,
+        )
+        self.production = Production(out=self.out, address=address, values=self.values)
+        self.actor_executor: ActorExecutor | None = None
+        """Of an actor of which several methods may run at a time."""
         self.cancellation = Cancellation(
             out=self.out,
             address=address,
@@ -225,7 +248,12 @@ class Owner(Composition):
             BorrowAdded: lambda event: self.values.on_borrow_added(event),
             BorrowAcknowledged: lambda event: self.values.on_borrow_acknowledged(event),
             BorrowRemoved: lambda event: self.values.on_borrow_removed(event),
-            ResultsTaken: lambda event: self.executor.on_results_taken(event),
+            ResultsTaken: self._on_results_taken,
+            ItemMade: lambda event: self.production.on_made(event),
+            ItemsEnded: lambda event: self.production.on_ended(event),
+            ItemTaken: lambda event: self.tasks.streams.on_taken(event),
+            ItemReported: lambda event: self.tasks.streams.on_reported(event),
+            ItemsRead: lambda event: self.production.on_read(event),
             ObjectArrived: lambda event: self.values.on_object_arrived(event),
             ObjectUnavailable: lambda event: self.values.on_object_unavailable(event),
             ObjectDemanded: lambda event: self.tasks.on_demanded(event),
@@ -245,6 +273,9 @@ class Owner(Composition):
                 RefsAdded,
                 RefsDropped,
                 WaitStarted,
+                ItemMade,
+                ItemReported,
+                ItemTaken,
             }
         )
 
@@ -510,6 +541,12 @@ class Owner(Composition):
         for lease_id, outcomes in done.items():
             self.leases.several_finished(lease_id, outcomes)
 
+    def _on_results_taken(self, event: ResultsTaken) -> None:
+        if event.index:
+            self.production.on_taken(event)
+        else:
+            self.executor.on_results_taken(event)
+
     def _on_recalled(self, event: TasksRecalled) -> None:
         for task in event.tasks:
             record = self.tasks.records.get(task)
@@ -560,6 +597,9 @@ class Owner(Composition):
     def _processes_died(self, dead: frozenset[Address]) -> None:
         self.values.on_process_died(dead)
         self.executor.on_process_died(dead)
+        self.production.on_process_died(dead)
+        if self.actor_executor is not None:
+            self.actor_executor.on_process_died(dead)
         self.actor_calls.on_process_died(dead)
 
     def _on_retired(self, event: WorkerRetired) -> None:
@@ -570,7 +610,11 @@ class Owner(Composition):
         if self.values.table or self.tasks.records or self.executor.in_transit or self.executor.current is not None:
             return
         self._is_retired = False
-        reason = "it has had GPUs, and its lease has ended"
+        reason = (
+            "it has run as many calls as max_calls lets it"
+            if self.executor.is_spent
+            else "its lease has ended, and it has had GPUs, or is of another runtime_env than others need"
+        )
         self.out.send(Address(self.node), WorkerUnwanted(worker=self.address, reason=reason))
 
     # ---- The drain -------------------------------------------------------------------------------------------
@@ -608,10 +652,14 @@ class Owner(Composition):
         elif calls.dirty:
             calls.pump()
         elif values.waits_completed:
-            self.executor.on_fetched(*values.waits_completed.popleft())
+            self._on_fetched(*values.waits_completed.popleft())
         elif values.lineage_released:
             while values.lineage_released:
                 tasks.on_return_gone(values.lineage_released.popleft())
+        elif values.streams_dropped:
+            tasks.streams.drop(values.streams_dropped.popleft())
+        elif self.production.queue and self.production.flush():
+            pass
         elif tasks.results_to_acknowledge and not values.unacknowledged:
             to, message = tasks.results_to_acknowledge.pop(0)
             self.out.send(to, message)
@@ -619,9 +667,39 @@ class Owner(Composition):
             return self.executor.end_if_possible()
         elif self.executor.current is None and self.executor.queue:
             self.executor.next()
+        elif self.actor_executor is not None and self.actor_executor.unreported:
+            return self.actor_executor.end_if_possible()
         else:
             return False
         return True
+
+    def _on_fetched(self, wait_id: WaitID, opened: tuple[ObjectID, ...]) -> None:
+        if self.actor_executor is not None and wait_id in self.actor_executor.fetching:
+            self.actor_executor.on_fetched(wait_id, opened)
+        else:
+            self.executor.on_fetched(wait_id, opened)
+
+    def _on_call_unwanted(self, event: TaskUnwanted) -> None:
+        assert self.actor_executor is not None
+        self.actor_executor.take_unwanted(event)
+        self.cancellation.on_unwanted(event)
+
+    def _become_concurrent(self, promises: ActorSpec) -> None:
+        """The constructor of an actor has come of which several methods may run at a time: they go a way of their own,
+        so that the others' costs nothing."""
+        executor, actor = (
+            self.executor,
+            ActorExecutor(out=self.out, values=self.values, executor=self.executor, promises=promises),
+        )
+        self.actor_executor = actor
+        self.calm = frozenset()
+        self.table |= {
+            TaskPushed: actor.on_pushed,
+            TaskUnwanted: self._on_call_unwanted,
+            TasksPushed: actor.on_several_pushed,
+            TaskRan: lambda event: (actor if event.task_id in actor.calls else executor).on_ran(event),
+            ActorExitAsked: lambda event: (actor if event.task_id in actor.calls else executor).on_exit_asked(event),
+        }
 
     def _look_at(self, task: TaskID) -> None:
         record = self.tasks.records.get(task)
@@ -716,7 +794,17 @@ class Owner(Composition):
 
     # ---- Why does it wait? -----------------------------------------------------------------------------------
 
-    def explain_object(self, object_id: ObjectID) -> str:
+    def first_cause(self, object_id: ObjectID) -> TaskRecord | None:
+        """The task that an object waits for: the one that makes it or, if that waits for an argument, the one that
+        makes that, and so on; None when it is no task of this process."""
+        record = self.tasks.records.get(TaskID(object_id[:16]))
+        for _ in range(EXPLAINED_MAX):
+            if record is None or record.state is not TaskState.WAITING_ARGS or not record.missing:
+                break
+            record = self.tasks.records.get(TaskID(next(iter(record.missing))[:16]))
+        return record
+
+    def explain_object(self, object_id: ObjectID, depth: int = 0) -> str:
         """In words, what an object that is not ready waits for, as far as this process knows."""
         value = self.values.table.get(object_id)
         if value is None:
@@ -726,24 +814,50 @@ class Owner(Composition):
         if value.state is ValueState.STORED:
             return f"object {short(object_id)} is in a store and is being brought to {self.node}"
         record = self.tasks.records.get(TaskID(object_id[:16]))
+        if object_id == stream_room_id(TaskID(object_id[:16])):
+            return (
+                f"task {short(object_id[:16])} has made as many items as it may "
+                f"(_generator_backpressure_num_objects), and waits until one is taken"
+            )
         if record is None and value.state is ValueState.PENDING:
             return f"object {short(object_id)} is promised by {value.owner}, and has not been put yet"
         if record is None:
             return f"object {short(object_id)} is {value.state}"
-        return f"object {short(object_id)} is made by {self._explain_task(record)}"
+        return f"object {short(object_id)} is made by {self._explain_task(record, depth)}"
 
-    def _explain_task(self, record: TaskRecord) -> str:
+    def _explain_task(self, record: TaskRecord, depth: int) -> str:
         spec = record.spec
         what = f"{spec.template.name} (task {short(spec.task_id)})"
         if record.state is TaskState.WAITING_ARGS:
             missing = ", ".join(short(object_id) for object_id in record.missing)
-            return f"{what}, which waits for its arguments {missing}"
+            words = f"{what}, which waits for its arguments {missing}"
+            if depth < EXPLAINED_MAX and record.missing:
+                words += f"; {self.explain_object(next(iter(record.missing)), depth + 1)}"
+            return words
         if record.state is TaskState.PUSHED:
             return f"{what}, which {record.worker} has"
         if spec.actor_id is not None:
             client = self.actor_calls.clients[spec.actor_id]
-            return f"{what}, which waits for actor {short(spec.actor_id)} ({client.state})"
-        return f"{what}, which waits for a worker with {spec.template.placement}"
+            words = f"{what}, which waits for actor {short(spec.actor_id)} ({client.state})"
+            creation = self.tasks.records.get(TaskID(spec.actor_id))
+            if creation is None or creation.is_done or depth >= EXPLAINED_MAX:
+                return words
+            if creation.state is TaskState.WAITING_ARGS:
+                return f"{words}; the actor is made by {self._explain_task(creation, depth + 1)}"
+            return words + self._explain_demand(creation.spec.template)
+        return f"{what}, which waits for a worker with {spec.template.placement}" + self._explain_demand(spec.template)
+
+    def _explain_demand(self, template: FunctionTemplate) -> str:
+        """Why no node that there is can meet a demand; nothing when one can."""
+        why = self.why_waiting(
+            LeaseShape(resources=template.resources, placement=template.placement, strategy=template.strategy)
+        )
+        return f"; {why}" if why is not None else ""
+
+    def call_name(self, task: TaskID | None) -> str | None:
+        """What a call is called that runs in this process, beside others."""
+        call = self.actor_executor.calls.get(task) if self.actor_executor is not None and task is not None else None
+        return None if call is None else call.pushed.spec.template.name
 
     def explain_wait(self, wait_id: WaitID) -> list[str]:
         """In words, each thing that a wait still misses."""
@@ -758,6 +872,8 @@ class Owner(Composition):
         self.leases.check_invariants()
         self.actor_calls.check_invariants()
         self.executor.check_invariants()
+        if self.actor_executor is not None:
+            self.actor_executor.check_invariants()
 
 
 def _go_together(first: TaskRecord, record: TaskRecord) -> bool:

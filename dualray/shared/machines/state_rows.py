@@ -2,6 +2,8 @@
 
     tasks             an owner: those that it has submitted and not forgotten, and the one that runs here
     objects           an owner: those that it owns; the head: where stored ones are; a node: its store
+    waits             an owner: what the task that runs here waits for; the head: what waits for a place, and why
+    late:OBJECT_ID    an owner: why an object is not there yet (late_row)
     workers           a node
     actors, named_actors, namespaces, nodes, placement_groups, processes      the head
 
@@ -13,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dualray.shared.machines.executor import Phase
-from dualray.shared.model.ids import is_put
+from dualray.shared.model.ids import ObjectID, is_put
 from dualray.shared.model.resources import UNITS, in_plain_names, without_bundles
 from dualray.shared.model.specs import TaskSpec
 from dualray.shared.model.states import ActorState, NodeHealth, TaskState, ValueState
@@ -53,6 +55,10 @@ def owner_rows(owner: Owner, table: str) -> list[Row]:
         current = owner.executor.current
         if current is not None and owner.executor.phase is Phase.RUNNING:
             rows.append(_of_task(current.spec, current.attempt) | {"state": RUNNING, "worker_id": owner.address})
+        if owner.actor_executor is not None:
+            for call in owner.actor_executor.calls.values():
+                row = _of_task(call.pushed.spec, call.pushed.attempt)
+                rows.append(row | {"state": RUNNING, "worker_id": owner.address})
         return rows
     if table == "objects":
         return [
@@ -68,9 +74,42 @@ def owner_rows(owner: Owner, table: str) -> list[Row]:
                 "borrowers": list(value.borrowers),
             }
             for value in owner.values.table.values()
-            if value.owner == owner.address and value.actor is None and value.state is not ValueState.FREED
+            if value.owner == owner.address
+            and value.actor is None
+            and value.stream is None
+            and value.state is not ValueState.FREED
         ]
+    if table == "waits":
+        running = [owner.executor.current] if owner.executor.current is not None else []
+        if owner.actor_executor is not None:
+            running += [call.pushed for call in owner.actor_executor.calls.values()]
+        words = "; ".join(words for wait_id in owner.values.waits for words in owner.explain_wait(wait_id))
+        return [
+            {"task_id": task.spec.task_id.hex(), "name": task.spec.template.name, "words": words} for task in running
+        ]
+    if table.startswith("late:"):
+        return [late_row(owner, ObjectID(bytes.fromhex(table.removeprefix("late:"))))]
     return []
+
+
+def late_row(owner: Owner, object_id: ObjectID) -> Row:
+    """Why an object is not there yet: in words; the task that it waits for and the worker that has it, if one has;
+    else what that task, or the actor that it is for, demands, and its name."""
+    row: Row = {"words": owner.explain_object(object_id), "worker": None, "demand": {}, "name": ""}
+    value = owner.values.table.get(object_id)
+    if value is not None and value.state is not ValueState.PENDING:
+        return row | {"words": "it is ready"}
+    record = owner.first_cause(object_id)
+    if record is None:
+        return row
+    if record.spec.actor_id is not None and record.state is TaskState.QUEUED:
+        record = owner.first_cause(ObjectID(record.spec.actor_id + bytes(4))) or record  # where is the actor?
+    if record.spec.creates is not None or record.state is TaskState.QUEUED:
+        row["demand"] = in_plain_names(record.spec.template.placement).as_floats()
+        row["name"] = record.spec.template.name
+    elif record.state is TaskState.PUSHED:
+        row["worker"], row["task_id"] = record.worker, record.spec.task_id.hex()
+    return row
 
 
 def _of_task(spec: TaskSpec, attempt: int) -> Row:
@@ -113,6 +152,8 @@ def node_rows(node: Node, table: str) -> list[Row]:
                 "worker_type": "WORKER",
                 "state": str(worker.state),
                 "leased_by": worker.lease.owner if worker.lease is not None else None,
+                "leased_for": worker.lease.name if worker.lease is not None else None,
+                "is_blocked": worker.lease is not None and worker.lease.blocked,
                 "resources": in_plain_names(worker.lease.resources).as_floats() if worker.lease is not None else {},
             }
             for worker in node.scheduler.workers.values()
@@ -147,6 +188,8 @@ def head_rows(head: Head, table: str) -> list[Row]:
             return head.actors.names.rows()
         case "nodes":
             return _node_rows(head)
+        case "waits":
+            return [{"words": words} for words in head.explain()]
         case "namespaces":
             return [{"job": job, "namespace": namespace} for job, namespace in head.actors.names.jobs.items()]
         case "objects":

@@ -23,6 +23,7 @@ from types import MappingProxyType
 
 from dualray.exceptions import InvariantViolation
 from dualray.shared.machines.base import Outbox, ensure
+from dualray.shared.machines.streams import Stream, Streams
 from dualray.shared.machines.values import Failure, Value, Values, came_out_small
 from dualray.shared.model.commands import CopyPayload, DropPayload, NoteRetry, WriteRecord
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
@@ -90,6 +91,8 @@ class TaskRecord:
     was_pushed = False
     again = False
     """It has finished before, and runs again because a result was lost; or it was with a worker that died."""
+    stream: Stream | None = None
+    """Of a call of a generator."""
     is_cancelled = False
     """Somebody has asked for its end: it is not tried again."""
 
@@ -132,6 +135,7 @@ class Tasks:
         self.retry = retry
         self.reconstruction = reconstruction
         self.records: dict[TaskID, TaskRecord] = {}
+        self.streams = Streams(out=out, values=values, tasks=self)
         self.results_to_acknowledge: list[tuple[Address, ResultsTaken]] = []
         # Worklist that the owner machine drains.
         self.ready: deque[TaskID] = deque()
@@ -157,6 +161,8 @@ class Tasks:
             values = self.values
             for index in range(num_returns):
                 values.owned(return_object_id(task_id, index)).local_refs += 1
+            if spec.template.streaming:
+                self.streams.begin(record)
         if spec.deps:
             self._await_arguments(record)
             return record
@@ -248,7 +254,7 @@ class Tasks:
         again = self.retry.should_retry(
             kind=error.kind,
             retries_left=record.retries_left,
-            retry_exceptions=record.spec.template.retry_exceptions,
+            retry_exceptions=record.spec.template.retry_exceptions and not error.is_final,
         )
         if not again:
             if record.spec.template.max_retries and record.retries_left == 0:
@@ -289,7 +295,7 @@ class Tasks:
             if result.inline and (value is None or value.state in (ValueState.PENDING, ValueState.FREED)):
                 self.out.add(DropPayload(key=result.object_id))
             elif not result.inline and (value is None or value.state is ValueState.FAILED):
-                self._free(result.object_id)
+                self.free(result.object_id)
         if any(result.nested for result in event.results):
             self.out.send(event.worker, ResultsTaken(task_id=event.task_id, attempt=event.attempt))
 
@@ -308,9 +314,15 @@ class Tasks:
                 (event.worker, ResultsTaken(task_id=event.task_id, attempt=event.attempt))
             )
             self.out.is_stirred = True
-        if not (stored and any(self._is_stored(result.object_id) for result in event.results)):
+        again = None
+        if record.stream is not None:
+            again = self.streams.finish(record)
+            stored = stored or record.stream.has_stored
+        if not (stored and (record.stream or any(self._is_stored(result.object_id) for result in event.results))):
             record.returns_kept = 0  # small results are never lost: there is nothing to make again
         self._let_go_of_arguments(record)
+        if again is not None:
+            self._run_again(again, None)
 
     def finish_small(self, record: TaskRecord, size_bytes: int) -> None:
         """The one result is there, it is small, and refers to nothing."""
@@ -335,7 +347,7 @@ class Tasks:
             if result.inline:
                 self.out.add(DropPayload(key=result.object_id))
             else:
-                self._free(result.object_id)
+                self.free(result.object_id)
             return
         if value.state is not ValueState.PENDING:
             return  # still there from an earlier attempt with the same bytes
@@ -345,7 +357,7 @@ class Tasks:
             value.is_last = not self.may_run_again(event.task_id)
             self.values.set_stored(value, result.size_bytes, event.worker, result.nested)
 
-    def _free(self, object_id: ObjectID) -> None:
+    def free(self, object_id: ObjectID) -> None:
         """An attempt has left a sealed object, or may have, that no entry stands for."""
         self.out.send(HEAD, ObjectsFreed(object_ids=(object_id,)))
 
@@ -358,8 +370,12 @@ class Tasks:
         self._set_state(record, TaskState.FAILED)
         self._record_failure(record, error)
         carriers: list[Value] = []
-        for index in range(0 if spec.creates else spec.template.num_returns):
-            object_id = return_object_id(spec.task_id, index)
+        results = [
+            return_object_id(spec.task_id, index) for index in range(0 if spec.creates else spec.template.num_returns)
+        ]
+        if record.stream is not None:
+            results += self.streams.failing(record)
+        for object_id in results:
             value = self.values.table.get(object_id)
             if record.was_pushed and (value is None or value.state is not ValueState.STORED):
                 # A node may wait for it; or an attempt has sealed it before it came to its bad end.
@@ -486,6 +502,8 @@ class Tasks:
         record = None if is_put(value.object_id) else self.records.get(task_of(value.object_id))
         if record is not None and not record.is_done:  # it runs again already, for another of its results
             self.values.set_remaking(value)
+            if record.stream is not None:
+                self.streams.note_lost(record, value)
             return
         plan = self.reconstruction.plan(value.object_id, self)
         if plan.impossible is not None:
@@ -499,11 +517,13 @@ class Tasks:
         for task in plan.tasks:
             self._run_again(self.records[task], value)
 
-    def _run_again(self, record: TaskRecord, wanted: Value) -> None:
+    def _run_again(self, record: TaskRecord, wanted: Value | None) -> None:
         for index in range(record.spec.template.num_returns):
             value = self.values.table.get(return_object_id(record.spec.task_id, index))
             if value is not None and (value is wanted or value.state is ValueState.FREED):
                 self.values.set_remaking(value)
+        if record.stream is not None:
+            self.streams.run_again(record, wanted)
         self._use_attempt(record, "reconstruction")
         record.again = True
         record.is_cancelled = False  # it came too late, and this is another demand
@@ -516,6 +536,7 @@ class Tasks:
     # ---- Invariants ------------------------------------------------------------------------------------------
 
     def check_invariants(self) -> None:
+        self.streams.check_invariants()
         for task, record in self.records.items():
             ensure(record.returns_kept >= 0, "task {} kept a negative number of results", task)
             ensure(record.returns_kept > 0 or not record.is_done, "task {} is done and kept by nothing", task)

@@ -25,6 +25,9 @@ A node sends one object to at most `broadcast_receivers_max` others at a time. F
 receiver has it all, the first in line is served, and the next is told to ask that receiver (ObjectElsewhere), who holds
 the same bytes: so the number of sources doubles with each round.
 
+A process here that has made the object itself takes precedence over a pull: the pull is given up. For its source may be
+waiting to hear of a copy, and that process's may be the only one to come.
+
 Relies on: the head answers each LocationsWanted in the end, with LocationsKnown or ObjectFailed.
 Guarantees: each user who waits is told once: the object is here and pinned for it, or it will not come.
 """
@@ -105,6 +108,7 @@ class Transfer:
         self.config = config
         self.node = node
         self.store = store
+        store.give_way = self._give_way
         self.wants: dict[ObjectID, Want] = {}
         self.admitted: dict[ObjectID, int] = {}
         """Pulls under way, with their bytes."""
@@ -244,9 +248,33 @@ class Transfer:
         self._ask_head(want)
         self.lost.extend((user, want.object_id) for user in want.users)
 
+    def on_contested(self, object_id: ObjectID) -> None:
+        """A process of this node is about to write what may be on its way here: see the module."""
+        want = self.wants.get(object_id)
+        if want is not None and not want.awaits_space and self.store.is_being_written(object_id, _INCOMING):
+            self._try_next_source(want)
+
+    def _give_way(self, request: SpaceRequest, lacking_bytes: int) -> bool:
+        """Somebody is to be refused for want of room: give up pulls, the youngest first, if that helps. They begin
+        anew, behind him."""
+        if is_incoming(request.user):
+            return False
+        given_up: list[Want] = []
+        for want in reversed(self.wants.values()):
+            if lacking_bytes > 0 and not want.awaits_space and self.store.is_being_written(want.object_id, _INCOMING):
+                given_up.append(want)
+                lacking_bytes -= want.size_bytes
+        if lacking_bytes > 0:
+            return False
+        for want in given_up:
+            want.sources.clear()
+            self._try_next_source(want)
+        return bool(given_up)
+
     def _try_next_source(self, want: Want) -> None:
         want.source = None
-        if not want.sources:
+        if not want.sources or self.store.joined.get(want.object_id):
+            want.sources.clear()
             want.offset = 0
             self._end_pull(want.object_id)
             self._break_off(want)

@@ -107,6 +107,8 @@ class Value:
     nested: tuple[Ref, ...] = ()
     actor: ActorID | None = None
     """Set when the object stands for an actor's handle."""
+    stream: TaskID | None = None
+    """Set when the object stands for the consumer of that task's items (streams.py)."""
     is_ghost = False
     """A reference of our own that came back when the object had been freed."""
     # What holds it.
@@ -236,6 +238,7 @@ class Values:
         self.waits_completed: deque[tuple[WaitID, tuple[ObjectID, ...]]] = deque()
         self.lineage_released: deque[ObjectID] = deque()
         self.remake_wanted: deque[ObjectID] = deque()
+        self.streams_dropped: deque[TaskID] = deque()
 
     # ---- Entries ---------------------------------------------------------------------------------------------
 
@@ -427,6 +430,10 @@ class Values:
                 self.out.is_stirred = True
             return
         if value.state is ValueState.PENDING:
+            if value.stream is not None:
+                del self.table[value.object_id]
+                self.streams_dropped.append(value.stream)
+                self.out.is_stirred = True
             return  # its task still runs: freed when it arrives
         if value.state is ValueState.STORED:
             self.out.send(HEAD, ObjectsFreed(object_ids=(value.object_id,)))
@@ -713,7 +720,7 @@ class Values:
         table = self.table
         if wait.timed:
             self.out.add(CancelTimer(timer=f"wait:{wait_id}"))
-        if wait.blocked:
+        if wait.blocked and not self.is_blocked:  # a thread or coroutine beside it may wait on
             self.out.send(self.node, WorkerUnblocked(worker=self.address))
         for object_id in wait.object_ids:
             kept = table.get(object_id)

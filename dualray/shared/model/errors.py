@@ -35,3 +35,5 @@ class ErrorInfo:
 
     kind: ErrorKind
     message: str
+    is_final: bool = False
+    """Of an APPLICATION error: none of those that the task is to be tried again for."""

@@ -174,6 +174,34 @@ class TaskRan:
 
 
 @dataclass(slots=True, kw_only=True)
+class ItemMade:
+    """A generator that runs here has yielded its next item, or, in place of one, raised (`error`; then the exception is
+    the item's payload). `ahead_max`: items that it may make ahead of its consumer; 0: any number."""
+
+    task_id: TaskID
+    attempt: int
+    owner: Address
+    result: Result
+    error: ErrorInfo | None = None
+    ahead_max: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class ItemsEnded:
+    """A generator that ran here makes no more items; how it ended is reported next, with `TaskRan`."""
+
+    task_id: TaskID
+    attempt: int
+
+
+@dataclass(slots=True, kw_only=True)
+class ItemTaken:
+    """The consumer of a generator's items has taken the next one, and will wait for the one behind it."""
+
+    task_id: TaskID
+
+
+@dataclass(slots=True, kw_only=True)
 class ActorKillAsked:
     """`kill(actor)` was called."""
 
@@ -628,6 +656,28 @@ class TaskUnwanted:
     recursive: bool
 
 
+@dataclass(slots=True, kw_only=True)
+class ItemReported:
+    """Worker to owner: a generator has made an item, `result`, or ended one in `error`. Those of an attempt come in
+    order, from index 1 on, and before its `TaskFinished`. Small values and exceptions come along as payloads."""
+
+    task_id: TaskID
+    attempt: int
+    worker: Address
+    result: Result
+    error: ErrorInfo | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class ItemsRead:
+    """Owner to worker: of the items of a generator so many are taken; `is_wanted`: somebody wants what is to come."""
+
+    task_id: TaskID
+    attempt: int
+    taken: int
+    is_wanted: bool
+
+
 # ---- Values and references: process <-> process ----------------------------------------------------------------
 
 
@@ -674,10 +724,12 @@ class BorrowRemoved:
 
 @dataclass(slots=True, kw_only=True)
 class ResultsTaken:
-    """The owner of a task has borrowed what its results refer to: the worker may let go of those references."""
+    """The owner of a task has borrowed what its results refer to, or, with an `index`, that item of a generator: the
+    worker may let go of those references."""
 
     task_id: TaskID
     attempt: int
+    index: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -975,6 +1027,13 @@ class WorkerUnwanted:
 
 
 @dataclass(slots=True, kw_only=True)
+class WorkerSpent:
+    """Worker to node: this worker has run as many calls of a function as it may (`max_calls`), and takes no more."""
+
+    worker: Address
+
+
+@dataclass(slots=True, kw_only=True)
 class WorkerRetired:
     """Node to worker: you get no more tasks. Say so (WorkerUnwanted) when nobody needs anything of yours."""
 
@@ -1160,6 +1219,9 @@ LocalEvent: TypeAlias = (
     | ViewReleased
     | TaskRan
     | TasksRan
+    | ItemMade
+    | ItemsEnded
+    | ItemTaken
     | ActorKillAsked
     | ActorNameAsked
     | ActorExitAsked
@@ -1201,6 +1263,8 @@ ProcessMessage: TypeAlias = (
     | TaskFinished
     | TasksFinished
     | TasksRecalled
+    | ItemReported
+    | ItemsRead
     | CancelRequested
     | TaskUnwanted
     | ValueRequested
@@ -1250,6 +1314,7 @@ NodeMessage: TypeAlias = (
     | ObjectsFreed
     | ObjectFailed
     | WorkerUnwanted
+    | WorkerSpent
     | CopyWanted
     | NodeWelcomed
     | NodeRefused

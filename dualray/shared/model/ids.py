@@ -91,6 +91,22 @@ def put_object_id(task: TaskID, attempt: int, counter: int) -> ObjectID:
     return ObjectID(task + (_PUT_BIT | (attempt & _ATTEMPT_MASK) << _ATTEMPT_SHIFT | counter).to_bytes(4, "big"))
 
 
+def stream_handle_id(task: TaskID) -> ObjectID:
+    """The object that stands for the consumer of a task's items: when its last reference goes, nobody takes any more.
+    No `put` has this id: those are counted from 1."""
+    return put_object_id(task, 0, 0)
+
+
+def stream_room_id(task: TaskID) -> ObjectID:
+    """The object for which a task waits that has made as many items ahead of its consumer as it may."""
+    return put_object_id(task, 1, 0)
+
+
+def return_index(object_id: ObjectID) -> int:
+    """Which of its task's return values an object is; 0 is the first."""
+    return int.from_bytes(object_id[_TASK_ID_BYTES:], "big")
+
+
 def exception_id(task: TaskID) -> ObjectID:
     """The key under which the exception that ended a task travels: no value of the task has it."""
     return return_object_id(task, _PUT_BIT - 1)

@@ -93,6 +93,16 @@ class Strategy:
 DEFAULT_STRATEGY = Strategy()
 
 
+class Streaming(StrEnum):
+    """Whether a call is of a generator, whose items are results of their own, as many as it makes."""
+
+    NO = ""
+    STREAMING = "streaming"
+    """The caller takes them as they come."""
+    DYNAMIC = "dynamic"
+    """The call has one result, which refers to them all."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionTemplate:
     """A remote function, or an actor's method, with the options of its calls.
@@ -109,6 +119,15 @@ class FunctionTemplate:
     max_retries: int = 3
     retry_exceptions: bool = False
     strategy: Strategy = DEFAULT_STRATEGY
+    streaming: Streaming = Streaming.NO
+    max_calls: int = 0
+    """Calls of the function after which a worker ends; 0: any number."""
+    runtime_env: str = ""
+    """What its worker's environment is, as text (dualray/runtime_env.py); "": as it was started."""
+    items_ahead_max: int = 0
+    """Items that a generator may make ahead of its consumer; 0: any number."""
+    concurrency_group: str = ""
+    """Of a method: the group of its actor in which it runs; "" is the default one."""
     _hash: int = field(init=False, repr=False, compare=False)
     """It is a key of tables that every call looks into."""
 
@@ -240,6 +259,7 @@ class LeaseShape:
     placement: Resources = NOTHING
     strategy: Strategy = DEFAULT_STRATEGY
     deps: tuple[ObjectHint, ...] = ()
+    runtime_env: str = ""
     name: str = ""
 
 

@@ -1,0 +1,177 @@
+"""ObjectRefGenerator: the items of a generator that runs as a task, as references."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from dualray import runtime
+from dualray.object_ref import CountedReference, ObjectRef
+
+if TYPE_CHECKING:
+    from dualray.shared.model.specs import Ref
+
+
+class ObjectRefGenerator(CountedReference):
+    """What a call of a remote generator returns: an iterator of references to its items, each there as soon as it is.
+
+        for ref in produce.remote():
+            print(dualray.get(ref))
+
+    Also `async for`. When the generator raises, the items before stay good, the next reference raises the error in
+    `get`, and then the iteration ends. In the list of `dualray.wait` it is ready when its next item is, or when there
+    are no more. When it is dropped before the end, the items that were not taken go, and the generator is closed at its
+    next item, as Python does.
+
+    It cannot be passed on: pass on the references, or read them where they are made.
+    """
+
+    __slots__ = ("_completed", "_item", "_reference")
+
+    is_value = False
+
+    def __init__(self, refs: Sequence[Ref], verbs: runtime.Verbs, reference: type[ObjectRef[Any]] = ObjectRef) -> None:
+        completed, item, handle = refs
+        super().__init__(handle, verbs)
+        self._reference = reference
+        self._completed: ObjectRef[None] = reference(completed, verbs)
+        self._item: ObjectRef[Any] | None = reference(item, verbs)
+        """To the next item; None: there are no more."""
+
+    def __del__(self) -> None:
+        # The references go first: what is left when nobody takes items any more decides whether it goes on.
+        self._item = None
+        self._completed = None  # type: ignore[assignment]
+        super().__del__()
+
+    def __iter__(self) -> Iterator[ObjectRef[Any]]:
+        return self
+
+    def __next__(self) -> ObjectRef[Any]:
+        ref = self._next_sync()
+        assert ref is not None
+        return ref
+
+    def _next_sync(self, timeout_s: float | None = None) -> ObjectRef[Any] | None:
+        """The next item's reference, waiting at most `timeout_s` seconds for it; None when it has not come.
+
+        Raises:
+            StopIteration: there are no more.
+        """
+        timeout_ns = None if timeout_s is None else round(timeout_s * 1e9)
+        while (item := self._item) is not None:
+            self.check()
+            if not self._verbs.wait([item.ref], num_returns=1, timeout_ns=timeout_ns, fetch_local=False):
+                return None
+            if self._take(item):
+                return item
+        raise StopIteration
+
+    def _take(self, item: ObjectRef[Any]) -> bool:
+        """Take the next item, which is ready; False when there are no more, or another thread has taken it."""
+        is_taken, behind = self._verbs.take_item(item.ref)
+        if not is_taken:
+            return False
+        if behind is None:
+            self._item = None
+            return False
+        self._item = self._reference(behind, self._verbs)
+        return True
+
+    def __aiter__(self) -> AsyncIterator[ObjectRef[Any]]:
+        return self
+
+    async def __anext__(self) -> ObjectRef[Any]:
+        from dualray.aio import until_ready  # noqa: PLC0415 - it imports asyncio, which most programs do without
+
+        while (item := self._item) is not None:
+            self.check()
+            await until_ready(item.ref, self._verbs)
+            if self._take(item):
+                return item
+        raise StopAsyncIteration
+
+    async def _next_async(self) -> ObjectRef[Any]:
+        return await self.__anext__()
+
+    def completed(self) -> ObjectRef[None]:
+        """A reference that is ready when the generator has ended; `get` of it raises what the generator has raised."""
+        return self._completed
+
+    def is_finished(self) -> bool:
+        """Whether all items have been taken, and there will be no more. Does not wait."""
+        item = self._item
+        if item is None:
+            return True
+        self.check()
+        if self._verbs.wait([item.ref], num_returns=1, timeout_ns=0, fetch_local=False):
+            return self._verbs.has_ended_before(item.ref)
+        return False
+
+    def next_ready(self) -> bool:
+        """Whether `next` would not wait: the next item is there, or there are no more."""
+        item = self._item
+        if item is None:
+            return True
+        return bool(self._verbs.wait([item.ref], num_returns=1, timeout_ns=0, fetch_local=False))
+
+    @property
+    def waited_for(self) -> ObjectRef[Any]:
+        """What `wait` looks at: the next item, or, behind the last, the end."""
+        return self._item if self._item is not None else self._completed
+
+    def task_id(self) -> str:
+        """The task's id in hex."""
+        return self.ref.object_id[:16].hex()
+
+    def __repr__(self) -> str:
+        return f"ObjectRefGenerator({self.ref.object_id[:16].hex()})"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"{self!r} cannot be passed on: its items come to the process that has made the call. Pass on the "
+            f"references that it yields, or call the generator with num_returns='dynamic', which returns a reference"
+        )
+
+    def __copy__(self) -> ObjectRefGenerator:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ObjectRefGenerator:
+        return self
+
+
+class DynamicObjectRefGenerator:
+    """What `get` returns for a call with num_returns="dynamic": the references to all items, in order.
+
+    It can be iterated over, also more than once, measured with `len`, and passed on.
+    """
+
+    __slots__ = ("_refs",)
+
+    def __init__(self, refs: Sequence[ObjectRef[Any]]) -> None:
+        self._refs = list(refs)
+
+    @staticmethod
+    def collect(refs: Sequence[Ref]) -> DynamicObjectRefGenerator:
+        """Of a generator that has ended in this process."""
+        verbs = runtime.current("the end of a dynamic generator").verbs
+        made = []
+        for ref in refs:
+            verbs.adopt(ref)
+            made.append(ObjectRef[Any](ref, verbs))
+        return DynamicObjectRefGenerator(made)
+
+    def __iter__(self) -> Iterator[ObjectRef[Any]]:
+        yield from self._refs
+
+    def __len__(self) -> int:
+        return len(self._refs)
+
+    def __getitem__(self, index: int) -> ObjectRef[Any]:
+        return self._refs[index]
+
+    def __repr__(self) -> str:
+        return f"DynamicObjectRefGenerator({len(self._refs)} items)"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return DynamicObjectRefGenerator, (self._refs,)

@@ -1,0 +1,88 @@
+"""Where the methods of an actor run of which several may run at a time: on threads, or as coroutines on event loops,
+one for each concurrency group, so that one that blocks its loop holds up no other group.
+
+How many run at a time, and in which order they begin, is the machine's to say. The worker's main thread has run the
+constructor, and serves the sockets from then on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from dualray.shared.core_worker import CoreWorker
+from dualray.shared.model.commands import RunTask
+from dualray.shared.model.ids import TaskID
+
+_THREADS_MAX = 100_000
+"""More than a machine can bear; a thread is started when a call begins and none is idle."""
+
+
+class CallThreads:
+    """Runs calls on threads that are kept for the next ones.
+
+    Args:
+        on_escape: called, on the thread, with what is no Exception and was caught by nobody.
+    """
+
+    def __init__(self, core: CoreWorker, on_escape: Callable[[BaseException], object]) -> None:
+        self._core = core
+        self._on_escape = on_escape
+        self._threads = ThreadPoolExecutor(_THREADS_MAX, thread_name_prefix="dualray-call")
+
+    def start(self, task: RunTask) -> None:
+        """Begin with a call."""
+        self._threads.submit(self._run, task)
+
+    def _run(self, task: RunTask) -> None:
+        try:
+            self._core.execute(task)
+        except BaseException as error:  # noqa: BLE001 - the process decides
+            self._on_escape(error)
+
+
+class CallLoop:
+    """Runs the calls of one concurrency group as coroutines, on an event loop with a thread of its own."""
+
+    def __init__(self, core: CoreWorker, on_escape: Callable[[BaseException], object]) -> None:
+        self._core = core
+        self._on_escape = on_escape
+        self.loop = asyncio.new_event_loop()
+        self._calls: dict[TaskID, asyncio.Task[None]] = {}
+        threading.Thread(target=self._run, name="dualray-asyncio", daemon=True).start()
+
+    def start(self, task: RunTask) -> None:
+        """Begin with a call."""
+        self.loop.call_soon_threadsafe(self._begin, task)
+
+    def _begin(self, task: RunTask) -> None:
+        running = self.loop.create_task(self._core.execute_async(task))
+        task_id = task.spec.task_id
+        self._calls[task_id] = running  # the loop keeps only weak references
+        running.add_done_callback(lambda ended: self._end(task_id, ended))
+
+    def _end(self, task_id: TaskID, ended: asyncio.Task[None]) -> None:
+        if self._calls.get(task_id) is ended:  # else it was made again meanwhile
+            del self._calls[task_id]
+        error = ended.exception() if not ended.cancelled() else None
+        if error is not None:
+            self._on_escape(error)
+
+    def cancel(self, task: TaskID) -> None:
+        """Cancel a call, if it runs here. Any thread."""
+        # Two turns: a coroutine that is cancelled before its first line would never be reported.
+        self.loop.call_soon_threadsafe(self.loop.call_soon, self._cancel, task)
+
+    def _cancel(self, task: TaskID) -> None:
+        running = self._calls.get(task)
+        if running is not None:
+            running.cancel()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+        except BaseException as error:  # noqa: BLE001 - the process decides
+            self._on_escape(error)

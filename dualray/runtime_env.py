@@ -1,0 +1,250 @@
+"""Runtime environments: the environment variables and import paths that tasks and actors run with.
+
+An environment travels as text, JSON in one form, so that equal ones are equal texts: it is part of what a lease must
+offer, and a worker that has once had one never gets another.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from dualray.exceptions import RuntimeEnvSetupError
+
+KEYS = ("env_vars", "working_dir", "py_modules")
+_ELSEWHERE = {
+    "pip": "install the packages on each node",
+    "uv": "install the packages on each node",
+    "conda": "start the cluster in the environment",
+    "container": "start the cluster in the container",
+    "image_uri": "start the cluster in the container",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeEnv:
+    """An environment; every path is absolute.
+
+    Attributes:
+        env_vars: environment variables, by name.
+        working_dir: where the code runs, and what it can import from. None: where the worker was started.
+        py_modules: packages (directories) and modules (files) that it can import.
+    """
+
+    env_vars: tuple[tuple[str, str], ...] = ()
+    working_dir: str | None = None
+    py_modules: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """As a user would write it."""
+        said: dict[str, Any] = {}
+        if self.env_vars:
+            said["env_vars"] = dict(self.env_vars)
+        if self.working_dir is not None:
+            said["working_dir"] = self.working_dir
+        if self.py_modules:
+            said["py_modules"] = list(self.py_modules)
+        return said
+
+    def to_text(self) -> str:
+        """As JSON; "" for one that asks for nothing."""
+        said = self.as_dict()
+        return json.dumps(said, sort_keys=True) if said else ""
+
+    def over(self, outer: RuntimeEnv) -> RuntimeEnv:
+        """This one inside of another, that of whoever submits: what it does not say is as there; variables of both."""
+        return RuntimeEnv(
+            env_vars=tuple(sorted({**dict(outer.env_vars), **dict(self.env_vars)}.items())),
+            working_dir=self.working_dir if self.working_dir is not None else outer.working_dir,
+            py_modules=self.py_modules or outer.py_modules,
+        )
+
+    @property
+    def import_paths(self) -> list[str]:
+        """What goes before everything else on `sys.path`."""
+        paths = [self.working_dir] if self.working_dir is not None else []
+        paths += [str(Path(module).parent) for module in self.py_modules]
+        paths += [path for path in dict(self.env_vars).get("PYTHONPATH", "").split(os.pathsep) if path]
+        return list(dict.fromkeys(paths))
+
+    def check_paths(self, where: str) -> None:
+        """Raise when a directory is not there.
+
+        Raises:
+            RuntimeEnvSetupError: naming it, and `where` it was looked for.
+        """
+        if self.working_dir is not None and not Path(self.working_dir).is_dir():
+            raise RuntimeEnvSetupError(
+                f"runtime_env: working_dir={self.working_dir!r} is no directory {where}: it is not copied, and must be "
+                f"on each node"
+            )
+        for module in self.py_modules:
+            if not Path(module).exists():
+                raise RuntimeEnvSetupError(
+                    f"runtime_env: py_modules has {module!r}, which is not {where}: it is not copied, and must be on "
+                    f"each node"
+                )
+
+
+def from_text(text: str) -> RuntimeEnv:
+    """What `to_text` has written."""
+    said = json.loads(text) if text else {}
+    return RuntimeEnv(
+        env_vars=tuple(sorted(said.get("env_vars", {}).items())),
+        working_dir=said.get("working_dir"),
+        py_modules=tuple(said.get("py_modules", ())),
+    )
+
+
+def parse(what: str, said: Mapping[str, Any] | None) -> RuntimeEnv:
+    """What a user wrote as runtime_env, checked, with absolute paths.
+
+    Raises:
+        ValueError: an unknown key (with the nearest known one).
+        TypeError: a value of a wrong type.
+        RuntimeEnvSetupError: a directory that is not there.
+    """
+    if said is None:
+        return RuntimeEnv()
+    if not isinstance(said, Mapping):
+        raise TypeError(f"{what}={said!r} must be a dict, such as {{'env_vars': {{'NAME': 'value'}}}}")
+    for key in said:
+        if key in _ELSEWHERE:
+            raise ValueError(f"{what} has {key!r}, which dualray does not install: {_ELSEWHERE[key]}")
+        if key not in KEYS:
+            nearest = difflib.get_close_matches(str(key), KEYS, n=1)
+            hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+            raise ValueError(f"{what} has no key {key!r}.{hint} Known: {', '.join(KEYS)}.")
+    found = RuntimeEnv(
+        env_vars=_env_vars(what, said.get("env_vars")),
+        working_dir=_path(f"{what}: working_dir", said["working_dir"]) if said.get("working_dir") is not None else None,
+        py_modules=_py_modules(what, said.get("py_modules")),
+    )
+    found.check_paths("here")
+    return found
+
+
+def _env_vars(what: str, said: Any) -> tuple[tuple[str, str], ...]:
+    if said is None:
+        return ()
+    if not isinstance(said, Mapping):
+        raise TypeError(f"{what}: env_vars={said!r} must be a dict of name to text")
+    for name, value in said.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise TypeError(f"{what}: env_vars has {name!r}: {value!r}, and both must be texts")
+        if not name or "=" in name or "\0" in name + value:
+            raise ValueError(f"{what}: env_vars has {name!r}, which no environment variable can be called")
+    return tuple(sorted(said.items()))
+
+
+def _py_modules(what: str, said: Any) -> tuple[str, ...]:
+    if said is None:
+        return ()
+    if isinstance(said, str | Path | ModuleType) or not isinstance(said, Sequence):
+        raise TypeError(f"{what}: py_modules={said!r} must be a list of paths, or of modules")
+    return tuple(_path(f"{what}: py_modules", _place_of(module)) for module in said)
+
+
+def _place_of(module: Any) -> Any:
+    """Where a module is: of a package, its directory."""
+    if not isinstance(module, ModuleType):
+        return module
+    if module.__file__ is None:
+        return next(iter(module.__path__))
+    file = Path(module.__file__)
+    return file.parent if file.name == "__init__.py" else file
+
+
+def _path(what: str, said: Any) -> str:
+    if not isinstance(said, str | Path):
+        raise TypeError(f"{what}={said!r} must be a path")
+    if "://" in str(said):
+        raise ValueError(f"{what}={said!r} must be a path: what is elsewhere is not fetched")
+    return str(Path(said).expanduser().absolute())
+
+
+def merged(outer: str, inner: RuntimeEnv) -> str:
+    """The text of an environment inside of that of whoever submits."""
+    return inner.over(from_text(outer)).to_text() if outer else inner.to_text()
+
+
+def apply(text: str) -> None:
+    """Have this process run with an environment from now on.
+
+    Raises:
+        RuntimeEnvSetupError: a directory that is not on this node.
+    """
+    environment = from_text(text)
+    environment.check_paths("on this node")
+    os.environ.update(dict(environment.env_vars))
+    sys.path[:0] = environment.import_paths
+    if environment.working_dir is not None:
+        os.chdir(environment.working_dir)
+
+
+class Swapped:
+    """An environment that this process has while a virtual one runs, and not otherwise.
+
+    Modules that are imported from its paths are its own, too: two environments may have different ones of one name.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._environment = from_text(text)
+        self._environment.check_paths("on this node")
+        self._variables: dict[str, str] = dict(self._environment.env_vars)
+        """Those that differ from everybody's: as it has left them."""
+        self._paths = self._environment.import_paths
+        self._directory = self._environment.working_dir
+        self._modules: dict[str, ModuleType] = {}
+        self._outer_variables: dict[str, str] = {}
+        self._outer_path: list[str] = []
+        self._outer_directory = ""
+        self._outer_modules: dict[str, ModuleType] = {}
+        self._module_count = 0
+
+    def enter(self) -> None:
+        """It runs."""
+        self._outer_variables = dict(os.environ)
+        os.environ.update(self._variables)
+        if self._paths:
+            self._outer_path, sys.path[:] = list(sys.path), [*self._paths, *sys.path]
+            self._outer_modules = {name: sys.modules[name] for name in self._modules if name in sys.modules}
+            sys.modules.update(self._modules)
+            self._module_count = len(sys.modules)
+        if self._directory is not None:
+            self._outer_directory = str(Path.cwd())
+            os.chdir(self._directory)
+
+    def leave(self) -> None:
+        """It does not run any more."""
+        if self._directory is not None:
+            self._directory = str(Path.cwd())
+            os.chdir(self._outer_directory)
+        if self._paths:
+            sys.path[:] = self._outer_path
+            if len(sys.modules) != self._module_count:
+                self._note_modules()
+            for name in self._modules:
+                sys.modules.pop(name, None)
+            sys.modules.update(self._outer_modules)
+        now, before = dict(os.environ), self._outer_variables
+        self._variables = {name: value for name, value in now.items() if before.get(name) != value}
+        for name in self._variables:
+            if name in before:
+                os.environ[name] = before[name]
+            else:
+                del os.environ[name]
+
+    def _note_modules(self) -> None:
+        roots = tuple(f"{path}{os.sep}" for path in self._paths)
+        for name, module in list(sys.modules.items()):
+            file = getattr(module, "__file__", None)
+            if isinstance(file, str) and file.startswith(roots):
+                self._modules[name] = module

@@ -1,0 +1,42 @@
+"""Training in many workers: one function, each worker on its share of the data, with checkpoints that survive failures.
+
+    from dualray import train
+    from dualray.train import ScalingConfig
+    from dualray.train.tensorflow import TensorflowTrainer
+
+    def train_func(config):
+        shard = train.get_dataset_shard("train")
+        ...
+        train.report({"loss": loss}, checkpoint=train.Checkpoint.from_directory(directory))
+
+    result = TensorflowTrainer(train_func, scaling_config=ScalingConfig(num_workers=4), datasets={"train": data}).fit()
+
+The names are those of today's Ray Train. It is a library: it stands on dualray's own actors, placement groups and
+objects, and runs in both modes. See docs/train.md.
+"""
+
+from dualray.train.backend import BackendConfig
+from dualray.train.checkpoint import Checkpoint
+from dualray.train.config import CheckpointConfig, DataConfig, FailureConfig, RunConfig, ScalingConfig
+from dualray.train.result import Failure, Result, TrainingFailedError
+from dualray.train.session import TrainContext, get_checkpoint, get_context, get_dataset_shard, report
+from dualray.train.trainer import DataParallelTrainer
+
+__all__ = [
+    "BackendConfig",
+    "Checkpoint",
+    "CheckpointConfig",
+    "DataConfig",
+    "DataParallelTrainer",
+    "Failure",
+    "FailureConfig",
+    "Result",
+    "RunConfig",
+    "ScalingConfig",
+    "TrainContext",
+    "TrainingFailedError",
+    "get_checkpoint",
+    "get_context",
+    "get_dataset_shard",
+    "report",
+]

@@ -1,0 +1,233 @@
+"""What the training function sees: its rank, its share of the data, the checkpoint to start from, and `report`.
+
+A worker process, real or virtual, has one session while the function runs. It is found by the process that asks, so
+that threads of the function have it, too, and virtual workers, which share an interpreter, each have their own.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dualray import api, runtime
+from dualray.actor import ActorHandle
+from dualray.train.checkpoint import Checkpoint, Files, is_here, packed, unpacked
+from dualray.train.ledger import Part
+
+if TYPE_CHECKING:
+    from dualray.data import DataIterator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainContext:
+    """Where the training function runs; see `get_context`."""
+
+    world_size: int
+    world_rank: int
+    local_rank: int
+    local_world_size: int
+    node_rank: int
+    experiment_name: str
+    storage_path: str
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    nodes: tuple[str, ...] = ()
+    """Of all workers, by rank."""
+
+    def get_world_size(self) -> int:
+        """How many workers there are."""
+        return self.world_size
+
+    def get_world_rank(self) -> int:
+        """The number of this worker, from 0."""
+        return self.world_rank
+
+    def get_local_rank(self) -> int:
+        """The number of this worker among those of its node, from 0."""
+        return self.local_rank
+
+    def get_local_world_size(self) -> int:
+        """How many workers its node has."""
+        return self.local_world_size
+
+    def get_node_rank(self) -> int:
+        """The number of its node among those that have workers, from 0."""
+        return self.node_rank
+
+    def get_experiment_name(self) -> str:
+        """The name of the run."""
+        return self.experiment_name
+
+    def get_trial_name(self) -> str:
+        """The name of the run, as each run is one trial."""
+        return self.experiment_name
+
+    def get_trial_dir(self) -> str:
+        """The run's folder, on the machine of the driver."""
+        return self.storage_path
+
+    def get_metadata(self) -> dict[str, Any]:
+        """What the trainer was given as `metadata`."""
+        return dict(self.metadata)
+
+    def get_dataset_shard(self, dataset_name: str | None = None) -> DataIterator:
+        """This worker's share of a dataset: see `dualray.train.get_dataset_shard`."""
+        return get_dataset_shard(dataset_name)
+
+
+@dataclass(slots=True, kw_only=True)
+class Session:
+    """One run of the training function in one worker."""
+
+    context: TrainContext
+    ledger: ActorHandle
+    shards: Mapping[str, Any]
+    checkpoint: Checkpoint | None
+    checkpoint_files: Files | None
+    """Of `checkpoint`, which may be a directory of another machine."""
+    modelled: dict[str, Any] = field(default_factory=dict)
+    """What a simulation has counted instead of measured: columns of the next report."""
+    virtual: Any = None
+    """A framework's collectives, in sim mode."""
+    _temporary: str = ""
+    _opened: dict[str, Any] = field(default_factory=dict)
+
+    def report(self, metrics: Mapping[str, Any], checkpoint: Checkpoint | None) -> None:
+        """See `dualray.train.report`."""
+        files = None
+        if checkpoint is not None:
+            with checkpoint.as_directory() as directory:
+                files = packed(directory)
+        part = Part(
+            metrics={name: _plain(value) for name, value in metrics.items()},
+            checkpoint=files,
+            modelled=dict(self.modelled),
+        )
+        [done] = api.get(self.ledger.report.remote(self.context.world_rank, part))
+        api.get(done)
+
+    def start_checkpoint(self) -> Checkpoint | None:
+        """See `dualray.train.get_checkpoint`."""
+        files = self.checkpoint_files
+        if self.checkpoint is None or files is None or self._temporary:
+            return self.checkpoint
+        if not is_here(files, self.checkpoint.path):
+            self._temporary = tempfile.mkdtemp(prefix="dualray-checkpoint-")
+            unpacked(files, Path(self._temporary))
+            self.checkpoint = Checkpoint(self._temporary)
+        return self.checkpoint
+
+    def shard(self, name: str) -> DataIterator:
+        """See `dualray.train.get_dataset_shard`. TensorFlow's threads may iterate over it, in sim mode too."""
+        if name not in self._opened:
+            self._opened[name] = self.shards[name].for_other_threads()
+        found: DataIterator = self._opened[name]
+        return found
+
+    def close(self) -> None:
+        """Remove what it has made."""
+        if self._temporary:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+
+
+_sessions: weakref.WeakKeyDictionary[Any, Session] = weakref.WeakKeyDictionary()
+
+
+def begin(session: Session) -> None:
+    """This process trains."""
+    _sessions[runtime.current("a training worker").verbs] = session
+
+
+def end() -> None:
+    """It trains no more."""
+    _sessions.pop(runtime.current("a training worker").verbs).close()
+
+
+def current_or_none() -> Session | None:
+    """The session of this process, if it trains."""
+    running = runtime.current_or_none()
+    return None if running is None else _sessions.get(running.verbs)
+
+
+def _current(what: str) -> Session:
+    session = current_or_none()
+    if session is None:
+        raise RuntimeError(f"train.{what} was called outside a training function: a trainer's `fit` runs that")
+    return session
+
+
+def report(metrics: Mapping[str, Any], checkpoint: Checkpoint | None = None) -> None:
+    """Report metrics, and a checkpoint if there is one, from every worker; returns when all have, and it is stored.
+
+    The metrics that count are those of rank 0. The checkpoint's files go to the run's folder on the driver's machine;
+    of files of one name in the checkpoints of several workers, the one of the lowest rank is kept. Afterwards the
+    directory may be deleted.
+
+    Args:
+        metrics: values by name.
+        checkpoint: made with `Checkpoint.from_directory`.
+
+    Raises:
+        TypeError: metrics that are no dict, or a checkpoint that is none.
+        RuntimeError: outside a training function.
+    """
+    session = _current("report()")
+    if not isinstance(metrics, Mapping):
+        raise TypeError(f"train.report: metrics={metrics!r} must be a dict")
+    if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
+        raise TypeError(
+            f"train.report: checkpoint={checkpoint!r} must be a Checkpoint: Checkpoint.from_directory(path)"
+        )
+    session.report(metrics, checkpoint)
+
+
+def get_context() -> TrainContext:
+    """Where the training function runs: world size, ranks, name of the run.
+
+    Raises:
+        RuntimeError: outside a training function.
+    """
+    return _current("get_context()").context
+
+
+def get_checkpoint() -> Checkpoint | None:
+    """The checkpoint to go on from: the latest one after a failure, at first the one that the trainer was given; None
+    when there is none.
+
+    Raises:
+        RuntimeError: outside a training function.
+    """
+    return _current("get_checkpoint()").start_checkpoint()
+
+
+def get_dataset_shard(dataset_name: str | None = None) -> DataIterator:
+    """This worker's share of a dataset of the trainer. The shares have the same number of rows.
+
+    Args:
+        dataset_name: its name in `datasets=` of the trainer; may be left out when there is just one.
+
+    Raises:
+        KeyError: there is no such dataset.
+        RuntimeError: outside a training function.
+    """
+    session = _current("get_dataset_shard()")
+    shards = session.shards
+    if dataset_name is None and len(shards) == 1:
+        [dataset_name] = shards
+    if dataset_name is None or dataset_name not in shards:
+        known = ", ".join(map(repr, shards)) or "none"
+        raise KeyError(f"train.get_dataset_shard: the trainer has no dataset {dataset_name!r}; it has {known}")
+    return session.shard(dataset_name)
+
+
+def _plain(value: Any) -> Any:
+    """Numbers of numpy and TensorFlow as Python's own, so that who reads them needs neither."""
+    if hasattr(value, "numpy"):
+        value = value.numpy()
+    if hasattr(value, "item") and getattr(value, "ndim", 1) == 0:
+        value = value.item()
+    return value

@@ -1,0 +1,108 @@
+"""A training worker: an actor in a bundle of the run's placement group that runs the training function once.
+
+The function comes as a reference and is loaded when the environment is set: with it come the libraries that read
+variables such as OMP_NUM_THREADS or TF_CONFIG when they are imported.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dualray import api
+from dualray.actor import ActorHandle
+from dualray.train import session
+from dualray.train.backend import BackendConfig, Place
+from dualray.train.checkpoint import Checkpoint, Files
+from dualray.util.node import get_node_ip_address
+
+_VIRTUAL_PORT = 12345
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """What a worker is to do."""
+
+    context: session.TrainContext
+    ledger: ActorHandle
+    environment: Mapping[str, str]
+    backend: BackendConfig
+    payload: list[Any]
+    """A reference to (function, its config or None)."""
+    shards: Mapping[str, Any]
+    checkpoint: Checkpoint | None
+    checkpoint_files: Files | None
+
+
+class TrainWorker:
+    """See the module."""
+
+    def place(self) -> Place:
+        """Where it is, and a port that is free there."""
+        context = api.get_runtime_context()
+        is_virtual = context.mode == "sim"
+        return Place(
+            node=context.get_node_id(),
+            ip_address=get_node_ip_address(),
+            port=_VIRTUAL_PORT if is_virtual else free_port(),
+            is_virtual=is_virtual,
+        )
+
+    def run(self, assignment: Assignment) -> None:
+        """Run the training function to its end."""
+        if api.get_runtime_context().mode != "sim":  # virtual workers share one environment, which is the driver's
+            os.environ.update(assignment.environment)
+        session.begin(
+            session.Session(
+                context=assignment.context,
+                ledger=assignment.ledger,
+                shards=assignment.shards,
+                checkpoint=assignment.checkpoint,
+                checkpoint_files=assignment.checkpoint_files,
+            )
+        )
+        try:
+            with assignment.backend.training(assignment.context):
+                function, config = api.get(assignment.payload[0])
+                call_with(function, config)
+        finally:
+            session.end()
+
+
+def free_port() -> int:
+    """A port that nobody listens at now. Another process may take it before it is used: then the attempt fails."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def check_function(function: Any) -> None:
+    """Raises TypeError, ValueError for a training function that cannot be called."""
+    if not callable(function):
+        raise TypeError(f"train_loop_per_worker={function!r} must be a function")
+    if len(_needed(function)) > 1:
+        raise ValueError(
+            f"train_loop_per_worker={function.__name__}{inspect.signature(function)} must take no argument, or one: "
+            f"the train_loop_config"
+        )
+
+
+def _needed(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    return [
+        each
+        for each in inspect.signature(function).parameters.values()
+        if each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+    ]
+
+
+def call_with(function: Callable[..., Any], config: Mapping[str, Any] | None) -> None:
+    """Call it with its config, if it takes one."""
+    if inspect.signature(function).parameters and (config is not None or _needed(function)):
+        function(dict(config or {}))
+    else:
+        function()

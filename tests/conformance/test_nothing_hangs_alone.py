@@ -1,0 +1,139 @@
+"""Calls that end, on clusters of their own: with a small store, an open one, and one that is shut down meanwhile."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import dualray as ray
+from dualray.exceptions import ActorDiedError, DualrayError, GetTimeoutError, TaskCancelledError, WorkerCrashedError
+from tests.conformance.support import MIB, eventually, get
+
+LONG_NS = 3600 * 10**9
+SOON_S = 0.2
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_held_by_cycles(start):
+    yield
+    gc.collect()
+
+
+@ray.remote(num_cpus=0)
+def put_blocks(tally, count):
+    refs = []
+    for fill in range(count):
+        tally.add(fill)
+        refs.append(ray.put(np.full(10 * MIB, fill, dtype=np.uint8)))
+    return len(refs)
+
+
+@ray.remote
+def echo(value):
+    return value
+
+
+@ray.remote
+class Actor:
+    def answer(self):
+        return 1
+
+
+def test_a_put_that_waits_for_room_ends_when_its_task_is_cancelled(start, tally):
+    start(nodes=1, object_store_memory=32 * MIB, limits={"store_wait_ns": LONG_NS})
+    ref = put_blocks.remote(tally, 4)
+    eventually(lambda: tally.count == 4, "three have found room, and the fourth waits")
+    assert ray.wait([ref], timeout=SOON_S)[0] == []
+    ray.cancel(ref)
+    with pytest.raises(TaskCancelledError):
+        get(ref)
+    assert get(put_blocks.remote(tally, 3)) == 3  # there is room again
+
+
+def test_a_put_that_waits_for_room_gets_what_a_dead_process_had(start, tally):
+    start(nodes=1, object_store_memory=32 * MIB, limits={"store_wait_ns": LONG_NS})
+
+    @ray.remote(num_cpus=0)
+    class Keeper:
+        def keep(self):
+            self.refs = [ray.put(np.zeros(10 * MIB, dtype=np.uint8)) for _ in range(3)]
+
+    keeper = Keeper.remote()
+    get(keeper.keep.remote())
+    ref = put_blocks.remote(tally, 1)
+    eventually(lambda: tally.count == 1, "it wants to put")
+    assert ray.wait([ref], timeout=SOON_S)[0] == []
+    ray.kill(keeper)
+    assert get(ref) == 1
+
+
+def test_what_waits_in_an_open_cluster_for_a_node_says_what_lacks_and_can_be_ended(start):
+    start(nodes=1, infeasible="wait")
+    ref = echo.options(num_cpus=64).remote(1)
+    with pytest.raises(GetTimeoutError, match=r"waits for a worker with 64 CPU; .*nearest node, node-0, .*lacks 62"):
+        ray.get(ref, timeout=SOON_S)
+    ray.cancel(ref)
+    with pytest.raises(TaskCancelledError):
+        get(ref)
+    actor = Actor.options(num_cpus=64).remote()
+    with pytest.raises(GetTimeoutError, match=r"\(PENDING\); .*nearest node, node-0, .*lacks 62"):
+        ray.get(actor.answer.remote(), timeout=SOON_S)
+    called = actor.answer.remote()
+    ray.kill(actor)
+    with pytest.raises(ActorDiedError):
+        get(called)
+
+
+def test_shutdown_ends_the_waits_of_other_threads(start, mode):
+    if mode == "sim":
+        pytest.skip("a simulation has one thread")
+    start()
+    holder = Actor.options(num_cpus=2).remote()
+    get(holder.answer.remote())
+    ref = echo.remote(1)
+    ended = []
+
+    def wait_for_it():
+        try:
+            ray.get(ref)
+        except DualrayError as error:
+            ended.append(str(error))
+
+    thread = threading.Thread(target=wait_for_it)
+    thread.start()
+    time.sleep(SOON_S)
+    ray.shutdown()
+    thread.join(20)
+    assert not thread.is_alive()
+    assert ended == ["the runtime was shut down"]
+
+
+def test_iterating_over_data_ends_when_its_workers_die(start):
+    data = pytest.importorskip("dualray.data")
+    start(nodes=1)
+
+    def die(batch):
+        os._exit(3)
+
+    with pytest.raises(WorkerCrashedError, match="3"):
+        for _ in data.range(100).map_batches(die, max_retries=0).iter_batches():
+            pass
+    assert data.range(5).count() == 5
+
+
+def test_iterating_over_data_ends_when_its_actors_die(start):
+    data = pytest.importorskip("dualray.data")
+    start(nodes=1)
+
+    class Dies:
+        def __call__(self, batch):
+            os._exit(3)
+
+    with pytest.raises(ActorDiedError):
+        for _ in data.range(100).map_batches(Dies, concurrency=1).iter_batches():
+            pass

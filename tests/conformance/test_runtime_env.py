@@ -1,0 +1,233 @@
+"""runtime_env, max_calls and the exceptions of retry_exceptions: how a task's worker is, and when it ends."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+import dualray as ray
+from dualray.exceptions import RuntimeEnvSetupError
+from tests.conformance.support import Tally, get, mark_of_process
+
+NAME = "DUALRAY_TEST_OF_RUNTIME_ENV"
+
+
+CLUSTER = {"nodes": 1, "runtime_env": {"env_vars": {f"{NAME}_JOB": "job"}}}
+
+pytestmark = pytest.mark.usefixtures("cluster")
+
+
+@ray.remote(num_cpus=0)
+def variable(name=NAME):
+    return os.environ.get(name)
+
+
+@ray.remote(num_cpus=0)
+def here():
+    return str(Path.cwd()), sys.path[:2]
+
+
+@ray.remote(num_cpus=0)
+def import_it(name):
+    module = __import__(name)
+    return module.VALUE
+
+
+def with_variable(value):
+    return {"env_vars": {NAME: value}}
+
+
+def write_module(directory, value):
+    directory.mkdir(exist_ok=True)
+    (directory / "module_of_a_runtime_env.py").write_text(f"VALUE = {value!r}\n")
+    return str(directory)
+
+
+# ---- runtime_env -----------------------------------------------------------------------------------------------------
+
+
+def test_variables_of_a_task():
+    one, other = (variable.options(runtime_env=with_variable(value)) for value in "ab")
+    assert get([one.remote(), other.remote(), variable.remote(), one.remote()]) == ["a", "b", None, "a"]
+    assert NAME not in os.environ
+
+
+def test_variables_of_init_are_everybodys():
+    assert get(variable.remote(f"{NAME}_JOB")) == "job"
+    assert get(variable.options(runtime_env=with_variable("a")).remote(f"{NAME}_JOB")) == "job"
+    assert ray.get_runtime_context().runtime_env == {"env_vars": {f"{NAME}_JOB": "job"}}
+
+
+def test_children_have_the_variables_of_their_parent():
+    @ray.remote(num_cpus=0, runtime_env=with_variable("parent"))
+    def parent():
+        inner = variable.options(runtime_env={"env_vars": {"OTHER": "x"}})
+        return ray.get(
+            [variable.remote(), inner.remote(), inner.remote("OTHER")]
+        ), ray.get_runtime_context().runtime_env
+
+    values, environment = get(parent.remote())
+    assert values == ["parent", "parent", "x"]
+    assert environment == {"env_vars": {NAME: "parent", f"{NAME}_JOB": "job"}}
+
+
+def test_an_actor_has_its_variables_for_life():
+    @ray.remote
+    class Reader:
+        def __init__(self):
+            self.first = os.environ.get(NAME)
+
+        def read(self):
+            return self.first, os.environ.get(NAME)
+
+    one, other = Reader.options(runtime_env=with_variable("a")).remote(), Reader.remote()
+    assert get([one.read.remote(), other.read.remote()]) == [("a", "a"), (None, None)]
+
+
+def test_workers_are_not_shared_between_environments():
+    process = ray.remote(num_cpus=0)(mark_of_process)
+    marks = {value: get(process.options(runtime_env=with_variable(value)).remote()) for value in "abab"}
+    assert len(set(marks.values())) == 2
+    assert get(process.remote()) not in marks.values()
+
+
+def test_working_dir(tmp_path):
+    (tmp_path / "data.txt").write_text("found")
+
+    @ray.remote(runtime_env={"working_dir": str(tmp_path)})
+    def read():
+        return Path("data.txt").read_text()
+
+    before = Path.cwd()
+    assert get(read.remote()) == "found"
+    directory, path = get(here.options(runtime_env={"working_dir": str(tmp_path)}).remote())
+    assert directory == str(tmp_path)
+    assert path[0] == str(tmp_path)
+    assert Path.cwd() == before
+    assert str(tmp_path) not in sys.path
+
+
+def test_each_environment_imports_its_own_modules(tmp_path):
+    places = {value: write_module(tmp_path / value, value) for value in ("one", "two")}
+    for value, place in [*places.items(), *places.items()]:
+        task = import_it.options(runtime_env={"working_dir": place})
+        assert get(task.remote("module_of_a_runtime_env")) == value
+    task = import_it.options(runtime_env={"py_modules": [f"{places['one']}/module_of_a_runtime_env.py"]})
+    assert get(task.remote("module_of_a_runtime_env")) == "one"
+    with pytest.raises(ModuleNotFoundError):
+        get(import_it.options(max_retries=0).remote("module_of_a_runtime_env"))
+    assert "module_of_a_runtime_env" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("environment", "error", "message"),
+    [
+        ({"env_var": {}}, ValueError, "has no key 'env_var'. Did you mean 'env_vars'"),
+        ({"pip": ["numpy"]}, ValueError, "which dualray does not install: install the packages on each node"),
+        ({"env_vars": {"A": 1}}, TypeError, "both must be texts"),
+        ({"env_vars": ["A"]}, TypeError, "must be a dict of name to text"),
+        ({"py_modules": "path"}, TypeError, "must be a list of paths"),
+        ({"working_dir": "s3://bucket/code.zip"}, ValueError, "must be a path"),
+        (
+            {"working_dir": "/no/such/directory"},
+            RuntimeEnvSetupError,
+            "working_dir='/no/such/directory' is no directory",
+        ),
+        ({"py_modules": ["/no/such/module.py"]}, RuntimeEnvSetupError, "'/no/such/module.py', which is not here"),
+        ("text", TypeError, "must be a dict"),
+    ],
+)
+def test_environments_that_cannot_be(environment, error, message):
+    with pytest.raises(error) as raised:
+        variable.options(runtime_env=environment)
+    assert message in str(raised.value)
+
+
+def test_a_directory_that_is_gone_when_the_task_begins(tmp_path):
+    directory = tmp_path / "short-lived"
+    directory.mkdir()
+    task = here.options(runtime_env={"working_dir": str(directory)})
+    directory.rmdir()
+    with pytest.raises(RuntimeEnvSetupError, match="is no directory"):
+        get(task.remote())
+
+
+# ---- max_calls -------------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_ends_after_max_calls():
+    @ray.remote(max_calls=3)
+    def process():
+        return mark_of_process()
+
+    marks = get([process.remote() for _ in range(12)])
+    assert all(marks.count(mark) <= 3 for mark in marks)
+    assert len(set(marks)) >= 4
+
+
+def test_with_max_calls_nothing_is_lost():
+    @ray.remote(max_calls=1)
+    def keep():
+        return [ray.put("kept by its worker")]
+
+    boxes = get([keep.remote() for _ in range(4)])
+    assert [get(box[0]) for box in boxes] == ["kept by its worker"] * 4
+
+
+def test_max_calls_counts_failed_calls(tally: Tally):
+    @ray.remote(max_calls=1, max_retries=0)
+    def fail():
+        tally.add(mark_of_process())
+        raise ValueError("failed")
+
+    for _ in range(3):
+        with pytest.raises(ValueError, match="failed"):
+            get(fail.remote())
+    assert len(set(tally.notes)) == 3
+
+
+# ---- retry_exceptions ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("retried", "raised", "tries"),
+    [
+        ([ValueError], ValueError, 3),
+        ([ValueError, KeyError], KeyError, 3),
+        ([LookupError], KeyError, 3),
+        ([ValueError], KeyError, 1),
+        ([], ValueError, 1),
+        (True, KeyError, 3),
+    ],
+)
+def test_retry_exceptions_names_the_exceptions(tally: Tally, retried, raised, tries):
+    @ray.remote(max_retries=2, retry_exceptions=retried)
+    def fail():
+        tally.add()
+        raise raised("again")
+
+    with pytest.raises(raised):
+        get(fail.remote())
+    assert tally.count == tries
+
+
+def test_retry_exceptions_knows_the_users_own_types(tally: Tally):
+    class Transient(Exception):
+        pass
+
+    @ray.remote(retry_exceptions=[Transient])
+    def flaky():
+        if tally.add() < 3:
+            raise Transient
+        return "at last"
+
+    assert get(flaky.remote()) == "at last"
+
+
+@pytest.mark.parametrize("retried", [[1], "ValueError", [ValueError("x")]])
+def test_retry_exceptions_that_are_none(retried):
+    with pytest.raises(TypeError, match="retry_exceptions"):
+        variable.options(retry_exceptions=retried)

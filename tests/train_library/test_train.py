@@ -1,0 +1,276 @@
+"""dualray.train without a framework: each test is one promise, kept by both modes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dualray as ray
+from dualray import train
+from dualray.train import (
+    Checkpoint,
+    CheckpointConfig,
+    DataConfig,
+    DataParallelTrainer,
+    FailureConfig,
+    RunConfig,
+    ScalingConfig,
+    TrainingFailedError,
+)
+from dualray.train.checkpoint import packed
+from dualray.train.session import Session
+
+TWO = ScalingConfig(num_workers=2)
+
+
+@pytest.fixture(scope="module", params=["sim", "real"], autouse=True)
+def mode(request: pytest.FixtureRequest) -> Iterator[str]:
+    ray.init(mode=request.param, num_cpus=2, num_gpus=2)
+    yield request.param
+    ray.shutdown()
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> RunConfig:
+    return RunConfig(name="run", storage_path=tmp_path, verbose=0)
+
+
+def reported(**values: Any) -> None:
+    """A report with a checkpoint that has the values in a file."""
+    with tempfile.TemporaryDirectory() as directory:
+        (Path(directory) / "values.json").write_text(json.dumps(values))
+        train.report(values, checkpoint=Checkpoint.from_directory(directory))
+
+
+def values_of(checkpoint: Checkpoint | None) -> dict[str, Any]:
+    assert checkpoint is not None
+    with checkpoint.as_directory() as directory:
+        values: dict[str, Any] = json.loads((Path(directory) / "values.json").read_text())
+        return values
+
+
+def counting(config: dict[str, Any]) -> None:
+    """Five epochs, from where the checkpoint says; one of the workers dies, or raises, at the fourth, once."""
+    checkpoint = train.get_checkpoint()
+    first = values_of(checkpoint)["epoch"] + 1 if checkpoint else 0
+    for epoch in range(first, config.get("epochs", 5)):
+        if epoch == 3 and train.get_context().get_world_rank() == 1 and not Path(config["marker"]).exists():
+            Path(config["marker"]).touch()
+            if config["raises"]:
+                raise ValueError("a bad batch")
+            os.kill(os.getpid(), signal.SIGKILL)
+        if epoch % 2 == 0:
+            reported(epoch=epoch, first=first)
+        else:
+            train.report({"epoch": epoch, "first": first})
+
+
+def test_ranks_shares_and_metrics(config):
+    def loop(config):
+        context = train.get_context()
+        rows = [row["id"] for row in train.get_dataset_shard("numbers").iter_rows()]
+        assert rows == [row["id"] for row in context.get_dataset_shard("numbers").iter_rows()]
+        whole = train.get_dataset_shard("whole")
+        assert context.get_metadata() == {"of": "the run"}
+        with tempfile.TemporaryDirectory() as directory:
+            own = {
+                "rows": rows,
+                "whole": whole.count(),
+                "ranks": [context.get_world_size(), context.get_world_rank(), context.get_local_rank()],
+                "local": context.get_local_world_size(),
+                "scale": config["scale"],
+            }
+            (Path(directory) / f"{context.get_world_rank()}.json").write_text(json.dumps(own))
+            train.report({"name": context.get_experiment_name()}, checkpoint=Checkpoint.from_directory(directory))
+
+    result = DataParallelTrainer(
+        loop,
+        train_loop_config={"scale": 3},
+        scaling_config=TWO,
+        run_config=config,
+        datasets={"numbers": ray.data.range(10), "whole": ray.data.range(4)},
+        dataset_config=DataConfig(datasets_to_split=["numbers"]),
+        metadata={"of": "the run"},
+    ).fit()
+    assert result.metrics == {"name": "run"}
+    assert result.error is None
+    with result.checkpoint.as_directory() as directory:  # the files of all workers
+        one, other = (json.loads((Path(directory) / f"{rank}.json").read_text()) for rank in range(2))
+    assert (one["ranks"], other["ranks"]) == ([2, 0, 0], [2, 1, 1])
+    assert (one["rows"], other["rows"]) == ([0, 1, 2, 3, 4], [5, 6, 7, 8, 9])
+    assert one["whole"] == other["whole"] == 4
+    assert one["local"] == 2
+    assert one["scale"] == 3
+
+
+@pytest.mark.parametrize("raises", [False, True], ids=["killed", "raises"])
+def test_a_failure_costs_at_most_the_work_since_the_last_checkpoint(config, tmp_path, raises):
+    run = RunConfig(**{**fields_of(config), "failure_config": FailureConfig(max_failures=1)})
+    result = DataParallelTrainer(
+        counting,
+        train_loop_config={"marker": str(tmp_path / "marker"), "raises": raises},
+        scaling_config=TWO,
+        run_config=run,
+    ).fit()
+    assert result.metrics == {"epoch": 4, "first": 3}  # the second attempt began after the checkpoint of epoch 2
+    [failure] = result.failures
+    assert ("a bad batch" if raises else "killed by SIGKILL") in failure.error
+    assert (failure.iteration, failure.resumed_from, failure.lost_reports) == (3, 3, 0)
+    table = result.metrics_dataframe
+    assert list(table["epoch"]) == [0, 1, 2, 3, 4]
+    assert list(table["attempt"]) == [0, 0, 0, 1, 1]
+    assert list(table["training_iteration"]) == [1, 2, 3, 4, 5]
+    assert [values_of(checkpoint)["epoch"] for checkpoint, _ in result.best_checkpoints] == [0, 2, 4]
+    assert values_of(result.checkpoint)["epoch"] == 4
+
+
+def fields_of(config: RunConfig) -> dict[str, Any]:
+    return {name: getattr(config, name) for name in RunConfig.__dataclass_fields__}
+
+
+def test_too_many_failures_and_going_on_with_the_run(config, tmp_path):
+    trainer = DataParallelTrainer(
+        counting,
+        train_loop_config={"marker": str(tmp_path / "marker"), "raises": True},
+        scaling_config=TWO,
+        run_config=config,
+    )
+    with pytest.raises(TrainingFailedError, match=r"max_failures=0.*ValueError: a bad batch") as caught:
+        trainer.fit()
+    result = caught.value.result
+    assert isinstance(result.error, ValueError)
+    assert result.metrics == {"epoch": 2, "first": 0}
+    assert len(result.failures) == 1
+
+    assert DataParallelTrainer.can_restore(result.path)
+    restored = DataParallelTrainer.restore(result.path).fit()
+    assert restored.metrics == {"epoch": 4, "first": 3}
+    assert list(restored.metrics_dataframe["epoch"]) == [0, 1, 2, 3, 4]
+    assert restored.path == result.path
+    assert DataParallelTrainer.restore(result.path).fit().metrics == restored.metrics  # it has ended: only read
+    with pytest.raises(FileExistsError, match=r"there is a run in .* already"):
+        trainer.fit()
+    with pytest.raises(ValueError, match="there is no run in"):
+        DataParallelTrainer.restore(tmp_path)
+
+
+def test_resume_from_checkpoint(config, tmp_path):
+    (tmp_path / "start").mkdir()
+    (tmp_path / "start" / "values.json").write_text('{"epoch": 3}')
+    result = DataParallelTrainer(
+        counting, run_config=config, resume_from_checkpoint=Checkpoint.from_directory(tmp_path / "start")
+    ).fit()
+    assert result.metrics == {"epoch": 4, "first": 4}
+
+
+def test_which_checkpoints_are_kept(config):
+    def loop():
+        for score in (3, 9, 1, 7, 2):
+            reported(score=score)
+
+    kept = CheckpointConfig(num_to_keep=2, checkpoint_score_attribute="score")
+    result = DataParallelTrainer(loop, run_config=RunConfig(**{**fields_of(config), "checkpoint_config": kept})).fit()
+    assert [metrics["score"] for _, metrics in result.best_checkpoints] == [9, 7, 2]  # and the latest
+    assert values_of(result.checkpoint) == {"score": 2}
+    assert values_of(result.get_best_checkpoint("score", "min")) == {"score": 2}
+    folders = sorted(path.name for path in Path(result.path).glob("checkpoint_*"))
+    assert folders == ["checkpoint_000001", "checkpoint_000003", "checkpoint_000004"]
+
+
+def test_workers_that_do_not_report_together(config):
+    def loop():
+        if train.get_context().get_world_rank() == 0:
+            train.report({"loss": 1})
+
+    with pytest.raises(TrainingFailedError, match=r"workers \[0\] wait .* after 0 reports.*workers \[1\] have ended"):
+        DataParallelTrainer(loop, scaling_config=TWO, run_config=config).fit()
+
+
+def test_gpus_and_threads(config, mode, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+
+    def loop():
+        train.report({"gpus": ray.get_gpu_ids(), "threads": os.environ.get("OMP_NUM_THREADS")})
+
+    scaling = ScalingConfig(num_workers=1, use_gpu=True, resources_per_worker={"CPU": 2})
+    result = DataParallelTrainer(loop, scaling_config=scaling, run_config=config).fit()
+    assert len(result.metrics["gpus"]) == 1
+    if mode == "real":  # virtual workers have the environment of their simulation
+        assert result.metrics["threads"] == "2"
+
+
+def test_what_is_refused(config, tmp_path):
+    with pytest.raises(ray.exceptions.PlacementGroupUnschedulableError):
+        DataParallelTrainer(lambda: None, scaling_config=ScalingConfig(num_workers=3), run_config=config).fit()
+    with pytest.raises(TypeError, match="must be a function"):
+        DataParallelTrainer(3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="must take no argument, or one"):
+        DataParallelTrainer(lambda one, two: None)
+    with pytest.raises(TypeError, match="scaling_config=2 must be a ScalingConfig"):
+        DataParallelTrainer(lambda: None, scaling_config=2)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="num_workers=0 must be at least 1"):
+        ScalingConfig(num_workers=0)
+    with pytest.raises(ValueError, match="Set use_gpu=True"):
+        ScalingConfig(resources_per_worker={"GPU": 1})
+    with pytest.raises(RuntimeError, match="outside a training function"):
+        train.report({})
+    with pytest.raises(NotADirectoryError):
+        Checkpoint.from_directory(tmp_path / "nothing")
+
+
+def test_checkpoints_are_directories(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "weights").write_bytes(b"123")
+    checkpoint = Checkpoint.from_directory(tmp_path / "a")
+    checkpoint.set_metadata({"epoch": 1})
+    checkpoint.update_metadata({"by": "me"})
+    assert checkpoint.get_metadata() == {"epoch": 1, "by": "me"}
+    copy = Path(checkpoint.to_directory(tmp_path / "b"))
+    assert (copy / "weights").read_bytes() == b"123"
+    with checkpoint.as_directory() as directory:
+        assert directory == str(tmp_path / "a")
+    assert checkpoint == Checkpoint(tmp_path / "a")
+
+
+def test_a_checkpoint_of_another_machine_comes_through_the_store(tmp_path):
+    (tmp_path / "a" / "deep").mkdir(parents=True)
+    (tmp_path / "a" / "deep" / "weights").write_bytes(b"123")
+    (tmp_path / "a" / "empty").touch()
+    session = Session(
+        context=None,
+        ledger=None,
+        shards={},
+        checkpoint=Checkpoint(tmp_path / "there"),
+        checkpoint_files=packed(tmp_path / "a"),
+    )
+    checkpoint = session.start_checkpoint()
+    with checkpoint.as_directory() as directory:
+        assert (Path(directory) / "deep" / "weights").read_bytes() == b"123"
+        assert (Path(directory) / "empty").read_bytes() == b""
+    assert session.start_checkpoint() == checkpoint
+    session.close()
+    assert not Path(checkpoint.path).exists()
+
+    session.checkpoint, session._temporary = Checkpoint(tmp_path / "a"), ""
+    assert session.start_checkpoint().path == str(tmp_path / "a")  # it is this machine's: nothing is copied
+
+
+def test_time_is_that_of_the_mode(config, mode):
+    def loop():
+        for _ in range(2):
+            time.sleep(0.05 if mode == "real" else 3600)
+            train.report({"done": True})
+
+    table = DataParallelTrainer(loop, run_config=config).fit().metrics_dataframe
+    if mode == "sim":
+        assert 7200 <= table["time_total_s"].iloc[-1] < 7201
+    else:
+        assert table["time_total_s"].is_monotonic_increasing
