@@ -108,7 +108,7 @@ class DataIterator(ABC):
         groups = [feature_columns, label_columns] + ([] if additional_columns is None else [additional_columns])
         example = next((table for table in self._tables() if table.num_columns), pa.table({}))
         signature = tuple(_chosen(group, lambda name: _spec(tf, example, name)) for group in groups)
-        ahead = self._for_other_threads()
+        ahead = self.for_other_threads()
 
         def generate() -> Iterator[Any]:
             for batch in ahead.iter_batches(batch_size=batch_size, drop_last=drop_last, **options):
@@ -117,7 +117,11 @@ class DataIterator(ABC):
         dataset = tf.data.Dataset.from_generator(generate, output_signature=signature)
         return unsharded(tf, dataset)
 
-    def _for_other_threads(self) -> DataIterator:
+    def count(self) -> int:
+        """How many rows it has."""
+        return sum(table.num_rows for table in self._tables())
+
+    def for_other_threads(self) -> DataIterator:
         """The same, for a thread of TensorFlow's: in sim mode only user code's own thread may wait for blocks, so they
         are fetched now."""
         if api.is_initialized() and api.get_runtime_context().mode == "sim":

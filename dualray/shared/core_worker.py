@@ -390,8 +390,8 @@ class CoreWorker:
             raise
         identity = function_id(pickled)
         if identity not in self._exported:
-            self._exported.add(identity)
             self.host.put_function(identity, pickled)
+            self._exported.add(identity)  # not earlier: another thread would not wait until it is there
         return identity
 
     def submit_task(self, template: FunctionTemplate, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Ref]:

@@ -43,7 +43,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uneven:
-    """Some wait in a report that others will never make."""
+    """Some wait in a report, or a modelled collective, that others will never join."""
 
     number: int
     waiting: tuple[int, ...]
@@ -73,6 +73,7 @@ class Ledger:
             last_s = max(came_s for came_s, _ in met.values())
             for _, (_, waiting) in sorted(met.items()):
                 waiting.keep(last_s)
+        self._look()
         return [promise.ref]
 
     @api.method(duration=0)
@@ -112,10 +113,9 @@ class Ledger:
         if len(self._parts) == self._world_size:
             parts = tuple(self._parts[rank] for rank in range(self._world_size))
             self._unread = Report(number=self._number, parts=parts)
-        elif self._parts and self._ended and len(self._parts) + len(self._ended) >= self._world_size:
-            self._unread = Uneven(
-                number=self._number, waiting=tuple(sorted(self._parts)), ended=tuple(sorted(self._ended))
-            )
+        waiting = self._parts.keys() | self._meeting.keys()
+        if len(waiting) < self._world_size and waiting and len(waiting) + len(self._ended) >= self._world_size:
+            self._unread = Uneven(number=self._number, waiting=tuple(sorted(waiting)), ended=tuple(sorted(self._ended)))
         self._pass_on()
 
     def _pass_on(self) -> None:

@@ -18,7 +18,7 @@ class Failure:
         error: why.
         iteration: how many reports stood when it happened.
         resumed_from: after which of them the run went on: that of the last checkpoint; 0: from the beginning.
-        lost_s: seconds since that checkpoint was stored, or since the run began: the work that was done again.
+        lost_s: seconds since that checkpoint was stored, or since this attempt began: the work to be done again.
     """
 
     error: str

@@ -94,6 +94,7 @@ class Session:
     virtual: Any = None
     """A framework's collectives, in sim mode."""
     _temporary: str = ""
+    _opened: dict[str, Any] = field(default_factory=dict)
 
     def report(self, metrics: Mapping[str, Any], checkpoint: Checkpoint | None) -> None:
         """See `dualray.train.report`."""
@@ -119,6 +120,13 @@ class Session:
             unpacked(files, Path(self._temporary))
             self.checkpoint = Checkpoint(self._temporary)
         return self.checkpoint
+
+    def shard(self, name: str) -> DataIterator:
+        """See `dualray.train.get_dataset_shard`. TensorFlow's threads may iterate over it, in sim mode too."""
+        if name not in self._opened:
+            self._opened[name] = self.shards[name].for_other_threads()
+        found: DataIterator = self._opened[name]
+        return found
 
     def close(self) -> None:
         """Remove what it has made."""
@@ -206,14 +214,14 @@ def get_dataset_shard(dataset_name: str | None = None) -> DataIterator:
         KeyError: there is no such dataset.
         RuntimeError: outside a training function.
     """
-    shards = _current("get_dataset_shard()").shards
+    session = _current("get_dataset_shard()")
+    shards = session.shards
     if dataset_name is None and len(shards) == 1:
         [dataset_name] = shards
     if dataset_name is None or dataset_name not in shards:
         known = ", ".join(map(repr, shards)) or "none"
         raise KeyError(f"train.get_dataset_shard: the trainer has no dataset {dataset_name!r}; it has {known}")
-    shard: DataIterator = shards[dataset_name]
-    return shard
+    return session.shard(dataset_name)
 
 
 def _plain(value: Any) -> Any:

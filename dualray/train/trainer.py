@@ -368,8 +368,9 @@ def _follow(run: _Run, ledger: Any, ends: dict[Any, int]) -> None:
                 [coming] = api.get(ledger.next.remote())
             case Uneven() as uneven:
                 raise _UnevenReportsError(
-                    f"workers {list(uneven.waiting)} wait in train.report for the {uneven.number + 1}th time, and the "
-                    f"training functions of workers {list(uneven.ended)} have ended: every worker must report as often"
+                    f"workers {list(uneven.waiting)} wait for the others after {uneven.number} reports, and the "
+                    f"training functions of workers {list(uneven.ended)} have ended: every worker must report, and "
+                    f"train, as often"
                 )
 
 

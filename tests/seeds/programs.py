@@ -31,7 +31,22 @@ CHANGES = {
     "from tensorflow.examples.tutorials.mnist import input_data": "from examples import input_data",
     "import gym": "from examples import gym_envs as gym",
 }
-"""Lines that are replaced, whole: all that a program of the documents needs changed."""
+"""Lines that are replaced, whole: all that a program of the documents of 2017 needs changed."""
+
+CHANGES_TODAY = {
+    "import ray": "import dualray as ray",
+    "from ray import train": "from dualray import train",
+    "from ray.train import ScalingConfig": "from dualray.train import ScalingConfig",
+    "from ray.train import Checkpoint, ScalingConfig": "from dualray.train import Checkpoint, ScalingConfig",
+    "from ray.train.tensorflow import TensorflowTrainer": "from dualray.train.tensorflow import TensorflowTrainer",
+    "from ray.train.tensorflow import prepare_dataset_shard": (
+        "from dualray.train.tensorflow import prepare_dataset_shard"
+    ),
+    "from ray.train.tensorflow.keras import ReportCheckpointCallback": (
+        "from dualray.train.tensorflow.keras import ReportCheckpointCallback"
+    ),
+}
+"""And of today's."""
 
 WHY = {
     "import ray": "the only change for dualray",
@@ -70,6 +85,11 @@ class Block:
         )
 
 
+def changes_of(doc: str) -> Mapping[str, str]:
+    """What is replaced in the blocks of a document."""
+    return CHANGES_TODAY if doc == "003" else CHANGES
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
     """Blocks that are run together. `joins`: where the document says `<redis-address>`, a cluster is there."""
@@ -90,7 +110,7 @@ class Program:
         for name in self.blocks:
             source = known[name].source
             source = source.replace("<redis-address>", address)
-            for old, new in CHANGES.items():
+            for old, new in changes_of(known[name].doc).items():
                 source = re.sub(rf"^(\s*){re.escape(old)}$", rf"\g<1>{new}", source, flags=re.MULTILINE)
             parts += [source, promised_values(source)]
         return "\n".join([*parts, self.check, "print('the program has come to its end')\n"])
@@ -148,6 +168,8 @@ def table() -> str:
             running.setdefault(name, []).append(program.name)
     out = ["## What is changed", "", "| line | becomes | because |", "|---|---|---|"]
     out += [f"| `{old}` | `{new}` | {WHY[old]} |" for old, new in CHANGES.items()]
+    out += ["", "In document 003, today's, nothing but the imports of Ray:", "", "| line | becomes |", "|---|---|"]
+    out += [f"| `{old}` | `{new}` |" for old, new in CHANGES_TODAY.items()]
     for doc, title in DOCUMENTS.items():
         out += ["", f"## {doc}: {title}", "", "| lines | begins with | |", "|---|---|---|"]
         rows = []

@@ -25,6 +25,8 @@ from dualray.train import (
     ScalingConfig,
     TrainingFailedError,
 )
+from dualray.train.checkpoint import packed
+from dualray.train.session import Session
 
 TWO = ScalingConfig(num_workers=2)
 
@@ -188,7 +190,7 @@ def test_workers_that_do_not_report_together(config):
         if train.get_context().get_world_rank() == 0:
             train.report({"loss": 1})
 
-    with pytest.raises(TrainingFailedError, match=r"workers \[0\] wait .* 1th time.*workers \[1\] have ended"):
+    with pytest.raises(TrainingFailedError, match=r"workers \[0\] wait .* after 0 reports.*workers \[1\] have ended"):
         DataParallelTrainer(loop, scaling_config=TWO, run_config=config).fit()
 
 
@@ -236,6 +238,29 @@ def test_checkpoints_are_directories(tmp_path):
     with checkpoint.as_directory() as directory:
         assert directory == str(tmp_path / "a")
     assert checkpoint == Checkpoint(tmp_path / "a")
+
+
+def test_a_checkpoint_of_another_machine_comes_through_the_store(tmp_path):
+    (tmp_path / "a" / "deep").mkdir(parents=True)
+    (tmp_path / "a" / "deep" / "weights").write_bytes(b"123")
+    (tmp_path / "a" / "empty").touch()
+    session = Session(
+        context=None,
+        ledger=None,
+        shards={},
+        checkpoint=Checkpoint(tmp_path / "there"),
+        checkpoint_files=packed(tmp_path / "a"),
+    )
+    checkpoint = session.start_checkpoint()
+    with checkpoint.as_directory() as directory:
+        assert (Path(directory) / "deep" / "weights").read_bytes() == b"123"
+        assert (Path(directory) / "empty").read_bytes() == b""
+    assert session.start_checkpoint() == checkpoint
+    session.close()
+    assert not Path(checkpoint.path).exists()
+
+    session.checkpoint, session._temporary = Checkpoint(tmp_path / "a"), ""
+    assert session.start_checkpoint().path == str(tmp_path / "a")  # it is this machine's: nothing is copied
 
 
 def test_time_is_that_of_the_mode(config, mode):

@@ -24,6 +24,7 @@ calls `strategy.reduce`.
 from __future__ import annotations
 
 import functools
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -33,6 +34,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.data.experimental.ops import distribute
 from tensorflow.python.distribute import collective_all_reduce_strategy, distribute_lib, input_ops
+from tensorflow.python.eager.polymorphic_function import polymorphic_function
 
 from dualray import api, runtime
 from dualray.experimental.tf_stacks import take_over
@@ -239,9 +241,8 @@ class Step:
         self._model = model
         self._collectives = collectives
         self._variables: list[Any] = []
-        whole = (lambda function: function) if model.run_eagerly else tf.function
-        self._compute = whole(self._gradients)
-        self._apply = whole(self._update)
+        self._compute = _compiled(self._gradients, model)
+        self._apply = _compiled(self._update, model)
         self._has_begun = False
 
     def __call__(self, iterator: Any) -> Any:
@@ -302,6 +303,14 @@ class Step:
         self._model._train_counter.assign_add(1)
 
 
+def _compiled(function: Callable[..., Any], model: Any) -> Any:
+    if model.run_eagerly:
+        return function
+    made = tf.function(function, reduce_retracing=True)
+    made._omit_frequent_tracing_warning = True  # it counts those of all workers together
+    return made
+
+
 def _rows(data: Any) -> int:
     first = tf.nest.flatten(data)[0]
     return int(first.shape[0]) if first.shape.rank else 1
@@ -315,6 +324,8 @@ def install() -> None:
     """Once in a process, by the driver: an import in a virtual worker may be met half done by another. Elsewhere than
     in a virtual worker that trains nothing is changed."""
     take_over()
+    # It logs with this lock held, and logging asks for the time: another virtual worker, of the same thread, runs on.
+    polymorphic_function._frequent_tracing_detector_manager._lock = threading.RLock()
     _choose_strategy(collective_all_reduce_strategy.CollectiveAllReduceStrategy)
     _choose_dataset(distribute_lib._DefaultDistributionExtended)
     _choose_step(tf.keras.Model)
