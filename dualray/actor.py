@@ -374,7 +374,16 @@ class ActorMethod:
         raise TypeError(f"{self._name} is an actor's method: call it with .{self._name}.remote(...)")
 
     def options(self, **options: Any) -> ActorMethod:
-        """The same method with some options changed; see `MethodOptions`."""
+        """The same method with some options changed; see `MethodOptions`.
+
+        Raises:
+            ValueError: `duration`, which belongs to the class; and as for other options.
+        """
+        if "duration" in options:
+            raise ValueError(
+                f"{self._handle!r}.{self._name}.options(): duration={options['duration']!r} is read where the method is "
+                f"defined: put @dualray.method(duration=...) there, which may be a function of the arguments"
+            )
         changed = with_changes(self._options, options, f"{self._handle!r}.{self._name}.options()")
         return type(self)(self._handle, self._name, changed)
 

@@ -126,7 +126,7 @@ class ActorOptions:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MethodOptions:
     """Options of an actor's method: `num_returns` and `_generator_backpressure_num_objects` as for tasks, `name`,
-    `concurrency_group` (one of its actor's; default: none), and `duration` (sim mode)."""
+    `concurrency_group` (one of its actor's; default: none), and, in `@method` alone, `duration` (sim mode)."""
 
     num_returns: int | str | None = None
     concurrency_group: str | None = None

@@ -202,6 +202,12 @@ def test_a_method_that_returns_a_wrong_number_of_values():
             get(ref)
 
 
+def test_a_methods_duration_is_said_where_it_is_defined():
+    dog = ray.remote(Dog).remote("Rex")
+    with pytest.raises(ValueError, match=r"duration=2 is read where the method is defined: put @dualray.method"):
+        dog.pair.options(duration=2)
+
+
 def test_a_method_that_does_not_exist_names_the_nearest():
     dog = ray.remote(Dog).remote("Rex")
     with pytest.raises(AttributeError, match=r"has no method 'speek'.*Did you mean 'speak'"):
