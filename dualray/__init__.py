@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from dualray.object_ref import ObjectRef
     from dualray.object_ref_generator import DynamicObjectRefGenerator, ObjectRefGenerator
     from dualray.remote_function import RemoteFunction
+    from dualray.report.present import timeline
 
 __version__ = "0.1.0"
 
@@ -65,6 +66,7 @@ __all__ = [
     "put",
     "remote",
     "shutdown",
+    "timeline",
     "wait",
 ]
 
@@ -78,6 +80,7 @@ _HOMES = {
     "ObjectRef": "dualray.object_ref",
     "ObjectRefGenerator": "dualray.object_ref_generator",
     "RemoteFunction": "dualray.remote_function",
+    "timeline": "dualray.report.present",
 }
 """Where a name is, if not in `dualray.api`."""
 

@@ -109,7 +109,8 @@ def _config() -> Config:
     """Of an open cluster: what no node can take waits for one that joins, unless the settings say otherwise."""
     settings = resolve({})
     config = limits_of(settings)
-    return config if "infeasible" in (settings["limits"].value or {}) else replace(config, infeasible="wait")
+    is_said = settings["infeasible"].value is not None or "infeasible" in (settings["limits"].value or {})
+    return config if is_said else replace(config, infeasible="wait")
 
 
 def _resources(text: str | None) -> dict[str, float] | None:

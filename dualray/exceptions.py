@@ -234,3 +234,7 @@ RayError = DualrayError
 RayTaskError = TaskError
 RayActorError = ActorError
 RaySystemError = DualrayError
+ObjectFetchTimedOutError = ObjectLostError
+ReferenceCountingAssertionError = ObjectLostError
+OutOfDiskError = ObjectStoreFullError
+LocalRayletDiedError = NodeDiedError

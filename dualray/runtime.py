@@ -7,9 +7,10 @@ The current runtime is the one ambient thing in dualray. In sim mode it is switc
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
-from dualray.exceptions import NotInitializedError
+from dualray.exceptions import DualrayError, NotInitializedError
 from dualray.shared.host import Execution
 from dualray.shared.model.ids import Address, FunctionID, NodeID, ObjectID, PlacementGroupID
 from dualray.shared.model.resources import Resources
@@ -22,6 +23,7 @@ from dualray.shared.model.specs import (
     NodeState,
     Ref,
 )
+from dualray.shared.trace import TraceEvent
 
 
 class Awaited(Protocol):
@@ -116,6 +118,7 @@ class Verbs(Protocol):
     def cluster_state(self) -> tuple[NodeState, ...]: ...
 
     def explain(self, ref: Ref) -> str: ...
+
     def rows_of(
         self, addresses: Sequence[Address], table: str, timeout_ns: int
     ) -> dict[Address, list[dict[str, Any]] | None]: ...
@@ -170,6 +173,13 @@ class Runtime(Protocol):
     def read_functions(self) -> dict[FunctionID, bytes]:
         """The function table: pickled functions and classes."""
 
+    def trace_source(self) -> Path | Sequence[TraceEvent]:
+        """The directory into which this run's traces are written, or what has happened so far, in order of time.
+
+        Raises:
+            DualrayError: nothing is recorded, or this process is not the driver.
+        """
+
     def silence(self) -> None:
         """From now on this process tells nobody of errors that nobody reads."""
 
@@ -210,3 +220,8 @@ def current(verb: str) -> Runtime:
     if runtime is None:
         raise NotInitializedError(f"{verb} was called before dualray.init(). Call dualray.init() first.")
     return runtime
+
+
+def only_in_the_driver(verb: str) -> DualrayError:
+    """What a worker, which knows its own part alone, raises."""
+    return DualrayError(f"{verb} is for the program that called dualray.init(), and was called in a task or an actor.")

@@ -244,6 +244,12 @@ def _address(name: str, value: Any) -> str | None:
     return value
 
 
+def _infeasible(name: str, value: Any) -> str | None:
+    if value not in (None, "raise", "wait"):
+        raise ValueError(f"{name}={value!r} must be 'raise' or 'wait'")
+    return None if value is None else str(value)
+
+
 def _runtime_env(name: str, value: Any) -> str:
     return runtime_env.parse(name, _json(name, value) if isinstance(value, str) else value).to_text()
 
@@ -305,6 +311,13 @@ SETTINGS = {
             modes=MODES,
             parse=_record,
             help="a Parquet file for the record of the run: docs/whatif.md",
+        ),
+        Setting(
+            name="infeasible",
+            default=None,
+            modes=MODES,
+            parse=_infeasible,
+            help="raise or wait: what a demand does that no node can ever meet; default: raise in a closed cluster",
         ),
         Setting(
             name="runtime_env",
@@ -408,6 +421,7 @@ _OF_THE_CLUSTER = (
     "labels",
     "object_store_memory",
     "seed",
+    "infeasible",
     "limits",
     "log_directory",
     "num_redis_shards",
@@ -472,6 +486,8 @@ def limits_of(resolved: Mapping[str, Resolved]) -> Config:
     """
     scenario = resolved["scenario"].value
     given = {**(scenario.limits if scenario is not None else {}), **(resolved["limits"].value or {})}
+    if resolved["infeasible"].value is not None:
+        given["infeasible"] = resolved["infeasible"].value
     for name, value in given.items():
         default = getattr(Config(), name)
         if not isinstance(value, type(default)) or isinstance(value, bool):

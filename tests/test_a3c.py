@@ -17,7 +17,7 @@ DRIVER = ROOT / "examples" / "a3c" / "driver.py"
 SAYS = re.compile(r"CartPole-v1: mean return ([\d.]+) over the last \d+ games, ([\d.]+) by chance; \d+ steps in")
 
 
-def run_driver(mode: str, *flags: str, cwd: Path, timeout: float = 280) -> str:
+def run_driver(mode: str, *flags: str, cwd: Path, timeout: float = 580) -> str:
     outside = {name: value for name, value in os.environ.items() if not name.startswith(("DUALRAY_", "PYTHONPATH"))}
     environment = outside | {"DUALRAY_MODE": mode, "PYTHONWARNINGS": "ignore", "TF_CPP_MIN_LOG_LEVEL": "3"}
     environment |= {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
@@ -32,7 +32,7 @@ def run_driver(mode: str, *flags: str, cwd: Path, timeout: float = 280) -> str:
 # ---- The driver --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("mode", ["sim", pytest.param("real", marks=pytest.mark.slow)])
 def test_a_few_steps(mode: str, tmp_path: Path):
     from examples.events import read_scalars
@@ -67,7 +67,7 @@ def test_it_learns(mode: str, tmp_path: Path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_an_atari_game(tmp_path: Path):
     flags = [
         "1",
@@ -80,7 +80,7 @@ def test_an_atari_game(tmp_path: Path):
         "--reward-scale",
         "1",
     ]
-    said = run_driver("real", *flags, cwd=tmp_path, timeout=280)
+    said = run_driver("real", *flags, cwd=tmp_path, timeout=580)
     assert re.search(r"PongDeterministic-v3: mean return -(21|20|19)", said.splitlines()[-1]), said
 
 

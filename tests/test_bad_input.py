@@ -106,7 +106,7 @@ def message_of(error_type, call, *args, **kwargs):
         (lambda: f.options(duration=-1), "duration=-1 must not be negative"),
         (lambda: f.options(duration="1s"), "duration='1s' must be seconds, or a function of the arguments"),
         (lambda: f.options(name=3), "name=3 must be a str"),
-        (lambda: f.options(retry_exceptions="yes"), "retry_exceptions='yes' must be True or False"),
+        (lambda: f.options(retry_exceptions="yes"), "retry_exceptions='yes' must be True, False or a list"),
     ],
 )
 def test_a_wrong_option(make, words):

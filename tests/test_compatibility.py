@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 import pytest
 
 import dualray
-from dualray import cli
+from dualray import cli, exceptions, util
 from dualray.options import ActorOptions, MethodOptions, TaskOptions
+from dualray.util import state
 
 ROOT = Path(__file__).parents[1]
 NOT_YET = "not yet"
@@ -88,6 +89,39 @@ def test_each_row_names_a_test_that_exists(row):
     path, _, name = row.test.strip("`").partition("::")
     tree = ast.parse((ROOT / path).read_text())
     assert name in [node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+
+
+def test_rays_names_of_errors_can_be_caught():
+    """An `except` clause of a Ray program names them; where dualray has one error for several, they are aliases."""
+    assert exceptions.RaySystemError is exceptions.RayError is exceptions.DualrayError
+    assert exceptions.OutOfDiskError is exceptions.ObjectStoreFullError
+    assert issubclass(exceptions.ObjectFetchTimedOutError, exceptions.ObjectLostError)
+    assert issubclass(exceptions.ReferenceCountingAssertionError, exceptions.ObjectLostError)
+    assert exceptions.LocalRayletDiedError is exceptions.NodeDiedError
+
+
+OWN = {
+    *("object_id_seed", "decision_log", "record", "limits", "redirect_output", "log_directory"),
+    *("num_redis_shards", "metrics_port", "faults", "calibration"),
+}
+"""Arguments of `init` that are dualray's own or those of 2017: other pages have them."""
+BUGS = {"InvalidTransition", "InvariantViolation"}
+"""Errors that nobody should ever see."""
+
+
+def is_error(each: object) -> bool:
+    return isinstance(each, type) and issubclass(each, BaseException)
+
+
+def test_every_error_utility_and_argument_has_a_row():
+    names = {row.name.strip("`") for row in ROWS}
+    errors = {name for name, each in vars(exceptions).items() if name[0] != "_" and is_error(each)}
+    assert {f"dualray.exceptions.{name}" for name in errors - BUGS} - names == set()
+    arguments = set(inspect.signature(dualray.init).parameters) - OWN
+    assert {f"init({name}=)" for name in arguments} - names == set()
+    assert set(util.__all__) - {name.rpartition(".")[2] for name in names} == set()
+    asked = [name for name in vars(state) if name.startswith(("list_", "get_", "summarize_"))]
+    assert {f"dualray.util.state.{name}" for name in asked} - names == set()
 
 
 def test_every_public_name_has_a_row():

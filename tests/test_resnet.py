@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent
 DRIVER = ROOT / "examples" / "resnet" / "resnet_main.py"
 
 
-def run_driver(mode: str, *flags: str, cwd: Path, timeout: float = 280) -> str:
+def run_driver(mode: str, *flags: str, cwd: Path, timeout: float = 580) -> str:
     outside = {name: value for name, value in os.environ.items() if not name.startswith(("DUALRAY_", "PYTHONPATH"))}
     environment = outside | {"DUALRAY_MODE": mode, "PYTHONWARNINGS": "ignore", "TF_CPP_MIN_LOG_LEVEL": "3"}
     environment |= {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
@@ -33,7 +33,7 @@ def run_driver(mode: str, *flags: str, cwd: Path, timeout: float = 280) -> str:
 # ---- Training ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("mode", ["sim", pytest.param("real", marks=pytest.mark.slow)])
 def test_a_round_on_two_gpus(mode: str, tmp_path: Path):
     """GPUs that are not there: dualray hands out their numbers, and TensorFlow takes the CPU."""
@@ -72,11 +72,11 @@ def test_a_small_file_is_learned_by_heart(mode: str, tmp_path: Path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_hundred_classes(tmp_path: Path):
     write_cifar(tmp_path / "train.bin", coloured_digits(16, seed=0), "cifar100")
     flags = "--train_data_path=train.bin --eval_data_path=train.bin --dataset=cifar100 --num_residual_units=1"
-    said = run_driver("sim", *flags.split(), "--batch_size=2", "--steps=10", cwd=tmp_path, timeout=280)
+    said = run_driver("sim", *flags.split(), "--batch_size=2", "--steps=10", cwd=tmp_path, timeout=580)
     assert re.search(r"cifar100, 16 pictures, 1 CPU actor: ", said), said
 
 

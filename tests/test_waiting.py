@@ -16,7 +16,7 @@ WAITS = [
     *("`Cls.remote()`", "`get(actor.method.remote())`", "`get_actor(name)`", "`kill(actor)`"),
     *("`group.wait(timeout_seconds)`", "`get(group.ready())`", "`Queue.get(timeout=)`", "`Queue.put(timeout=)`"),
     *("`Pool.map`, `AsyncResult.get`", "`ActorPool.get_next(timeout=)`", "iteration over a Dataset"),
-    *("`init(address=)`", "`shutdown()`"),
+    *("`init(address=)`", "`shutdown()`", "`next(generator)`", "`await ref`"),
 ]
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 from dualray import exceptions, runtime
 from dualray.classic.inline_refusals import InlineRefusals
@@ -405,6 +405,9 @@ class InlineRuntime:
 
     def read_functions(self) -> dict[FunctionID, bytes]:
         return dict(self.verbs.shared.functions)
+
+    def trace_source(self) -> NoReturn:
+        raise DualrayError("timeline: PYTHON_MODE runs everything in place, and records nothing.")
 
     def silence(self) -> None:
         """Errors are raised where the program asks for values; nothing is told besides."""

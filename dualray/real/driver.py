@@ -9,6 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dualray.exceptions import DualrayError
@@ -182,6 +183,12 @@ class RealRuntime:
 
     def read_functions(self) -> dict[FunctionID, bytes]:
         return self._process.read_functions()
+
+    def trace_source(self) -> Path:
+        directory = self.session.record_directory
+        if directory is None:
+            raise DualrayError("timeline: this run is not recorded. Start it with dualray.init(decision_log='DIR').")
+        return directory
 
     def silence(self) -> None:
         self._process.silence()

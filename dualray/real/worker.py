@@ -12,6 +12,7 @@ import sys
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NoReturn
 
 from dualray import runtime
 from dualray.real import session as sessions
@@ -51,6 +52,9 @@ class WorkerRuntime:
 
     def read_functions(self) -> dict[FunctionID, bytes]:
         return self._process.read_functions()
+
+    def trace_source(self) -> NoReturn:
+        raise runtime.only_in_the_driver("timeline")
 
     def silence(self) -> None:
         self._process.silence()

@@ -9,7 +9,7 @@ had, the machine and the date. A file of another version is refused, and so is o
     run       an attempt ended: task, attempt, process, node, came, time (began), called, returned, end, sizes and
               nested (of its results), other (error); of those that took a millisecond or more cpu and delay (ready to
               run, and no core was free)
-    get       user code waited: time, end, task (execution), attempt, objects
+    get       user code waited: time, end, task (execution), attempt, objects; of the driver delay, since its last wait
     wait      as get; number (num_returns), timeout, ready
     put       a value was put: time, end, task, attempt, objects (one), bytes, nested
     drop      references were let go: time, task, attempt, objects
@@ -132,10 +132,10 @@ def _rows_of_process(
                     "actor": actor or None,
                     "number": None if creates is None else creates[0],
                 }
-            case ("get", began_ns, ended_ns, task, attempt, ids):
-                times = {"time_ns": began_ns, "end_ns": ended_ns}
+            case ("get", began_ns, ended_ns, task, attempt, ids, delay_ns):
+                times = {"time_ns": began_ns, "end_ns": ended_ns, "delay_ns": delay_ns or None}
                 yield base | times | {"kind": "get", "task": task, "attempt": attempt, "objects": ids}
-            case ("wait", began_ns, ended_ns, task, attempt, ids, number, timeout_ns, ready):
+            case ("wait", began_ns, ended_ns, task, attempt, ids, delay_ns, number, timeout_ns, ready):
                 yield base | {
                     "kind": "wait",
                     "time_ns": began_ns,
@@ -143,6 +143,7 @@ def _rows_of_process(
                     "task": task,
                     "attempt": attempt,
                     "objects": ids,
+                    "delay_ns": delay_ns or None,
                     "number": number,
                     "timeout_ns": timeout_ns if timeout_ns >= 0 else None,
                     "ready": ready,

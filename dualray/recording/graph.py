@@ -215,10 +215,24 @@ def _guess(graph: Graph, unknown: Sequence[TaskNode]) -> None:
     )
 
 
+def _without_delay(script: Script, since: int, row: Mapping[str, Any]) -> int:
+    """Take from what a driver has computed since its last wait the time in which no core was free for it; where the
+    next such time begins."""
+    delay_ns = row.get("delay_ns", 0)
+    if delay_ns:
+        ops = script.ops
+        spent_ns = sum(op[0] for op in ops[since:])
+        left = max(0, spent_ns - delay_ns) / max(1, spent_ns)
+        ops[since:] = [(round(op[0] * left), *op[1:]) for op in ops[since:]]
+        script.compute_ns -= spent_ns - sum(op[0] for op in ops[since:])
+    return len(script.ops)
+
+
 def _script(rows: Sequence[Mapping[str, Any]], began_ns: int, ended_ns: int) -> Script:
     """The script of one execution, whose rows come in order of time."""
     script = Script()
     cursor_ns, late = began_ns, False
+    since = 0  # the first operation after the last wait
     for row in rows:
         time_ns = min(row["time_ns"], ended_ns)
         late = late or row["time_ns"] > ended_ns
@@ -230,9 +244,11 @@ def _script(rows: Sequence[Mapping[str, Any]], began_ns: int, ended_ns: int) -> 
                 script.ops.append((think_ns, SUBMIT, row["task"]))
             case "get":
                 script.ops.append((think_ns, GET, tuple(row["objects"])))
+                since = _without_delay(script, since, row)
             case "wait":
                 rest = (row["number"], row.get("timeout_ns"), tuple(row["ready"]))
                 script.ops.append((think_ns, WAIT, tuple(row["objects"]), *rest))
+                since = _without_delay(script, since, row)
             case "put":
                 script.ops.append((think_ns, PUT, row["objects"][0], row["bytes"], tuple(row["nested"])))
             case _:

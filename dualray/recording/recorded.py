@@ -12,8 +12,8 @@ ended, the CPU time, and the sizes of what it returned.
 A note is a tuple of plain values; the first is its kind:
 
     submit  time, execution, attempt, task, template, args_bytes, deps, nested, actor, limits of an actor that it makes
-    get     began, ended, execution, attempt, objects
-    wait    began, ended, execution, attempt, objects, num_returns, timeout_ns (-1: none), ready
+    get     began, ended, execution, attempt, objects, delay_ns (of the driver, since its last wait; 0 of all others)
+    wait    began, ended, execution, attempt, objects, delay_ns, num_returns, timeout_ns (-1: none), ready
     put     began, ended, execution, attempt, object, size, nested
     drop    time, execution, attempt, objects
     came    time, tasks: pairs of id and attempt
@@ -99,6 +99,7 @@ class RecordedCoreWorker(CoreWorker):
     ) -> None:
         super().__init__(address=address, node=node, config=config, host=host, root=root, is_driver=is_driver)
         self._usage = usage
+        self._is_driver = is_driver
         self.on_note = on_note
         self.notes: deque[tuple[Any, ...]] = deque()
         self.called_ns = 0
@@ -166,29 +167,48 @@ class RecordedCoreWorker(CoreWorker):
 
     def get(self, refs: Sequence[Ref], timeout_ns: int | None) -> list[Any]:
         began_ns, execution = self.host.now_ns(), self.execution
+        delay_ns = self._delay_ns(began_ns) if self._is_driver else 0
         try:
             return super().get(refs, timeout_ns)
         finally:
             ids = tuple([ref.object_id for ref in refs])
-            self.note("get", began_ns, self.host.now_ns(), execution.task_id, execution.attempt, ids)
+            ended_ns = self.host.now_ns()
+            if self._is_driver:
+                self._delay_ns(ended_ns)
+            self.note("get", began_ns, ended_ns, execution.task_id, execution.attempt, ids, delay_ns)
 
     def wait(
         self, refs: Sequence[Ref], *, num_returns: int, timeout_ns: int | None, fetch_local: bool
     ) -> frozenset[ObjectID]:
         began_ns, execution = self.host.now_ns(), self.execution
+        delay_ns = self._delay_ns(began_ns) if self._is_driver else 0
         ready = super().wait(refs, num_returns=num_returns, timeout_ns=timeout_ns, fetch_local=fetch_local)
+        ended_ns = self.host.now_ns()
+        if self._is_driver:
+            self._delay_ns(ended_ns)
         self.note(
             "wait",
             began_ns,
-            self.host.now_ns(),
+            ended_ns,
             execution.task_id,
             execution.attempt,
             tuple([ref.object_id for ref in refs]),
+            delay_ns,
             num_returns,
             NO_TIMEOUT if timeout_ns is None else timeout_ns,
             tuple([ref.object_id for ref in refs if ref.object_id in ready]),
         )
         return ready
+
+    def _delay_ns(self, now_ns: int) -> int:
+        """How long the driver was ready to run, and no core was free, since this was last asked; asked within a
+        millisecond, it looks at it the next time."""
+        if self._usage is None or now_ns - self._usage_at_ns < _SHORT_NS:
+            return 0
+        self._usage_at_ns = now_ns
+        delayed_ns = self._usage()[1]
+        delay_ns, self._delay_before_ns = delayed_ns - self._delay_before_ns, delayed_ns
+        return delay_ns
 
     def _put(self, serialized: Serialized) -> Ref:
         began_ns, execution = self.host.now_ns(), self.execution
@@ -225,7 +245,7 @@ class RecordedCoreWorker(CoreWorker):
                 self._cpu_then_ns, self._delay_before_ns = self._usage()
                 self._cpu_before_ns = self._cpu_then_ns
 
-    def report_ran(self, ran: TaskRan, duration_ns: int) -> None:
+    def report_ran(self, ran: TaskRan, duration_ns: int, *, is_alone: bool = False) -> None:
         ended_ns = self.host.now_ns()
         cpu_ns = delay_ns = None
         if self._usage is not None and ended_ns - self._started_ns >= _SHORT_NS:
@@ -247,7 +267,7 @@ class RecordedCoreWorker(CoreWorker):
             tuple([result.size_bytes for result in ran.results]),
             tuple([ref.object_id for result in ran.results for ref in result.nested]),
         )
-        super().report_ran(ran, duration_ns)
+        super().report_ran(ran, duration_ns, is_alone=is_alone)
 
     # ---- What becomes of it ----------------------------------------------------------------------------------
 

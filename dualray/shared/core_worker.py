@@ -390,8 +390,8 @@ class CoreWorker:
             raise
         identity = function_id(pickled)
         if identity not in self._exported:
-            self._exported.add(identity)
             self.host.put_function(identity, pickled)
+            self._exported.add(identity)  # not earlier: another thread would not wait until it is there
         return identity
 
     def submit_task(self, template: FunctionTemplate, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Ref]:
@@ -1064,9 +1064,9 @@ class CoreWorker:
         """Run one task. Called where user code runs."""
         self._runner.execute(task)
 
-    def report_ran(self, ran: TaskRan, duration_ns: int) -> None:
+    def report_ran(self, ran: TaskRan, duration_ns: int, *, is_alone: bool = False) -> None:
         """A task has ended. Small results wait for those of the tasks behind it, if others were handed over with it."""
-        if (self._to_run or self._ran) and ran.error is None and len(ran.results) == 1:
+        if (self._to_run or self._ran) and ran.error is None and len(ran.results) == 1 and not is_alone:
             [result] = ran.results
             # A result that must wait for an acknowledgement waits alone; so does what comes after it.
             if result.inline and not result.nested and not self.machine.values.unacknowledged:

@@ -199,6 +199,25 @@ class ItemMaker:
         )
 
 
+class AsyncItems:
+    """A method of an actor with coroutines, and a generator: called, a coroutine that makes all items."""
+
+    def __init__(
+        self,
+        maker: ItemMaker,
+        task: RunTask | TaskPushed,
+        function: Callable[..., Any],
+        collect: Collect | None,
+    ) -> None:
+        self.__wrapped__ = function
+        self._maker = maker
+        self._task = task
+        self._collect = collect
+
+    async def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return await self._maker.make_all_async(self._task, self.__wrapped__(*args, **kwargs), self._collect)
+
+
 def store_result(core: CoreWorker, task: RunTask | TaskPushed, object_id: ObjectID, serialized: Serialized) -> None:
     """Write a large result of a task into the node's store."""
     spec = task.spec

@@ -14,7 +14,7 @@ from dualray.exceptions import TaskCancelledError
 from dualray.shared.arguments import unpack_arguments
 from dualray.shared.failures import as_payload
 from dualray.shared.host import Execution
-from dualray.shared.item_maker import ItemMaker, store_result
+from dualray.shared.item_maker import AsyncItems, ItemMaker, store_result
 from dualray.shared.machines.tasks import cancelled
 from dualray.shared.model.commands import RunTask
 from dualray.shared.model.errors import ErrorInfo
@@ -96,9 +96,9 @@ class TaskRunner:
         returned: list[Any] = []
         try:
             function, args, kwargs = self._prepare(task)
-            result = await self._host.call_async(function, args, kwargs, self._core.execution)
             if task.spec.template.streaming:
-                result = await self._items.make_all_async(task, result, self._collector(task))
+                function = AsyncItems(self._items, task, function, self._collector(task))
+            result = await self._host.call_async(function, args, kwargs, self._core.execution)
             del args, kwargs
             returned = _returned(task, result)
             del result
@@ -176,10 +176,11 @@ class TaskRunner:
                 other=error.kind if error else "",
             )
         ran = TaskRan(task_id=spec.task_id, attempt=task.attempt, results=tuple(results), error=error)
-        if spec.template.streaming:  # its end goes behind its items
-            self._core.dispatch(ran)
+        duration_ns = self._host.now_ns() - start_ns
+        if spec.template.streaming:  # its end goes behind its items, and waits for no other
+            self._core.report_ran(ran, duration_ns, is_alone=True)
         else:
-            self._core.report_ran(ran, self._host.now_ns() - start_ns)
+            self._core.report_ran(ran, duration_ns)
 
     def _call(self, task: RunTask | TaskPushed) -> Any:
         function, args, kwargs = self._prepare(task)

@@ -99,10 +99,33 @@ _OWED_NS_MAX = 50_000
 _SHORT_NS = 100_000
 """Results of tasks that take less are reported together, if others wait on the same worker."""
 _REPORTED_TOGETHER_MAX = 16
+_ROUTES_MAX = 65_536
+"""Pairs of nodes and sizes, of which the time of a message is remembered."""
 ATTEMPTS_PER_TASK_MAX = 10
 """Attempts, beyond which a replay is taken to go in circles."""
 _TASK_ID_BYTES = 16
 _NO_BYTES = np.zeros(0, dtype=np.uint8)
+
+
+@dataclass(slots=True)
+class Step:
+    """What one execution did and when, for the critical path: times since the program's begin, in ns.
+
+    Attributes:
+        parent, submitted_ns, deps: who submitted it, when, and which objects it was given; the driver has none.
+        before: who ran on its worker before it.
+        waits: began, ended, objects, of whatever it waited for.
+    """
+
+    name: str
+    node: str
+    parent: bytes = b""
+    submitted_ns: int = 0
+    deps: tuple[bytes, ...] = ()
+    began_ns: int = 0
+    ended_ns: int = 0
+    before: bytes = b""
+    waits: list[tuple[int, int, tuple[bytes, ...]]] = field(default_factory=list)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -112,7 +135,8 @@ class Replayed:
     Attributes:
         makespan_ns: from the program's begin to its end; up to the failure of one that failed.
         since_ns: as makespan, from the first submission of the function that was asked for.
-        busy_ns: CPU-time asked for by what ran: each attempt's time on its worker by its CPUs.
+        busy_ns: CPU-time asked for by what ran: each attempt's time on its worker by its CPUs; of an actor's calls,
+            what they used.
         cpu_ns: CPUs of the living nodes, by the makespan.
         lost_ns: time of attempts that were lost or done again.
         failed: why the program could not go on, in words; empty when it ended well.
@@ -135,6 +159,8 @@ class Replayed:
     """Of each node, `busy_ns`."""
     spans: list[tuple[str, str, str, int, int, int]] | None = None
     """On demand: name, node, worker, began, ended, attempt."""
+    steps: dict[bytes, Step] | None = None
+    """On demand: by task; the driver's is under no bytes."""
     marks: list[int] = field(default_factory=list)
     """When the driver made its small puts, since the program's begin: with these a program marks its own phases."""
 
@@ -187,10 +213,14 @@ class ModelProcess(Process):
     ) -> None:
         super().__init__(cluster=cluster, address=address, node=node)
         self.model = cluster
+        self._kernel = cluster.kernel
         self.machine = Owner(address=address, node=node, config=cluster.config, is_driver=is_driver)
         self.store = store
         self._to_run: deque[RunTask | TaskPushed] = deque()
+        self._last_task = b""
         self._is_running = False
+        self._is_receiving = self._start_is_due = False
+        self._has_faults = not cluster.is_steady
         self._ran: deque[tuple[TaskID, int, int, int]] = deque()
         self._wait_counter = 0
         self._waits: dict[WaitID, CompleteWait | None] = {}
@@ -219,11 +249,17 @@ class ModelProcess(Process):
     def receive(self, message: Event, payloads: Sequence[tuple[bytes, bytes]]) -> None:
         if not self.is_alive:
             return
-        if self.model.is_paused(self.node):
+        if self._has_faults and self.model.is_paused(self.node):
             self.model.when_running(self.node, self.receive, message, payloads)
-        else:
+            return
+        if self._ran:
             self._take_in_ran()
-            self.handle(message)
+        self._is_receiving = True
+        self.handle(message)
+        self._is_receiving = False
+        if self._start_is_due:
+            self._start_is_due = False
+            self._start_next()
 
     def fire(self, timer: str) -> None:
         self.handle(TimerFired(timer=timer))
@@ -231,7 +267,7 @@ class ModelProcess(Process):
     def handle(self, event: Event) -> None:
         """Hand an event to the machine, and carry out its commands."""
         performers = self._performers
-        for command in self.machine.handle(event, self.model.kernel.now_ns):
+        for command in self.machine.handle(event, self._kernel.now_ns):
             perform = performers.get(type(command))
             if perform is not None:  # the others are about bytes and tables
                 perform(command)
@@ -294,12 +330,15 @@ class ModelProcess(Process):
         if not self._is_running:
             self._is_running = True
             # A task begins when the step that has ordered it is over.
-            self.model.kernel.call_after(0, self._start_next)
+            if self._is_receiving:
+                self._start_is_due = True
+            else:
+                self._kernel.call_after(0, self._start_next)
 
     def _start_next(self) -> None:
         if not self.is_alive:
             return
-        if self.model.is_paused(self.node):
+        if self._has_faults and self.model.is_paused(self.node):
             self.model.when_running(self.node, self._start_next)
             return
         if not self._to_run:
@@ -313,6 +352,10 @@ class ModelProcess(Process):
         execution = self._execution = _Execution(self, task, node.script, model.scale_of(node, task.attempt))
         execution.started_ns = model.kernel.now_ns
         model.result.attempts += 1
+        if model.result.steps is not None:
+            step = model.result.steps[spec.task_id]
+            step.node, step.began_ns = self.node, model.kernel.now_ns - model.began_ns
+            step.before, self._last_task = self._last_task, spec.task_id
         if model.result.attempts > ATTEMPTS_PER_TASK_MAX * (model.result.tasks + 100):
             model.program_ended(
                 f"its {model.result.tasks:,} tasks have begun {model.result.attempts:,} times: what is made is lost "
@@ -337,14 +380,15 @@ class ModelProcess(Process):
         return self.is_alive
 
     def _compute(self, work_ns: float, weight: float, execution: _Execution) -> None:
-        slowness = self.model.slowness_of(NodeID(self.node))
-        self._work = self._cores.run(work_ns * slowness, weight, self._computed, execution)
+        if self._has_faults:
+            work_ns *= self.model.slowness_of(NodeID(self.node))
+        self._work = self._cores.run(work_ns, weight, self._computed, execution)
 
     def _computed(self, execution: _Execution) -> None:
         self._work = None
         if not self.is_alive:
             return
-        if self.model.is_paused(self.node):
+        if self._has_faults and self.model.is_paused(self.node):
             self.model.when_running(self.node, self._computed, execution)
             return
         if execution.at >= len(execution.script.ops):
@@ -393,6 +437,10 @@ class ModelProcess(Process):
             return True
         task_id = None if execution.task is None else execution.task.spec.task_id
         wait_id = self._next_wait()
+        if self.model.result.steps is not None:
+            began_ns = self._kernel.now_ns - self.model.began_ns
+            ids = tuple([ref.object_id for ref in distinct])
+            self.model.result.steps[task_id or b""].waits.append((began_ns, 0, ids))
         if kind == GET:
             event = WaitStarted(
                 wait_id=wait_id, refs=distinct, num_ready=len(distinct), fetch=True, read=True, task_id=task_id
@@ -427,7 +475,14 @@ class ModelProcess(Process):
             if nested:
                 self._hold(execution, nested)
         if is_late:
+            self._note_end_of_wait(execution)
             self._advance(execution)
+
+    def _note_end_of_wait(self, execution: _Execution) -> None:
+        steps = self.model.result.steps
+        if steps is not None:
+            waits = steps[b"" if execution.task is None else execution.task.spec.task_id].waits
+            waits[-1] = (waits[-1][0], self._kernel.now_ns - self.model.began_ns, waits[-1][2])
 
     def _waited(self, execution: _Execution, op: tuple[Any, ...], done: CompleteWait, *, is_late: bool = False) -> None:
         """The objects that are ready take the roles of those that were."""
@@ -455,6 +510,7 @@ class ModelProcess(Process):
                 roles[first], roles[second] = other, missing
                 back[other], back[missing] = first, second
         if is_late:
+            self._note_end_of_wait(execution)
             self._advance(execution)
 
     # ---- What a script does ----------------------------------------------------------------------------------
@@ -515,6 +571,14 @@ class ModelProcess(Process):
                 model.refs[return_object_id(TaskID(recorded), index)] = ref
                 held[ref.object_id] = held.get(ref.object_id, 0) + 1
         model.result.tasks += 1
+        if model.result.steps is not None:
+            model.result.steps[task_id] = Step(
+                template.name,
+                "",
+                b"" if execution.task is None else execution.task.spec.task_id,
+                model.kernel.now_ns - model.began_ns,
+                tuple([ref.object_id for ref in deps]),
+            )
         if model.since is not None and template.name == model.since and not model.since_ns:
             model.since_ns = model.kernel.now_ns
         self.handle(TaskSubmitted(spec=spec))
@@ -670,6 +734,8 @@ class ModelProcess(Process):
             if ref.object_id in machine.values.views:
                 self.handle(ViewReleased(object_id=ref.object_id))
         self._execution = None
+        if self.model.result.steps is not None:
+            self.model.result.steps[ran.task_id].ended_ns = self._kernel.now_ns - self.model.began_ns
         duration_ns = self.model.kernel.now_ns - execution.started_ns
         if (
             (self._to_run or self._ran)
@@ -684,7 +750,8 @@ class ModelProcess(Process):
             if not self._to_run or duration_ns > _SHORT_NS or len(self._ran) >= _REPORTED_TOGETHER_MAX:
                 self._take_in_ran()
         else:
-            self._take_in_ran()
+            if self._ran:
+                self._take_in_ran()
             self.handle(ran)
         if execution.held:
             if machine.executor.is_actor:  # an actor keeps what it has seen until it lets go of it
@@ -706,7 +773,10 @@ class ModelProcess(Process):
         assert task is not None
         spent_ns = model.kernel.now_ns - execution.started_ns
         cpus = task.spec.template.resources.get(CPU) / UNITS
-        if not execution.script.ops:
+        if task.spec.actor_id is not None:  # its methods demand nothing: what they use
+            cpus = execution.script.weight
+            computed_ns = execution.script.compute_ns * execution.scale
+        elif not execution.script.ops:
             computed_ns = float(spent_ns)
         else:
             computed_ns = execution.script.compute_ns * execution.scale
@@ -758,6 +828,7 @@ class ReplayCluster(Cluster):
         faults: Sequence[Fault] = (),
         since: str | None = None,
         with_spans: bool = False,
+        with_steps: bool = False,
     ) -> None:
         super().__init__(config=config, cost_model=cost_model, seed=seed, log_directory=None)
         self.graph = graph
@@ -772,13 +843,18 @@ class ReplayCluster(Cluster):
         self.nested: dict[bytes, tuple[Ref, ...]] = {}
         """References in results, by object."""
         self.templates = [_template(name_and_words.name, name_and_words.words) for name_and_words in graph.templates]
-        self.result = Replayed(spans=[] if with_spans else None)
+        self.result = Replayed(spans=[] if with_spans else None, steps={} if with_steps else None)
         self.is_over = False
         self.make_worker = ModelProcess.as_worker
         self.network.on_rate = None
         self.is_anchored = any(fault.at_ns is None for fault in faults)
         self._hardware = list(hardware)
+        self._takes_ns: dict[tuple[str, str, int], int] = {}
+        self._arrival_ns: dict[tuple[Process, Process], int] = {}
+        """Of the last message of each pair of processes."""
         self._planned = tuple(faults)
+        self.is_steady = not faults and all(each.speed == 1.0 for each in hardware)
+        """Nothing stands still or gets slow."""
         self.cores: dict[NodeID, Cores] = {}
         host = Cores(self.kernel, host_cores, slowdown) if host_cores is not None else None
         for index, each in enumerate(hardware):
@@ -804,6 +880,8 @@ class ReplayCluster(Cluster):
         self.kernel.run_until(lambda: len(driver.machine.cluster) >= len(self._hardware))
         began_ns = self.began_ns = self.kernel.now_ns
         execution = _Execution(driver, None, self.graph.driver, 1.0)
+        if self.result.steps is not None:
+            self.result.steps[b""] = Step("the driver", DRIVER_NODE)
         driver._advance(execution)
         try:
             if not self.kernel.run_until(lambda: self.is_over):
@@ -813,6 +891,8 @@ class ReplayCluster(Cluster):
         result = self.result
         result.makespan_ns = self.kernel.now_ns - began_ns
         result.since_ns = self.kernel.now_ns - (self.since_ns or began_ns)
+        if result.steps is not None:
+            result.steps[b""].ended_ns = result.makespan_ns
         cpus = sum(each.total.get(CPU) for each in self._hardware) / UNITS
         result.cpu_ns = round(cpus * result.makespan_ns)
         result.faults = len(self.faults.performed)
@@ -867,6 +947,24 @@ class ReplayCluster(Cluster):
         destination = self.processes.get(to)
         if destination is None:
             self.send(sender, to, message, ())
+            return
+        if not self._planned and type(destination) is ModelProcess:
+            # Nothing cuts, parts or impairs this network: what `Network.message` would do, in fewer steps.
+            route = (sender.node, destination.node, size_bytes)
+            takes_ns = self._takes_ns.get(route)
+            if takes_ns is None:
+                if len(self._takes_ns) >= _ROUTES_MAX:
+                    self._takes_ns.clear()
+                takes_ns = self._takes_ns[route] = self.network.message_ns(*route)
+            kernel = self.kernel
+            at_ns = kernel.now_ns + takes_ns
+            channel = (sender, destination)
+            before_ns = self._arrival_ns.get(channel, 0)
+            if at_ns < before_ns:
+                takes_ns += before_ns - at_ns
+                at_ns = before_ns
+            self._arrival_ns[channel] = at_ns
+            kernel.call_after(takes_ns, destination.receive, message, ())
             return
         self.network.message(
             sender.node,

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from dualray.shared.labels import as_pairs, labels_of_nodes
 from dualray.shared.model.config import Config
 from dualray.shared.model.ids import FunctionID, root_task_id
 from dualray.shared.model.resources import GPU, GPU_MASK, parse_resources
+from dualray.shared.trace import TraceEvent
 from dualray.sim.cluster import DRIVER_NODE, Cluster, make_cluster
 from dualray.sim.examination import Examination, examine
 from dualray.sim.fibers import Fiber
@@ -72,6 +73,9 @@ class SimRuntime:
 
     def read_functions(self) -> dict[FunctionID, bytes]:
         return {FunctionID(key): pickled for key, pickled in self.cluster.functions.items()}
+
+    def trace_source(self) -> Sequence[TraceEvent]:
+        return self.cluster.trace_events
 
     def silence(self) -> None:
         self._driver.is_silent = True

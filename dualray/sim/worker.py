@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
+from dualray import runtime
 from dualray.runtime_env import Swapped
 from dualray.shared.core_worker import write_row
 from dualray.shared.host import Execution
@@ -85,6 +86,9 @@ class WorkerRuntime:
 
     def read_functions(self) -> dict[FunctionID, bytes]:
         return {FunctionID(key): pickled for key, pickled in self._process.cluster.functions.items()}
+
+    def trace_source(self) -> NoReturn:
+        raise runtime.only_in_the_driver("timeline")
 
     def silence(self) -> None:
         self._process.is_silent = True

@@ -9,7 +9,7 @@
     print(prediction.cheapest("10min"))
     prediction.write_page("whatif.html")
 
-`docs/whatif.md` goes from a recorded run to a decision.
+`docs/tutorial_whatif.md` goes from a recorded run to a decision.
 """
 
 from dualray.whatif.configurations import Configuration, configurations

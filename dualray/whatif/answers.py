@@ -7,6 +7,7 @@ from dataclasses import fields
 
 from dualray.shared.units import size_words
 from dualray.whatif.configurations import Configuration
+from dualray.whatif.critical_path import Stretch, by_function
 from dualray.whatif.predict import Prediction, Row
 
 
@@ -38,6 +39,17 @@ def answers_of(prediction: Prediction, deadline: str | None) -> list[str]:
 
 def _span(row: Row) -> str:
     return f"{row.makespan_s:.4g} s ({row.low_s:.4g} to {row.high_s:.4g})"
+
+
+def path_words(row: Row, path: Sequence[Stretch]) -> str:
+    """The critical path of a row in a sentence."""
+    parts = by_function(path)
+    total_s = sum(computed_s + waited_s for _, computed_s, waited_s in parts) or 1.0
+    shares = [
+        f"{name} {(computed_s + waited_s) / total_s:.0%} (of it waiting {waited_s / total_s:.0%})"
+        for name, computed_s, waited_s in parts[:5]
+    ]
+    return f"Critical path of {row.configuration.words}: {', '.join(shares)}."
 
 
 COLUMNS = ("configuration", "makespan", "least to most", "CPU use", "moved", "spilled", "made again", "cost")

@@ -10,7 +10,8 @@ import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
 from dualray.shared.units import size_words
-from dualray.whatif.answers import COLUMNS, answers_of, cells, varying_of
+from dualray.whatif.answers import COLUMNS, answers_of, cells, path_words, varying_of
+from dualray.whatif.critical_path import Stretch, by_function
 from dualray.whatif.predict import Prediction, Row
 
 _STYLE = """body{margin:0;background:#f3f5f8;color:#1f2328;font:14px/1.5 system-ui,sans-serif}
@@ -39,7 +40,13 @@ def page(prediction: Prediction, *, deadline: str | None = None) -> str:
     charts = [_makespans(prediction), _use(prediction)]
     if any(row.cost is not None for row in prediction.possible):
         charts.append(_costs(prediction))
-    answers = "".join(f"<p>{escape(line)}</p>" for line in answers_of(prediction, deadline))
+    lines = answers_of(prediction, deadline)
+    chosen = prediction.chosen(deadline)
+    if chosen is not None:
+        path = prediction.critical_path(chosen)
+        charts.append(_critical_path(chosen, path))
+        lines.append(path_words(chosen, path))
+    answers = "".join(f"<p>{escape(line)}</p>" for line in lines)
     name = prediction.trace.path.name
     return html_page(f"{name}: what if?", prediction.trace.words, [answers, *charts, _table(prediction.rows)])
 
@@ -120,6 +127,20 @@ def _costs(prediction: Prediction) -> go.Figure:
         )
     figure.update_xaxes(title="seconds", rangemode="tozero")
     figure.update_yaxes(title="cost", rangemode="tozero")
+    return figure
+
+
+def _critical_path(row: Row, path: list[Stretch]) -> go.Figure:
+    figure = go.Figure(layout={"title": f"Critical path of {row.configuration.words}: seconds by function"})
+    rows = by_function(path)
+    names = [name for name, _, _ in rows]
+    figure.add_bar(y=names, x=[computed for _, computed, _ in rows], name="computes", orientation="h")
+    figure.add_bar(
+        y=names, x=[waited for _, _, waited in rows], name="waits: messages, transfers, room", orientation="h"
+    )
+    figure.update_layout(barmode="stack", height=180 + 28 * len(rows), margin={"l": 200})
+    figure.update_xaxes(title="seconds")
+    figure.update_yaxes(autorange="reversed")
     return figure
 
 

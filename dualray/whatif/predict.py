@@ -30,6 +30,7 @@ from dualray.sim.network import Nic
 from dualray.sim.node import Hardware
 from dualray.sim.replay import ReplayCluster, Replayed
 from dualray.whatif.configurations import Configuration, configurations, faults_of, placement_path
+from dualray.whatif.critical_path import Stretch, critical_path
 
 SEEDS = 3
 _DATA_OF_WIRE = 1448 / 1514
@@ -115,6 +116,17 @@ class Prediction:
     rows: Sequence[Row]
     runs: Sequence[tuple[Configuration, int, Replayed]]
     calibration: Calibration | None = None
+    job: Any = field(default=None, repr=False)
+
+    def chosen(self, deadline: str | float | None = None) -> Row | None:
+        """The row to look at: the cheapest that meets the deadline, else the knee, else the fastest."""
+        found = self.cheapest(deadline) if deadline is not None else None
+        return found or self.knee() or min(self.possible, key=lambda row: row.makespan_s, default=None)
+
+    def critical_path(self, row: Row) -> list[Stretch]:
+        """What the end of the program waits for on this row's cluster, step by step: one more replay."""
+        steps = self.job.replay(row.configuration, 0, with_steps=True).steps
+        return critical_path(steps)
 
     def to_arrow(self) -> Any:
         """The rows as a `pyarrow.Table`."""
@@ -233,7 +245,7 @@ def predict(
         on_done(len(results), len(pieces))
     rows = [_row(config, [results[config, seed] for seed in range(seeds)], price, gpu_price) for config in configs]
     runs = [(config, seed, results[config, seed]) for config, seed in pieces]
-    return Prediction(trace=trace, rows=rows, runs=runs, calibration=calibration)
+    return Prediction(trace=trace, rows=rows, runs=runs, calibration=calibration, job=job)
 
 
 def _row(config: Configuration, replays: Sequence[Replayed], price: float | None, gpu_price: float) -> Row:

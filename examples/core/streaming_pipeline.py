@@ -1,8 +1,9 @@
-"""A pipeline of three stages, each an actor pool: read, clean, count; items flow through it as they are ready.
+"""A pipeline of three stages: read, clean, count; items flow through it as they are ready.
 
-Shows references that go from stage to stage without ever being read by the driver, backpressure (at most `window`
-batches are under way, so that a slow stage holds up the reading and memory stays bounded), and results that are taken
-as they come (`wait`) and put together in order. The stages work at the same time on different batches.
+Shows a generator as its source (`num_returns="streaming"`: each batch is there before the next one is read), references
+that go from stage to stage without ever being read by the driver, backpressure (the source waits when nobody takes its
+batches, and at most `window` are under way, so that a slow stage holds up the reading and memory stays bounded), and
+results that are taken as they come (`wait`) and put together in order. The stages work at the same time.
 
     python examples/core/streaming_pipeline.py --batches 24
     dualray run examples/core/streaming_pipeline.py --mode sim --nodes 4 -- --window 16
@@ -19,16 +20,12 @@ import dualray as ray
 WORDS = ["lorem", "ipsum", "dolor", "sit", "amet", "sadipscing", "elitr", "sed", "diam", "nonumy"]
 
 
-@ray.remote(num_cpus=0)
-class Reader:
+@ray.remote(num_cpus=0, num_returns="streaming", _generator_backpressure_num_objects=4)
+def read(batches, lines):
     """The source: batches of lines, as they would come from a socket or a log."""
-
-    def __init__(self, lines):
-        self.lines = lines
-
-    def read(self, batch):
+    for batch in range(batches):
         generator = random.Random(batch)
-        return [" ".join(generator.choices(WORDS, k=12)) + generator.choice(".!?") for _ in range(self.lines)]
+        yield [" ".join(generator.choices(WORDS, k=12)) + generator.choice(".!?") for _ in range(lines)]
 
 
 @ray.remote(num_cpus=0)
@@ -68,7 +65,6 @@ class Stage:
 
 def flow(batches, window, lines):
     """Run all batches through the stages; words of each batch, and how often each word came."""
-    readers = Stage([Reader.remote(lines) for _ in range(2)])
     cleaners = Stage([Cleaner.remote() for _ in range(3)])
     tallies = [Tally.remote() for _ in range(2)]
     stage = Stage(tallies)
@@ -76,10 +72,9 @@ def flow(batches, window, lines):
     under_way = {}
     words = {}
     widest = 0
-    for batch in range(batches):
-        if len(under_way) == window:  # backpressure: nothing is read before something has come out
+    for batch, raw in enumerate(read.remote(batches, lines)):
+        if len(under_way) == window:  # backpressure: nothing goes in before something has come out
             take_one(under_way, words)
-        raw = readers.next().read.remote(batch)
         clean = cleaners.next().clean.remote(raw)
         under_way[stage.next().add.remote(clean)] = batch
         widest = max(widest, len(under_way))

@@ -566,6 +566,14 @@ class AsyncSource:
         yield 1
         raise ValueError("async")
 
+    async def wait(self, tally):
+        try:
+            yield 1
+            tally.add("waits")
+            await asyncio.sleep(3600)
+        finally:
+            tally.add("closed")
+
     async def relay(self, number):
         async for ref in count.options(num_cpus=0).remote(number):
             yield 10 * await ref
@@ -581,3 +589,17 @@ def test_asynchronous_generators():
     with pytest.raises(ValueError, match="async"):
         get(failing)
     assert values_of(source.relay.remote(3)) == [0, 10, 20]
+
+
+def test_an_asynchronous_generator_is_cancelled(tally: Tally):
+    source = AsyncSource.remote()
+    generator = source.wait.remote(tally)
+    first = next(generator)
+    eventually(lambda: tally.count == 1, "it waits")
+    ray.cancel(generator)
+    [failing] = generator
+    with pytest.raises(TaskCancelledError):
+        get(failing)
+    assert get(first) == 1
+    assert values_of(source.items.remote(2)) == [0, 1]
+    assert tally.notes == ["waits", "closed"]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 import dualray as ray
-from dualray.exceptions import AlreadyInitializedError, DualrayError, NotInitializedError
+from dualray.exceptions import AlreadyInitializedError, DualrayError, NotInitializedError, TaskCancelledError
 from tests.conformance.support import MIB, MODES, get, options_for, start_cluster
 
 
@@ -218,3 +218,22 @@ def test_gpus_that_the_driver_may_see_are_hidden_from_tasks_that_asked_for_none(
     start(num_gpus=0)
     assert get(ray.remote(lambda: os.environ.get("CUDA_VISIBLE_DEVICES")).remote()) == ""
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "1"
+
+
+def test_an_infeasible_demand_may_wait(start):
+    start(infeasible="wait")
+
+    @ray.remote(num_cpus=1000)
+    def huge():
+        pass
+
+    ref = huge.remote()
+    assert ray.wait([ref], timeout=0.1) == ([], [ref])
+    ray.cancel(ref)
+    with pytest.raises(TaskCancelledError):
+        ray.get(ref, timeout=20)
+
+
+def test_what_an_infeasible_demand_does_is_one_of_two(mode):
+    with pytest.raises(ValueError, match="infeasible='hope' must be 'raise' or 'wait'"):
+        ray.init(mode=mode, infeasible="hope")

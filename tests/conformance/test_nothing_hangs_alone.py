@@ -73,7 +73,7 @@ def test_a_put_that_waits_for_room_gets_what_a_dead_process_had(start, tally):
 
 
 def test_what_waits_in_an_open_cluster_for_a_node_says_what_lacks_and_can_be_ended(start):
-    start(nodes=1, limits={"infeasible": "wait"})
+    start(nodes=1, infeasible="wait")
     ref = echo.options(num_cpus=64).remote(1)
     with pytest.raises(GetTimeoutError, match=r"waits for a worker with 64 CPU; .*nearest node, node-0, .*lacks 62"):
         ray.get(ref, timeout=SOON_S)

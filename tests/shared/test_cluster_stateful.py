@@ -214,6 +214,8 @@ profile = settings(
     derandomize="DUALRAY_CLUSTER_EXAMPLES" not in os.environ,
 )
 
+half = settings(profile, max_examples=EXAMPLES // 2)
+
 
 @profile
 @given(shape=shapes, ops=peaceful, seed=seeds)
@@ -227,7 +229,7 @@ def test_with_faults_everything_ends_and_nothing_is_left(shape, ops, seed):
     run(shape, ops, seed=seed, replays=True)
 
 
-@profile
+@half
 @given(
     shape=shapes,
     ops=st.lists(st.one_of(streaming_steps, streaming_steps, progress), min_size=1, max_size=25),
@@ -237,7 +239,7 @@ def test_generators_without_faults(shape, ops, seed):
     run(shape, ops, seed=seed, replays=True, faults=False)
 
 
-@profile
+@half
 @given(
     shape=shapes,
     ops=st.lists(st.one_of(streaming_steps, streaming_steps, progress, progress, faults), min_size=1, max_size=30),

@@ -65,3 +65,10 @@ class LastNodeFirst:
 
 class NoPolicy:
     """Chooses nothing."""
+
+
+class NeedsArguments(LastNodeFirst):
+    """Cannot be made by its name alone."""
+
+    def __init__(self, threshold: float) -> None:
+        self.threshold = threshold

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -246,3 +247,32 @@ def test_cores_are_shared_fairly():
     run(slowed, "b", 1_000_000)
     kernel.run_until(lambda: False)
     assert ended["a"] - began_ns == pytest.approx(1_100_000, abs=2)
+
+
+@pytest.mark.parametrize(("name", "kwargs"), SHAPES, ids=[name for name, _ in SHAPES])
+def test_a_critical_path_is_as_long_as_the_makespan(tmp_path, name, kwargs):
+    record(tmp_path / "one.parquet", name, 1, kwargs)
+    found = whatif.predict(tmp_path / "one.parquet", nodes=[2], cpus=[2], seeds=1, jobs=1)
+    [row] = found.rows
+    path = found.critical_path(row)
+    assert path[0].began_s == pytest.approx(0.0, abs=1e-9)
+    assert path[-1].ended_s == pytest.approx(row.makespan_s)
+    assert all(before.ended_s == after.began_s for before, after in pairwise(path))
+
+
+def test_the_critical_path_of_a_chain_is_the_chain(tmp_path):
+    record(tmp_path / "chain.parquet", "chain", 1, {"length": 10})
+    found = whatif.predict(tmp_path / "chain.parquet", nodes=[2], cpus=[2], seeds=1, jobs=1)
+    path = found.critical_path(found.rows[0])
+    computing = [stretch for stretch in path if not stretch.waits and stretch.name != "the driver"]
+    assert len(computing) == 11, "the first link and ten more"
+    found.write_page(tmp_path / "page.html")
+    assert "Critical path of 2 x 2 CPUs" in (tmp_path / "page.html").read_text()
+
+
+def test_a_policy_that_cannot_be_made_is_refused_and_locality_can(tmp_path):
+    record(tmp_path / "chain.parquet", "chain", 1, {"length": 2})
+    with pytest.raises(ValueError, match=r"'tests.whatif.programs:NeedsArguments' cannot be made without arguments"):
+        whatif.predict(tmp_path / "chain.parquet", policy=["tests.whatif.programs:NeedsArguments"])
+    [row] = whatif.predict(tmp_path / "chain.parquet", nodes=[2], policy=["locality"], seeds=1, jobs=1).rows
+    assert not row.lacks

@@ -80,12 +80,13 @@ def owner_rows(owner: Owner, table: str) -> list[Row]:
             and value.state is not ValueState.FREED
         ]
     if table == "waits":
-        current = owner.executor.current
-        if current is None:
-            return []
-        words = [words for wait_id in owner.values.waits for words in owner.explain_wait(wait_id)]
-        row = {"task_id": current.spec.task_id.hex(), "name": current.spec.template.name, "words": "; ".join(words)}
-        return [row]
+        running = [owner.executor.current] if owner.executor.current is not None else []
+        if owner.actor_executor is not None:
+            running += [call.pushed for call in owner.actor_executor.calls.values()]
+        words = "; ".join(words for wait_id in owner.values.waits for words in owner.explain_wait(wait_id))
+        return [
+            {"task_id": task.spec.task_id.hex(), "name": task.spec.template.name, "words": words} for task in running
+        ]
     if table.startswith("late:"):
         return [late_row(owner, ObjectID(bytes.fromhex(table.removeprefix("late:"))))]
     return []
