@@ -228,7 +228,9 @@ def split(dataset: Any, collectives: VirtualCollectives) -> Any:
         parts = dataset.rebatch(sizes)
     else:
         parts = distribute._LegacyRebatchDataset(dataset, size)
-    return input_ops.auto_shard_dataset(parts, size, rank, size)
+    options = tf.data.Options()
+    options.autotune.enabled = False  # its thread, one for each worker's dataset, is waited for when the dataset ends
+    return input_ops.auto_shard_dataset(parts, size, rank, size).with_options(options)
 
 
 # ---- A step of training ------------------------------------------------------------------------------------------
