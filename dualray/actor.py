@@ -381,8 +381,8 @@ class ActorMethod:
         """
         if "duration" in options:
             raise ValueError(
-                f"{self._handle!r}.{self._name}.options(): duration={options['duration']!r} is read where the method is "
-                f"defined: put @dualray.method(duration=...) there, which may be a function of the arguments"
+                f"{self._handle!r}.{self._name}.options(): duration={options['duration']!r} is read where the method "
+                f"is defined: put @dualray.method(duration=...) there, which may be a function of the arguments"
             )
         changed = with_changes(self._options, options, f"{self._handle!r}.{self._name}.options()")
         return type(self)(self._handle, self._name, changed)
