@@ -12,7 +12,7 @@ What counts as ours, on a machine where others work too:
   above it who does not: an orphan. One that a shell of somebody else started is theirs.
 - A temporary file is ours when it has dualray's name: `mark_run` gives each run a temporary directory of its own.
 - A segment is ours when it has dualray's name, unless a living process of somebody else has a session of that name, or
-  has the segment open.
+  has the segment open, or the session's directory lies in the temporary directory of another run.
 - A descriptor is of this process, and is of a kind that someone opened on purpose: sockets, pipes, epoll and the like,
   and files of a session. Regular files are left to Python's own ResourceWarning, which is an error here.
 
@@ -43,6 +43,7 @@ SESSION_VARIABLE = "DUALRAY_SESSION"
 NAME_PREFIX = "dualray"  # of session directories, and of segments in /dev/shm
 CLEAN_UP_S = 5.0
 
+_RUN_PREFIX = "dr"  # of the temporary directory of a run
 _SHARED_MEMORY = Path("/dev/shm")  # Linux; elsewhere segments have no directory to look into
 _DESCRIPTORS = Path("/dev/fd")
 _NAMES_OF_DESCRIPTORS = Path("/proc/self/fd")
@@ -96,7 +97,7 @@ def mark_run() -> Path:
     own = f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
     os.environ[RUN_VARIABLE] = own if inherited is None else f"{inherited}/{own}"
     root = os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
-    directory = tempfile.mkdtemp(prefix="dr", dir=root)
+    directory = tempfile.mkdtemp(prefix=_RUN_PREFIX, dir=root)
     tempfile.tempdir = os.environ["TMPDIR"] = directory
     return Path(directory)
 
@@ -241,12 +242,19 @@ def _holding(process: Process, processes: Mapping[int, Process]) -> Holding:
 
 
 def _segments(others: Sequence[Process]) -> Iterator[Holding]:
-    sessions = {process.session for process in others} - {""}
+    sessions = {process.session for process in others} - {""} | _of_other_runs()
     for holding in _files("segment", _SHARED_MEMORY):
         if _belongs_to(holding, sessions) or any(_has_open(process, holding) for process in others):
             continue
         if os.path.lexists(holding.name):  # and not removed by its owner while we looked
             yield holding
+
+
+def _of_other_runs() -> set[str]:
+    """Sessions whose directories lie in other runs' temporary directories, also those of which no process lives: their
+    tests kill, too."""
+    own = Path(tempfile.gettempdir())
+    return {path.name for path in own.parent.glob(f"{_RUN_PREFIX}*/{NAME_PREFIX}-*") if path.parent != own}
 
 
 def _has_open(process: Process, segment: Holding) -> bool:

@@ -213,10 +213,8 @@ def test_a_put_waits_for_room_that_is_about_to_come():
 
 
 def test_an_object_larger_than_the_store_is_refused_at_once():
-    start_s = time.monotonic()
-    with pytest.raises(ObjectStoreFullError, match="larger than the whole store"):
+    with pytest.raises(ObjectStoreFullError, match="is larger than the whole store"):  # and not "no room within 0.3 s"
         put_block(1, 65)
-    assert time.monotonic() - start_s < 0.25
     with pytest.raises(ObjectStoreFullError, match="larger than the whole store"):
         get(plus_one.remote(np.zeros(65 * MIB, dtype=np.uint8), None))
 
