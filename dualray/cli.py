@@ -17,7 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import dualray
-from dualray import cli_chaos, cli_cluster, cli_scenario, cli_seeing, cli_stack, cli_state, cli_whatif
+from dualray import cli_chaos, cli_cluster, cli_logs, cli_scenario, cli_seeing, cli_stack, cli_state, cli_whatif
 from dualray.cli_whatif import run_as_main
 from dualray.report.proof import Proof, check_directory, load_log
 from dualray.settings import SETTINGS, limits_of, resolve
@@ -39,6 +39,7 @@ sim = typer.Typer(help="The virtual cluster.", no_args_is_help=True)
 app.add_typer(sim, name="sim")
 app.add_typer(cli_chaos.app)
 app.add_typer(cli_cluster.app)
+app.add_typer(cli_logs.app)
 app.add_typer(cli_stack.app)
 app.add_typer(cli_state.app)
 cli_scenario.add_to(app)

@@ -9,6 +9,14 @@ The node manager cuts lines (`WorkerOutput`), appends each to a file of the stre
 last ones for the error that may follow, and sends them, a list at a time, to the driver of the task's job
 (`OutputRouter`). A task's id names its job; where a job's driver is, the head says, once.
 
+A file has the lines alone, for grep. Beside it lies an index, with a line for each change of who prints:
+
+    node-0-w3.out          what the worker has printed
+    node-0-w3.out.tasks    offset, seconds since 1970, name, pid, task, attempt, actor; with tabs between
+
+An entry is there before the lines that it tells of are: so what a reader (log_files.py) has seen of the file has its
+entries.
+
     LINES    NM to driver    [name, pid, node, stream (1 or 2), [line, ...]] msgpack
     DRIVER?  NM to head      job
     DRIVER   head to NM      job, address; "" when there is none
@@ -25,8 +33,10 @@ import io
 import logging
 import os
 import re
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,8 +56,45 @@ LINE_BYTES_MAX: Final = 64 << 10
 WAITING_LINES_MAX: Final = 10_000
 """Lines kept while the head is asked for the driver."""
 
+INDEX_SUFFIX: Final = ".tasks"
+ROTATED_SUFFIX: Final = ".old"
+
 _MARK: Final = b"\0dualray-task\t"
 _log = logging.getLogger("dualray")
+
+
+@dataclass(slots=True)
+class Printer:
+    """Who prints: the words of a mark."""
+
+    name: str
+    """The task's, or that of its actor's class; empty outside of tasks."""
+    pid: int
+    task_id: bytes
+    attempt: int
+    actor_id: bytes
+    """Empty of a plain task."""
+
+    @classmethod
+    def parse(cls, words: bytes) -> Printer:
+        """Read what `words` has written.
+
+        Raises:
+            ValueError: it has not.
+        """
+        name, pid, task, attempt, actor = words.decode().split("\t")
+        return cls(name, int(pid), bytes.fromhex(task), int(attempt), bytes.fromhex(actor))
+
+    def words(self) -> bytes:
+        """In one line."""
+        fields = (
+            re.sub(r"[\0\t\r\n]", " ", self.name),
+            self.pid,
+            self.task_id.hex(),
+            self.attempt,
+            self.actor_id.hex(),
+        )
+        return "\t".join(map(str, fields)).encode(errors="replace")
 
 
 # ---- In the worker -----------------------------------------------------------------------------------------------
@@ -88,8 +135,8 @@ def mark(execution: Execution) -> bytes:
     name = execution.name if execution.is_task else ""
     if execution.actor_id is not None:
         name = name.rpartition(".")[0] or name
-    label = re.sub(r"[\0\t\r\n]", " ", name)
-    return _MARK + f"{label}\t{os.getpid()}\t{execution.task_id.hex()}\n".encode(errors="replace")
+    printer = Printer(name, os.getpid(), execution.task_id, execution.attempt, execution.actor_id or b"")
+    return _MARK + printer.words() + b"\n"
 
 
 def marked_stream(fd: int, execution: Callable[[], Execution], *, errors: str) -> io.TextIOWrapper:
@@ -102,38 +149,69 @@ def marked_stream(fd: int, execution: Callable[[], Execution], *, errors: str) -
 
 
 class LogFile:
-    """One stream's file, made with its first line, of bounded size; a full disk costs lines and nothing else."""
+    """One stream's file, made with its first line, of bounded size, and the index of who has printed what of it; a full
+    disk costs lines and nothing else."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._index_path = path.with_name(path.name + INDEX_SUFFIX)
         self._file: io.BufferedWriter | None = None
+        self._index: io.FileIO | None = None
         self._bytes = 0
+        self._index_bytes = 0
+        self._printer = b""
+        """Of the last entry of the index."""
         self._is_broken = False
 
-    def write(self, data: bytes) -> None:
-        """Append; on the disk when it returns."""
+    def write(self, data: bytes, printer: bytes = b"") -> None:
+        """Append what a printer (a mark's words) has printed, or nobody knows who; on the disk when it returns."""
         try:
-            if self._bytes + len(data) > FILE_BYTES_MAX and self._file is not None:
-                self.close()
-                self._path.rename(self._path.with_name(self._path.name + ".old"))
+            if max(self._bytes + len(data), self._index_bytes) > FILE_BYTES_MAX and self._file is not None:
+                self._begin_anew()
             if self._file is None:
                 self._file = self._path.open("ab")
                 self._bytes = self._file.tell()
+            if printer != self._printer:
+                self._note(printer)
             self._file.write(data)
             self._file.flush()
             self._bytes += len(data)
         except OSError as error:
-            if not self._is_broken:
-                self._is_broken = True
-                _log.error("%s cannot be written: %s", self._path, error)
+            self._tell(error)
+
+    def _note(self, printer: bytes) -> None:
+        if self._index is None:
+            self._index = self._index_path.open("ab", buffering=0)
+        entry = f"{self._bytes}\t{time.time():.6f}\t".encode() + printer + b"\n"
+        self._index.write(entry)
+        self._index_bytes += len(entry)
+        self._printer = printer
+
+    def _begin_anew(self) -> None:
+        self.close()
+        old = self._path.with_name(self._path.name + ROTATED_SUFFIX)
+        old_index = old.with_name(old.name + INDEX_SUFFIX)
+        old_index.unlink(missing_ok=True)
+        if self._index_path.exists():
+            self._index_path.rename(old_index)
+        self._path.rename(old)
+        self._index_bytes = 0
+        self._printer = b""
+
+    def _tell(self, error: OSError) -> None:
+        if not self._is_broken:
+            self._is_broken = True
+            _log.error("%s cannot be written: %s", self._path, error)
 
     def close(self) -> None:
-        if self._file is not None:
-            file, self._file = self._file, None
-            try:
-                file.close()
-            except OSError as error:
-                _log.error("%s cannot be written: %s", self._path, error)
+        file, self._file = self._file, None
+        index, self._index = self._index, None
+        for each in (file, index):
+            if each is not None:
+                try:
+                    each.close()
+                except OSError as error:
+                    _log.error("%s cannot be written: %s", self._path, error)
 
 
 class WorkerOutput:
@@ -164,6 +242,8 @@ class WorkerOutput:
         self._pid = 0
         self.task_id = b""
         """Of the task that printed last."""
+        self._printer = b""
+        """The words of the mark that came last."""
         self._partial = b""
         self.last_lines: deque[bytes] = deque(maxlen=lines_kept)
 
@@ -194,16 +274,18 @@ class WorkerOutput:
 
     def _hear(self, label: bytes) -> None:
         try:
-            name, pid, task = label.decode().split("\t")
-            self._name, self._pid, self.task_id = name or self._worker, int(pid), bytes.fromhex(task)
+            printer = Printer.parse(label)
         except ValueError:  # somebody prints what looks like a mark
             self._give([label])
+            return
+        self._name, self._pid, self.task_id = printer.name or self._worker, printer.pid, printer.task_id
+        self._printer = label
 
     def _give(self, lines: list[bytes]) -> None:
         if not lines:
             return
         self.last_lines.extend(lines)
-        self._file.write(b"".join(line + b"\n" for line in lines))
+        self._file.write(b"".join(line + b"\n" for line in lines), self._printer)
         if self._show is not None:
             self._show(self._name, self._pid, self.task_id, self._stream, lines)
 

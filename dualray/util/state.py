@@ -7,15 +7,17 @@
 
 Who is asked: the head for actors, nodes, groups and stored objects; node managers for workers; drivers and workers for
 their tasks and objects; the control plane's table for tasks that have ended. Who does not answer is named in `missing`.
-The same functions read the record of a finished run, of either mode: `of_run(directory)`.
+The same functions read the record of a finished run, of either mode: `of_run(directory)`. `list_logs` and `get_log`
+read the log files on this machine, and ask nobody.
 """
 
 from __future__ import annotations
 
+import codecs
 import difflib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from dualray import runtime
 from dualray.exceptions import DualrayError
@@ -24,6 +26,9 @@ from dualray.report.traces import read_traces
 from dualray.shared.machines.state_rows import RUNNING, TASK_STATES
 from dualray.shared.model.ids import HEAD, Address, job_of, node_of
 from dualray.shared.model.states import TaskState
+
+if TYPE_CHECKING:
+    from dualray.real.log_files import LogPlace, LogQuery
 
 DEFAULT_LIMIT = 100
 TABLES = ("tasks", "actors", "objects", "nodes", "workers", "placement_groups")
@@ -307,3 +312,133 @@ def summarize_actors(timeout: float = 5.0) -> dict[str, Any]:
 def summarize_objects(timeout: float = 5.0) -> dict[str, Any]:
     """How many objects each process owns, in which states, and how many bytes they have."""
     return live.summarize("objects", timeout)
+
+
+# ---- Logs ------------------------------------------------------------------------------------------------------------
+
+
+def list_logs(
+    *, node_id: str | None = None, glob_filter: str = "*", directory: str | Path | None = None
+) -> dict[str, list[str]]:
+    """The log files on this machine, by what they are of: `head`, `node`, `daemon`, `worker_out`, `worker_err` ...
+
+    Args:
+        node_id: of this node alone; by default of every node of the cluster that is on this machine.
+        glob_filter: of these names alone, such as `"*-w3.*"`.
+        directory: instead of a running cluster's, the logs that `init(log_directory=)` has kept here.
+
+    Raises:
+        ValueError: there is no such node or directory; outside of a cluster: none runs here, or several do.
+        DualrayError: in sim mode, which has no log files.
+    """
+    groups: dict[str, list[str]] = {}
+    for place in _log_places("list_logs", node_id, directory):
+        for entry in place.files(glob_filter):
+            groups.setdefault(entry.group, []).append(entry.name)
+    return groups
+
+
+def get_log(
+    *,
+    node_id: str | None = None,
+    filename: str | None = None,
+    actor_id: str | None = None,
+    task_id: str | None = None,
+    pid: int | None = None,
+    follow: bool = False,
+    tail: int = -1,
+    suffix: str = "out",
+    encoding: str | None = "utf-8",
+    errors: str = "replace",
+    attempt_number: int | None = None,
+    directory: str | Path | None = None,
+) -> Iterator[Any]:
+    """What is in a log file on this machine, or what a task, an actor or a process has printed, in chunks.
+
+    Args:
+        node_id: look there alone; by default on every node of the cluster that is on this machine.
+        filename: a name as `list_logs` has it; or
+        actor_id: in hex: what this actor has printed, in all its lives; or
+        task_id: in hex: what this task has printed; or
+        pid: what tasks have printed in this process.
+        follow: go on with what comes, until the session ends.
+        tail: so many lines from the end; -1: all.
+        suffix: not of a file: "out" for stdout, "err" for stderr.
+        encoding: of the text; None: bytes are returned.
+        errors: what becomes of bytes that are no text, as of `bytes.decode`.
+        attempt_number: of a task: one attempt, 0 is the first; None: all.
+        directory: as of `list_logs`.
+
+    Raises:
+        ValueError: not exactly one of `filename`, `actor_id`, `task_id` and `pid`; nothing like it is there; or as of
+            `list_logs`.
+        DualrayError: in sim mode, which has no log files.
+    """
+    from dualray.real import log_files  # noqa: PLC0415 - of one mode, and seldom asked
+
+    given = [
+        name
+        for name, value in (("filename", filename), ("actor_id", actor_id), ("task_id", task_id), ("pid", pid))
+        if value is not None
+    ]
+    if len(given) != 1:
+        raise ValueError(
+            f"get_log needs one of filename, actor_id, task_id and pid, and got {' and '.join(given) or 'none'}"
+        )
+    places = _log_places("get_log", node_id, directory)
+    if filename is not None:
+        query = _of_file(places, filename)
+    elif actor_id is not None:
+        query = log_files.of_actor(places, actor_id, stream=suffix, may_come=follow)
+    elif task_id is not None:
+        query = log_files.of_task(places, task_id, attempt=attempt_number, stream=suffix, may_come=follow)
+    else:
+        assert pid is not None
+        query = log_files.of_pid(places, pid, stream=suffix)
+    chunks = log_files.read(query, tail=tail, follow=follow)
+    return chunks if encoding is None else _decoded(chunks, codecs.getincrementaldecoder(encoding)(errors))
+
+
+def _decoded(chunks: Iterator[bytes], decoder: codecs.IncrementalDecoder) -> Iterator[str]:
+    for chunk in chunks:
+        if text := decoder.decode(chunk):
+            yield text
+    if text := decoder.decode(b"", final=True):
+        yield text
+
+
+def _of_file(places: Sequence[LogPlace], name: str) -> LogQuery:
+    from dualray.real import log_files  # noqa: PLC0415 - as in `get_log`
+
+    entries = log_files.find_files(places, log_files.literally(name))
+    if len(entries) > 1:
+        owners = ", ".join(f"{entry.node} of {entry.session}" for entry in entries)
+        raise ValueError(f"there are several files {name!r}: of {owners}. Name one with node_id= or directory=")
+    return log_files.of_file(entries[0], places)
+
+
+def _log_places(verb: str, node_id: str | None, directory: str | Path | None) -> list[LogPlace]:
+    """Of kept logs, of this process's cluster, or of the one that runs here."""
+    from dualray.real import log_files  # noqa: PLC0415 - as in `get_log`
+    from dualray.real.session import all_running  # noqa: PLC0415 - as in `get_log`
+
+    here = runtime.current_or_none()
+    if directory is not None:
+        places = log_files.places_in(Path(directory))
+    elif here is None:
+        places = log_files.places_here()
+        clusters = {place.cluster for place in places}
+        if len(clusters) != 1:
+            raise ValueError(
+                f"{verb} outside of a cluster reads the logs of the one that runs on this machine, and there are "
+                f"{len(clusters)}: call dualray.init(), or name directory=, where init(log_directory=) has kept logs"
+            )
+    elif here.mode != "real":
+        raise DualrayError(f"{verb}: a simulation has no log files; what its tasks print is on its driver's own stdout")
+    else:
+        stores = here.addresses()["object_store_address"]
+        sessions = all_running()
+        own = [session for session in sessions if str(session.store_directory) == stores]
+        clusters = {log_files.cluster_of(session) for session in own}
+        places = log_files.places_here(session for session in sessions if log_files.cluster_of(session) in clusters)
+    return log_files.chosen(places, session=None, node=node_id)

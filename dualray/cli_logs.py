@@ -1,0 +1,194 @@
+"""`dualray logs`: the log files of this machine's sessions, and what a task, an actor or a worker has printed."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from dualray.real import log_files
+from dualray.real.log_files import LogFileEntry, LogPlace, LogQuery, LogReader
+from dualray.shared.nearest import nearest
+
+UNUSABLE = 2
+TAIL_LINES = 1000
+"""As of `ray logs`."""
+SUBJECTS = ("task", "actor", "worker")
+NOTHING_RUNS = (
+    "No real cluster of this user runs on this machine. Logs of a session that has ended are there if "
+    "init(log_directory=DIR) kept them: dualray logs --directory DIR. A simulation has no log files: what its tasks "
+    "print is on its driver's own stdout."
+)
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command("logs")
+def logs_command(
+    what: Annotated[
+        str | None, typer.Argument(help="A file's name or a glob; or task, actor, worker.", show_default=False)
+    ] = None,
+    which: Annotated[
+        str | None,
+        typer.Argument(help="Of task and actor: the id, or its beginning; of worker: the address.", show_default=False),
+    ] = None,
+    id_: Annotated[str | None, typer.Option("--id", help="The same, as Ray has it.")] = None,
+    pid: Annotated[int | None, typer.Option(help="Of worker and actor: the process.")] = None,
+    attempt: Annotated[
+        int | None, typer.Option("--attempt-number", "-a", help="Of task: 0 is the first; all by default.", min=0)
+    ] = None,
+    err: Annotated[bool, typer.Option("--err", help="Of task, actor and worker: stderr, not stdout.")] = False,
+    tail: Annotated[int, typer.Option(help="Lines at most, the last ones; -1: all.", min=-1)] = TAIL_LINES,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Then what comes, until Ctrl-C or the session's end.")
+    ] = False,
+    session: Annotated[str | None, typer.Option(help="Where several run: one's name, or a part of it.")] = None,
+    node: Annotated[str | None, typer.Option("--node-id", "--node", help="Where several run: one, as node-1.")] = None,
+    directory: Annotated[
+        Path | None, typer.Option(help="Instead of sessions that run: kept logs, of init(log_directory=).")
+    ] = None,
+    format_: Annotated[str, typer.Option("--format", help="Of the list: table or json.")] = "table",
+) -> None:
+    """List the log files of real clusters on this machine, or print one, or what a task, an actor or a worker printed.
+
+    A simulation has no log files: what its tasks print is on its driver's own stdout.
+    """
+    try:
+        if format_ not in ("table", "json"):
+            raise ValueError(f"--format {format_!r} must be table or json")
+        if what == "cluster":  # Ray's long form
+            what, which = which, None
+        places = log_files.places_here() if directory is None else log_files.places_in(directory)
+        if not places and what is None:
+            _list([], format_)
+            return
+        if not places:
+            raise ValueError(NOTHING_RUNS)
+        places = log_files.chosen(places, session=session, node=node)
+        if what not in SUBJECTS:
+            _check_of_a_file(
+                what, which, {"--id": id_, "--pid": pid, "--attempt-number": attempt, "--err": err or None}
+            )
+            entries = log_files.find_files(places, what or "*")
+            if what is None or len(entries) > 1:
+                _list(entries, format_)
+                if what is not None:
+                    _say(f"{what!r} is {len(entries)} files: name one, with --session or --node where they are alike")
+                return
+            query = log_files.of_file(entries[0], places)
+        else:
+            query = _query(places, what, which or id_, pid, attempt, "err" if err else "out", may_come=follow)
+    except ValueError as error:
+        _refuse(error)
+    streams = "stderr: see stdout, without --err" if err else "stdout: see stderr, with --err"
+    until_now = "until now nothing" if follow else "nothing"
+    _print(query, tail, follow=follow, if_empty=f"{until_now} is on {streams}" if what in SUBJECTS else "it is empty")
+
+
+def _check_of_a_file(what: str | None, which: str | None, options: dict[str, object]) -> None:
+    if what is not None and which is not None:
+        raise ValueError(
+            f"{what!r} {which!r}: one file, or a glob in quotes, or one of {', '.join(SUBJECTS)} and which"
+            f"{nearest(what, SUBJECTS)}"
+        )
+    for name, value in options.items():
+        if value is not None:
+            raise ValueError(f"{name} is of what {', '.join(SUBJECTS)} have printed, as in: dualray logs task --id ID")
+
+
+def _query(
+    places: Sequence[LogPlace],
+    what: str,
+    which: str | None,
+    pid: int | None,
+    attempt: int | None,
+    stream: str,
+    *,
+    may_come: bool,
+) -> LogQuery:
+    if (which is None) == (pid is None):
+        raise ValueError(
+            f"dualray logs {what} needs {'a pid with --pid or ' if what != 'task' else ''}{_id_of(what)}, and one alone"
+        )
+    if pid is not None and what == "task":
+        raise ValueError("--pid is of a worker or an actor: dualray logs worker --pid N")
+    if attempt is not None and what != "task":
+        raise ValueError(f"--attempt-number is of a task, not of {what!r}")
+    if pid is not None:
+        return log_files.of_pid(places, pid, stream=stream)
+    assert which is not None
+    if what == "task":
+        return log_files.of_task(places, which, attempt=attempt, stream=stream, may_come=may_come)
+    if what == "actor":
+        return log_files.of_actor(places, which, stream=stream, may_come=may_come)
+    return log_files.of_worker(places, which, stream=stream)
+
+
+def _id_of(what: str) -> str:
+    return "an address, such as node-0/w3" if what == "worker" else f"the {what}'s id"
+
+
+def _print(query: LogQuery, tail: int, *, follow: bool, if_empty: str) -> None:
+    """Bytes as they are: nobody knows what a program prints."""
+    try:
+        with LogReader(query) as reader:
+            for data in reader.read(tail):
+                sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()
+            if reader.has_left_out:
+                _say(f"-- {tail:,} lines at most: --tail -1 shows all --")
+            if reader.is_empty:
+                _say(f"-- {if_empty} --")
+            if follow:
+                for data in reader.follow():
+                    sys.stdout.buffer.write(data)
+                    sys.stdout.buffer.flush()
+    except KeyboardInterrupt:
+        raise typer.Exit from None
+
+
+def _list(entries: Sequence[LogFileEntry], format_: str) -> None:
+    if format_ == "json":
+        rows = [
+            {
+                "session": entry.session,
+                "node_id": entry.node,
+                "file": entry.name,
+                "size_bytes": entry.size_bytes,
+                "changed_s": entry.changed_s,
+                "path": str(entry.path),
+            }
+            for entry in entries
+        ]
+        json.dump(rows, sys.stdout, indent=2)
+        print()
+        return
+    if not entries:
+        print(NOTHING_RUNS)
+        return
+    table = Table(title="Log files", title_justify="left")
+    for name in ("session", "node", "file", "bytes", "last change"):
+        table.add_column(
+            name, overflow="fold", no_wrap=name in ("session", "file"), justify="right" if name == "bytes" else "left"
+        )
+    for entry in entries:
+        changed = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.changed_s))
+        table.add_row(escape(entry.session), entry.node, escape(entry.name), f"{entry.size_bytes:,}", changed)
+    Console().print(table)
+
+
+def _say(words: str) -> None:
+    Console(stderr=True).print(words, markup=False, highlight=False, soft_wrap=True)
+
+
+def _refuse(why: object) -> NoReturn:
+    Console(stderr=True).print(f"dualray: {why}", style="red", markup=False, highlight=False, soft_wrap=True)
+    raise typer.Exit(UNUSABLE)
