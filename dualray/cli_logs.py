@@ -85,6 +85,8 @@ def logs_command(
                 return
             query = log_files.of_file(entries[0], places)
         else:
+            if which is not None and id_ is not None:
+                raise ValueError(f"{which!r} and --id {id_!r} say the same: give one of them")
             query = _query(places, what, which or id_, pid, attempt, "err" if err else "out", may_come=follow)
     except ValueError as error:
         _refuse(error)

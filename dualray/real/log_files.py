@@ -14,6 +14,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import BinaryIO, Final, Self
 
@@ -247,12 +248,16 @@ def of_pid(places: Sequence[LogPlace], pid: int, *, stream: str = "out") -> LogQ
         ValueError: there are none.
     """
     _check_stream(stream)
+
+    def wanted(printer: Printer | None) -> bool:
+        return printer is not None and printer.pid == pid
+
     pids = {printer.pid for printer in _printers(places)}
     if pid not in pids:
         raise ValueError(
             f"no worker with pid {pid} has printed anything here{_nearest_of(str(pid), map(str, sorted(pids)))}"
         )
-    return LogQuery(tuple(places), f"*.{stream}*", lambda printer: printer is not None and printer.pid == pid)
+    return LogQuery(_of_one_cluster(places, wanted, f"pid {pid}"), f"*.{stream}*", wanted)
 
 
 def of_task(
@@ -288,7 +293,7 @@ def of_task(
     def wanted(printer: Printer | None) -> bool:
         return printer is not None and printer.task_id == found and attempt in (None, printer.attempt)
 
-    return LogQuery(tuple(places), f"*.{stream}*", wanted)
+    return LogQuery(_of_one_cluster(places, wanted, f"task {found.hex()}"), f"*.{stream}*", wanted)
 
 
 def of_actor(places: Sequence[LogPlace], actor_id: str, *, stream: str = "out", may_come: bool = False) -> LogQuery:
@@ -300,7 +305,32 @@ def of_actor(places: Sequence[LogPlace], actor_id: str, *, stream: str = "out", 
     _check_stream(stream)
     known = {printer.actor_id.hex(): printer.name for printer in _printers(places) if printer.actor_id}
     found = bytes.fromhex(_whole_id("actor", actor_id, known, may_come=may_come))
-    return LogQuery(tuple(places), f"*.{stream}*", lambda printer: printer is not None and printer.actor_id == found)
+
+    def wanted(printer: Printer | None) -> bool:
+        return printer is not None and printer.actor_id == found
+
+    return LogQuery(_of_one_cluster(places, wanted, f"actor {found.hex()}"), f"*.{stream}*", wanted)
+
+
+def _of_one_cluster(places: Sequence[LogPlace], wanted: Wanted, what: str) -> tuple[LogPlace, ...]:
+    """Those of the cluster in which somebody has printed; all where nobody has.
+
+    A program has the same ids whenever it runs: so they alone do not tell its sessions apart. Of sessions that have
+    ended nobody knows which cluster they were of, but two with the same node were not of one.
+
+    Raises:
+        ValueError: it was in several.
+    """
+    found = [place for place in places if any(map(wanted, _printers([place])))]
+    for one, other in combinations(found, 2):
+        both_run = one.running is not None and other.running is not None
+        if one.cluster != other.cluster if both_run else one.node == other.node:
+            raise ValueError(
+                f"{what} has printed in several sessions, as a program has the same ids whenever it runs: name one "
+                f"with --session, or its directory in Python: {', '.join(place.session for place in found)}"
+            )
+    clusters = {place.cluster for place in found}
+    return tuple(place for place in places if not found or place.cluster in clusters)
 
 
 def _check_stream(stream: str) -> None:

@@ -145,6 +145,24 @@ def test_a_file_that_begins_anew_loses_nothing_to_who_follows(tmp_path, monkeypa
     assert len(lines) > 2
 
 
+def test_ids_of_several_sessions_are_not_mixed(tmp_path):
+    places = []
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        output = worker_file(tmp_path / name)
+        output.feed(mark(Execution(task_id=ONE, name="f")) + f"{name}\n".encode())
+        output.feed(b"")
+        places.append(LogPlace(name, "node-0", tmp_path / name))
+    for ask in (lambda: log_files.of_task(places, ONE.hex()), lambda: log_files.of_pid(places, os.getpid())):
+        with pytest.raises(ValueError, match=r"in several sessions.*: first, second"):
+            ask()
+    with LogReader(log_files.of_task(log_files.chosen(places, session="sec", node=None), ONE.hex())) as reader:
+        assert b"".join(reader.read()) == b"second\n"
+    other_node = LogPlace("second", "node-1", tmp_path / "second")
+    with LogReader(log_files.of_task([places[0], other_node], ONE.hex())) as reader:  # an attempt on each
+        assert b"".join(reader.read()) == b"first\nsecond\n"
+
+
 def test_lines_of_nobody_and_a_broken_index(tmp_path):
     output = worker_file(tmp_path)
     output.feed(b"before any task\n" + mark(Execution(task_id=ONE, name="f", actor_id=ActorID(bytes(16)))) + b"one\n")
