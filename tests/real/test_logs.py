@@ -100,9 +100,24 @@ def print_all(begun):
     eventually(lambda: is_alive_again(lives), "the actor lives again")
     threaded = Threaded.remote()
     chats = get([threaded.chat.remote(name) for name in ("a", "b")])
-    eventually(lambda: "counts 2" in "".join(get_log(actor_id=actor)), "all is in the files")
-    eventually(lambda: all("2\n" in "".join(get_log(task_id=chat)) for chat in chats), "all is in the files")
+    last = [
+        ("says this", {"task_id": said[0][0]}),
+        ("complains of this", {"task_id": said[0][0], "suffix": "err"}),
+        ("attempt 1", {"task_id": retried}),
+        ("counts 2", {"actor_id": actor}),
+        *((f"{name} 2", {"task_id": chat}) for name, chat in zip("ab", chats, strict=True)),
+    ]
+    for line, query in last:
+        eventually(lambda line=line, query=query: is_printed(line, **query), f"{line!r} is in a file")
     return Printed(said, retried, actor, chats)
+
+
+def is_printed(line, **query):
+    """Whether the files have a line yet: workers' pipes are read a moment later."""
+    try:
+        return line in "".join(get_log(**query)).splitlines()
+    except ValueError:  # nothing has printed there yet
+        return False
 
 
 def is_alive_again(lives):
