@@ -15,7 +15,7 @@ from rich.table import Table
 
 from dualray import api
 from dualray.exceptions import DualrayError
-from dualray.settings import DEFAULT_PORT, limits_of, resolve
+from dualray.settings import DEFAULT_PORT, SETTINGS, limits_of, resolve
 from dualray.shared.labels import parse_labels
 from dualray.shared.model.config import Config
 from dualray.shared.units import parse_size_bytes
@@ -41,6 +41,9 @@ def start_command(
     num_cpus: Annotated[float | None, typer.Option(help="CPUs; default: those that there are.")] = None,
     num_gpus: Annotated[float | None, typer.Option(help="GPUs; default: those that there are.")] = None,
     resources: Annotated[str | None, typer.Option(help="Custom resources, such as '{\"disk\": 2}'.")] = None,
+    memory: Annotated[
+        str | None, typer.Option(help="Bytes, or such as 16GiB, offered to tasks with memory=; default: none.")
+    ] = None,
     labels: Annotated[str | None, typer.Option(help="Labels, such as 'zone=a,market=spot', or JSON.")] = None,
     object_store_memory: Annotated[str | None, typer.Option(help="Bytes, or such as 2GiB.")] = None,
     num_workers: Annotated[int | None, typer.Option(help="--head: workers started with each node.")] = None,
@@ -78,6 +81,7 @@ def start_command(
             num_cpus=num_cpus,
             num_gpus=num_gpus,
             resources=_resources(resources),
+            memory=None if memory is None else SETTINGS["memory"].parse("--memory", memory),
             labels=_labels(labels),
             object_store_memory=parse_size_bytes(object_store_memory, "--object-store-memory")
             if object_store_memory is not None
