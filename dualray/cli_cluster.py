@@ -18,6 +18,7 @@ from dualray.exceptions import DualrayError
 from dualray.settings import DEFAULT_PORT, SETTINGS, limits_of, resolve
 from dualray.shared.labels import parse_labels
 from dualray.shared.model.config import Config
+from dualray.shared.model.resources import number_words
 from dualray.shared.units import parse_size_bytes
 
 UNUSABLE = 2
@@ -172,7 +173,10 @@ def status_command(
             table.add_column(column, overflow="fold")
         for row in api.nodes():
             total, free = row["Resources"], row["Available"]
-            amounts = ", ".join(f"{name} {free.get(name, 0):g} / {amount:g}" for name, amount in total.items())
+            amounts = ", ".join(
+                f"{name} {number_words(name, free.get(name, 0))} / {number_words(name, amount)}"
+                for name, amount in total.items()
+            )
             table.add_row(row["NodeID"], "alive" if row["Alive"] else "dead", str(row["Incarnation"]), amounts)
         Console().print(table)
     finally:

@@ -25,11 +25,10 @@ from dualray.shared.model.events import (
     ObjectRequested,
 )
 from dualray.shared.model.ids import HEAD, ObjectID
-from dualray.shared.model.resources import CPU, MEMORY, UNITS, Resources, amount_words, fits
+from dualray.shared.model.resources import CPU, UNITS, Resources, amount_words, fits, number_words
 from dualray.shared.model.specs import LeaseShape, StrategyKind
 from dualray.shared.policies.lru import EvictionPolicy
 from dualray.shared.policies.placement import ClusterView, Outcome, Placement, PlacementPolicy, Score, scores_of
-from dualray.shared.units import size_words
 
 CANDIDATES_MAX = 16
 """Candidates of one choice that are kept: the best."""
@@ -266,9 +265,7 @@ def _free_words(demand: Resources, view: ClusterView, score: Score) -> str:
 
 
 def _of(free: int, total: int, name: str) -> str:
-    if name == MEMORY:
-        return f"{size_words(free // UNITS)} of {amount_words(name, total)} free"
-    return f"{free / UNITS:g} of {amount_words(name, total)} free"
+    return f"{number_words(name, free / UNITS)} of {amount_words(name, total)} free"
 
 
 class _WatchedEviction:
@@ -319,7 +316,7 @@ def _why_no_room(machine: Node, shape: LeaseShape) -> list[str]:
             free = scheduler.free.get(name, 0)
             if free < amount:
                 total = scheduler.total.get(name, 0)
-                wanted = size_words(amount // UNITS) if name == MEMORY else f"{amount / UNITS:g}"
+                wanted = number_words(name, amount / UNITS)
                 reasons.append(f"{_of(max(free, 0), total, name)}, and it wants {wanted}")
     missing = [hint.size_bytes for hint in shape.deps if not is_here(hint.object_id)]
     if sum(missing) > scheduler.config.locality_bytes_max:

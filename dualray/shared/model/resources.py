@@ -58,6 +58,11 @@ def amount_words(name: str, units: int) -> str:
     return f"{size_words(units // UNITS)} of memory" if name == MEMORY else f"{units / UNITS:g} {name}"
 
 
+def number_words(name: str, amount: float) -> str:
+    """An amount as users write it, without the resource's name: `2`, `1.5 GiB`."""
+    return size_words(int(amount)) if name == MEMORY else f"{amount:g}"
+
+
 def bulk(resources: Resources) -> float:
     """How much it is in all, to compare demands: a GiB of memory weighs as much as a CPU."""
     return sum([amount / 2**30 if name == MEMORY else amount for name, amount in resources.units])
