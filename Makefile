@@ -45,7 +45,7 @@ format: env  ## Put the code in the form that lint asks for
 	$(BIN)/ruff format .
 
 test: env lint  ## Lint, then run every test that is not slow
-	$(BIN)/python -m pytest -m 'not slow' -n 2 --dist loadgroup $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m 'not slow' -n 2 $(PYTEST_ARGS)
 
 test-slow: env  ## Run the slow tests
 	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
 
 from tests import leaks
+from tests.two_workers import MachineBesideFiles
 
 _CONFORMANCE = Path(__file__).parent / "conformance"
 
@@ -34,17 +36,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     leaks.remove_unless_something_leaked(config.stash[_TEMPORARY_DIRECTORY])
 
 
-_IN_ONE_PROCESS = tuple(Path(__file__).parent / name for name in ("shared", "sim"))
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With pytest-xdist (`-n 2 --dist loadgroup`): what may start processes runs on one worker, one after another, and
-    what runs in one process, each file for itself, beside it."""
-    for item in items:
-        params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-        is_alone = params.get("mode") == "sim" or any(item.path.is_relative_to(place) for place in _IN_ONE_PROCESS)
-        item.add_marker(pytest.mark.xdist_group(str(item.path) if is_alone else "processes"))
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> MachineBesideFiles:
+    return MachineBesideFiles(config, log)
 
 
 @pytest.fixture(scope="module", autouse=True)
