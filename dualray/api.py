@@ -36,6 +36,7 @@ def init(
     num_cpus: float | None = None,
     num_gpus: float | None = None,
     resources: Mapping[str, float] | None = None,
+    memory: int | str | None = None,
     labels: Mapping[str, str] | Sequence[Mapping[str, str]] | None = None,
     object_store_memory: int | str | None = None,
     seed: int | None = None,
@@ -65,6 +66,8 @@ def init(
         mode: "real" (processes on this machine; the default) or "sim" (a virtual cluster in this process).
         num_cpus, num_gpus, resources: what each node has. Default: real as found, with the GPUs that
             CUDA_VISIBLE_DEVICES shows (docs/real_mode.md); sim 4 CPUs.
+        memory: bytes, or a text such as "16GiB", that each node offers to tasks and actors that say `memory=`; see
+            docs/api/tasks.md. Default: none.
         labels: of each node, such as {"zone": "a"}; sim mode: or a list with those of each node. See
             docs/api/placement.md.
         object_store_memory: bytes of each node's object store, or a text such as "2GiB".

@@ -15,9 +15,10 @@ from rich.table import Table
 
 from dualray import api
 from dualray.exceptions import DualrayError
-from dualray.settings import DEFAULT_PORT, limits_of, resolve
+from dualray.settings import DEFAULT_PORT, SETTINGS, limits_of, resolve
 from dualray.shared.labels import parse_labels
 from dualray.shared.model.config import Config
+from dualray.shared.model.resources import number_words
 from dualray.shared.units import parse_size_bytes
 
 UNUSABLE = 2
@@ -41,6 +42,9 @@ def start_command(
     num_cpus: Annotated[float | None, typer.Option(help="CPUs; default: those that there are.")] = None,
     num_gpus: Annotated[float | None, typer.Option(help="GPUs; default: those that there are.")] = None,
     resources: Annotated[str | None, typer.Option(help="Custom resources, such as '{\"disk\": 2}'.")] = None,
+    memory: Annotated[
+        str | None, typer.Option(help="Bytes, or such as 16GiB, offered to tasks with memory=; default: none.")
+    ] = None,
     labels: Annotated[str | None, typer.Option(help="Labels, such as 'zone=a,market=spot', or JSON.")] = None,
     object_store_memory: Annotated[str | None, typer.Option(help="Bytes, or such as 2GiB.")] = None,
     num_workers: Annotated[int | None, typer.Option(help="--head: workers started with each node.")] = None,
@@ -78,6 +82,7 @@ def start_command(
             num_cpus=num_cpus,
             num_gpus=num_gpus,
             resources=_resources(resources),
+            memory=None if memory is None else SETTINGS["memory"].parse("--memory", memory),
             labels=_labels(labels),
             object_store_memory=parse_size_bytes(object_store_memory, "--object-store-memory")
             if object_store_memory is not None
@@ -168,7 +173,10 @@ def status_command(
             table.add_column(column, overflow="fold")
         for row in api.nodes():
             total, free = row["Resources"], row["Available"]
-            amounts = ", ".join(f"{name} {free.get(name, 0):g} / {amount:g}" for name, amount in total.items())
+            amounts = ", ".join(
+                f"{name} {number_words(name, free.get(name, 0))} / {number_words(name, amount)}"
+                for name, amount in total.items()
+            )
             table.add_row(row["NodeID"], "alive" if row["Alive"] else "dead", str(row["Incarnation"]), amounts)
         Console().print(table)
     finally:

@@ -18,6 +18,7 @@ from rich.table import Table
 
 from dualray import api
 from dualray.exceptions import DualrayError
+from dualray.shared.model.resources import number_words
 from dualray.util import state
 
 UNUSABLE = 2
@@ -182,7 +183,10 @@ def _shown(value: Any) -> str:
         case float():
             return f"{value:g}"
         case dict():
-            return ", ".join(f"{key} {_shown(amount)}" for key, amount in value.items())
+            return ", ".join(
+                f"{key} {number_words(key, amount) if isinstance(amount, float) else _shown(amount)}"
+                for key, amount in value.items()
+            )
         case list():
             return ", ".join(_shown(item) for item in value)
     return str(value)

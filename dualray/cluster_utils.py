@@ -20,6 +20,7 @@ import psutil
 from dualray import api
 from dualray.exceptions import DualrayError
 from dualray.real.cluster_launch import StartedNode, drain_node, node_options, start_node, stop_node
+from dualray.settings import SETTINGS
 from dualray.shared.model.config import Config
 from dualray.shared.units import parse_size_bytes
 
@@ -152,6 +153,7 @@ class Cluster:
         num_cpus: float = 1,
         num_gpus: float = 0,
         resources: Mapping[str, float] | None = None,
+        memory: int | str | None = None,
         labels: Mapping[str, str] | None = None,
         object_store_memory: int | str | None = None,
         wait: bool = True,
@@ -165,6 +167,7 @@ class Cluster:
 
         Args:
             num_cpus, num_gpus, resources: what it has.
+            memory: bytes, or a text such as "16GiB", that it offers to tasks that say `memory=`; default: none.
             labels: such as {"zone": "a"}; see docs/api/placement.md.
             object_store_memory: bytes, or a text such as "64MiB"; default: a quarter of what the other nodes of this
                 machine leave of the default of a lone node.
@@ -189,6 +192,7 @@ class Cluster:
             num_cpus=num_cpus,
             num_gpus=num_gpus,
             resources=resources,
+            memory=None if memory is None else SETTINGS["memory"].parse("memory", memory),
             labels=labels,
             object_store_memory=object_store_memory,
             config=Config(**{"infeasible": "wait", **(limits or {})}),  # a node that can take it may join

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from dualray import runtime_env
 from dualray.shared.labels import label_term, parse_selector
 from dualray.shared.model.ids import NodeID
-from dualray.shared.model.resources import CPU, NOTHING, UNITS, Resources, demand_in_group, parse_resources
+from dualray.shared.model.resources import CPU, NOTHING, UNITS, Resources, add, demand_in_group, parse_resources
 from dualray.shared.model.specs import DEFAULT_STRATEGY, LabelOperator, LabelTerm, Strategy, StrategyKind, Streaming
 from dualray.util.scheduling_strategies import (
     DoesNotExist,
@@ -35,6 +35,8 @@ class TaskOptions:
     Attributes:
         num_cpus: CPUs that the task holds; fractions in steps of 0.0001. Default 1.
         num_gpus: GPUs that it holds; above 1 whole. Default 0.
+        memory: bytes, or a text such as "2GiB", of the memory that a node was said to offer: for its placement, and no
+            bound of what it uses; see docs/api/tasks.md. Default 0.
         resources: amounts of custom resources by name.
         num_returns: how many objects the call makes; of a generator also "streaming" (an ObjectRefGenerator) or
             "dynamic"; see docs/api/tasks.md. Default: "streaming" for generators, else 1.
@@ -56,6 +58,7 @@ class TaskOptions:
 
     num_cpus: float | None = None
     num_gpus: float | None = None
+    memory: float | str | None = None
     resources: Mapping[str, float] | None = None
     num_returns: int | str | None = None
     max_retries: int = 3
@@ -71,7 +74,7 @@ class TaskOptions:
     def demand(self) -> Resources:
         """What the task holds while it runs."""
         num_cpus = 1 if self.num_cpus is None else self.num_cpus
-        return parse_resources(num_cpus=num_cpus, num_gpus=self.num_gpus, resources=self.resources)
+        return parse_resources(num_cpus=num_cpus, num_gpus=self.num_gpus, memory=self.memory, resources=self.resources)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +83,8 @@ class ActorOptions:
 
     Attributes:
         num_cpus, num_gpus, resources: held for the actor's life. When none is given, the actor needs 1 CPU to be
-            placed and holds nothing afterwards.
+            placed and holds none afterwards.
+        memory: as for tasks, held for the actor's life; it alone changes nothing about the CPU, as in Ray.
         max_restarts: how often it comes back when its worker or node dies; -1 means without end. Default 0.
         max_task_retries: how often a call that was lost with the actor is repeated; -1 without end. Default 0.
         name: the name under which `get_actor` finds it, once in a namespace. Default: none.
@@ -99,6 +103,7 @@ class ActorOptions:
 
     num_cpus: float | None = None
     num_gpus: float | None = None
+    memory: float | str | None = None
     resources: Mapping[str, float] | None = None
     max_restarts: int = 0
     max_task_retries: int = 0
@@ -117,9 +122,12 @@ class ActorOptions:
     def demands(self) -> tuple[Resources, Resources]:
         """What a node must offer to place the actor, and what the actor holds."""
         if self.num_cpus is None and not self.num_gpus and not self.resources:
-            return _ONE_CPU, NOTHING
+            if not self.memory:
+                return _ONE_CPU, NOTHING
+            memory = parse_resources(num_cpus=None, num_gpus=None, memory=self.memory, resources=None)
+            return add([_ONE_CPU, memory]), memory
         num_cpus = 1 if self.num_cpus is None else self.num_cpus
-        held = parse_resources(num_cpus=num_cpus, num_gpus=self.num_gpus, resources=self.resources)
+        held = parse_resources(num_cpus=num_cpus, num_gpus=self.num_gpus, memory=self.memory, resources=self.resources)
         return held, held
 
 
@@ -192,7 +200,9 @@ def _check(options: TaskOptions | ActorOptions | MethodOptions, what: str) -> No
     if isinstance(options, ActorOptions):
         _check_actor(options, what)
     try:
-        parse_resources(num_cpus=options.num_cpus, num_gpus=options.num_gpus, resources=options.resources)
+        parse_resources(
+            num_cpus=options.num_cpus, num_gpus=options.num_gpus, memory=options.memory, resources=options.resources
+        )
     except (TypeError, ValueError) as error:
         raise type(error)(f"{what}: {error}") from None
     strategy_of(options, what)

@@ -283,6 +283,13 @@ SETTINGS = {
         Setting(name="num_gpus", default=None, modes=MODES, parse=_amount, help="GPUs of a node; as found; sim: 0"),
         Setting(name="resources", default=None, modes=MODES, parse=_resources, help="custom resources of a node"),
         Setting(
+            name="memory",
+            default=None,
+            modes=MODES,
+            parse=_bytes,
+            help="bytes that a node offers to tasks that say memory=; default: none",
+        ),
+        Setting(
             name="labels",
             default=None,
             modes=MODES,
@@ -418,6 +425,7 @@ _OF_THE_CLUSTER = (
     "num_cpus",
     "num_gpus",
     "resources",
+    "memory",
     "labels",
     "object_store_memory",
     "seed",

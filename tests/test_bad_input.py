@@ -19,11 +19,13 @@ from dualray.exceptions import (
     ActorUnschedulableError,
     DualrayError,
     ObjectStoreFullError,
+    PlacementGroupUnschedulableError,
     SerializationError,
     TaskError,
     TaskUnschedulableError,
     WorkerCrashedError,
 )
+from dualray.util.placement_group import placement_group
 from dualray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from tests.conformance.support import MIB, MODES, get, start_cluster
 
@@ -90,6 +92,14 @@ def message_of(error_type, call, *args, **kwargs):
         (lambda: f.options(num_cpus=True), "num_cpus=True must be a number"),
         (lambda: f.options(num_gpus=1.5), "more than one GPU must be a whole number of GPUs"),
         (lambda: f.options(resources={"GPU": 1}), "resources names 'GPU'; use num_gpus= for it"),
+        (lambda: f.options(resources={"memory": 1}), "resources names 'memory'; use memory= for it"),
+        (
+            lambda: f.options(memory=-1),
+            "f.options(): memory=-1 must be between 0 and 70,368,744,177,664 bytes (64 TiB)",
+        ),
+        (lambda: f.options(memory="2 parsecs"), "f.options(): memory: '2 parsecs' is not understood"),
+        (lambda: A.options(memory=True), "memory=True must be a number of bytes, or a text such as '2GiB'"),
+        (lambda: A.options(memory=[1]), "A.options(): memory=[1] must be a number of bytes"),
         (lambda: f.options(resources={"": 1}), "an empty resource name"),
         (lambda: f.options(resources={"disk": -2}), "resources['disk']=-2 must be between"),
         (lambda: f.options(resources=["disk"]), "must be a dict of name to amount"),
@@ -240,6 +250,21 @@ def test_a_demand_that_no_node_can_meet():
     message = message_of(ActorUnschedulableError, A.options(resources={"tpu": 1}).remote)
     assert "A can never run in this cluster" in message
     assert "lacks 1 tpu" in message
+
+
+@pytest.mark.usefixtures("cluster")
+def test_memory_that_no_node_was_told_to_offer():
+    message = message_of(TaskUnschedulableError, f.options(memory=500 * MIB).remote)
+    assert message == (
+        "f can never run in this cluster: it demands 1 CPU, 500.0 MiB of memory; the nearest node, node-0, has 2 CPU "
+        "and lacks 500.0 MiB of memory. No node here offers memory, which only those do that were told how much: "
+        "init(memory=), `dualray start --memory`, Cluster.add_node(memory=), or memory: of a scenario's nodes. Say it "
+        "there, or leave memory= out."
+    )
+    assert "No node here offers memory" in message_of(ActorUnschedulableError, A.options(memory="1GiB").remote)
+    message = message_of(PlacementGroupUnschedulableError, placement_group, [{"memory": "1GiB"}])
+    assert "bundle 0 demands 1.0 GiB of memory" in message
+    assert "No node here offers memory" in message
 
 
 @pytest.mark.usefixtures("cluster")

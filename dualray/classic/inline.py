@@ -428,7 +428,7 @@ def start(*, num_cpus: float | None, num_gpus: float | None, object_id_seed: int
     """
     given = {"num_cpus": num_cpus, "num_gpus": num_gpus, "object_id_seed": object_id_seed}
     settings = resolve({name: value for name, value in given.items() if value is not None})
-    total, gpu_names = total_of(settings["num_cpus"].value, settings["num_gpus"].value, settings["resources"].value)
+    total, gpu_names = total_of(*(settings[name].value for name in ("num_cpus", "num_gpus", "resources", "memory")))
     shared = _Shared(total=total, gpu_names=gpu_names, inline_bytes_max=limits_of(settings).inline_bytes_max)
     shared.gpus = list(range(total.get(GPU) // UNITS))
     root = root_task_id(str(settings["object_id_seed"].value or ""), 1)

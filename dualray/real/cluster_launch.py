@@ -63,6 +63,7 @@ def node_options(
     resources: Mapping[str, float] | None,
     object_store_memory: int | None,
     config: Config,
+    memory: int | None = None,
     labels: Mapping[str, str] | None = None,
     num_workers: int | None = None,
     metrics_port: int | None = None,
@@ -76,7 +77,7 @@ def node_options(
     """
     if num_workers is not None:
         config = dataclasses.replace(config, workers_prestarted=num_workers)
-    total, gpu_names = total_of(num_cpus, num_gpus, resources)
+    total, gpu_names = total_of(num_cpus, num_gpus, resources, memory)
     return NodeOptions(
         address=address,
         node_ip=node_ip or LOOPBACK,

@@ -43,7 +43,7 @@ def start(settings: Mapping[str, Any], config: Config) -> RealRuntime:
         if settings["record"] is not None:
             raise ValueError("record=... is for a cluster that init starts; this one joins the cluster at address=...")
         return _join(settings)
-    total, gpu_names = total_of(settings["num_cpus"], settings["num_gpus"], settings["resources"])
+    total, gpu_names = total_of(settings["num_cpus"], settings["num_gpus"], settings["resources"], settings["memory"])
     session = sessions.create(
         config=config,
         seed=settings["seed"],
@@ -132,20 +132,23 @@ def _made(directory: Path | None) -> Path | None:
 
 
 def total_of(
-    num_cpus: float | None, num_gpus: float | None, resources: Mapping[str, float] | None
+    num_cpus: float | None,
+    num_gpus: float | None,
+    resources: Mapping[str, float] | None,
+    memory: float | str | None = None,
 ) -> tuple[Resources, tuple[str, ...]]:
     """What a node of this machine has, and its GPUs' names; by default as many CPUs as this process may use, and the
-    GPUs that there are and CUDA_VISIBLE_DEVICES shows.
+    GPUs that there are and CUDA_VISIBLE_DEVICES shows, and no memory.
 
     Raises:
         ValueError: resources that are wrong; more GPUs than there are.
     """
     if num_cpus is None:
         num_cpus = len(os.sched_getaffinity(0))
-    total = parse_resources(num_cpus=num_cpus, num_gpus=num_gpus, resources=resources)
+    total = parse_resources(num_cpus=num_cpus, num_gpus=num_gpus, memory=memory, resources=resources)
     gpu_names = gpus_to_offer(num_gpus)
     if num_gpus is None:
-        total = parse_resources(num_cpus=num_cpus, num_gpus=len(gpu_names), resources=resources)
+        total = parse_resources(num_cpus=num_cpus, num_gpus=len(gpu_names), memory=memory, resources=resources)
     return total, gpu_names
 
 

@@ -25,7 +25,7 @@ from dualray.shared.model.events import (
     ObjectRequested,
 )
 from dualray.shared.model.ids import HEAD, ObjectID
-from dualray.shared.model.resources import CPU, UNITS, Resources, fits
+from dualray.shared.model.resources import CPU, UNITS, Resources, amount_words, fits, number_words
 from dualray.shared.model.specs import LeaseShape, StrategyKind
 from dualray.shared.policies.lru import EvictionPolicy
 from dualray.shared.policies.placement import ClusterView, Outcome, Placement, PlacementPolicy, Score, scores_of
@@ -261,10 +261,11 @@ def _choice(
 def _free_words(demand: Resources, view: ClusterView, score: Score) -> str:
     candidate = view.candidates[score.node]
     names = [name for name, _ in demand.units] or [CPU]
-    return ", ".join(
-        f"{max(candidate.free.get(name, 0), 0) / UNITS:g} of {candidate.total.get(name, 0) / UNITS:g} {name} free"
-        for name in names
-    )
+    return ", ".join(_of(max(candidate.free.get(name, 0), 0), candidate.total.get(name, 0), name) for name in names)
+
+
+def _of(free: int, total: int, name: str) -> str:
+    return f"{number_words(name, free / UNITS)} of {amount_words(name, total)} free"
 
 
 class _WatchedEviction:
@@ -315,9 +316,8 @@ def _why_no_room(machine: Node, shape: LeaseShape) -> list[str]:
             free = scheduler.free.get(name, 0)
             if free < amount:
                 total = scheduler.total.get(name, 0)
-                reasons.append(
-                    f"{max(free, 0) / UNITS:g} of {total / UNITS:g} {name} free, and it wants {amount / UNITS:g}"
-                )
+                wanted = number_words(name, amount / UNITS)
+                reasons.append(f"{_of(max(free, 0), total, name)}, and it wants {wanted}")
     missing = [hint.size_bytes for hint in shape.deps if not is_here(hint.object_id)]
     if sum(missing) > scheduler.config.locality_bytes_max:
         reasons.append(

@@ -134,7 +134,8 @@ class NodeGroup(_Model):
     resources: dict[str, float] = Field(default_factory=dict, description="custom resources by name")
     object_store: Size = Field(default=2 * 1024**3, ge=1024**2)
     memory: Size | None = Field(
-        default=None, description="of the machine, its object store included; default: no limit"
+        default=None,
+        description="of the machine, its object store included, and offered to tasks with memory=; default: no limit",
     )
     network: NetworkModel = NetworkModel()
     speed: float = Field(default=1.0, gt=0, description="2 means that work takes half as long")
@@ -143,7 +144,7 @@ class NodeGroup(_Model):
     @property
     def total(self) -> Resources:
         """What each node offers."""
-        return parse_resources(num_cpus=self.cpus, num_gpus=self.gpus, resources=self.resources)
+        return parse_resources(num_cpus=self.cpus, num_gpus=self.gpus, memory=self.memory, resources=self.resources)
 
 
 def _number_or_groups(value: Any) -> Any:

@@ -85,6 +85,7 @@ def _options(group: NodeGroup) -> dict[str, Any]:
         "num_cpus": group.cpus,
         "num_gpus": group.gpus,
         "resources": group.resources,
+        "memory": group.memory,
         "labels": group.labels,
         "object_store_memory": None if group.object_store == default else group.object_store,
     }

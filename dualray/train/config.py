@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from dualray.shared.model.resources import parse_resources
+from dualray.shared.model.resources import MEMORY, memory_bytes, parse_named
 
 CPU = "CPU"
 GPU = "GPU"
@@ -59,9 +59,8 @@ class ScalingConfig:
             )
         if self.use_gpu and given.get(GPU) == 0:
             raise ValueError("ScalingConfig: use_gpu=True, but resources_per_worker gives each worker no GPU")
-        custom = {name: amount for name, amount in given.items() if name not in (CPU, GPU)}
         try:
-            demand = parse_resources(num_cpus=given.get(CPU), num_gpus=given.get(GPU), resources=custom)
+            demand = parse_named(given)
         except (TypeError, ValueError) as error:
             raise type(error)(f"ScalingConfig: resources_per_worker: {error}") from None
         if not demand.units and not self.use_gpu:
@@ -73,6 +72,8 @@ class ScalingConfig:
         if self.resources_per_worker is None:
             return {GPU: 1} if self.use_gpu else {CPU: 1}
         found = {name: amount for name, amount in self.resources_per_worker.items() if amount}
+        if MEMORY in found:
+            found[MEMORY] = memory_bytes("resources_per_worker: memory", found[MEMORY])
         return found | ({GPU: 1} if self.use_gpu and GPU not in found else {})
 
     @property

@@ -23,6 +23,7 @@ from typing import Any, Self
 
 from dualray import api
 from dualray.exceptions import ActorError, DualrayError, PlacementGroupUnschedulableError, TaskError
+from dualray.shared.model.resources import MEMORY
 from dualray.train.backend import BackendConfig, Place
 from dualray.train.checkpoint import Checkpoint, Files, packed
 from dualray.train.config import CPU, GPU, DataConfig, RunConfig, ScalingConfig
@@ -396,12 +397,13 @@ def _see_ends(ends: Mapping[Any, int]) -> None:
 
 def _workers(scaling: ScalingConfig, group: PlacementGroup) -> list[Any]:
     bundle = scaling.bundle
-    custom = {name: amount for name, amount in bundle.items() if name not in (CPU, GPU)}
+    custom = {name: amount for name, amount in bundle.items() if name not in (CPU, GPU, MEMORY)}
     worker = api.remote(TrainWorker)
     return [
         worker.options(
             num_cpus=bundle.get(CPU, 0),
             num_gpus=bundle.get(GPU, 0),
+            memory=bundle.get(MEMORY),
             resources=custom,
             scheduling_strategy=PlacementGroupSchedulingStrategy(group, index),
         ).remote()

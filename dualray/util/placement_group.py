@@ -18,7 +18,7 @@ from dualray import api, runtime
 from dualray.object_ref import ObjectRef
 from dualray.shared.labels import parse_selector
 from dualray.shared.model.ids import PlacementGroupID
-from dualray.shared.model.resources import CPU, GPU, Resources, parse_resources
+from dualray.shared.model.resources import Resources, parse_named
 from dualray.shared.model.specs import GroupStrategy
 from dualray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -150,9 +150,8 @@ def _parse_bundles(bundles: Any) -> list[Resources]:
     for index, bundle in enumerate(bundles):
         if not isinstance(bundle, Mapping):
             raise TypeError(f"placement_group: bundle {index} is {bundle!r}, and must be a dict, such as {{'CPU': 1}}")
-        custom = {name: amount for name, amount in bundle.items() if name not in (CPU, GPU)}
         try:
-            demand = parse_resources(num_cpus=bundle.get(CPU), num_gpus=bundle.get(GPU), resources=custom)
+            demand = parse_named(bundle)
         except (TypeError, ValueError) as error:
             raise type(error)(f"placement_group: bundle {index}: {error}") from None
         if not demand.units:

@@ -23,7 +23,7 @@ from dualray.recording.calibration import Calibration, load_calibration
 from dualray.recording.file import read_record_file
 from dualray.recording.graph import Graph, TaskNode, graph_of
 from dualray.shared.model.config import Config
-from dualray.shared.model.resources import CPU, GPU, parse_resources
+from dualray.shared.model.resources import CPU, GPU, parse_named
 from dualray.shared.units import parse_time_ns, time_words
 from dualray.sim.cost_model import CostModel
 from dualray.sim.network import Nic
@@ -291,8 +291,7 @@ class _Job:
     def replay(self, config: Configuration, seed: int, **more: Any) -> Replayed:
         """One replay."""
         first = next(iter(self.graph.facts["nodes"].values()))
-        custom = {name: amount for name, amount in first["resources"].items() if name not in (CPU, GPU)}
-        total = parse_resources(num_cpus=config.cpus, num_gpus=config.gpus, resources=custom)
+        total = parse_named({**first["resources"], CPU: config.cpus, GPU: config.gpus})
         nic = Nic(
             bytes_per_s=max(1, round(config.network_bytes_per_s * _DATA_OF_WIRE)), latency_ns=config.latency_ns // 2
         )

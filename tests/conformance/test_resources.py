@@ -7,10 +7,12 @@ import pytest
 
 import dualray as ray
 from dualray.exceptions import ActorUnschedulableError, TaskUnschedulableError
-from dualray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from dualray.util.placement_group import placement_group, remove_placement_group
+from dualray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 from tests.conformance.support import eventually, get, mark_of_process, resources_are_free
 
-CLUSTER = {"num_gpus": 2, "resources": {"disk": 2, "slot": 0.5}}
+GIB = 2**30
+CLUSTER = {"num_gpus": 2, "memory": "8GiB", "resources": {"disk": 2, "slot": 0.5}}
 pytestmark = pytest.mark.usefixtures("cluster")
 
 
@@ -64,6 +66,7 @@ def test_cluster_resources_are_those_of_all_nodes(cluster):
         "GPU": 2.0 * cluster.nodes,
         "disk": 2.0 * cluster.nodes,
         "slot": 0.5 * cluster.nodes,
+        "memory": 8.0 * GIB * cluster.nodes,
     }
 
 
@@ -73,7 +76,7 @@ def test_nodes_says_what_each_node_has(cluster):
     for row in rows:
         assert row["Alive"] is True
         assert row["Incarnation"] == 0
-        assert row["Resources"] == {"CPU": 2.0, "GPU": 2.0, "disk": 2.0, "slot": 0.5}
+        assert row["Resources"] == {"CPU": 2.0, "GPU": 2.0, "disk": 2.0, "slot": 0.5, "memory": 8.0 * GIB}
 
 
 def test_what_is_held_is_not_available():
@@ -134,6 +137,71 @@ def test_custom_resources_bound_how_many_run_at_once(cluster, tally):
         return with_me
 
     assert max(get([one_a_node.remote() for _ in range(3 * cluster.nodes)])) < cluster.nodes
+
+
+# ---- Memory --------------------------------------------------------------------------------------------------------
+
+
+def test_memory_bounds_how_many_run_at_once(cluster, gate):
+    @ray.remote(num_cpus=0, memory=3 * GIB)
+    def take():
+        gate.wait()
+        return ray.get_runtime_context().get_node_id()
+
+    refs = [take.remote() for _ in range(2 * cluster.nodes + 1)]
+    left = {"memory": 2.0 * GIB * cluster.nodes}
+    eventually(lambda: ray.available_resources().items() >= left.items(), "each node runs two, and none a third")
+    assert ray.wait(refs, timeout=0.05)[0] == []
+    gate.open()
+    places = get(refs)
+    assert set(places) == {f"node-{index}" for index in range(cluster.nodes)}
+
+
+def test_memory_is_exact_to_the_byte_and_may_be_a_text():
+    @ray.remote(num_cpus=0, memory="1.5GiB")
+    def assigned():
+        return ray.get_runtime_context().get_assigned_resources()
+
+    assert get(assigned.remote()) == {"memory": 1.5 * GIB}
+    assert get(assigned.options(memory=8 * GIB - 1).remote()) == {"memory": 8.0 * GIB - 1}
+    assert get(assigned.options(memory=0.1).remote()) == {"memory": 1.0}
+    assert get(assigned.options(num_cpus=1, memory=0).remote()) == {"CPU": 1.0}
+
+
+def test_an_actor_holds_its_memory_for_life_and_no_cpu_for_it():
+    holder = hold(memory=5 * GIB)
+    assert get(holder.assigned.remote()) == {"memory": 5.0 * GIB}
+    eventually(lambda: resources_are_free(memory=5 * GIB), "the actor holds its memory alone")
+    ray.kill(holder)
+    eventually(resources_are_free, "its memory is free again")
+    holder = hold(num_cpus=1, memory=5 * GIB)
+    assert get(holder.assigned.remote()) == {"CPU": 1.0, "memory": 5.0 * GIB}
+
+
+def test_a_task_that_waits_in_get_keeps_its_memory():
+    strategy = NodeAffinitySchedulingStrategy("node-0", soft=False)
+
+    @ray.remote(memory=5 * GIB, scheduling_strategy=strategy)
+    def parent():
+        ref = where.options(memory=4 * GIB, scheduling_strategy=strategy).remote()
+        return len(ray.wait([ref], timeout=0.2)[0]), [ref]
+
+    ready, [ref] = get(parent.remote())
+    assert ready == 0
+    assert get(ref) == "node-0"
+
+
+def test_memory_in_a_bundle_of_a_placement_group():
+    group = placement_group([{"CPU": 1, "memory": 2 * GIB}])
+    assert group.wait(20)
+    assert group.bundle_specs == [{"CPU": 1.0, "memory": 2.0 * GIB}]
+    eventually(lambda: resources_are_free(CPU=1, memory=2 * GIB), "the bundle is reserved")
+    in_group = PlacementGroupSchedulingStrategy(group)
+    holder = hold(num_cpus=0, memory="1GiB", scheduling_strategy=in_group)
+    assert get(holder.assigned.remote()) == {"memory": 1.0 * GIB}
+    with pytest.raises(ValueError, match=r"demands 1 CPU, 3\.0 GiB of memory, which is more than any bundle"):
+        where.options(memory=3 * GIB, scheduling_strategy=in_group).remote()
+    remove_placement_group(group)
 
 
 # ---- GPUs ----------------------------------------------------------------------------------------------------------
@@ -361,6 +429,8 @@ def test_a_worker_is_used_again():
         ({"resources": {"disk": 3}}, "lacks 1 disk"),
         ({"resources": {"tpu": 1}}, "lacks 1 tpu"),
         ({"resources": {"slot": 0.6}}, "lacks 0.1 slot"),
+        ({"memory": 8.5 * GIB}, r"8.5 GiB of memory; .* 8.0 GiB of memory.* lacks 512.0 MiB of memory\. Ask for less"),
+        ({"memory": 8 * GIB + 1}, "lacks 1 bytes of memory"),
     ],
     ids=str,
 )

@@ -8,12 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dualray.shared.model.resources import (
+    MEMORY_MAX,
     NOTHING,
     UNITS,
     Resources,
     add,
+    bulk,
     fits,
     from_units,
+    parse_named,
     parse_resources,
     shortfall,
 )
@@ -65,6 +68,11 @@ def test_order_of_names_does_not_matter():
         ({"resources": {"GPU": 1}}, ValueError, "resources names 'GPU'; use num_gpus= for it"),
         ({"resources": {"": 1}}, ValueError, "resources={'': 1}: an empty resource name"),
         ({"resources": {"disk": -2}}, ValueError, "resources['disk']=-2 must be between 0 and 1,000,000"),
+        ({"resources": {"memory": 1}}, ValueError, "resources names 'memory'; use memory= for it"),
+        ({"memory": -1}, ValueError, "memory=-1 must be between 0 and 70,368,744,177,664 bytes (64 TiB)"),
+        ({"memory": math.nan}, ValueError, "memory=nan must be between 0 and"),
+        ({"memory": "2 parsecs"}, ValueError, "memory: '2 parsecs' is not understood"),
+        ({"memory": True}, TypeError, "memory=True must be a number of bytes, or a text such as '2GiB'"),
         ({"num_cpus": "2"}, TypeError, "num_cpus='2' must be a number"),
         ({"num_cpus": True}, TypeError, "num_cpus=True must be a number"),
         ({"resources": {"disk": None}}, TypeError, "resources['disk']=None must be a number"),
@@ -91,10 +99,39 @@ def test_thirds_are_rounded_to_the_nearest_step_and_three_fit_into_one():
 
 @pytest.mark.parametrize(
     ("resources", "expected"),
-    [(NOTHING, "nothing"), (cpus(0.5), "0.5 CPU"), (cpus(2, gpus=1, disk=3), "2 CPU, 1 GPU, 3 disk")],
+    [
+        (NOTHING, "nothing"),
+        (cpus(0.5), "0.5 CPU"),
+        (cpus(2, gpus=1, disk=3), "2 CPU, 1 GPU, 3 disk"),
+        (from_units({"CPU": UNITS, "memory": 3 * 2**29 * UNITS}), "1 CPU, 1.5 GiB of memory"),
+    ],
 )
 def test_in_words(resources, expected):
     assert str(resources) == expected
+
+
+# ---- Memory --------------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(0, MEMORY_MAX))
+def test_each_byte_is_exact(size):
+    for written in (size, str(size), f"{size}B"):
+        assert parsed(memory=written).get("memory") == size * UNITS
+    assert parsed(memory=size).as_floats().get("memory", 0.0) == size
+
+
+def test_a_part_of_a_byte_is_a_byte():
+    assert parsed(memory=0.5).as_floats() == {"memory": 1.0}
+
+
+def test_named_amounts_are_what_options_are():
+    named = parse_named({"CPU": 2, "GPU": 1, "memory": "1GiB", "disk": 3})
+    assert named == parsed(num_cpus=2, num_gpus=1, memory=2**30, resources={"disk": 3})
+
+
+@given(st.integers(1, 64))
+def test_a_gib_of_memory_weighs_as_much_as_a_cpu(count):
+    assert bulk(parsed(memory=count * 2**30)) == bulk(cpus(count))
 
 
 # ---- Arithmetic ----------------------------------------------------------------------------------------------------

@@ -206,6 +206,14 @@ def test_an_actor_keeps_the_memory_of_its_constructor_and_dies_last(start):
     assert dualray.get(hoard.here.remote())
 
 
+def test_nodes_offer_their_memory_to_tasks_that_ask_for_it(start):
+    """So tasks that say what they need never take too much together."""
+    runtime = start(nodes=1, cpus=2, memory="10GiB", extra=MEMORY)
+    assert dualray.cluster_resources() == {"CPU": 2.0, "memory": 10.0 * 2**30}
+    assert len(dualray.get([large.options(memory="6GiB", max_retries=0).remote() for _ in range(2)])) == 2
+    assert runtime.examine().leaks == []
+
+
 def test_memory_that_strangers_take_ends_tasks_until_they_give_it_back(start):
     runtime = start(["fill memory of node-0 to 0.9 at 0.5s for 3s"], nodes=1, memory="10GiB", extra=MEMORY)
     assert dualray.get(large.options(max_retries=-1).remote()) > 0

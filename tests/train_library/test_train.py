@@ -33,7 +33,7 @@ TWO = ScalingConfig(num_workers=2)
 
 @pytest.fixture(scope="module", params=["sim", "real"], autouse=True)
 def mode(request: pytest.FixtureRequest) -> Iterator[str]:
-    ray.init(mode=request.param, num_cpus=2, num_gpus=2)
+    ray.init(mode=request.param, num_cpus=2, num_gpus=2, memory="4GiB")
     yield request.param
     ray.shutdown()
 
@@ -205,6 +205,16 @@ def test_gpus_and_threads(config, mode, monkeypatch):
     assert len(result.metrics["gpus"]) == 1
     if mode == "real":  # virtual workers have the environment of their simulation
         assert result.metrics["threads"] == "2"
+
+
+def test_memory_of_workers(config):
+    def loop():
+        train.report({"held": ray.get_runtime_context().get_assigned_resources()})
+
+    scaling = ScalingConfig(num_workers=2, resources_per_worker={"CPU": 1, "memory": "1.5GiB"})
+    assert scaling.total_resources == {"CPU": 2, "memory": 3 * 2**30}
+    result = DataParallelTrainer(loop, scaling_config=scaling, run_config=config).fit()
+    assert result.metrics["held"] == {"CPU": 1.0, "memory": 1.5 * 2**30}
 
 
 def test_what_is_refused(config, tmp_path):

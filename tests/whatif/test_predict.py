@@ -56,6 +56,15 @@ def test_a_replay_takes_as_long_as_the_simulation_of_that_cluster(tmp_path, name
         assert row.makespan_s == pytest.approx(simulated_s, rel=0.1)
 
 
+def test_memory_bounds_what_runs_at_once_in_a_replay_too(tmp_path):
+    ray.init(mode="sim", num_cpus=4, memory="5GiB", record=tmp_path / "run.parquet")
+    task = ray.remote(memory="2GiB", duration=1.0)(abs)
+    ray.get([task.remote(x) for x in range(8)])
+    ray.shutdown()
+    rows = whatif.predict(tmp_path / "run.parquet", nodes=[1, 2], cores=99, seeds=1, jobs=1).rows
+    assert [round(row.makespan_s) for row in rows] == [4, 2]
+
+
 @pytest.fixture(scope="module")
 def bag(tmp_path_factory: pytest.TempPathFactory) -> Trace:
     path = tmp_path_factory.mktemp("bag") / "bag.parquet"

@@ -1,5 +1,7 @@
 """Resources in exact ten-thousandths: 0.1 CPU is 1,000 units, and ten of them are one CPU, always.
 
+Memory is counted like any other resource, in bytes: what is demanded of it is for scheduling, and bounds nobody's use.
+
 A `Resources` value is immutable, hashable and sorted by name, so that it can be part of a key. What a node has left
 is a plain dict of units.
 """
@@ -9,15 +11,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from dualray.shared.units import parse_size_bytes, size_words
+
 UNITS = 10_000
 """Units in 1.0 of a resource."""
 
 CPU = "CPU"
 GPU = "GPU"
+MEMORY = "memory"
 GPU_MASK = "CUDA_VISIBLE_DEVICES"
 """The variable of the environment that says which GPUs a process may use."""
 AMOUNT_MAX = 1_000_000
 """More of one resource than this in one demand is taken for a mistake."""
+MEMORY_MAX = 2**46
+"""As AMOUNT_MAX, in bytes, of memory: 64 TiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +47,26 @@ class Resources:
     def __str__(self) -> str:
         units = visible(dict(self.units))
         of_bundle = next((_bundle_words(name) for name, _ in self.units if is_of_bundle(name)), "")
-        return (", ".join(f"{amount / UNITS:g} {name}" for name, amount in units.items()) or "nothing") + of_bundle
+        return (", ".join(amount_words(name, amount) for name, amount in units.items()) or "nothing") + of_bundle
 
 
 NOTHING = Resources()
+
+
+def amount_words(name: str, units: int) -> str:
+    """An amount of one resource, for people: `2 CPU`, `1.5 GiB of memory`."""
+    return f"{size_words(units // UNITS)} of memory" if name == MEMORY else f"{units / UNITS:g} {name}"
+
+
+def number_words(name: str, amount: float) -> str:
+    """An amount as users write it, without the resource's name: `2`, `1.5 GiB`."""
+    return size_words(int(amount)) if name == MEMORY else f"{amount:g}"
+
+
+def bulk(resources: Resources) -> float:
+    """How much it is in all, to compare demands: a GiB of memory weighs as much as a CPU."""
+    return sum([amount / 2**30 if name == MEMORY else amount for name, amount in resources.units])
+
 
 # ---- Bundles: what a placement group has reserved on a node is offered there under names of its own, as in R ----
 
@@ -110,13 +133,17 @@ def from_units(amounts: Mapping[str, int]) -> Resources:
 
 
 def parse_resources(
-    *, num_cpus: float | None, num_gpus: float | None, resources: Mapping[str, float] | None
+    *,
+    num_cpus: float | None,
+    num_gpus: float | None,
+    resources: Mapping[str, float] | None,
+    memory: float | str | None = None,
 ) -> Resources:
-    """What a user wrote, checked and rounded to ten-thousandths.
+    """What a user wrote, checked and rounded to ten-thousandths; `memory` in bytes, or a text such as "2GiB".
 
     Raises:
-        ValueError: an amount that is negative, absurd (over 1,000,000), below 0.0001, or above 1 and not whole for
-            GPUs; CPU or GPU inside `resources`; an empty name.
+        ValueError: an amount that is negative, absurd (over 1,000,000; of memory over 64 TiB), below 0.0001, or above 1
+            and not whole for GPUs; CPU, GPU or memory inside `resources`; an empty name.
         TypeError: an amount that is no number, a name that is no string, or `resources` that is no mapping.
     """
     if resources is not None and not isinstance(resources, Mapping):
@@ -132,13 +159,42 @@ def parse_resources(
             raise TypeError(f"resources={dict(resources or {})!r}: the name {name!r} must be a string")
         if not name:
             raise ValueError(f"resources={dict(resources or {})!r}: an empty resource name")
-        if name in (CPU, GPU):
-            raise ValueError(f"resources names {name!r}; use num_{name.lower()}s= for it")
+        if name in _OPTIONS:
+            raise ValueError(f"resources names {name!r}; use {_OPTIONS[name]}= for it")
         amounts[name] = _units_of(f"resources[{name!r}]", amount)
     gpu = amounts.get(GPU, 0)
     if gpu > UNITS and gpu % UNITS:
         raise ValueError(f"num_gpus={gpu / UNITS:g}: more than one GPU must be a whole number of GPUs")
+    if memory is not None:
+        amounts[MEMORY] = memory_bytes("memory", memory) * UNITS
     return from_units(amounts)
+
+
+_OPTIONS = {CPU: "num_cpus", GPU: "num_gpus", MEMORY: "memory"}
+
+
+def parse_named(amounts: Mapping[str, float]) -> Resources:
+    """As `parse_resources`, of one mapping in which CPU, GPU and memory stand by their names."""
+    custom = {name: amount for name, amount in amounts.items() if name not in _OPTIONS}
+    return parse_resources(
+        num_cpus=amounts.get(CPU), num_gpus=amounts.get(GPU), memory=amounts.get(MEMORY), resources=custom
+    )
+
+
+def memory_bytes(option: str, value: float | str) -> int:
+    """A size of memory as a user wrote it, in whole bytes: a number, or a text such as "2GiB".
+
+    Raises:
+        ValueError: a number below 0 or above 64 TiB, or a text that is no size.
+        TypeError: neither a number nor a text.
+    """
+    if isinstance(value, str):
+        value = int(value) if value.isdecimal() else parse_size_bytes(value, option)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{option}={value!r} must be a number of bytes, or a text such as '2GiB'")
+    if not 0 <= value <= MEMORY_MAX:  # NaN fails this comparison too
+        raise ValueError(f"{option}={value!r} must be between 0 and {MEMORY_MAX:,} bytes (64 TiB)")
+    return -int(-value // 1)
 
 
 def _units_of(option: str, amount: float) -> int:

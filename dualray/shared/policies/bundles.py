@@ -16,8 +16,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from dualray.shared.model.ids import NodeID
-from dualray.shared.model.resources import Resources, add, fits, shortfall
+from dualray.shared.model.resources import add, bulk, fits, shortfall
 from dualray.shared.model.specs import GroupStrategy, NodeInfo, PlacementGroupSpec, labels_match
+from dualray.shared.policies.feasibility import way_out
 from dualray.shared.policies.placement import Candidate
 
 SEARCH_STEPS_MAX = 10_000
@@ -64,7 +65,7 @@ def _choose(
     spec: PlacementGroupSpec, placed: Mapping[int, NodeID], candidates: Mapping[NodeID, Candidate]
 ) -> Places | None:
     missing = [index for index in range(len(spec.bundles)) if index not in placed]
-    missing.sort(key=lambda index: (-_size(spec.bundles[index]), index))
+    missing.sort(key=lambda index: (-bulk(spec.bundles[index]), index))
     room = _Room(spec, candidates)
     match spec.strategy:
         case GroupStrategy.STRICT_PACK:
@@ -75,10 +76,6 @@ def _choose(
             return _packed(missing, placed, room) or _searched(missing, _Room(spec, candidates))
         case GroupStrategy.SPREAD:
             return _spread(missing, placed, room) or _searched(missing, _Room(spec, candidates))
-
-
-def _size(bundle: Resources) -> int:
-    return sum(amount for _, amount in bundle.units)
 
 
 def _on_one_node(missing: Sequence[int], placed: Mapping[int, NodeID], room: _Room) -> Places | None:
@@ -205,7 +202,7 @@ def why_never(spec: PlacementGroupSpec, placed: Mapping[int, NodeID], nodes: Seq
             return _no_node_for(spec, index, nodes)
     if spec.strategy is GroupStrategy.STRICT_PACK:
         together = add(spec.bundles)
-        nearest = min(nodes, key=lambda info: (_size(shortfall(dict(info.total.units), together)), info.node))
+        nearest = min(nodes, key=lambda info: (bulk(shortfall(dict(info.total.units), together)), info.node))
         lacks = shortfall(dict(nearest.total.units), together)
         return (
             f"STRICT_PACK wants one node for all {len(spec.bundles)} bundles, which demand {together}; the nearest "
@@ -239,9 +236,9 @@ def _no_node_for(spec: PlacementGroupSpec, index: int, nodes: Sequence[NodeInfo]
     matching = [info for info in nodes if labels_match(terms, info.all_labels())]
     if not matching:
         return f"bundle {index} demands the labels {' and '.join(map(str, terms))}, which no node has"
-    nearest = min(matching, key=lambda info: (_size(shortfall(dict(info.total.units), bundle)), info.node))
+    nearest = min(matching, key=lambda info: (bulk(shortfall(dict(info.total.units), bundle)), info.node))
     lacks = shortfall(dict(nearest.total.units), bundle)
     return (
         f"bundle {index} demands {bundle}; the nearest node, {nearest.node}, has {nearest.total} and lacks {lacks}. "
-        f"Ask for less, or start a node that has it"
+        f"{way_out(bundle, matching)}"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dualray.shared.model.resources import fits, shortfall
+from dualray.shared.model.resources import MEMORY, Resources, bulk, fits, shortfall
 from dualray.shared.model.specs import LabelTerm, LeaseShape, NodeInfo, StrategyKind, labels_match
 
 
@@ -33,8 +33,18 @@ def why_infeasible(shape: LeaseShape, nodes: Sequence[NodeInfo]) -> str | None:
     lacks = shortfall(dict(nearest.total.units), demand)
     return (
         f"it demands {demand}; the nearest node, {nearest.node}, has {nearest.total} and lacks {lacks}. "
-        f"Ask for less, or start a node that has it"
+        f"{way_out(demand, nodes)}"
     )
+
+
+def way_out(demand: Resources, nodes: Sequence[NodeInfo]) -> str:
+    """What to do about a demand that none of the nodes can meet."""
+    if demand.get(MEMORY) and not any(info.total.get(MEMORY) for info in nodes):
+        return (
+            "No node here offers memory, which only those do that were told how much: init(memory=), `dualray start "
+            "--memory`, Cluster.add_node(memory=), or memory: of a scenario's nodes. Say it there, or leave memory= out"
+        )
+    return "Ask for less, or start a node that has it"
 
 
 def _no_labels(terms: tuple[LabelTerm, ...], nodes: Sequence[NodeInfo]) -> str:
@@ -51,6 +61,6 @@ def _unmet(terms: tuple[LabelTerm, ...], info: NodeInfo) -> int:
     return sum(not term.matches(info.all_labels()) for term in terms)
 
 
-def _lacking(info: NodeInfo, shape: LeaseShape) -> tuple[int, int]:
+def _lacking(info: NodeInfo, shape: LeaseShape) -> tuple[int, float]:
     lacks = shortfall(dict(info.total.units), shape.placement)
-    return len(lacks.units), sum(amount for _, amount in lacks.units)
+    return len(lacks.units), bulk(lacks)
