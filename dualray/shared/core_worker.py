@@ -325,8 +325,7 @@ class CoreWorker:
 
     def _begin_wait(self, event: _WaitEvent, wait: _Wait) -> None:
         with self.host.lock:
-            if self._has_ended:
-                raise DualrayError(self.end_reason)
+            self._check_it_goes_on()
             self._waits[event.wait_id] = wait
             self.dispatch(event)
 
@@ -390,9 +389,18 @@ class CoreWorker:
             raise
         identity = function_id(pickled)
         if identity not in self._exported:
-            self.host.put_function(identity, pickled)
+            self._check_it_goes_on()
+            try:
+                self.host.put_function(identity, pickled)
+            except DualrayError:
+                self._check_it_goes_on()  # the end that we have heard of meanwhile says more
+                raise
             self._exported.add(identity)  # not earlier: another thread would not wait until it is there
         return identity
+
+    def _check_it_goes_on(self) -> None:
+        if self._has_ended:
+            raise DualrayError(self.end_reason)
 
     def submit_task(self, template: FunctionTemplate, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Ref]:
         """Submit a call of a remote function; its results, as references of this process."""

@@ -275,6 +275,8 @@ def test_the_death_of_the_head_ends_its_nodes(cluster) -> None:
     with pytest.raises(DualrayError, match=r"the (head process|node manager node-0) is gone"):
         dualray.get(slow_square.remote(1, tempfile.gettempdir()), timeout=30)
     eventually(lambda: not node.directory.exists(), "the other node has ended")
+    with pytest.raises(DualrayError, match=r"the (head process|node manager node-0) is gone"):
+        node_id.remote()  # a function that is not in the function table yet
 
 
 def test_the_death_of_a_daemon_ends_its_node_and_removes_its_files(cluster) -> None:
