@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import glob
 import os
 import shutil
 import stat
@@ -254,7 +255,9 @@ def _of_other_runs() -> set[str]:
     """Sessions whose directories lie in other runs' temporary directories, also those of which no process lives: their
     tests kill, too."""
     own = Path(tempfile.gettempdir())
-    return {path.name for path in own.parent.glob(f"{_RUN_PREFIX}*/{NAME_PREFIX}-*") if path.parent != own}
+    pattern = f"{own.parent}/{_RUN_PREFIX}*/{NAME_PREFIX}-*"
+    found = map(Path, glob.glob(pattern))  # noqa: PTH207 - pathlib's is upset by what goes meanwhile
+    return {path.name for path in found if path.parent != own}
 
 
 def _has_open(process: Process, segment: Holding) -> bool:

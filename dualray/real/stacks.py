@@ -1,9 +1,10 @@
 """`dualray stack`: what every worker does right now, without its help where it hangs.
 
-Theory of operation. Each worker has a file `<session>/stacks/<address>.<pid>` open. On STACK_SIGNAL faulthandler
-writes there where each of its threads is; that needs neither the interpreter nor a lock, so it also tells of a worker
-that hangs in a library. When its main thread next runs Python, it adds what only Python knows: its tasks, and where its
-coroutines wait; and END. Who asks sends the signal, and reads what has been added.
+Theory of operation. Each worker has a file `<session>/stacks/<address>.<pid>` open. On STACK_SIGNAL its main thread,
+when it next runs Python, writes there where each of its threads is, its tasks, where its coroutines wait; and END. Who
+asks sends the signal, and reads what has been added. A worker that has not answered in half of the time hangs in a
+library: on HANG_SIGNAL faulthandler writes where the main thread is, which needs neither the interpreter nor a lock. It
+leaves out the other threads: to walk their frames while they run can end a process.
 
 A signal that nobody expects ends a process, and pids are given again: it is only sent to who has the file open.
 """
@@ -31,15 +32,19 @@ if TYPE_CHECKING:
     from dualray.shared.core_worker import CoreWorker
 
 STACK_SIGNAL: Final = int(signal.SIGRTMIN) + 9 if hasattr(signal, "SIGRTMIN") else int(signal.SIGUSR2)
+HANG_SIGNAL: Final = STACK_SIGNAL + 1 if hasattr(signal, "SIGRTMIN") else None
 END: Final = "-- end --\n"
 _FILE_BYTES_MAX: Final = 1 << 20
 """Beyond that a file begins anew."""
 _LOOK_AGAIN_S: Final = 0.01
+_HANGS_AFTER_S: Final = 2.0
+"""Who has not answered by then hangs, or the machine is very busy."""
 _QUIET_S: Final = 1.0
 """A worker that hangs adds no END: it has said what it can when nothing comes any more."""
 _OUR_CODE: Final = str(Path(__file__).parents[1]) + os.sep
 _STANDARD_LIBRARY: Final = str(Path(os.__file__).parent) + os.sep
 _FRAME: Final = re.compile(r'  File "(?P<file>.*)", line \d+ in (?P<function>.*)')
+_OUR_ANSWER: Final = " in say_more"
 _CALLS_USER_CODE: Final = frozenset({"call", "call_async", "call_and_await"})
 """Functions of ours below which there is only us."""
 
@@ -69,10 +74,12 @@ def answer(directory: Path, address: str, describe: Callable[[], str]) -> None:
             words = describe()
         except Exception as error:  # noqa: BLE001 - it would be raised in the user's code
             words = f"{error!r} while the tasks were listed\n"
+        faulthandler.dump_traceback(file=file, all_threads=True)  # the others stand still meanwhile
         os.write(file, (words + END).encode(errors="backslashreplace"))
 
     signal.signal(STACK_SIGNAL, say_more)
-    faulthandler.register(STACK_SIGNAL, file=file, all_threads=True, chain=True)
+    if HANG_SIGNAL is not None:
+        faulthandler.register(HANG_SIGNAL, file=file, all_threads=False)
     unready.rename(path)
 
 
@@ -120,11 +127,16 @@ def ask(directory: Path, within_s: float) -> list[WorkerStacks]:
         if pid.isdigit() and _has_open(int(pid), path):
             with contextlib.suppress(ProcessLookupError):  # it has just ended
                 asked.append(_Answer(path, unquote(address), int(pid)))
-    deadline_s = time.monotonic() + within_s
+    began_s = time.monotonic()
+    deadline_s, hang_s = began_s + within_s, began_s + min(within_s / 2, _HANGS_AFTER_S)
     waiting = asked
     while waiting and time.monotonic() < deadline_s:
         time.sleep(_LOOK_AGAIN_S)
         waiting = [each for each in waiting if not each.is_over()]
+        if time.monotonic() > hang_s:
+            hang_s = deadline_s
+            for each in waiting:
+                each.ask_where_it_hangs()
     return sorted((each.result() for each in asked), key=lambda stacks: (len(stacks.worker), stacks.worker))
 
 
@@ -161,6 +173,12 @@ class _Answer:
         self._said_s = time.monotonic()
         os.kill(pid, STACK_SIGNAL)
 
+    def ask_where_it_hangs(self) -> None:
+        """Its interpreter has not answered; a process that is stopped will not either."""
+        if HANG_SIGNAL is not None and not self._words and _runs(self._pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pid, HANG_SIGNAL)
+
     def is_over(self) -> bool:
         """Look at the file: whether nothing more is expected."""
         with self._path.open("rb") as file:
@@ -179,7 +197,8 @@ class _Answer:
 
     def result(self) -> WorkerStacks:
         is_whole = self._words.endswith(END)
-        return WorkerStacks(self._worker, self._pid, self._words.removesuffix(END).strip("\n"), is_whole)
+        lines = [line for line in self._words.removesuffix(END).split("\n") if not line.endswith(_OUR_ANSWER)]
+        return WorkerStacks(self._worker, self._pid, "\n".join(lines).strip("\n"), is_whole)
 
 
 def _has_open(pid: int, path: Path) -> bool:
@@ -187,5 +206,14 @@ def _has_open(pid: int, path: Path) -> bool:
 
     try:
         return any(file.path == str(path) for file in psutil.Process(pid).open_files())
+    except psutil.Error:
+        return False
+
+
+def _runs(pid: int) -> bool:
+    import psutil  # noqa: PLC0415 - workers do without
+
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_STOPPED)
     except psutil.Error:
         return False
