@@ -16,7 +16,7 @@ import dualray.exceptions
 from dualray.util.placement_group import placement_group, remove_placement_group
 from dualray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-RETRIES = 2
+RETRIES = 1
 
 
 class BrokenPromise(AssertionError):
@@ -91,7 +91,7 @@ def try_again(content: int, size: int, *before: Any) -> Any:
 
 
 def bounded(*, tasks: int = 24, rounds: int = 3, size: int = 200_000) -> list[int]:
-    """Rounds of tasks that may be tried thrice; each needs one of the round before. All are read twice."""
+    """Rounds of tasks that may be tried twice; each needs one of the round before. All are read twice."""
     blocks = [try_again.remote(index, size) for index in range(tasks)]
     for _ in range(rounds - 1):
         blocks = [try_again.remote(index, size, block) for index, block in enumerate(blocks)]

@@ -101,7 +101,8 @@ def _found_without_faults(
     bug: PlantedBug, scenario: Path, explored: subprocess.CompletedProcess[str], took_s: float
 ) -> Hunt:
     """The scenario itself is the small one."""
-    kind = " ".join(explored.stderr.split("without any fault:")[-1].split())[:120]
+    said = " ".join(explored.stderr.split("without any fault:")[-1].split())
+    kind = re.split(r" [\u2800-\u28ff] ", said)[0][:120]  # behind it, the progress bar
     return Hunt(
         name=bug.name,
         scenario=bug.scenario,
