@@ -23,6 +23,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from cosmic_ray.ast import ast_nodes, get_ast
 from cosmic_ray.mutating import mutate_code
@@ -110,10 +111,15 @@ def _evaluated(text: str) -> str:
 
 
 @cache
+def _nodes(path: str) -> tuple[Any, ...]:
+    return tuple(ast_nodes(get_ast((ROOT / path).read_text())))
+
+
+@cache
 def _occurrences(path: str, operator: str) -> int:
     """Places in a file at which an operator can be applied."""
     positions = get_operator(operator)().mutation_positions
-    return sum(1 for node in ast_nodes(get_ast((ROOT / path).read_text())) for _ in positions(node))
+    return sum(1 for node in _nodes(path) for _ in positions(node))
 
 
 def draw(count: int, seed: int) -> Iterator[Mutant]:

@@ -58,7 +58,7 @@ class Hunt:
         return self.seeds is not None and self.fails_again
 
 
-def hunt(bug: PlantedBug, *, jobs: int = 1) -> Hunt:
+def hunt(bug: PlantedBug, *, jobs: int = 1, shrink_runs: int = SHRINK_RUNS) -> Hunt:
     """Explore one bug's scenario with the bug in.
 
     Raises:
@@ -71,7 +71,7 @@ def hunt(bug: PlantedBug, *, jobs: int = 1) -> Hunt:
         output = tree / "failures"
         words = ["-m", "dualray.cli", "explore", str(scenario), "--seeds", str(bug.seeds), "--stop-after", "1"]
         words += ["--jobs", str(jobs), "--seed-timeout", str(SEED_TIMEOUT_S), "--output", str(output)]
-        words += ["--shrink-runs", str(SHRINK_RUNS)]
+        words += ["--shrink-runs", str(shrink_runs)]
         explored = run_in(tree, words, timeout_s=EXPLORE_TIMEOUT_S)
         took_s = time.monotonic() - began_s
         if explored.returncode == 0:
