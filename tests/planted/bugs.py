@@ -63,14 +63,13 @@ BUGS: tuple[PlantedBug, ...] = (
         scenario=ACTORS,
     ),
     PlantedBug(
-        name="late reply believed",
-        what="the owner takes a result from any worker that it has pushed the task to, also when it runs elsewhere now",
+        name="late news believed",
+        what="the head takes in that a node has a copy, also from a life of the node that it has declared dead",
         change=_change(
-            f"{MACHINES}/tasks.py",
-            "            or record.attempt != attempt\n            or record.worker != worker\n",
-            "",
+            f"{MACHINES}/directory.py",
+            "        if not self.is_alive(event.node, event.incarnation):\n            return\n        if self.is_gone",
+            "        if self.is_gone",
         ),
-        scenario=RETRIES,
     ),
     PlantedBug(
         name="eviction of a pinned object",

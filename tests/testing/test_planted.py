@@ -66,6 +66,7 @@ def test_what_real_mode_cannot_do_is_left_out_of_a_small_scenario():
         for_real_mode(text % "'lose gpu 0 of node-1 at 1s'")
 
 
+@pytest.mark.slow
 def test_a_mutant_is_what_the_tool_says(tmp_path: Path):
     pytest.importorskip("cosmic_ray")
     from tests.mutants import draw
