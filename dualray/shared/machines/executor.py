@@ -131,6 +131,21 @@ class Executor:
         self._is_timed = False
         """Whether the fetch timer is armed."""
 
+    def resume(
+        self,
+        current: TaskPushed | None,
+        handed: tuple[TaskPushed, ...],
+        queue: tuple[TaskPushed, ...],
+        *,
+        started_ns: int,
+    ) -> None:
+        """Go on with tasks that stand alone where plain_worker.py has left them: `current` runs since `started_ns`."""
+        self.current = current
+        self.handed.extend(handed)
+        self.queue.extend(queue)
+        self.phase = Phase.RUNNING
+        self.started_ns = started_ns
+
     def on_pushed(self, event: TaskPushed) -> None:
         """A task arrived: what comes with it is noted, its turn is later."""
         spec = event.spec
