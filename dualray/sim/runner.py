@@ -32,13 +32,19 @@ if TYPE_CHECKING:
 class Process:
     """A virtual process: an address on a node."""
 
+    __slots__ = ("_timers", "address", "cluster", "decisions", "is_alive", "node", "number")
+
+    is_traced = True
+
     def __init__(self, *, cluster: Cluster, address: Address, node: str) -> None:
         self.cluster = cluster
         self.address = address
         self.node = node
         self.is_alive = True
         self.decisions: DecisionLog | None = None
-        self._timers: dict[str, Scheduled] = {}
+        self.number = -1
+        """In order of appearance."""
+        self._timers: dict[str, Scheduled] | None = None
 
     def receive(self, message: Event, payloads: Sequence[tuple[bytes, bytes]]) -> None:
         """A message has arrived."""
@@ -51,16 +57,19 @@ class Process:
     def arm_timer(self, timer: str, delay_ns: int) -> None:
         """Call `fire(timer)` after the delay; a timer of the same name is replaced."""
         self.cancel_timer(timer)
+        if self._timers is None:
+            self._timers = {}
         self._timers[timer] = self.cluster.kernel.call_after(delay_ns, self._due, timer)
 
     def cancel_timer(self, timer: str) -> None:
         """Forget the timer."""
-        scheduled = self._timers.pop(timer, None)
+        scheduled = self._timers.pop(timer, None) if self._timers else None
         if scheduled is not None:
             scheduled.cancel()
 
     def _due(self, timer: str) -> None:
-        self._timers.pop(timer, None)
+        if self._timers:
+            self._timers.pop(timer, None)
         if self.is_alive:
             self.cluster.when_running(self.node, self._fire, timer)
 
@@ -71,11 +80,10 @@ class Process:
     def die(self) -> None:
         """The process is gone, from one moment to the next."""
         self.is_alive = False
-        for scheduled in self._timers.values():
-            scheduled.cancel()
-        self._timers.clear()
-
-    is_traced = True
+        if self._timers:
+            for scheduled in self._timers.values():
+                scheduled.cancel()
+            self._timers.clear()
 
     @property
     def is_logged(self) -> bool:
@@ -121,12 +129,13 @@ class MachineProcess(Process):
         """Hand an event to the machine and carry out its commands."""
         if not self.is_alive:
             return
-        if self.cluster.is_paused(self.node):
+        if self.cluster._paused and self.cluster.is_paused(self.node):
             self.cluster.when_running(self.node, self.handle, event)
             return
         now_ns = self.cluster.kernel.now_ns
         commands = self.machine.handle(event, now_ns)
-        self.log(event, now_ns, commands)
+        if self.decisions is not None:
+            self.log(event, now_ns, commands)
         for command in commands:
             self.perform(command)
 

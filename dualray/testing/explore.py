@@ -20,6 +20,7 @@ from dualray.shared.scenario import Expect, Scenario
 from dualray.shared.scenario_file import dump_scenario
 from dualray.testing.checkers import compare
 from dualray.testing.coverage import SITUATIONS
+from dualray.testing.expectations import judge as verdicts_of
 from dualray.testing.outcome import STUCK, Outcome
 from dualray.testing.pool import Broken, Pool
 from dualray.testing.shrink import RUNS_MAX, shrink
@@ -176,7 +177,9 @@ def explore(
     state = Exploration()
     with Pool(jobs=jobs, directory=directory, timeout_s=seed_timeout_s) as pool:
         judge = Judge(pool)
-        ground = ground_of(judge.reference(scenario))
+        calm = judge.reference(scenario)
+        _check_calm(scenario, calm)
+        ground = ground_of(calm)
         began_s = time.monotonic()
         for (seed, faulty), outcome in pool.run_all(_each_seed(scenario, ground, seeds, state, stop_after)):
             state.seeds += 1
@@ -191,6 +194,19 @@ def explore(
         if shrink_to is not None:
             _shrink_findings(scenario, state, judge, pool, shrink_to, on_note)
     return state
+
+
+def _check_calm(scenario: Scenario, outcome: Outcome) -> None:
+    """What a scenario without faults of its own expects must hold when it is run as it is: how long it takes, too, and
+    how many copies, evictions and tries. Else a bug that costs nothing but time could be found by no seed.
+
+    Raises:
+        RuntimeError: it does not.
+    """
+    failing = [] if scenario.planned() else [each for each in verdicts_of(scenario, outcome, outcome) if not each.holds]
+    if failing:
+        words = "; ".join(f"{each.what}: expected {each.expected}, found {each.found}" for each in failing)
+        raise RuntimeError(f"scenario {scenario.name} fails without any fault: {words}")
 
 
 def _each_seed(
