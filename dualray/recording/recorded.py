@@ -210,9 +210,9 @@ class RecordedCoreWorker(CoreWorker):
         delay_ns, self._delay_before_ns = delayed_ns - self._delay_before_ns, delayed_ns
         return delay_ns
 
-    def _put(self, serialized: Serialized) -> Ref:
+    def _put(self, serialized: Serialized, *, is_argument: bool = False) -> Ref:
         began_ns, execution = self.host.now_ns(), self.execution
-        ref = super()._put(serialized)
+        ref = super()._put(serialized, is_argument=is_argument)
         nested = tuple([inner.object_id for inner in serialized.refs])
         self.note(
             "put",
