@@ -7,12 +7,18 @@ had, the machine and the date. A file of another version is refused, and so is o
     task      a call was submitted: time, task, parent (execution), attempt (of the parent), name, template, objects
               (arguments), nested, bytes (of the pickled arguments), actor; number (max_restarts) of a constructor
     run       an attempt ended: task, attempt, process, node, came, time (began), called, returned, end, sizes and
-              nested (of its results), other (error); of those that took a millisecond or more cpu and delay (ready to
-              run, and no core was free)
+              nested (of its results), stored (time that storing large ones took), other (error); of those that took a
+              millisecond or more cpu and delay (ready to run, and no core was free)
     get       user code waited: time, end, task (execution), attempt, objects; of the driver delay, since its last wait
     wait      as get; number (num_returns), timeout, ready
     put       a value was put: time, end, task, attempt, objects (one), bytes, nested
     drop      references were let go: time, task, attempt, objects
+    item      a generator made an item: time, task, attempt, objects (one), bytes, nested, stored, other (error)
+    take      the next item of a generator was taken: time, task, attempt, parent (the generator's task)
+    kill      an actor was killed: time, task, attempt, actor, number (1: for good)
+    cancel    a task was cancelled: time, task, attempt, objects (one), number (1: with its worker; 2: with its own)
+    group     a placement group was asked for: time, task, attempt, objects (its id), template (what it reserves)
+    ungroup   a placement group was removed: time, task, attempt, objects (its id)
     retry     a task is tried again: time, task, attempt, other (why)
     transfer  an object came from another node: time, end, objects (one), bytes, node (to), other (from)
     evicted, spilled, restored, deleted    an object of a store: time, node, objects (one), bytes
@@ -33,7 +39,7 @@ import msgpack
 from dualray.shared.model.ids import Address, node_of
 from dualray.shared.trace import TraceEvent, TraceKind
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 METADATA_KEY = b"dualray"
 
 _STORE_KINDS = {
@@ -117,7 +123,8 @@ def _rows_of_process(
                 name, words = templates[number]
                 names[task] = name
                 if creates is not None:
-                    words = json.dumps(json.loads(words) | {"max_task_retries": creates[1]}, sort_keys=True)
+                    of_actor = {"max_task_retries": creates[1], "is_concurrent": creates[2]}
+                    words = json.dumps(json.loads(words) | of_actor, sort_keys=True)
                 yield base | {
                     "kind": "task",
                     "time_ns": time_ns,
@@ -173,6 +180,7 @@ def _rows_of_process(
                 ended_ns,
                 cpu_ns,
                 delay_ns,
+                stored_ns,
                 error,
                 sizes,
                 nested,
@@ -188,12 +196,39 @@ def _rows_of_process(
                     "returned_ns": returned_ns,
                     "cpu_ns": cpu_ns,
                     "delay_ns": delay_ns,
+                    "stored_ns": stored_ns or None,
                     "sizes": sizes,
                     "nested": nested,
                     "other": error,
                 }
+            case (kind, time_ns, task, attempt, *rest):
+                yield base | {"kind": kind, "time_ns": time_ns, "task": task, "attempt": attempt} | _rare(kind, rest)
             case _:
                 raise ValueError(f"{address} has left a note that is not understood: {note[0]!r}")
+
+
+def _rare(kind: str, rest: Sequence[Any]) -> dict[str, Any]:
+    """The other columns of what few programs do.
+
+    Raises:
+        ValueError: nobody knows this kind.
+    """
+    match kind, rest:
+        case "item", (object_id, size, nested, stored_ns, error):
+            columns = {"objects": (object_id,), "bytes": size, "nested": nested, "stored_ns": stored_ns or None}
+            return columns | {"other": error}
+        case "take", (generator,):
+            return {"parent": generator}
+        case "kill", (actor, no_restart):
+            return {"actor": actor, "number": int(no_restart)}
+        case "cancel", (object_id, force, recursive):
+            return {"objects": (object_id,), "number": int(force) + 2 * int(recursive)}
+        case "group", (group, words):
+            return {"objects": (group,), "template": words}
+        case "ungroup", (group,):
+            return {"objects": (group,)}
+        case _:
+            raise ValueError(f"a process has left a note that is not understood: {kind!r}")
 
 
 def _rows_of_trace(trace: Iterable[TraceEvent]) -> Iterator[dict[str, Any]]:
@@ -277,6 +312,7 @@ def _schema(facts: Mapping[str, Any]) -> Any:
         "returned_ns": pa.int64(),
         "cpu_ns": pa.int64(),
         "delay_ns": pa.int64(),
+        "stored_ns": pa.int64(),
         "other": word,
     }
     words = json.dumps({"schema": SCHEMA_VERSION, **facts}, sort_keys=True)

@@ -18,8 +18,15 @@ A note is a tuple of plain values; the first is its kind:
     drop    time, execution, attempt, objects
     came    time, tasks: pairs of id and attempt
     retry   time, task, attempt, reason
-    run     task, attempt, started, called, returned, ended, cpu_ns, delay_ns, error, sizes, nested (references in the
-            results); cpu_ns and delay_ns are None of what took less than a millisecond
+    run     task, attempt, started, called, returned, ended, cpu_ns, delay_ns, stored_ns (what storing large results
+            took of its time), error, sizes, nested (references in the results); cpu_ns and delay_ns are None of what
+            took less than a millisecond
+    item    time, task, attempt, object, size, nested, stored_ns, error: a generator has made an item
+    take    time, execution, attempt, task: the next item of a generator was taken
+    kill    time, execution, attempt, actor, whether it may not start again
+    cancel  time, execution, attempt, object, force, recursive
+    group   time, execution, attempt, id, and what it reserves, as JSON: a placement group was asked for
+    ungroup time, execution, attempt, id
     template  number, and the template in plain values: it stands before the first `submit` of it
 """
 
@@ -28,6 +35,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Callable, Sequence
+from hashlib import blake2b
 from typing import Any
 
 from dualray.shared.core_worker import CoreWorker
@@ -36,7 +44,13 @@ from dualray.shared.model.codec import pack
 from dualray.shared.model.commands import NoteRetry, RunTask
 from dualray.shared.model.config import Config
 from dualray.shared.model.events import (
+    ActorKillAsked,
+    CancelAsked,
     Event,
+    ItemMade,
+    ItemTaken,
+    PlacementGroupAsked,
+    PlacementGroupRemovalAsked,
     RefsDropped,
     Result,
     TaskPushed,
@@ -45,7 +59,7 @@ from dualray.shared.model.events import (
     TaskSubmitted,
 )
 from dualray.shared.model.ids import Address, FunctionID, NodeID, ObjectID, TaskID
-from dualray.shared.model.specs import FunctionTemplate, Ref, StrategyKind
+from dualray.shared.model.specs import FunctionTemplate, PlacementGroupSpec, Ref, Streaming
 from dualray.shared.serialization import Serialized
 from dualray.shared.task_runner import Export, TaskRunner
 
@@ -105,6 +119,8 @@ class RecordedCoreWorker(CoreWorker):
         self.called_ns = 0
         self.returned_ns = 0
         self._started_ns = 0
+        self._stored_ns = 0
+        """What the task in hand has spent on storing its results."""
         self._cpu_before_ns = 0
         self._delay_before_ns = 0
         self._usage_at_ns = -_SHORT_NS
@@ -117,6 +133,12 @@ class RecordedCoreWorker(CoreWorker):
             RefsDropped: self._note_dropped,
             TaskPushed: self._note_came,
             TasksPushed: self._note_several_came,
+            ItemMade: self._note_item,
+            ItemTaken: self._note_taken,
+            ActorKillAsked: self._note_kill,
+            CancelAsked: self._note_cancel,
+            PlacementGroupAsked: self._note_group,
+            PlacementGroupRemovalAsked: self._note_removal,
         }
 
     # ---- What is noted ---------------------------------------------------------------------------------------
@@ -152,7 +174,7 @@ class RecordedCoreWorker(CoreWorker):
             tuple([ref.object_id for ref in spec.deps]) if spec.deps else (),
             tuple([ref.object_id for ref in spec.nested]) if spec.nested else (),
             spec.actor_id or b"",
-            None if made is None else (made.max_restarts, made.max_task_retries),
+            None if made is None else (made.max_restarts, made.max_task_retries, made.is_concurrent),
         )
 
     def _note_dropped(self, event: RefsDropped) -> None:
@@ -164,6 +186,48 @@ class RecordedCoreWorker(CoreWorker):
 
     def _note_several_came(self, event: TasksPushed) -> None:
         self.note("came", self.host.now_ns(), tuple([call[:2] for call in event.calls]))
+
+    def _note_here(self, kind: str, *rest: Any) -> None:
+        """Note what the execution in hand asks for."""
+        execution = self.execution
+        self.note(kind, self.host.now_ns(), execution.task_id, execution.attempt, *rest)
+
+    def _note_item(self, event: ItemMade) -> None:
+        result = event.result
+        nested = tuple([ref.object_id for ref in result.nested])
+        error = "" if event.error is None else str(event.error.kind)
+        stored_ns, self._stored_ns = self._stored_ns, 0
+        self.note(
+            "item",
+            self.host.now_ns(),
+            event.task_id,
+            event.attempt,
+            result.object_id,
+            result.size_bytes,
+            nested,
+            stored_ns,
+            error,
+        )
+
+    def _note_taken(self, event: ItemTaken) -> None:
+        self._note_here("take", event.task_id)
+
+    def _note_kill(self, event: ActorKillAsked) -> None:
+        self._note_here("kill", event.actor_id, event.no_restart)
+
+    def _note_cancel(self, event: CancelAsked) -> None:
+        self._note_here("cancel", event.ref.object_id, event.force, event.recursive)
+
+    def _note_group(self, event: PlacementGroupAsked) -> None:
+        self._note_here("group", event.spec.group_id, group_words(event.spec))
+
+    def _note_removal(self, event: PlacementGroupRemovalAsked) -> None:
+        self._note_here("ungroup", event.group_id)
+
+    def write_to_store(self, object_id: ObjectID, serialized: Serialized, owner: Address, *, remakeable: bool) -> None:
+        began_ns = self.host.now_ns()
+        super().write_to_store(object_id, serialized, owner, remakeable=remakeable)
+        self._stored_ns += self.host.now_ns() - began_ns
 
     def get(self, refs: Sequence[Ref], timeout_ns: int | None) -> list[Any]:
         began_ns, execution = self.host.now_ns(), self.execution
@@ -213,6 +277,7 @@ class RecordedCoreWorker(CoreWorker):
     def _put(self, serialized: Serialized, *, is_argument: bool = False) -> Ref:
         began_ns, execution = self.host.now_ns(), self.execution
         ref = super()._put(serialized, is_argument=is_argument)
+        self._stored_ns = 0  # of what a task returns, or a generator makes
         nested = tuple([inner.object_id for inner in serialized.refs])
         self.note(
             "put",
@@ -233,7 +298,7 @@ class RecordedCoreWorker(CoreWorker):
     def begin_task(self, now_ns: int) -> None:
         """A task begins."""
         self._started_ns = self.called_ns = now_ns
-        self.returned_ns = 0
+        self.returned_ns = self._stored_ns = 0
         if self._usage is not None:
             # Asking costs system calls. Among short tasks in a row it is done once a millisecond: in between, the
             # process has computed all the time.
@@ -263,6 +328,7 @@ class RecordedCoreWorker(CoreWorker):
             ended_ns,
             cpu_ns,
             delay_ns,
+            self._stored_ns,
             "" if ran.error is None else str(ran.error.kind),
             tuple([result.size_bytes for result in ran.results]),
             tuple([ref.object_id for result in ran.results for ref in result.nested]),
@@ -289,6 +355,27 @@ def template_words(template: FunctionTemplate) -> str:
         "retry_exceptions": template.retry_exceptions,
         "strategy": str(strategy.kind),
     }
-    if strategy.kind is StrategyKind.NODE_AFFINITY:
+    if strategy.node is not None:
         words |= {"node": strategy.node, "soft": strategy.soft}
+    if strategy.labels or strategy.preferred:
+        words["labels"] = [str(term) for term in (*strategy.labels, *strategy.preferred)]
+    if strategy.group is not None:
+        words |= {"group": strategy.group.hex(), "bundle": strategy.bundle, "captures": strategy.captures}
+    if template.streaming is not Streaming.NO:
+        words |= {"streaming": str(template.streaming), "items_ahead_max": template.items_ahead_max}
+    if template.max_calls:
+        words["max_calls"] = template.max_calls
+    if template.runtime_env:  # its text may hold what is nobody's business: two are the same, or are not
+        words["runtime_env"] = blake2b(template.runtime_env.encode(), digest_size=8).hexdigest()
+    return json.dumps(words, sort_keys=True)
+
+
+def group_words(spec: PlacementGroupSpec) -> str:
+    """A placement group as JSON: what it reserves, and how its bundles lie."""
+    words = {
+        "bundles": [bundle.as_floats() for bundle in spec.bundles],
+        "strategy": str(spec.strategy),
+        "is_detached": spec.is_detached,
+        "labels": [str(term) for terms in spec.selectors for term in terms],
+    }
     return json.dumps(words, sort_keys=True)

@@ -28,7 +28,8 @@ from dualray.shared.units import parse_time_ns, time_words
 from dualray.sim.cost_model import CostModel
 from dualray.sim.network import Nic
 from dualray.sim.node import Hardware
-from dualray.sim.replay import ReplayCluster, Replayed
+from dualray.sim.replay import ReplayCluster
+from dualray.sim.replayed import Replayed
 from dualray.whatif.configurations import Configuration, configurations, faults_of, placement_path
 from dualray.whatif.critical_path import Stretch, critical_path
 
