@@ -224,9 +224,17 @@ class RecordedCoreWorker(CoreWorker):
     def _note_removal(self, event: PlacementGroupRemovalAsked) -> None:
         self._note_here("ungroup", event.group_id)
 
-    def write_to_store(self, object_id: ObjectID, serialized: Serialized, owner: Address, *, remakeable: bool) -> None:
+    def write_to_store(
+        self,
+        object_id: ObjectID,
+        serialized: Serialized,
+        owner: Address,
+        *,
+        remakeable: bool,
+        is_argument: bool = False,
+    ) -> None:
         began_ns = self.host.now_ns()
-        super().write_to_store(object_id, serialized, owner, remakeable=remakeable)
+        super().write_to_store(object_id, serialized, owner, remakeable=remakeable, is_argument=is_argument)
         self._stored_ns += self.host.now_ns() - began_ns
 
     def get(self, refs: Sequence[Ref], timeout_ns: int | None) -> list[Any]:
