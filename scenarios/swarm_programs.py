@@ -6,13 +6,17 @@ breaks a promise raises `BrokenPromise`, which it does not. (They are run by `ac
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
 
 import dualray
+import dualray.exceptions
+from dualray.util.placement_group import placement_group, remove_placement_group
+from dualray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-RETRIES = 2
+RETRIES = 1
 
 
 class BrokenPromise(AssertionError):
@@ -87,7 +91,7 @@ def try_again(content: int, size: int, *before: Any) -> Any:
 
 
 def bounded(*, tasks: int = 24, rounds: int = 3, size: int = 200_000) -> list[int]:
-    """Rounds of tasks that may be tried thrice; each needs one of the round before. All are read twice."""
+    """Rounds of tasks that may be tried twice; each needs one of the round before. All are read twice."""
     blocks = [try_again.remote(index, size) for index in range(tasks)]
     for _ in range(rounds - 1):
         blocks = [try_again.remote(index, size, block) for index, block in enumerate(blocks)]
@@ -113,3 +117,147 @@ def broadcast(*, blocks: int = 3, readers: int = 12, size: int = 12_000_000) -> 
     """Every node wants the same large blocks, at about the same time."""
     made = [large.remote(content, size) for content in range(blocks)]
     return dualray.get([look.remote(place, *made) for place in range(readers)])
+
+
+# ---- Some of everything that is not in `mixed` ---------------------------------------------------------------------
+
+@dualray.remote(max_retries=-1, duration=0.3)
+def where(*_: Any) -> str:
+    """On which node it ran."""
+    return str(dualray.get_runtime_context().get_node_id())
+
+
+@dualray.remote(max_retries=-1, duration=0.3, num_gpus=0.5)
+def on_gpu() -> int:
+    """How many GPUs it may use."""
+    return len(dualray.get_gpu_ids())
+
+
+@dualray.remote(max_retries=-1, num_returns="streaming", _generator_backpressure_num_objects=3)
+def stream(count: int, size: int) -> Any:
+    """Blocks, one by one, small ones and large ones."""
+    for index in range(count):
+        yield np.full(size if index % 2 else 8, index, dtype=np.uint8)
+
+
+@dualray.remote(max_retries=-1, num_returns="dynamic")
+def several(count: int) -> Any:
+    """As many items as are asked for."""
+    yield from range(count)
+
+
+@dualray.remote(max_retries=-1, duration=30.0)
+def long() -> int:
+    """Takes long, and is not waited for."""
+    return 1
+
+
+@dualray.remote(max_retries=3, retry_exceptions=True, duration=0.1)
+def fails_first(times: int) -> int:
+    """Raises in its first attempts."""
+    attempt = int(dualray.get_runtime_context().get_attempt())
+    if attempt < times:
+        raise ValueError(f"attempt {attempt}")
+    return attempt
+
+
+@dualray.remote(max_retries=0, duration=0.1)
+def raises(message: str) -> None:
+    """Raises."""
+    raise KeyError(message)
+
+
+@dualray.remote(max_retries=-1, duration=0.1)
+def makes_refs(count: int, size: int) -> list[Any]:
+    """References to what it has put."""
+    return [dualray.put(np.full(size, index, dtype=np.uint8)) for index in range(count)]
+
+
+@dualray.remote(max_restarts=-1, max_task_retries=-1, max_concurrency=4)
+class Beside:
+    """Does several things at a time."""
+
+    def wait(self, index: int) -> int:
+        """After a while."""
+        time.sleep(0.2)
+        return index
+
+
+def _groups() -> list[int]:
+    """Bundles on nodes of their own, and what runs in them; then another group takes their place."""
+    counts = []
+    for strategy in ("STRICT_SPREAD", "PACK"):
+        group = placement_group([{"CPU": 1}, {"CPU": 1}], strategy=strategy)
+        dualray.get(group.ready())
+        inside = [PlacementGroupSchedulingStrategy(group, index) for index in (0, 1, 0, 1)]
+        nodes = dualray.get([where.options(scheduling_strategy=bundle).remote() for bundle in inside])
+        counts.append(len(nodes))
+        remove_placement_group(group)
+    return counts
+
+
+def _cancelled() -> list[str]:
+    """One that runs, and those that wait behind it."""
+    refs = [long.remote() for _ in range(20)]
+    dualray.wait(refs, timeout=0.5)
+    for ref in refs:
+        dualray.cancel(ref)
+    ends = []
+    for ref in refs:
+        try:
+            ends.append(str(dualray.get(ref)))
+        except dualray.exceptions.TaskCancelledError:
+            ends.append("cancelled")
+    return sorted(set(ends))
+
+
+def _named() -> list[str]:
+    """An actor that is found by its name, until it is killed."""
+    first: Any = Ledger.options(name="ledger", get_if_exists=True).remote()  # type: ignore[attr-defined]
+    again: Any = Ledger.options(name="ledger", get_if_exists=True).remote()  # type: ignore[attr-defined]
+    dualray.get([first.page.remote(1, 8), again.page.remote(2, 8)])
+    found = dualray.get_actor("ledger")
+    dualray.get(found.page.remote(3, 8))
+    dualray.kill(first)
+    try:
+        dualray.get(found.page.remote(4, 8))
+    except dualray.exceptions.ActorDiedError:
+        return ["found", "ended"]
+    return ["found", "alive"]
+
+
+def features(*, size: int = 150_000) -> Any:
+    """Groups, GPUs, labels, streams, names, cancelling, retries of what raised, references in results."""
+    gpus = [on_gpu.remote() for _ in range(8)]
+    labelled = where.options(label_selector={"kind": "gpu"})
+    near = where.options(scheduling_strategy=NodeAffinitySchedulingStrategy("node-1", soft=True))
+    places = [labelled.remote(), near.remote(), *(where.options(scheduling_strategy="SPREAD").remote() for _ in "1234")]
+    streamed = [int(dualray.get(ref)[0]) for ref in stream.remote(8, size)]
+    dynamic = [dualray.get(ref) for ref in dualray.get(several.remote(5))]
+    beside: Any = Beside.remote()  # type: ignore[attr-defined]
+    together = dualray.get([beside.wait.remote(index) for index in range(8)])
+    del beside
+    retried = dualray.get([fails_first.remote(times) for times in range(3)])
+    try:
+        dualray.get(where.remote(raises.remote("no")))
+        raised = "nothing"
+    except KeyError:
+        raised = "KeyError"
+    inner = dualray.get(makes_refs.remote(4, size))
+    values = [int(block[0]) for block in dualray.get(inner)]
+    total = dualray.get(read.remote(inner))
+    del inner
+    return {
+        "gpus": dualray.get(gpus),
+        "places": len(dualray.get(places)),
+        "streamed": streamed,
+        "dynamic": dynamic,
+        "together": together,
+        "retried": len(retried),
+        "raised": raised,
+        "values": values,
+        "total": total,
+        "groups": _groups(),
+        "cancelled": _cancelled(),
+        "named": _named(),
+    }

@@ -158,6 +158,7 @@ def explore(
     seed_timeout_s: float = 60.0,
     stop_after: int = 10,
     shrink_to: Path | None = None,
+    shrink_runs_max: int = RUNS_MAX,
     on_progress: Callable[[Exploration], object] = lambda state: None,
     on_note: Callable[[str], object] = lambda words: None,
 ) -> Exploration:
@@ -169,6 +170,7 @@ def explore(
         seed_timeout_s: wall time after which a run is taken to be endless.
         stop_after: failing seeds after which no new ones are begun.
         shrink_to: a directory for files of small failures; None does not shrink.
+        shrink_runs_max: runs that making one failure small may take; faults are taken away first.
 
     Raises:
         RuntimeError: the scenario fails without any fault.
@@ -192,7 +194,7 @@ def explore(
             on_progress(state)
         state.findings.sort(key=lambda finding: finding.seed)
         if shrink_to is not None:
-            _shrink_findings(scenario, state, judge, pool, shrink_to, on_note)
+            _shrink_findings(scenario, state, judge, pool, shrink_to, shrink_runs_max, on_note)
     return state
 
 
@@ -244,6 +246,7 @@ def _shrink_findings(
     judge: Judge,
     pool: Pool,
     directory: Path,
+    runs_max: int,
     on_note: Callable[[str], object],
 ) -> None:
     """One of each class becomes a file."""
@@ -255,7 +258,7 @@ def _shrink_findings(
         on_note(f"making seed {finding.seed} small")
         faulty = scenario.with_faults(parse_fault(words) for words in finding.faults)
         fails = partial(_fails_as, judge, pool, finding.kind)
-        small = shrink(faulty, fails, runs_max=ENDLESS_RUNS_MAX if finding.kind == ENDLESS else RUNS_MAX)
+        small = shrink(faulty, fails, runs_max=min(runs_max, ENDLESS_RUNS_MAX) if finding.kind == ENDLESS else runs_max)
         finding.faults = tuple(str(fault) for fault in small.planned())
         path = directory / f"{scenario.name}-seed-{finding.seed}.yaml"
         path.parent.mkdir(parents=True, exist_ok=True)
