@@ -384,13 +384,51 @@ def read_record_file(path: Path) -> RunRecord:
         missing = [name for name in wanted.names if name not in table.schema.names]
         what = f"it has no column {missing[0]!r}" if missing else "its columns have other types"
         raise ValueError(f"{path} says that it is a record of version {SCHEMA_VERSION}, and is none: {what}")
-    names = table.schema.names
-    columns = [table.column(name).to_pylist() for name in names]
-    rows = [
-        {name: value for name, value in zip(names, values, strict=True) if value is not None}
-        for values in zip(*columns, strict=True)
-    ]
-    return RunRecord(rows=rows, facts=facts)
+    return RunRecord(rows=_rows_of(table), facts=facts)
+
+
+def _rows_of(table: Any) -> list[dict[str, Any]]:
+    """The rows of a table, in order, each without the columns that it does not use. Kind by kind: rows of a kind use
+    the same few columns."""
+    import pyarrow as pa  # noqa: PLC0415 - as above
+    import pyarrow.compute as pc  # noqa: PLC0415 - as above
+
+    rows: list[dict[str, Any]] = [{}] * len(table)
+    places = pa.array(range(len(table)))
+    for kind in pc.unique(table.column("kind")).to_pylist():
+        is_of_kind = pc.equal(table.column("kind"), kind)
+        of_kind = table.filter(is_of_kind)
+        full = [name for name in table.schema.names if not of_kind.column(name).null_count]
+        some = [name for name in table.schema.names if 0 < of_kind.column(name).null_count < len(of_kind)]
+        values = zip(*[_values(of_kind.column(name)) for name in full], strict=True)
+        found = [dict(zip(full, each, strict=True)) for each in values]
+        for name in some:
+            for row, value in zip(found, _values(of_kind.column(name)), strict=True):
+                if value is not None:
+                    row[name] = value
+        for place, row in zip(places.filter(is_of_kind).to_pylist(), found, strict=True):
+            rows[place] = row
+    return rows
+
+
+def _values(column: Any) -> list[Any]:
+    """A column as Python values; words that are the same are one object."""
+    import pyarrow as pa  # noqa: PLC0415 - as above
+
+    if pa.types.is_dictionary(column.type):
+        joined = column.combine_chunks()
+        chunks = joined.chunks if isinstance(joined, pa.ChunkedArray) else [joined]
+        return [
+            None if index is None else words[index]
+            for chunk in chunks
+            for words in [chunk.dictionary.to_pylist()]
+            for index in _values(chunk.indices)
+        ]
+    if pa.types.is_integer(column.type) and not column.null_count:
+        values: list[Any] = column.to_numpy().tolist()
+        return values
+    plain: list[Any] = column.to_pylist()
+    return plain
 
 
 def _facts_of(path: Path, metadata: Mapping[bytes, bytes]) -> dict[str, Any]:
