@@ -14,8 +14,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from dualray.shared.model.ids import NodeID
-from dualray.shared.model.resources import NOTHING, Resources, parse_resources
+from dualray.shared.model.resources import NOTHING, parse_resources
 from dualray.shared.model.specs import DEFAULT_STRATEGY, Ref, Strategy, StrategyKind
 from dualray.shared.nearest import nearest
 from dualray.sim.modelled import Call, Get, ModelledDriver, Program, Step, Wait, call
@@ -301,13 +300,14 @@ def make_workload(name: str, given: Mapping[str, Any]) -> Workload:
     """
     make = PROGRAMS.get(name)
     if make is None:
-        raise ValueError(f"there is no workload {name!r}{nearest(name, list(PROGRAMS))}; there are {', '.join(PROGRAMS)}")
-    known = {parameter.name: parameter.default for parameter in inspect.signature(make).parameters.values()}
+        known = ", ".join(PROGRAMS)
+        raise ValueError(f"there is no workload {name!r}{nearest(name, list(PROGRAMS))}; there are {known}")
+    defaults = {parameter.name: parameter.default for parameter in inspect.signature(make).parameters.values()}
     values: dict[str, Any] = {}
     for key, value in given.items():
-        if key not in known:
-            raise ValueError(f"workload {name} has no parameter {key!r}{nearest(key, list(known))}")
-        values[key] = _parse(f"workload {name}: {key}", value, known[key])
+        if key not in defaults:
+            raise ValueError(f"workload {name} has no parameter {key!r}{nearest(key, list(defaults))}")
+        values[key] = _parse(f"workload {name}: {key}", value, defaults[key])
     return make(**values)
 
 
