@@ -387,7 +387,7 @@ class ModelledWorker(ModelledProcess):
                 numbers.append(self.number << 3 | _PUSHED)
                 model.keys.append(message.spec.task_id)
                 self._running = message
-                self._kernel.post(now_ns + model.takes_ns(message, self), self._ended, message)
+                self._kernel.post(now_ns + model.begins_ns(message.spec, self.node), self._ended, message)
                 return
         super().arrive(message)
 
@@ -400,7 +400,7 @@ class ModelledWorker(ModelledProcess):
         self._running = task
         self._began_ns = self._kernel._now
         model = self.model
-        at_ns = self._kernel._now + model.takes_ns(task, self)
+        at_ns = self._kernel._now + model.begins_ns(task.spec, self.node)
         if model.is_anchored:
             self._kernel.post(self._kernel._now + model.cost_model.dispatch_ns, self._begin, (task, at_ns))
         else:
@@ -423,11 +423,13 @@ class ModelledWorker(ModelledProcess):
         tasks, model = command.tasks, self.model
         if self._running is None and not model.is_anchored:
             specs = [task.spec for task in tasks]
-            takes = [model.takes_ns(task, self) for task in tasks]
+            takes = [model.takes_ns(spec, self.node) for spec in specs]
             together_ns = sum(takes)
             if together_ns <= model.config.push_window_ns and min(map(model.one_small_size, specs)) >= 0:
                 # Nobody looks in between: an owner pushes so much ahead, and is told of it together.
                 self._running = tasks
+                for spec in specs:
+                    model.begins_ns(spec, self.node)
                 self._kernel.post(self._kernel._now + together_ns, self._all_ended, (tasks, takes))
                 return
         for task in tasks:
@@ -577,6 +579,7 @@ class ModelledDriver(ModelledProcess):
         task_id = child_task_id(self.root, 0, self._submitted)
         model = self.model
         if takes_ns is not None or sizes is not None:
+            model.is_plain = False
             model.told[task_id] = (
                 what.takes_ns if takes_ns is None else takes_ns,
                 what.sizes if sizes is None else sizes,
@@ -612,6 +615,7 @@ class ModelledDriver(ModelledProcess):
         self._submitted += 1
         task_id = child_task_id(self.root, 0, self._submitted)
         if takes_ns is not None:
+            self.model.is_plain = False
             self.model.told[task_id] = takes_ns, what.sizes
         actor_id = ActorID(actor.object_id[:16])
         spec = new_spec(task_id, what.template, self.address, self.root, 0, deps, (), actor_id, actor)
@@ -713,6 +717,8 @@ class ModelledCluster(Cluster):
         self.is_steady = not faults and all(each.speed == 1.0 for each in hardware)
         """Nothing stands still or gets slow."""
         self.is_calm = self.is_steady and not self.is_anchored
+        self.is_plain = self.is_steady
+        """Every call takes what its function takes."""
         self._ended: list[str] = []
         """How the program has ended, once it has."""
         self._plans: dict[FunctionID, _Plan] = {}
@@ -793,15 +799,17 @@ class ModelledCluster(Cluster):
 
     # ---- What calls take -------------------------------------------------------------------------------------
 
-    def takes_ns(self, task: RunTask | TaskPushed, worker: ModelledWorker) -> int:
-        """How long an attempt takes, from the order to begin; it counts as begun."""
-        spec = task.spec
-        plan = self._plans[spec.template.function_id]
-        takes_ns = plan.takes_ns
+    def takes_ns(self, spec: TaskSpec, node: str) -> int:
+        """How long an attempt takes on a node now, from the order to begin."""
+        takes_ns = self._plans[spec.template.function_id].takes_ns
         if self.told and spec.task_id in self.told:
             takes_ns = self.told[spec.task_id][0] + self.cost_model.dispatch_ns
-        if not self.is_steady:
-            takes_ns = round(takes_ns * self.slowness_of(NodeID(worker.node)))
+        return takes_ns if self.is_steady else round(takes_ns * self.slowness_of(NodeID(node)))
+
+    def begins_ns(self, spec: TaskSpec, node: str) -> int:
+        """As `takes_ns`, of an attempt that begins."""
+        plan = self._plans[spec.template.function_id]
+        takes_ns = plan.takes_ns if self.is_plain else self.takes_ns(spec, node)
         plan.attempts += 1
         plan.took_ns += takes_ns
         return takes_ns

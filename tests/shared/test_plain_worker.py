@@ -107,9 +107,7 @@ class Beside:
         refs = (Ref(return_object_id(child_task_id(ROOT, 9, 9), 0), CALLERS[0]),) if nested else ()
         result = Result(object_id=return_object_id(spec.task_id, 0), size_bytes=8, inline=True, nested=refs)
         failure = ErrorInfo(kind=ErrorKind.APPLICATION, message="it raised") if error else None
-        self.hear(
-            TaskRan(task_id=spec.task_id, attempt=attempt, results=() if error else (result,), error=failure)
-        )
+        self.hear(TaskRan(task_id=spec.task_id, attempt=attempt, results=() if error else (result,), error=failure))
 
     def several_ran(self, count):
         ended = [self.to_run.pop(0) for _ in range(min(count, len(self.to_run)))]

@@ -201,7 +201,7 @@ class PlainWorker:
     @staticmethod
     def _is_small(event: TaskRan) -> bool:
         """Whether it has returned without an error, and nothing that would have to be looked after."""
-        return event.error is None and not any([result.nested for result in event.results])
+        return event.error is None and not any(result.nested for result in event.results)
 
     def _ran(self, event: TaskRan, now_ns: int) -> list[Command]:
         pushed = self.current
