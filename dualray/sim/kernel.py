@@ -14,7 +14,7 @@ a SimPy process can wait for one, and ordinary SimPy events (timeouts, processes
 queue, the clock and the order.
 
 What is never cancelled and never waited for (`post`: messages, the ends of modelled tasks) is no event at all, only an
-entry of the queue: its function and its arguments.
+entry of the queue: a function and its argument.
 
 The queue is a calendar: a heap for the current "day" (about 1 ms) and unsorted lists for later days, sorted
 when their day comes. The order is that of one heap; what is far away just costs an append.
@@ -33,7 +33,7 @@ each N-th event, between events, and nowhere else.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import Any, Final
@@ -54,7 +54,7 @@ TOMBSTONES_MIN: Final = 1024
 """Cancelled events that may stay in the queue before a sweep is considered."""
 
 _Entry = tuple[Any, ...]
-"""Time, priority and sequence, which order it; then an event, or, of what was posted, a function and its arguments."""
+"""Time, priority and sequence, which order it; then an event, or, of what was posted, a function and its argument."""
 
 _POSTED: Final = 5
 """Length of the entry of what was posted."""
@@ -171,20 +171,20 @@ class Kernel(simpy.Environment):
         self.schedule(event, priority, delay_ns)
         return event
 
-    def post(self, delay_ns: int, fn: Callable[..., object], *args: Any) -> None:
-        """`call_after` for what is never cancelled, and nobody waits for: half the price."""
-        at_ns = self._now + delay_ns
+    def post(self, at_ns: int, fn: Callable[[Any], object], argument: Any) -> None:
+        """Perform `fn(argument)` at a time, which is not in the past: for what is never cancelled, and nobody waits
+        for."""
+        assert at_ns >= self._now, f"{at_ns} ns are in the past"
         if at_ns < self._today_end_ns:
-            assert delay_ns >= 0, f"a delay of {delay_ns} ns would end in the past"
-            heappush(self._queue, (at_ns, NORMAL, next(self._eid), fn, args))
+            heappush(self._queue, (at_ns, NORMAL, next(self._eid), fn, argument))
         else:
             day = at_ns >> DAY_BITS
             entries = self._days.get(day)
             if entries is None:
-                self._days[day] = [(at_ns, NORMAL, next(self._eid), fn, args)]
+                self._days[day] = [(at_ns, NORMAL, next(self._eid), fn, argument)]
                 heappush(self._day_numbers, day)
             else:
-                entries.append((at_ns, NORMAL, next(self._eid), fn, args))
+                entries.append((at_ns, NORMAL, next(self._eid), fn, argument))
         self._live += 1
 
     def schedule(self, event: simpy.Event, priority: EventPriority = NORMAL, delay: SimTime = 0) -> None:
@@ -246,7 +246,8 @@ class Kernel(simpy.Environment):
             while self._queue:
                 event = self._queue[0][3]
                 if type(event) is not Scheduled or event._fn is not None:
-                    return self._queue[0][0]
+                    at_ns: int = self._queue[0][0]
+                    return at_ns
                 heappop(self._queue)
                 self._tombstones -= 1
             if not self._open_next_day():
@@ -266,7 +267,7 @@ class Kernel(simpy.Environment):
                 self._now = entry[0]
                 self._live -= 1
                 self.events_performed += 1
-                event(*entry[4])
+                event(entry[4])
             elif type(event) is Scheduled:
                 heappop(self._queue)
                 fn = event._fn
@@ -299,8 +300,16 @@ class Kernel(simpy.Environment):
         Returns True when done, False when nothing is left to make it so (only daemon events, or none).
         What an event raises passes through; the event counts as performed and the kernel can go on.
         """
-        step, pop = self.step, heappop
         while not done():
+            if self._live == 0:
+                return False
+            self.step()
+        return True
+
+    def run_until_any(self, things: Sized) -> bool:
+        """As `run_until`, until there is something in `things`: the way of every event of a simulation."""
+        step, pop = self.step, heappop
+        while not things:
             if self._live == 0:
                 return False
             # The next event, if it is one of ours and today: what step() does, which all others are left to.
@@ -315,7 +324,7 @@ class Kernel(simpy.Environment):
                 self._now = entry[0]
                 self._live -= 1
                 self.events_performed += 1
-                event(*entry[4])
+                event(entry[4])
             elif type(event) is Scheduled:
                 pop(queue)
                 fn = event._fn

@@ -19,12 +19,13 @@ Guarantees: the same program, cluster and seed give the same event hash and the 
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import blake2b
-from struct import Struct
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -36,10 +37,8 @@ from dualray.shared.model.codec import encode, pack
 from dualray.shared.model.commands import (
     ArmTimer,
     CancelTimer,
-    Command,
     CompleteWait,
     ForgetTasks,
-    InterruptTask,
     NoteRetry,
     RunTask,
     RunTasks,
@@ -58,7 +57,6 @@ from dualray.shared.model.events import (
     TaskPushed,
     TaskRan,
     TasksFinished,
-    TasksPushed,
     TasksRan,
     TaskSubmitted,
     TimerFired,
@@ -78,7 +76,7 @@ from dualray.shared.model.ids import (
     return_object_id,
     root_task_id,
 )
-from dualray.shared.model.resources import CPU, NOTHING, UNITS, Resources
+from dualray.shared.model.resources import CPU, UNITS, Resources
 from dualray.shared.model.specs import (
     DEFAULT_STRATEGY,
     ActorSpec,
@@ -87,12 +85,13 @@ from dualray.shared.model.specs import (
     NodeInfo,
     Ref,
     Strategy,
+    TaskSpec,
     new_spec,
 )
 from dualray.shared.policies.feasibility import why_infeasible
 from dualray.shared.trace import TraceEvent, TraceKind
 from dualray.sim.cluster import DRIVER, DRIVER_NODE, MESSAGE_BYTES, Cluster
-from dualray.sim.cost_model import CostModel
+from dualray.sim.cost_model import CostModel, time_ns
 from dualray.sim.node import Hardware
 from dualray.sim.object_store import VirtualStore
 from dualray.sim.runner import Process
@@ -101,12 +100,11 @@ OWED_NS_MAX = 50_000
 """Of submissions that are not paid for yet, as in worker.py."""
 _ONE_CPU = Resources(((CPU, UNITS),))
 _NO_BYTES = np.zeros(0, dtype=np.uint8)
-_NOTE = Struct("<QIB")
-"""When, at which process, what kind: of the event hash."""
-_DIGESTED_BYTES = 1 << 16
+HASH_EVERY_EVENTS = 10_000
+"""So often what has happened is taken into the event hash."""
+_ENDED, _ALL_ENDED, _PUSHED, _FINISHED, _OTHER = range(5)
+"""Kinds, in the event hash: tasks that ended, messages of which ids say enough, and all others."""
 _LONG_BYTES = 1024
-_CHANNELS_SWEPT_MIN = 1 << 17
-_ROUTES_MAX = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,10 +195,40 @@ class Modelled:
     failed: str = ""
 
 
+class _Plan:
+    """What the calls of a function do, and have done."""
+
+    __slots__ = ("attempts", "cpu_units", "one_small_size", "sizes", "takes_ns", "took_ns")
+
+    def __init__(self, takes_ns: int, sizes: tuple[int, ...], cpu_units: int, is_small: bool) -> None:
+        self.takes_ns = takes_ns
+        """From the order to begin."""
+        self.sizes = sizes
+        self.cpu_units = cpu_units
+        self.one_small_size = sizes[0] if is_small and len(sizes) == 1 else -1
+        self.attempts = 0
+        self.took_ns = 0
+
+
+class _Link:
+    """From one process to another, on a network on which nothing goes wrong."""
+
+    __slots__ = ("arrive", "arrives_ns", "bytes_per_s", "messages", "takes_ns")
+
+    def __init__(self, arrive: Callable[[Event], object], takes_ns: int, bytes_per_s: int) -> None:
+        self.arrive = arrive
+        self.takes_ns = takes_ns
+        """Of a message without payloads."""
+        self.bytes_per_s = bytes_per_s
+        self.arrives_ns = 0
+        """When the last message does."""
+        self.messages = 0
+
+
 class ModelledProcess(Process):
     """A driver or worker whose code is modelled."""
 
-    __slots__ = ("_handlers", "_kernel", "_resumes", "_wait_counter", "_waits", "model", "number", "store")
+    __slots__ = ("_handlers", "_kernel", "_resumes", "_wait_counter", "_waits", "model", "store")
 
     is_traced = False
     machine: Any
@@ -215,47 +243,60 @@ class ModelledProcess(Process):
         self._wait_counter = 0
 
     def receive(self, message: Event, payloads: Sequence[tuple[bytes, bytes]]) -> None:
+        self.arrive(message)
+
+    def arrive(self, message: Any) -> None:
+        """A message has arrived."""
+        model = self.model
+        kind = type(message)
+        numbers = model.numbers
+        numbers.append(self._kernel._now)
+        if kind is TaskPushed:
+            numbers.append(self.number << 3 | _PUSHED)
+            model.keys.append(message.spec.task_id)
+        elif kind is TasksFinished:
+            numbers.append(self.number << 3 | _FINISHED)
+            for outcome in message.outcomes:
+                model.keys.append(outcome[0])
+        else:
+            numbers.append(self.number << 3 | _OTHER)
+            model.keys.append(model.content_of(message))
         if not self.is_alive:
             return
-        model = self.model
         if not model.is_steady and model.is_paused(self.node):
-            model.when_running(self.node, self.receive, message, payloads)
+            model.when_running(self.node, self._arrive_late, message)
             return
         self.handle(message)
+
+    def _arrive_late(self, message: Event) -> None:
+        if self.is_alive:
+            self.handle(message)
 
     def fire(self, timer: str) -> None:
         self.handle(TimerFired(timer=timer))
 
     def handle(self, event: Event) -> None:
         """Hand an event to the machine, and carry out its commands."""
-        model = self.model
+        command: Any
         for command in self.machine.handle(event, self._kernel._now):
             kind = type(command)
             if kind is Send:
-                model.send(self, command.to, command.message, ())
+                self.model.send(self, command.to, command.message, ())
             elif kind is RunTask:
                 self._run_task(command)
             else:
-                self._perform(command)
+                perform = _PERFORM.get(kind)
+                if perform is not None:  # all others are about bytes and tables, of which there are none
+                    perform(self, command)
 
-    def _perform(self, command: Command) -> None:
-        match command:
-            case RunTasks():
-                self._run_tasks(command)
-            case CompleteWait():
-                self._complete_wait(command)
-            case ArmTimer():
-                self.arm_timer(command.timer, command.delay_ns)
-            case CancelTimer():
-                self.cancel_timer(command.timer)
-            case ForgetTasks():
-                self._forget_tasks(command)
-            case InterruptTask():
-                pass  # modelled code is not interrupted: it is reported when its time is over
-            case NoteRetry():
-                self.model.result.retries += 1
-            case _:
-                pass  # about bytes and tables, of which there are none
+    def _arm(self, command: ArmTimer) -> None:
+        self.arm_timer(command.timer, command.delay_ns)
+
+    def _disarm(self, command: CancelTimer) -> None:
+        self.cancel_timer(command.timer)
+
+    def _note_retry(self, command: NoteRetry) -> None:
+        self.model.result.retries += 1
 
     def _run_task(self, task: RunTask) -> None:
         raise TypeError(f"{self.address} is a driver, and runs no tasks")
@@ -271,15 +312,15 @@ class ModelledProcess(Process):
     def _complete_wait(self, command: CompleteWait) -> None:
         resume = None if self._resumes is None else self._resumes.pop(command.wait_id, None)
         if resume is not None:
-            self._kernel.post(0, self._resume, resume, command)
+            self._kernel.post(self._kernel._now, self._resume, (resume, command))
         else:  # it was there at once
             if self._waits is None:
                 self._waits = {}
             self._waits[command.wait_id] = command
 
-    def _resume(self, resume: Callable[[CompleteWait], None], command: CompleteWait) -> None:
+    def _resume(self, what: tuple[Callable[[CompleteWait], None], CompleteWait]) -> None:
         if self.is_alive:
-            self.model.when_running(self.node, resume, command)
+            self.model.when_running(self.node, *what)
 
     def _next_wait(self) -> WaitID:
         self._wait_counter += 1
@@ -296,12 +337,14 @@ class ModelledProcess(Process):
             self._resumes = {}
         self._resumes[event.wait_id] = then
 
-    def machine_size(self) -> int:
-        """About how much there is to look at when invariants are checked."""
+    def check_invariants(self) -> None:
+        self.machine.check_invariants()
+
+    def things(self) -> int:
         machine = self.machine if isinstance(self.machine, Owner) else self.machine.owner
         if machine is None:
             return 1
-        return 20 + len(machine.values.table) + 2 * len(machine.tasks.records) + len(machine.leases.leases)
+        return 10 + 2 * len(machine.values.table) + 2 * len(machine.tasks.records) + len(machine.leases.leases)
 
     @property
     def owner(self) -> Owner:
@@ -319,7 +362,7 @@ class ModelledProcess(Process):
 class ModelledWorker(ModelledProcess):
     """A worker: it runs what it is told to, one after another."""
 
-    __slots__ = ("_ends", "_running", "_to_run", "machine")
+    __slots__ = ("_began_ns", "_running", "_to_run", "machine")
 
     def __init__(self, *, cluster: ModelledCluster, address: Address, node: NodeID, store: VirtualStore) -> None:
         super().__init__(cluster=cluster, address=address, node=node, store=store)
@@ -327,11 +370,26 @@ class ModelledWorker(ModelledProcess):
         self._to_run: deque[RunTask | TaskPushed] | None = None
         self._running: Any = None
         """The task in hand, or several; None: none."""
+        self._began_ns = 0
 
     @classmethod
     def as_worker(cls, *, cluster: Any, address: Address, node: NodeID, store: VirtualStore) -> ModelledWorker:
         """A worker."""
         return cls(cluster=cluster, address=address, node=node, store=store)
+
+    def arrive(self, message: Any) -> None:
+        model = self.model
+        if type(message) is TaskPushed and model.is_calm and self.is_alive and self._running is None:
+            now_ns = self._kernel._now
+            if self.machine.starts(message, now_ns):  # the way of most tasks
+                numbers = model.numbers
+                numbers.append(now_ns)
+                numbers.append(self.number << 3 | _PUSHED)
+                model.keys.append(message.spec.task_id)
+                self._running = message
+                self._kernel.post(now_ns + model.begins_ns(message.spec, self.node), self._ended, message)
+                return
+        super().arrive(message)
 
     def _run_task(self, task: RunTask | TaskPushed) -> None:
         if self._running is not None:
@@ -340,38 +398,39 @@ class ModelledWorker(ModelledProcess):
             self._to_run.append(task)
             return
         self._running = task
+        self._began_ns = self._kernel._now
         model = self.model
-        takes_ns = model.takes_ns(task, self)
+        at_ns = self._kernel._now + model.begins_ns(task.spec, self.node)
         if model.is_anchored:
-            self._begin_slowly(task, takes_ns)
+            self._kernel.post(self._kernel._now + model.cost_model.dispatch_ns, self._begin, (task, at_ns))
         else:
-            self._kernel.post(takes_ns, self._ended, task)
+            self._kernel.post(at_ns, self._ended, task)
 
-    def _begin_slowly(self, task: RunTask | TaskPushed, takes_ns: int) -> None:
-        """As in `_run_task`, where a fault may be anchored at the begin of a task."""
-        dispatch_ns = self.model.cost_model.dispatch_ns
-        self._kernel.post(dispatch_ns, self._begin, task, takes_ns - dispatch_ns)
-
-    def _begin(self, task: RunTask | TaskPushed, takes_ns: int) -> None:
+    def _begin(self, what: tuple[RunTask | TaskPushed, int]) -> None:
+        """Where a fault may be anchored at the begin of a task: it begins with an event of its own."""
+        task, at_ns = what
         if not self.is_alive:
             return
         if self.model.is_paused(self.node):
-            self.model.when_running(self.node, self._begin, task, takes_ns)
+            self.model.when_running(self.node, self._begin, what)
             return
         spec = task.spec
         self.trace(TraceKind.TASK_STARTED, spec.task_id.hex(), name=spec.template.name, amount=task.attempt)
         if self.is_alive:
-            self._kernel.post(takes_ns, self._ended, task)
+            self._kernel.post(max(at_ns, self._kernel._now), self._ended, task)
 
     def _run_tasks(self, command: RunTasks) -> None:
         tasks, model = command.tasks, self.model
         if self._running is None and not model.is_anchored:
-            takes = [model.takes_ns(task, self) for task in tasks]
+            specs = [task.spec for task in tasks]
+            takes = [model.takes_ns(spec, self.node) for spec in specs]
             together_ns = sum(takes)
-            if together_ns <= model.config.push_window_ns and all(model.returns_little(task.spec) for task in tasks):
+            if together_ns <= model.config.push_window_ns and min(map(model.one_small_size, specs)) >= 0:
                 # Nobody looks in between: an owner pushes so much ahead, and is told of it together.
                 self._running = tasks
-                self._kernel.post(together_ns, self._all_ended, tasks, takes)
+                for spec in specs:
+                    model.begins_ns(spec, self.node)
+                self._kernel.post(self._kernel._now + together_ns, self._all_ended, (tasks, takes))
                 return
         for task in tasks:
             self._run_task(task)
@@ -383,24 +442,27 @@ class ModelledWorker(ModelledProcess):
         if type(self._running) is tuple:
             self._running = tuple([task for task in self._running if task.spec.task_id not in forgotten])
 
-    def _all_ended(self, tasks: tuple[TaskPushed, ...], takes: list[int]) -> None:
+    def _all_ended(self, what: tuple[tuple[TaskPushed, ...], list[int]]) -> None:
+        tasks, takes = what
         if not self.is_alive:
             return
         model = self.model
         if not model.is_steady and model.is_paused(self.node):
-            model.when_running(self.node, self._all_ended, tasks, takes)
+            model.when_running(self.node, self._all_ended, what)
             return
         left = self._running
         outcomes = tuple(
             [
-                (task.spec.task_id, task.attempt, model.sizes_of(task.spec)[0], took)
+                (task.spec.task_id, task.attempt, model.one_small_size(task.spec), took)
                 for task, took in zip(tasks, takes, strict=True)
                 if task in left
             ]
         )
         self._running = None
         if outcomes:
-            model.note_event(self.number, 1, outcomes[0][0])
+            model.numbers.append(self._kernel._now)
+            model.numbers.append(self.number << 3 | _ALL_ENDED)
+            model.keys.append(outcomes[0][0])
             self.handle(TasksRan(outcomes=outcomes))
         self._go_on()
 
@@ -413,15 +475,26 @@ class ModelledWorker(ModelledProcess):
             model.when_running(self.node, self._ended, task)
             return
         task_id = spec.task_id
-        model.note_event(self.number, 0, task_id)
-        results = model.small_results(spec)
-        if results is None:
+        model.numbers.append(self._kernel._now)
+        model.numbers.append(self.number << 3 | _ENDED)
+        model.keys.append(task_id)
+        size = model.one_small_size(spec)
+        if size < 0:
             self._store_results(task, 0)
             return
         self._running = None
-        self.handle(TaskRan(task_id=task_id, attempt=task.attempt, results=results))
+        machine = self.machine
+        now_ns = self._kernel._now
+        finished = machine.report(size, now_ns) if machine.owner is None else None
+        if finished is not None:
+            model.send(self, spec.owner, finished, ())
+            return
         if spec.deps:
-            self.let_go_of([ref.object_id for ref in spec.deps])
+            result = Result(object_id=return_object_id(task_id, 0), size_bytes=size, inline=True)
+            self._report(task, TaskRan(task_id=task_id, attempt=task.attempt, results=(result,)))
+            return
+        duration_ns = now_ns - self._began_ns
+        self.handle(TasksRan(outcomes=((task_id, task.attempt, size, duration_ns),)))
         if self._to_run:
             self._go_on()
 
@@ -449,15 +522,14 @@ class ModelledWorker(ModelledProcess):
 
         def granted(command: CompleteWait) -> None:
             if command.error is not None:
-                self._report(
-                    task, TaskRan(task_id=spec.task_id, attempt=task.attempt, results=(), error=command.error)
-                )
+                self._report(task, TaskRan(task_id=spec.task_id, attempt=task.attempt, results=(), error=command.error))
             elif not command.ready:
                 self._store_results(task, index + 1)  # an earlier attempt has left the same object here
             else:
-                self._kernel.post(model.cost_model.seal_ns + model.cost_model.copy_ns(size), written)
+                takes_ns = model.cost_model.seal_ns + model.cost_model.copy_ns(size)
+                self._kernel.post(self._kernel._now + takes_ns, written, None)
 
-        def written() -> None:
+        def written(_: None) -> None:
             if self.is_alive:
                 self.store.objects[object_id] = _NO_BYTES
                 model.when_running(self.node, sealed)
@@ -494,7 +566,12 @@ class ModelledDriver(ModelledProcess):
     # ---- What programs call ----------------------------------------------------------------------------------
 
     def submit(
-        self, what: Call, deps: tuple[Ref, ...] = (), *, takes_ns: int | None = None, sizes: tuple[int, ...] | None = None
+        self,
+        what: Call,
+        deps: tuple[Ref, ...] = (),
+        *,
+        takes_ns: int | None = None,
+        sizes: tuple[int, ...] | None = None,
     ) -> tuple[Ref, ...]:
         """Make a call, with these objects as its arguments; references to its results. The program pays for it with
         its next `yield driver.pay()`."""
@@ -502,6 +579,7 @@ class ModelledDriver(ModelledProcess):
         task_id = child_task_id(self.root, 0, self._submitted)
         model = self.model
         if takes_ns is not None or sizes is not None:
+            model.is_plain = False
             model.told[task_id] = (
                 what.takes_ns if takes_ns is None else takes_ns,
                 what.sizes if sizes is None else sizes,
@@ -511,6 +589,8 @@ class ModelledDriver(ModelledProcess):
         self.owed_ns += model.submit_ns
         self.handle(TaskSubmitted(spec=spec))
         address = self.address
+        if what.template.num_returns == 1:
+            return (Ref(return_object_id(task_id, 0), address),)
         return tuple([Ref(return_object_id(task_id, index), address) for index in range(what.template.num_returns)])
 
     def create(self, what: Call, *, max_restarts: int = 0) -> Ref:
@@ -535,6 +615,7 @@ class ModelledDriver(ModelledProcess):
         self._submitted += 1
         task_id = child_task_id(self.root, 0, self._submitted)
         if takes_ns is not None:
+            self.model.is_plain = False
             self.model.told[task_id] = takes_ns, what.sizes
         actor_id = ActorID(actor.object_id[:16])
         spec = new_spec(task_id, what.template, self.address, self.root, 0, deps, (), actor_id, actor)
@@ -577,7 +658,7 @@ class ModelledDriver(ModelledProcess):
             self.model.program_ended("")
             return
         if type(step) is int:
-            self._kernel.post(step, self._advance, None)
+            self._kernel.post(self._kernel._now + step, self._advance, None)
             return
         assert isinstance(step, Get | Wait)
         is_get = isinstance(step, Get)
@@ -599,12 +680,10 @@ class ModelledDriver(ModelledProcess):
                 return
         if self.machine.values.views:
             self.let_go_of(done.ready)
-        self._kernel.post(0, self._advance, None)
+        self._kernel.post(self._kernel._now, self._advance, None)
 
     def _waited(self, done: CompleteWait) -> None:
-        self._kernel.post(0, self._advance, frozenset(done.ready))
-
-
+        self._kernel.post(self._kernel._now, self._advance, frozenset(done.ready))
 
 
 class ModelledCluster(Cluster):
@@ -627,7 +706,6 @@ class ModelledCluster(Cluster):
     ) -> None:
         super().__init__(config=config, cost_model=cost_model, seed=seed, log_directory=None, durations=durations)
         self.result = Modelled()
-        self.calls: dict[FunctionID, Call] = {}
         self.told: dict[TaskID, tuple[int, tuple[int, ...]]] = {}
         """What a call takes and returns, of those that were told so one by one."""
         self.submit_ns = cost_model.submit_ns
@@ -638,16 +716,20 @@ class ModelledCluster(Cluster):
         self.is_anchored = any(fault.at_ns is None for fault in faults)
         self.is_steady = not faults and all(each.speed == 1.0 for each in hardware)
         """Nothing stands still or gets slow."""
-        self.is_over = False
-        self._small: dict[FunctionID, bool] = {}
-        self._takes: dict[tuple[str, str, int], int] = {}
-        self._arrival_ns: dict[tuple[int, int], int] = {}
-        """Of the last message of each pair of processes, by their numbers."""
-        self._sweep_channels_at = _CHANNELS_SWEPT_MIN
+        self.is_calm = self.is_steady and not self.is_anchored
+        self.is_plain = self.is_steady
+        """Every call takes what its function takes."""
+        self._ended: list[str] = []
+        """How the program has ended, once it has."""
+        self._plans: dict[FunctionID, _Plan] = {}
+        self.numbers: list[int] = []
+        """For the event hash: time, and process and kind, of what has happened since it was last taken further."""
+        self.keys: list[bytes] = []
+        """And the content."""
         self._packed: tuple[Event | None, bytes] = None, b""
         """The last long event, and what stands for it in the event hash."""
         self._digest = blake2b(digest_size=16)
-        self._ring = bytearray()
+        self.kernel.on_event(self._take_hash_further, every=HASH_EVERY_EVENTS)
 
     # ---- A run -----------------------------------------------------------------------------------------------
 
@@ -659,15 +741,12 @@ class ModelledCluster(Cluster):
         """
         for each in calls:
             self._accept(each)
-        self.number(self.head)
         self.add(self.head)
         self.head.handle(Started())
         for index, hardware in enumerate(self._hardware):
             self.start_node(NodeID(f"node-{index}"), hardware)
         self.faults.plan(self._planned, driver_node=DRIVER_NODE)
-        driver = ModelledDriver(
-            cluster=self, address=DRIVER, node=DRIVER_NODE, store=self.nodes[DRIVER_NODE].store
-        )
+        driver = ModelledDriver(cluster=self, address=DRIVER, node=DRIVER_NODE, store=self.nodes[DRIVER_NODE].store)
         self.add(driver)
         driver.handle(Started())
         self.kernel.run_until(lambda: len(driver.machine.cluster) >= len(self._hardware))
@@ -675,17 +754,22 @@ class ModelledCluster(Cluster):
         driver.follow(program)
         result = self.result
         try:
-            if not self.kernel.run_until(lambda: self.is_over):
+            if not self.kernel.run_until_any(self._ended):
                 raise self._deadlock()
         except SimulationDeadlockError as error:
             result.failed = " ".join(str(error).split())
         result.makespan_ns = self.kernel.now_ns - began_ns
         self.check_invariants()
+        sent = [link.messages for process in self.processes.values() for link in (process.links or {}).values()]
+        result.messages = sum(sent) + self.network.messages_sent
         result.events = self.kernel.events_performed
+        for plan in self._plans.values():
+            result.attempts += plan.attempts
+            result.busy_ns += plan.took_ns * plan.cpu_units // UNITS
         cpus = sum(each.total.get(CPU) for each in self._hardware) / UNITS
         result.cpu_ns = round(cpus * result.makespan_ns)
         result.faults = [str(fault) for fault in self.faults.performed]
-        self._digest.update(self._ring)
+        self._take_hash_further(0)
         result.hash = self._digest.hexdigest()
         self.is_closed = True
         return result
@@ -702,147 +786,115 @@ class ModelledCluster(Cluster):
         why = why_infeasible(shape, nodes)
         if why is not None:
             raise ValueError(f"{template.name} can never run here: {why}")
-        self.calls[template.function_id] = what
-        self._small[template.function_id] = max(what.sizes, default=0) <= self.config.inline_bytes_max
+        demand = template.resources.units
+        cpu_units = demand[0][1] if demand and demand[0][0] == CPU else 0
+        is_small = max(what.sizes, default=0) <= self.config.inline_bytes_max
+        takes_ns = what.takes_ns + self.cost_model.dispatch_ns
+        self._plans[template.function_id] = _Plan(takes_ns, what.sizes, cpu_units, is_small)
 
     def program_ended(self, why: str) -> None:
         """The program is over, or has failed."""
-        self.is_over = True
+        self._ended.append(why)
         self.result.failed = why
-
-    def number(self, process: Any) -> None:
-        """Give a process its number, for the event hash."""
-        process.number = len(self.processes)
-
-    def add(self, process: Process) -> None:
-        self.number(process)
-        super().add(process)
 
     # ---- What calls take -------------------------------------------------------------------------------------
 
-    def takes_ns(self, task: RunTask | TaskPushed, worker: ModelledWorker) -> int:
-        """How long an attempt takes, from the order to begin; it counts as begun."""
-        spec = task.spec
-        told = self.told.get(spec.task_id) if self.told else None
-        takes_ns = self.calls[spec.template.function_id].takes_ns if told is None else told[0]
-        if not self.is_steady:
-            takes_ns = round(takes_ns * self.slowness_of(NodeID(worker.node)))
-        result = self.result
-        result.attempts += 1
-        demand = spec.template.resources.units
-        if demand and demand[0][0] == CPU:
-            result.busy_ns += takes_ns * demand[0][1] // UNITS
-        return takes_ns + self.cost_model.dispatch_ns
+    def takes_ns(self, spec: TaskSpec, node: str) -> int:
+        """How long an attempt takes on a node now, from the order to begin."""
+        takes_ns = self._plans[spec.template.function_id].takes_ns
+        if self.told and spec.task_id in self.told:
+            takes_ns = self.told[spec.task_id][0] + self.cost_model.dispatch_ns
+        return takes_ns if self.is_steady else round(takes_ns * self.slowness_of(NodeID(node)))
 
-    def sizes_of(self, spec: Any) -> tuple[int, ...]:
+    def begins_ns(self, spec: TaskSpec, node: str) -> int:
+        """As `takes_ns`, of an attempt that begins."""
+        plan = self._plans[spec.template.function_id]
+        takes_ns = plan.takes_ns if self.is_plain else self.takes_ns(spec, node)
+        plan.attempts += 1
+        plan.took_ns += takes_ns
+        return takes_ns
+
+    def sizes_of(self, spec: TaskSpec) -> tuple[int, ...]:
         """Bytes of the results of a call."""
         told = self.told.get(spec.task_id) if self.told else None
-        return self.calls[spec.template.function_id].sizes if told is None else told[1]
+        if told is not None:
+            return told[1]
+        return () if spec.creates is not None else self._plans[spec.template.function_id].sizes
 
-    def returns_little(self, spec: Any) -> bool:
-        """Whether a call has one result, and it is small."""
-        sizes = self.sizes_of(spec)
-        return len(sizes) == 1 and sizes[0] <= self.config.inline_bytes_max
-
-    def small_results(self, spec: Any) -> tuple[Result, ...] | None:
-        """The results of a call, if all are small."""
-        if spec.creates is not None:
-            return ()
-        if self.told and spec.task_id in self.told:
-            sizes = self.told[spec.task_id][1]
-            if max(sizes, default=0) > self.config.inline_bytes_max:
-                return None
-        elif not self._small[spec.template.function_id]:
-            return None
-        else:
-            sizes = self.calls[spec.template.function_id].sizes
-        task_id = spec.task_id
-        if len(sizes) == 1:
-            return (Result(object_id=return_object_id(task_id, 0), size_bytes=sizes[0], inline=True),)
-        return tuple(
-            [
-                Result(object_id=return_object_id(task_id, index), size_bytes=size, inline=True)
-                for index, size in enumerate(sizes)
-            ]
-        )
+    def one_small_size(self, spec: TaskSpec) -> int:
+        """Bytes of the result of a call that has one, and that is small; else -1."""
+        plan = self._plans[spec.template.function_id]
+        if plan.one_small_size < 0 or (self.told and spec.task_id in self.told) or spec.creates is not None:
+            sizes = self.sizes_of(spec)
+            return sizes[0] if len(sizes) == 1 and sizes[0] <= self.config.inline_bytes_max else -1
+        return plan.one_small_size
 
     # ---- Messages --------------------------------------------------------------------------------------------
 
     def send(self, sender: Process, to: Address, message: Event, payloads: Sequence[tuple[bytes, bytes]]) -> None:
-        self.result.messages += 1
-        destination = self.processes.get(to)
-        kind = type(message)
-        size_bytes = MESSAGE_BYTES
-        if kind is TaskFinished:
-            for result in message.results:
-                if result.inline:
-                    size_bytes += result.size_bytes
-        elif kind is TasksFinished:
-            for outcome in message.outcomes:
-                size_bytes += outcome[2]
-        if self._planned or destination is None:
-            super().send(sender, to, message, ())
-            return
+        links = sender.links
+        link = links.get(to) if links is not None else None
+        if link is None:
+            if self._planned or to not in self.processes:
+                super().send(sender, to, message, ())
+                return
+            link = self._open_link(sender, to)
         # Nothing cuts, parts or impairs this network: what `Network.message` would do, in fewer steps.
-        route = (sender.node, destination.node, size_bytes)
-        takes_ns = self._takes.get(route)
-        if takes_ns is None:
-            if len(self._takes) >= _ROUTES_MAX:
-                self._takes.clear()
-            takes_ns = self._takes[route] = self.network.message_ns(*route)
-        kernel = self.kernel
-        arrivals = self._arrival_ns
-        at_ns = kernel._now + takes_ns
-        channel = (sender.number, destination.number)
-        before_ns = arrivals.get(channel, 0)
-        if at_ns < before_ns:
-            takes_ns += before_ns - at_ns
-            at_ns = before_ns
-        arrivals[channel] = at_ns
-        if len(arrivals) > self._sweep_channels_at:
-            self._sweep_channels()
-        kernel.post(takes_ns, self._arrive, destination, message)
+        kind: type[Any] = type(message)
+        at_ns = self.kernel._now + link.takes_ns
+        if kind is TaskFinished or kind is TasksFinished:
+            at_ns += time_ns(_bytes_of(cast(TaskFinished | TasksFinished, message)), link.bytes_per_s)
+        if at_ns < link.arrives_ns:
+            at_ns = link.arrives_ns
+        else:
+            link.arrives_ns = at_ns
+        link.messages += 1
+        self.kernel.post(at_ns, link.arrive, message)
 
-    def _sweep_channels(self) -> None:
-        now_ns = self.kernel.now_ns
-        self._arrival_ns = {channel: at for channel, at in self._arrival_ns.items() if at > now_ns}
-        self._sweep_channels_at = max(_CHANNELS_SWEPT_MIN, 2 * len(self._arrival_ns))
+    def _open_link(self, sender: Process, to: Address) -> _Link:
+        destination = self.processes[to]
+        if sender.links is None:
+            sender.links = {}
+        arrive = destination.arrive if isinstance(destination, ModelledProcess) else partial(self._arrive, destination)
+        cost = self.cost_model
+        if sender.node == destination.node:
+            bytes_per_s = cost.memory_bytes_per_s
+        else:
+            bytes_per_s = self.network.topology.message_bytes_per_s(sender.node, destination.node)
+        takes_ns = self.network.message_ns(sender.node, destination.node, MESSAGE_BYTES)
+        link = sender.links[to] = _Link(arrive, takes_ns, bytes_per_s)
+        return link
 
     def _deliver(self, to: Address, message: Event, payloads: Sequence[tuple[bytes, bytes]]) -> None:
         process = self.processes.get(to)
-        if process is not None:
+        if isinstance(process, ModelledProcess):
+            process.arrive(message)
+        elif process is not None:
             self._arrive(process, message)
 
     def _arrive(self, process: Process, message: Event) -> None:
-        kind = type(message)
-        if kind is TaskFinished:
-            key: bytes = message.task_id
-        elif kind is TaskPushed:
-            key = message.spec.task_id
-        elif kind is TasksPushed:
-            key = b"".join([call[0] for call in message.calls])
-        elif kind is TasksFinished:
-            key = b"".join([outcome[0] for outcome in message.outcomes])
-        elif message is self._packed[0]:  # an announcement: one event for many
-            key = self._packed[1]
-        else:
-            key = pack(encode(message))
-            if len(key) > _LONG_BYTES:
-                key = blake2b(key, digest_size=16).digest()
-                self._packed = message, key
-        number = _KIND_NUMBERS.get(kind, 2)
-        self.note_event(process.number, number, key)
+        """At the head, or a node manager."""
+        self.numbers.append(self.kernel._now)
+        self.numbers.append(process.number << 3 | _OTHER)
+        self.keys.append(self.content_of(message))
         if process.is_alive:
             process.receive(message, ())
 
-    def note_event(self, process: int, kind: int, key: bytes) -> None:
-        """Take something that happened into the event hash."""
-        ring = self._ring
-        ring += _NOTE.pack(self.kernel._now, process, kind)
-        ring += key
-        if len(ring) > _DIGESTED_BYTES:
-            self._digest.update(ring)
-            ring.clear()
+    def content_of(self, message: Event) -> bytes:
+        """All of a message, for the event hash."""
+        if message is self._packed[0]:  # an announcement: one event for many
+            return self._packed[1]
+        content = pack(encode(message))
+        if len(content) > _LONG_BYTES:
+            content = blake2b(content, digest_size=16).digest()
+            self._packed = message, content
+        return content
+
+    def _take_hash_further(self, events: int) -> None:
+        self._digest.update(array("q", self.numbers).tobytes())
+        self._digest.update(b"".join(self.keys))
+        self.numbers.clear()
+        self.keys.clear()
 
     def note(self, event: TraceEvent) -> None:
         result = self.result
@@ -869,5 +921,19 @@ class ModelledCluster(Cluster):
         return SimulationDeadlockError(f"{why}, and the program has not ended: {'; '.join(lines[:3])}")
 
 
-_KIND_NUMBERS: dict[type[Any], int] = {TaskFinished: 3, TaskPushed: 4, TasksPushed: 5, TasksFinished: 6}
-"""In the event hash: 0 and 1 are tasks that have ended, 2 all other messages, which say themselves what they are."""
+def _bytes_of(message: TaskFinished | TasksFinished) -> int:
+    """Of the results that come along."""
+    if isinstance(message, TasksFinished):
+        return sum([outcome[2] for outcome in message.outcomes])
+    return sum([result.size_bytes for result in message.results if result.inline])
+
+
+_PERFORM: dict[type[Any], Callable[[Any, Any], None]] = {
+    RunTasks: lambda process, command: process._run_tasks(command),
+    CompleteWait: ModelledProcess._complete_wait,
+    ArmTimer: ModelledProcess._arm,
+    CancelTimer: ModelledProcess._disarm,
+    ForgetTasks: lambda process, command: process._forget_tasks(command),
+    NoteRetry: ModelledProcess._note_retry,
+}
+"""Who is interrupted is not here: what is modelled goes on, and is reported when its time is over."""

@@ -6,19 +6,23 @@ for. They have the shapes of those in testing/workloads.py, which are executed; 
 
 from __future__ import annotations
 
+import gc
 import inspect
 import math
 import random
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from dualray.shared.model.ids import NodeID
-from dualray.shared.model.resources import NOTHING, Resources, parse_resources
+from dualray.shared.faults import Fault
+from dualray.shared.model.config import Config
+from dualray.shared.model.resources import NOTHING, parse_resources
 from dualray.shared.model.specs import DEFAULT_STRATEGY, Ref, Strategy, StrategyKind
 from dualray.shared.nearest import nearest
-from dualray.sim.modelled import Call, Get, ModelledDriver, Program, Step, Wait, call
+from dualray.sim.cost_model import CostModel
+from dualray.sim.modelled import Call, Get, Modelled, ModelledCluster, ModelledDriver, Program, Step, Wait, call
+from dualray.sim.node import Hardware
 
 Steps: TypeAlias = Generator[Step, Any, None]
 CHUNK = 1_000
@@ -139,7 +143,7 @@ def tree_reduce(*, leaves: int = 4_096, fan_in: int = 2, seconds: float = 0.1, s
 
 
 def shuffle(
-    *, maps: int = 100, reduces: int = 100, seconds: float = 0.1, size: int = 1_000_000, skew: float = 0.0
+    *, maps: int = 50, reduces: int = 50, seconds: float = 0.1, size: int = 1_000_000, skew: float = 0.0
 ) -> Workload:
     """All-to-all: every reducer needs a block of every mapper. With `skew`, blocks and reducers fall as
     1 / rank ** skew."""
@@ -167,7 +171,7 @@ def shuffle(
 
 
 def map_reduce(
-    *, maps: int = 100, reduces: int = 100, seconds: float = 0.1, size: int = 1_000_000, skew: float = 1.0
+    *, maps: int = 50, reduces: int = 50, seconds: float = 0.1, size: int = 1_000_000, skew: float = 1.0
 ) -> Workload:
     """A shuffle with skew: the first reducer has the most to do."""
     return shuffle(maps=maps, reduces=reduces, seconds=seconds, size=size, skew=skew)
@@ -301,14 +305,56 @@ def make_workload(name: str, given: Mapping[str, Any]) -> Workload:
     """
     make = PROGRAMS.get(name)
     if make is None:
-        raise ValueError(f"there is no workload {name!r}{nearest(name, list(PROGRAMS))}; there are {', '.join(PROGRAMS)}")
-    known = {parameter.name: parameter.default for parameter in inspect.signature(make).parameters.values()}
+        known = ", ".join(PROGRAMS)
+        raise ValueError(f"there is no workload {name!r}{nearest(name, list(PROGRAMS))}; there are {known}")
+    defaults = {parameter.name: parameter.default for parameter in inspect.signature(make).parameters.values()}
     values: dict[str, Any] = {}
     for key, value in given.items():
-        if key not in known:
-            raise ValueError(f"workload {name} has no parameter {key!r}{nearest(key, list(known))}")
-        values[key] = _parse(f"workload {name}: {key}", value, known[key])
+        if key not in defaults:
+            raise ValueError(f"workload {name} has no parameter {key!r}{nearest(key, list(defaults))}")
+        values[key] = _parse(f"workload {name}: {key}", value, defaults[key])
     return make(**values)
+
+
+def run_workload(
+    name: str,
+    given: Mapping[str, Any],
+    *,
+    hardware: Sequence[Hardware],
+    config: Config | None = None,
+    cost_model: CostModel | None = None,
+    faults: Sequence[Fault] = (),
+    seed: int = 0,
+) -> Modelled:
+    """Model a program of that name on a virtual cluster, without executing anything.
+
+    Args:
+        given: its parameters; those that are left out have their defaults.
+        hardware: of each node, in order; the driver is on the first.
+        config: limits and policies of the core. Default: as everywhere.
+        cost_model: what messages and the like cost. Default: as `dualray sim params` shows.
+        seed: of what is random in the network, and in the program, unless `given` has a seed of its own.
+
+    Raises:
+        ValueError: there is no such program or parameter, a value that it cannot have, or a call that no node could
+            ever take.
+    """
+    if "seed" in {parameter for program, parameter, _ in parameters() if program == name}:
+        given = {"seed": seed, **given}
+    workload = make_workload(name, given)
+    collected = gc.isenabled()
+    gc.collect()
+    gc.freeze()
+    gc.disable()  # what there is, is in use: a run makes next to no garbage that is not freed by its counts
+    try:
+        cluster = ModelledCluster(
+            config=config or Config(), cost_model=cost_model or CostModel(), seed=seed, hardware=hardware, faults=faults
+        )
+        return cluster.run(workload.program, workload.calls)
+    finally:
+        gc.unfreeze()
+        if collected:
+            gc.enable()
 
 
 def _parse(what: str, value: Any, default: Any) -> Any:

@@ -8,7 +8,7 @@ dropped, and its timers are forgotten. A process on a machine that stands still 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dualray.shared.decision_log import DecisionLog
 from dualray.shared.machines.base import Machine
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 class Process:
     """A virtual process: an address on a node."""
 
-    __slots__ = ("_timers", "address", "cluster", "decisions", "is_alive", "node", "number")
+    __slots__ = ("_timers", "address", "cluster", "decisions", "is_alive", "links", "node", "number")
 
     is_traced = True
 
@@ -44,10 +44,20 @@ class Process:
         self.decisions: DecisionLog | None = None
         self.number = -1
         """In order of appearance."""
+        self.links: dict[Address, Any] | None = None
+        """Of a modelled run: to whom it has sent."""
         self._timers: dict[str, Scheduled] | None = None
 
     def receive(self, message: Event, payloads: Sequence[tuple[bytes, bytes]]) -> None:
         """A message has arrived."""
+        raise NotImplementedError
+
+    def check_invariants(self) -> None:
+        """A full sweep over its machine."""
+        raise NotImplementedError
+
+    def things(self) -> int:
+        """About how many things such a sweep looks at."""
         raise NotImplementedError
 
     def fire(self, timer: str) -> None:
@@ -125,6 +135,12 @@ class MachineProcess(Process):
     def fire(self, timer: str) -> None:
         self.handle(TimerFired(timer=timer))
 
+    def check_invariants(self) -> None:
+        self.machine.check_invariants()
+
+    def things(self) -> int:
+        return 1
+
     def handle(self, event: Event) -> None:
         """Hand an event to the machine and carry out its commands."""
         if not self.is_alive:
@@ -142,8 +158,10 @@ class MachineProcess(Process):
     def perform(self, command: Command) -> None:
         """Carry out a command that any machine may give; the others belong to the subclass."""
         match command:
-            case Send():
-                payloads = [(key, self.payloads[key]) for key in command.payloads if key in self.payloads]
+            case Send():  # the most frequent one
+                payloads: Sequence[tuple[bytes, bytes]] = ()
+                if command.payloads:
+                    payloads = [(key, self.payloads[key]) for key in command.payloads if key in self.payloads]
                 if isinstance(command.message, TaskPushed):
                     spec = command.message.spec
                     self.trace(

@@ -17,6 +17,7 @@ Guarantees: the same commands for the same events, at any time.
 from __future__ import annotations
 
 from collections import deque
+from typing import Any
 
 from dualray.exceptions import InvariantViolation
 from dualray.shared.machines.owner import Owner
@@ -25,7 +26,6 @@ from dualray.shared.model.commands import Command, DropPayload, DropPayloads, Ru
 from dualray.shared.model.config import Config
 from dualray.shared.model.events import (
     ClusterChanged,
-    Event,
     NodeDied,
     Outcome,
     OwnerDied,
@@ -49,8 +49,19 @@ _RUN_MAX = 32
 class PlainWorker:
     """See the module."""
 
-    __slots__ = ("_cluster", "_config", "_handed", "_met", "_queue", "_started_ns", "address", "current", "keeps_rows",
-                 "node", "owner")
+    __slots__ = (
+        "_cluster",
+        "_config",
+        "_handed",
+        "_met",
+        "_queue",
+        "_started_ns",
+        "address",
+        "current",
+        "keeps_rows",
+        "node",
+        "owner",
+    )
 
     kind = "owner"
 
@@ -71,7 +82,7 @@ class PlainWorker:
         self._started_ns = 0
         self._cluster: tuple[NodeInfo, ...] = ()
 
-    def handle(self, event: Event, now_ns: int) -> list[Command]:
+    def handle(self, event: Any, now_ns: int) -> list[Command]:
         """As any machine."""
         owner = self.owner
         if owner is not None:
@@ -129,6 +140,22 @@ class PlainWorker:
 
     # ---- Pushed ----------------------------------------------------------------------------------------------
 
+    def starts(self, event: TaskPushed, now_ns: int) -> bool:
+        """Whether a task that is pushed runs at once, and nothing else follows from it: then that has happened. As
+        `handle`, which would answer with one RunTask; when it is False, nothing has happened yet."""
+        spec = event.spec
+        if (
+            self.current is not None
+            or self._met != event.reply_to
+            or self.owner is not None
+            or spec.deps
+            or not _is_plain(event)
+        ):
+            return False
+        self.current = event
+        self._started_ns = now_ns
+        return True
+
     def _pushed(self, event: TaskPushed, now_ns: int) -> list[Command]:
         commands: list[Command] = []
         if self._met != event.reply_to and not self._knows(event.reply_to):
@@ -174,12 +201,7 @@ class PlainWorker:
     @staticmethod
     def _is_small(event: TaskRan) -> bool:
         """Whether it has returned without an error, and nothing that would have to be looked after."""
-        if event.error is not None:
-            return False
-        for result in event.results:
-            if result.nested:
-                return False
-        return True
+        return event.error is None and not any(result.nested for result in event.results)
 
     def _ran(self, event: TaskRan, now_ns: int) -> list[Command]:
         pushed = self.current
@@ -206,6 +228,21 @@ class PlainWorker:
         if self._queue:
             self._next(now_ns, commands)
         return commands
+
+    def report(self, size_bytes: int, now_ns: int) -> TasksFinished | None:
+        """The task in hand has returned one small value, and it is the only one here: what is sent to its owner. As
+        `handle(TasksRan)`, which would answer with one Send, where no rows are kept; None: nothing has happened yet."""
+        pushed = self.current
+        if pushed is None or self._handed or self._queue or self.keeps_rows:
+            return None
+        duration_ns = now_ns - self._started_ns
+        self.current = None
+        self._started_ns = now_ns
+        finished = _new(TasksFinished)
+        finished.worker = self.address
+        finished.node = self.node
+        finished.outcomes = ((pushed.spec.task_id, pushed.attempt, size_bytes, duration_ns),)
+        return finished
 
     def _several_ran(self, event: TasksRan, now_ns: int) -> list[Command]:
         commands: list[Command] = []
@@ -261,6 +298,9 @@ class PlainWorker:
             self.owner.check_invariants()
         elif self.current is None and (self._queue or self._handed):
             raise InvariantViolation(f"tasks wait on {self.address} and none is in hand")
+
+
+_new = object.__new__
 
 
 def _is_plain(event: TaskPushed) -> bool:
