@@ -23,6 +23,7 @@ from functools import partial
 from dualray.shared.machines.base import Composition, bounded_steps
 from dualray.shared.machines.local_scheduler import LocalScheduler, is_slot
 from dualray.shared.machines.object_store import RESTORING, ObjectStore, SpaceRequest
+from dualray.shared.machines.rooms import lent_by
 from dualray.shared.machines.state_rows import node_rows
 from dualray.shared.machines.transfer import Transfer, is_incoming, is_sending
 from dualray.shared.model.commands import ArmTimer
@@ -254,7 +255,7 @@ class Node(Composition):
 
     def _process_died(self, process: Address) -> None:
         """Others may read what lies in room that it kept: only they know."""
-        if process in self.store.room_of and process not in self.doubts:
+        if process not in self.doubts and (process in self.store.room_of or self.store.is_user(lent_by(process))):
             self.doubts[process] = workers = {
                 worker.address: None
                 for worker in self.scheduler.workers.values()
@@ -270,6 +271,7 @@ class Node(Composition):
         if not self.doubts[lender]:
             del self.doubts[lender]
             self.store.release_all(lender)
+            self.store.release_all(lent_by(lender))
 
     def _has_answered(self, lender: Address, worker: Address) -> None:
         if lender in self.doubts and worker in self.doubts[lender]:
@@ -280,22 +282,25 @@ class Node(Composition):
         if self._has_exited(event.worker):
             return
         for object_id, room_id, _, size_bytes in event.loans:
-            readers = (event.worker,)
-            if self.store.take_over(room_id, object_id, size_bytes, user=event.lender, readers=readers):
-                self.store.free_unannounced(object_id, event.lender)
-            elif self.store.is_readable(object_id):
+            is_new = self.store.take_over(room_id, object_id, size_bytes, user=event.lender)
+            if self.store.is_readable(object_id):
                 self.store.pin(object_id, event.worker)
+            if is_new:
+                self.store.free_unannounced(object_id, event.lender)
         self._has_answered(event.lender, event.worker)
 
     def _on_placed(self, event: ObjectPlaced) -> None:
         if self._has_exited(event.requester) or event.requester in self.dead:
             return
-        readers = [worker for worker in event.readers if not self._has_exited(worker)]
-        if self.store.take_over(
-            event.room_id, event.object_id, event.size_bytes, user=event.requester, readers=readers
-        ):
+        if self.store.take_over(event.room_id, event.object_id, event.size_bytes, user=event.requester):
+            if event.is_lent:
+                self.store.pin(event.object_id, lent_by(event.requester))
             self.store.announce(event.object_id, event.requester)
-            for worker in readers:
+        if not self.store.is_readable(event.object_id):
+            return
+        for worker in event.readers:
+            if not self._has_exited(worker):
+                self.store.pin(event.object_id, worker)
                 self.out.send(worker, LoanPinned(object_id=event.object_id))
 
     def _user_died(self, user: str) -> None:

@@ -551,11 +551,9 @@ class ObjectStore:
         self.sealed.append((object_id, user))
         self._written(object_id)
 
-    def take_over(
-        self, room_id: ObjectID, object_id: ObjectID, size_bytes: int, *, user: str, readers: Iterable[str]
-    ) -> bool:
+    def take_over(self, room_id: ObjectID, object_id: ObjectID, size_bytes: int, *, user: str) -> bool:
         """An object lies complete in the room that a user has kept: it is an object of its own from now on, pinned for
-        its readers, and for the user until those who wait for it have it. False when he keeps no such room."""
+        the user until those who wait for it have it. False when he keeps no such room."""
         stored = self.objects.get(room_id)
         if stored is None or not stored.is_room or stored.request is not None or user not in stored.pins:
             return False
@@ -567,8 +565,6 @@ class ObjectStore:
             self.used_bytes -= stored.size_bytes - size_bytes
             stored.size_bytes = size_bytes
         self.out.add(RenameObject(room_id=room_id, object_id=object_id, size_bytes=size_bytes))
-        for reader in readers:
-            stored.pins[reader] = None
         stored.state = STORED.check(stored.state, StoredState.SEALED, object_id)
         return True
 
@@ -583,6 +579,10 @@ class ObjectStore:
         """An object was taken over of which nobody has heard but its readers: it goes with the last of them."""
         self.objects[object_id].freed = True
         self.unpin(object_id, user)
+
+    def is_user(self, user: str) -> bool:
+        """Whether a user pins anything."""
+        return any(user in stored.pins for stored in self.objects.values())
 
     def abort(self, object_id: ObjectID, user: str) -> None:
         """The writer will not write: give the room back."""

@@ -13,7 +13,7 @@ report (`LoansKept`), and the owner hands the object over.
 
 Handing over. An object that anybody else wants, that a task on another node needs, or that has been lodged for
 `kept_room_idle_ns` and is not lent, goes to the node manager under its own name (`ObjectPlaced`), sealed, and pinned
-for those to whom it is lent. From then on it is an object like any other.
+as long as it is lent. From then on it is an object like any other.
 
 Pressure. A node manager that needs room calls it back (`RoomWanted`): what is kept is returned, what is lodged is
 handed over, and nothing is kept or lodged for a while. Without that, room that nobody has used for `kept_room_idle_ns`
@@ -35,6 +35,7 @@ from dualray.shared.model.events import (
     ArgumentsLent,
     LoansKept,
     ObjectPlaced,
+    ObjectReleased,
     ObjectsFreed,
     SpaceGranted,
     SpaceReturned,
@@ -43,6 +44,7 @@ from dualray.shared.model.ids import HEAD, Address, NodeID, ObjectID, TaskID, no
 from dualray.shared.model.specs import Ref
 
 ROOM_TIMER = "kept-room"
+_LENT_BY = "lent by "
 _LARGEST_SHARE = 8
 """An object takes at most this part of the room that may be kept."""
 
@@ -89,6 +91,8 @@ class Rooms:
         self._bytes_max = config.kept_room_bytes_max
         self.lodged: dict[ObjectID, Room] = {}
         """By what lies there; also what is freed and still lent."""
+        self.handed_over: dict[ObjectID, Room] = {}
+        """What is the node manager's, and still lent: it stays until we release it."""
         self.kept: list[Room] = []
         """Empty ones, the one that was emptied last at the end."""
         self.kept_bytes = 0
@@ -179,7 +183,7 @@ class Rooms:
         rooms = [self.lodged[ref.object_id] for ref in dict.fromkeys(refs) if ref.object_id in self.lodged]
         if not rooms:
             return False
-        if node_of(worker) != self._node:
+        if node_of(worker) != self._node or worker == self.address:  # a pin of ours as a reader would end with the seal
             for room in rooms:
                 self.hand_over(room.lodger)
             return False
@@ -202,8 +206,16 @@ class Rooms:
             left = room.borrowers.pop(worker) - 1
             if left:
                 room.borrowers[worker] = left
-            elif room.is_freed and not room.borrowers:
-                self._empty(room)
+            elif not room.borrowers:
+                self._is_back(room)
+
+    def _is_back(self, room: Room) -> None:
+        """Nobody has it lent any more."""
+        if self.handed_over.pop(room.lodger, None) is not None:
+            released = ObjectReleased(object_id=room.lodger, requester=lent_by(self.address))
+            self.out.send(self.node, released)
+        elif room.is_freed:
+            self._empty(room)
 
     def borrower_died(self, worker: Address) -> None:
         """What was lent to a process comes back with its death."""
@@ -213,38 +225,34 @@ class Rooms:
     def on_kept(self, event: LoansKept) -> None:
         """A worker goes on reading beyond its task."""
         for object_id in event.object_ids:
-            self.hand_over(object_id)
+            room = self.lodged.get(object_id) or self.handed_over.get(object_id)
+            if room is not None:
+                self._place(room, (event.worker,))
 
     # ---- Handing over ----------------------------------------------------------------------------------------
 
     def hand_over(self, object_id: ObjectID) -> None:
         """Let the node manager have a lodged object; without effect on others."""
         room = self.lodged.get(object_id)
-        if room is None or not room.is_written:
-            return
-        del self.lodged[object_id]
-        readers = tuple(room.borrowers)
-        self.out.send(
-            self.node,
-            ObjectPlaced(
-                object_id=object_id,
-                room_id=room.room_id,
-                size_bytes=room.lodger_bytes,
-                owner=self.address,
-                requester=self.address,
-                readers=readers,
-            ),
+        if room is not None and room.is_written:
+            self._place(room)
+
+    def _place(self, room: Room, readers: tuple[Address, ...] = ()) -> None:
+        placed = ObjectPlaced(
+            object_id=room.lodger,
+            room_id=room.room_id,
+            size_bytes=room.lodger_bytes,
+            owner=self.address,
+            requester=self.address,
+            is_lent=bool(room.borrowers),
+            readers=readers,
         )
-        for worker in readers:
-            tasks = self.lent[worker]
-            for task in [task for task, rooms in tasks.items() if room in rooms]:
-                tasks[task].remove(room)
-                if not tasks[task]:
-                    del tasks[task]
-            if not tasks:
-                del self.lent[worker]
-        if room.is_freed:
-            self.out.send(HEAD, ObjectsFreed(object_ids=(object_id,)))
+        self.out.send(self.node, placed)
+        if self.lodged.pop(room.lodger, None) is not None:
+            if room.borrowers:
+                self.handed_over[room.lodger] = room
+            if room.is_freed:
+                self.out.send(HEAD, ObjectsFreed(object_ids=(room.lodger,)))
 
     def on_wanted(self) -> None:
         """The node manager needs room: see the module."""
@@ -287,3 +295,10 @@ class Rooms:
             for worker, count in room.borrowers.items():
                 lent = sum(room in rooms for rooms in self.lent.get(worker, {}).values())
                 ensure(lent == count, "object {} is lent to {} {} times, not {}", object_id, worker, lent, count)
+        for object_id, room in self.handed_over.items():
+            ensure(bool(room.borrowers), "object {} was lent, is not any more, and is not released", object_id)
+
+
+def lent_by(lender: Address) -> Address:
+    """Who pins, in the store, what a process has lent."""
+    return Address(_LENT_BY + lender)

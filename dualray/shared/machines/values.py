@@ -262,6 +262,8 @@ class Values:
         """Arguments that lie in room of their owners, and that tasks here may read there (rooms.py)."""
         self.loans_kept: dict[ObjectID, Borrowed] = {}
         """Those of which views have outlived the task, until they are pinned for us."""
+        self.lenders_lost: dict[Address, None] = {}
+        """Dead ones, of which the node manager has asked us: what comes late from them lies nowhere any more."""
         # Worklists that the owner machine drains.
         self.tasks_to_look_at: deque[TaskID] = deque()
         self.waits_completed: deque[tuple[WaitID, tuple[ObjectID, ...]]] = deque()
@@ -809,6 +811,8 @@ class Values:
 
     def on_lent(self, event: ArgumentsLent) -> None:
         """A task follows whose arguments lie in room of its owner."""
+        if event.lender in self.lenders_lost:
+            return
         for object_id, room_id, place, size_bytes in event.loans:
             self.loans[object_id] = Borrowed(event.lender, room_id, place, size_bytes)
 
@@ -841,11 +845,7 @@ class Values:
             self.out.send(lender, LoansKept(worker=self.address, object_ids=tuple(kept)))
 
     def on_loan_pinned(self, event: LoanPinned) -> None:
-        """The node manager has the object, and keeps it for us, whether or not we read it still."""
-        loan = self.loans.get(event.object_id)
-        if loan is not None:
-            loan.is_pinned = True
-            return
+        """What has outlived the task that it was lent to is kept for us now, whether or not we read it still."""
         self.loans_kept.pop(event.object_id, None)
         value = self.table.get(event.object_id)
         if value is None or not value.wanted:
@@ -853,6 +853,7 @@ class Values:
 
     def on_loans_asked(self, event: LoansAsked) -> None:
         """The lender has died: what we read of it is kept for us from now on."""
+        self.lenders_lost[event.lender] = None
         known: list[Loan] = []
         for loans in (self.loans, self.loans_kept):
             for object_id, loan in list(loans.items()):

@@ -829,13 +829,15 @@ class ObjectSealed:
 @dataclass(slots=True, kw_only=True)
 class ObjectPlaced:
     """As `ObjectSealed`, for an object that was written into room that had been asked for under `room_id`; it takes the
-    room over, and leaves what it does not need. `readers` are workers of this node that read it already."""
+    room over, and leaves what it does not need. One that `is_lent` stays until its owner releases it; `readers` are
+    workers that read it beyond that, and hear when it is pinned for them (`LoanPinned`)."""
 
     object_id: ObjectID
     room_id: ObjectID
     size_bytes: int
     owner: Address
     requester: Address
+    is_lent: bool = False
     readers: tuple[Address, ...] = ()
 
 
@@ -874,7 +876,7 @@ class LoansKept:
 
 @dataclass(slots=True, kw_only=True)
 class LoanPinned:
-    """A node manager to a worker: an object that it had lent is here under its own name, and pinned for it."""
+    """A node manager to a worker: an object that it goes on reading is pinned for it."""
 
     object_id: ObjectID
 
