@@ -230,7 +230,7 @@ class Tasks:
         hints = []
         for ref in record.spec.deps:
             value = self.values.table[ref.object_id]
-            if value.state is ValueState.STORED:
+            if value.state is ValueState.STORED and ref.object_id not in self.values.rooms.lodged:
                 hints.append(ObjectHint(object_id=ref.object_id, owner=ref.owner, size_bytes=value.size_bytes))
         return tuple(hints)
 
@@ -487,6 +487,7 @@ class Tasks:
         if error is not None:
             self.out.send(HEAD, ObjectFailed(object_id=event.object_id, error=error))
             return
+        self.values.rooms.hand_over(event.object_id)
         if event.losses < 0:  # a copy is known, and it is wanted
             return
         value = self.values.table[event.object_id]
