@@ -121,6 +121,7 @@ def broadcast(*, blocks: int = 3, readers: int = 12, size: int = 12_000_000) -> 
 
 # ---- Some of everything that is not in `mixed` ---------------------------------------------------------------------
 
+
 @dualray.remote(max_retries=-1, duration=0.3)
 def where(*_: Any) -> str:
     """On which node it ran."""

@@ -90,7 +90,7 @@ def _families() -> dict[str, tuple[str, ...]]:
 class _Evaluated(ast.NodeTransformer):
     """Leaves out what is not evaluated."""
 
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:  # noqa: N802  # ast's names
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:  # ast's names
         node.annotation = ast.Constant(value=None)
         return self.generic_visit(node)
 
@@ -98,11 +98,11 @@ class _Evaluated(ast.NodeTransformer):
         node.annotation = None
         return node
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:  # noqa: N802
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         node.returns = None
         return self.generic_visit(node)
 
-    def visit_Expr(self, node: ast.Expr) -> ast.AST | None:  # noqa: N802
+    def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
         return None if isinstance(node.value, ast.Constant) else self.generic_visit(node)
 
 

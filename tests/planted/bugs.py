@@ -226,10 +226,10 @@ BUGS: tuple[PlantedBug, ...] = (
         what="an object that its owner frees goes at once, whoever reads it",
         change=_change(
             f"{MACHINES}/object_store.py",
-            "        if not stored.pins and stored.state is not StoredState.SPILLING:\n            self._delete(stored)\n\n"
-            "    def release_all(",
-            "        if stored.state is not StoredState.SPILLING:\n            self._delete(stored)\n\n"
-            "    def release_all(",
+            "        if not stored.pins and stored.state is not StoredState.SPILLING:\n"
+            "            self._delete(stored)\n\n    def release_all(",
+            "        if stored.state is not StoredState.SPILLING:\n"
+            "            self._delete(stored)\n\n    def release_all(",
         ),
     ),
     PlantedBug(

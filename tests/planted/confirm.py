@@ -1,4 +1,4 @@
-"""Planted bugs that exploration has found in simulation, on real processes: `python -m tests.planted.confirm HUNTS.json`.
+"""Planted bugs that exploration has found in sim mode, on real processes: `python -m tests.planted.confirm HUNTS.json`.
 
 HUNTS.json is what `python -m tests.planted.find --json` has written. Each bug's small scenario is run with `dualray
 scenario run --mode real` in a package that has the bug, its faults anchored at the same logical events, up to three
@@ -114,7 +114,9 @@ def _run(tree: Path, file: Path) -> tuple[bool, str]:
 
 def main() -> int:
     """The command."""
-    parser = argparse.ArgumentParser(prog="python -m tests.planted.confirm", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.planted.confirm", description=(__doc__ or "").splitlines()[0]
+    )
     parser.add_argument("hunts", type=Path, nargs="+", help="written by python -m tests.planted.find --json")
     parser.add_argument("--count", type=int, default=10, help="bugs to try")
     parser.add_argument("--only", default="", help="bugs whose name contains this")

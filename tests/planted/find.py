@@ -118,8 +118,8 @@ def _found_without_faults(
 
 
 def _holds(file: Path) -> bool:
-    """Whether exploration finds nothing wrong with a small scenario, as it is, without the bug. (It may end with an error
-    that its faults excuse.)"""
+    """Whether exploration finds nothing wrong with a small scenario, as it is, without the bug: it may end with an
+    error that its faults excuse."""
     scenario = load_scenario(file)
     calm = file.with_name("as_it_is.yaml")
     calm.write_text(dump_scenario(scenario.model_copy(update={"swarm": Swarm(most=0)})))
@@ -144,9 +144,7 @@ def markdown(hunts: Iterable[Hunt]) -> str:
     for each in hunts:
         seeds = "not found" if each.seeds is None else str(each.seeds)
         faults = str(len(each.faults)) + (f" ({'; '.join(each.faults)})" if each.faults else "")
-        rows.append(
-            f"| {each.name} | {what.get(each.name, '')} | {each.scenario} | {seeds} | {faults} | {each.kind} |"
-        )
+        rows.append(f"| {each.name} | {what.get(each.name, '')} | {each.scenario} | {seeds} | {faults} | {each.kind} |")
     return "\n".join(rows)
 
 
@@ -169,8 +167,11 @@ def main() -> int:
         seeds = "NOT FOUND" if each.seeds is None else f"seed {each.seeds}"
         again = "" if each.seeds is None else f", {'fails' if each.fails_again else 'HOLDS'} again"
         again += "" if each.seeds is None or each.holds_without else ", FAILS WITHOUT THE BUG TOO"
-        print(f"{each.name} ({each.scenario}): {seeds}, {len(each.faults)} faults, {each.kind}{again}; "
-              f"{each.seconds:.0f} s", flush=True)
+        print(
+            f"{each.name} ({each.scenario}): {seeds}, {len(each.faults)} faults, {each.kind}{again}; "
+            f"{each.seconds:.0f} s",
+            flush=True,
+        )
         if options.json:
             options.json.write_text(json.dumps([asdict(each) for each in found], indent=1))
     caught = [each for each in found if each.is_found]

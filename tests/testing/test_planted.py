@@ -1,4 +1,4 @@
-"""Exploration finds the bugs that are planted in copies of the package (tests/planted/bugs.py), and makes them small."""
+"""Exploration finds the bugs that are planted in copies of the package (tests/planted/bugs.py); they become small."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_there_are_twenty_and_each_can_be_planted():
 
 def test_a_bug_whose_place_has_changed_says_so():
     gone = Change(path="dualray/shared/policies/retry.py", old="no such line", new="")
-    with pytest.raises(ValueError, match="retry.py has 0 times, not once, the text of a planted bug: 'no such line'"):
+    with pytest.raises(ValueError, match=r"retry\.py has 0 times, not once, the text of a planted bug: 'no such line'"):
         gone.applied()
 
 
