@@ -240,13 +240,6 @@ class ModelProcess(Process):
         machine = self.machine
         return 10 + 2 * len(machine.values.table) + 2 * len(machine.tasks.records) + len(machine.leases.leases)
 
-    def check_invariants(self) -> None:
-        self.machine.check_invariants()
-
-    def things(self) -> int:
-        machine = self.machine
-        return 10 + 2 * len(machine.values.table) + 2 * len(machine.tasks.records) + len(machine.leases.leases)
-
     def fire(self, timer: str) -> None:
         self.handle(TimerFired(timer=timer))
 
