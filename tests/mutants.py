@@ -184,8 +184,8 @@ def _why(done: subprocess.CompletedProcess[str]) -> str:
     if done.returncode == 1 and "seed " in done.stdout:
         line = next(line for line in done.stdout.splitlines() if line.startswith("seed "))
         return line[:160]
-    lines = [line for line in done.stderr.splitlines() if line.strip()]
-    return (lines[-1] if lines else f"exit code {done.returncode}")[:160]
+    said = [line for line in done.stderr.splitlines() if "without any fault" in line or "Error" in line]
+    return (said[-1] if said else f"exit code {done.returncode}")[-160:]
 
 
 def main() -> int:

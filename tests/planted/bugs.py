@@ -233,14 +233,15 @@ BUGS: tuple[PlantedBug, ...] = (
         ),
     ),
     PlantedBug(
-        name="unanswered demand",
-        what="an object that is lost while it is being made again is not made once more",
+        name="woken and gone",
+        what="a task that is woken by a result, which is lost in the same step, waits for it and is not woken again",
         change=_change(
             f"{MACHINES}/values.py",
-            "        if value.losses_demanded > value.losses_answered:  # it has been made again, and the copy",
-            "        if value.losses_demanded > value.losses_answered + 1:  # it has been made again, and the copy",
+            "        for task in self.tasks_to_look_at:  # woken, perhaps by this very value, and not looked at yet\n"
+            "            value.note(\"waiting_tasks\", task)\n",
+            "",
         ),
-        seeds=1000,
+        scenario=RETRIES,
     ),
     PlantedBug(
         name="behind its parent",

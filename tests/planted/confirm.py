@@ -54,10 +54,9 @@ def for_real_mode(text: str) -> tuple[str, str]:
         if not isinstance(words, str):
             faults.append(words)
             continue
-        try:
-            means.refuse(parse_fault(words))
-        except ValueError as error:
-            left_out.append(f"'{words}': {str(error).split(': ')[-1]}")
+        why = means.REFUSED.get(parse_fault(words).kind)
+        if why is not None:
+            left_out.append(f"'{words}': {why}")
             continue
         faults.append(words)
     if left_out and not faults:
