@@ -58,9 +58,10 @@ DRIVER_NODE = NodeID("node-0")
 MESSAGE_BYTES = 256
 """Bytes of a message without its payloads. Source: a packed TaskPushed takes 83 to 300 bytes."""
 
-INVARIANTS_EVERY_EVENTS = 10_000
-INVARIANTS_THINGS = 5_000
-"""That are looked at each time, machine by machine in turn: what checking costs does not grow with the cluster."""
+INVARIANTS_EVERY_EVENTS = 1_000
+INVARIANTS_THINGS = 500
+"""That are looked at each time, machine by machine in turn: all of a small cluster; and what checking costs does not grow
+with the cluster."""
 STANDSTILL_EVENTS_MAX = 5_000_000
 """Events at one instant of virtual time, after which the machines are taken to be in a loop: 10,000 nodes start with
 about a million."""

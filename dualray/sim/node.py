@@ -13,6 +13,7 @@ from dualray.shared.model.commands import (
     DeleteSpilled,
     EvictObject,
     ReceiveObject,
+    RenameObject,
     ReserveSpace,
     RestoreObject,
     Send,
@@ -174,6 +175,8 @@ class NodeProcess(MachineProcess):
                 self.store.delete(object_id)
                 for passing in self._passing.pop(object_id, ()):
                     passing.break_off()
+            case RenameObject(room_id=room_id, object_id=object_id, size_bytes=size_bytes):
+                self.store.rename(room_id, object_id, size_bytes)
             case SpillObject(object_id=object_id, size_bytes=size_bytes):
                 self.trace(TraceKind.OBJECT_SPILLED, object_id.hex(), amount=size_bytes)
                 self._use_disk(size_bytes, self._spilled, object_id)
@@ -239,7 +242,7 @@ class NodeProcess(MachineProcess):
             self.cluster.when_running(self.node, self._reserved, object_id)
             return
         del self._reserving[object_id]
-        self.handle(SpaceReserved(object_id=object_id))
+        self.handle(SpaceReserved(object_id=object_id, place=self.store.reserve(object_id)))
 
     def _use_disk(self, size_bytes: int, then: Callable[[ObjectID], None], object_id: ObjectID) -> None:
         """Write or read so many bytes, after whatever the disk has to do already."""

@@ -243,6 +243,8 @@ class Leases:
     # ---- Answers ---------------------------------------------------------------------------------------------
 
     def on_granted(self, event: LeaseGranted) -> None:
+        if event.lease_id in self.leases:
+            return  # it is known
         queue = self._settle(event.request_id, 1)
         if queue is None:
             self.out.send(Address(event.node), LeaseReturned(lease_id=event.lease_id))
