@@ -16,6 +16,7 @@ from dualray.shared.model.commands import (
     RenameObject,
     ReserveSpace,
     RestoreObject,
+    Send,
     SendObject,
     SpillObject,
     StartWorker,
@@ -148,7 +149,14 @@ class NodeProcess(MachineProcess):
         """What is passed on while it is still on its way here."""
         self._disk_free_at_ns = 0
 
+    def things(self) -> int:
+        machine = self.machine
+        return 10 + 3 * len(machine.scheduler.workers) + len(machine.store.objects) + len(machine.transfer.wants)
+
     def perform(self, command: Command) -> None:
+        if type(command) is Send:
+            super().perform(command)
+            return
         match command:
             case StartWorker(worker=worker):
                 self.trace(TraceKind.WORKER_STARTED, worker)

@@ -131,9 +131,26 @@ class Executor:
         self._is_timed = False
         """Whether the fetch timer is armed."""
 
+    def resume(
+        self,
+        current: TaskPushed | None,
+        handed: tuple[TaskPushed, ...],
+        queue: tuple[TaskPushed, ...],
+        *,
+        started_ns: int,
+    ) -> None:
+        """Go on with tasks that stand alone where plain_worker.py has left them: `current` runs since `started_ns`."""
+        self.current = current
+        self.handed.extend(handed)
+        self.queue.extend(queue)
+        self.phase = Phase.RUNNING
+        self.started_ns = started_ns
+
     def on_pushed(self, event: TaskPushed) -> None:
         """A task arrived: what comes with it is noted, its turn is later."""
         spec = event.spec
+        if self.current is not None and self._is_last(spec.task_id, event.attempt):
+            return  # heard twice
         if spec.creates is not None:
             self.is_actor = True
             if spec.creates.is_concurrent:
@@ -151,6 +168,11 @@ class Executor:
                 self.next()
         elif self.values.waits and self.values.is_blocked:
             self.recall_waiting()
+
+    def _is_last(self, task_id: TaskID, attempt: int) -> bool:
+        """Whether it is this attempt that arrived last, of those that are here."""
+        last = self.queue[-1] if self.queue else self.handed[-1] if self.handed else self.current
+        return last is not None and last.spec.task_id == task_id and last.attempt == attempt
 
     def note_arguments(self, event: TaskPushed) -> None:
         """Of a task that has arrived: the arguments that came along are here, the others lie in stores."""
@@ -186,6 +208,8 @@ class Executor:
 
     def on_several_pushed(self, event: TasksPushed) -> None:
         """Calls arrived that need nothing but what came with them."""
+        if self.current is not None and self._is_last(*event.calls[-1][:2]):
+            return  # heard twice
         self.queue.extend(event.each())
         if event.owner not in self.values.met:
             self.values.meet(event.owner)

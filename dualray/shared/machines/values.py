@@ -142,6 +142,9 @@ class Value:
     losses_answered = 0
     losses_demanded = 0
     demanded = False
+    is_in_doubt = False
+    """It was lost while the attempt was under way that makes it again, for another result perhaps: that may have found
+    the old copy, and written none."""
     asked_again = False
     """Whether the head was asked once more for a copy, when it knew none and who sealed it was dead."""
 
@@ -366,6 +369,8 @@ class Values:
             value.losses_answered = value.losses_demanded = -1
         self._set_state(value, ValueState.PENDING)
         value.sealed_by = None
+        for task in self.tasks_to_look_at:  # woken, perhaps by this very value, and not looked at yet
+            value.note("waiting_tasks", task)
 
     def _contain(self, value: Value, nested: tuple[Ref, ...]) -> None:
         before, value.nested = value.nested, nested
