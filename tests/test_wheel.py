@@ -1,16 +1,23 @@
-"""The wheel, built from this tree and installed in an environment that has never seen it, runs a program."""
+"""The wheel, built from this tree and installed in an environment that has never seen it, runs a program.
+
+The wheel of every `make test` is of Python alone, for compiling takes minutes; the slow tests build the compiled one.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from email import message_from_bytes
 from email.message import Message
 from pathlib import Path
 
 import pytest
+
+from dualray.testing.determinism import compare_runs
 
 ROOT = Path(__file__).parent.parent
 
@@ -34,13 +41,13 @@ print(dualray.__file__)
 """
 
 
-def run(*command: str | Path, cwd: Path) -> str:
+def run(*command: str | Path, cwd: Path, **environment: str) -> str:
     """What the command prints; it sees neither this tree nor this environment."""
-    hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+    hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "DUALRAY_PURE")
     finished = subprocess.run(
         command,
         cwd=cwd,
-        env={name: value for name, value in os.environ.items() if name not in hidden},
+        env={name: value for name, value in os.environ.items() if name not in hidden} | environment,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -52,9 +59,32 @@ def run(*command: str | Path, cwd: Path) -> str:
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
     directory = tmp_path_factory.mktemp("wheel")
-    run(sys.executable, "-m", "build", "--wheel", "--outdir", directory, ROOT, cwd=directory)
+    run(sys.executable, "-m", "build", "--wheel", "--outdir", directory, ROOT, cwd=directory, DUALRAY_PURE="1")
     (path,) = directory.glob("*.whl")
     return path
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory) -> Path:
+    """A directory with the compiled wheel's package: with that on PYTHONPATH, this environment runs it."""
+    if sysconfig.get_config_var("CC") is None or shutil.which(sysconfig.get_config_var("CC").split()[0]) is None:
+        pytest.skip("there is no C compiler")
+    directory = tmp_path_factory.mktemp("compiled")
+    run(sys.executable, "-m", "build", "--wheel", "--outdir", directory / "dist", ROOT, cwd=directory)
+    (path,) = (directory / "dist").glob("*.whl")
+    run(
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--target",
+        directory / "here",
+        path,
+        cwd=directory,
+    )
+    return directory / "here"
 
 
 @pytest.fixture(scope="module")
@@ -112,3 +142,33 @@ def test_installed_wheel_has_a_command(environment, tmp_path):
 
 def test_installed_dependencies_agree(environment, tmp_path):
     run(environment / "python", "-m", "pip", "check", cwd=tmp_path)
+
+
+# ---- The compiled core -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)  # compiling takes two minutes of a processor
+def test_compiled_core_trains_the_demo_in_both_modes(compiled, tmp_path):
+    says = "import dualray; print(dualray.__compiled__, dualray.__file__)"
+    assert run(sys.executable, "-c", says, cwd=tmp_path, PYTHONPATH=str(compiled)).split() == [
+        "True",
+        str(compiled / "dualray" / "__init__.py"),
+    ]
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    run(sys.executable, tmp_path / "examples" / "demo.py", cwd=tmp_path, PYTHONPATH=str(compiled))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", ["mixed_swarm", "rolling_node_loss", "actor_restarts"])
+def test_compiled_core_decides_as_the_interpreted_one(compiled, tmp_path, name):
+    for core, path in (("compiled", compiled), ("interpreted", ROOT)):
+        output = tmp_path / core
+        output.mkdir()
+        shutil.copy(ROOT / "scenarios" / f"{name}.yaml", output / "scenario.yaml")
+        command = (sys.executable, "-m", "dualray.testing.determinism", output, ROOT / "scenarios")
+        run(*command, cwd=tmp_path, PYTHONPATH=str(path))
+    comparison = compare_runs(tmp_path / "compiled", tmp_path / "interpreted")
+    assert comparison.divergence is None
+    assert sum(subsystem.events for subsystem in comparison.subsystems) > 1000
