@@ -5,6 +5,8 @@ The wheel of every `make test` is of Python alone, for compiling takes minutes; 
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -14,6 +16,7 @@ import zipfile
 from email import message_from_bytes
 from email.message import Message
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -145,6 +148,79 @@ def test_installed_dependencies_agree(environment, tmp_path):
 
 
 # ---- The compiled core -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def build() -> ModuleType:
+    """hatch_build.py."""
+    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_what_is_compiled_is_spelled_out_line_for_line(build):
+    names = build.modules(ROOT)
+    assert "dualray/shared/machines/owner.py" in names
+    for name in names:
+        before = (ROOT / name).read_text()
+        after = build.spell_out(before, name)
+        assert lines_of_definitions(after) == lines_of_definitions(before), name
+        assert "slots=True" not in after
+
+
+def lines_of_definitions(text: str) -> dict[str, int]:
+    """Where each class and function stands, but for constructors."""
+    found = [each for each in ast.walk(ast.parse(text)) if isinstance(each, ast.ClassDef | ast.FunctionDef)]
+    return {each.name: each.lineno for each in found if each.name != "__init__"}
+
+
+def test_a_record_is_spelled_out_with_its_constructor(build, monkeypatch):
+    text = """\
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lent:
+    \"""Something.\"""
+
+    key: bytes
+    size_bytes: int = 0
+    \"""Of it.\"""
+
+
+def quickly(key):
+    lent = _new(Lent)
+    lent.key = key
+    lent.size_bytes = len(
+        key
+    )
+    return lent
+"""
+    spelled = build.spell_out(text, "dualray/shared/model/lent.py")
+    assert "@mypyc_attr(allow_interpreted_subclasses=True, acyclic=True)" in spelled
+    module = ModuleType("lent")
+    monkeypatch.setitem(sys.modules, "lent", module)
+    module.mypyc_attr = lambda **_: lambda cls: cls
+    exec(spelled, vars(module))
+    lent = module.Lent
+    assert module.quickly(b"ab") == lent(key=b"ab", size_bytes=2)
+    assert hash(lent(key=b"ab")) == hash(lent(key=b"ab", size_bytes=0))
+    assert lent.__annotations__ == {"key": "bytes", "size_bytes": "int"}
+    with pytest.raises(TypeError, match="key"):
+        lent(size_bytes=1)
+
+
+def test_a_wheel_is_of_python_alone_where_that_is_asked_for_or_no_compiler_is_there(build, monkeypatch):
+    monkeypatch.setenv("DUALRAY_PURE", "1")
+    assert build.why_pure() == "DUALRAY_PURE is set"
+    monkeypatch.setenv("DUALRAY_PURE", "0")
+    monkeypatch.setenv("CC", "a-compiler-that-is-not-there")
+    assert build.why_pure() == "there is no C compiler (a-compiler-that-is-not-there)"
 
 
 @pytest.mark.slow
