@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import Final
 
 from dualray.exceptions import InvariantViolation
 from dualray.shared.machines.base import Outbox, ensure
@@ -87,11 +88,14 @@ def cancelled(spec: TaskSpec) -> ErrorInfo:
     )
 
 
+_NOTHING: Final[Mapping[ObjectID, None]] = MappingProxyType({})
+
+
 class TaskRecord:
     """One task as its owner sees it. What few tasks need has its first value on the class."""
 
     attempt = 0
-    missing: Mapping[ObjectID, None] = MappingProxyType({})
+    missing: Mapping[ObjectID, None] = _NOTHING
     """Arguments that are not ready."""
     lease_id: LeaseID | None = None
     worker: Address | None = None
