@@ -238,7 +238,7 @@ BUGS: tuple[PlantedBug, ...] = (
         change=_change(
             f"{MACHINES}/values.py",
             "        for task in self.tasks_to_look_at:  # woken, perhaps by this very value, and not looked at yet\n"
-            "            value.note(\"waiting_tasks\", task)\n",
+            '            value.note("waiting_tasks", task)\n',
             "",
         ),
         scenario=RETRIES,
