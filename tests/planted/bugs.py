@@ -1,4 +1,4 @@
-"""Twenty and some bugs, planted one at a time in the shared policies and machines, for exploration to find.
+"""Twenty bugs, planted one at a time in the shared policies and machines, for exploration to find.
 
 Each is a change of a few lines in a copy of the package (tree.py), of the kind that a review could miss: it says what
 is wrong in words, which scenario is explored, and within how many seeds it has to be found. `python -m
@@ -231,17 +231,6 @@ BUGS: tuple[PlantedBug, ...] = (
             "        if stored.state is not StoredState.SPILLING:\n"
             "            self._delete(stored)\n\n    def release_all(",
         ),
-    ),
-    PlantedBug(
-        name="woken and gone",
-        what="a task that is woken by a result, which is lost in the same step, waits for it and is not woken again",
-        change=_change(
-            f"{MACHINES}/values.py",
-            "        for task in self.tasks_to_look_at:  # woken, perhaps by this very value, and not looked at yet\n"
-            '            value.note("waiting_tasks", task)\n',
-            "",
-        ),
-        scenario=RETRIES,
     ),
     PlantedBug(
         name="forgotten dead",
