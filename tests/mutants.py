@@ -197,6 +197,12 @@ def _why(done: subprocess.CompletedProcess[str]) -> str:
     return (said[-1] if said else f"exit code {done.returncode}")[-160:]
 
 
+def _survived(verdict: Verdict) -> str:
+    if not verdict.explored:
+        return "NOT EXPLORED: the time was over before the first scenario was; give it more (--timeout)"
+    return f"SURVIVED {verdict.explored} of {len(SCENARIOS)} scenarios"
+
+
 def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=(__doc__ or "").splitlines()[0])
@@ -207,16 +213,18 @@ def main() -> int:
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds for one mutant")
     parser.add_argument("--json", type=Path, help="add each verdict to this file, a line each")
     options = parser.parse_args()
-    killed, survivors = 0, []
+    killed, unexplored, survivors = 0, 0, []
     for number, mutant in enumerate(draw(options.count, options.seed)):
         if number < options.skip:
             continue
         verdict = explore(mutant, seeds=options.seeds, timeout_s=options.timeout)
         if verdict.by:
             killed += 1
-        else:
+        elif verdict.explored:
             survivors.append((number, verdict))
-        words = verdict.by or f"SURVIVED {verdict.explored} of {len(SCENARIOS)} scenarios"
+        else:
+            unexplored += 1
+        words = verdict.by or _survived(verdict)
         print(f"{number}: {verdict.path} {verdict.operator}: {words} ({verdict.seconds:.0f} s)")
         sys.stdout.flush()
         if options.json:
@@ -225,7 +233,9 @@ def main() -> int:
     total = killed + len(survivors)
     for number, verdict in survivors:
         print(f"\nsurvivor {number}: {verdict.operator}\n{verdict.diff}")
-    print(f"\n{killed} of {total} killed ({killed / max(total, 1):.0%})")
+    print(
+        f"\n{killed} of {total} killed ({killed / max(total, 1):.0%}); not one scenario explored in time: {unexplored}"
+    )
     return 0
 
 

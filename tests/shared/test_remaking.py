@@ -1,4 +1,4 @@
-"""Lost results that are lost again before anybody has had them: found by exploration, and by shuffles in small stores."""
+"""Results that are lost again before anybody has had them: found by exploration, and by shuffles in small stores."""
 
 from __future__ import annotations
 
