@@ -67,6 +67,7 @@ class WorkerRuntime:
     """The runtime that user code in a virtual worker sees."""
 
     mode = "sim"
+    owns_interpreter = False
 
     def __init__(self, process: UserProcess) -> None:
         self._process = process

@@ -557,7 +557,7 @@ class LocalScheduler:
             if bundle is not None:
                 bundle.error = error
         for slot, lease in list(self.unstaffed):
-            if lease.group == group and lease.bundle in (-1, *indices):
+            if lease.group == group and (lease.bundle == -1 or lease.bundle in indices):
                 self.unstaffed.remove((slot, lease))
                 self._end_lease(lease)
                 self._spill_back(slot)
@@ -566,7 +566,7 @@ class LocalScheduler:
             self._release(slot.key)
             self._spill_back(slot)
         for lease in list(self.leases.values()):
-            if lease.group == group and lease.bundle in (-1, *indices) and lease.worker is not None:
+            if lease.group == group and (lease.bundle == -1 or lease.bundle in indices) and lease.worker is not None:
                 lease.end_error = error
                 self.out.add(StopWorker(worker=lease.worker.address, reason=error.message))
         self._dissolve(group)
