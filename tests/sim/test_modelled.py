@@ -19,6 +19,7 @@ from dualray.sim.cost_model import CostModel
 from dualray.sim.modelled import ModelledCluster, ModelledProcess, ModelledWorker
 from dualray.sim.modelled_programs import PROGRAMS, make_workload, run_workload
 from dualray.sim.node import Hardware
+from dualray.sim.runtime import SimRuntime
 
 SMALL = {
     "bag": {"tasks": 300},
@@ -96,6 +97,7 @@ def test_another_duration_gives_another_hash():
 def test_a_bag_takes_as_long_as_one_that_is_executed():
     _, modelled = run("bag", {"tasks": 200, "seconds": 0.1}, nodes(3, cpus=4))
     started = dualray.init(mode="sim", nodes=3, num_cpus=4)
+    assert isinstance(started, SimRuntime)
     try:
         before_s = started.now_s
         piece = dualray.remote(duration=0.1)(lambda: 1)
