@@ -18,6 +18,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+import dualray
+
 PEERS = ("dualray", "ray")
 NUM_CPUS = 2  # as in the baselines
 MIB = 1024 * 1024
@@ -31,6 +33,7 @@ class Row:
         operation: what one operation is.
         count: operations in one round.
         unit: "/s", "GB/s" (an operation moves `gigabytes`), or "s" (seconds; less is better).
+        warm: rounds before those that count.
     """
 
     name: str
@@ -38,6 +41,7 @@ class Row:
     count: int = 1
     unit: str = "/s"
     rounds: int = 5
+    warm: int = 1
     gigabytes: float = 0.0
 
     def figure(self, median_s: float) -> float:
@@ -120,14 +124,21 @@ def pytest_terminal_summary(config: pytest.Config) -> None:
         console = Console()
         console.print()
         console.print(table_of(results))
+        if {"put_GBps", "memcpy_GBps"} <= results.figures.keys():
+            for peer, figure in results.figures["put_GBps"].items():
+                share = figure / results.figures["memcpy_GBps"][peer]
+                console.print(f"put of 100 MiB by {peer}: {share:.0%} of a warm copy in the same run")
         for reason in results.absent.values():
             console.print(reason, markup=False)
 
 
 def table_of(results: Results) -> Table:
     """The figures side by side."""
+    core = "a compiled core" if dualray.__compiled__ else "a core of pure Python"
     table = Table(
-        title="Medians; a ratio above 1 means that dualray is faster", title_justify="left", box=box.SIMPLE_HEAD
+        title=f"Medians of dualray with {core}; a ratio above 1 means that it is faster",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
     )
     for heading in ("row", "one operation", "dualray", "the other", "ratio"):
         is_number = heading in ("dualray", "the other", "ratio")

@@ -244,9 +244,17 @@ class RecordedCoreWorker(CoreWorker):
     def _note_removal(self, event: PlacementGroupRemovalAsked) -> None:
         self._note_here("ungroup", event.group_id)
 
-    def write_to_store(self, object_id: ObjectID, serialized: Serialized, owner: Address, *, remakeable: bool) -> None:
+    def write_to_store(
+        self,
+        object_id: ObjectID,
+        serialized: Serialized,
+        owner: Address,
+        *,
+        remakeable: bool,
+        is_argument: bool = False,
+    ) -> None:
         began_ns = self.host.now_ns()
-        super().write_to_store(object_id, serialized, owner, remakeable=remakeable)
+        super().write_to_store(object_id, serialized, owner, remakeable=remakeable, is_argument=is_argument)
         self._stored_ns += self.host.now_ns() - began_ns
 
     def get(self, refs: Sequence[Ref], timeout_ns: int | None) -> list[Any]:
@@ -294,9 +302,9 @@ class RecordedCoreWorker(CoreWorker):
         delay_ns, self._delay_before_ns = delayed_ns - self._delay_before_ns, delayed_ns
         return delay_ns
 
-    def _put(self, serialized: Serialized) -> Ref:
+    def _put(self, serialized: Serialized, *, is_argument: bool = False) -> Ref:
         began_ns, execution = self.host.now_ns(), self.execution
-        ref = super()._put(serialized)
+        ref = super()._put(serialized, is_argument=is_argument)
         self._stored_ns = 0  # of what a task returns, or a generator makes
         nested = tuple([inner.object_id for inner in serialized.refs])
         self.note(

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from dualray.exceptions import SerializationError
 from dualray.shared.model.ids import ObjectID
 from dualray.shared.model.specs import Ref
@@ -60,31 +62,37 @@ def pack_arguments(
         places.extend((place, index))
         _at(packed, place)[place] = None
 
-    for place, value in _each(packed):
+    def store_if_large(place: int | str, value: Any) -> None:
+        alone = serialize(value, f"argument {place!r} of {name}")
+        if alone.size_bytes > inline_bytes_max:
+            ref = put(alone)
+            arguments.put.append(ref)
+            depend(place, ref)
+
+    each = _each(packed)
+    for place, value in each:
         if type(value) not in SMALL_TYPES and isinstance(value, Reference) and value.is_value:
             value.check()
             depend(place, value.ref)
     try:
-        serialized = serialize((*packed, places))
-    except SerializationError:
-        for place, value in _each(packed):
-            serialize(value, f"argument {place!r} of {name}")
-        raise
-    if serialized.size_bytes > inline_bytes_max:
+        for place, value in each:
+            if type(value) is np.ndarray and value.nbytes > inline_bytes_max:  # there is no need to try
+                store_if_large(place, value)
         try:
-            for place, value in _each(packed):
-                if type(value) in SMALL_TYPES:
-                    continue
-                alone = serialize(value, f"argument {place!r} of {name}")
-                if alone.size_bytes > inline_bytes_max:
-                    ref = put(alone)
-                    arguments.put.append(ref)
-                    depend(place, ref)
             serialized = serialize((*packed, places))
-        except BaseException:
-            for ref in arguments.put:
-                drop(ref.object_id)
+        except SerializationError:
+            for place, value in _each(packed):
+                serialize(value, f"argument {place!r} of {name}")
             raise
+        if serialized.size_bytes > inline_bytes_max:
+            for place, value in _each(packed):
+                if type(value) not in SMALL_TYPES:
+                    store_if_large(place, value)
+            serialized = serialize((*packed, places))
+    except BaseException:
+        for ref in arguments.put:
+            drop(ref.object_id)
+        raise
     arguments.payload = serialized.to_bytes()
     if serialized.refs:
         arguments.nested = tuple([ref for ref in serialized.refs if ref not in indices])

@@ -190,6 +190,8 @@ class CoreWorker:
         """The task and attempt that was last to be interrupted."""
         self.is_interrupt_due = False
         """Whether it has still to hear of it."""
+        self._may_block_a_loop = False
+        """Whether this is an actor whose methods are coroutines."""
         self._has_warned = False
         """Whether a coroutine was told that it blocks its loop."""
         self._cancelled_calls: dict[TaskID, int] = {}
@@ -314,6 +316,8 @@ class CoreWorker:
         Raises:
             DualrayError: the runtime has ended, or ends meanwhile.
         """
+        if self._may_block_a_loop:
+            self._warn_of_blocked_loop(event)
         wait = _Wait(self.host.new_signal(), is_read)
         try:
             self._begin_wait(event, wait)
@@ -547,7 +551,7 @@ class CoreWorker:
             args,
             kwargs,
             inline_bytes_max=self.config.inline_bytes_max,
-            put=self._put,
+            put=self._put_argument,
             drop=self.drop,
         )
         payload = arguments.payload
@@ -642,19 +646,22 @@ class CoreWorker:
             execution.puts += 1
             return put_object_id(execution.task_id, execution.attempt, execution.puts)
 
-    def _place_bytes(self, object_id: ObjectID, serialized: Serialized) -> bool:
+    def _place_bytes(self, object_id: ObjectID, serialized: Serialized, *, is_argument: bool = False) -> bool:
         """Keep the bytes of a value that is put: here (True) or, large ones, in the node's store."""
         inline = serialized.size_bytes <= self.config.inline_bytes_max
         if inline:
             self.payloads[object_id] = serialized.to_bytes()
         else:
-            self.write_to_store(object_id, serialized, self.address, remakeable=False)
+            self.write_to_store(object_id, serialized, self.address, remakeable=False, is_argument=is_argument)
         return inline
 
-    def _put(self, serialized: Serialized) -> Ref:
+    def _put_argument(self, serialized: Serialized) -> Ref:
+        return self._put(serialized, is_argument=True)
+
+    def _put(self, serialized: Serialized, *, is_argument: bool = False) -> Ref:
         object_id = self._new_put_id()
         try:
-            inline = self._place_bytes(object_id, serialized)
+            inline = self._place_bytes(object_id, serialized, is_argument=is_argument)
             self.dispatch(
                 ValuePut(object_id=object_id, size_bytes=serialized.size_bytes, inline=inline, nested=serialized.refs)
             )
@@ -664,7 +671,15 @@ class CoreWorker:
             raise
         return Ref(object_id, self.address)
 
-    def write_to_store(self, object_id: ObjectID, serialized: Serialized, owner: Address, *, remakeable: bool) -> None:
+    def write_to_store(
+        self,
+        object_id: ObjectID,
+        serialized: Serialized,
+        owner: Address,
+        *,
+        remakeable: bool,
+        is_argument: bool = False,
+    ) -> None:
         """Reserve room in this node's store, waiting for it if need be, and write the bytes; sealing is the caller's.
 
         Raises:
@@ -677,11 +692,16 @@ class CoreWorker:
                 size_bytes=serialized.size_bytes,
                 owner=owner,
                 remakeable=remakeable,
+                is_argument=is_argument,
             )
         )
         if wait.error is not None:
             raise as_exception(wait.error, None)
         if wait.ready:  # otherwise an earlier attempt has left the same object here
+            place = self.machine.rooms.place_of(object_id) if is_argument else None
+            if place is not None:  # it is no object of the store's yet
+                serialized.write_into(self.host.store.create_at(place, serialized.size_bytes))
+                return
             serialized.write_into(self.host.store.create(object_id, serialized.size_bytes))
             self.host.store.seal(object_id)
             self.host.trace(TraceKind.OBJECT_STORED, object_id.hex(), amount=serialized.size_bytes)
@@ -777,6 +797,9 @@ class CoreWorker:
         return deserialize(self._open(object_id))
 
     def _open(self, object_id: ObjectID) -> memoryview:
+        loan = self.machine.values.loans.get(object_id)
+        if loan is not None:
+            return self.host.store.open_at(loan.place, loan.size_bytes, object_id, self._on_view_released)
         return self.host.store.open(object_id, self._on_view_released)
 
     def _release_unread(self, object_ids: Iterable[ObjectID]) -> None:
@@ -992,7 +1015,7 @@ class CoreWorker:
         start = self.host.start_on_loop if promises.is_async else self.host.start_beside
         if promises.is_async:
             self._performers[InterruptTask] = self._cancel_call
-            self._wait_for = self._wait_in_coroutines  # type: ignore[method-assign]  # others pay nothing for it
+            self._may_block_a_loop = True
         self._performers[RunTask] = lambda command: start(command) if command.spec.actor_id else self._run_task(command)
 
     async def execute_async(self, task: RunTask) -> None:
@@ -1002,8 +1025,8 @@ class CoreWorker:
         finally:
             self._cancelled_calls.pop(task.spec.task_id, None)
 
-    def _wait_in_coroutines(self, event: _WaitEvent, *, is_read: bool = False) -> _Wait:
-        """`_wait_for`, in an actor whose methods are coroutines: one that blocks its loop is told so, once."""
+    def _warn_of_blocked_loop(self, event: _WaitEvent) -> None:
+        """A method that is a coroutine, and blocks its loop, is told so, once."""
         if not self._has_warned and isinstance(event, WaitStarted) and event.timeout_ns != 0 and self.host.is_on_loop:
             self._has_warned = True
             verb = "get" if event.read else "wait"
@@ -1012,7 +1035,6 @@ class CoreWorker:
                 f"other method of its concurrency group goes on, and if it waits for one of them, it waits for ever. "
                 f"Use `await ref` or `await asyncio.gather(*refs)`.\n"
             )
-        return CoreWorker._wait_for(self, event, is_read=is_read)
 
     def _cancel_call(self, command: InterruptTask) -> None:
         self._cancelled_calls[command.task_id] = command.attempt
@@ -1074,6 +1096,9 @@ class CoreWorker:
 
     def report_ran(self, ran: TaskRan, duration_ns: int, *, is_alone: bool = False) -> None:
         """A task has ended. Small results wait for those of the tasks behind it, if others were handed over with it."""
+        if self._released and self.machine.values.loans:
+            with self.host.lock:  # before the task is reported: what was lent to it goes back with the report
+                self._take_in_released()
         if (self._to_run or self._ran) and ran.error is None and len(ran.results) == 1 and not is_alone:
             [result] = ran.results
             # A result that must wait for an acknowledgement waits alone; so does what comes after it.

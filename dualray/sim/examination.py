@@ -65,7 +65,7 @@ def examine(cluster: Cluster) -> Examination:
             is_at_rest = _come_to_rest(cluster)
         cluster.check_invariants()
         assert cluster.driver is not None
-        if not cluster.driver.core.machine.values.table:
+        if not any(value.local_refs for value in cluster.driver.core.machine.values.table.values()):
             leaks = list(_leaks(cluster))
             if not is_at_rest:
                 leaks.insert(0, f"the cluster did not come to rest within {REST_STEPS_MAX} s of virtual time")
@@ -109,6 +109,8 @@ def _come_to_rest(cluster: Cluster) -> bool:
 def _leaks(cluster: Cluster) -> Iterator[str]:
     for process in cluster.processes.values():
         if not process.is_alive:
+            continue
+        if isinstance(process, UserProcess) and process.is_untouched:
             continue
         if isinstance(process, UserProcess):
             yield from _of_owner(process)
