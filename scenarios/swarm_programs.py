@@ -121,6 +121,7 @@ def broadcast(*, blocks: int = 3, readers: int = 12, size: int = 12_000_000) -> 
 
 # ---- Some of everything that is not in `mixed` ---------------------------------------------------------------------
 
+
 @dualray.remote(max_retries=-1, duration=0.3)
 def where(*_: Any) -> str:
     """On which node it ran."""
@@ -261,3 +262,22 @@ def features(*, size: int = 150_000) -> Any:
         "cancelled": _cancelled(),
         "named": _named(),
     }
+
+
+# ---- A shuffle of several stages -----------------------------------------------------------------------------------
+
+
+@dualray.remote(max_retries=-1, duration=0.2)
+def stage(reducers: int, size: int, *blocks: Any) -> Any:
+    """A block for each task of the next stage, made of one of each task of this one."""
+    content = (sum(int(block[0]) for block in blocks) + 1) % 251
+    return [np.full(size, content, dtype=np.uint8) for _ in range(reducers)]
+
+
+def stages(*, tasks: int = 6, depth: int = 3, size: int = 200_000) -> list[int]:
+    """All-to-all, several times over: every task needs a block of each one before it."""
+    task = stage.options(num_returns=tasks)
+    rows = [task.remote(tasks, size) for _ in range(tasks)]
+    for _ in range(depth - 1):
+        rows = [task.remote(tasks, size, *[row[place] for row in rows]) for place in range(tasks)]
+    return dualray.get([look.options(name="total").remote(0, *row) for row in rows])

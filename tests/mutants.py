@@ -90,7 +90,7 @@ def _families() -> dict[str, tuple[str, ...]]:
 class _Evaluated(ast.NodeTransformer):
     """Leaves out what is not evaluated."""
 
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:  # noqa: N802  # ast's names
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:  # ast's names
         node.annotation = ast.Constant(value=None)
         return self.generic_visit(node)
 
@@ -98,11 +98,11 @@ class _Evaluated(ast.NodeTransformer):
         node.annotation = None
         return node
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:  # noqa: N802
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         node.returns = None
         return self.generic_visit(node)
 
-    def visit_Expr(self, node: ast.Expr) -> ast.AST | None:  # noqa: N802
+    def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
         return None if isinstance(node.value, ast.Constant) else self.generic_visit(node)
 
 
@@ -184,8 +184,8 @@ def _why(done: subprocess.CompletedProcess[str]) -> str:
     if done.returncode == 1 and "seed " in done.stdout:
         line = next(line for line in done.stdout.splitlines() if line.startswith("seed "))
         return line[:160]
-    lines = [line for line in done.stderr.splitlines() if line.strip()]
-    return (lines[-1] if lines else f"exit code {done.returncode}")[:160]
+    said = [line for line in done.stderr.splitlines() if "without any fault" in line or "Error" in line]
+    return (said[-1] if said else f"exit code {done.returncode}")[-160:]
 
 
 def main() -> int:

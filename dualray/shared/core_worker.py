@@ -699,11 +699,11 @@ class CoreWorker:
             raise as_exception(wait.error, None)
         if wait.ready:  # otherwise an earlier attempt has left the same object here
             place = self.machine.rooms.place_of(object_id) if is_argument else None
-            if place is not None:
+            if place is not None:  # it is no object of the store's yet
                 serialized.write_into(self.host.store.create_at(place, serialized.size_bytes))
-            else:
-                serialized.write_into(self.host.store.create(object_id, serialized.size_bytes))
-                self.host.store.seal(object_id)
+                return
+            serialized.write_into(self.host.store.create(object_id, serialized.size_bytes))
+            self.host.store.seal(object_id)
             self.host.trace(TraceKind.OBJECT_STORED, object_id.hex(), amount=serialized.size_bytes)
 
     def get(self, refs: Sequence[Ref], timeout_ns: int | None) -> list[Any]:

@@ -11,6 +11,7 @@ import gc
 import multiprocessing
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
@@ -320,6 +321,14 @@ class _Job:
             return cluster.run()
         except ValueError as error:  # a fault names a node that this cluster does not have
             return Replayed(failed=str(error))
+        except Exception as error:
+            own = [name for name in (config.policy, config.eviction) if ":" in name]
+            if not own:
+                raise
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"{Path(place.filename).name}:{place.lineno}"
+            what = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            return Replayed(failed=f"with the policy {' and '.join(own)} the replay has failed at {where}: {what}")
 
 
 class Durations:

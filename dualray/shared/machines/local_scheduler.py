@@ -603,11 +603,14 @@ class LocalScheduler:
 
     def dispatch(self) -> None:
         """Give resources and workers to slots, in order of arrival, as far as they go."""
-        for slot in list(self.waiting.values()):
-            if self._has_room(slot.shape) and self._has_arguments(slot):
-                self._stop_waiting(slot)
-                self._allocate(slot)
-        self._admit()
+        if self.waiting:
+            for slot in list(self.waiting.values()):
+                if self._has_room(slot.shape) and self._has_arguments(slot):
+                    self._stop_waiting(slot)
+                    self._allocate(slot)
+            self._admit()
+        if not self.unstaffed:
+            return
         self._staff()
         starting = sum(worker.state is WorkerState.STARTING for worker in self.workers.values())
         for _ in range(min(len(self.unstaffed), self.config.worker_starts_max) - starting):
