@@ -261,17 +261,17 @@ class CoreBuildHook(BuildHookInterface):
         """Called before the wheel is packed; `version` is "standard" or "editable"."""
         if version != "standard":
             return
-        why = why_pure()
+        root, why = Path(self.root), why_pure()
+        libraries: list[tuple[Path, str]] = []
+        if why is None:
+            try:
+                libraries = compile_core(root, root / "build" / "core")
+            except RuntimeError as error:
+                why = str(error)
         if why is not None:
-            self.app.display_warning(f"dualray: the core is not compiled, for {why}: tasks cost about twice as much")
-            return
-        root = Path(self.root)
-        try:
-            libraries = compile_core(root, root / "build" / "core")
-        except RuntimeError as error:
             if os.environ.get(PURE_VARIABLE) == "0":
-                raise
-            self.app.display_warning(f"dualray: the core stays Python, and tasks cost twice as much, for {error}")
+                raise RuntimeError(f"dualray: the core is not compiled, and {PURE_VARIABLE}=0 asks for it: {why}")
+            self.app.display_warning(f"dualray: the core stays Python, and tasks cost twice as much, for {why}")
             return
         for path, name in libraries:
             build_data["force_include"][str(path)] = name
