@@ -80,8 +80,12 @@ def task_1MB_arg(api: Any) -> Round:  # noqa: N802  # the row's name in the base
     f = api.remote(lambda array: len(array))
     array = np.zeros(MIB, dtype=np.uint8)
 
+    def call(number: int) -> Any:
+        array[number::4096] += 1  # it changes before every call
+        return f.remote(array)
+
     def one_round() -> None:
-        assert api.get([f.remote(array) for _ in range(50)]) == [MIB] * 50
+        assert api.get([call(number) for number in range(50)]) == [MIB] * 50
 
     return one_round
 
@@ -161,10 +165,16 @@ def get_small(api: Any) -> Round:
     return lambda: [api.get(ref) for _ in range(2000)]
 
 
-@row("put of a 100 MiB uint8 array", unit="GB/s", gigabytes=100 * MIB / 1e9)
+@row("put of a 100 MiB uint8 array", unit="GB/s", rounds=10, warm=5, gigabytes=100 * MIB / 1e9)
 def put_GBps(api: Any) -> Round:  # noqa: N802  # the row's name in the baselines
     array = np.zeros(100 * MIB, dtype=np.uint8)
     return lambda: api.put(array)
+
+
+@row("copy of that array in warm memory", unit="GB/s", rounds=10, warm=5, gigabytes=100 * MIB / 1e9)
+def memcpy_GBps(api: Any) -> Round:  # noqa: N802  # beside the row above it
+    array, copy = np.zeros(100 * MIB, dtype=np.uint8), np.ones(100 * MIB, dtype=np.uint8)
+    return lambda: np.copyto(copy, array)
 
 
 @row("get of that array, zero copy", count=1000)
@@ -200,4 +210,4 @@ def started(api: Any) -> Iterator[Any]:
 
 @pytest.mark.parametrize(("row", "prepare"), ROWS, ids=[row.name for row, _ in ROWS])
 def test_row(row: Row, prepare: Callable[[Any], Round], started: Any, measure: Measure) -> None:
-    measure(row, started.__name__, prepare(started))
+    measure(row, started.__name__, prepare(started), warm=row.warm)

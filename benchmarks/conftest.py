@@ -31,6 +31,7 @@ class Row:
         operation: what one operation is.
         count: operations in one round.
         unit: "/s", "GB/s" (an operation moves `gigabytes`), or "s" (seconds; less is better).
+        warm: rounds before those that count.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Row:
     count: int = 1
     unit: str = "/s"
     rounds: int = 5
+    warm: int = 1
     gigabytes: float = 0.0
 
     def figure(self, median_s: float) -> float:
@@ -120,6 +122,10 @@ def pytest_terminal_summary(config: pytest.Config) -> None:
         console = Console()
         console.print()
         console.print(table_of(results))
+        if {"put_GBps", "memcpy_GBps"} <= results.figures.keys():
+            for peer, figure in results.figures["put_GBps"].items():
+                share = figure / results.figures["memcpy_GBps"][peer]
+                console.print(f"put of 100 MiB by {peer}: {share:.0%} of a warm copy in the same run")
         for reason in results.absent.values():
             console.print(reason, markup=False)
 

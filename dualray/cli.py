@@ -1,4 +1,4 @@
-"""The command line: `dualray run`, `config`, `replay`, `sim params`, `version`; the rest: cli_*.py.
+"""The command line: `dualray run`, `config`, `replay`, `sim params`, `sim workload`, `version`; the rest: cli_*.py.
 
 Exit codes: 0; 1 when a check has failed; 2 when the command was given something that it cannot use. `run` ends as the
 script does.
@@ -17,7 +17,17 @@ from rich.markup import escape
 from rich.table import Table
 
 import dualray
-from dualray import cli_chaos, cli_cluster, cli_logs, cli_scenario, cli_seeing, cli_stack, cli_state, cli_whatif
+from dualray import (
+    cli_chaos,
+    cli_cluster,
+    cli_logs,
+    cli_modelled,
+    cli_scenario,
+    cli_seeing,
+    cli_stack,
+    cli_state,
+    cli_whatif,
+)
 from dualray.cli_whatif import run_as_main
 from dualray.report.proof import Proof, check_directory, load_log
 from dualray.settings import SETTINGS, limits_of, resolve
@@ -42,6 +52,7 @@ app.add_typer(cli_cluster.app)
 app.add_typer(cli_logs.app)
 app.add_typer(cli_stack.app)
 app.add_typer(cli_state.app)
+cli_modelled.add_to(sim)
 cli_scenario.add_to(app)
 cli_seeing.add_to(app)
 cli_whatif.add_to(app)

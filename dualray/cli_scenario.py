@@ -29,6 +29,7 @@ from dualray.testing.expectations import Verdict, judge
 from dualray.testing.explore import Exploration, Finding, explore
 from dualray.testing.outcome import Outcome
 from dualray.testing.run import load_scenario, run_scenario
+from dualray.testing.shrink import RUNS_MAX
 
 FAILED = 1
 UNUSABLE = 2
@@ -178,6 +179,7 @@ def explore_command(
     jobs: Annotated[int, typer.Option(min=1, max=256, help="Processes at once.")] = 1,
     seed_timeout: Annotated[float, typer.Option(min=1, help="Seconds of wall time for one seed.")] = 60,
     shrink: Annotated[bool, typer.Option(help="Make failing seeds small.")] = True,
+    shrink_runs: Annotated[int, typer.Option(min=1, help="Runs that making one small may take.")] = RUNS_MAX,
     output: Annotated[Path, typer.Option(help="Where files of failing seeds go.")] = Path("failures"),
     stop_after: Annotated[int, typer.Option(min=1, help="Failing seeds after which to stop.")] = 10,
 ) -> None:
@@ -211,6 +213,7 @@ def explore_command(
                 seed_timeout_s=seed_timeout,
                 stop_after=stop_after,
                 shrink_to=output if shrink else None,
+                shrink_runs_max=shrink_runs,
                 on_progress=advance,
                 on_note=note,
             )

@@ -3,14 +3,21 @@
 TensorFlow keeps them for each thread. In sim mode all processes share one: what one of them has entered (`with
 graph.as_default()`, the scope of a strategy), and not left before it waits, would be another's. `take_over` puts stacks
 in their place that are asked for the process that runs.
+
+The device and the scope of names of eager execution lie in C++, one for each thread, and AutoGraph has a stack, too:
+`set_aside` is for a wait within them.
 """
 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from tensorflow.python.framework import ops, stack
+from tensorflow.python.autograph.core import ag_ctx
+from tensorflow.python.eager import context
+from tensorflow.python.framework import device, ops, stack
 
 from dualray import runtime
 
@@ -78,3 +85,18 @@ def _replace(module: Any, name: str, ours: Any) -> None:
     ours.stack = old.stack
     ours.enforce_nesting = old.enforce_nesting
     setattr(module, name, ours)
+
+
+@contextmanager
+def set_aside() -> Iterator[None]:
+    """Around a wait: what this process has entered on its thread (`with tf.device(...)`) is not for those that run
+    meanwhile, and is there again afterwards, whatever they have entered and left."""
+    of_thread = context.context()._thread_local_data
+    mine = of_thread.device_name, of_thread.device_spec, of_thread.scope_name
+    of_thread.device_name, of_thread.device_spec, of_thread.scope_name = "", device.DeviceSpec.from_string(""), ""
+    conversions, ag_ctx.stacks.control_status = ag_ctx._control_ctx(), [ag_ctx._default_control_status_ctx()]
+    try:
+        yield
+    finally:
+        ag_ctx.stacks.control_status = conversions
+        of_thread.device_name, of_thread.device_spec, of_thread.scope_name = mine

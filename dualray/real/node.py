@@ -32,6 +32,7 @@ from dualray.shared.model.commands import (
     DeleteSpilled,
     EvictObject,
     ReceiveObject,
+    RenameObject,
     ReserveSpace,
     RestoreObject,
     SendObject,
@@ -173,6 +174,8 @@ class NodeProcess(MachineProcess):
             case DeleteObject(object_id=object_id):
                 self.recorder.trace(TraceKind.OBJECT_DELETED, object_id.hex())
                 self.streams.delete(object_id)
+            case RenameObject(room_id=room_id, object_id=object_id, size_bytes=size_bytes):
+                self.store.rename(room_id, object_id, size_bytes)
             case SpillObject(object_id=object_id, size_bytes=size_bytes):
                 self.recorder.trace(TraceKind.OBJECT_SPILLED, object_id.hex(), amount=size_bytes)
                 self.disk.write(object_id, self.store.open(object_id), lambda error: self._on_spilled(object_id, error))
@@ -199,7 +202,7 @@ class NodeProcess(MachineProcess):
 
     def _on_reserved(self, object_id: ObjectID, error: str | None) -> None:
         if error is None:
-            self.handle(SpaceReserved(object_id=object_id))
+            self.handle(SpaceReserved(object_id=object_id, place=self.store.place_of(object_id)))
         else:
             self.handle(ReserveFailed(object_id=object_id, reason=error))
 

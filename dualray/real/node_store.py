@@ -189,6 +189,23 @@ class NodeStore:
             if self._look_at_s is None and self._has_surplus():
                 self._changed.notify()
 
+    def rename(self, room_id: bytes, object_id: bytes, size: int) -> None:
+        """What lies under `room_id`, which has its memory, lies under `object_id` from now on, and keeps `size` bytes
+        from its beginning; the rest is free."""
+        if object_id == room_id:
+            return
+        place = self._places.pop(room_id)
+        self.arena.remove(room_id)
+        had = place.pages
+        place.object_id, place.size = object_id, size
+        self.arena.insert(object_id, place.offset, size)  # there is a slot: one has just been freed
+        self._places[object_id] = place
+        with self._lock:
+            self._ranges.shrink(place.offset, size)
+            self._recent.add(place.pages[1], had[1])
+            if self._look_at_s is None and self._has_surplus():
+                self._changed.notify()
+
     def write(self, object_id: bytes, data: memoryview | bytes) -> bool:
         """Fill the place that was reserved for an object from elsewhere; False when it has none of this size."""
         place = self._places.get(object_id)
@@ -213,6 +230,10 @@ class NodeStore:
     def file_range(self, object_id: bytes) -> tuple[int, int]:
         """The arena's file descriptor, and where an object begins in it."""
         return self.arena.fd, self.arena.layout.data_offset + self._places[object_id].offset
+
+    def place_of(self, object_id: bytes) -> int:
+        """Where an object begins in the arena's data."""
+        return self._places[object_id].offset
 
     def contains(self, object_id: bytes) -> bool:
         """Whether the object has a place."""

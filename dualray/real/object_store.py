@@ -76,6 +76,12 @@ class SharedMemoryStore:
         self._writing[object_id] = None
         return arena.write_view(offset, size)
 
+    def create_at(self, place: int, size: int) -> memoryview:
+        """The memory at a place that this process keeps, to be written; as `create`."""
+        arena = self._attach()
+        self._map_pages(arena, place, size)
+        return arena.write_view(place, size)
+
     def seal(self, object_id: bytes) -> None:
         """The object has been written, and nobody writes it any more; KeyError when this process was not writing it.
         That it may be read, the node manager says."""
@@ -94,6 +100,17 @@ class SharedMemoryStore:
         found = arena.find(object_id)
         if found is None:
             raise KeyError(f"object {object_id.hex()} is not in {arena.path}")
+        return self._view(arena, found, object_id, on_release)
+
+    def open_at(
+        self, place: int, size: int, object_id: bytes, on_release: Callable[[bytes], object] | None = None
+    ) -> memoryview:
+        """As `open`, of an object that lies at a place that another process keeps, and has lent to this one."""
+        return self._view(self._attach(), (place, size), object_id, on_release)
+
+    def _view(
+        self, arena: Arena, found: tuple[int, int], object_id: bytes, on_release: Callable[[bytes], object] | None
+    ) -> memoryview:
         exporter = arena.read_view(*found)
         view = _View(exporter, self._released)
         view.key = next(self._view_keys)

@@ -92,6 +92,21 @@ class RangeAllocator:
         else:
             self._add_free(start, end - start)
 
+    def shrink(self, start: int, size: int) -> None:
+        """A range in use keeps its first `size` bytes; KeyError when none begins there."""
+        before, size = self._sizes[start], rounded(size)
+        if size >= before:
+            return
+        self._sizes[start] = size
+        self.used_bytes -= before - size
+        end = start + before
+        if end in self._free:
+            end += self._remove_free(end)
+        if end == self.mark:
+            self.mark = start + size
+        else:
+            self._add_free(start + size, end - start - size)
+
     def size_of(self, start: int) -> int:
         """Bytes of the range in use that begins there."""
         return self._sizes[start]

@@ -7,12 +7,18 @@ had, the machine and the date. A file of another version is refused, and so is o
     task      a call was submitted: time, task, parent (execution), attempt (of the parent), name, template, objects
               (arguments), nested, bytes (of the pickled arguments), actor; number (max_restarts) of a constructor
     run       an attempt ended: task, attempt, process, node, came, time (began), called, returned, end, sizes and
-              nested (of its results), other (error); of those that took a millisecond or more cpu and delay (ready to
-              run, and no core was free)
+              nested (of its results), stored (time that storing large ones took), other (error); of those that took a
+              millisecond or more cpu and delay (ready to run, and no core was free)
     get       user code waited: time, end, task (execution), attempt, objects; of the driver delay, since its last wait
     wait      as get; number (num_returns), timeout, ready
     put       a value was put: time, end, task, attempt, objects (one), bytes, nested
     drop      references were let go: time, task, attempt, objects
+    item      a generator made an item: time, task, attempt, objects (one), bytes, nested, stored, other (error)
+    take      the next item of a generator was taken: time, task, attempt, parent (the generator's task)
+    kill      an actor was killed: time, task, attempt, actor, number (1: for good)
+    cancel    a task was cancelled: time, task, attempt, objects (one), number (1: with its worker; 2: with its own)
+    group     a placement group was asked for: time, task, attempt, objects (its id), template (what it reserves)
+    ungroup   a placement group was removed: time, task, attempt, objects (its id)
     retry     a task is tried again: time, task, attempt, other (why)
     transfer  an object came from another node: time, end, objects (one), bytes, node (to), other (from)
     evicted, spilled, restored, deleted    an object of a store: time, node, objects (one), bytes
@@ -23,8 +29,10 @@ had, the machine and the date. A file of another version is refused, and so is o
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +41,9 @@ import msgpack
 from dualray.shared.model.ids import Address, node_of
 from dualray.shared.trace import TraceEvent, TraceKind
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
+_SHORT_NS = 1_000_000
+"""What takes less has computed all the time, as far as anybody knows."""
 METADATA_KEY = b"dualray"
 
 _STORE_KINDS = {
@@ -106,7 +116,9 @@ def _rows_of_process(
     unpacker = msgpack.Unpacker(raw=False, use_list=False, max_buffer_size=0)
     unpacker.feed(stream)
     base = {"process": address}
-    for note in unpacker:
+    runs: list[dict[str, Any]] = []
+    usages: list[tuple[int, int, int, int]] = []
+    for note in chain.from_iterable(unpacker):
         match note:
             case ("template", number, name, words):
                 templates[number] = (name, words)
@@ -117,7 +129,8 @@ def _rows_of_process(
                 name, words = templates[number]
                 names[task] = name
                 if creates is not None:
-                    words = json.dumps(json.loads(words) | {"max_task_retries": creates[1]}, sort_keys=True)
+                    of_actor = {"max_task_retries": creates[1], "is_concurrent": creates[2]}
+                    words = json.dumps(json.loads(words) | of_actor, sort_keys=True)
                 yield base | {
                     "kind": "task",
                     "time_ns": time_ns,
@@ -171,13 +184,12 @@ def _rows_of_process(
                 called_ns,
                 returned_ns,
                 ended_ns,
-                cpu_ns,
-                delay_ns,
+                stored_ns,
                 error,
                 sizes,
                 nested,
             ):
-                yield base | {
+                run = base | {
                     "kind": "run",
                     "time_ns": started_ns,
                     "end_ns": ended_ns,
@@ -186,14 +198,60 @@ def _rows_of_process(
                     "node": node_of(Address(address)),
                     "called_ns": called_ns,
                     "returned_ns": returned_ns,
-                    "cpu_ns": cpu_ns,
-                    "delay_ns": delay_ns,
+                    "stored_ns": stored_ns or None,
                     "sizes": sizes,
                     "nested": nested,
                     "other": error,
                 }
+                runs.append(run)
+                yield run
+            case ("usage", began_ns, ended_ns, cpu_ns, delay_ns):
+                usages.append((began_ns, ended_ns, cpu_ns, delay_ns))
+            case (kind, time_ns, task, attempt, *rest):
+                yield base | {"kind": kind, "time_ns": time_ns, "task": task, "attempt": attempt} | _rare(kind, rest)
             case _:
                 raise ValueError(f"{address} has left a note that is not understood: {note[0]!r}")
+    _share_out(usages, runs)
+
+
+def _share_out(usages: Iterable[tuple[int, int, int, int]], runs: Sequence[dict[str, Any]]) -> None:
+    """Tell each attempt that took a millisecond or more what it used of what its process used in the meantime."""
+    runs = sorted(runs, key=lambda run: run["end_ns"])
+    ends = [run["end_ns"] for run in runs]
+    for began_ns, ended_ns, cpu_ns, delay_ns in usages:
+        among = runs[bisect_right(ends, began_ns) : bisect_right(ends, ended_ns)]
+        took_ns = sum(run["end_ns"] - max(run["time_ns"], began_ns) for run in among)
+        # Between tasks a process may rest, or compute for itself: that is not theirs.
+        all_ns = max(took_ns, min(cpu_ns + delay_ns, ended_ns - began_ns), 1)
+        for run in among:
+            own_ns = run["end_ns"] - max(run["time_ns"], began_ns)
+            if run["end_ns"] - run["time_ns"] >= _SHORT_NS:
+                run["cpu_ns"] = cpu_ns * own_ns // all_ns
+                run["delay_ns"] = delay_ns * own_ns // all_ns
+
+
+def _rare(kind: str, rest: Sequence[Any]) -> dict[str, Any]:
+    """The other columns of what few programs do.
+
+    Raises:
+        ValueError: nobody knows this kind.
+    """
+    match kind, rest:
+        case "item", (object_id, size, nested, stored_ns, error):
+            columns = {"objects": (object_id,), "bytes": size, "nested": nested, "stored_ns": stored_ns or None}
+            return columns | {"other": error}
+        case "take", (generator,):
+            return {"parent": generator}
+        case "kill", (actor, no_restart):
+            return {"actor": actor, "number": int(no_restart)}
+        case "cancel", (object_id, force, recursive):
+            return {"objects": (object_id,), "number": int(force) + 2 * int(recursive)}
+        case "group", (group, words):
+            return {"objects": (group,), "template": words}
+        case "ungroup", (group,):
+            return {"objects": (group,)}
+        case _:
+            raise ValueError(f"a process has left a note that is not understood: {kind!r}")
 
 
 def _rows_of_trace(trace: Iterable[TraceEvent]) -> Iterator[dict[str, Any]]:
@@ -277,6 +335,7 @@ def _schema(facts: Mapping[str, Any]) -> Any:
         "returned_ns": pa.int64(),
         "cpu_ns": pa.int64(),
         "delay_ns": pa.int64(),
+        "stored_ns": pa.int64(),
         "other": word,
     }
     words = json.dumps({"schema": SCHEMA_VERSION, **facts}, sort_keys=True)
@@ -325,13 +384,51 @@ def read_record_file(path: Path) -> RunRecord:
         missing = [name for name in wanted.names if name not in table.schema.names]
         what = f"it has no column {missing[0]!r}" if missing else "its columns have other types"
         raise ValueError(f"{path} says that it is a record of version {SCHEMA_VERSION}, and is none: {what}")
-    names = table.schema.names
-    columns = [table.column(name).to_pylist() for name in names]
-    rows = [
-        {name: value for name, value in zip(names, values, strict=True) if value is not None}
-        for values in zip(*columns, strict=True)
-    ]
-    return RunRecord(rows=rows, facts=facts)
+    return RunRecord(rows=_rows_of(table), facts=facts)
+
+
+def _rows_of(table: Any) -> list[dict[str, Any]]:
+    """The rows of a table, in order, each without the columns that it does not use. Kind by kind: rows of a kind use
+    the same few columns."""
+    import pyarrow as pa  # noqa: PLC0415 - as above
+    import pyarrow.compute as pc  # noqa: PLC0415 - as above
+
+    rows: list[dict[str, Any]] = [{}] * len(table)
+    places = pa.array(range(len(table)))
+    for kind in pc.unique(table.column("kind")).to_pylist():
+        is_of_kind = pc.equal(table.column("kind"), kind)
+        of_kind = table.filter(is_of_kind)
+        full = [name for name in table.schema.names if not of_kind.column(name).null_count]
+        some = [name for name in table.schema.names if 0 < of_kind.column(name).null_count < len(of_kind)]
+        values = zip(*[_values(of_kind.column(name)) for name in full], strict=True)
+        found = [dict(zip(full, each, strict=True)) for each in values]
+        for name in some:
+            for row, value in zip(found, _values(of_kind.column(name)), strict=True):
+                if value is not None:
+                    row[name] = value
+        for place, row in zip(places.filter(is_of_kind).to_pylist(), found, strict=True):
+            rows[place] = row
+    return rows
+
+
+def _values(column: Any) -> list[Any]:
+    """A column as Python values; words that are the same are one object."""
+    import pyarrow as pa  # noqa: PLC0415 - as above
+
+    if pa.types.is_dictionary(column.type):
+        joined = column.combine_chunks()
+        chunks = joined.chunks if isinstance(joined, pa.ChunkedArray) else [joined]
+        return [
+            None if index is None else words[index]
+            for chunk in chunks
+            for words in [chunk.dictionary.to_pylist()]
+            for index in _values(chunk.indices)
+        ]
+    if pa.types.is_integer(column.type) and not column.null_count:
+        values: list[Any] = column.to_numpy().tolist()
+        return values
+    plain: list[Any] = column.to_pylist()
+    return plain
 
 
 def _facts_of(path: Path, metadata: Mapping[bytes, bytes]) -> dict[str, Any]:

@@ -2,9 +2,12 @@
 
 A script is a list of operations, each with the time that its code computed before it:
 
-    SUBMIT  task                    GET   objects
-    PUT     object, size, nested    WAIT  objects, num_returns, timeout_ns or None, ready
-    DROP    objects
+    SUBMIT  task                    GET     objects
+    PUT     object, size, nested    WAIT    objects, num_returns, timeout_ns or None, ready
+    DROP    objects                 ITEM    object, size, nested, error: a generator's
+    TAKE    task (a generator)      KILL    actor, whether it may not start again
+    GROUP   id, template            CANCEL  object, force, recursive
+    UNGROUP id
 
 The scripts of several attempts of a task are alike: that of the last which ended well is kept. Tasks of which no
 attempt has ended (their worker died, or the run was over) take as long as the median of their function.
@@ -20,13 +23,15 @@ from typing import Any
 
 from dualray.recording.file import RunRecord
 
-SUBMIT, GET, WAIT, PUT, DROP = range(5)
+SUBMIT, GET, WAIT, PUT, DROP, ITEM, TAKE, KILL, CANCEL, GROUP, UNGROUP = range(11)
 
 Op = tuple[Any, ...]
 """Nanoseconds computed before it, kind, and what belongs to it."""
 
 WEIGHT_MAX = 256.0
 """Cores that one execution uses at once."""
+
+_TASK_ID_BYTES = 16
 
 UNKNOWN_NS = 1_000_000
 """What a task takes of whose function no attempt has ended."""
@@ -63,6 +68,10 @@ class TaskNode:
     max_restarts: int | None
     """Of a constructor; None of all else."""
     script: Script
+    is_plain: bool = False
+    """A call of a function that needs nothing but its arguments, computes, and returns small values."""
+    may_fail: bool = False
+    """It was cancelled, or its actor was killed, or its placement group removed: its caller is prepared for that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +91,7 @@ class Graph:
         tasks: by id.
         templates: `TaskNode.template` counts them.
         sizes: bytes of every object that was made, and of every task's arguments.
+        groups: placement groups that are asked for: what each reserves, as JSON.
         remarks: in words, what the record does not tell, or what the replay leaves out.
     """
 
@@ -94,6 +104,7 @@ class Graph:
     facts: Mapping[str, Any]
     remarks: list[str]
     makespan_ns: int
+    groups: dict[bytes, str] = field(default_factory=dict)
 
 
 def graph_of(record: RunRecord) -> Graph:
@@ -112,7 +123,7 @@ def graph_of(record: RunRecord) -> Graph:
             case "task":
                 submitted.append(row)
                 made.setdefault((row["parent"], row["attempt"]), []).append(row)
-            case "get" | "wait" | "put" | "drop":
+            case "get" | "wait" | "put" | "drop" | "item" | "take" | "kill" | "cancel" | "group" | "ungroup":
                 made.setdefault((row["task"], row["attempt"]), []).append(row)
             case "run":
                 known = runs.get(row["task"])
@@ -135,9 +146,60 @@ def graph_of(record: RunRecord) -> Graph:
         makespan_ns=facts["ended_ns"] - facts["began_ns"],
     )
     _add_tasks(graph, submitted, runs, made)
-    for row in record.of_kind("put"):
+    for row in record.of_kind("put", "item"):
         graph.sizes[row["objects"][0]] = row["bytes"]
+    graph.groups = {row["objects"][0]: row["template"] for row in record.of_kind("group")}
+    _note_ends(graph, record, submitted)
+    graph.remarks += left_out(graph, record)
     return graph
+
+
+def _note_ends(graph: Graph, record: RunRecord, submitted: Sequence[Mapping[str, Any]]) -> None:
+    """Which calls the program itself has ended: they, and what they have called, may fail in a replay."""
+    ended: dict[bytes, None] = {}
+    for row in record.of_kind("kill", "cancel", "ungroup"):
+        ended[row["actor"] if row["kind"] == "kill" else row["objects"][0][:_TASK_ID_BYTES]] = None
+    if not ended:
+        return
+    of_group = [template.words.get("group", "") for template in graph.templates]
+    for row in submitted:  # in order of time: who calls stands before who is called
+        node = graph.tasks[row["task"]]
+        group = bytes.fromhex(of_group[node.template])
+        if any(it in ended for it in (node.task_id, node.actor, group, row["parent"])):
+            node.may_fail = True
+            ended[node.task_id] = None
+
+
+def left_out(graph: Graph, record: RunRecord) -> list[str]:
+    """In words, what of this record a replay leaves out."""
+    labelled = [it.name for it in graph.templates if it.words.get("labels")]
+    if any(json.loads(words)["labels"] for words in graph.groups.values()):
+        labelled.append("the bundles of a placement group")
+    remarks = []
+    if labelled:
+        remarks.append(
+            f"Not modelled: labels. {_listed(labelled)} asked for nodes by their labels, and may run on any node here."
+        )
+    concurrent = [it.name for it in graph.templates if it.words.get("is_concurrent")]
+    if concurrent:
+        remarks.append(
+            f"Not modelled: methods that run at the same time. The actors that {_listed(concurrent)} makes run one "
+            f"method after the other here, so what they take may be much too long."
+        )
+    faults = [row["name"] for row in record.of_kind("fault")]
+    if faults:
+        remarks.append(
+            f"It was recorded with faults ({_listed(faults)}): what they cost is not part of the replay, unless "
+            f"--faults asks for them."
+        )
+    return remarks
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Some names, each once, the first few in full."""
+    distinct = list(dict.fromkeys(names))
+    more = f" and {len(distinct) - 4} more" if len(distinct) > 4 else ""
+    return f"{', '.join(distinct[:4])}{more}"
 
 
 def _add_tasks(
@@ -173,13 +235,23 @@ def _add_tasks(
             continue
         script = node.script = _script(made.get((task_id, run["attempt"]), ()), run["called_ns"], run["returned_ns"])
         script.before_ns = max(0, run["called_ns"] - run["time_ns"])
-        script.after_ns = max(0, run["end_ns"] - run["returned_ns"])
+        script.after_ns = max(0, run["end_ns"] - run["returned_ns"] - run.get("stored_ns", 0))
         script.sizes, script.nested, script.error = tuple(run["sizes"]), tuple(run["nested"]), run["other"]
         if "cpu_ns" in run:
             _weigh(script, run["cpu_ns"], run.get("delay_ns", 0))
         for index, size in enumerate(script.sizes):
             graph.sizes[task_id + index.to_bytes(4, "big")] = size
     _guess(graph, unknown)
+    for node in graph.tasks.values():
+        words, script = graph.templates[node.template].words, node.script
+        node.is_plain = (
+            not (node.actor or node.nested or script.ops or script.nested or script.error)
+            and node.max_restarts is None
+            and "streaming" not in words
+            and "max_calls" not in words
+            and len(script.sizes) == words["num_returns"]
+            and all(size <= graph.inline_bytes_max for size in script.sizes)
+        )
 
 
 def _weigh(script: Script, cpu_ns: int, delay_ns: int) -> None:
@@ -236,7 +308,7 @@ def _script(rows: Sequence[Mapping[str, Any]], began_ns: int, ended_ns: int) -> 
     for row in rows:
         time_ns = min(row["time_ns"], ended_ns)
         late = late or row["time_ns"] > ended_ns
-        think_ns = max(0, time_ns - cursor_ns)
+        think_ns = max(0, time_ns - cursor_ns - row.get("stored_ns", 0))
         script.compute_ns += think_ns
         cursor_ns = max(cursor_ns, min(row.get("end_ns", time_ns), ended_ns))
         match row["kind"]:
@@ -251,8 +323,27 @@ def _script(rows: Sequence[Mapping[str, Any]], began_ns: int, ended_ns: int) -> 
                 since = _without_delay(script, since, row)
             case "put":
                 script.ops.append((think_ns, PUT, row["objects"][0], row["bytes"], tuple(row["nested"])))
-            case _:
+            case "drop":
                 script.ops.append((think_ns, DROP, tuple(row["objects"])))
+            case _:
+                script.ops.append(_rare(row, think_ns))
     script.tail_ns = max(0, ended_ns - cursor_ns)
     script.compute_ns += script.tail_ns
     return script
+
+
+def _rare(row: Mapping[str, Any], think_ns: int) -> Op:
+    """What few programs do."""
+    match row["kind"]:
+        case "item":
+            return (think_ns, ITEM, row["objects"][0], row["bytes"], tuple(row["nested"]), row["other"])
+        case "take":
+            return (think_ns, TAKE, row["parent"])
+        case "kill":
+            return (think_ns, KILL, row["actor"], bool(row["number"]))
+        case "cancel":
+            return (think_ns, CANCEL, row["objects"][0], bool(row["number"] & 1), bool(row["number"] & 2))
+        case "group":
+            return (think_ns, GROUP, row["objects"][0], row["template"])
+        case _:
+            return (think_ns, UNGROUP, row["objects"][0])

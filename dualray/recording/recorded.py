@@ -2,7 +2,9 @@
 
 Theory of operation. A process that is recorded has a `RecordedCoreWorker` where others have a `CoreWorker`: that is the
 one switch, and a process that is not recorded pays nothing. Noting is an append to a list; what costs time (packing the
-notes) is done later, by the runner, with `take`.
+notes, many at once) is done later, by the runner, with `take`. Asking the system for the CPU time costs as much as all
+notes of a task: it is done once in USAGE_NS, at the begin or end of a task, and shared out among the tasks in between
+when the file is made.
 
 What is noted is what a simulation needs to run the program again without its code: for each execution (the driver, and
 every attempt of a task) what it submits, puts, waits for and lets go of, in order and with times, so that the time
@@ -18,8 +20,15 @@ A note is a tuple of plain values; the first is its kind:
     drop    time, execution, attempt, objects
     came    time, tasks: pairs of id and attempt
     retry   time, task, attempt, reason
-    run     task, attempt, started, called, returned, ended, cpu_ns, delay_ns, error, sizes, nested (references in the
-            results); cpu_ns and delay_ns are None of what took less than a millisecond
+    run     task, attempt, started, called, returned, ended, stored_ns (what storing large results took of its time),
+            error, sizes, nested (references in the results)
+    usage   began, ended, cpu_ns, delay_ns: what this process has used while it ran tasks
+    item    time, task, attempt, object, size, nested, stored_ns, error: a generator has made an item
+    take    time, execution, attempt, task: the next item of a generator was taken
+    kill    time, execution, attempt, actor, whether it may not start again
+    cancel  time, execution, attempt, object, force, recursive
+    group   time, execution, attempt, id, and what it reserves, as JSON: a placement group was asked for
+    ungroup time, execution, attempt, id
     template  number, and the template in plain values: it stands before the first `submit` of it
 """
 
@@ -28,6 +37,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Callable, Sequence
+from hashlib import blake2b
 from typing import Any
 
 from dualray.shared.core_worker import CoreWorker
@@ -36,7 +46,13 @@ from dualray.shared.model.codec import pack
 from dualray.shared.model.commands import NoteRetry, RunTask
 from dualray.shared.model.config import Config
 from dualray.shared.model.events import (
+    ActorKillAsked,
+    CancelAsked,
     Event,
+    ItemMade,
+    ItemTaken,
+    PlacementGroupAsked,
+    PlacementGroupRemovalAsked,
     RefsDropped,
     Result,
     TaskPushed,
@@ -45,13 +61,15 @@ from dualray.shared.model.events import (
     TaskSubmitted,
 )
 from dualray.shared.model.ids import Address, FunctionID, NodeID, ObjectID, TaskID
-from dualray.shared.model.specs import FunctionTemplate, Ref, StrategyKind
+from dualray.shared.model.specs import FunctionTemplate, PlacementGroupSpec, Ref, Streaming
 from dualray.shared.serialization import Serialized
 from dualray.shared.task_runner import Export, TaskRunner
 
 NO_TIMEOUT = -1
-_SHORT_NS = 1_000_000
-"""What takes less has computed all the time, as far as anybody knows."""
+USAGE_NS = 5_000_000
+"""How often a process that runs tasks looks at its CPU time."""
+_DRIVER_USAGE_NS = 2_000_000
+"""As USAGE_NS, of a driver."""
 
 
 class _RecordedRunner(TaskRunner):
@@ -109,18 +127,28 @@ class RecordedCoreWorker(CoreWorker):
         self.called_ns = 0
         self.returned_ns = 0
         self._started_ns = 0
-        self._cpu_before_ns = 0
+        self._stored_ns = 0
+        """What the task in hand has spent on storing its results."""
         self._delay_before_ns = 0
-        self._usage_at_ns = -_SHORT_NS
-        self._cpu_then_ns = 0
+        self._usage_at_ns = -USAGE_NS
+        self._cpu_before_ns = 0
         self._runner = _RecordedRunner(self)
         self._handle_plainly = super()._handle
+        self._now_ns = host.now_ns
         self._templates: dict[FunctionTemplate, int] = {}
+        self._last_template: FunctionTemplate | None = None
+        self._last_number = 0
         self._notes_of: dict[type[Any], Callable[[Any], object]] = {
             TaskSubmitted: self._note_submitted,
             RefsDropped: self._note_dropped,
             TaskPushed: self._note_came,
             TasksPushed: self._note_several_came,
+            ItemMade: self._note_item,
+            ItemTaken: self._note_taken,
+            ActorKillAsked: self._note_kill,
+            CancelAsked: self._note_cancel,
+            PlacementGroupAsked: self._note_group,
+            PlacementGroupRemovalAsked: self._note_removal,
         }
 
     # ---- What is noted ---------------------------------------------------------------------------------------
@@ -138,26 +166,40 @@ class RecordedCoreWorker(CoreWorker):
         self._handle_plainly(event)
 
     def _note_submitted(self, event: TaskSubmitted) -> None:
-        # Plain values only: a tuple of such is nothing to the garbage collector.
-        spec, execution = event.spec, self.execution
-        number = self._templates.get(spec.template)
-        if number is None:
-            number = self._templates[spec.template] = len(self._templates)
-            self.note("template", number, spec.template.name, template_words(spec.template))
+        # Plain values only: a tuple of such is nothing to the garbage collector. This is what recording costs most
+        # programs: hence the calls that are not made.
+        spec, execution, notes = event.spec, self.execution, self.notes
+        template = spec.template
+        if template is self._last_template:
+            number = self._last_number
+        else:
+            number = self._number_of(template)
         made = spec.creates
-        self.note(
-            "submit",
-            self.host.now_ns(),
-            execution.task_id,
-            execution.attempt,
-            spec.task_id,
-            number,
-            spec.args_bytes,
-            tuple([ref.object_id for ref in spec.deps]) if spec.deps else (),
-            tuple([ref.object_id for ref in spec.nested]) if spec.nested else (),
-            spec.actor_id or b"",
-            None if made is None else (made.max_restarts, made.max_task_retries),
+        notes.append(
+            (
+                "submit",
+                self._now_ns(),
+                execution.task_id,
+                execution.attempt,
+                spec.task_id,
+                number,
+                spec.args_bytes,
+                tuple([ref.object_id for ref in spec.deps]) if spec.deps else (),
+                tuple([ref.object_id for ref in spec.nested]) if spec.nested else (),
+                spec.actor_id or b"",
+                None if made is None else (made.max_restarts, made.max_task_retries, made.is_concurrent),
+            )
         )
+        if len(notes) == 1:
+            self.on_note()
+
+    def _number_of(self, template: FunctionTemplate) -> int:
+        number = self._templates.get(template)
+        if number is None:
+            number = self._templates[template] = len(self._templates)
+            self.note("template", number, template.name, template_words(template))
+        self._last_template, self._last_number = template, number
+        return number
 
     def _note_dropped(self, event: RefsDropped) -> None:
         execution = self.execution
@@ -168,6 +210,56 @@ class RecordedCoreWorker(CoreWorker):
 
     def _note_several_came(self, event: TasksPushed) -> None:
         self.note("came", self.host.now_ns(), tuple([call[:2] for call in event.calls]))
+
+    def _note_here(self, kind: str, *rest: Any) -> None:
+        """Note what the execution in hand asks for."""
+        execution = self.execution
+        self.note(kind, self.host.now_ns(), execution.task_id, execution.attempt, *rest)
+
+    def _note_item(self, event: ItemMade) -> None:
+        result = event.result
+        nested = tuple([ref.object_id for ref in result.nested])
+        error = "" if event.error is None else str(event.error.kind)
+        stored_ns, self._stored_ns = self._stored_ns, 0
+        self.note(
+            "item",
+            self.host.now_ns(),
+            event.task_id,
+            event.attempt,
+            result.object_id,
+            result.size_bytes,
+            nested,
+            stored_ns,
+            error,
+        )
+
+    def _note_taken(self, event: ItemTaken) -> None:
+        self._note_here("take", event.task_id)
+
+    def _note_kill(self, event: ActorKillAsked) -> None:
+        self._note_here("kill", event.actor_id, event.no_restart)
+
+    def _note_cancel(self, event: CancelAsked) -> None:
+        self._note_here("cancel", event.ref.object_id, event.force, event.recursive)
+
+    def _note_group(self, event: PlacementGroupAsked) -> None:
+        self._note_here("group", event.spec.group_id, group_words(event.spec))
+
+    def _note_removal(self, event: PlacementGroupRemovalAsked) -> None:
+        self._note_here("ungroup", event.group_id)
+
+    def write_to_store(
+        self,
+        object_id: ObjectID,
+        serialized: Serialized,
+        owner: Address,
+        *,
+        remakeable: bool,
+        is_argument: bool = False,
+    ) -> None:
+        began_ns = self.host.now_ns()
+        super().write_to_store(object_id, serialized, owner, remakeable=remakeable, is_argument=is_argument)
+        self._stored_ns += self.host.now_ns() - began_ns
 
     def get(self, refs: Sequence[Ref], timeout_ns: int | None) -> list[Any]:
         began_ns, execution = self.host.now_ns(), self.execution
@@ -205,18 +297,19 @@ class RecordedCoreWorker(CoreWorker):
         return ready
 
     def _delay_ns(self, now_ns: int) -> int:
-        """How long the driver was ready to run, and no core was free, since this was last asked; asked within a
-        millisecond, it looks at it the next time."""
-        if self._usage is None or now_ns - self._usage_at_ns < _SHORT_NS:
+        """How long the driver was ready to run, and no core was free, since this was last asked; asked soon again, it
+        looks at it the next time."""
+        if self._usage is None or now_ns - self._usage_at_ns < _DRIVER_USAGE_NS:
             return 0
         self._usage_at_ns = now_ns
         delayed_ns = self._usage()[1]
         delay_ns, self._delay_before_ns = delayed_ns - self._delay_before_ns, delayed_ns
         return delay_ns
 
-    def _put(self, serialized: Serialized) -> Ref:
+    def _put(self, serialized: Serialized, *, is_argument: bool = False) -> Ref:
         began_ns, execution = self.host.now_ns(), self.execution
-        ref = super()._put(serialized)
+        ref = super()._put(serialized, is_argument=is_argument)
+        self._stored_ns = 0  # of what a task returns, or a generator makes
         nested = tuple([inner.object_id for inner in serialized.refs])
         self.note(
             "put",
@@ -237,48 +330,45 @@ class RecordedCoreWorker(CoreWorker):
     def begin_task(self, now_ns: int) -> None:
         """A task begins."""
         self._started_ns = self.called_ns = now_ns
-        self.returned_ns = 0
-        if self._usage is not None:
-            # Asking costs system calls. Among short tasks in a row it is done once a millisecond: in between, the
-            # process has computed all the time.
-            since_ns = now_ns - self._usage_at_ns
-            if since_ns < _SHORT_NS:
-                self._cpu_before_ns = self._cpu_then_ns + since_ns
-            else:
-                self._usage_at_ns = now_ns
-                self._cpu_then_ns, self._delay_before_ns = self._usage()
-                self._cpu_before_ns = self._cpu_then_ns
+        self.returned_ns = self._stored_ns = 0
+        if self._usage is not None and now_ns - self._usage_at_ns >= USAGE_NS:
+            self._usage_at_ns = now_ns
+            self._cpu_before_ns, self._delay_before_ns = self._usage()
 
     def report_ran(self, ran: TaskRan, duration_ns: int, *, is_alone: bool = False) -> None:
-        ended_ns = self.host.now_ns()
-        cpu_ns = delay_ns = None
-        if self._usage is not None and ended_ns - self._started_ns >= _SHORT_NS:
-            self._usage_at_ns = ended_ns
-            self._cpu_then_ns, delayed_ns = self._usage()
-            cpu_ns = max(0, self._cpu_then_ns - self._cpu_before_ns)
-            delay_ns, self._delay_before_ns = delayed_ns - self._delay_before_ns, delayed_ns
-        self.note(
-            "run",
-            ran.task_id,
-            ran.attempt,
-            self._started_ns,
-            self.called_ns,
-            self.returned_ns or ended_ns,
-            ended_ns,
-            cpu_ns,
-            delay_ns,
-            "" if ran.error is None else str(ran.error.kind),
-            tuple([result.size_bytes for result in ran.results]),
-            tuple([ref.object_id for result in ran.results for ref in result.nested]),
+        ended_ns = self._now_ns()
+        results = ran.results
+        self.notes.append(
+            (
+                "run",
+                ran.task_id,
+                ran.attempt,
+                self._started_ns,
+                self.called_ns,
+                self.returned_ns or ended_ns,
+                ended_ns,
+                self._stored_ns,
+                "" if ran.error is None else str(ran.error.kind),
+                tuple([result.size_bytes for result in results]),
+                tuple([ref.object_id for result in results for ref in result.nested]),
+            )
         )
+        if self._usage is not None and ended_ns - self._usage_at_ns >= USAGE_NS:
+            cpu_ns, delay_ns = self._usage()
+            self.note(
+                "usage", self._usage_at_ns, ended_ns, cpu_ns - self._cpu_before_ns, delay_ns - self._delay_before_ns
+            )
+            self._usage_at_ns, self._cpu_before_ns, self._delay_before_ns = ended_ns, cpu_ns, delay_ns
+        if len(self.notes) == 1:
+            self.on_note()
         super().report_ran(ran, duration_ns, is_alone=is_alone)
 
     # ---- What becomes of it ----------------------------------------------------------------------------------
 
     def take(self) -> bytes:
-        """The notes since the last time, as a stream of msgpack values. Any thread."""
+        """The notes since the last time, as a msgpack array of them. Any thread."""
         notes = self.notes
-        return b"".join([pack(notes.popleft()) for _ in range(len(notes))])
+        return pack([notes.popleft() for _ in range(len(notes))])
 
 
 def template_words(template: FunctionTemplate) -> str:
@@ -293,6 +383,27 @@ def template_words(template: FunctionTemplate) -> str:
         "retry_exceptions": template.retry_exceptions,
         "strategy": str(strategy.kind),
     }
-    if strategy.kind is StrategyKind.NODE_AFFINITY:
+    if strategy.node is not None:
         words |= {"node": strategy.node, "soft": strategy.soft}
+    if strategy.labels or strategy.preferred:
+        words["labels"] = [str(term) for term in (*strategy.labels, *strategy.preferred)]
+    if strategy.group is not None:
+        words |= {"group": strategy.group.hex(), "bundle": strategy.bundle, "captures": strategy.captures}
+    if template.streaming is not Streaming.NO:
+        words |= {"streaming": str(template.streaming), "items_ahead_max": template.items_ahead_max}
+    if template.max_calls:
+        words["max_calls"] = template.max_calls
+    if template.runtime_env:  # its text may hold what is nobody's business: two are the same, or are not
+        words["runtime_env"] = blake2b(template.runtime_env.encode(), digest_size=8).hexdigest()
+    return json.dumps(words, sort_keys=True)
+
+
+def group_words(spec: PlacementGroupSpec) -> str:
+    """A placement group as JSON: what it reserves, and how its bundles lie."""
+    words = {
+        "bundles": [bundle.as_floats() for bundle in spec.bundles],
+        "strategy": str(spec.strategy),
+        "is_detached": spec.is_detached,
+        "labels": [str(term) for terms in spec.selectors for term in terms],
+    }
     return json.dumps(words, sort_keys=True)

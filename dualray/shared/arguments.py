@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from dualray.exceptions import SerializationError
 from dualray.shared.model.ids import ObjectID
 from dualray.shared.model.specs import Ref
@@ -65,28 +67,34 @@ def pack_arguments(
     arguments = Arguments()
     packing = _Packing(args, kwargs, arguments)
     packed = packing.packed
+
+    def store_if_large(place: int | str, value: Any) -> None:
+        alone = serialize(value, f"argument {place!r} of {name}")
+        if alone.size_bytes > inline_bytes_max:
+            ref = put(alone)
+            arguments.put.append(ref)
+            packing.depend(place, ref)
+
     is_plain = packing.replace_references(look, inline_bytes_max // 2) == len(args) + len(kwargs)
     try:
-        serialized = serialize_plain(packing.whole()) if is_plain else serialize(packing.whole())
-    except SerializationError:
-        for place, value in _each(packed):
-            serialize(value, f"argument {place!r} of {name}")
-        raise
-    if serialized.size_bytes > inline_bytes_max:
+        for place, value in _each(packed) if not is_plain else ():
+            if type(value) is np.ndarray and value.nbytes > inline_bytes_max:  # there is no need to try
+                store_if_large(place, value)
         try:
+            serialized = serialize_plain(packing.whole()) if is_plain else serialize(packing.whole())
+        except SerializationError:
             for place, value in _each(packed):
-                if type(value) in SMALL_TYPES:
-                    continue
-                alone = serialize(value, f"argument {place!r} of {name}")
-                if alone.size_bytes > inline_bytes_max:
-                    ref = put(alone)
-                    arguments.put.append(ref)
-                    packing.depend(place, ref)
-            serialized = serialize(packing.whole())
-        except BaseException:
-            for ref in arguments.put:
-                drop(ref.object_id)
+                serialize(value, f"argument {place!r} of {name}")
             raise
+        if serialized.size_bytes > inline_bytes_max:
+            for place, value in _each(packed):
+                if type(value) not in SMALL_TYPES:
+                    store_if_large(place, value)
+            serialized = serialize(packing.whole())
+    except BaseException:
+        for ref in arguments.put:
+            drop(ref.object_id)
+        raise
     arguments.payload = serialized.to_bytes()
     if serialized.refs:
         dependencies = frozenset(arguments.deps)

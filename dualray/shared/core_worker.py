@@ -580,7 +580,7 @@ class CoreWorker:
                 args,
                 kwargs,
                 inline_bytes_max=self.config.inline_bytes_max,
-                put=self._put,
+                put=self._put_argument,
                 drop=self.drop,
                 look=self._look_at_arguments,
             )
@@ -710,21 +710,24 @@ class CoreWorker:
             execution.puts += 1
             return put_object_id(execution.task_id, execution.attempt, execution.puts)
 
-    def _place_bytes(self, object_id: ObjectID, serialized: Serialized) -> bool:
+    def _place_bytes(self, object_id: ObjectID, serialized: Serialized, *, is_argument: bool = False) -> bool:
         """Keep the bytes of a value that is put: here (True) or, large ones, in the node's store."""
         inline = serialized.size_bytes <= self.config.inline_bytes_max
         if inline:
             self.payloads[object_id] = serialized.to_bytes()
         else:
-            self.write_to_store(object_id, serialized, self.address, remakeable=False)
+            self.write_to_store(object_id, serialized, self.address, remakeable=False, is_argument=is_argument)
         return inline
 
-    def _put(self, serialized: Serialized) -> Ref:
+    def _put_argument(self, serialized: Serialized) -> Ref:
+        return self._put(serialized, is_argument=True)
+
+    def _put(self, serialized: Serialized, *, is_argument: bool = False) -> Ref:
         if serialized.size_bytes <= self.config.inline_bytes_max:
             return self._put_small(serialized)
         object_id = self._new_put_id()
         try:
-            inline = self._place_bytes(object_id, serialized)
+            inline = self._place_bytes(object_id, serialized, is_argument=is_argument)
             self.dispatch(
                 ValuePut(object_id=object_id, size_bytes=serialized.size_bytes, inline=inline, nested=serialized.refs)
             )
@@ -749,7 +752,15 @@ class CoreWorker:
                 self.machine.put_small(object_id, serialized.size_bytes)
         return new_ref((object_id, self.address))
 
-    def write_to_store(self, object_id: ObjectID, serialized: Serialized, owner: Address, *, remakeable: bool) -> None:
+    def write_to_store(
+        self,
+        object_id: ObjectID,
+        serialized: Serialized,
+        owner: Address,
+        *,
+        remakeable: bool,
+        is_argument: bool = False,
+    ) -> None:
         """Reserve room in this node's store, waiting for it if need be, and write the bytes; sealing is the caller's.
 
         Raises:
@@ -762,13 +773,18 @@ class CoreWorker:
                 size_bytes=serialized.size_bytes,
                 owner=owner,
                 remakeable=remakeable,
+                is_argument=is_argument,
             )
         )
         if wait.error is not None:
             raise as_exception(wait.error, None)
         if wait.ready:  # otherwise an earlier attempt has left the same object here
-            serialized.write_into(self.host.store.create(object_id, serialized.size_bytes))
-            self.host.store.seal(object_id)
+            place = self.machine.rooms.place_of(object_id) if is_argument else None
+            if place is not None:
+                serialized.write_into(self.host.store.create_at(place, serialized.size_bytes))
+            else:
+                serialized.write_into(self.host.store.create(object_id, serialized.size_bytes))
+                self.host.store.seal(object_id)
             self.host.trace(TraceKind.OBJECT_STORED, object_id.hex(), amount=serialized.size_bytes)
 
     def get(self, refs: Sequence[Ref], timeout_ns: int | None) -> list[Any]:
@@ -865,6 +881,9 @@ class CoreWorker:
         return deserialize(self._open(object_id))
 
     def _open(self, object_id: ObjectID) -> memoryview:
+        loan = self.machine.values.loans.get(object_id)
+        if loan is not None:
+            return self.host.store.open_at(loan.place, loan.size_bytes, object_id, self._on_view_released)
         return self.host.store.open(object_id, self._on_view_released)
 
     def _release_unread(self, object_ids: Iterable[ObjectID]) -> None:
@@ -1162,6 +1181,9 @@ class CoreWorker:
 
     def report_ran(self, ran: TaskRan, duration_ns: int, *, is_alone: bool = False) -> None:
         """A task has ended. Small results wait for those of the tasks behind it, if others were handed over with it."""
+        if self._released and self.machine.values.loans:
+            with self.host.lock:  # before the task is reported: what was lent to it goes back with the report
+                self._take_in_released()
         if (self._to_run or self._ran) and ran.error is None and len(ran.results) == 1 and not is_alone:
             [result] = ran.results
             # A result that must wait for an acknowledgement waits alone; so does what comes after it.
@@ -1177,7 +1199,7 @@ class CoreWorker:
     def report_small(self, task: RunTask | TaskPushed, size_bytes: int, duration_ns: int) -> None:
         """A task has returned one small value that refers to nothing; as `report_ran`."""
         task_id = task.spec.task_id
-        if self._contexts is not None or self.machine.values.unacknowledged:
+        if task.spec.deps or self._contexts is not None or self.machine.values.unacknowledged:
             result = Result(object_id=return_object_id(task_id, 0), size_bytes=size_bytes, inline=True)
             self.report_ran(TaskRan(task_id=task_id, attempt=task.attempt, results=(result,), error=None), duration_ns)
             return

@@ -77,6 +77,12 @@ class LocalStore(Protocol):
 
     def open(self, object_id: bytes, on_release: Callable[[bytes], None]) -> memoryview: ...
 
+    def create_at(self, place: int, size: int) -> memoryview:
+        """As `create`, in room that this process keeps."""
+
+    def open_at(self, place: int, size: int, object_id: bytes, on_release: Callable[[bytes], None]) -> memoryview:
+        """As `open`, of an object that lies in room that another process keeps and has lent."""
+
 
 class Host(Protocol):
     """What a mode provides to a process that runs user code."""

@@ -65,7 +65,7 @@ def examine(cluster: Cluster) -> Examination:
             is_at_rest = _come_to_rest(cluster)
         cluster.check_invariants()
         assert cluster.driver is not None
-        if not cluster.driver.core.machine.values.table:
+        if not any(value.local_refs for value in cluster.driver.core.machine.values.table.values()):
             leaks = list(_leaks(cluster))
             if not is_at_rest:
                 leaks.insert(0, f"the cluster did not come to rest within {REST_STEPS_MAX} s of virtual time")

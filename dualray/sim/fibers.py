@@ -354,17 +354,13 @@ class FiberScheduler:
 
     def _hub_loop(self) -> None:
         ready = self._ready
-
-        def fiber_is_ready() -> bool:
-            return len(ready) > 0
-
         while not self._closing:
             try:
                 if ready:
                     fiber = ready.popleft()
                     if self.hold is None or not self.hold(fiber):
                         self._run(fiber)
-                elif not self.kernel.run_until(fiber_is_ready):
+                elif not self.kernel.run_until_any(ready):
                     self._surface(self.on_deadlock())
             except GreenletExit:
                 return  # the last reference to an unclosed simulation is gone

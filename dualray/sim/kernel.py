@@ -13,6 +13,9 @@ directly. No SimPy process runs per message and no closure is made. `Scheduled` 
 a SimPy process can wait for one, and ordinary SimPy events (timeouts, processes, conditions) share the
 queue, the clock and the order.
 
+What is never cancelled and never waited for (`post`: messages, the ends of modelled tasks) is no event at all, only an
+entry of the queue: a function and its argument.
+
 The queue is a calendar: a heap for the current "day" (about 1 ms) and unsorted lists for later days, sorted
 when their day comes. The order is that of one heap; what is far away just costs an append.
 
@@ -30,7 +33,7 @@ each N-th event, between events, and nowhere else.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import Any, Final
@@ -50,7 +53,11 @@ DAY_BITS: Final = 20
 TOMBSTONES_MIN: Final = 1024
 """Cancelled events that may stay in the queue before a sweep is considered."""
 
-_Entry = tuple[SimTime, EventPriority, int, simpy.Event]
+_Entry = tuple[Any, ...]
+"""Time, priority and sequence, which order it; then an event, or, of what was posted, a function and its argument."""
+
+_POSTED: Final = 5
+"""Length of the entry of what was posted."""
 
 
 class Scheduled(simpy.Event):
@@ -164,6 +171,22 @@ class Kernel(simpy.Environment):
         self.schedule(event, priority, delay_ns)
         return event
 
+    def post(self, at_ns: int, fn: Callable[[Any], object], argument: Any) -> None:
+        """Perform `fn(argument)` at a time, which is not in the past: for what is never cancelled, and nobody waits
+        for."""
+        assert at_ns >= self._now, f"{at_ns} ns are in the past"
+        if at_ns < self._today_end_ns:
+            heappush(self._queue, (at_ns, NORMAL, next(self._eid), fn, argument))
+        else:
+            day = at_ns >> DAY_BITS
+            entries = self._days.get(day)
+            if entries is None:
+                self._days[day] = [(at_ns, NORMAL, next(self._eid), fn, argument)]
+                heappush(self._day_numbers, day)
+            else:
+                entries.append((at_ns, NORMAL, next(self._eid), fn, argument))
+        self._live += 1
+
     def schedule(self, event: simpy.Event, priority: EventPriority = NORMAL, delay: SimTime = 0) -> None:
         """SimPy's entry to the queue, taken by every event: Scheduled, timeouts, processes, `succeed()`."""
         assert type(delay) is int, f"a delay is an int of nanoseconds, not {delay!r}"
@@ -223,7 +246,8 @@ class Kernel(simpy.Environment):
             while self._queue:
                 event = self._queue[0][3]
                 if type(event) is not Scheduled or event._fn is not None:
-                    return self._queue[0][0]
+                    at_ns: int = self._queue[0][0]
+                    return at_ns
                 heappop(self._queue)
                 self._tombstones -= 1
             if not self._open_next_day():
@@ -236,14 +260,21 @@ class Kernel(simpy.Environment):
                 if not self._open_next_day():
                     raise EmptySchedule
                 continue  # a day may be empty: its events were cancelled and swept
-            event = self._queue[0][3]
-            if type(event) is Scheduled:
-                entry = heappop(self._queue)
+            entry = self._queue[0]
+            event = entry[3]
+            if len(entry) == _POSTED:
+                heappop(self._queue)
+                self._now = entry[0]
+                self._live -= 1
+                self.events_performed += 1
+                event(entry[4])
+            elif type(event) is Scheduled:
+                heappop(self._queue)
                 fn = event._fn
                 if fn is None:
                     self._tombstones -= 1
                     continue
-                self._now = entry[0]  # type: ignore[assignment]  # an int: see schedule()
+                self._now = entry[0]
                 if not event.daemon:
                     self._live -= 1
                 self.events_performed += 1
@@ -269,30 +300,49 @@ class Kernel(simpy.Environment):
         Returns True when done, False when nothing is left to make it so (only daemon events, or none).
         What an event raises passes through; the event counts as performed and the kernel can go on.
         """
-        step = self.step
         while not done():
+            if self._live == 0:
+                return False
+            self.step()
+        return True
+
+    def run_until_any(self, things: Sized) -> bool:
+        """As `run_until`, until there is something in `things`: the way of every event of a simulation."""
+        step, pop = self.step, heappop
+        while not things:
             if self._live == 0:
                 return False
             # The next event, if it is one of ours and today: what step() does, which all others are left to.
             queue = self._queue
-            event = queue[0][3] if queue else None
-            if type(event) is not Scheduled:
+            if not queue:
                 step()
                 continue
-            entry = heappop(queue)
-            fn = event._fn
-            if fn is None:
-                self._tombstones -= 1
-                continue
-            self._now = entry[0]  # type: ignore[assignment]  # an int: see schedule()
-            if not event.daemon:
+            entry = queue[0]
+            event = entry[3]
+            if len(entry) == _POSTED:
+                pop(queue)
+                self._now = entry[0]
                 self._live -= 1
-            self.events_performed += 1
-            args, event._args, event._fn, event._performed = event._args, (), None, True
-            fn(*args)
-            if event._waiters is not None:
-                for callback in event._waiters:
-                    callback(event)
+                self.events_performed += 1
+                event(entry[4])
+            elif type(event) is Scheduled:
+                pop(queue)
+                fn = event._fn
+                if fn is None:
+                    self._tombstones -= 1
+                    continue
+                self._now = entry[0]
+                if not event.daemon:
+                    self._live -= 1
+                self.events_performed += 1
+                args, event._args, event._fn, event._performed = event._args, (), None, True
+                fn(*args)
+                if event._waiters is not None:
+                    for callback in event._waiters:
+                        callback(event)
+            else:
+                step()
+                continue
             if self.events_performed == self._hook_due:
                 self._call_hooks()
         return True

@@ -13,8 +13,10 @@ from dualray.shared.model.commands import (
     DeleteSpilled,
     EvictObject,
     ReceiveObject,
+    RenameObject,
     ReserveSpace,
     RestoreObject,
+    Send,
     SendObject,
     SpillObject,
     StartWorker,
@@ -147,7 +149,14 @@ class NodeProcess(MachineProcess):
         """What is passed on while it is still on its way here."""
         self._disk_free_at_ns = 0
 
+    def things(self) -> int:
+        machine = self.machine
+        return 10 + 3 * len(machine.scheduler.workers) + len(machine.store.objects) + len(machine.transfer.wants)
+
     def perform(self, command: Command) -> None:
+        if type(command) is Send:
+            super().perform(command)
+            return
         match command:
             case StartWorker(worker=worker):
                 self.trace(TraceKind.WORKER_STARTED, worker)
@@ -166,6 +175,8 @@ class NodeProcess(MachineProcess):
                 self.store.delete(object_id)
                 for passing in self._passing.pop(object_id, ()):
                     passing.break_off()
+            case RenameObject(room_id=room_id, object_id=object_id, size_bytes=size_bytes):
+                self.store.rename(room_id, object_id, size_bytes)
             case SpillObject(object_id=object_id, size_bytes=size_bytes):
                 self.trace(TraceKind.OBJECT_SPILLED, object_id.hex(), amount=size_bytes)
                 self._use_disk(size_bytes, self._spilled, object_id)
@@ -231,7 +242,7 @@ class NodeProcess(MachineProcess):
             self.cluster.when_running(self.node, self._reserved, object_id)
             return
         del self._reserving[object_id]
-        self.handle(SpaceReserved(object_id=object_id))
+        self.handle(SpaceReserved(object_id=object_id, place=self.store.reserve(object_id)))
 
     def _use_disk(self, size_bytes: int, then: Callable[[ObjectID], None], object_id: ObjectID) -> None:
         """Write or read so many bytes, after whatever the disk has to do already."""

@@ -27,16 +27,35 @@ class VirtualStore:
         self._cost = cost_model
         self._unsealed: dict[bytes, StoredBytes] = {}
         self.objects: dict[bytes, StoredBytes] = {}
+        self._places: dict[bytes, int] = {}
+        """Of what was reserved, until it is deleted."""
+        self._at: dict[int, StoredBytes] = {}
+        """What lies in room that processes keep."""
+        self._counter = 0
         self.spilled: dict[bytes, StoredBytes] = {}
         """What lies on the node's disk."""
 
+    def reserve(self, object_id: bytes) -> int:
+        """Find a place for an object."""
+        self._counter += 1
+        self._places[object_id] = self._counter
+        return self._counter
+
     def create(self, object_id: bytes, size: int) -> memoryview:
         """Memory to write an object into; its copying is paid for now."""
+        memory = self._unsealed[object_id] = self._memory(size)
+        return memoryview(memory)  # type: ignore[arg-type]  # see `open`
+
+    def create_at(self, place: int, size: int) -> memoryview:
+        """As `create`, in room that a process keeps. What was read there before stays as it was for those who do."""
+        memory = self._at[place] = self._memory(size)
+        return memoryview(memory)  # type: ignore[arg-type]  # see `open`
+
+    def _memory(self, size: int) -> StoredBytes:
         self._fibers.sleep_ns(self._cost.seal_ns + self._cost.copy_ns(size))
         memory = np.empty(size + ALIGNMENT, dtype=np.uint8)
         start = -memory.ctypes.data % ALIGNMENT
-        self._unsealed[object_id] = memory[start : start + size]
-        return memoryview(self._unsealed[object_id])  # type: ignore[arg-type]  # see `open`
+        return memory[start : start + size]
 
     def seal(self, object_id: bytes) -> None:
         """The bytes are complete."""
@@ -44,10 +63,23 @@ class VirtualStore:
 
     def open(self, object_id: bytes, on_release: Callable[[bytes], None]) -> memoryview:
         """A read-only view; `on_release` is called when it, and all that was made over it, is gone."""
-        exporter = self.objects[object_id].view()
+        return self._view(self.objects[object_id], object_id, on_release)
+
+    def open_at(self, place: int, size: int, object_id: bytes, on_release: Callable[[bytes], None]) -> memoryview:
+        """As `open`, of what lies in room that another process keeps."""
+        return self._view(self._at[place][:size], object_id, on_release)
+
+    @staticmethod
+    def _view(data: StoredBytes, object_id: bytes, on_release: Callable[[bytes], None]) -> memoryview:
+        exporter = data.view()
         exporter.flags.writeable = False
         weakref.finalize(exporter, on_release, object_id).atexit = False
         return memoryview(exporter)  # type: ignore[arg-type]  # numpy's stub lacks the buffer protocol on 3.11
+
+    def rename(self, room_id: bytes, object_id: bytes, size: int) -> None:
+        """What lies in a room is an object of its own; where it lies, it can be read until it is deleted."""
+        place = self._places[object_id] = self._places.pop(room_id)
+        self.objects[object_id] = self._at[place][:size]
 
     def receive(self, object_id: bytes, data: StoredBytes) -> None:
         """All bytes of a copy have arrived: sealed bytes never change, so the copy may share them."""
@@ -57,3 +89,4 @@ class VirtualStore:
         """Forget the bytes; views that live keep them."""
         self.objects.pop(object_id, None)
         self._unsealed.pop(object_id, None)
+        self._at.pop(self._places.pop(object_id, 0), None)

@@ -8,7 +8,7 @@ dropped, and its timers are forgotten. A process on a machine that stands still 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dualray.shared.decision_log import DecisionLog
 from dualray.shared.machines.base import Machine
@@ -32,16 +32,32 @@ if TYPE_CHECKING:
 class Process:
     """A virtual process: an address on a node."""
 
+    __slots__ = ("_timers", "address", "cluster", "decisions", "is_alive", "links", "node", "number")
+
+    is_traced = True
+
     def __init__(self, *, cluster: Cluster, address: Address, node: str) -> None:
         self.cluster = cluster
         self.address = address
         self.node = node
         self.is_alive = True
         self.decisions: DecisionLog | None = None
-        self._timers: dict[str, Scheduled] = {}
+        self.number = -1
+        """In order of appearance."""
+        self.links: dict[Address, Any] | None = None
+        """Of a modelled run: to whom it has sent."""
+        self._timers: dict[str, Scheduled] | None = None
 
     def receive(self, message: Event, payloads: Sequence[tuple[bytes, bytes]]) -> None:
         """A message has arrived."""
+        raise NotImplementedError
+
+    def check_invariants(self) -> None:
+        """A full sweep over its machine."""
+        raise NotImplementedError
+
+    def things(self) -> int:
+        """About how many things such a sweep looks at."""
         raise NotImplementedError
 
     def fire(self, timer: str) -> None:
@@ -51,16 +67,19 @@ class Process:
     def arm_timer(self, timer: str, delay_ns: int) -> None:
         """Call `fire(timer)` after the delay; a timer of the same name is replaced."""
         self.cancel_timer(timer)
+        if self._timers is None:
+            self._timers = {}
         self._timers[timer] = self.cluster.kernel.call_after(delay_ns, self._due, timer)
 
     def cancel_timer(self, timer: str) -> None:
         """Forget the timer."""
-        scheduled = self._timers.pop(timer, None)
+        scheduled = self._timers.pop(timer, None) if self._timers else None
         if scheduled is not None:
             scheduled.cancel()
 
     def _due(self, timer: str) -> None:
-        self._timers.pop(timer, None)
+        if self._timers:
+            self._timers.pop(timer, None)
         if self.is_alive:
             self.cluster.when_running(self.node, self._fire, timer)
 
@@ -71,11 +90,10 @@ class Process:
     def die(self) -> None:
         """The process is gone, from one moment to the next."""
         self.is_alive = False
-        for scheduled in self._timers.values():
-            scheduled.cancel()
-        self._timers.clear()
-
-    is_traced = True
+        if self._timers:
+            for scheduled in self._timers.values():
+                scheduled.cancel()
+            self._timers.clear()
 
     @property
     def is_logged(self) -> bool:
@@ -117,24 +135,33 @@ class MachineProcess(Process):
     def fire(self, timer: str) -> None:
         self.handle(TimerFired(timer=timer))
 
+    def check_invariants(self) -> None:
+        self.machine.check_invariants()
+
+    def things(self) -> int:
+        return 1
+
     def handle(self, event: Event) -> None:
         """Hand an event to the machine and carry out its commands."""
         if not self.is_alive:
             return
-        if self.cluster.is_paused(self.node):
+        if self.cluster._paused and self.cluster.is_paused(self.node):
             self.cluster.when_running(self.node, self.handle, event)
             return
         now_ns = self.cluster.kernel.now_ns
         commands = self.machine.handle(event, now_ns)
-        self.log(event, now_ns, commands)
+        if self.decisions is not None:
+            self.log(event, now_ns, commands)
         for command in commands:
             self.perform(command)
 
     def perform(self, command: Command) -> None:
         """Carry out a command that any machine may give; the others belong to the subclass."""
         match command:
-            case Send():
-                payloads = [(key, self.payloads[key]) for key in command.payloads if key in self.payloads]
+            case Send():  # the most frequent one
+                payloads: Sequence[tuple[bytes, bytes]] = ()
+                if command.payloads:
+                    payloads = [(key, self.payloads[key]) for key in command.payloads if key in self.payloads]
                 if isinstance(command.message, TaskPushed):
                     spec = command.message.spec
                     self.trace(

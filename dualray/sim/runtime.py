@@ -141,17 +141,7 @@ def _hardware(settings: Mapping[str, Any]) -> list[Hardware]:
     """Every node's, in order: as the scenario describes them, else all alike."""
     scenario: Scenario | None = settings["scenario"]
     if scenario is not None:
-        return [
-            Hardware(
-                total=group.total,
-                store_bytes=group.object_store,
-                speed=group.speed,
-                memory_bytes=group.memory or 0,
-                nic=Nic(bytes_per_s=group.network.bandwidth, latency_ns=group.network.latency // 2),
-                labels=as_pairs(group.labels),
-            )
-            for _, group in scenario.cluster.each_node()
-        ]
+        return hardware_of_scenario(scenario)
     num_cpus = settings["num_cpus"]
     total = parse_resources(
         num_cpus=DEFAULT_CPUS if num_cpus is None else num_cpus,
@@ -162,6 +152,21 @@ def _hardware(settings: Mapping[str, Any]) -> list[Hardware]:
     store_bytes = settings["object_store_memory"] or DEFAULT_STORE_BYTES
     labels = labels_of_nodes(settings["labels"], settings["nodes"])
     return [Hardware(total=total, store_bytes=store_bytes, labels=each) for each in labels]
+
+
+def hardware_of_scenario(scenario: Scenario) -> list[Hardware]:
+    """Every node's, in order."""
+    return [
+        Hardware(
+            total=group.total,
+            store_bytes=group.object_store,
+            speed=group.speed,
+            memory_bytes=group.memory or 0,
+            nic=Nic(bytes_per_s=group.network.bandwidth, latency_ns=group.network.latency // 2),
+            labels=as_pairs(group.labels),
+        )
+        for _, group in scenario.cluster.each_node()
+    ]
 
 
 def _on_resume(fiber: Fiber) -> None:

@@ -166,6 +166,13 @@ class UserProcess(Process):
         else:
             self.core.on_messages(((message, payloads),))
 
+    def check_invariants(self) -> None:
+        self.core.machine.check_invariants()
+
+    def things(self) -> int:
+        machine = self.core.machine
+        return 10 + 2 * len(machine.values.table) + 2 * len(machine.tasks.records) + len(machine.leases.leases)
+
     def fire(self, timer: str) -> None:
         self.core.dispatch(TimerFired(timer=timer))
 

@@ -9,9 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from dualray.exceptions import InvariantViolation
+from dualray.shared.policies.placement import scores_of
 from dualray.shared.trace import TraceEvent, TraceKind
 
 if TYPE_CHECKING:
+    from dualray.shared.machines.global_scheduler import GlobalScheduler
+    from dualray.shared.model.events import LeaseRequested
+    from dualray.shared.policies.placement import ClusterView, Placement, PlacementPolicy
     from dualray.testing.outcome import Outcome
 
 HONEST_ERRORS = frozenset(
@@ -103,3 +108,41 @@ def compare(outcome: Outcome, reference: Outcome, *, must_succeed: bool) -> list
 def _short(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 200 else f"{text[:200]}..."
+
+
+# ---- While it runs -------------------------------------------------------------------------------------------------
+
+CHOICES_SKIPPED = 7
+"""Between two placements that are looked at."""
+
+CANDIDATES_MAX = 64
+"""Nodes of which the ranks are compared: of more, it would cost more than the run."""
+
+
+def watch_choices(scheduler: GlobalScheduler) -> None:
+    """From now on hold some of its choices against what the policy itself says of the candidates: the node that was
+    chosen must be the one with the lowest rank, and there must be one if any has a rank.
+
+    What a policy answers and how it explains that are written down twice, and differ when one of them is wrong. Policies
+    that do not rank (see PlacementPolicy) are taken at their word.
+
+    Raises:
+        InvariantViolation: from within the run, a choice that the policy's own ranks do not bear out.
+    """
+    until_next = 0
+
+    def on_choice(request: LeaseRequested, policy: PlacementPolicy, view: ClusterView, answer: Placement) -> None:
+        nonlocal until_next
+        until_next -= 1
+        if until_next >= 0 or len(view.candidates) > CANDIDATES_MAX:
+            return
+        until_next = CHOICES_SKIPPED
+        scores = scores_of(policy, request.shape, view, request.via)
+        ranked = [(score.rank, score.node) for score in scores if score.rank is not None]
+        if ranked and min(ranked)[1] != answer.node:
+            raise InvariantViolation(
+                f"{type(policy).__name__} placed {request.shape.name} on {answer.node or 'no node'}, and ranks "
+                f"{min(ranked)[1]} first"
+            )
+
+    scheduler.on_choice = on_choice

@@ -20,6 +20,7 @@ from dualray.shared.scenario import Expect, Scenario
 from dualray.shared.scenario_file import dump_scenario
 from dualray.testing.checkers import compare
 from dualray.testing.coverage import SITUATIONS
+from dualray.testing.expectations import judge as verdicts_of
 from dualray.testing.outcome import STUCK, Outcome
 from dualray.testing.pool import Broken, Pool
 from dualray.testing.shrink import RUNS_MAX, shrink
@@ -157,6 +158,7 @@ def explore(
     seed_timeout_s: float = 60.0,
     stop_after: int = 10,
     shrink_to: Path | None = None,
+    shrink_runs_max: int = RUNS_MAX,
     on_progress: Callable[[Exploration], object] = lambda state: None,
     on_note: Callable[[str], object] = lambda words: None,
 ) -> Exploration:
@@ -168,6 +170,7 @@ def explore(
         seed_timeout_s: wall time after which a run is taken to be endless.
         stop_after: failing seeds after which no new ones are begun.
         shrink_to: a directory for files of small failures; None does not shrink.
+        shrink_runs_max: runs that making one failure small may take; faults are taken away first.
 
     Raises:
         RuntimeError: the scenario fails without any fault.
@@ -176,7 +179,9 @@ def explore(
     state = Exploration()
     with Pool(jobs=jobs, directory=directory, timeout_s=seed_timeout_s) as pool:
         judge = Judge(pool)
-        ground = ground_of(judge.reference(scenario))
+        calm = judge.reference(scenario)
+        _check_calm(scenario, calm)
+        ground = ground_of(calm)
         began_s = time.monotonic()
         for (seed, faulty), outcome in pool.run_all(_each_seed(scenario, ground, seeds, state, stop_after)):
             state.seeds += 1
@@ -189,8 +194,21 @@ def explore(
             on_progress(state)
         state.findings.sort(key=lambda finding: finding.seed)
         if shrink_to is not None:
-            _shrink_findings(scenario, state, judge, pool, shrink_to, on_note)
+            _shrink_findings(scenario, state, judge, pool, shrink_to, shrink_runs_max, on_note)
     return state
+
+
+def _check_calm(scenario: Scenario, outcome: Outcome) -> None:
+    """What a scenario without faults of its own expects must hold when it is run as it is: how long it takes, too, and
+    how many copies, evictions and tries. Else a bug that costs nothing but time could be found by no seed.
+
+    Raises:
+        RuntimeError: it does not.
+    """
+    failing = [] if scenario.planned() else [each for each in verdicts_of(scenario, outcome, outcome) if not each.holds]
+    if failing:
+        words = "; ".join(f"{each.what}: expected {each.expected}, found {each.found}" for each in failing)
+        raise RuntimeError(f"scenario {scenario.name} fails without any fault: {words}")
 
 
 def _each_seed(
@@ -228,6 +246,7 @@ def _shrink_findings(
     judge: Judge,
     pool: Pool,
     directory: Path,
+    runs_max: int,
     on_note: Callable[[str], object],
 ) -> None:
     """One of each class becomes a file."""
@@ -239,7 +258,7 @@ def _shrink_findings(
         on_note(f"making seed {finding.seed} small")
         faulty = scenario.with_faults(parse_fault(words) for words in finding.faults)
         fails = partial(_fails_as, judge, pool, finding.kind)
-        small = shrink(faulty, fails, runs_max=ENDLESS_RUNS_MAX if finding.kind == ENDLESS else RUNS_MAX)
+        small = shrink(faulty, fails, runs_max=min(runs_max, ENDLESS_RUNS_MAX) if finding.kind == ENDLESS else runs_max)
         finding.faults = tuple(str(fault) for fault in small.planned())
         path = directory / f"{scenario.name}-seed-{finding.seed}.yaml"
         path.parent.mkdir(parents=True, exist_ok=True)

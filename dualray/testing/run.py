@@ -23,6 +23,7 @@ from dualray.shared.scenario_file import ScenarioError, dump_scenario, parse_sce
 from dualray.shared.trace import TraceEvent, TraceKind, from_bytes
 from dualray.sim.cost_model import CostModel
 from dualray.sim.runtime import SimRuntime
+from dualray.testing.checkers import watch_choices
 from dualray.testing.outcome import Outcome, call, make_outcome
 from dualray.testing.scripts import run_script
 from dualray.testing.workloads import workload
@@ -115,6 +116,7 @@ def run_scenario(
     started = dualray.init(mode="sim", seed=scenario.seed, scenario=scenario, decision_log=decision_log)
     try:
         assert isinstance(started, SimRuntime)
+        watch_choices(started.cluster.head.machine.scheduler)
         result, error, message = call(program)
         return outcome_of(started, result=result, error=error, message=message)
     finally:

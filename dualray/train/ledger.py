@@ -43,11 +43,18 @@ class Report:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uneven:
-    """Some wait in a report, or a modelled collective, that others will never join."""
+    """Some wait in a report, or a modelled collective, that others will never join.
+
+    Attributes:
+        waiting: in a report or a collective, or, where others are in one of the other kind, in a report.
+        ended: the workers whose functions have ended.
+        exchanging: in a collective, while all that are in `waiting` are in a report.
+    """
 
     number: int
     waiting: tuple[int, ...]
     ended: tuple[int, ...]
+    exchanging: tuple[int, ...] = ()
 
 
 class Ledger:
@@ -116,6 +123,9 @@ class Ledger:
         waiting = self._parts.keys() | self._meeting.keys()
         if len(waiting) < self._world_size and waiting and len(waiting) + len(self._ended) >= self._world_size:
             self._unread = Uneven(number=self._number, waiting=tuple(sorted(waiting)), ended=tuple(sorted(self._ended)))
+        if len(self._parts) < self._world_size == len(waiting) and len(self._meeting) < self._world_size:
+            reporting, exchanging = tuple(sorted(self._parts)), tuple(sorted(self._meeting))
+            self._unread = Uneven(number=self._number, waiting=reporting, ended=(), exchanging=exchanging)
         self._pass_on()
 
     def _pass_on(self) -> None:

@@ -367,6 +367,11 @@ def _follow(run: _Run, ledger: Any, ends: dict[Any, int]) -> None:
                 ledger.release.remote(report.number)
                 del report  # with it go the references to the files
                 [coming] = api.get(ledger.next.remote())
+            case Uneven(exchanging=(_, *_)) as uneven:
+                raise _UnevenReportsError(
+                    f"workers {list(uneven.waiting)} wait in a report for the others, after {uneven.number} reports, "
+                    f"and workers {list(uneven.exchanging)} in a collective: each must report, and train, as often"
+                )
             case Uneven() as uneven:
                 raise _UnevenReportsError(
                     f"workers {list(uneven.waiting)} wait for the others after {uneven.number} reports, and the "

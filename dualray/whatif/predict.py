@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -28,7 +29,8 @@ from dualray.shared.units import parse_time_ns, time_words
 from dualray.sim.cost_model import CostModel
 from dualray.sim.network import Nic
 from dualray.sim.node import Hardware
-from dualray.sim.replay import ReplayCluster, Replayed
+from dualray.sim.replay import ReplayCluster
+from dualray.sim.replayed import Replayed
 from dualray.whatif.configurations import Configuration, configurations, faults_of, placement_path
 from dualray.whatif.critical_path import Stretch, critical_path
 
@@ -73,7 +75,8 @@ def load(path: str | Path) -> Trace:
     Raises:
         ValueError: the file is no recorded run, of another version, or was cut off.
     """
-    return Trace(Path(path), graph_of(read_record_file(Path(path))))
+    with _paused_gc():
+        return Trace(Path(path), graph_of(read_record_file(Path(path))))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -386,14 +389,22 @@ def _perform(index: int, config: Configuration, seed: int) -> tuple[int, Replaye
 
 def _without_gc(job: _Job, config: Configuration, seed: int) -> Replayed:
     """A replay makes millions of objects that refer to each other little: what is left goes at its end."""
+    try:
+        with _paused_gc():
+            return job.replay(config, seed)
+    finally:
+        gc.collect()
+
+
+@contextmanager
+def _paused_gc() -> Iterator[None]:
     was_enabled = gc.isenabled()
     gc.disable()
     try:
-        return job.replay(config, seed)
+        yield
     finally:
         if was_enabled:
             gc.enable()
-        gc.collect()
 
 
 def _cores() -> int:

@@ -110,6 +110,8 @@ class Submit:
     ahead_max: int = 0
     max_calls: int = 0
     runtime_env: str = ""
+    large: int = 0
+    """Bytes of an argument by value that is too large to travel with the call; 0: there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,7 @@ class MakeActor:
     nested: tuple[int, ...] = ()
     restarts: int = 0
     strategy: int = 0
+    large: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +132,7 @@ class Call:
     nested: tuple[int, ...] = ()
     handles: tuple[int, ...] = ()
     retries: int = 0
+    large: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,6 +417,9 @@ class NodeProcess(Process):
         self.incarnation = spec.incarnation
         self.bytes: dict[ObjectID, Content] = {}
         self.reserving: dict[ObjectID, object] = {}
+        self.places: dict[ObjectID, int] = {}
+        self.rooms: dict[int, tuple[ObjectID, Content]] = {}
+        """What lies in room that processes keep, by place."""
         self.disk: dict[ObjectID, Content] = {}
         self.passing: dict[ObjectID, list[NodeID]] = {}
         """To whom what is still on its way here is passed on."""
@@ -433,6 +440,10 @@ class NodeProcess(Process):
             case c.EvictObject(object_id=object_id) | c.DeleteObject(object_id=object_id):
                 self.cluster.had_losses = self.cluster.had_losses or isinstance(command, c.EvictObject)
                 self._delete(object_id)
+            case c.RenameObject(room_id=room_id, object_id=object_id):
+                place = self.places[object_id] = self.places.pop(room_id)
+                lodger, self.bytes[object_id] = self.rooms[place]
+                assert lodger == object_id, f"{short(lodger)} lies in the room of {short(object_id)}"
             case c.SpillObject(object_id=object_id):
                 self.later(f"disk {short(object_id)}", lambda: self._spill(object_id))
             case c.UnloadObject(object_id=object_id):
@@ -474,7 +485,8 @@ class NodeProcess(Process):
         def reserved() -> None:
             if self.reserving.get(object_id) is order:  # else it was deleted meanwhile
                 del self.reserving[object_id]
-                self.handle(e.SpaceReserved(object_id=object_id))
+                self.places[object_id] = self.cluster.next_place()
+                self.handle(e.SpaceReserved(object_id=object_id, place=self.places[object_id]))
 
         self.later(f"reserve {short(object_id)}", reserved)
 
@@ -497,12 +509,23 @@ class NodeProcess(Process):
             failed = e.ReceiveFailed(object_id=object_id, source=self.node)
             self.cluster.enqueue((self.key, f"broken {short(object_id)} {to}"), partial(target.handle, failed))
         self.reserving.pop(object_id, None)
-        readers = [
-            address
-            for address, worker in self.cluster.users.items()
-            if worker.is_alive and worker.node == self.node and worker.opened.get(object_id)
-        ]
-        assert not readers, f"{self.address} deleted object {short(object_id)}, which {readers} read"
+        self.check_unread(object_id)
+        place = self.places.pop(object_id, None)
+        if place in self.rooms:
+            self.check_unread(self.rooms.pop(place)[0])
+
+    def check_unread(self, object_id: ObjectID) -> None:
+        """Nobody reads an object, or is about to, whose memory is others' from now on."""
+        for address, worker in self.cluster.users.items():
+            if worker.is_alive and worker.node == self.node:
+                assert not worker.opened.get(object_id), f"{address} reads object {short(object_id)}, which goes"
+
+    def write_at(self, place: int, object_id: ObjectID, content: Content) -> None:
+        """A process writes into room that it keeps."""
+        assert place in self.places.values(), f"{short(object_id)} is written where no room is"
+        if place in self.rooms:
+            self.check_unread(self.rooms[place][0])
+        self.rooms[place] = (object_id, content)
 
     def _send_object(self, command: c.SendObject) -> None:
         object_id, to = command.object_id, command.to
@@ -703,12 +726,20 @@ class UserProcess(Process):
             assert object_id in self.payloads, f"{self.address} has no bytes of inline {short(object_id)}"
             content = self.payloads[object_id]
         else:
-            assert object_id in self.store, f"{self.address} opens {short(object_id)}, which is not in its store"
-            content = self.store[object_id]
+            content = self._open(object_id)
             self.opened[object_id] = self.opened.get(object_id, 0) + 1
             frame.views.append(object_id)
         for ref in content.nested:
             self.adopt(ref, frame)
+
+    def _open(self, object_id: ObjectID) -> Content:
+        loan = self.machine.values.loans.get(object_id)
+        if loan is not None:
+            lodger, content = self.cluster.nodes[self.node].rooms[loan.place]
+            assert lodger == object_id, f"{self.address} opens {short(object_id)}, and {short(lodger)} lies there"
+            return content
+        assert object_id in self.store, f"{self.address} opens {short(object_id)}, which is not in its store"
+        return self.store[object_id]
 
     def close_view(self, object_id: ObjectID) -> None:
         def close() -> None:
@@ -792,12 +823,21 @@ class UserProcess(Process):
         except Interrupted:
             error = ErrorInfo(kind=ErrorKind.TASK_CANCELLED, message="it was cancelled")
         self.in_hand = None
+        self._drop_loans(frame)
         if spec.template.streaming:
             self.handle(e.ItemsEnded(task_id=spec.task_id, attempt=task.attempt))
         self._report(e.TaskRan(task_id=spec.task_id, attempt=task.attempt, results=tuple(results), error=error))
         for ref in returned:
             self.let_go(ref)
         self.drop_frame(frame)
+
+    def _drop_loans(self, frame: Frame) -> None:
+        """A function has returned that was lent its arguments: seldom has it kept them."""
+        if self.machine.values.loans and self.cluster.rng.random() < 0.7:
+            views, frame.views = frame.views, []
+            for object_id in views:
+                self.opened[object_id] -= 1
+                self.handle(e.ViewReleased(object_id=object_id))
 
     def _take_environment(self, spec: TaskSpec) -> None:
         """A worker that has run in one environment never runs in another."""
@@ -902,16 +942,32 @@ class UserProcess(Process):
             self.handle(e.SpaceWritten(object_id=object_id))
         results.append(e.Result(object_id=object_id, size_bytes=out.size, inline=inline, nested=content.nested))
 
-    def _write(self, object_id: ObjectID, size: int, content: Content, owner: Address, remakeable: bool) -> Fiber:
+    def _write(
+        self,
+        object_id: ObjectID,
+        size: int,
+        content: Content,
+        owner: Address,
+        remakeable: bool,
+        is_argument: bool = False,
+    ) -> Fiber:
         wait_id = self._new_wait()
         wanted = e.SpaceWanted(
-            wait_id=wait_id, object_id=object_id, size_bytes=size, owner=owner, remakeable=remakeable
+            wait_id=wait_id,
+            object_id=object_id,
+            size_bytes=size,
+            owner=owner,
+            remakeable=remakeable,
+            is_argument=is_argument,
         )
         ready, error = yield self._await(wanted, wait_id)
         if error is not None:
             self.cluster.note_error(error)
             raise Failed
-        if ready:
+        place = self.machine.rooms.place_of(object_id)
+        if ready and place is not None:
+            self.cluster.nodes[self.node].write_at(place, object_id, content)
+        elif ready:
             self.store[object_id] = content
 
     def _content(self, chosen: Sequence[int], frame: Frame) -> tuple[Content, list[PyRef]]:
@@ -937,7 +993,11 @@ class UserProcess(Process):
             case Put():
                 yield from self._put(step, frame)
             case Submit() | MakeActor() | Call():
-                self._submit(step, frame)
+                large: list[PyRef] = []
+                if step.large > INLINE_MAX:
+                    large = yield from self._put_argument(step.large, frame)
+                if len(large) == (step.large > INLINE_MAX):  # else the store is full
+                    self._submit(step, frame, large)
             case Get():
                 yield from self._get(step, frame)
             case Wait():
@@ -977,6 +1037,17 @@ class UserProcess(Process):
             else:
                 self.let_go(ref)
 
+    def _put_argument(self, size: int, frame: Frame) -> Generator[Any, Any, list[PyRef]]:
+        frame.puts += 1
+        object_id = put_object_id(frame.task_id, frame.attempt, frame.puts)
+        try:
+            yield from self._write(object_id, size, Content(), self.address, False, is_argument=True)
+        except Failed:
+            return []
+        self.cluster.safe.add(object_id)
+        self.handle(e.ValuePut(object_id=object_id, size_bytes=size, inline=False))
+        return [PyRef(Ref(object_id, self.address))]
+
     def _put(self, step: Put, frame: Frame) -> Fiber:
         frame.puts += 1
         object_id = put_object_id(frame.task_id, frame.attempt, frame.puts)
@@ -998,10 +1069,17 @@ class UserProcess(Process):
             for ref in refs if self.is_alive else ():
                 self.let_go(ref)
 
-    def _submit(self, step: Submit | MakeActor | Call, frame: Frame) -> None:
+    def _submit(self, step: Submit | MakeActor | Call, frame: Frame, large: Sequence[PyRef] = ()) -> None:
+        try:
+            self._submit_with(step, frame, large)
+        finally:
+            for ref in large:
+                self.let_go(ref)
+
+    def _submit_with(self, step: Submit | MakeActor | Call, frame: Frame, large: Sequence[PyRef]) -> None:
         frame.submitted += 1
         task_id = child_task_id(frame.task_id, frame.attempt, frame.submitted)
-        deps = self.choose(frame.refs, step.deps)
+        deps = [*large, *self.choose(frame.refs, step.deps)]
         inside = [ref for ref in self.choose(frame.refs, step.nested) if ref not in deps]
         count = len(step.body.outs)
         streaming, ahead_max = Streaming.NO, 0
@@ -1191,6 +1269,7 @@ class Cluster:
         )
         self.now_ns = 0
         self.timer_counter = 0
+        self.place_counter = 0
         self.steps = 0
         self.faults_allowed = True
         self.trace: Callable[[Address, int, e.Event, list[c.Command]], None] | None = None
@@ -1252,6 +1331,10 @@ class Cluster:
 
     def living_users(self) -> list[UserProcess]:
         return [process for process in self.users.values() if process.is_alive]
+
+    def next_place(self) -> int:
+        self.place_counter += 1
+        return self.place_counter
 
     # ---- Messages ----------------------------------------------------------------------------------------------
 
@@ -1549,6 +1632,10 @@ class Cluster:
         _empty(who, "borrows that are not acknowledged", owner.values.unacknowledged)
         _empty(who, "removals held back", owner.values.removals_held_back)
         _empty(who, "views", owner.values.views)
+        _empty(who, "loans", [*owner.values.loans, *owner.values.loans_kept])
+        _empty(who, "arguments that are lodged", owner.rooms.lodged)
+        _empty(who, "room", owner.rooms.kept)
+        _empty(who, "arguments that are lent", owner.rooms.lent)
         _empty(who, "records", [record.story() for record in owner.tasks.records.values()])
         _empty(who, "results to acknowledge", owner.tasks.results_to_acknowledge)
         _empty(who, "leases", owner.leases.leases)
@@ -1564,6 +1651,8 @@ class Cluster:
     def _check_node_is_empty(self, node: NodeProcess) -> None:
         machine, who = node.machine, node.address
         _empty(who, "objects", [(short(o.object_id), list(o.pins), o.owner) for o in machine.store.objects.values()])
+        _empty(who, "room", {**machine.store.room_of, **node.rooms})
+        _empty(who, "doubts about dead processes", machine.doubts)
         _empty(who, "bytes", {short(object_id): None for object_id in node.bytes})
         _empty(who, "spilled objects", machine.store.spilled)
         _empty(who, "bytes on disk", node.disk)

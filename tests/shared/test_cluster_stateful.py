@@ -46,6 +46,7 @@ index = st.integers(0, 7)
 few = st.lists(index, max_size=2).map(tuple)
 some = st.lists(index, min_size=1, max_size=3).map(tuple)
 sizes = st.sampled_from((10, 300, 10, 450))
+larges = st.sampled_from((0, 0, 0, 200, 300))
 timeouts = st.sampled_from((None, None, 0, MS, 20 * MS))
 
 puts = st.builds(Put, size=sizes, nested=few)
@@ -83,6 +84,7 @@ def submits(depth: int) -> st.SearchStrategy[Submit]:
         retry_exceptions=st.booleans(),
         cpus=st.sampled_from((1, 1, 0, 2)),
         strategy=st.sampled_from((0, 0, 0, 1, 2, 3, 4, 5)),
+        large=larges,
     ).map(_ends)
 
 
@@ -109,13 +111,26 @@ def generators(depth: int) -> st.SearchStrategy[Submit]:
 
 def makes(depth: int) -> st.SearchStrategy[MakeActor]:
     return st.builds(
-        MakeActor, body=bodies(depth), deps=few, nested=few, restarts=st.integers(0, 2), strategy=st.integers(0, 4)
+        MakeActor,
+        body=bodies(depth),
+        deps=few,
+        nested=few,
+        restarts=st.integers(0, 2),
+        strategy=st.integers(0, 4),
+        large=larges,
     )
 
 
 def calls(depth: int) -> st.SearchStrategy[Call]:
     return st.builds(
-        Call, handle=index, body=bodies(depth), deps=few, nested=few, handles=few, retries=st.integers(0, 2)
+        Call,
+        handle=index,
+        body=bodies(depth),
+        deps=few,
+        nested=few,
+        handles=few,
+        retries=st.integers(0, 2),
+        large=larges,
     )
 
 
@@ -137,6 +152,7 @@ def _ends(step: Submit) -> Submit:
         ahead_max=step.ahead_max,
         max_calls=step.max_calls,
         runtime_env=step.runtime_env,
+        large=step.large,
     )
 
 

@@ -14,6 +14,7 @@ import dualray as ray
 from dualray import whatif
 from dualray.sim.cores import Cores
 from dualray.sim.kernel import Kernel
+from dualray.sim.model_process import ModelProcess
 from dualray.testing.workloads import workload
 from dualray.whatif.predict import Trace
 from tests.whatif.programs import everything
@@ -54,6 +55,17 @@ def test_a_replay_takes_as_long_as_the_simulation_of_that_cluster(tmp_path, name
         [row] = whatif.predict(tmp_path / "one.parquet", nodes=[nodes], cpus=[2], cores=99, seeds=1, jobs=1).rows
         assert not row.lacks
         assert row.makespan_s == pytest.approx(simulated_s, rel=0.1)
+
+
+@pytest.mark.parametrize(("name", "kwargs"), SHAPES, ids=[name for name, _ in SHAPES])
+def test_short_cuts_change_nothing(tmp_path, monkeypatch, name, kwargs):
+    record(tmp_path / "run.parquet", name, 1, kwargs)
+    found = []
+    for takes_them in (True, False):
+        monkeypatch.setattr(ModelProcess, "takes_short_cuts", takes_them)
+        runs = whatif.predict(tmp_path / "run.parquet", nodes=[1, 3], cpus=[2], seeds=2, jobs=1).runs
+        found.append([replayed for _, _, replayed in runs])
+    assert found[0] == found[1]
 
 
 def test_memory_bounds_what_runs_at_once_in_a_replay_too(tmp_path):

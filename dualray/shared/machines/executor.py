@@ -131,9 +131,26 @@ class Executor:
         self._is_timed = False
         """Whether the fetch timer is armed."""
 
+    def resume(
+        self,
+        current: TaskPushed | None,
+        handed: tuple[TaskPushed, ...],
+        queue: tuple[TaskPushed, ...],
+        *,
+        started_ns: int,
+    ) -> None:
+        """Go on with tasks that stand alone where plain_worker.py has left them: `current` runs since `started_ns`."""
+        self.current = current
+        self.handed.extend(handed)
+        self.queue.extend(queue)
+        self.phase = Phase.RUNNING
+        self.started_ns = started_ns
+
     def on_pushed(self, event: TaskPushed) -> None:
         """A task arrived: what comes with it is noted, its turn is later."""
         spec = event.spec
+        if self.current is not None and self._is_last(spec.task_id, event.attempt):
+            return  # heard twice
         if spec.creates is not None:
             self.is_actor = True
             if spec.creates.is_concurrent:
@@ -152,6 +169,11 @@ class Executor:
         elif self.values.waits and self.values.is_blocked:
             self.recall_waiting()
 
+    def _is_last(self, task_id: TaskID, attempt: int) -> bool:
+        """Whether it is this attempt that arrived last, of those that are here."""
+        last = self.queue[-1] if self.queue else self.handed[-1] if self.handed else self.current
+        return last is not None and last.spec.task_id == task_id and last.attempt == attempt
+
     def note_arguments(self, event: TaskPushed) -> None:
         """Of a task that has arrived: the arguments that came along are here, the others lie in stores."""
         inline = frozenset(event.inline_deps)
@@ -167,6 +189,9 @@ class Executor:
                 self.values.set_inline(value, 0)
             elif value.owner != self.address:
                 self.values.set_stored(value, 0, None)
+        if self.values.loans:
+            for ref in event.spec.deps:
+                self.values.take_loan(self.values.table[ref.object_id])
 
     def _put_first(self, event: TaskPushed) -> None:
         """A call that is made again: the one in hand, if it has not begun, may wait for its result."""
@@ -184,6 +209,8 @@ class Executor:
 
     def on_several_pushed(self, event: TasksPushed) -> None:
         """Calls arrived that need nothing but what came with them."""
+        if self.current is not None and self._is_last(*event.calls[-1][:2]):
+            return  # heard twice
         self.queue.extend(event.each())
         if event.owner not in self.values.met:
             self.values.meet(event.owner)
@@ -316,7 +343,6 @@ class Executor:
         group: list[Outcome] = []
         first: TaskPushed | None = None
         handed = self.handed
-        fetched: list[TaskPushed] = []
         for outcome in event.outcomes:
             pushed = self.current
             if pushed is None or pushed.spec.task_id != outcome[0]:
@@ -331,15 +357,11 @@ class Executor:
             if not group:
                 first = pushed
             group.append(outcome)
-            if pushed.spec.deps:
-                fetched.append(pushed)
             self.current = handed.popleft() if handed else None
         self.caller_is_dead = False
         self.started_ns = self.out.now_ns
         if first is not None:
             self._report(first, group)
-            for pushed in fetched:
-                self.values.release_from_task(pushed.spec.deps)
             if first.spec.template.max_calls:  # such a one runs alone
                 self._count_call(first.spec.template)
         if self.current is None and self.queue and not self.out.is_stirred:
@@ -473,6 +495,8 @@ class Executor:
     def write_report(self, pushed: TaskPushed, ran: TaskRan, duration_ns: int, *, urgent: bool) -> None:
         """Tell whoever has pushed a task how it ended."""
         out = self.out
+        if self.values.loans:
+            self.values.end_loans(pushed.spec.deps)
         if ran.error is None:
             out.commands.append(task_row(pushed.spec, TaskState.FINISHED, ran.attempt, self.address))
         payloads: list[bytes] = [result.object_id for result in ran.results if result.inline]
@@ -502,6 +526,8 @@ class Executor:
         if pushed.spec.args_bytes and pushed.spec.owner != self.address:  # else we need them in case it runs again
             self.out.add(DropPayload(key=pushed.spec.task_id))
         if pushed.spec.deps:
+            if self.values.loans:
+                self.values.end_loans(pushed.spec.deps)
             self.values.release_from_task(pushed.spec.deps)
 
     def on_results_taken(self, event: ResultsTaken) -> None:

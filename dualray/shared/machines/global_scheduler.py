@@ -40,7 +40,7 @@ from dualray.shared.policies.affinity import AffinityPlacement
 from dualray.shared.policies.feasibility import why_infeasible
 from dualray.shared.policies.labels import LabelPlacement
 from dualray.shared.policies.locality import LocalityPlacement
-from dualray.shared.policies.placement import Candidate, ClusterView, Outcome, Placement, PlacementPolicy
+from dualray.shared.policies.placement import Candidate, Candidates, ClusterView, Outcome, Placement, PlacementPolicy
 from dualray.shared.policies.spread import SpreadPlacement
 
 TURN_TIMER = "turn"
@@ -126,7 +126,7 @@ class GlobalScheduler:
         self._has_copy = has_copy
         self._is_gone = is_gone
         self.views: dict[NodeID, NodeView] = {}
-        self.candidates: dict[NodeID, Candidate] = {}
+        self.candidates = Candidates()
         self.pending: deque[LeaseRequested] = deque()
         self.placed_count = 0
         self._drivers: dict[Address, None] = {}
@@ -206,6 +206,7 @@ class GlobalScheduler:
             view.stalled[request.request_id] = None
         else:
             view.take(request.shape.placement)
+            self.candidates.touch(node)
         view.placed.setdefault(request.request_id, []).append(request)
         self.placed_count += 1
         placed = LeaseRequested(
@@ -222,6 +223,7 @@ class GlobalScheduler:
         view = self.views[node]
         view.reserving[group, index] = resources
         view.take(resources)
+        self.candidates.touch(node)
 
     def _is_stalled(self, request: LeaseRequested) -> bool:
         return not all(self._has_copy(hint.object_id) for hint in request.shape.deps)
@@ -237,6 +239,7 @@ class GlobalScheduler:
             if stalled:
                 view.stalled.update(dict.fromkeys(stalled))
                 view.recount()
+                self.candidates.touch(view.info.node)
         self.retry_pending()
 
     def _refuse(self, request: LeaseRequested, reason: str) -> None:
@@ -365,7 +368,7 @@ class GlobalScheduler:
 
     def on_node_draining(self, node: NodeID) -> None:
         """Place nothing there any more."""
-        self.candidates.pop(node, None)
+        self.candidates.remove(node)
         self.retry_pending()
 
     def on_node_changed(self, info: NodeInfo) -> None:
@@ -395,6 +398,7 @@ class GlobalScheduler:
         view.reported = event.available
         view.held = event.held
         view.recount()
+        self.candidates.touch(event.node)
         self.retry_pending()
 
     def on_node_died(self, node: NodeID) -> None:
@@ -402,7 +406,7 @@ class GlobalScheduler:
         view = self.views.pop(node, None)
         if view is None:
             return
-        self.candidates.pop(node, None)
+        self.candidates.remove(node)
         self.groups.on_node_died(node)
         for requests in view.placed.values():
             for request in requests:

@@ -123,6 +123,8 @@ class Leases:
         self.requests: dict[RequestID, tuple[ShapeQueue, int]] = {}
         self._request_counter = 0
         self._idle_timer_armed = False
+        self._idle: dict[LeaseID, Lease] = {}
+        """Those that have become idle, the first of them first; they may be busy again."""
         self._push_timer_armed = False
         self._last_new_ns = 0
         """When a task was submitted last, unless somebody has waited since."""
@@ -264,6 +266,8 @@ class Leases:
     # ---- Answers ---------------------------------------------------------------------------------------------
 
     def on_granted(self, event: LeaseGranted) -> None:
+        if event.lease_id in self.leases:
+            return  # it is known
         queue = self._settle(event.request_id, 1)
         if queue is None:
             self.out.send(Address(event.node), LeaseReturned(lease_id=event.lease_id))
@@ -419,6 +423,8 @@ class Leases:
             self.out.send(Address(lease.node), LeaseReturned(lease_id=lease.lease_id))
             return
         lease.idle_since_ns = self.out.now_ns
+        self._idle.pop(lease.lease_id, None)
+        self._idle[lease.lease_id] = lease
         if not self._idle_timer_armed:
             self._idle_timer_armed = True
             self.out.add(ArmTimer(timer=IDLE_TIMER, delay_ns=self.config.lease_idle_ns))
@@ -427,18 +433,26 @@ class Leases:
         """Give back the leases that have been idle for long enough."""
         self._idle_timer_armed = False
         due_ns = self.out.now_ns - self.config.lease_idle_ns
-        oldest: int | None = None
-        for lease in list(self.leases.values()):
-            if lease.in_flight or lease.queue.tasks:
+        looked_at: list[Lease] = []
+        next_ns: int | None = None
+        for lease_id, lease in self._idle.items():
+            is_idle = not lease.in_flight and lease_id in self.leases
+            if is_idle and lease.idle_since_ns > due_ns:
+                next_ns = lease.idle_since_ns
+                break
+            looked_at.append(lease)
+        for lease in looked_at:
+            del self._idle[lease.lease_id]
+            if lease.in_flight or lease.lease_id not in self.leases:
                 continue
-            if lease.idle_since_ns <= due_ns:
-                self._drop(lease)
-                self.out.send(Address(lease.node), LeaseReturned(lease_id=lease.lease_id))
-            elif oldest is None or lease.idle_since_ns < oldest:
-                oldest = lease.idle_since_ns
-        if oldest is not None:
+            if lease.queue.tasks:
+                self._idle[lease.lease_id] = lease  # the next time
+                continue
+            self._drop(lease)
+            self.out.send(Address(lease.node), LeaseReturned(lease_id=lease.lease_id))
+        if next_ns is not None:
             self._idle_timer_armed = True
-            self.out.add(ArmTimer(timer=IDLE_TIMER, delay_ns=oldest + self.config.lease_idle_ns - self.out.now_ns))
+            self.out.add(ArmTimer(timer=IDLE_TIMER, delay_ns=next_ns - due_ns))
 
     # ---- Invariants ------------------------------------------------------------------------------------------
 

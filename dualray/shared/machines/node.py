@@ -23,6 +23,7 @@ from functools import partial
 from dualray.shared.machines.base import Composition, bounded_steps
 from dualray.shared.machines.local_scheduler import LocalScheduler, is_slot
 from dualray.shared.machines.object_store import RESTORING, ObjectStore, SpaceRequest
+from dualray.shared.machines.rooms import lent_by
 from dualray.shared.machines.state_rows import node_rows
 from dualray.shared.machines.transfer import Transfer, is_incoming, is_sending
 from dualray.shared.model.commands import ArmTimer
@@ -37,6 +38,9 @@ from dualray.shared.model.events import (
     GpuLost,
     LeaseRequested,
     LeaseReturned,
+    LoanPinned,
+    LoansAsked,
+    LoansKnown,
     LocationsKnown,
     MemoryExceeded,
     NodeDied,
@@ -50,6 +54,7 @@ from dualray.shared.model.events import (
     ObjectElsewhere,
     ObjectFailed,
     ObjectNotHere,
+    ObjectPlaced,
     ObjectReceived,
     ObjectReleased,
     ObjectRequested,
@@ -72,6 +77,7 @@ from dualray.shared.model.events import (
     SpaceGranted,
     SpaceRequested,
     SpaceReserved,
+    SpaceReturned,
     SpillFailed,
     Started,
     TimerFired,
@@ -157,13 +163,16 @@ class Node(Composition):
             ObjectWanted: self._on_wanted,
             ObjectReleased: self._on_released,
             SpaceRequested: self._on_space_requested,
-            SpaceReserved: lambda event: self.store.on_reserved(event.object_id),
+            SpaceReserved: lambda event: self.store.on_reserved(event.object_id, event.place),
             ReserveFailed: lambda event: self.store.on_reserve_failed(event.object_id, event.reason),
             ObjectSpilled: lambda event: self.store.on_spilled(event.object_id),
             SpillFailed: lambda event: self.store.on_spill_failed(event.object_id, event.reason),
             ObjectRestored: lambda event: self.store.on_restored(event.object_id),
             RestoreFailed: lambda event: self.store.on_restore_failed(event.object_id),
             ObjectSealed: lambda event: self.store.seal(event.object_id, event.requester),
+            ObjectPlaced: self._on_placed,
+            SpaceReturned: lambda event: self.store.abort(event.object_id, event.requester),
+            LoansKnown: self._on_loans_known,
             LocationsKnown: lambda event: self.transfer.on_locations(event),
             ObjectRequested: lambda event: self.transfer.on_requested(event),
             ObjectNotHere: lambda event: self.transfer.source_failed(event.object_id, event.node),
@@ -194,6 +203,8 @@ class Node(Composition):
         """Nothing depends on this node any more: the runner is to end it."""
         self.has_emptied = False
         """Its tasks have ended, and the head was told."""
+        self.doubts: dict[Address, dict[Address, None]] = {}
+        """Dead processes that kept room, and the workers that have still to say what they read there."""
         self.needed: dict[ObjectID, None] = {}
         """Copies on their way here that nothing can make again."""
 
@@ -213,6 +224,7 @@ class Node(Composition):
             self.out.send(HEAD, NodeDraining(node=self.node, incarnation=self.incarnation))
             self.out.add(ArmTimer(timer=_DRAIN_TIMER, delay_ns=self.config.drain_timeout_ns))
             self.scheduler.start_draining()
+            self.store.call_back()
 
     def _on_released_by_head(self, event: NodeReleased) -> None:
         self.drained = self.drained or event.incarnation == self.incarnation
@@ -237,11 +249,63 @@ class Node(Composition):
 
     def _on_worker_exited(self, event: WorkerExited) -> None:
         self.scheduler.on_worker_exited(event)
-        self._user_died(event.worker)
+        self._process_died(event.worker)
+        for lender in list(self.doubts):
+            self._has_answered(lender, event.worker)
+
+    def _process_died(self, process: Address) -> None:
+        """Others may read what lies in room that it kept: only they know."""
+        if process not in self.doubts and (process in self.store.room_of or self.store.is_user(lent_by(process))):
+            self.doubts[process] = workers = {
+                worker.address: None
+                for worker in self.scheduler.workers.values()
+                if worker.state is not WorkerState.STARTING
+            }
+            for worker in workers:
+                self.out.send(worker, LoansAsked(lender=process))
+        self._user_died(process)
+        if process in self.doubts:
+            self._settle_doubts(process)
+
+    def _settle_doubts(self, lender: Address) -> None:
+        if not self.doubts[lender]:
+            del self.doubts[lender]
+            self.store.release_all(lender)
+            self.store.release_all(lent_by(lender))
+
+    def _has_answered(self, lender: Address, worker: Address) -> None:
+        if lender in self.doubts and worker in self.doubts[lender]:
+            del self.doubts[lender][worker]
+            self._settle_doubts(lender)
+
+    def _on_loans_known(self, event: LoansKnown) -> None:
+        if self._has_exited(event.worker):
+            return
+        for object_id, room_id, _, size_bytes in event.loans:
+            is_new = self.store.take_over(room_id, object_id, size_bytes, user=event.lender)
+            if self.store.is_readable(object_id):
+                self.store.pin(object_id, event.worker)
+            if is_new:
+                self.store.free_unannounced(object_id, event.lender)
+        self._has_answered(event.lender, event.worker)
+
+    def _on_placed(self, event: ObjectPlaced) -> None:
+        if self._has_exited(event.requester) or event.requester in self.dead:
+            return
+        if self.store.take_over(event.room_id, event.object_id, event.size_bytes, user=event.requester):
+            if event.is_lent:
+                self.store.pin(event.object_id, lent_by(event.requester))
+            self.store.announce(event.object_id, event.requester)
+        if not self.store.is_readable(event.object_id):
+            return
+        for worker in event.readers:
+            if not self._has_exited(worker):
+                self.store.pin(event.object_id, worker)
+                self.out.send(worker, LoanPinned(object_id=event.object_id))
 
     def _user_died(self, user: str) -> None:
         self.transfer.give_up_all(user)
-        self.store.release_all(user)
+        self.store.release_all(user, but_rooms=user in self.doubts)
 
     def _release_slot(self, key: str) -> None:
         """A lease, or a slot for one, needs its arguments no more."""
@@ -287,6 +351,7 @@ class Node(Composition):
                 owner=event.owner,
                 remakeable=event.remakeable,
                 user=event.requester,
+                is_room=event.is_room,
             )
         )
 
@@ -299,7 +364,7 @@ class Node(Composition):
     def _on_owner_died(self, event: OwnerDied) -> None:
         self.dead[event.address] = None
         self._owners_died(lambda address: address == event.address)
-        self._user_died(event.address)
+        self._process_died(event.address)
         self._relay(event)
 
     def _on_peer_met(self, event: PeerMet) -> None:
@@ -359,7 +424,8 @@ class Node(Composition):
         self.scheduler.report()
         if self.scheduler.has_drained and not self.has_emptied:
             self.has_emptied = True
-            needed = tuple(stored.object_id for stored in self.store.objects.values() if not stored.remakeable)
+            objects = self.store.objects.values()
+            needed = tuple(stored.object_id for stored in objects if not (stored.remakeable or stored.is_room))
             self.out.send(HEAD, NodeEmptied(node=self.node, incarnation=self.incarnation, needed=needed))
 
     @property
@@ -379,7 +445,9 @@ class Node(Composition):
             if is_incoming(request.user):
                 transfer.on_space_granted(request, present=present)
             else:
-                self.out.send(Address(request.user), SpaceGranted(object_id=request.object_id, present=present))
+                place = self.store.place_of(request.object_id) if request.is_room else 0
+                granted = SpaceGranted(object_id=request.object_id, present=present, place=place)
+                self.out.send(Address(request.user), granted)
         elif store.denied:
             request, error = store.denied.popleft()
             if is_incoming(request.user) or request.user == RESTORING:

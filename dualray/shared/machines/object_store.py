@@ -12,6 +12,10 @@ everything else: who runs needs room in order to end. An object that its owner f
 What the oldest task needs that waits for arguments (`needed_next`) leaves after everything else: else each argument
 that is made again may cost it another one, for ever.
 
+A process may keep room that it was granted, and write one object after another there (rooms.py). For the store that is
+an object being written, which counts as used. Whenever the store has to make room, it calls back what is kept, from
+whoever keeps some, once. An object that is handed over takes its room's place, and gives back what it does not need.
+
 With the policy "spill", what has to leave is copied to disk first: SPILLING while that lasts, when it may still be read
 and pinned, and SPILLED when its memory has been given back. The request that needs the room waits in line meanwhile. A
 spilled object is on this node, as far as others know. When it is wanted, it asks for room like any other, is RESTORING
@@ -37,6 +41,7 @@ from dualray.shared.model.commands import (
     DeleteObject,
     DeleteSpilled,
     EvictObject,
+    RenameObject,
     ReserveSpace,
     RestoreObject,
     SpillObject,
@@ -44,7 +49,7 @@ from dualray.shared.model.commands import (
 )
 from dualray.shared.model.config import Config
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
-from dualray.shared.model.events import ObjectAdded, ObjectRemoved
+from dualray.shared.model.events import ObjectAdded, ObjectRemoved, RoomWanted
 from dualray.shared.model.ids import HEAD, Address, NodeID, ObjectID, short
 from dualray.shared.model.states import STORED, StoredState
 from dualray.shared.policies.lru import EvictionPolicy
@@ -60,7 +65,19 @@ _COPIED = frozenset({StoredState.SPILLING, StoredState.RESTORING})
 class StoredObject:
     """One object in this store."""
 
-    __slots__ = ("copies_gone", "freed", "object_id", "owner", "pins", "remakeable", "request", "size_bytes", "state")
+    __slots__ = (
+        "copies_gone",
+        "freed",
+        "is_room",
+        "object_id",
+        "owner",
+        "pins",
+        "place",
+        "remakeable",
+        "request",
+        "size_bytes",
+        "state",
+    )
 
     def __init__(self, object_id: ObjectID, size_bytes: int, owner: Address, remakeable: bool) -> None:
         self.object_id = object_id
@@ -74,6 +91,10 @@ class StoredObject:
         """How many had gone from the disk when this one was last written there."""
         self.request: SpaceRequest | None = None
         """Who is to write it, while memory is being found."""
+        self.is_room = False
+        """Its writer may keep it and write others there."""
+        self.place = 0
+        """Where it lies, as the runner counts."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -87,6 +108,8 @@ class SpaceRequest:
     user: str
     is_early: bool = False
     """For a task that has not begun: nothing that runs waits for it."""
+    is_room: bool = False
+    """Its user may keep it and write others there."""
 
 
 class ObjectStore:
@@ -120,6 +143,10 @@ class ObjectStore:
         """What is to leave last. The local scheduler says."""
         self.give_way: Callable[[SpaceRequest, int], bool] = lambda request, lacking_bytes: False
         """Give up the room of what is being fetched; whether that makes so many bytes free. The transfers do."""
+        self.room_of: dict[str, int] = {}
+        """How many rooms each process keeps, or is about to."""
+        self.called_back: dict[str, None] = {}
+        """Processes that were asked for what they keep, and have asked for none since."""
         # Worklists that the node machine drains.
         self.granted: deque[tuple[SpaceRequest, bool]] = deque()
         self.denied: deque[tuple[SpaceRequest, ErrorInfo]] = deque()
@@ -217,8 +244,10 @@ class ObjectStore:
         excess = self.used_bytes + request.size_bytes - self.capacity_bytes
         if len(self.objects) >= self.config.store_objects_max:
             excess = max(excess, 1)
-        if excess > 0 and not self._make_room(excess):
-            return False
+        if excess > 0:
+            self.call_back()
+            if not self._make_room(excess):
+                return False
         stored = self.spilled.pop(request.object_id, None) if request.user == RESTORING else None
         if stored is None:
             stored = StoredObject(request.object_id, request.size_bytes, request.owner, request.remakeable)
@@ -226,22 +255,39 @@ class ObjectStore:
             stored.state = STORED.check(stored.state, StoredState.RESTORING, request.object_id)
         stored.pins[request.user] = None
         stored.request = request
+        if request.is_room:
+            stored.is_room = True
+            self.room_of[request.user] = self.room_of.get(request.user, 0) + 1
+            self.called_back.pop(request.user, None)
         self.objects[request.object_id] = stored
         self.used_bytes += request.size_bytes
         ensure(self.used_bytes <= self.capacity_bytes, "store of {} holds more than it can", self.node)
         self.out.add(ReserveSpace(object_id=request.object_id, size_bytes=request.size_bytes))
         return True
 
-    def on_reserved(self, object_id: ObjectID) -> None:
+    def call_back(self) -> None:
+        """Have everybody give back what he keeps, unless he knows already."""
+        for user in self.room_of:
+            if user not in self.called_back:
+                self.called_back[user] = None
+                self.out.send(Address(user), RoomWanted())
+
+    def on_reserved(self, object_id: ObjectID, place: int = 0) -> None:
         """There is memory: the writer may write."""
         stored = self.objects.get(object_id)
         if stored is None or stored.request is None:
             return
+        stored.place = place
         if stored.state is StoredState.RESTORING:
             self.out.add(RestoreObject(object_id=object_id, size_bytes=stored.size_bytes))
         else:
             self.granted.append((stored.request, False))
         stored.request = None
+
+    def place_of(self, object_id: ObjectID) -> int:
+        """Where an object lies, as the runner counts."""
+        stored = self.objects.get(object_id)
+        return 0 if stored is None else stored.place
 
     def on_reserve_failed(self, object_id: ObjectID, reason: str) -> None:
         """There is room and no memory: evict more and ask again, or refuse."""
@@ -315,6 +361,17 @@ class ObjectStore:
     def _remove(self, stored: StoredObject) -> None:
         del self.objects[stored.object_id]
         self.used_bytes -= stored.size_bytes
+        if stored.is_room:
+            self._is_no_room(stored)
+
+    def _is_no_room(self, stored: StoredObject) -> None:
+        """Its keeper keeps it no more."""
+        stored.is_room = False
+        [user] = stored.pins
+        self.room_of[user] -= 1
+        if not self.room_of[user]:
+            del self.room_of[user]
+            self.called_back.pop(user, None)
 
     def _delete(self, stored: StoredObject) -> None:
         self._remove(stored)
@@ -487,10 +544,45 @@ class ObjectStore:
         stored = self.objects.get(object_id)
         if stored is None or stored.state is not StoredState.CREATED or user not in stored.pins:
             return
+        if stored.is_room:
+            self._is_no_room(stored)
         stored.state = STORED.check(stored.state, StoredState.SEALED, object_id)
         self._announce(stored)
         self.sealed.append((object_id, user))
         self._written(object_id)
+
+    def take_over(self, room_id: ObjectID, object_id: ObjectID, size_bytes: int, *, user: str) -> bool:
+        """An object lies complete in the room that a user has kept: it is an object of its own from now on, pinned for
+        the user until those who wait for it have it. False when he keeps no such room."""
+        stored = self.objects.get(room_id)
+        if stored is None or not stored.is_room or stored.request is not None or user not in stored.pins:
+            return False
+        self._is_no_room(stored)
+        if object_id != room_id:
+            del self.objects[room_id]
+            stored.object_id = object_id
+            self.objects[object_id] = stored
+            self.used_bytes -= stored.size_bytes - size_bytes
+            stored.size_bytes = size_bytes
+        self.out.add(RenameObject(room_id=room_id, object_id=object_id, size_bytes=size_bytes))
+        stored.state = STORED.check(stored.state, StoredState.SEALED, object_id)
+        return True
+
+    def announce(self, object_id: ObjectID, user: str) -> None:
+        """Tell of an object that was taken over."""
+        self._announce(self.objects[object_id])
+        self.sealed.append((object_id, user))
+        self._written(object_id)
+        self.serve_waiting()
+
+    def free_unannounced(self, object_id: ObjectID, user: str) -> None:
+        """An object was taken over of which nobody has heard but its readers: it goes with the last of them."""
+        self.objects[object_id].freed = True
+        self.unpin(object_id, user)
+
+    def is_user(self, user: str) -> bool:
+        """Whether a user pins anything."""
+        return any(user in stored.pins for stored in self.objects.values())
 
     def abort(self, object_id: ObjectID, user: str) -> None:
         """The writer will not write: give the room back."""
@@ -556,14 +648,17 @@ class ObjectStore:
         if not stored.pins and stored.state is not StoredState.SPILLING:
             self._delete(stored)
 
-    def release_all(self, user: str) -> None:
-        """A user died: its pins and unfinished writes go, and its place in the line."""
+    def release_all(self, user: str, *, but_rooms: bool = False) -> None:
+        """A user died: its pins and unfinished writes go, and its place in the line; `but_rooms`, not the room that it
+        kept, where others may read."""
         for request in [request for request in self.waiting if request.user == user]:
             self.waiting.remove(request)
             self.out.add(CancelTimer(timer=_timer(request)))
         for object_id, requests in list(self.joined.items()):
             self.joined[object_id] = deque(request for request in requests if request.user != user)
         for stored in [stored for stored in self.objects.values() if user in stored.pins]:
+            if stored.is_room and but_rooms:
+                continue
             if stored.state is StoredState.CREATED:
                 self._delete(stored)
                 self.abandoned.append(stored.object_id)
@@ -576,6 +671,13 @@ class ObjectStore:
         total = sum(stored.size_bytes for stored in self.objects.values())
         ensure(total == self.used_bytes, "store of {}: {} bytes counted, {} held", self.node, self.used_bytes, total)
         ensure(total <= self.capacity_bytes, "store of {} holds {} of {}", self.node, total, self.capacity_bytes)
+        rooms = [user for stored in self.objects.values() if stored.is_room for user in stored.pins]
+        ensure(
+            self.room_of == {user: rooms.count(user) for user in rooms},
+            "store of {}: the rooms of users are not {}",
+            self.node,
+            self.room_of,
+        )
         for object_id, stored in self.objects.items():
             ensure(
                 stored.state in _READABLE or bool(stored.pins),

@@ -24,6 +24,7 @@ from dualray.shared.machines.cancellation import FORCE_TIMER, Cancellation
 from dualray.shared.machines.executor import FETCH_TIMER, Executor
 from dualray.shared.machines.leases import IDLE_TIMER, PUSH_TIMER, Lease, Leases
 from dualray.shared.machines.production import Production
+from dualray.shared.machines.rooms import ROOM_TIMER, Rooms
 from dualray.shared.machines.state_rows import owner_rows
 from dualray.shared.machines.tasks import TaskRecord, Tasks, cancelled
 from dualray.shared.machines.values import Value, Values
@@ -41,6 +42,7 @@ from dualray.shared.model.events import (
     ActorNameReported,
     ActorNameRequested,
     ActorRegistered,
+    ArgumentsLent,
     BorrowAcknowledged,
     BorrowAdded,
     BorrowRemoved,
@@ -61,6 +63,9 @@ from dualray.shared.model.events import (
     LeaseGranted,
     LeaseRefused,
     LeaseWanted,
+    LoanPinned,
+    LoansAsked,
+    LoansKept,
     NodeDied,
     ObjectArrived,
     ObjectDemanded,
@@ -80,6 +85,7 @@ from dualray.shared.model.events import (
     RefsDropped,
     Result,
     ResultsTaken,
+    RoomWanted,
     RowsAsked,
     RowsReported,
     RowsRequested,
@@ -148,7 +154,8 @@ class Owner(Composition):
         self.config = config
         self.is_driver = is_driver
         node_manager = Address(node)
-        self.values = Values(out=self.out, address=address, node=node_manager)
+        self.rooms = Rooms(out=self.out, address=address, node=node, config=config)
+        self.values = Values(out=self.out, address=address, node=node_manager, rooms=self.rooms)
         self.tasks = Tasks(
             out=self.out,
             address=address,
@@ -203,6 +210,11 @@ class Owner(Composition):
             PutAbandoned: self._on_put_abandoned,
             SpaceGranted: self._on_space_granted,
             SpaceDenied: self._on_space_denied,
+            RoomWanted: lambda event: self.rooms.on_wanted(),
+            ArgumentsLent: lambda event: self.values.on_lent(event),
+            LoansKept: lambda event: self.rooms.on_kept(event),
+            LoanPinned: lambda event: self.values.on_loan_pinned(event),
+            LoansAsked: lambda event: self.values.on_loans_asked(event),
             WaitStarted: self._on_wait_started,
             WaitAbandoned: self._on_wait_abandoned,
             RefsAdded: lambda event: self.values.add_refs(event.refs),
@@ -272,6 +284,8 @@ class Owner(Composition):
                 TaskRan,
                 TasksRan,
                 ValuePut,
+                SpaceWanted,
+                ArgumentsLent,
                 RefsAdded,
                 RefsDropped,
                 WaitStarted,
@@ -357,7 +371,8 @@ class Owner(Composition):
         if event.inline:
             self.values.set_inline(value, event.size_bytes, event.nested)
         else:
-            self.out.send(Address(self.node), ObjectSealed(object_id=event.object_id, requester=self.address))
+            if not self.rooms.written(event.object_id):
+                self.out.send(Address(self.node), ObjectSealed(object_id=event.object_id, requester=self.address))
             self.values.set_stored(value, event.size_bytes, self.address, event.nested)
 
     def _on_wait_started(self, event: WaitStarted) -> None:
@@ -450,6 +465,9 @@ class Owner(Composition):
     # ---- Room in this node's store ---------------------------------------------------------------------------
 
     def _on_space_wanted(self, event: SpaceWanted) -> None:
+        if event.is_argument and self.rooms.take(event.object_id, event.size_bytes):
+            self.out.add(CompleteWait(wait_id=event.wait_id, ready=(event.object_id,)))
+            return
         self._space.setdefault(event.object_id, deque()).append(event.wait_id)
         self.out.send(
             Address(self.node),
@@ -459,17 +477,20 @@ class Owner(Composition):
                 owner=event.owner,
                 requester=self.address,
                 remakeable=event.remakeable,
+                is_room=event.is_argument and self.rooms.may_ask(event.object_id, event.size_bytes),
             ),
         )
 
     def _on_space_granted(self, event: SpaceGranted) -> None:
         wait_id = self._next_space_wait(event.object_id)
         if wait_id is not None:
+            self.rooms.on_granted(event)
             self.out.add(CompleteWait(wait_id=wait_id, ready=() if event.present else (event.object_id,)))
         elif not event.present:
             self._give_back_space(event.object_id)
 
     def _on_space_denied(self, event: SpaceDenied) -> None:
+        self.rooms.asked.pop(event.object_id, None)
         wait_id = self._next_space_wait(event.object_id)
         if wait_id is not None:
             self.out.add(CompleteWait(wait_id=wait_id, error=event.error))
@@ -478,6 +499,7 @@ class Owner(Composition):
         """Of an object that was put: its id was given once, so that at most one thread waits for its room."""
         if event.object_id in self._space:
             self._space[event.object_id] = deque([None])
+            self.rooms.asked.pop(event.object_id, None)
         elif event.object_id in self.values.table:
             self.values.drop_refs((event.object_id,))
         else:
@@ -485,6 +507,8 @@ class Owner(Composition):
 
     def _give_back_space(self, object_id: ObjectID) -> None:
         """Room that was reserved, and may be half written: what is sealed can be freed."""
+        if self.rooms.free(object_id):
+            return
         self.out.send(Address(self.node), ObjectSealed(object_id=object_id, requester=self.address))
         self.out.send(HEAD, ObjectsFreed(object_ids=(object_id,)))
 
@@ -511,6 +535,8 @@ class Owner(Composition):
             self.executor.exit.on_timer()
         elif event.timer == FETCH_TIMER:
             self.executor.on_fetch_timer()
+        elif event.timer == ROOM_TIMER:
+            self.rooms.on_timer()
         elif event.timer.startswith(FORCE_TIMER):
             self.cancellation.on_force_timer(event.timer)
         elif event.timer.startswith(_ROWS_TIMER):
@@ -519,6 +545,8 @@ class Owner(Composition):
             self.values.on_wait_timer(WaitID(int(event.timer.partition(":")[2])))
 
     def _on_task_finished(self, event: TaskFinished) -> None:
+        if self.rooms.lent:
+            self.rooms.settle(event.worker, event.task_id)
         record = self.tasks.current(event.task_id, event.attempt, event.worker)
         if record is None:
             self.tasks.drop_late(event)
@@ -598,6 +626,7 @@ class Owner(Composition):
 
     def _on_recalled(self, event: TasksRecalled) -> None:
         for task in event.tasks:
+            self.rooms.settle(event.worker, task)
             record = self.tasks.records.get(task)
             if record is None or record.state is not TaskState.PUSHED or record.worker != event.worker:
                 continue
@@ -611,6 +640,7 @@ class Owner(Composition):
             self.out.is_stirred = True
 
     def _on_leased_worker_died(self, event: LeasedWorkerDied) -> None:
+        self.rooms.borrower_died(event.worker)
         lost, error = self.leases.lost(event), event.error
         if lost:
             error = ErrorInfo(kind=error.kind, message=f"{self._name_of(lost[0])} was lost: {error.message}")
@@ -644,6 +674,8 @@ class Owner(Composition):
         self._processes_died(frozenset((event.address,)))
 
     def _processes_died(self, dead: frozenset[Address]) -> None:
+        for borrower in [borrower for borrower in self.rooms.lent if borrower in dead]:
+            self.rooms.borrower_died(borrower)
         self.values.on_process_died(dead)
         self.executor.on_process_died(dead)
         self.production.on_process_died(dead)
@@ -769,6 +801,8 @@ class Owner(Composition):
 
     def _register_actor(self, record: TaskRecord) -> None:
         """Hand the constructor to the head; from here on the head knows the actor's fate."""
+        for ref in record.spec.deps:
+            self.rooms.hand_over(ref.object_id)
         inline = self.tasks.inline_deps(record)
         message = ActorRegistered(spec=record.spec, inline_deps=inline)
         self.out.send(HEAD, message, (*record.spec.payload_keys, *inline))
@@ -850,10 +884,18 @@ class Owner(Composition):
     ) -> None:
         spec = record.spec
         inline = self.tasks.inline_deps(record) if spec.deps else ()
+        if spec.deps and self.rooms.lodged:
+            self._lend(record, worker)
         self.tasks.set_pushed(record, worker, lease_id)
         message = new_push(spec, record.attempt, self.address, inline, gpu_ids, record.again)
         payloads = (spec.task_id, *inline) if spec.args_bytes else inline
         self.out.commands.append(Send(to=worker, message=message, payloads=payloads, urgent=urgent))
+
+    def _lend(self, record: TaskRecord, worker: Address) -> None:
+        """Arguments of a task that is about to be pushed may lie in room of ours: the worker may read them there, and
+        we must hear when it can no more."""
+        if self.rooms.lend(record.spec.task_id, record.spec.deps, worker):
+            self.values.meet(worker)
 
     # ---- Why does it wait? -----------------------------------------------------------------------------------
 
@@ -935,5 +977,6 @@ class Owner(Composition):
         self.leases.check_invariants()
         self.actor_calls.check_invariants()
         self.executor.check_invariants()
+        self.rooms.check_invariants()
         if self.actor_executor is not None:
             self.actor_executor.check_invariants()

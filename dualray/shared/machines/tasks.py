@@ -51,10 +51,17 @@ from dualray.shared.model.ids import (
 )
 from dualray.shared.model.specs import ObjectHint, Ref, TaskSpec
 from dualray.shared.model.states import TASK, TaskState, ValueState
-from dualray.shared.policies.reconstruction import ReconstructionPolicy
+from dualray.shared.policies.reconstruction import Plan, ReconstructionPolicy
 from dualray.shared.policies.retry import RETRY_FOREVER, RetryPolicy
 
 TASK_TABLE = "tasks"
+REMAKES_IN_VAIN_MAX = 10
+IN_VAIN = (
+    f"it was made again {REMAKES_IN_VAIN_MAX} times, and lost each time before a task that waits for it could begin, while "
+    f"no other task came to its end: the object stores hold less than such a task and its results need at once, beside what "
+    f"others hold. Set object_store_memory= higher, let stores write to disk "
+    f'(limits={{"eviction_policy": "spill"}}), or make more and smaller tasks'
+)
 
 
 def task_fields(spec: TaskSpec, state: TaskState, attempt: int, worker: Address | None) -> tuple[tuple[str, str], ...]:
@@ -97,6 +104,12 @@ class TaskRecord:
     """In the first attempt of a call that stands alone and has one result: that."""
     is_cancelled = False
     """Somebody has asked for its end: it is not tried again."""
+    has_finished = False
+    """It runs, or has run, again because a result was lost."""
+    remakes = 0
+    """How often a result that waiting tasks need was made again since other tasks stood as they stand."""
+    stood: object = None
+    """How they stood: see `_is_in_vain`."""
 
     def __init__(self, spec: TaskSpec, state: TaskState = TaskState.WAITING_ARGS, returns_kept: int = 0) -> None:
         self.spec = spec
@@ -239,7 +252,7 @@ class Tasks:
         hints = []
         for ref in record.spec.deps:
             value = self.values.table[ref.object_id]
-            if value.state is ValueState.STORED:
+            if value.state is ValueState.STORED and ref.object_id not in self.values.rooms.lodged:
                 hints.append(ObjectHint(object_id=ref.object_id, owner=ref.owner, size_bytes=value.size_bytes))
         return tuple(hints)
 
@@ -379,8 +392,9 @@ class Tasks:
         self.values.set_small(value, size_bytes)
 
     def _is_stored(self, object_id: ObjectID) -> bool:
+        """Whether a result is in a store, or was and may be wanted again: freed as soon as it came, and kept for lineage."""
         value = self.values.table.get(object_id)
-        return value is not None and value.state is ValueState.STORED
+        return value is not None and value.state in (ValueState.STORED, ValueState.FREED)
 
     def _accept(self, result: Result, event: TaskFinished) -> None:
         value = self.values.table.get(result.object_id)
@@ -397,6 +411,9 @@ class Tasks:
         else:
             value.is_last = not self.may_run_again(event.task_id)
             self.values.set_stored(value, result.size_bytes, event.worker, result.nested)
+            if value.is_in_doubt:
+                value.is_in_doubt = False
+                self.values.ask_again(value)
 
     def free(self, object_id: ObjectID) -> None:
         """An attempt has left a sealed object, or may have, that no entry stands for."""
@@ -492,7 +509,10 @@ class Tasks:
     def is_available(self, object_id: ObjectID) -> bool:
         """For the reconstruction policy: whether the object exists, or is being made."""
         value = self.values.table.get(object_id)
-        return value is not None and (value.state is not ValueState.FREED or value.owner != self.address)
+        if value is None or value.state is not ValueState.FREED or value.owner != self.address:
+            return value is not None
+        record = None if is_put(object_id) else self.records.get(task_of(object_id))
+        return record is not None and not record.is_done  # it runs again for another of its results
 
     def may_run_again(self, task: TaskID) -> bool:
         """For the reconstruction policy: whether the task has an attempt left."""
@@ -508,6 +528,7 @@ class Tasks:
         if error is not None:
             self.out.send(HEAD, ObjectFailed(object_id=event.object_id, error=error))
             return
+        self.values.rooms.hand_over(event.object_id)
         if event.losses < 0:  # a copy is known, and it is wanted
             return
         value = self.values.table[event.object_id]
@@ -544,10 +565,13 @@ class Tasks:
         record = None if is_put(value.object_id) else self.records.get(task_of(value.object_id))
         if record is not None and not record.is_done:  # it runs again already, for another of its results
             self.values.set_remaking(value)
+            value.is_in_doubt = True
             if record.stream is not None:
                 self.streams.note_lost(record, value)
             return
         plan = self.reconstruction.plan(value.object_id, self)
+        if plan.impossible is None and record is not None and self._is_in_vain(record, value):
+            plan = Plan(impossible=IN_VAIN)
         if plan.impossible is not None:
             kind = ErrorKind.RECONSTRUCTION_FAILED
             message = f"Object {short(value.object_id)} was lost and cannot be made again: {plan.impossible}."
@@ -559,6 +583,18 @@ class Tasks:
         for task in plan.tasks:
             self._run_again(self.records[task], value)
 
+    def _is_in_vain(self, record: TaskRecord, value: Value) -> bool:
+        """Whether a result that waiting tasks need is made again and again, and nothing comes of it: since it was first
+        made again no other task has come to its end, none was submitted, and nobody's wait is over."""
+        if not value.task_uses:
+            return False
+        standing = frozenset(task for task, each in self.records.items() if not (each.is_done or each.has_finished))
+        still = standing, frozenset(wait_id for wait_id, wait in self.values.waits.items() if not wait.timed)
+        if record.stood != still:
+            record.stood, record.remakes = still, 0
+        record.remakes += 1
+        return record.remakes > REMAKES_IN_VAIN_MAX
+
     def _run_again(self, record: TaskRecord, wanted: Value | None) -> None:
         for index in range(record.spec.template.num_returns):
             value = self.values.table.get(return_object_id(record.spec.task_id, index))
@@ -567,7 +603,7 @@ class Tasks:
         if record.stream is not None:
             self.streams.run_again(record, wanted)
         self._use_attempt(record, "reconstruction")
-        record.again = True
+        record.again = record.has_finished = True
         record.is_cancelled = False  # it came too late, and this is another demand
         self._set_state(record, TaskState.WAITING_ARGS)
         record.worker = record.lease_id = None

@@ -35,13 +35,20 @@ from typing import Any, Final, Literal
 
 from dualray.exceptions import InvariantViolation
 from dualray.shared.machines.base import Outbox, ensure
+from dualray.shared.machines.rooms import Rooms
 from dualray.shared.model.commands import ArmTimer, CancelTimer, CompleteWait, DropPayload, DropPayloads, TellFailure
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.events import (
     ActorOutOfScope,
+    ArgumentsLent,
     BorrowAcknowledged,
     BorrowAdded,
     BorrowRemoved,
+    Loan,
+    LoanPinned,
+    LoansAsked,
+    LoansKept,
+    LoansKnown,
     LocationsWanted,
     ObjectArrived,
     ObjectFailed,
@@ -134,6 +141,9 @@ class Value:
     losses_answered = 0
     losses_demanded = 0
     demanded = False
+    is_in_doubt = False
+    """It was lost while the attempt was under way that makes it again, for another result perhaps: that may have found
+    the old copy, and written none."""
     asked_again = False
     """Whether the head was asked once more for a copy, when it knew none and who sealed it was dead."""
 
@@ -223,11 +233,26 @@ class Wait:
         """Those that are not ready; the objects are distinct, so that all others are."""
 
 
+class Borrowed:
+    """An argument that its owner has lent to this process: its bytes can be read, nobody is to be asked for them."""
+
+    __slots__ = ("is_pinned", "lender", "place", "room_id", "size_bytes")
+
+    def __init__(self, lender: Address, room_id: ObjectID, place: int, size_bytes: int) -> None:
+        self.lender = lender
+        self.room_id = room_id
+        self.place = place
+        self.size_bytes = size_bytes
+        self.is_pinned = False
+        """It is the node manager's meanwhile, and pinned for us."""
+
+
 class Values:
     """See the module."""
 
-    def __init__(self, *, out: Outbox, address: Address, node: Address) -> None:
+    def __init__(self, *, out: Outbox, address: Address, node: Address, rooms: Rooms) -> None:
         self.out = out
+        self.rooms = rooms
         self.address = address
         self.node = node
         self.table: dict[ObjectID, Value] = {}
@@ -240,6 +265,12 @@ class Values:
         """Objects that we asked the node manager for, and that it has not answered."""
         self.views: dict[ObjectID, int] = {}
         """Reads of stored objects that this process has not given back; they outlive references."""
+        self.loans: dict[ObjectID, Borrowed] = {}
+        """Arguments that lie in room of their owners, and that tasks here may read there (rooms.py)."""
+        self.loans_kept: dict[ObjectID, Borrowed] = {}
+        """Those of which views have outlived the task, until they are pinned for us."""
+        self.lenders_lost: dict[Address, None] = {}
+        """Dead ones, of which the node manager has asked us: what comes late from them lies nowhere any more."""
         # Worklists that the owner machine drains.
         self.tasks_to_look_at: deque[TaskID] = deque()
         self.waits_completed: deque[tuple[WaitID, tuple[ObjectID, ...]]] = deque()
@@ -359,6 +390,8 @@ class Values:
             value.losses_answered = value.losses_demanded = -1
         self._set_state(value, ValueState.PENDING)
         value.sealed_by = None
+        for task in self.tasks_to_look_at:  # woken, perhaps by this very value, and not looked at yet
+            value.note("waiting_tasks", task)
 
     def _contain(self, value: Value, nested: tuple[Ref, ...]) -> None:
         before, value.nested = value.nested, nested
@@ -473,7 +506,7 @@ class Values:
                 self.streams_dropped.append(value.stream)
                 self.out.is_stirred = True
             return  # its task still runs: freed when it arrives
-        if value.state is ValueState.STORED:
+        if value.state is ValueState.STORED and not (self.rooms.lodged and self.rooms.free(value.object_id)):
             self.out.send(HEAD, ObjectsFreed(object_ids=(value.object_id,)))
         self._forget_bytes(value)
         if value.state is not ValueState.FREED:
@@ -513,7 +546,7 @@ class Values:
             self.release(inner)
 
     def _unpin(self, value: Value) -> None:
-        if value.object_id in self.views or value.readers:
+        if value.object_id in self.views or value.readers or value.object_id in self.loans:
             return  # a view lives on, or is about to be opened: its release unpins
         value.wanted = value.local = False
         self._release_pin(value.object_id)
@@ -521,7 +554,7 @@ class Values:
     def _release_pin(self, object_id: ObjectID) -> None:
         """Give the pin back, unless a view lives on, whose release does so, or the node has still to answer that it is
         pinned: an answer to an old question must not be taken for one to a new question."""
-        if object_id not in self.views and object_id not in self.asked:
+        if object_id not in self.views and object_id not in self.asked and object_id not in self.loans_kept:
             self.out.send(self.node, ObjectReleased(object_id=object_id, requester=self.address))
 
     def _send_removal(self, object_id: ObjectID, owner: Address) -> None:
@@ -581,6 +614,7 @@ class Values:
     def _report(self, value: Value, requester: Address) -> None:
         if value.failed_with is not None:
             value.failed_with.is_read = True
+        self.rooms.hand_over(value.object_id)
         with_bytes = value.state is ValueState.INLINE or (
             value.error is not None and value.error.kind is ErrorKind.APPLICATION
         )
@@ -704,6 +738,7 @@ class Values:
     def _fetch_if_needed(self, wait: Wait, value: Value) -> None:
         if wait.fetch and value.state is ValueState.STORED and not value.wanted:
             value.wanted = True
+            self.rooms.hand_over(value.object_id)
             if value.object_id not in self.asked:
                 self.asked[value.object_id] = None
                 self.out.send(
@@ -818,6 +853,63 @@ class Values:
             return
         for wait_id in list(value.waits):  # we own it, and know better: ask again
             self._progress(wait_id, value)
+
+    # ---- Arguments that were lent ------------------------------------------------------------------------------
+
+    def on_lent(self, event: ArgumentsLent) -> None:
+        """A task follows whose arguments lie in room of its owner."""
+        if event.lender in self.lenders_lost:
+            return
+        for object_id, room_id, place, size_bytes in event.loans:
+            self.loans[object_id] = Borrowed(event.lender, room_id, place, size_bytes)
+
+    def take_loan(self, value: Value) -> None:
+        """An argument that has come is here already, if it was lent to us."""
+        if value.object_id in self.loans and value.state is ValueState.STORED:
+            value.wanted = value.local = True
+
+    def end_loans(self, refs: Iterable[Ref]) -> None:
+        """The task with these arguments is about to be reported, or given back. Those of which views live on are kept:
+        their lender hears it first."""
+        kept: list[ObjectID] = []
+        lender: Address | None = None
+        for ref in refs:
+            loan = self.loans.pop(ref.object_id, None)
+            if loan is None:
+                continue
+            is_read = ref.object_id in self.views
+            if is_read and not loan.is_pinned:
+                lender = loan.lender
+                kept.append(ref.object_id)
+                self.loans_kept[ref.object_id] = loan
+            elif not is_read:
+                value = self.table.get(ref.object_id)
+                if value is not None:
+                    value.wanted = value.local = False
+                if loan.is_pinned:
+                    self._release_pin(ref.object_id)
+        if lender is not None:
+            self.out.send(lender, LoansKept(worker=self.address, object_ids=tuple(kept)))
+
+    def on_loan_pinned(self, event: LoanPinned) -> None:
+        """What has outlived the task that it was lent to is kept for us now, whether or not we read it still."""
+        self.loans_kept.pop(event.object_id, None)
+        value = self.table.get(event.object_id)
+        if value is None or not value.wanted:
+            self._release_pin(event.object_id)
+
+    def on_loans_asked(self, event: LoansAsked) -> None:
+        """The lender has died: what we read of it is kept for us from now on."""
+        self.lenders_lost[event.lender] = None
+        known: list[Loan] = []
+        for loans in (self.loans, self.loans_kept):
+            for object_id, loan in list(loans.items()):
+                if loan.lender == event.lender and not loan.is_pinned:
+                    loan.is_pinned = True
+                    known.append((object_id, loan.room_id, loan.place, loan.size_bytes))
+        for object_id, *_ in known:
+            self.loans_kept.pop(object_id, None)
+        self.out.send(self.node, LoansKnown(worker=self.address, lender=event.lender, loans=tuple(known)))
 
     # ---- Invariants ------------------------------------------------------------------------------------------
 

@@ -144,6 +144,16 @@ class DeleteObject:
 
 
 @dataclass(slots=True, kw_only=True)
+class RenameObject:
+    """What lies under `room_id` is an object of its own now, and keeps `size_bytes` from its beginning; the rest is
+    free."""
+
+    room_id: ObjectID
+    object_id: ObjectID
+    size_bytes: int
+
+
+@dataclass(slots=True, kw_only=True)
 class SpillObject:
     """Copy the object's bytes to disk; report `ObjectSpilled` or `SpillFailed`. Until then it stays in memory."""
 
@@ -250,6 +260,7 @@ Command: TypeAlias = (
     | ReserveSpace
     | EvictObject
     | DeleteObject
+    | RenameObject
     | SpillObject
     | UnloadObject
     | RestoreObject

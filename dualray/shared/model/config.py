@@ -62,6 +62,10 @@ class Config:
         256 * 1024 * 1024, "bytes", "free memory kept ready for new objects, at most a quarter of the store"
     )
     store_idle_ns: int = _limit(2 * SECOND_NS, "ns", "free memory beyond store_warm_bytes is given back after this")
+    kept_room_bytes_max: int = _limit(
+        64 * 1024 * 1024, "bytes", "of the store that a process keeps for arguments by value; 0: none"
+    )
+    kept_room_idle_ns: int = _limit(500 * MILLISECOND_NS, "ns", "kept room that nobody has used for this goes back")
     spill_bytes_max: int = _limit(
         32 * 1024 * 1024 * 1024, "bytes", "of a node's objects on disk, with the eviction policy 'spill'"
     )

@@ -79,13 +79,15 @@ class PromiseKept:
 
 @dataclass(slots=True, kw_only=True)
 class SpaceWanted:
-    """User code is about to write an object of this size into the node's store, and waits under `wait_id`."""
+    """User code is about to write an object of this size into the node's store, and waits under `wait_id`. An
+    `is_argument` is put to be the argument of one call."""
 
     wait_id: WaitID
     object_id: ObjectID
     size_bytes: int
     owner: Address
     remakeable: bool
+    is_argument: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -336,9 +338,10 @@ class PeerLost:
 
 @dataclass(slots=True, kw_only=True)
 class SpaceReserved:
-    """There is memory for the object of a `ReserveSpace`: it can be written."""
+    """There is memory for the object of a `ReserveSpace`: it can be written. `place` is where, as the runner counts."""
 
     object_id: ObjectID
+    place: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -798,21 +801,25 @@ class ObjectReleased:
 
 @dataclass(slots=True, kw_only=True)
 class SpaceRequested:
-    """A process on this node wants to write an object into the store."""
+    """A process on this node wants to write an object into the store. `is_room`: it may write others there after it,
+    and says so when it seals one (`ObjectPlaced`) or needs the room no more (`SpaceReturned`)."""
 
     object_id: ObjectID
     size_bytes: int
     owner: Address
     requester: Address
     remakeable: bool
+    is_room: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
 class SpaceGranted:
-    """The space is reserved: write, then seal. `present`: the object is here already, write nothing."""
+    """The space is reserved: write, then seal. `present`: the object is here already, write nothing. `place` is for the
+    runner of a process that asked for room."""
 
     object_id: ObjectID
     present: bool = False
+    place: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -829,6 +836,77 @@ class ObjectSealed:
 
     object_id: ObjectID
     requester: Address
+
+
+@dataclass(slots=True, kw_only=True)
+class ObjectPlaced:
+    """As `ObjectSealed`, for an object that was written into room that had been asked for under `room_id`; it takes the
+    room over, and leaves what it does not need. One that `is_lent` stays until its owner releases it; `readers` are
+    workers that read it beyond that, and hear when it is pinned for them (`LoanPinned`)."""
+
+    object_id: ObjectID
+    room_id: ObjectID
+    size_bytes: int
+    owner: Address
+    requester: Address
+    is_lent: bool = False
+    readers: tuple[Address, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class SpaceReturned:
+    """A process needs room no more that it had asked for."""
+
+    object_id: ObjectID
+    requester: Address
+
+
+@dataclass(slots=True, kw_only=True)
+class RoomWanted:
+    """A node manager is short of room, to the processes that keep some."""
+
+
+Loan: TypeAlias = tuple[ObjectID, ObjectID, int, int]
+"""An object that lies in room of its owner: the object, the room, its place, its size in bytes."""
+
+
+@dataclass(slots=True, kw_only=True)
+class ArgumentsLent:
+    """An owner to a worker of its node, ahead of a task: where the arguments lie that only the owner knows of."""
+
+    lender: Address
+    loans: tuple[Loan, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class LoansKept:
+    """A worker to a lender, ahead of the report of a task: views of these objects outlive it."""
+
+    worker: Address
+    object_ids: tuple[ObjectID, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class LoanPinned:
+    """A node manager to a worker: an object that it goes on reading is pinned for it."""
+
+    object_id: ObjectID
+
+
+@dataclass(slots=True, kw_only=True)
+class LoansAsked:
+    """A node manager to its workers: a process has died that kept room; what of it do you read?"""
+
+    lender: Address
+
+
+@dataclass(slots=True, kw_only=True)
+class LoansKnown:
+    """The answer to `LoansAsked`."""
+
+    worker: Address
+    lender: Address
+    loans: tuple[Loan, ...]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -1290,6 +1368,11 @@ ProcessMessage: TypeAlias = (
     | ObjectUnavailable
     | SpaceGranted
     | SpaceDenied
+    | RoomWanted
+    | ArgumentsLent
+    | LoansKept
+    | LoanPinned
+    | LoansAsked
     | ObjectDemanded
     | ActorChanged
     | ActorLeaving
@@ -1318,7 +1401,10 @@ NodeMessage: TypeAlias = (
     | ObjectWanted
     | ObjectReleased
     | SpaceRequested
+    | SpaceReturned
     | ObjectSealed
+    | ObjectPlaced
+    | LoansKnown
     | LocationsKnown
     | ObjectRequested
     | ObjectNotHere

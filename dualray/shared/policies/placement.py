@@ -39,6 +39,74 @@ class Candidate:
         return self.total.get(GPU, 0) > 0
 
 
+class Candidates(dict[NodeID, Candidate]):
+    """The nodes that are alive, in the order in which they joined, and who is told when one of them has changed.
+
+    A policy that would look at all of them for each lease may keep an index instead: `watch` gives it a dict in which
+    those stand that have changed since it last looked and cleared it. At most `WATCHERS_MAX` are told; the one that
+    asked first is forgotten then, and must not be relied on any more (`is_watched`).
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.version = 0
+        """Grows whenever a node comes or goes, or offers another total."""
+        self._places: dict[NodeID, int] = {}
+        self._counter = 0
+        self._watchers: dict[int, dict[NodeID, None]] = {}
+        self._possible: dict[Resources, bool] = {}
+        self._asked_version = 0
+
+    def __setitem__(self, node: NodeID, candidate: Candidate) -> None:
+        if node not in self:
+            self._places[node] = self._counter
+            self._counter += 1
+        super().__setitem__(node, candidate)
+        self.version += 1
+        self.touch(node)
+
+    def remove(self, node: NodeID) -> None:
+        """A node is gone, if it was there."""
+        if self.pop(node, None) is not None:
+            del self._places[node]
+            self.version += 1
+            self.touch(node)
+
+    def touch(self, node: NodeID) -> None:
+        """What a node has free has changed."""
+        for changed in self._watchers.values():
+            changed[node] = None
+
+    def could_ever_take(self, demand: Resources) -> bool:
+        """Whether one of them could, if nothing else were there."""
+        if self._asked_version != self.version:
+            self._asked_version = self.version
+            self._possible.clear()
+        known = self._possible.get(demand)
+        if known is None:
+            known = self._possible[demand] = any(fits(candidate.total, demand) for candidate in self.values())
+        return known
+
+    def place(self, node: NodeID) -> int:
+        """A number that grows from each node to the next, in the order of this mapping."""
+        return self._places[node]
+
+    def watch(self) -> dict[NodeID, None]:
+        """From now on, which nodes have changed: at first, all."""
+        changed: dict[NodeID, None] = dict.fromkeys(self)
+        if len(self._watchers) >= WATCHERS_MAX:
+            del self._watchers[next(iter(self._watchers))]
+        self._watchers[id(changed)] = changed
+        return changed
+
+    def is_watched(self, changed: dict[NodeID, None]) -> bool:
+        """Whether this one is still told."""
+        return self._watchers.get(id(changed)) is changed
+
+
+WATCHERS_MAX = 64
+
+
 @dataclass(slots=True, kw_only=True)
 class ClusterView:
     """What a placement policy may look at."""
@@ -87,7 +155,12 @@ class PlacementPolicy(Protocol):
 
 def not_placed(shape: LeaseShape, view: ClusterView) -> Placement:
     """FAILED when some node could ever take the demand, else INFEASIBLE."""
-    if any(fits(candidate.total, shape.placement) for candidate in view.candidates.values()):
+    candidates, demand = view.candidates, shape.placement
+    if isinstance(candidates, Candidates):
+        could = candidates.could_ever_take(demand)
+    else:
+        could = any(fits(candidate.total, demand) for candidate in candidates.values())
+    if could:
         return Placement(Outcome.FAILED, reason="every node that could take it is busy")
     return Placement(Outcome.INFEASIBLE, reason="no node could ever take it")
 

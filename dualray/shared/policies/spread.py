@@ -1,22 +1,93 @@
-"""SPREAD: best effort round-robin over the nodes that can take the demand now."""
+"""SPREAD: best effort round-robin over the nodes that can take the demand now.
+
+Of a whole cluster (`Candidates`) it is kept for each demand which nodes can take it, as the bits of a number: the next
+in turn is the lowest bit at or above where the round stands. It answers what a walk over all of them would (a test
+compares the two).
+"""
 
 from __future__ import annotations
 
 from dualray.shared.model.ids import NodeID
-from dualray.shared.model.resources import fits
+from dualray.shared.model.resources import Resources, fits
 from dualray.shared.model.specs import LeaseShape
-from dualray.shared.policies.placement import ClusterView, Outcome, Placement, Score, not_placed
+from dualray.shared.policies.placement import (
+    WATCHERS_MAX,
+    Candidates,
+    ClusterView,
+    Outcome,
+    Placement,
+    Score,
+    not_placed,
+)
+
+_WHY = "spread: next in turn"
+
+
+class _Round:
+    """Of one cluster and one demand, which nodes can take it now."""
+
+    def __init__(self, candidates: Candidates, demand: Resources) -> None:
+        self.candidates = candidates
+        self.changed = candidates.watch()
+        self._demand = demand
+        self._version = -1
+        self._nodes: list[NodeID] = []
+        self._places: dict[NodeID, int] = {}
+        self._fitting = 0
+        """Bit n: node n has room."""
+
+    def next(self, turn: int) -> NodeID | None:
+        """The first node with room from the one on whose turn it is; None: there is none."""
+        if self._version != self.candidates.version:
+            self._version = self.candidates.version
+            self._nodes = list(self.candidates)
+            self._places = {node: place for place, node in enumerate(self._nodes)}
+            self.changed.update(dict.fromkeys(self._nodes))
+            self._fitting = 0
+        if self.changed:
+            for node in self.changed:
+                place = self._places.get(node)
+                if place is not None:
+                    bit = 1 << place
+                    if fits(self.candidates[node].free, self._demand):
+                        self._fitting |= bit
+                    else:
+                        self._fitting &= ~bit
+            self.changed.clear()
+        if not self._fitting:
+            return None
+        start = turn % len(self._nodes)
+        ahead = self._fitting >> start
+        if ahead:
+            return self._nodes[start + (ahead & -ahead).bit_length() - 1]
+        return self._nodes[(self._fitting & -self._fitting).bit_length() - 1]
 
 
 class SpreadPlacement:
     """See the module."""
 
+    def __init__(self) -> None:
+        self._rounds: dict[Resources, _Round] = {}
+
     def choose(self, shape: LeaseShape, view: ClusterView, via: NodeID | None) -> Placement:
+        if not isinstance(view.candidates, Candidates):  # some of the nodes only
+            return self.choose_among_all(shape, view, via)
+        demand = shape.placement
+        turns = self._rounds.get(demand)
+        if turns is None or turns.candidates is not view.candidates or not view.candidates.is_watched(turns.changed):
+            if len(self._rounds) >= WATCHERS_MAX:
+                del self._rounds[next(iter(self._rounds))]
+            turns = self._rounds[demand] = _Round(view.candidates, demand)
+        chosen = turns.next(view.round_robin)
+        return not_placed(shape, view) if chosen is None else Placement(Outcome.SUCCESS, chosen, _WHY)
+
+    def choose_among_all(self, shape: LeaseShape, view: ClusterView, via: NodeID | None) -> Placement:
+        """By a walk over all of them."""
         nodes = list(view.candidates.values())
         for step in range(len(nodes)):
             candidate = nodes[(view.round_robin + step) % len(nodes)]
             if fits(candidate.free, shape.placement):
-                return Placement(Outcome.SUCCESS, candidate.node, "spread: next in turn")
+                return Placement(Outcome.SUCCESS, candidate.node, _WHY)
         return not_placed(shape, view)
 
     def scores(self, shape: LeaseShape, view: ClusterView, via: NodeID | None) -> list[Score]:

@@ -3,8 +3,8 @@
 Theory of operation
 -------------------
 Virtual workers share one interpreter and one TensorFlow, in which no two of them can be members of a cluster. So in a
-virtual worker `MultiWorkerMirroredStrategy()` gives a VirtualStrategy, whose scope is empty: a model lives on the one
-device. `model.fit` then differs in three places:
+virtual worker `MultiWorkerMirroredStrategy()` gives a VirtualStrategy (virtual_strategy.py), whose exchanges are those
+of virtual_collectives.py. `model.fit` differs in three places:
 
 - The dataset is cut as TensorFlow cuts it: each worker gets its share (unless sharding is off), and of each batch one
   part in N.
@@ -14,224 +14,39 @@ device. `model.fit` then differs in three places:
   (dualray/sim/collectives.py). Before the first step all take the weights of rank 0, which costs a broadcast.
 - The metrics of training that Keras gets are the means of the workers'.
 
-The values pass from worker to worker through this module, not through the object store; what the simulation sees of
+The values pass from worker to worker through this process, not through the object store; what the simulation sees of
 them is their size. A worker whose rows are at an end joins with nothing until all are at the end.
-
-A loop of one's own (`strategy.run`) is not looked into: it trains each worker on its own rows, in no time, until it
-calls `strategy.reduce`.
 """
 
 from __future__ import annotations
 
 import functools
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.data.experimental.ops import distribute
-from tensorflow.python.distribute import collective_all_reduce_strategy, distribute_lib, input_ops
+from tensorflow.python.distribute import collective_all_reduce_strategy, distribute_lib
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
 
-from dualray import api, runtime
 from dualray.experimental.tf_stacks import take_over
 from dualray.train import session
+from dualray.train.tensorflow.virtual_collectives import (
+    Values,
+    VirtualCollectives,
+    current_or_none,
+    virtual_collectives,
+)
+from dualray.train.tensorflow.virtual_strategy import (
+    VirtualStrategy,
+    choose_functions,
+    choose_replicas,
+    rows_of,
+    split,
+)
 
-StepDuration = float | Callable[[int], float]
-Values = list[np.ndarray[Any, Any]]
-
-
-class Ring:
-    """What the workers of one attempt have in their hands, in this process."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self._given: dict[int, dict[int, Any]] = {}
-        self._taken: dict[int, int] = {}
-        self._combined: dict[int, Any] = {}
-
-    def give(self, number: int, rank: int, values: Any) -> None:
-        """A worker's part of an exchange."""
-        self._given.setdefault(number, {})[rank] = values
-
-    def take(self, number: int, combine: Callable[[list[Any]], Any]) -> Any:
-        """What all parts together make, by rank; forgotten when all have taken it."""
-        if number not in self._combined:
-            parts = self._given.pop(number)
-            assert len(parts) == self.size, "a worker has taken before all have given"
-            self._combined[number] = combine([parts[rank] for rank in range(self.size)])
-        combined = self._combined[number]
-        self._taken[number] = self._taken.get(number, 0) + 1
-        if self._taken[number] == self.size:
-            del self._combined[number], self._taken[number]
-        return combined
-
-
-_rings: dict[bytes, tuple[Ring, set[int]]] = {}
-"""By ledger, which each attempt has of its own; with the ranks that are in it."""
-
-
-class VirtualCollectives:
-    """One worker's side of the exchanges of its attempt."""
-
-    def __init__(self, of: session.Session, step_duration: StepDuration) -> None:
-        self._session = of
-        self._context = of.context
-        self._step_duration = step_duration
-        self._ring = _rings[of.ledger.ref.object_id][0]
-        self._number = 0
-        self.is_multi_worker = False
-        self.splits_next_dataset = False
-        of.modelled.update(steps=0, compute_s=0.0, all_reduce_s=0.0, all_reduce_bytes=0)
-
-    @property
-    def rank(self) -> int:
-        return self._context.world_rank
-
-    @property
-    def size(self) -> int:
-        return self._context.world_size
-
-    def compute(self, rows: int) -> None:
-        """A step's computation on so many rows takes its time."""
-        given = self._step_duration
-        duration_s = float(given(rows) if callable(given) else given)
-        self._session.modelled["steps"] += 1
-        self._session.modelled["compute_s"] += duration_s
-        time.sleep(duration_s)
-
-    def mean(self, values: Values | None) -> Values | None:
-        """The sum of all workers' values over the number of workers; None when nobody has any."""
-
-        def combine(parts: list[Values | None]) -> Values | None:
-            present = [part for part in parts if part is not None]
-            return [sum(of_all) / self.size for of_all in zip(*present, strict=True)] if present else None
-
-        size_bytes = sum(value.nbytes for value in values or [])
-        mean: Values | None = self._exchange(values, combine, self._runtime.all_reduce_s(self._nodes, size_bytes))
-        self._session.modelled["all_reduce_bytes"] += size_bytes
-        return mean
-
-    def from_first(self, values: Values) -> Values:
-        """The values of rank 0."""
-        takes_s = self._runtime.broadcast_s(self._nodes, sum(value.nbytes for value in values))
-        first: Values = self._exchange(values, lambda parts: parts[0], takes_s)
-        return first
-
-    @property
-    def _nodes(self) -> Sequence[str]:
-        return self._context.nodes
-
-    @property
-    def _runtime(self) -> Any:
-        return cast(Any, runtime.current("a collective"))  # a virtual worker's
-
-    def _exchange(self, values: Any, combine: Callable[[list[Any]], Any], takes_s: float) -> Any:
-        number, self._number = self._number, self._number + 1
-        self._ring.give(number, self.rank, values)
-        began_s = time.monotonic()
-        [met] = api.get(self._session.ledger.meet.remote(self.rank, began_s))
-        left_s = api.get(met) + takes_s - time.monotonic()
-        if left_s > 0:
-            time.sleep(left_s)
-        self._session.modelled["all_reduce_s"] += takes_s
-        return self._ring.take(number, combine)
-
-
-@contextmanager
-def virtual_collectives(step_duration: StepDuration) -> Iterator[None]:
-    """In a virtual worker, around its training function."""
-    training = session.current_or_none()
-    assert training is not None, "a session has begun"
-    key, rank = training.ledger.ref.object_id, training.context.world_rank
-    _, members = _rings.setdefault(key, (Ring(training.context.world_size), set()))
-    members.add(rank)
-    training.virtual = VirtualCollectives(training, step_duration)
-    try:
-        yield
-    finally:
-        members.discard(rank)
-        if not members:
-            _rings.pop(key, None)
-
-
-def current_or_none() -> VirtualCollectives | None:
-    """Those of the virtual worker that runs, once it has made a strategy of many workers."""
-    training = session.current_or_none()
-    found: VirtualCollectives | None = None if training is None else training.virtual
-    return found if found is not None and found.is_multi_worker else None
-
-
-class VirtualStrategy:
-    """What stands for MultiWorkerMirroredStrategy in a virtual worker; see the module."""
-
-    def __init__(self, collectives: VirtualCollectives) -> None:
-        self._collectives = collectives
-        self.num_replicas_in_sync = collectives.size
-
-    @property
-    def cluster_resolver(self) -> Any:
-        """Who this worker is among all."""
-        size = self._collectives.size
-        spec = tf.train.ClusterSpec({"worker": [f"virtual-{rank}:0" for rank in range(size)]})
-        return tf.distribute.cluster_resolver.SimpleClusterResolver(
-            spec, task_type="worker", task_id=self._collectives.rank
-        )
-
-    def scope(self) -> AbstractContextManager[VirtualStrategy]:
-        """Empty: variables are the worker's own."""
-        return nullcontext(self)
-
-    def run(self, fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
-        """Call it, here."""
-        return fn(*args, **dict(kwargs or {}))
-
-    def reduce(self, reduce_op: Any, value: Any, axis: int | None = None) -> Any:
-        """Over all workers, with the time of an all-reduce; not within a `tf.function`."""
-        if not tf.executing_eagerly():
-            raise RuntimeError("in sim mode strategy.reduce cannot be called within a tf.function: call it outside")
-        takes_mean = str(getattr(reduce_op, "name", reduce_op)).upper() == "MEAN"
-        if axis is not None:
-            value = (tf.reduce_mean if takes_mean else tf.reduce_sum)(value, axis=axis)
-        value = tf.convert_to_tensor(value)
-        mean = self._collectives.mean([value.numpy()])
-        assert mean is not None, "there is at least this worker's"
-        return tf.cast(mean[0] if takes_mean else mean[0] * self._collectives.size, value.dtype)
-
-    def experimental_local_results(self, value: Any) -> tuple[Any, ...]:
-        """The value: a worker has one replica."""
-        return (value,)
-
-    def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> Any:
-        """This worker's part of it."""
-        return split(dataset, self._collectives)
-
-    def distribute_datasets_from_function(self, dataset_fn: Callable[[Any], Any], options: Any = None) -> Any:
-        """What the function makes for this worker."""
-        size, rank = self._collectives.size, self._collectives.rank
-        return dataset_fn(
-            tf.distribute.InputContext(num_input_pipelines=size, input_pipeline_id=rank, num_replicas_in_sync=size)
-        )
-
-
-def split(dataset: Any, collectives: VirtualCollectives) -> Any:
-    """A worker's part of a dataset of global batches, as TensorFlow makes it (`DistributedDataset`)."""
-    size, rank = collectives.size, collectives.rank
-    if size == 1:
-        return dataset
-    batch_size = int(distribute.compute_batch_size(dataset).numpy())
-    if batch_size != -1:
-        sizes = distribute.batch_sizes_for_worker(batch_size, size, 1, rank)
-        parts = dataset.rebatch(sizes)
-    else:
-        parts = distribute._LegacyRebatchDataset(dataset, size)
-    options = tf.data.Options()
-    options.autotune.enabled = False  # its thread, one for each worker's dataset, is waited for when the dataset ends
-    return input_ops.auto_shard_dataset(parts, size, rank, size).with_options(options)
-
+__all__ = ["install", "virtual_collectives"]
 
 # ---- A step of training ------------------------------------------------------------------------------------------
 
@@ -260,16 +75,26 @@ class Step:
         except (StopIteration, tf.errors.OutOfRangeError):
             while (mean := self._collectives.mean(None)) is not None:
                 self._apply(self._gradients_of(mean))
+            self._count_no_step()
             raise
         if not self._has_begun:
             self._begin(data)
         logs, gradients = self._compute(data)
-        self._collectives.compute(_rows(data))
+        self._collectives.compute(rows_of(data))
         numbers = [np.asarray(value, np.float64) for value in tf.nest.flatten(logs)]
         mean = self._collectives.mean([gradient.numpy() for gradient in gradients] + numbers)
         assert mean is not None, "there is at least this worker's"
         self._apply(self._gradients_of(mean))
         return tf.nest.pack_sequence_as(logs, [float(value) for value in mean[len(self._variables) :]])
+
+    def _count_no_step(self) -> None:
+        """TensorFlow finds the end of the data in the middle of a step, one compiled function, of which it has run by
+        then what needs no data: the optimizer has counted that step. So Adam's next steps are of another size, and a
+        schedule's next rates. (An optimizer of Keras's `legacy` counts after the update, and a model that is run
+        eagerly asks for data first.)"""
+        optimizer = self._model.optimizer
+        if not self._model.run_eagerly and not isinstance(optimizer, tf.keras.optimizers.legacy.Optimizer):
+            optimizer.iterations.assign_add(1)
 
     def _begin(self, data: Any) -> None:
         """All start with the weights of rank 0."""
@@ -313,11 +138,6 @@ def _compiled(function: Callable[..., Any], model: Any) -> Any:
     return made
 
 
-def _rows(data: Any) -> int:
-    first = tf.nest.flatten(data)[0]
-    return int(first.shape[0]) if first.shape.rank else 1
-
-
 # ---- Where TensorFlow and Keras ask ------------------------------------------------------------------------------
 
 
@@ -330,6 +150,8 @@ def install() -> None:
     polymorphic_function._frequent_tracing_detector_manager._lock = threading.RLock()
     _choose_strategy(collective_all_reduce_strategy.CollectiveAllReduceStrategy)
     _choose_dataset(distribute_lib._DefaultDistributionExtended)
+    choose_replicas(distribute_lib._DefaultReplicaContext, distribute_lib._DefaultDistributionExtended)
+    choose_functions(polymorphic_function.Function)
     _choose_step(tf.keras.Model)
 
 

@@ -1,0 +1,150 @@
+"""The command line for modelled programs: `dualray sim workload`. Exit codes as in cli.py."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from dualray.shared.faults import parse_fault
+from dualray.shared.model.config import Config
+from dualray.shared.model.resources import parse_resources
+from dualray.shared.scenario_file import ScenarioError
+from dualray.shared.units import parse_size_bytes, size_words, time_words
+from dualray.sim.cost_model import CostModel
+from dualray.sim.modelled import Modelled
+from dualray.sim.modelled_programs import PROGRAMS, parameters, run_workload
+from dualray.sim.node import Hardware
+from dualray.sim.runtime import hardware_of_scenario
+
+FAILED = 1
+UNUSABLE = 2
+
+
+def add_to(sim: typer.Typer) -> None:
+    """Add these commands to `dualray sim`."""
+    sim.command("workload", context_settings={"ignore_unknown_options": True, "allow_extra_args": True})(
+        workload_command
+    )
+    sim.command("workloads")(workloads_command)
+
+
+def _refuse(why: object) -> NoReturn:
+    Console(stderr=True).print(f"dualray: {why}", style="red", markup=False, highlight=False, soft_wrap=True)
+    raise typer.Exit(UNUSABLE)
+
+
+def workload_command(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help=f"{', '.join(PROGRAMS)}; `dualray sim workloads` has their parameters.")],
+    nodes: Annotated[int, typer.Option(min=1, help="Virtual nodes.")] = 10,
+    node_cpus: Annotated[float, typer.Option(help="CPUs of each.")] = 8,
+    node_gpus: Annotated[float, typer.Option(help="GPUs of each.")] = 0,
+    object_store: Annotated[str, typer.Option(help="Bytes of each node's object store.")] = "2GiB",
+    scenario: Annotated[
+        Path | None, typer.Option(help="A scenario file: its cluster, costs, limits and faults, not its workload.")
+    ] = None,
+    faults: Annotated[list[str] | None, typer.Option(help="Such as 'kill node-5 at 2.5s'; may repeat.")] = None,
+    seed: Annotated[int | None, typer.Option(help="In place of 0, or of the scenario's.")] = None,
+) -> None:
+    """Model a program on a virtual cluster, at any size: nothing is executed, everything is scheduled.
+
+    What else is given goes to the program: `dualray sim workload bag --tasks 1e6 --seconds 0.5 --nodes 1000`.
+    """
+    began_s = time.perf_counter()
+    try:
+        given = dict(_parameters(context.args))
+        planned = tuple(parse_fault(text) for text in faults or ())
+        config, cost_model = Config(), CostModel()
+        if scenario is not None:
+            from dualray.testing.run import load_scenario  # noqa: PLC0415 - who names no file needs no reader of files
+
+            loaded = load_scenario(scenario)
+            hardware: Sequence[Hardware] = hardware_of_scenario(loaded)
+            config, cost_model = Config(**loaded.limits), cost_model.with_changes(loaded.costs)
+            planned = (*loaded.planned(), *planned)
+            seed = loaded.seed if seed is None else seed
+        else:
+            total = parse_resources(num_cpus=node_cpus, num_gpus=node_gpus, resources=None)
+            hardware = [Hardware(total=total, store_bytes=parse_size_bytes(object_store, "--object-store"))] * nodes
+        result = run_workload(
+            name,
+            given,
+            hardware=hardware,
+            config=config,
+            cost_model=cost_model,
+            faults=planned,
+            seed=seed or 0,
+        )
+    except (ValueError, TypeError, ScenarioError) as error:
+        _refuse(error)
+    _show(name, len(hardware), result, time.perf_counter() - began_s)
+    if result.failed:
+        raise typer.Exit(FAILED)
+
+
+def _parameters(args: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """`--name value` and `--name=value`, as pairs."""
+    left = iter(args)
+    for arg in left:
+        if not arg.startswith("--"):
+            raise ValueError(f"{arg!r} is not understood; a parameter of the workload is given as --name value")
+        name, equals, value = arg.removeprefix("--").partition("=")
+        if not equals:
+            value = next(left, "")
+            if not value:
+                raise ValueError(f"--{name} has no value")
+        yield name.replace("-", "_"), value
+
+
+def _show(name: str, nodes: int, result: Modelled, took_s: float) -> None:
+    rows: list[tuple[str, str]] = [
+        ("virtual time", time_words(result.makespan_ns)),
+        ("tasks", f"{result.tasks:,}"),
+        ("attempts", f"{result.attempts:,}"),
+        ("CPUs busy", f"{result.busy_ns / max(result.cpu_ns, 1):.1%}"),
+        ("moved between nodes", size_words(result.moved_bytes)),
+        ("evicted", f"{result.evictions:,} objects"),
+        ("messages", f"{result.messages:,}"),
+        ("events", f"{result.events:,}"),
+        ("event hash", result.hash),
+        ("took", f"{took_s:.2f} s, {result.tasks / took_s:,.0f} tasks/s, {size_words(_peak_bytes())} at most"),
+    ]
+    if result.evictions == 0:
+        rows = [row for row in rows if row[0] != "evicted"]
+    rows += [("fault", fault) for fault in result.faults]
+    table = Table("", "", title=f"{name} on {nodes:,} nodes", title_justify="left", show_header=False)
+    for what, words in rows:
+        table.add_row(what, escape(words))
+    console = Console()
+    console.print(table)
+    if result.failed:
+        console.print(result.failed, markup=False, highlight=False, soft_wrap=True)
+
+
+def _peak_bytes() -> int:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def workloads_command() -> None:
+    """List the programs that can be modelled, and their parameters."""
+    table = Table("workload", "what it is", "parameter", "default", title="Modelled programs", title_justify="left")
+    last = ""
+    for name, parameter, default in parameters():
+        words = (PROGRAMS[name].__doc__ or "").replace("\n    ", " ") if name != last else ""
+        table.add_row(name if name != last else "", escape(words), parameter, _shown(default))
+        last = name
+    Console().print(table)
+
+
+def _shown(default: Any) -> str:
+    return f"{default:,}" if isinstance(default, int) else str(default)

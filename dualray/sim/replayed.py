@@ -1,0 +1,64 @@
+"""What became of a replay."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Step:
+    """What one execution did and when, for the critical path: times since the program's begin, in ns.
+
+    Attributes:
+        parent, submitted_ns, deps: who submitted it, when, and which objects it was given; the driver has none.
+        before: who ran on its worker before it.
+        waits: began, ended, objects, of whatever it waited for.
+    """
+
+    name: str
+    node: str
+    parent: bytes = b""
+    submitted_ns: int = 0
+    deps: tuple[bytes, ...] = ()
+    began_ns: int = 0
+    ended_ns: int = 0
+    before: bytes = b""
+    waits: list[tuple[int, int, tuple[bytes, ...]]] = field(default_factory=list)
+
+
+@dataclass(slots=True, kw_only=True)
+class Replayed:
+    """What became of a replay; times in ns, sizes in bytes.
+
+    Attributes:
+        makespan_ns: from the program's begin to its end; up to the failure of one that failed.
+        since_ns: as makespan, from the first submission of the function that was asked for.
+        busy_ns: CPU-time asked for by what ran: each attempt's time on its worker by its CPUs; of an actor's calls,
+            what they used.
+        cpu_ns: CPUs of the living nodes, by the makespan.
+        lost_ns: time of attempts that were lost or done again.
+        failed: why the program could not go on, in words; empty when it ended well.
+    """
+
+    makespan_ns: int = 0
+    since_ns: int = 0
+    busy_ns: int = 0
+    cpu_ns: int = 0
+    lost_ns: int = 0
+    tasks: int = 0
+    attempts: int = 0
+    moved_bytes: int = 0
+    spilled_bytes: int = 0
+    evictions: int = 0
+    faults: int = 0
+    failed: str = ""
+    counts: Counter[str] = field(default_factory=Counter)
+    by_node: dict[str, int] = field(default_factory=dict)
+    """Of each node, `busy_ns`."""
+    spans: list[tuple[str, str, str, int, int, int]] | None = None
+    """On demand: name, node, worker, began, ended, attempt."""
+    steps: dict[bytes, Step] | None = None
+    """On demand: by task; the driver's is under no bytes."""
+    marks: list[int] = field(default_factory=list)
+    """When the driver made its small puts, since the program's begin: with these a program marks its own phases."""

@@ -1,0 +1,223 @@
+"""Mutants of the shared policies and machines: does exploration notice them? `python -m tests.mutants --count 200`.
+
+Authors plant what they can catch; so mutants are made by a tool (cosmic-ray's operators), at places that a seed draws.
+Each is put into a copy of the package (tests/planted/tree.py) and explored in processes of its own: scenario by
+scenario, each for so many seeds, until one fails, or does not end, or the run without faults breaks what it expects.
+What survives is printed as a diff, for somebody to say why: it changes nothing, or only speed, or words; or exploration
+lacks something. What is not evaluated (annotations, docstrings) is not mutated.
+
+Needs the extra "mutants": `pip install dualray[mutants]`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import difflib
+import json
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from cosmic_ray.ast import ast_nodes, get_ast
+from cosmic_ray.mutating import mutate_code
+from cosmic_ray.plugins import get_operator, operator_names
+
+from tests.planted.tree import ROOT, run_in, tree_with
+
+MUTATED = ("dualray/shared/policies", "dualray/shared/machines")
+FEATURES, MIXED, ACTORS, RETRIES = "features_swarm", "mixed_swarm", "actors_swarm", "retries_swarm"
+SCENARIOS = (FEATURES, MIXED, ACTORS, RETRIES, "broadcast_swarm", "spill_swarm", "gpus_swarm")
+"""In the order in which they are explored; FIRST says which comes before the others for some files."""
+
+FIRST = {
+    "values": ACTORS,
+    "tasks": RETRIES,
+    "transfer": "broadcast_swarm",
+    "directory": "broadcast_swarm",
+    "broadcast": "broadcast_swarm",
+    "object_store": "spill_swarm",
+    "actor_calls": ACTORS,
+    "leases": MIXED,
+    "hybrid": MIXED,
+    "locality": MIXED,
+    "lru": MIXED,
+    "retry": RETRIES,
+    "reconstruction": MIXED,
+    "membership": MIXED,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutant:
+    """One change that a tool has made; `path` is relative to the repository."""
+
+    path: str
+    operator: str
+    occurrence: int
+    diff: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What became of a mutant; `by` says what killed it, or "" when it survived all."""
+
+    path: str
+    operator: str
+    occurrence: int
+    by: str
+    seconds: float
+    diff: str
+
+
+@cache
+def _families() -> dict[str, tuple[str, ...]]:
+    """Operators by what they do: else the many kinds of arithmetic would be nearly all that is drawn."""
+    families: dict[str, list[str]] = {}
+    for name in sorted(operator_names()):
+        if not get_operator(name).arguments():
+            families.setdefault(name.partition("_")[0], []).append(name)
+    return {name: tuple(operators) for name, operators in families.items()}
+
+
+class _Evaluated(ast.NodeTransformer):
+    """Leaves out what is not evaluated."""
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:  # noqa: N802  # ast's names
+        node.annotation = ast.Constant(value=None)
+        return self.generic_visit(node)
+
+    def visit_arg(self, node: ast.arg) -> ast.AST:
+        node.annotation = None
+        return node
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:  # noqa: N802
+        node.returns = None
+        return self.generic_visit(node)
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST | None:  # noqa: N802
+        return None if isinstance(node.value, ast.Constant) else self.generic_visit(node)
+
+
+def _evaluated(text: str) -> str:
+    return ast.dump(_Evaluated().visit(ast.parse(text)))
+
+
+@cache
+def _nodes(path: str) -> tuple[Any, ...]:
+    return tuple(ast_nodes(get_ast((ROOT / path).read_text())))
+
+
+@cache
+def _occurrences(path: str, operator: str) -> int:
+    """Places in a file at which an operator can be applied."""
+    positions = get_operator(operator)().mutation_positions
+    return sum(1 for node in _nodes(path) for _ in positions(node))
+
+
+def draw(count: int, seed: int) -> Iterator[Mutant]:
+    """So many mutants, none of them twice: a line of code, a kind of change, and a place for it in the line's file."""
+    stream = random.Random(f"mutants:{seed}")
+    paths = [
+        str(path.relative_to(ROOT)) for directory in MUTATED for path in sorted((ROOT / directory).glob("[a-z]*.py"))
+    ]
+    lines = [len((ROOT / path).read_text().splitlines()) for path in paths]
+    drawn: set[tuple[str, str, int]] = set()
+    while len(drawn) < count:
+        (path,) = stream.choices(paths, lines)
+        operator = stream.choice(_families()[stream.choice(list(_families()))])
+        places = _occurrences(path, operator)
+        if not places:
+            continue
+        occurrence = stream.randrange(places)
+        before = (ROOT / path).read_text()
+        after = mutate_code(before, get_operator(operator)(), occurrence)
+        if (path, operator, occurrence) in drawn or after is None or _evaluated(after) == _evaluated(before):
+            continue
+        drawn.add((path, operator, occurrence))
+        diff = "\n".join(difflib.unified_diff(before.splitlines(), after.splitlines(), path, path, "", "", 2, ""))
+        yield Mutant(path=path, operator=operator, occurrence=occurrence, diff=diff, text=after)
+
+
+def explore(mutant: Mutant, *, seeds: int, timeout_s: float, scenarios: Sequence[str] = SCENARIOS) -> Verdict:
+    """Explore one mutant until something fails.
+
+    Args:
+        seeds: of each scenario.
+        timeout_s: for the mutant, all scenarios together; what is left when it is over is not explored.
+    """
+    began_s = time.monotonic()
+    first = FIRST.get(Path(mutant.path).stem)
+    order = sorted(scenarios, key=lambda name: name != first)
+    by = ""
+    with tree_with({mutant.path: mutant.text}) as tree:
+        for name in order:
+            left_s = timeout_s - (time.monotonic() - began_s)
+            if left_s <= 0 or by:
+                break
+            words = ["-m", "dualray.cli", "explore", str(ROOT / "scenarios" / f"{name}.yaml"), "--seeds", str(seeds)]
+            words += ["--stop-after", "1", "--no-shrink", "--seed-timeout", "20"]
+            try:
+                done = run_in(tree, words, timeout_s=max(left_s, 30.0))
+            except subprocess.TimeoutExpired:
+                break
+            if done.returncode:
+                by = f"{name}: {_why(done)}"
+    return Verdict(
+        path=mutant.path,
+        operator=mutant.operator,
+        occurrence=mutant.occurrence,
+        by=by,
+        seconds=time.monotonic() - began_s,
+        diff=mutant.diff,
+    )
+
+
+def _why(done: subprocess.CompletedProcess[str]) -> str:
+    if done.returncode == 1 and "seed " in done.stdout:
+        line = next(line for line in done.stdout.splitlines() if line.startswith("seed "))
+        return line[:160]
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    return (lines[-1] if lines else f"exit code {done.returncode}")[:160]
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--count", type=int, default=40, help="mutants to draw")
+    parser.add_argument("--skip", type=int, default=0, help="leave out the first so many, which were explored before")
+    parser.add_argument("--seed", type=int, default=0, help="of the draw")
+    parser.add_argument("--seeds", type=int, default=40, help="for each scenario")
+    parser.add_argument("--timeout", type=float, default=300.0, help="seconds for one mutant")
+    parser.add_argument("--json", type=Path, help="add each verdict to this file, a line each")
+    options = parser.parse_args()
+    killed, survivors = 0, []
+    for number, mutant in enumerate(draw(options.count, options.seed)):
+        if number < options.skip:
+            continue
+        verdict = explore(mutant, seeds=options.seeds, timeout_s=options.timeout)
+        if verdict.by:
+            killed += 1
+        else:
+            survivors.append((number, verdict))
+        print(f"{number}: {verdict.path} {verdict.operator}: {verdict.by or 'SURVIVED'} ({verdict.seconds:.0f} s)")
+        sys.stdout.flush()
+        if options.json:
+            with options.json.open("a") as lines:
+                lines.write(json.dumps({"number": number, "seed": options.seed, **asdict(verdict)}) + "\n")
+    total = killed + len(survivors)
+    for number, verdict in survivors:
+        print(f"\nsurvivor {number}: {verdict.operator}\n{verdict.diff}")
+    print(f"\n{killed} of {total} killed ({killed / max(total, 1):.0%})")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,265 @@
+"""Twenty and some bugs, planted one at a time in the shared policies and machines, for exploration to find.
+
+Each is a change of a few lines in a copy of the package (tree.py), of the kind that a review could miss: it says what
+is wrong in words, which scenario is explored, and within how many seeds it has to be found. `python -m
+tests.planted.find` explores them all; docs/scenarios.md has its table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tests.planted.tree import Change
+
+MACHINES = "dualray/shared/machines"
+POLICIES = "dualray/shared/policies"
+MIXED = "mixed_swarm"
+ACTORS = "actors_swarm"
+RETRIES = "retries_swarm"
+GPUS = "gpus_swarm"
+SPILL = "spill_swarm"
+BROADCAST = "broadcast_swarm"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlantedBug:
+    """One bug.
+
+    Attributes:
+        what: what the code does with it, in words.
+        scenario: in `scenarios/`, explored as it is.
+        seeds: within how many it has to be found.
+    """
+
+    name: str
+    what: str
+    change: Change
+    scenario: str = MIXED
+    seeds: int = 300
+
+
+def _change(path: str, old: str, new: str) -> Change:
+    return Change(path=path, old=old, new=new)
+
+
+BUGS: tuple[PlantedBug, ...] = (
+    PlantedBug(
+        name="lost wake-up",
+        what="a lease on a worker that died still counts as one with room: tasks are pushed to it and wait for ever",
+        change=_change(
+            f"{MACHINES}/leases.py",
+            "        del lease.queue.leases[lease.lease_id]\n        self._withdraw(lease)\n",
+            "        del lease.queue.leases[lease.lease_id]\n",
+        ),
+    ),
+    PlantedBug(
+        name="lost lease",
+        what="what was placed on a node that died is not placed again when it is an actor's",
+        change=_change(
+            f"{MACHINES}/global_scheduler.py",
+            "                self.request(_with_count(request, 1))\n",
+            "                if is_driver(request.owner):\n                    self.request(_with_count(request, 1))\n",
+        ),
+        scenario=ACTORS,
+    ),
+    PlantedBug(
+        name="late reply believed",
+        what="the owner takes a result from any worker that it has pushed the task to, also when it runs elsewhere now",
+        change=_change(
+            f"{MACHINES}/tasks.py",
+            "            or record.attempt != attempt\n            or record.worker != worker\n",
+            "",
+        ),
+        scenario=RETRIES,
+    ),
+    PlantedBug(
+        name="eviction of a pinned object",
+        what="an object that one process alone reads may be evicted",
+        change=_change(
+            f"{MACHINES}/object_store.py",
+            "            if stored.state is StoredState.SEALED and not stored.pins and stored.remakeable\n",
+            "            if stored.state is StoredState.SEALED and len(stored.pins) < 2 and stored.remakeable\n",
+        ),
+    ),
+    PlantedBug(
+        name="double lease",
+        what="a GPU that was lost is counted as free again when the lease that held it ends",
+        change=_change(
+            f"{MACHINES}/local_scheduler.py",
+            "        lease.resources = _without(lease.resources, lost)\n",
+            "",
+        ),
+        scenario=GPUS,
+    ),
+    PlantedBug(
+        name="wrong tie-break",
+        what="of nodes that are equally good, placement takes the last one instead of the first",
+        change=_change(
+            f"{POLICIES}/hybrid.py",
+            "            if best is None or rank < best:\n",
+            "            if best is None or rank[:3] <= best[:3]:\n",
+        ),
+    ),
+    PlantedBug(
+        name="retry without bound",
+        what="the last retry is never used up",
+        change=_change(
+            f"{MACHINES}/tasks.py",
+            "        if record.retries_left != RETRY_FOREVER:\n",
+            "        if record.retries_left > 1:\n",
+        ),
+        scenario=RETRIES,
+    ),
+    PlantedBug(
+        name="reconstruction without bound",
+        what="a lost object is made again though its task has no attempt left",
+        change=_change(
+            f"{MACHINES}/tasks.py",
+            "        return record.state is TaskState.FINISHED and record.retries_left != 0\n",
+            "        return record.state is TaskState.FINISHED\n",
+        ),
+        scenario=RETRIES,
+    ),
+    PlantedBug(
+        name="lineage cut too early",
+        what="how a stored result was made is forgotten when its task had arguments",
+        change=_change(
+            f"{MACHINES}/tasks.py",
+            "        if not (stored and (record.stream or any(",
+            "        if record.spec.deps or not (stored and (record.stream or any(",
+        ),
+    ),
+    PlantedBug(
+        name="stale location",
+        what="a copy on a node that died is still believed to be there when nobody waits for the object just then",
+        change=_change(
+            f"{MACHINES}/directory.py",
+            "            if node in entry.nodes:\n                self._lose_copy(object_id, entry, node)\n"
+            "            elif not entry.nodes and entry.subscribers:\n",
+            "            if node in entry.nodes and entry.subscribers:\n"
+            "                self._lose_copy(object_id, entry, node)\n"
+            "            elif not entry.nodes and entry.subscribers:\n",
+        ),
+    ),
+    PlantedBug(
+        name="zombie not refused",
+        what="a node that was declared dead, and is heard again, is not told so",
+        change=_change(
+            f"{MACHINES}/membership.py",
+            "        if not self.is_alive(event.node, event.incarnation):\n"
+            "            self.out.send(Address(event.node), NodeRefused(",
+            "        if not self.is_alive(event.node, event.incarnation):\n"
+            "            return\n"
+            "            self.out.send(Address(event.node), NodeRefused(",
+        ),
+    ),
+    PlantedBug(
+        name="calls repeated in the wrong order",
+        what="the calls that an actor's death has cut off are repeated last one first",
+        change=_change(
+            f"{MACHINES}/actor_calls.py",
+            "        client.queue.extendleft(reversed(again))\n",
+            "        client.queue.extendleft(again)\n",
+        ),
+        scenario=ACTORS,
+    ),
+    PlantedBug(
+        name="orphan's lease",
+        what="the leases of a process that died go on, and nobody gives them back",
+        change=_change(
+            f"{MACHINES}/local_scheduler.py",
+            "            if lease.worker is not None and is_dead(lease.owner):\n",
+            "            if lease.worker is not None and is_dead(lease.owner) and lease.blocked:\n",
+        ),
+    ),
+    PlantedBug(
+        name="dead borrower",
+        what="a process that died counts as one that borrows an object for ever",
+        change=_change(
+            f"{MACHINES}/values.py",
+            "                    del value.borrowers[address]\n                    self.release(value)\n",
+            "                    self.release(value)\n",
+        ),
+        scenario=ACTORS,
+    ),
+    PlantedBug(
+        name="broken pull",
+        what="what was being fetched from a node that died is not fetched from another",
+        change=_change(
+            f"{MACHINES}/transfer.py",
+            "        if want is not None and want.source == source:\n            if received_bytes is not None:\n"
+            "                want.offset = received_bytes\n            self._try_next_source(want)\n",
+            "        if want is not None and want.source == source:\n            if received_bytes is not None:\n"
+            "                want.offset = received_bytes\n                self._try_next_source(want)\n",
+        ),
+    ),
+    PlantedBug(
+        name="no pin while sending",
+        what="an object that is on its way to another node may be evicted",
+        change=_change(
+            f"{MACHINES}/transfer.py",
+            "        if self.store.is_sealed(event.object_id):\n            self.store.pin(event.object_id, user)\n",
+            "        if self.store.is_sealed(event.object_id):\n",
+        ),
+    ),
+    PlantedBug(
+        name="line that is left",
+        what="who stands in line for an object that its sender does not get after all is not told",
+        change=_change(
+            f"{MACHINES}/transfer.py",
+            "        while want.askers:\n            self._decline(want.askers.popleft())\n",
+            "        want.askers.clear()\n",
+        ),
+        scenario=BROADCAST,
+    ),
+    PlantedBug(
+        name="unloaded while it is read",
+        what="an object that was wanted again while it was copied to disk leaves memory all the same",
+        change=_change(
+            f"{MACHINES}/object_store.py",
+            "        if stored.pins or stored.freed:\n            self._delete_copy(stored)\n",
+            "        if stored.freed:\n            self._delete_copy(stored)\n",
+        ),
+        scenario=SPILL,
+    ),
+    PlantedBug(
+        name="freed while it is read",
+        what="an object that its owner frees goes at once, whoever reads it",
+        change=_change(
+            f"{MACHINES}/object_store.py",
+            "        if not stored.pins and stored.state is not StoredState.SPILLING:\n            self._delete(stored)\n\n"
+            "    def release_all(",
+            "        if stored.state is not StoredState.SPILLING:\n            self._delete(stored)\n\n"
+            "    def release_all(",
+        ),
+    ),
+    PlantedBug(
+        name="unanswered demand",
+        what="an object that is lost while it is being made again is not made once more",
+        change=_change(
+            f"{MACHINES}/values.py",
+            "        if value.losses_demanded > value.losses_answered:  # it has been made again, and the copy",
+            "        if value.losses_demanded > value.losses_answered + 1:  # it has been made again, and the copy",
+        ),
+        seeds=1000,
+    ),
+    PlantedBug(
+        name="behind its parent",
+        what="a task pushed to a worker whose task waits for it is not given back",
+        change=_change(
+            f"{MACHINES}/owner.py",
+            "        if wait is not None and wait.blocked:\n            self.executor.recall_waiting()\n",
+            "",
+        ),
+    ),
+    PlantedBug(
+        name="forgotten dead",
+        what="a worker that is killed is not announced, and what it owned is waited for",
+        change=_change(
+            f"{MACHINES}/head.py",
+            "        self._owners_died(lambda other: other == event.worker)\n"
+            "        self._announce(OwnerDied(address=event.worker))\n",
+            "        self._owners_died(lambda other: other == event.worker)\n",
+        ),
+    ),
+)

@@ -1,0 +1,78 @@
+"""Exploration finds the bugs that are planted in copies of the package (tests/planted/bugs.py), and makes them small."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from dualray.shared.scenario_file import parse_scenario
+from tests.planted.bugs import BUGS
+from tests.planted.confirm import for_real_mode
+from tests.planted.find import Hunt, hunt
+from tests.planted.tree import Change, run_in, tree_with
+
+NAMED = {bug.name: bug for bug in BUGS}
+FAST = ("wrong tie-break", "eviction of a pinned object", "calls repeated in the wrong order")
+
+
+def test_there_are_twenty_and_each_can_be_planted():
+    assert len(NAMED) == len(BUGS) >= 20
+    for bug in BUGS:
+        compile(bug.change.applied(), bug.change.path, "exec")
+
+
+def test_a_bug_whose_place_has_changed_says_so():
+    gone = Change(path="dualray/shared/policies/retry.py", old="no such line", new="")
+    with pytest.raises(ValueError, match="retry.py has 0 times, not once, the text of a planted bug: 'no such line'"):
+        gone.applied()
+
+
+def test_every_process_of_a_tree_has_the_change():
+    path = "dualray/shared/policies/retry.py"
+    with tree_with({path: "FOUND = 17\n"}) as tree:
+        words = ["-c", "import json, dualray.shared.policies.retry as it; print(json.dumps([it.FOUND, it.__file__]))"]
+        said = run_in(tree, words, timeout_s=60)
+        assert json.loads(said.stdout) == [17, str(tree / path)], said.stderr
+        assert (tree / "dualray" / "py.typed").exists()
+    assert not tree.exists()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", FAST)
+def test_exploration_finds(name: str):
+    found = hunt(NAMED[name], shrink_runs=4)
+    assert found.is_found, found
+    assert found.holds_without, found.file
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_exploration_finds_them_all_and_the_median_needs_at_most_two_faults():
+    hunts: list[Hunt] = [hunt(bug, jobs=2) for bug in BUGS]
+    assert [each.name for each in hunts if not each.is_found] == []
+    assert [each.name for each in hunts if not each.holds_without] == []
+    assert median(len(each.faults) for each in hunts) <= 2
+
+
+def test_what_real_mode_cannot_do_is_left_out_of_a_small_scenario():
+    text = "name: small\ncluster: {nodes: 3}\nworkload: {generate: chain}\nfaults: [%s]\nswarm: {most: 2}\n"
+    real, changed = for_real_mode(text % "'partition node-1 at 1s for 2s', 'kill node-2 at 1s'")
+    assert [str(fault) for fault in parse_scenario(real, "real").planned()] == ["kill node-2 at 1s"]
+    assert changed.startswith("without 'partition node-1 at 1s for 2s': ")
+    with pytest.raises(ValueError, match="real mode cannot perform 'lose gpu 0 of node-1 at 1s'"):
+        for_real_mode(text % "'lose gpu 0 of node-1 at 1s'")
+
+
+def test_a_mutant_is_what_the_tool_says(tmp_path: Path):
+    pytest.importorskip("cosmic_ray")
+    from tests.mutants import draw
+
+    drawn = list(draw(3, seed=3))
+    assert drawn == list(draw(3, seed=3))
+    for mutant in drawn:
+        assert mutant.path.startswith("dualray/shared/")
+        assert f"+++ {mutant.path}" in mutant.diff and mutant.operator.startswith("core/")
+        compile(mutant.text, mutant.path, "exec")
