@@ -95,8 +95,8 @@ BUGS: tuple[PlantedBug, ...] = (
         what="of nodes that are equally good, placement takes the last one instead of the first",
         change=_change(
             f"{POLICIES}/hybrid.py",
-            "            if best is None or rank < best:\n",
-            "            if best is None or rank[:3] <= best[:3]:\n",
+            "packed_use, self.candidates.place(candidate.node))\n",
+            "packed_use, -self.candidates.place(candidate.node))\n",
         ),
     ),
     PlantedBug(
