@@ -73,7 +73,8 @@ def compiled(tmp_path_factory) -> Path:
     if sysconfig.get_config_var("CC") is None or shutil.which(sysconfig.get_config_var("CC").split()[0]) is None:
         pytest.skip("there is no C compiler")
     directory = tmp_path_factory.mktemp("compiled")
-    run(sys.executable, "-m", "build", "--wheel", "--outdir", directory / "dist", ROOT, cwd=directory)
+    build = (sys.executable, "-m", "build", "--wheel", "--outdir", directory / "dist", ROOT)
+    run(*build, cwd=directory, DUALRAY_PURE="0")
     (path,) = (directory / "dist").glob("*.whl")
     run(
         sys.executable,

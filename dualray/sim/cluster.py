@@ -60,8 +60,7 @@ MESSAGE_BYTES = 256
 
 INVARIANTS_EVERY_EVENTS = 1_000
 INVARIANTS_THINGS = 500
-"""That are looked at each time, machine by machine in turn: all of a small cluster; and what checking costs does not grow
-with the cluster."""
+"""That are looked at each time, machine by machine in turn: all of a small cluster, and no more of a large one."""
 STANDSTILL_EVENTS_MAX = 5_000_000
 """Events at one instant of virtual time, after which the machines are taken to be in a loop: 10,000 nodes start with
 about a million."""

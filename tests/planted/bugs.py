@@ -238,19 +238,10 @@ BUGS: tuple[PlantedBug, ...] = (
         change=_change(
             f"{MACHINES}/values.py",
             "        for task in self.tasks_to_look_at:  # woken, perhaps by this very value, and not looked at yet\n"
-            "            value.note(\"waiting_tasks\", task)\n",
+            '            value.note("waiting_tasks", task)\n',
             "",
         ),
         scenario=RETRIES,
-    ),
-    PlantedBug(
-        name="behind its parent",
-        what="a task pushed to a worker whose task waits for it is not given back",
-        change=_change(
-            f"{MACHINES}/owner.py",
-            "        if wait is not None and wait.blocked:\n            self.executor.recall_waiting()\n",
-            "",
-        ),
     ),
     PlantedBug(
         name="forgotten dead",
