@@ -52,6 +52,7 @@ from dualray.shared.model.events import (
     LeaseRequested,
     LeaseReturned,
     NodeWelcomed,
+    Outcome,
     PeerMet,
     RefsDropped,
     ResourcesReported,
@@ -456,14 +457,15 @@ class ModelledWorker(ModelledProcess):
         if not model.is_steady and model.is_paused(self.node):
             model.when_running(self.node, self._all_ended, what)
             return
-        left = self._running
-        outcomes = tuple(
+        outcomes: tuple[Outcome, ...] = tuple(
             [
                 (task.spec.task_id, task.attempt, model.one_small_size(task.spec), took)
                 for task, took in zip(tasks, takes, strict=True)
-                if task in left
             ]
         )
+        if len(self._running) < len(tasks):  # some were taken back meanwhile
+            left = {task.spec.task_id for task in self._running}
+            outcomes = tuple([outcome for outcome in outcomes if outcome[0] in left])
         self._running = None
         if outcomes:
             model.numbers.append(self._kernel._now)
