@@ -238,10 +238,9 @@ class ReplayCluster(Cluster):
             channel = (sender, destination)
             before_ns = self._arrival_ns.get(channel, 0)
             if at_ns < before_ns:
-                takes_ns += before_ns - at_ns
                 at_ns = before_ns
             self._arrival_ns[channel] = at_ns
-            kernel.call_after(takes_ns, destination.receive, message, ())
+            kernel.post(at_ns, destination.take_in, message)
             return
         self.network.message(
             sender.node,

@@ -215,7 +215,7 @@ def test_the_command_shows_a_table_and_answers(everything_recorded, tmp_path):
         + ["--policy", f"hybrid,{OWN}", "--report", tmp_path / "page.html", "--seeds", "2"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=150,
         env={**__import__("os").environ, "COLUMNS": "200"},
     )
     assert done.returncode == 0, done.stderr
@@ -243,7 +243,7 @@ def test_the_command_shows_a_table_and_answers(everything_recorded, tmp_path):
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(everything_recorded, arguments, words):
-    done = subprocess.run([*COMMAND, everything_recorded, *arguments], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([*COMMAND, everything_recorded, *arguments], capture_output=True, text=True, timeout=150)
     assert done.returncode == 2
     refusals = [line for line in done.stderr.splitlines() if line.startswith("dualray: ")]
     assert len(refusals) == 1
