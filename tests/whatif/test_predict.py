@@ -159,7 +159,7 @@ def test_a_small_store_spills_or_evicts_or_goes_in_circles(tmp_path):
     assert by[40, "lru"].attempts > 32
     assert by[40, "lru"].remade_s > 0
     assert by[1024, "spill"].spilled_bytes == by[1024, "lru"].evictions == 0
-    assert "lost before it is used" in by[24, "lru"].lacks
+    assert "lost each time before" in by[24, "lru"].lacks
     assert len(found.possible) == 5
 
 
