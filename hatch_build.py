@@ -25,7 +25,7 @@ except ModuleNotFoundError:  # who tests this file needs no more of it
     BuildHookInterface = object
 
 PURE_VARIABLE = "DUALRAY_PURE"
-"""Set to 1, the wheel holds Python alone."""
+"""Set to 1, the wheel holds Python alone; set to 0, it is compiled or not made at all."""
 
 OPTIMISE_VARIABLE = "DUALRAY_OPTIMISE"
 """The C compiler's -O, from 0 to 3; if not set 1: half of the time that compiling takes is the C compiler's."""
@@ -216,7 +216,7 @@ def compile_core(root: Path, directory: Path) -> list[tuple[Path, str]]:
     if subprocess.run(
         command, cwd=directory, env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     ).returncode:
-        raise RuntimeError(f"the core could not be compiled; {PURE_VARIABLE}=1 builds a wheel of Python alone")
+        raise RuntimeError("mypyc or the C compiler has refused it, as is said above")
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     built = sorted((directory / "out").rglob(f"*{suffix}"))
     return [(path, path.relative_to(directory / "out").as_posix()) for path in built]
@@ -261,12 +261,19 @@ class CoreBuildHook(BuildHookInterface):
         """Called before the wheel is packed; `version` is "standard" or "editable"."""
         if version != "standard":
             return
-        why = why_pure()
+        root, why = Path(self.root), why_pure()
+        libraries: list[tuple[Path, str]] = []
+        if why is None:
+            try:
+                libraries = compile_core(root, root / "build" / "core")
+            except RuntimeError as error:
+                why = str(error)
         if why is not None:
-            self.app.display_warning(f"dualray: the core is not compiled, for {why}: tasks cost about twice as much")
+            if os.environ.get(PURE_VARIABLE) == "0":
+                raise RuntimeError(f"dualray: the core is not compiled, and {PURE_VARIABLE}=0 asks for it: {why}")
+            self.app.display_warning(f"dualray: the core stays Python, and tasks cost twice as much, for {why}")
             return
-        root = Path(self.root)
-        for path, name in compile_core(root, root / "build" / "core"):
+        for path, name in libraries:
             build_data["force_include"][str(path)] = name
         build_data["pure_python"] = False
         build_data["infer_tag"] = True

@@ -75,6 +75,8 @@ _DRIVER_USAGE_NS = 2_000_000
 class _RecordedRunner(TaskRunner):
     """Notes when user code was called and when it returned."""
 
+    reports_small = False
+
     def __init__(self, core: RecordedCoreWorker) -> None:
         super().__init__(core)
         self._recorded = core
@@ -102,6 +104,8 @@ class RecordedCoreWorker(CoreWorker):
             in ns; None: nobody knows.
         on_note: called when there is a first note; any thread.
     """
+
+    has_notes = True
 
     def __init__(
         self,
