@@ -213,10 +213,14 @@ class ModelProcess(Process):
     # ---- Process ---------------------------------------------------------------------------------------------
 
     def receive(self, message: Event, payloads: Sequence[tuple[bytes, bytes]]) -> None:
+        self.take_in(message)
+
+    def take_in(self, message: Event) -> None:
+        """As `receive`: there are no payloads."""
         if not self.is_alive:
             return
         if self._has_faults and self.model.is_paused(self.node):
-            self.model.when_running(self.node, self.receive, message, payloads)
+            self.model.when_running(self.node, self.take_in, message)
             return
         if self._knows_tasks_only:
             if type(message) is TaskPushed:
@@ -466,19 +470,24 @@ class ModelProcess(Process):
         spec, model = pushed.spec, self.model
         now_ns = self._kernel.now_ns
         self._account_for(pushed, began_ns, (now_ns - began_ns) * model.cpus[node.template])
-        results = [
-            Result(object_id=return_object_id(spec.task_id, index), size_bytes=size, inline=True)
-            for index, size in enumerate(node.script.sizes)
-        ]
+        sizes = node.script.sizes
+        if len(sizes) == 1:
+            results: tuple[Result, ...] = (
+                Result(object_id=return_object_id(spec.task_id, 0), size_bytes=sizes[0], inline=True),
+            )
+        else:
+            ids = [return_object_id(spec.task_id, index) for index in range(len(sizes))]
+            pairs = zip(ids, sizes, strict=True)
+            results = tuple([Result(object_id=it, size_bytes=size, inline=True) for it, size in pairs])
         finished = TaskFinished(
             task_id=spec.task_id,
             attempt=pushed.attempt,
             worker=self.address,
             node=self.machine.node,
-            results=tuple(results),
+            results=results,
             duration_ns=now_ns - began_ns,
         )
-        model.send_sized(self, pushed.reply_to, finished, MESSAGE_BYTES + sum(node.script.sizes))
+        model.send_sized(self, pushed.reply_to, finished, MESSAGE_BYTES + sum(sizes))
 
     def _rejoin(self) -> None:
         """The machine has to decide again: it learns what is in hand."""

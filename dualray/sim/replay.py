@@ -105,6 +105,8 @@ class ReplayCluster(Cluster):
         """CPUs that a call of each template holds."""
         self.result = Replayed(spans=[] if with_spans else None, steps={} if with_steps else None)
         self.is_over = False
+        self._ended: list[str] = []
+        """Why the program has ended, once it has."""
         self.make_worker = ModelProcess.as_worker
         self.network.on_rate = None
         self.is_anchored = any(fault.at_ns is None for fault in faults)
@@ -150,7 +152,7 @@ class ReplayCluster(Cluster):
             self.result.steps[b""] = Step("the driver", DRIVER_NODE)
         driver.advance(execution)
         try:
-            if not self.kernel.run_until(lambda: self.is_over):
+            if not self.kernel.run_until_any(self._ended):
                 raise self._deadlock()
         except SimulationDeadlockError as error:
             self.result.failed = " ".join(str(error).split())
@@ -194,6 +196,7 @@ class ReplayCluster(Cluster):
     def program_ended(self, why: str) -> None:
         """The driver's script is over, or has failed."""
         self.is_over = True
+        self._ended.append(why)
         self.result.failed = why
 
     def group_of(self, group_id: PlacementGroupID, words: str, owner: Address) -> PlacementGroupSpec:
@@ -238,10 +241,9 @@ class ReplayCluster(Cluster):
             channel = (sender, destination)
             before_ns = self._arrival_ns.get(channel, 0)
             if at_ns < before_ns:
-                takes_ns += before_ns - at_ns
                 at_ns = before_ns
             self._arrival_ns[channel] = at_ns
-            kernel.call_after(takes_ns, destination.receive, message, ())
+            kernel.post(at_ns, destination.take_in, message)
             return
         self.network.message(
             sender.node,

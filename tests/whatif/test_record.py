@@ -93,7 +93,7 @@ def test_the_command_records_a_script(tmp_path):
         [*COMMAND, "record", str(script), "-o", str(tmp_path / "run.parquet")],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=150,
         cwd=tmp_path,
     )
     assert (done.returncode, done.stdout) == (0, "204\n"), done.stderr
