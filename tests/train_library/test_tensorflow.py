@@ -133,7 +133,9 @@ def test_real_and_virtual_workers_compute_the_same(tmp_path):
 
 
 @pytest.mark.slow
-def test_sixteen_virtual_gpus(tmp_path):
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("workers", [16, 64])
+def test_many_virtual_gpus(tmp_path, workers):
     def loop(config):
         import tensorflow as tf
 
@@ -146,8 +148,8 @@ def test_sixteen_virtual_gpus(tmp_path):
         callbacks = [ReportCheckpointCallback(metrics="loss")]
         model.fit(data, data.sum(1), batch_size=64, epochs=EPOCHS, callbacks=callbacks, verbose=0)
 
-    with cluster("sim", nodes=2, num_cpus=8, num_gpus=8):
-        result = fit(tmp_path, loop, {}, num_workers=16, use_gpu=True)
+    with cluster("sim", nodes=workers // 8, num_cpus=8, num_gpus=8):
+        result = fit(tmp_path, loop, {}, num_workers=workers, use_gpu=True)
     assert result.metrics_dataframe["steps"].iloc[-1] == 2 * EPOCHS
     assert len(result.metrics_dataframe) == EPOCHS
     assert np.isfinite(result.metrics_dataframe["loss"]).all()
