@@ -50,9 +50,15 @@ test: env lint  ## Lint, then run every test that is not slow
 test-slow: env  ## Run the slow tests
 	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
 
-bench: env $(VENV)/.installed-bench  ## Measure dualray, and Ray beside it, and print the ratios
+# The wheel is unpacked beside .venv's Ray, and found before the tree; DUALRAY_PURE=1 makes it one of Python alone.
+bench: env $(VENV)/.installed-bench build  ## Measure the wheel (DUALRAY_PURE=1: not compiled), and Ray beside it
 	@mkdir -p .benchmarks
-	$(BIN)/python -m pytest benchmarks --benchmark-only --benchmark-json=.benchmarks/last.json $(PYTEST_ARGS)
+	@rm -rf build/bench
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target build/bench dist/*.whl
+	@ln -s ../../benchmarks build/bench/benchmarks
+	cd build/bench && PYTHONPATH=$(CURDIR)/build/bench $(CURDIR)/$(BIN)/python -m pytest -c $(CURDIR)/pyproject.toml \
+	    --rootdir . --override-ini pythonpath= -p no:cacheprovider benchmarks --benchmark-only \
+	    --benchmark-json=$(CURDIR)/.benchmarks/last.json $(PYTEST_ARGS)
 
 bench-transfer: env $(VENV)/.installed-bench  ## Measure objects between nodes beside bare sockets (bench does it, too)
 	$(BIN)/python -m pytest benchmarks/bench_transfer.py --benchmark-only $(PYTEST_ARGS)
@@ -60,7 +66,7 @@ bench-transfer: env $(VENV)/.installed-bench  ## Measure objects between nodes b
 bench-compare: env  ## Hold the last `make bench` against the committed ratios, and name what got slower
 	$(BIN)/python -m benchmarks.compare $(COMPARE_ARGS)
 
-build: env  ## Build the wheel into dist/
+build: env  ## Build the wheel into dist/, its core compiled where there is a C compiler (DUALRAY_PURE=1: never)
 	@rm -rf dist
 	$(BIN)/python -m build --wheel --outdir dist .
 

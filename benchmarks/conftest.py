@@ -18,6 +18,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+import dualray
+
 PEERS = ("dualray", "ray")
 NUM_CPUS = 2  # as in the baselines
 MIB = 1024 * 1024
@@ -132,8 +134,11 @@ def pytest_terminal_summary(config: pytest.Config) -> None:
 
 def table_of(results: Results) -> Table:
     """The figures side by side."""
+    core = "a compiled core" if dualray.__compiled__ else "a core of pure Python"
     table = Table(
-        title="Medians; a ratio above 1 means that dualray is faster", title_justify="left", box=box.SIMPLE_HEAD
+        title=f"Medians of dualray with {core}; a ratio above 1 means that it is faster",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
     )
     for heading in ("row", "one operation", "dualray", "the other", "ratio"):
         is_number = heading in ("dualray", "the other", "ratio")

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from dualray.report.present import timeline
 
 __version__ = "0.1.0"
+__compiled__: bool
+"""Whether the core that runs here is compiled (docs/performance.md)."""
 
 __all__ = [
     "ActorClass",
@@ -91,6 +93,11 @@ _ROOMS = ("data", "exceptions", "train", "util")
 def __getattr__(name: str) -> Any:
     if name in _ROOMS:
         return import_module(f"dualray.{name}")
+    if name == "__compiled__":
+        from importlib.util import find_spec  # noqa: PLC0415 - few ask
+
+        core = find_spec("dualray.shared.machines.owner")
+        return core is not None and core.origin is not None and not core.origin.endswith(".py")
     if name not in __all__:
         raise AttributeError(f"module 'dualray' has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(_HOMES.get(name, "dualray.api")), name)

@@ -240,8 +240,8 @@ def sim_params_command() -> None:
 
 @app.command("version")
 def version_command() -> None:
-    """Show the version."""
-    print(f"dualray {dualray.__version__}")
+    """Show the version, and whether the core is compiled."""
+    print(f"dualray {dualray.__version__}{', with a compiled core' if dualray.__compiled__ else ''}")
 
 
 def _table(title: str, *columns: str) -> Table:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import signal
 import tempfile
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -33,6 +34,12 @@ app = typer.Typer(add_completion=False)
 def _refuse(why: object) -> NoReturn:
     Console(stderr=True).print(f"dualray: {why}", style="red", markup=False, highlight=False, soft_wrap=True)
     raise typer.Exit(UNUSABLE)
+
+
+def _end(number: int, frame: object) -> NoReturn:
+    """SIGTERM ends a run as Ctrl-C does: what is paused goes on, and ends."""
+    signal.signal(number, signal.SIG_IGN)  # once is enough: what follows takes a while
+    raise SystemExit(128 + number)
 
 
 @app.command("chaos")
@@ -66,6 +73,7 @@ def chaos_command(
     if record is not None and any(record.glob("*.decisions")):
         _refuse(f"{record} holds the logs of an earlier run: name a directory that is new or empty")
     with contextlib.ExitStack() as undo:
+        undo.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, _end))
         if record is None:
             record = Path(tempfile.mkdtemp(prefix="dualray-chaos-"))
             cleaning = undo.enter_context(contextlib.ExitStack())

@@ -158,6 +158,11 @@ class Runtime(Protocol):
         """`real` or `sim`: for people; nothing below `init` branches on it."""
 
     @property
+    def owns_interpreter(self) -> bool:
+        """Whether the interpreter, with its environment variables and its threads, is this process's own. Virtual
+        processes share one, and wait on its main thread alone."""
+
+    @property
     def verbs(self) -> Verbs:
         """What this process can do."""
 

@@ -67,12 +67,18 @@ class Mutant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What became of a mutant; `by` says what killed it, or "" when it survived all."""
+    """What became of a mutant.
+
+    Attributes:
+        by: what killed it, or "" when it survived.
+        explored: scenarios that were explored to the end, before it was killed or its time was over.
+    """
 
     path: str
     operator: str
     occurrence: int
     by: str
+    explored: int
     seconds: float
     diff: str
 
@@ -90,7 +96,7 @@ def _families() -> dict[str, tuple[str, ...]]:
 class _Evaluated(ast.NodeTransformer):
     """Leaves out what is not evaluated."""
 
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:  # noqa: N802  # ast's names
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:  # ast's names
         node.annotation = ast.Constant(value=None)
         return self.generic_visit(node)
 
@@ -98,11 +104,11 @@ class _Evaluated(ast.NodeTransformer):
         node.annotation = None
         return node
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:  # noqa: N802
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         node.returns = None
         return self.generic_visit(node)
 
-    def visit_Expr(self, node: ast.Expr) -> ast.AST | None:  # noqa: N802
+    def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
         return None if isinstance(node.value, ast.Constant) else self.generic_visit(node)
 
 
@@ -156,7 +162,7 @@ def explore(mutant: Mutant, *, seeds: int, timeout_s: float, scenarios: Sequence
     began_s = time.monotonic()
     first = FIRST.get(Path(mutant.path).stem)
     order = sorted(scenarios, key=lambda name: name != first)
-    by = ""
+    by, explored = "", 0
     with tree_with({mutant.path: mutant.text}) as tree:
         for name in order:
             left_s = timeout_s - (time.monotonic() - began_s)
@@ -170,11 +176,14 @@ def explore(mutant: Mutant, *, seeds: int, timeout_s: float, scenarios: Sequence
                 break
             if done.returncode:
                 by = f"{name}: {_why(done)}"
+            else:
+                explored += 1
     return Verdict(
         path=mutant.path,
         operator=mutant.operator,
         occurrence=mutant.occurrence,
         by=by,
+        explored=explored,
         seconds=time.monotonic() - began_s,
         diff=mutant.diff,
     )
@@ -184,8 +193,8 @@ def _why(done: subprocess.CompletedProcess[str]) -> str:
     if done.returncode == 1 and "seed " in done.stdout:
         line = next(line for line in done.stdout.splitlines() if line.startswith("seed "))
         return line[:160]
-    lines = [line for line in done.stderr.splitlines() if line.strip()]
-    return (lines[-1] if lines else f"exit code {done.returncode}")[:160]
+    said = [line for line in done.stderr.splitlines() if "without any fault" in line or "Error" in line]
+    return (said[-1] if said else f"exit code {done.returncode}")[-160:]
 
 
 def main() -> int:
@@ -207,7 +216,8 @@ def main() -> int:
             killed += 1
         else:
             survivors.append((number, verdict))
-        print(f"{number}: {verdict.path} {verdict.operator}: {verdict.by or 'SURVIVED'} ({verdict.seconds:.0f} s)")
+        words = verdict.by or f"SURVIVED {verdict.explored} of {len(SCENARIOS)} scenarios"
+        print(f"{number}: {verdict.path} {verdict.operator}: {words} ({verdict.seconds:.0f} s)")
         sys.stdout.flush()
         if options.json:
             with options.json.open("a") as lines:

@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-ROOT = Path(__file__).parent.parent
-DRIVER = ROOT / "examples" / "a3c" / "driver.py"
+from tests.applications import run_application
+
 SAYS = re.compile(r"CartPole-v1: mean return ([\d.]+) over the last \d+ games, ([\d.]+) by chance; \d+ steps in")
 
 
 def run_driver(mode: str, *flags: str, cwd: Path, timeout: float = 580) -> str:
-    outside = {name: value for name, value in os.environ.items() if not name.startswith(("DUALRAY_", "PYTHONPATH"))}
-    environment = outside | {"DUALRAY_MODE": mode, "PYTHONWARNINGS": "ignore", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    environment |= {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
-    if mode == "sim":
-        environment |= {"DUALRAY_NODES": "3", "DUALRAY_NUM_CPUS": "2"}
-    command = [sys.executable, str(DRIVER), *flags]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=cwd, timeout=timeout)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return run_application("a3c/driver.py", mode, *flags, cwd=cwd, timeout=timeout)
 
 
 # ---- The driver --------------------------------------------------------------------------------------------------
@@ -51,6 +40,7 @@ def test_a_few_steps(mode: str, tmp_path: Path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_simulated_run_can_be_repeated(tmp_path: Path):
     first, second = (run_driver("sim", "3", "--steps", "600", cwd=tmp_path) for _ in range(2))
     assert first == second

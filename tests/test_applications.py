@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 
 from examples.input_data import digits, load, read_data_sets, read_idx, write_idx
+from tests.applications import EXAMPLES, ROOT, run_application
 
-ROOT = Path(__file__).parent.parent
-EXAMPLES = ROOT / "examples"
 MODES = ("sim", "real")
 
 
@@ -89,18 +88,11 @@ def parameters() -> list[object]:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("case", "mode"), parameters())
 def test_application(case: Case, mode: str, tmp_path: Path):
-    outside = {name: value for name, value in os.environ.items() if not name.startswith(("DUALRAY_", "PYTHONPATH"))}
-    environment = outside | {"DUALRAY_MODE": mode, "PYTHONWARNINGS": "ignore", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    environment["PYTHONPATH"] = str(ROOT)  # where dualray is; from the tree in which this test stands
-    if mode == "sim":
-        environment |= {"DUALRAY_NODES": "3", "DUALRAY_NUM_CPUS": "2"}
-    command = [sys.executable, str(EXAMPLES / case.program), *case.flags.split()]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=580)
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = re.search(case.says, done.stdout.splitlines()[-1])
-    assert found is not None, done.stdout
+    said = run_application(case.program, mode, *case.flags.split(), cwd=tmp_path)
+    found = re.search(case.says, said.splitlines()[-1])
+    assert found is not None, said
     if case.least is not None:
-        assert float(found[1]) >= case.least, done.stdout
+        assert float(found[1]) >= case.least, said
 
 
 def test_every_application_has_a_page():

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +10,11 @@ import numpy as np
 import pytest
 
 from examples.resnet.cifar_input import Data, batch, coloured_digits, read_cifar, write_cifar
-
-ROOT = Path(__file__).parent.parent
-DRIVER = ROOT / "examples" / "resnet" / "resnet_main.py"
+from tests.applications import run_application
 
 
 def run_driver(mode: str, *flags: str, cwd: Path, timeout: float = 580) -> str:
-    outside = {name: value for name, value in os.environ.items() if not name.startswith(("DUALRAY_", "PYTHONPATH"))}
-    environment = outside | {"DUALRAY_MODE": mode, "PYTHONWARNINGS": "ignore", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    environment |= {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
-    if mode == "sim":
-        environment |= {"DUALRAY_NODES": "2", "DUALRAY_NUM_CPUS": "2"}
-    command = [sys.executable, str(DRIVER), *flags]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=cwd, timeout=timeout)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return run_application("resnet/resnet_main.py", mode, *flags, cwd=cwd, nodes=2, timeout=timeout)
 
 
 # ---- Training ----------------------------------------------------------------------------------------------------

@@ -1,16 +1,26 @@
-"""The wheel, built from this tree and installed in an environment that has never seen it, runs a program."""
+"""The wheel, built from this tree and installed in an environment that has never seen it, runs a program.
+
+The wheel of every `make test` is of Python alone, for compiling takes minutes; the slow tests build the compiled one.
+"""
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 import os
+import shutil
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from email import message_from_bytes
 from email.message import Message
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+
+from dualray.testing.determinism import compare_runs
 
 ROOT = Path(__file__).parent.parent
 
@@ -34,13 +44,13 @@ print(dualray.__file__)
 """
 
 
-def run(*command: str | Path, cwd: Path) -> str:
+def run(*command: str | Path, cwd: Path, **environment: str) -> str:
     """What the command prints; it sees neither this tree nor this environment."""
-    hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+    hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "DUALRAY_PURE")
     finished = subprocess.run(
         command,
         cwd=cwd,
-        env={name: value for name, value in os.environ.items() if name not in hidden},
+        env={name: value for name, value in os.environ.items() if name not in hidden} | environment,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -52,9 +62,33 @@ def run(*command: str | Path, cwd: Path) -> str:
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
     directory = tmp_path_factory.mktemp("wheel")
-    run(sys.executable, "-m", "build", "--wheel", "--outdir", directory, ROOT, cwd=directory)
+    run(sys.executable, "-m", "build", "--wheel", "--outdir", directory, ROOT, cwd=directory, DUALRAY_PURE="1")
     (path,) = directory.glob("*.whl")
     return path
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory) -> Path:
+    """A directory with the compiled wheel's package: with that on PYTHONPATH, this environment runs it."""
+    if sysconfig.get_config_var("CC") is None or shutil.which(sysconfig.get_config_var("CC").split()[0]) is None:
+        pytest.skip("there is no C compiler")
+    directory = tmp_path_factory.mktemp("compiled")
+    build = (sys.executable, "-m", "build", "--wheel", "--outdir", directory / "dist", ROOT)
+    run(*build, cwd=directory, DUALRAY_PURE="0")
+    (path,) = (directory / "dist").glob("*.whl")
+    run(
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--target",
+        directory / "here",
+        path,
+        cwd=directory,
+    )
+    return directory / "here"
 
 
 @pytest.fixture(scope="module")
@@ -112,3 +146,106 @@ def test_installed_wheel_has_a_command(environment, tmp_path):
 
 def test_installed_dependencies_agree(environment, tmp_path):
     run(environment / "python", "-m", "pip", "check", cwd=tmp_path)
+
+
+# ---- The compiled core -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def build() -> ModuleType:
+    """hatch_build.py."""
+    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_what_is_compiled_is_spelled_out_line_for_line(build):
+    names = build.modules(ROOT)
+    assert "dualray/shared/machines/owner.py" in names
+    for name in names:
+        before = (ROOT / name).read_text()
+        after = build.spell_out(before, name)
+        assert lines_of_definitions(after) == lines_of_definitions(before), name
+        assert "slots=True" not in after
+
+
+def lines_of_definitions(text: str) -> dict[str, int]:
+    """Where each class and function stands, but for constructors."""
+    found = [each for each in ast.walk(ast.parse(text)) if isinstance(each, ast.ClassDef | ast.FunctionDef)]
+    return {each.name: each.lineno for each in found if each.name != "__init__"}
+
+
+def test_a_record_is_spelled_out_with_its_constructor(build, monkeypatch):
+    text = """\
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lent:
+    \"""Something.\"""
+
+    key: bytes
+    size_bytes: int = 0
+    \"""Of it.\"""
+
+
+def quickly(key):
+    lent = _new(Lent)
+    lent.key = key
+    lent.size_bytes = len(
+        key
+    )
+    return lent
+"""
+    spelled = build.spell_out(text, "dualray/shared/model/lent.py")
+    assert "@mypyc_attr(allow_interpreted_subclasses=True, acyclic=True)" in spelled
+    module = ModuleType("lent")
+    monkeypatch.setitem(sys.modules, "lent", module)
+    module.mypyc_attr = lambda **_: lambda cls: cls
+    exec(spelled, vars(module))
+    lent = module.Lent
+    assert module.quickly(b"ab") == lent(key=b"ab", size_bytes=2)
+    assert hash(lent(key=b"ab")) == hash(lent(key=b"ab", size_bytes=0))
+    assert lent.__annotations__ == {"key": "bytes", "size_bytes": "int"}
+    with pytest.raises(TypeError, match="key"):
+        lent(size_bytes=1)
+
+
+def test_a_wheel_is_of_python_alone_where_that_is_asked_for_or_no_compiler_is_there(build, monkeypatch):
+    monkeypatch.setenv("DUALRAY_PURE", "1")
+    assert build.why_pure() == "DUALRAY_PURE is set"
+    monkeypatch.setenv("DUALRAY_PURE", "0")
+    monkeypatch.setenv("CC", "a-compiler-that-is-not-there")
+    assert build.why_pure() == "there is no C compiler (a-compiler-that-is-not-there)"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)  # compiling takes two minutes of a processor
+def test_compiled_core_trains_the_demo_in_both_modes(compiled, tmp_path):
+    says = "import dualray; print(dualray.__compiled__, dualray.__file__)"
+    assert run(sys.executable, "-c", says, cwd=tmp_path, PYTHONPATH=str(compiled)).split() == [
+        "True",
+        str(compiled / "dualray" / "__init__.py"),
+    ]
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    run(sys.executable, tmp_path / "examples" / "demo.py", cwd=tmp_path, PYTHONPATH=str(compiled))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", ["mixed_swarm", "rolling_node_loss", "actor_restarts"])
+def test_compiled_core_decides_as_the_interpreted_one(compiled, tmp_path, name):
+    for core, path in (("compiled", compiled), ("interpreted", ROOT)):
+        output = tmp_path / core
+        output.mkdir()
+        shutil.copy(ROOT / "scenarios" / f"{name}.yaml", output / "scenario.yaml")
+        command = (sys.executable, "-m", "dualray.testing.determinism", output, ROOT / "scenarios")
+        run(*command, cwd=tmp_path, PYTHONPATH=str(path))
+    comparison = compare_runs(tmp_path / "compiled", tmp_path / "interpreted")
+    assert comparison.divergence is None
+    assert sum(subsystem.events for subsystem in comparison.subsystems) > 1000

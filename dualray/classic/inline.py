@@ -392,6 +392,7 @@ class InlineRuntime:
     """PYTHON_MODE, as one of its processes sees it."""
 
     mode = "inline"
+    owns_interpreter = True
 
     def __init__(self, verbs: InlineProcess) -> None:
         self.verbs = verbs

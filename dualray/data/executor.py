@@ -18,7 +18,8 @@ driver, the first stays in the store where it was made.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
@@ -42,6 +43,7 @@ from dualray.data.plan import (
     block_of,
     chained,
 )
+from dualray.exceptions import DualrayError
 
 Meta = tuple[int, int]
 """Rows and bytes of a block."""
@@ -224,12 +226,30 @@ def _window(stream: Iterator[Input], submit: Submit, tasks_max: int, bytes_max: 
         if not flying:
             return
         flight = flying.popleft()
-        rows, size = api.get(flight.meta)
+        try:
+            rows, size = api.get(flight.meta)
+        except DualrayError:
+            _give_up(flying)
+            raise
         seen.append(size)
         done = held(flight.block, (rows, size), flight.files)
         del flight
         yield done
         del done
+
+
+def _give_up(flying: Iterable[_Flight]) -> None:
+    """Nobody will take these blocks, as the one before them has failed: their tasks end, and their errors, mostly that
+    one again, are no news, whenever they come."""
+    for flight in flying:
+        api.cancel(flight.meta)
+        flight.meta.future().add_done_callback(_is_read)
+
+
+def _is_read(ended: Future[Any]) -> None:
+    """Whatever became of it."""
+    if not ended.cancelled():
+        ended.exception()
 
 
 def _limited(stream: Iterator[Held], count: int) -> Iterator[Held]:

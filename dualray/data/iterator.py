@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dualray import api
+from dualray import runtime
 from dualray.data import blocks
 from dualray.data.blocks import Batch, Row
 from dualray.data.context import DataContext
@@ -124,9 +124,8 @@ class DataIterator(ABC):
     def for_other_threads(self) -> DataIterator:
         """The same, for a thread of TensorFlow's: in sim mode only user code's own thread may wait for blocks, so they
         are fetched now."""
-        if api.is_initialized() and api.get_runtime_context().mode == "sim":
-            return Fetched(list(self._tables()))
-        return self
+        running = runtime.current_or_none()
+        return self if running is None or running.owns_interpreter else Fetched(list(self._tables()))
 
 
 class Fetched(DataIterator):

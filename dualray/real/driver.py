@@ -44,6 +44,7 @@ class RealRuntime:
     """
 
     mode = "real"
+    owns_interpreter = True
 
     def __init__(
         self,

@@ -175,6 +175,7 @@ class NodeProcess(MachineProcess):
                 self.recorder.trace(TraceKind.OBJECT_DELETED, object_id.hex())
                 self.streams.delete(object_id)
             case RenameObject(room_id=room_id, object_id=object_id, size_bytes=size_bytes):
+                self.recorder.trace(TraceKind.OBJECT_STORED, object_id.hex(), amount=size_bytes)
                 self.store.rename(room_id, object_id, size_bytes)
             case SpillObject(object_id=object_id, size_bytes=size_bytes):
                 self.recorder.trace(TraceKind.OBJECT_SPILLED, object_id.hex(), amount=size_bytes)

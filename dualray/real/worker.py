@@ -32,6 +32,7 @@ class WorkerRuntime:
     """The runtime that user code in a worker sees."""
 
     mode = "real"
+    owns_interpreter = True
 
     def __init__(self, process: UserProcess) -> None:
         self._process = process

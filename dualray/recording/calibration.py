@@ -59,6 +59,8 @@ def load_calibration(path: Path) -> Calibration:
         content = yaml.safe_load(path.read_text())
     except OSError as error:
         raise ValueError(f"calibration {str(path)!r} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is no calibration, but some other file: it is no text") from None
     except yaml.YAMLError as error:
         raise ValueError(f"{path} is no YAML: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:

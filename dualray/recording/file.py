@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -371,6 +371,8 @@ def read_record_file(path: Path) -> RunRecord:
     import pyarrow as pa  # noqa: PLC0415 - as above
     import pyarrow.parquet as pq  # noqa: PLC0415 - as above
 
+    if path.is_dir():
+        raise ValueError(f"{str(path)!r} is a directory; name a file in it")
     try:
         table = pq.read_table(path)
     except FileNotFoundError:
@@ -444,4 +446,36 @@ def _facts_of(path: Path, metadata: Mapping[bytes, bytes]) -> dict[str, Any]:
             f"{path} is a record of version {version}, and this dualray reads version {SCHEMA_VERSION}: "
             f"record the run again"
         )
+    wrong = [name for name, is_right in _FACTS.items() if name not in facts or not is_right(facts[name])]
+    if wrong:
+        raise ValueError(f"{path} says that it is a record, and is none: its {wrong[0]!r} is missing or wrong")
     return facts
+
+
+def _is_hex(value: Any) -> bool:
+    return isinstance(value, str) and not set(value) - set("0123456789abcdef") and len(value) % 2 == 0
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and value >= 0
+
+
+def _are_nodes(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and bool(value)
+        and all(
+            isinstance(node, dict) and isinstance(node.get("resources"), dict) and _is_count(node.get("object_store"))
+            for node in value.values()
+        )
+    )
+
+
+_FACTS: Mapping[str, Callable[[Any], bool]] = {
+    "driver": _is_hex,
+    "began_ns": _is_count,
+    "ended_ns": _is_count,
+    "inline_bytes_max": _is_count,
+    "nodes": _are_nodes,
+}
+"""What a replay needs of a run as a whole."""

@@ -141,9 +141,6 @@ class _Wait:
 class CoreWorker:
     """See the module."""
 
-    has_notes = False
-    """Whether a subclass notes what events go through `_handle`."""
-
     def __init__(
         self, *, address: Address, node: NodeID, config: Config, host: Host, root: TaskID, is_driver: bool
     ) -> None:
@@ -153,6 +150,8 @@ class CoreWorker:
         self.host = host
         self.machine = Owner(address=address, node=node, config=config, is_driver=is_driver)
         self.execution = Execution(task_id=root, is_task=not is_driver)
+        self.has_notes = False
+        """Whether a subclass notes what events go through `_handle`."""
         self._children = ChildIds(root, 0)
         """What the task that submitted last derives the ids of its tasks with."""
         self._contexts: ExecutionContext | None = None
@@ -202,6 +201,8 @@ class CoreWorker:
         """The task and attempt that was last to be interrupted."""
         self.is_interrupt_due = False
         """Whether it has still to hear of it."""
+        self._may_block_a_loop = False
+        """Whether this is an actor whose methods are coroutines."""
         self._has_warned = False
         """Whether a coroutine was told that it blocks its loop."""
         self._cancelled_calls: dict[TaskID, int] = {}
@@ -332,6 +333,8 @@ class CoreWorker:
         Raises:
             DualrayError: the runtime has ended, or ends meanwhile.
         """
+        if self._may_block_a_loop:
+            self._warn_of_blocked_loop(event)
         wait = _Wait(self.host.new_signal(), is_read)
         try:
             self._begin_wait(event, wait)
@@ -780,11 +783,11 @@ class CoreWorker:
             raise as_exception(wait.error, None)
         if wait.ready:  # otherwise an earlier attempt has left the same object here
             place = self.machine.rooms.place_of(object_id) if is_argument else None
-            if place is not None:
+            if place is not None:  # it is no object of the store's yet
                 serialized.write_into(self.host.store.create_at(place, serialized.size_bytes))
-            else:
-                serialized.write_into(self.host.store.create(object_id, serialized.size_bytes))
-                self.host.store.seal(object_id)
+                return
+            serialized.write_into(self.host.store.create(object_id, serialized.size_bytes))
+            self.host.store.seal(object_id)
             self.host.trace(TraceKind.OBJECT_STORED, object_id.hex(), amount=serialized.size_bytes)
 
     def get(self, refs: Sequence[Ref], timeout_ns: int | None) -> list[Any]:
@@ -1099,7 +1102,7 @@ class CoreWorker:
         start = self.host.start_on_loop if promises.is_async else self.host.start_beside
         if promises.is_async:
             self._performers[InterruptTask] = self._cancel_call
-            self._wait_for = self._wait_in_coroutines  # type: ignore[method-assign]  # others pay nothing for it
+            self._may_block_a_loop = True
         self._performers[RunTask] = lambda command: start(command) if command.spec.actor_id else self._run_task(command)
 
     async def execute_async(self, task: RunTask) -> None:
@@ -1109,8 +1112,8 @@ class CoreWorker:
         finally:
             self._cancelled_calls.pop(task.spec.task_id, None)
 
-    def _wait_in_coroutines(self, event: _WaitEvent, *, is_read: bool = False) -> _Wait:
-        """`_wait_for`, in an actor whose methods are coroutines: one that blocks its loop is told so, once."""
+    def _warn_of_blocked_loop(self, event: _WaitEvent) -> None:
+        """A method that is a coroutine, and blocks its loop, is told so, once."""
         if not self._has_warned and isinstance(event, WaitStarted) and event.timeout_ns != 0 and self.host.is_on_loop:
             self._has_warned = True
             verb = "get" if event.read else "wait"
@@ -1119,7 +1122,6 @@ class CoreWorker:
                 f"other method of its concurrency group goes on, and if it waits for one of them, it waits for ever. "
                 f"Use `await ref` or `await asyncio.gather(*refs)`.\n"
             )
-        return CoreWorker._wait_for(self, event, is_read=is_read)
 
     def _cancel_call(self, command: InterruptTask) -> None:
         self._cancelled_calls[command.task_id] = command.attempt

@@ -60,8 +60,7 @@ MESSAGE_BYTES = 256
 
 INVARIANTS_EVERY_EVENTS = 1_000
 INVARIANTS_THINGS = 500
-"""That are looked at each time, machine by machine in turn: all of a small cluster; and what checking costs does not grow
-with the cluster."""
+"""That are looked at each time, machine by machine in turn: all of a small cluster, and no more of a large one."""
 STANDSTILL_EVENTS_MAX = 5_000_000
 """Events at one instant of virtual time, after which the machines are taken to be in a loop: 10,000 nodes start with
 about a million."""
@@ -164,6 +163,7 @@ class Cluster:
         """A machine boots."""
         if hardware.nic is not None:
             self._nics[node] = hardware.nic
+            self.network.routes_changed()
         process = NodeProcess(cluster=self, node=node, incarnation=incarnation, hardware=hardware)
         self.nodes[node] = process
         spec = MachineSpec(
@@ -242,7 +242,9 @@ class Cluster:
 
     def send(self, sender: Process, to: Address, message: Event, payloads: Sequence[tuple[bytes, bytes]]) -> None:
         """Deliver a message after the network's delay, unless the receiver is gone by then."""
-        size_bytes = MESSAGE_BYTES + sum(len(data) for _, data in payloads)
+        size_bytes = MESSAGE_BYTES
+        for _, data in payloads:
+            size_bytes += len(data)
         destination = self.processes.get(to)
         self.network.message(
             sender.node,
@@ -410,7 +412,7 @@ class Cluster:
         """The wait-for graph, in words."""
         lines = []
         for process in self.processes.values():
-            if isinstance(process, UserProcess) and process.is_alive:
+            if isinstance(process, UserProcess) and process.is_alive and not process.is_untouched:
                 for name, reason in process.core.waiters():
                     who = f"{name} on {process.address}" if process.core.execution.is_task else process.address
                     lines.append(f"  {who} waits: {reason}")
@@ -468,7 +470,7 @@ class Cluster:
         for process in self.processes.values():
             process.is_alive = False
             if isinstance(process, UserProcess):
-                process.core.is_closed = True
+                process.close()
         try:
             self.fibers.close()
         finally:

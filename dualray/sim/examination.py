@@ -110,6 +110,8 @@ def _leaks(cluster: Cluster) -> Iterator[str]:
     for process in cluster.processes.values():
         if not process.is_alive:
             continue
+        if isinstance(process, UserProcess) and process.is_untouched:
+            continue
         if isinstance(process, UserProcess):
             yield from _of_owner(process)
         elif isinstance(process, NodeProcess):

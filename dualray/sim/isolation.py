@@ -53,6 +53,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from types import FunctionType
 from typing import Any, Final, NoReturn, Self
 
 import numpy as np
@@ -161,6 +162,8 @@ class Isolation:
         self._collecting: Callable[[], None] | None = None
         self._gc_was_enabled = False
         self._gc_froze = False
+        self._rewritten: dict[int, object] = {}
+        """Functions that were rewritten already, by identity: what they bind later is replaced already."""
         self.witnessed: dict[str, str] = {}
         """What user code did that no simulation can repeat: by call, the first time in words."""
 
@@ -184,6 +187,7 @@ class Isolation:
             return
         installed, self._installed = self._installed, None
         installed.uninstall()
+        self._rewritten.clear()
         if self._collecting is not None:
             self._collecting()
         if self._gc_froze:
@@ -202,6 +206,10 @@ class Isolation:
         """Put the replacements into a function that came by value: `Substitutions.rewrite_function`."""
         if self._installed is None:
             raise RuntimeError("the isolation is not installed")
+        if id(function) in self._rewritten:
+            return
+        if isinstance(function, FunctionType):
+            self._rewritten[id(function)] = function
         self._installed.rewrite_function(function)
 
     def substitutions(self) -> list[Substitution]:

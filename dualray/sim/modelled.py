@@ -48,7 +48,13 @@ from dualray.shared.model.config import Config
 from dualray.shared.model.errors import ErrorInfo
 from dualray.shared.model.events import (
     Event,
+    LeaseGranted,
+    LeaseRequested,
+    LeaseReturned,
+    NodeWelcomed,
+    PeerMet,
     RefsDropped,
+    ResourcesReported,
     Result,
     SpaceWanted,
     SpaceWritten,
@@ -881,7 +887,10 @@ class ModelledCluster(Cluster):
             process.receive(message, ())
 
     def content_of(self, message: Event) -> bytes:
-        """All of a message, for the event hash."""
+        """What tells a message from others of its kind, for the event hash: of most kinds, all of it."""
+        content_of = _CONTENT.get(type(message))
+        if content_of is not None:
+            return content_of(message).encode()
         if message is self._packed[0]:  # an announcement: one event for many
             return self._packed[1]
         content = pack(encode(message))
@@ -919,6 +928,17 @@ class ModelledCluster(Cluster):
         if isinstance(driver, ModelledDriver):
             lines += [words for wait_id in driver._resumes or () for words in driver.machine.explain_wait(wait_id)]
         return SimulationDeadlockError(f"{why}, and the program has not ended: {'; '.join(lines[:3])}")
+
+
+_CONTENT: dict[type[Any], Callable[[Any], str]] = {
+    LeaseRequested: lambda it: f"{it.request_id} {it.owner} {it.count} {it.placed} {it.via} {it.shape.name}",
+    LeaseGranted: lambda it: f"{it.request_id} {it.lease_id} {it.worker} {it.gpu_ids}",
+    LeaseReturned: lambda it: f"{it.lease_id} {it.worker_usable}",
+    ResourcesReported: lambda it: f"{it.node} {it.available} {it.settled} {it.allocated} {it.held}",
+    PeerMet: lambda it: f"{it.process} {it.peer}",
+    NodeWelcomed: lambda it: str(it.node),
+}
+"""Of what each lease needs, what differs."""
 
 
 def _bytes_of(message: TaskFinished | TasksFinished) -> int:

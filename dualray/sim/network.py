@@ -77,6 +77,9 @@ _NIC: Final = ("in", "out")
 _OWN: Final = "own"
 """The kind of a link that one flow has for itself."""
 
+ROUTES_MAX: Final = 65_536
+"""Pairs of nodes and sizes, of which the time of a message is remembered."""
+
 CHANNELS_SWEPT_MIN: Final = 4096
 """Pairs of processes remembered for the order of their messages before those with nothing under way are
 dropped."""
@@ -248,6 +251,8 @@ class Network:
         self._head = head
         self._arrival_ns: dict[tuple[Hashable, Hashable], int] = {}  # of the last message of a pair of processes
         self._sweep_channels_at = CHANNELS_SWEPT_MIN
+        self._takes_ns: dict[tuple[NodeKey, NodeKey, int], int] = {}
+        """Of messages on routes that nothing impairs."""
         self._cut: dict[NodeKey, None] = {}
         self._cut_at: dict[NodeKey, int] = {}  # at which count of cuts a node was last cut off
         self._cuts = 0
@@ -310,6 +315,25 @@ class Network:
         """Call `deliver(*args)` when a message of `size_bytes` has arrived, unless it is lost on its way. One that
         `is_sure` is not dropped or doubled by an impairment: who sent it asks again until there is an answer."""
         self.messages_sent += 1
+        if not (self._cut or self._parted or self._impairments):  # the way of most messages: nothing goes wrong
+            now_ns = self._kernel.now_ns
+            route = (src_node, dst_node, size_bytes)
+            at_ns = self._takes_ns.get(route, 0)
+            if not at_ns:
+                if len(self._takes_ns) >= ROUTES_MAX:
+                    self._takes_ns.clear()
+                at_ns = self._takes_ns[route] = self.message_ns(src_node, dst_node, size_bytes)
+            at_ns += now_ns
+            arrivals, channel = self._arrival_ns, (src_process, dst_process)
+            before_ns = arrivals.get(channel, 0)
+            if at_ns < before_ns:
+                at_ns = before_ns
+            else:
+                arrivals[channel] = at_ns
+                if len(arrivals) > self._sweep_channels_at:
+                    self._sweep_channels()
+            self._kernel.post(at_ns, self._deliver, (src_node, dst_node, self._cuts, deliver, args))
+            return
         if self._cut and (src_node in self._cut or dst_node in self._cut):
             self.messages_dropped += 1
             return
@@ -336,19 +360,18 @@ class Network:
             self._sweep_channels()
         if again:
             deliver = self._once(deliver)
-        self._kernel.call_after(delay_ns, self._deliver, src_node, dst_node, self._cuts, deliver, args)
+        message = (src_node, dst_node, self._cuts, deliver, args)
+        self._kernel.post(now_ns + delay_ns, self._deliver, message)
         if again:
             later_ns = delay_ns + round(self.random.random() * takes_ns)
-            self._kernel.call_after(later_ns, self._deliver, src_node, dst_node, self._cuts, deliver, args)
+            self._kernel.post(now_ns + later_ns, self._deliver, message)
 
-    def _deliver(
-        self,
-        src_node: NodeKey,
-        dst_node: NodeKey,
-        cuts_at_sending: int,
-        deliver: Callable[..., object],
-        args: tuple[Any, ...],
-    ) -> None:
+    def routes_changed(self) -> None:
+        """What the topology says of a route may be another now."""
+        self._takes_ns.clear()
+
+    def _deliver(self, message: tuple[NodeKey, NodeKey, int, Callable[..., object], tuple[Any, ...]]) -> None:
+        src_node, dst_node, cuts_at_sending, deliver, args = message
         if self._cuts != cuts_at_sending and (
             self._cut_at.get(src_node, 0) > cuts_at_sending or self._cut_at.get(dst_node, 0) > cuts_at_sending
         ):

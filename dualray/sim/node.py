@@ -176,6 +176,7 @@ class NodeProcess(MachineProcess):
                 for passing in self._passing.pop(object_id, ()):
                     passing.break_off()
             case RenameObject(room_id=room_id, object_id=object_id, size_bytes=size_bytes):
+                self.trace(TraceKind.OBJECT_STORED, object_id.hex(), amount=size_bytes)
                 self.store.rename(room_id, object_id, size_bytes)
             case SpillObject(object_id=object_id, size_bytes=size_bytes):
                 self.trace(TraceKind.OBJECT_SPILLED, object_id.hex(), amount=size_bytes)

@@ -37,6 +37,7 @@ class SimRuntime:
     """The driver's runtime. `cluster` is the virtual cluster: for tests, tables and faults."""
 
     mode = "sim"
+    owns_interpreter = False
 
     def __init__(self, cluster: Cluster, driver: UserProcess, report: Path | None = None) -> None:
         self.cluster = cluster

@@ -41,9 +41,11 @@ from __future__ import annotations
 
 import operator
 import sys
+import sysconfig
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import CellType, FunctionType, MethodType, ModuleType
 from typing import Any, Final, Self
 
@@ -149,7 +151,7 @@ class Substitutions:
                     self._write(entry.holder, entry.name, entry.replacement)
             for name, module in list(sys.modules.items()):
                 if name.partition(".")[0] not in _SPARED:
-                    self._sweep_module(module)
+                    self._sweep_if_new(name, module)
         except BaseException:
             self.uninstall()
             raise
@@ -217,6 +219,20 @@ class Substitutions:
             self._journal.append(_Writing(target, name, _stored(target, name), new))
             setattr(target, name, new)
 
+    def _sweep_if_new(self, name: str, module: object) -> None:
+        """Sweep a module, unless it is an installed library's in which there was nothing to replace the last time, and
+        it binds the same objects as then: a program that simulates again and again looks at them once."""
+        if not isinstance(module, ModuleType):
+            return
+        namespace: dict[str, Any] = object.__getattribute__(module, "__dict__")
+        bound = hash((tuple(self._table), tuple(map(id, namespace.values()))))
+        if _CLEAN.get(name) == bound:
+            return
+        writings = len(self._journal)
+        self._sweep_module(module)
+        if len(self._journal) == writings and str(namespace.get("__file__")).startswith(_LIBRARIES):
+            _CLEAN[name] = bound
+
     def _sweep_module(self, module: object) -> None:
         if not isinstance(module, ModuleType):
             return
@@ -260,6 +276,13 @@ class Substitutions:
                     self._write(cell, "cell_contents", table[id(cell.cell_contents)])
 
 
+_LIBRARIES: Final = (
+    *dict.fromkeys(sysconfig.get_path(name) for name in ("purelib", "platlib")),
+    str(Path(__file__).parents[1]),
+)
+"""Where installed libraries are, and dualray itself."""
+_CLEAN: Final[dict[str, int]] = {}
+"""Of libraries' modules that bind nothing that is replaced, what they bind, as a hash of identities."""
 _SPARED: Final = EXCLUDED | sys.stdlib_module_names
 
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from dualray import runtime
 from dualray.runtime_env import Swapped
-from dualray.shared.core_worker import write_row
+from dualray.shared.core_worker import CoreWorker, write_row
 from dualray.shared.host import Execution
 from dualray.shared.model.commands import RunTask, WriteRecord, WriteRecords
-from dualray.shared.model.events import Event, TaskPushed, TimerFired
+from dualray.shared.model.events import ClusterChanged, Event, TaskPushed, TimerFired
 from dualray.shared.model.ids import HEAD, Address, FunctionID, NodeID, TaskID, root_task_id
 from dualray.shared.model.resources import GPU, UNITS
 from dualray.shared.model.specs import Ref
@@ -66,6 +67,7 @@ class WorkerRuntime:
     """The runtime that user code in a virtual worker sees."""
 
     mode = "sim"
+    owns_interpreter = False
 
     def __init__(self, process: UserProcess) -> None:
         self._process = process
@@ -119,10 +121,19 @@ class UserProcess(Process):
         self.is_silent = False
         self.store = store
         self.lock = cluster.fibers.system
-        self.core = cluster.make_core(
-            address=address, node=node, config=cluster.config, host=self, root=root, is_driver=is_driver
+        self._make_core = partial(
+            cluster.make_core,
+            address=address,
+            node=node,
+            config=cluster.config,
+            host=self,
+            root=root,
+            is_driver=is_driver,
         )
-        self.runtime: Any = WorkerRuntime(self)
+        self._core: CoreWorker | None = None
+        self._runtime: Any = None
+        self._cluster_news: ClusterChanged | None = None
+        """What it was told of the cluster, while it has no core: many workers are never told anything else."""
         self.visible_gpus: str | None = None if is_driver else ""
         """Its CUDA_VISIBLE_DEVICES while it does not run; None: not set."""
         self._fibers: dict[Fiber, None] = {}
@@ -138,6 +149,33 @@ class UserProcess(Process):
         self._coroutines: dict[TaskID, asyncio.Task[None]] = {}
         self._escaped: BaseException | None = None
         self._task_fiber: Fiber | None = None
+
+    @property
+    def core(self) -> CoreWorker:
+        """What it runs; made when it is first needed."""
+        core = self._core
+        if core is None:
+            core = self._core = self._make_core()
+            news, self._cluster_news = self._cluster_news, None
+            if news is not None:
+                core.on_messages(((news, ()),))
+        return core
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether nothing has ever happened to it."""
+        return self._core is None
+
+    @property
+    def runtime(self) -> Any:
+        """What its user code sees."""
+        if self._runtime is None:
+            self._runtime = WorkerRuntime(self)
+        return self._runtime
+
+    @runtime.setter
+    def runtime(self, value: Any) -> None:
+        self._runtime = value
 
     @classmethod
     def as_worker(cls, *, cluster: Cluster, address: Address, node: NodeID, store: VirtualStore) -> UserProcess:
@@ -163,13 +201,18 @@ class UserProcess(Process):
             return
         if self.cluster.is_paused(self.node):
             self.cluster.when_running(self.node, self.receive, message, payloads)
+        elif self._core is None and self.decisions is None and type(message) is ClusterChanged:
+            self._cluster_news = message
         else:
             self.core.on_messages(((message, payloads),))
 
     def check_invariants(self) -> None:
-        self.core.machine.check_invariants()
+        if self._core is not None:
+            self._core.machine.check_invariants()
 
     def things(self) -> int:
+        if self._core is None:
+            return 1
         machine = self.core.machine
         return 10 + 2 * len(machine.values.table) + 2 * len(machine.tasks.records) + len(machine.leases.leases)
 
@@ -178,9 +221,14 @@ class UserProcess(Process):
 
     def die(self) -> None:
         super().die()
-        self.core.is_closed = True
+        self.close()
         for fiber in list(self._fibers):
             self.cluster.fibers.throw(fiber, FiberKilled(f"{self.address} died"))
+
+    def close(self) -> None:
+        """Nothing happens here any more."""
+        if self._core is not None:
+            self._core.is_closed = True
 
     # ---- Host ------------------------------------------------------------------------------------------------
 
@@ -210,7 +258,8 @@ class UserProcess(Process):
         """Start a fiber for the next task when this step, and the task in hand, are over."""
         if not self._is_running:
             self._is_running = True
-            self.cluster.kernel.call_after(self.cluster.cost_model.dispatch_ns, self._start_next)
+            kernel = self.cluster.kernel
+            kernel.post(kernel.now_ns + self.cluster.cost_model.dispatch_ns, self._start_next, None)
 
     def spawn(self, function: Callable[[], object]) -> None:
         self._spawned += 1
@@ -230,11 +279,11 @@ class UserProcess(Process):
         number = int(self.node.rpartition("-")[2]) + 1
         return f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}"
 
-    def _start_next(self) -> None:
+    def _start_next(self, _: None) -> None:
         if not self.is_alive:
             return
         if self.cluster.is_paused(self.node):
-            self.cluster.when_running(self.node, self._start_next)
+            self.cluster.when_running(self.node, self._start_next, None)
             return
         task = self.core.next_task()
         if task is None:

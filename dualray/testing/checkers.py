@@ -123,8 +123,8 @@ def watch_choices(scheduler: GlobalScheduler) -> None:
     """From now on hold some of its choices against what the policy itself says of the candidates: the node that was
     chosen must be the one with the lowest rank, and there must be one if any has a rank.
 
-    What a policy answers and how it explains that are written down twice, and differ when one of them is wrong. Policies
-    that do not rank (see PlacementPolicy) are taken at their word.
+    What a policy answers and how it explains that are written down twice, and differ when one of them is wrong.
+    Policies that do not rank (see PlacementPolicy) are taken at their word.
 
     Raises:
         InvariantViolation: from within the run, a choice that the policy's own ranks do not bear out.

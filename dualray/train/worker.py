@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dualray import api
+from dualray import api, runtime
 from dualray.actor import ActorHandle
 from dualray.train import session
 from dualray.train.backend import BackendConfig, Place
@@ -44,7 +44,7 @@ class TrainWorker:
     def place(self) -> Place:
         """Where it is, and a port that is free there."""
         context = api.get_runtime_context()
-        is_virtual = context.mode == "sim"
+        is_virtual = not runtime.current("a training worker").owns_interpreter
         return Place(
             node=context.get_node_id(),
             ip_address=get_node_ip_address(),
@@ -54,7 +54,7 @@ class TrainWorker:
 
     def run(self, assignment: Assignment) -> None:
         """Run the training function to its end."""
-        if api.get_runtime_context().mode != "sim":  # virtual workers share one environment, which is the driver's
+        if runtime.current("a training worker").owns_interpreter:  # else its environment is the driver's
             os.environ.update(assignment.environment)
         session.begin(
             session.Session(

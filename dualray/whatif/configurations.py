@@ -180,6 +180,10 @@ def _made(path: str, name: str) -> object:
         return load_policy(path)
     except TypeError as error:
         raise ValueError(f"policy {name!r} cannot be made without arguments: {error}") from None
+    except ValueError:
+        raise
+    except Exception as error:  # noqa: BLE001 - it is the user's module, which may do anything when it is imported
+        raise ValueError(f"policy {name!r} cannot be loaded: {type(error).__name__}: {error}") from None
 
 
 def _check_has(policy: object, name: str, *methods: str) -> None:

@@ -47,6 +47,16 @@ def test_nothing_runs_before_it_is_asked_for(numbers):
         lazy.materialize()
 
 
+def test_one_error_of_a_pipeline_is_enough(capfd):
+    def fail(batch):
+        raise ValueError("none of them")
+
+    with pytest.raises(ValueError, match="none of them"):
+        ray.data.range(100).repartition(10).map_batches(fail).take_all()
+    assert ray.get(ray.remote(len).remote([1])) == 1  # what the other tasks have ended with is here, too
+    assert "nobody has read" not in capfd.readouterr().err
+
+
 def test_rows(numbers):
     squares = numbers.map(lambda row: row | {"square": row["id"] ** 2})
     assert squares.take(3) == [{"id": n, "square": n * n} for n in range(3)]

@@ -63,14 +63,13 @@ BUGS: tuple[PlantedBug, ...] = (
         scenario=ACTORS,
     ),
     PlantedBug(
-        name="late reply believed",
-        what="the owner takes a result from any worker that it has pushed the task to, also when it runs elsewhere now",
+        name="late news believed",
+        what="the head takes in that a node has a copy, also from a life of the node that it has declared dead",
         change=_change(
-            f"{MACHINES}/tasks.py",
-            "            or record.attempt != attempt\n            or record.worker != worker\n",
-            "",
+            f"{MACHINES}/directory.py",
+            "        if not self.is_alive(event.node, event.incarnation):\n            return\n        if self.is_gone",
+            "        if self.is_gone",
         ),
-        scenario=RETRIES,
     ),
     PlantedBug(
         name="eviction of a pinned object",
@@ -227,30 +226,22 @@ BUGS: tuple[PlantedBug, ...] = (
         what="an object that its owner frees goes at once, whoever reads it",
         change=_change(
             f"{MACHINES}/object_store.py",
-            "        if not stored.pins and stored.state is not StoredState.SPILLING:\n            self._delete(stored)\n\n"
-            "    def release_all(",
-            "        if stored.state is not StoredState.SPILLING:\n            self._delete(stored)\n\n"
-            "    def release_all(",
+            "        if not stored.pins and stored.state is not StoredState.SPILLING:\n"
+            "            self._delete(stored)\n\n    def release_all(",
+            "        if stored.state is not StoredState.SPILLING:\n"
+            "            self._delete(stored)\n\n    def release_all(",
         ),
     ),
     PlantedBug(
-        name="unanswered demand",
-        what="an object that is lost while it is being made again is not made once more",
+        name="woken and gone",
+        what="a task that is woken by a result, which is lost in the same step, waits for it and is not woken again",
         change=_change(
             f"{MACHINES}/values.py",
-            "        if value.losses_demanded > value.losses_answered:  # it has been made again, and the copy",
-            "        if value.losses_demanded > value.losses_answered + 1:  # it has been made again, and the copy",
-        ),
-        seeds=1000,
-    ),
-    PlantedBug(
-        name="behind its parent",
-        what="a task pushed to a worker whose task waits for it is not given back",
-        change=_change(
-            f"{MACHINES}/owner.py",
-            "        if wait is not None and wait.blocked:\n            self.executor.recall_waiting()\n",
+            "        for task in self.tasks_to_look_at:  # woken, perhaps by this very value, and not looked at yet\n"
+            '            value.note("waiting_tasks", task)\n',
             "",
         ),
+        scenario=RETRIES,
     ),
     PlantedBug(
         name="forgotten dead",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -19,6 +20,7 @@ from dualray.report.traces import read_traces
 from dualray.shared.faults import FaultKind, parse_fault
 from dualray.shared.trace import TraceEvent, TraceKind, to_bytes
 from dualray.testing.chaos import Soak, schedule, soak
+from tests.conformance.support import eventually
 
 pytestmark = pytest.mark.leak_check
 
@@ -178,3 +180,30 @@ def test_a_tail_gives_each_row_once_also_when_rows_come_in_pieces(tmp_path: Path
     (tmp_path / "other.trace").write_bytes(data + b"\x05")
     with pytest.raises(ValueError, match=r"other\.trace is no trace"):
         tail.look()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_run_that_is_terminated_leaves_no_paused_node_behind(tmp_path: Path) -> None:
+    """A node that is stopped (SIGSTOP) when the run is told to end hears nothing of it by itself."""
+    command = [sys.executable, "-m", "dualray.cli", "chaos", "--nodes", "2", "--record", str(tmp_path / "record")]
+    log = (tmp_path / "log").open("w+")
+    run = subprocess.Popen([*command, "--fault", "pause node-1 at 1s for 1000s"], stdout=log, stderr=log)
+    try:
+        eventually(lambda: "pause node-1" in (tmp_path / "log").read_text(), "the node is paused", within_s=90)
+        of_the_run = psutil.Process(run.pid).children(recursive=True)
+        eventually(lambda: any(map(is_stopped, of_the_run)), "the node's processes are stopped", within_s=30)
+        run.terminate()
+        assert run.wait(timeout=90) == 128 + signal.SIGTERM
+        _, alive = psutil.wait_procs(of_the_run, timeout=30)
+        assert alive == []
+    finally:
+        run.kill()
+        log.close()
+
+
+def is_stopped(process: psutil.Process) -> bool:
+    try:
+        return process.status() == psutil.STATUS_STOPPED
+    except psutil.NoSuchProcess:
+        return False

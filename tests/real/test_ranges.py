@@ -37,6 +37,23 @@ def test_free_neighbours_are_one_and_the_mark_falls() -> None:
     ranges.check()
 
 
+def test_a_range_that_shrinks_leaves_its_end() -> None:
+    ranges = RangeAllocator(span=1 << 40)
+    assert [ranges.allocate(MIB) for _ in range(3)] == [0, MIB, 2 * MIB]
+    first, second, third = 0, MIB, 2 * MIB
+    ranges.shrink(first, MIB // 2)
+    ranges.check()
+    assert ranges.allocate(MIB // 2) == MIB // 2
+    ranges.release(second)
+    ranges.shrink(first, 1)
+    ranges.check()
+    ranges.shrink(third, 100)
+    assert (ranges.mark, ranges.size_of(third)) == (2 * MIB + 2 * GRANULE, 2 * GRANULE)
+    ranges.shrink(third, MIB)  # it never grows
+    assert ranges.size_of(third) == 2 * GRANULE
+    ranges.check()
+
+
 def test_a_request_of_no_bytes_has_an_address_of_its_own() -> None:
     ranges = RangeAllocator(span=10 * GRANULE)
     assert [ranges.allocate(0), ranges.allocate(1), ranges.allocate(65)] == [0, GRANULE, 2 * GRANULE]

@@ -1,4 +1,4 @@
-"""Exploration finds the bugs that are planted in copies of the package (tests/planted/bugs.py), and makes them small."""
+"""Exploration finds the bugs that are planted in copies of the package (tests/planted/bugs.py); they become small."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_there_are_twenty_and_each_can_be_planted():
 
 def test_a_bug_whose_place_has_changed_says_so():
     gone = Change(path="dualray/shared/policies/retry.py", old="no such line", new="")
-    with pytest.raises(ValueError, match="retry.py has 0 times, not once, the text of a planted bug: 'no such line'"):
+    with pytest.raises(ValueError, match=r"retry\.py has 0 times, not once, the text of a planted bug: 'no such line'"):
         gone.applied()
 
 
@@ -66,6 +66,7 @@ def test_what_real_mode_cannot_do_is_left_out_of_a_small_scenario():
         for_real_mode(text % "'lose gpu 0 of node-1 at 1s'")
 
 
+@pytest.mark.slow
 def test_a_mutant_is_what_the_tool_says(tmp_path: Path):
     pytest.importorskip("cosmic_ray")
     from tests.mutants import draw

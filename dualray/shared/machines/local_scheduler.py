@@ -557,7 +557,7 @@ class LocalScheduler:
             if bundle is not None:
                 bundle.error = error
         for slot, lease in list(self.unstaffed):
-            if lease.group == group and lease.bundle in (-1, *indices):
+            if lease.group == group and (lease.bundle == -1 or lease.bundle in indices):
                 self.unstaffed.remove((slot, lease))
                 self._end_lease(lease)
                 self._spill_back(slot)
@@ -566,7 +566,7 @@ class LocalScheduler:
             self._release(slot.key)
             self._spill_back(slot)
         for lease in list(self.leases.values()):
-            if lease.group == group and lease.bundle in (-1, *indices) and lease.worker is not None:
+            if lease.group == group and (lease.bundle == -1 or lease.bundle in indices) and lease.worker is not None:
                 lease.end_error = error
                 self.out.add(StopWorker(worker=lease.worker.address, reason=error.message))
         self._dissolve(group)
@@ -603,11 +603,14 @@ class LocalScheduler:
 
     def dispatch(self) -> None:
         """Give resources and workers to slots, in order of arrival, as far as they go."""
-        for slot in list(self.waiting.values()):
-            if self._has_room(slot.shape) and self._has_arguments(slot):
-                self._stop_waiting(slot)
-                self._allocate(slot)
-        self._admit()
+        if self.waiting:
+            for slot in list(self.waiting.values()):
+                if self._has_room(slot.shape) and self._has_arguments(slot):
+                    self._stop_waiting(slot)
+                    self._allocate(slot)
+            self._admit()
+        if not self.unstaffed:
+            return
         self._staff()
         starting = sum(worker.state is WorkerState.STARTING for worker in self.workers.values())
         for _ in range(min(len(self.unstaffed), self.config.worker_starts_max) - starting):

@@ -58,6 +58,8 @@ class Membership:
         """Drivers and workers that died; of workers, those that died before their node."""
         self.leaving: dict[NodeID, int] = {}
         """Nodes that drain, with the life that does: alive, and nothing is to be placed there."""
+        self._have_died: dict[NodeID, None] = {}
+        """Nodes of which a life is over: who joins looks at these, not at all."""
         # Worklists that the head machine drains.
         self.joined: deque[NodeInfo] = deque()
         self.changed: deque[NodeInfo] = deque()
@@ -85,10 +87,9 @@ class Membership:
 
     def tell_of_the_dead(self, node: NodeID) -> None:
         """A node that has just joined has missed the news."""
-        for member in self.members.values():
-            incarnation = self._last_dead(member)
-            if incarnation >= 0:
-                self.out.send(Address(node), NodeDied(node=member.info.node, incarnation=incarnation))
+        for other in self._have_died:
+            member = self.members[other]
+            self.out.send(Address(node), NodeDied(node=other, incarnation=self._last_dead(member)))
         for address in self.dead:
             self.out.send(Address(node), OwnerDied(address=address))
 
@@ -124,9 +125,11 @@ class Membership:
                 return
             if known.health is not NodeHealth.DEAD:
                 self._declare_dead(known)
-        self.members[info.node] = Member(info)
+        member = self.members[info.node] = Member(info)
+        if self._last_dead(member) >= 0:
+            self._have_died[info.node] = None
         self.out.send(Address(info.node), NodeWelcomed(node=info.node))
-        self._record(self.members[info.node])
+        self._record(member)
         self.joined.append(info)
 
     def on_draining(self, event: NodeDraining) -> bool:
@@ -174,6 +177,7 @@ class Membership:
         if member.health is NodeHealth.SUSPECT:
             self.out.add(CancelTimer(timer=_SUSPICION + member.info.node))
         member.health = NODE.check(member.health, NodeHealth.DEAD, member.info.node)
+        self._have_died[member.info.node] = None
         self._record(member)
         self.leaving.pop(member.info.node, None)
         self.died.append(member.info)

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import Final
 
 from dualray.exceptions import InvariantViolation
 from dualray.shared.machines.base import Outbox, ensure
@@ -57,10 +58,10 @@ from dualray.shared.policies.retry import RETRY_FOREVER, RetryPolicy
 TASK_TABLE = "tasks"
 REMAKES_IN_VAIN_MAX = 10
 IN_VAIN = (
-    f"it was made again {REMAKES_IN_VAIN_MAX} times, and lost each time before a task that waits for it could begin, while "
-    f"no other task came to its end: the object stores hold less than such a task and its results need at once, beside what "
-    f"others hold. Set object_store_memory= higher, let stores write to disk "
-    f'(limits={{"eviction_policy": "spill"}}), or make more and smaller tasks'
+    f"it was made again {REMAKES_IN_VAIN_MAX} times, and lost each time before a task that waits for it could begin, "
+    "while no other task came to its end: the object stores hold less than such a task and its results need at once, "
+    "beside what others hold. Set object_store_memory= higher, let stores write to disk "
+    '(limits={"eviction_policy": "spill"}), or make more and smaller tasks'
 )
 
 
@@ -87,11 +88,14 @@ def cancelled(spec: TaskSpec) -> ErrorInfo:
     )
 
 
+_NOTHING: Final[Mapping[ObjectID, None]] = MappingProxyType({})
+
+
 class TaskRecord:
     """One task as its owner sees it. What few tasks need has its first value on the class."""
 
     attempt = 0
-    missing: Mapping[ObjectID, None] = MappingProxyType({})
+    missing: Mapping[ObjectID, None] = _NOTHING
     """Arguments that are not ready."""
     lease_id: LeaseID | None = None
     worker: Address | None = None
@@ -392,7 +396,7 @@ class Tasks:
         self.values.set_small(value, size_bytes)
 
     def _is_stored(self, object_id: ObjectID) -> bool:
-        """Whether a result is in a store, or was and may be wanted again: freed as soon as it came, and kept for lineage."""
+        """Whether a result is in a store, or was, and may be wanted again: freed as it came, and kept for lineage."""
         value = self.values.table.get(object_id)
         return value is not None and value.state in (ValueState.STORED, ValueState.FREED)
 

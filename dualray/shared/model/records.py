@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from dataclasses import dataclass
 else:
 
-    def dataclass(*, slots: bool, kw_only: bool) -> Callable[[type], type]:
-        """As dataclasses.dataclass."""
+    def dataclass(*, slots: bool = False, kw_only: bool, init: bool = True) -> Callable[[type], type]:
+        """As dataclasses.dataclass. Where they are compiled, they come with a constructor (hatch_build.py)."""
 
         def make(cls: type) -> type:
             cls.__eq__, cls.__repr__, cls.__hash__ = _equals, _shown, None
-            return dataclasses.dataclass(slots=slots, kw_only=kw_only, eq=False, repr=False)(cls)
+            return dataclasses.dataclass(slots=slots, kw_only=kw_only, init=init, eq=False, repr=False)(cls)
 
         return make
 

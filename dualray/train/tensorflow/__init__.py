@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Final, Self
 
-from dualray import api
+from dualray import runtime
 from dualray.train.backend import BackendConfig, Place
 from dualray.train.checkpoint import Checkpoint
 from dualray.train.config import DataConfig, RunConfig, ScalingConfig
@@ -58,7 +58,7 @@ class TensorflowConfig(BackendConfig):
         ]
 
     def training(self, context: TrainContext) -> AbstractContextManager[None]:
-        if api.get_runtime_context().mode != "sim":
+        if runtime.current("a training worker").owns_interpreter:
             return nullcontext()
         entered: AbstractContextManager[None] = _virtual().virtual_collectives(self.step_duration)
         return entered

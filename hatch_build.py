@@ -1,0 +1,283 @@
+"""Building the wheel: the core is compiled with mypyc, from the same source, where a C compiler is there.
+
+`pip install .` and `make build` come through here; an editable install does not, so that a checkout runs what its files
+say. Without a C compiler, or with DUALRAY_PURE=1, the wheel holds Python alone and says so while it is built. The
+compiled modules lie beside their sources, which Python then leaves unread.
+
+What is compiled is a copy, in build/core, in which some is spelled out that CPython does at run time (`spell_out`):
+mypyc compiles what stands in the source. Constructors of dataclasses are the larger part of it.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+try:
+    from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+except ModuleNotFoundError:  # who tests this file needs no more of it
+    BuildHookInterface = object
+
+PURE_VARIABLE = "DUALRAY_PURE"
+"""Set to 1, the wheel holds Python alone; set to 0, it is compiled or not made at all."""
+
+OPTIMISE_VARIABLE = "DUALRAY_OPTIMISE"
+"""The C compiler's -O, from 0 to 3; if not set 1: half of the time that compiling takes is the C compiler's."""
+
+GROUP = "dualray._core"
+"""The library that holds all compiled modules; beside each source lies a stub that finds it."""
+
+COMPILED = (
+    "dualray/shared/machines/*.py",
+    "dualray/shared/model/*.py",
+    "dualray/shared/arguments.py",
+    "dualray/shared/core_worker.py",
+    "dualray/shared/task_runner.py",
+    "dualray/real/messages.py",
+)
+INTERPRETED = {
+    "dualray/shared/model/codec.py": "writes Python at run time",
+    "dualray/shared/model/records.py": "makes classes at run time",
+    "dualray/shared/model/config.py": "read once",
+    "dualray/shared/model/resources.py": "says what users wrote wrong; mypyc would say it first, in its words",
+}
+"""What COMPILED would take in, and why it is left out; so are packages' own modules."""
+
+EXTENSIBLE = ("CoreWorker", "TaskRunner")
+"""Compiled classes that have subclasses in modules that are not compiled."""
+
+NEVER_PICKLED = ("/events.py", "/commands.py")
+"""Modules of which no instance is pickled: messages and logs are written by the codec."""
+
+ACYCLIC = ("Value", "TaskRecord", "Failure")
+"""Classes of which there are many, whose instances never lead back to themselves: the garbage collector need not look
+at them. So are the dataclasses of the model: events, commands, specs."""
+
+
+def modules(root: Path) -> list[str]:
+    """The modules that are compiled, as paths from the root."""
+    found = [path.relative_to(root).as_posix() for pattern in COMPILED for path in sorted(root.glob(pattern))]
+    return [name for name in found if name not in INTERPRETED and not name.endswith("/__init__.py")]
+
+
+def why_pure() -> str | None:
+    """Why the core cannot be compiled here, or is not to be; None: it can."""
+    if os.environ.get(PURE_VARIABLE, "0") not in ("", "0"):
+        return f"{PURE_VARIABLE} is set"
+    if sys.implementation.name != "cpython":
+        return f"mypyc compiles for CPython, and this is {sys.implementation.name}"
+    compiler = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0]
+    if shutil.which(compiler) is None:
+        return f"there is no C compiler ({compiler})"
+    header = Path(sysconfig.get_paths()["include"], "Python.h")
+    return None if header.exists() else f"Python's headers are missing ({header})"
+
+
+# ---- Spelling out ----------------------------------------------------------------------------------------------------
+
+
+def spell_out(text: str, name: str) -> str:
+    """The module `name`, a path, with what mypyc cannot see written out, each line where it was.
+
+    - A slotted dataclass gets its constructor, and loses `slots`: compiled classes have no other attributes anyway.
+      What `dataclasses` writes at run time would stay interpreted. `frozen` is left to mypy, which has checked it.
+    - Its annotations are kept as text: the codec reads them (model/codec.py), and mypyc keeps the simplest alone.
+    - An instance that is made without its constructor, which saves time in CPython, is made with it: C is faster.
+    - Classes that are extended, pickled, or acyclic say so.
+    """
+    tree = ast.parse(text)
+    lines = text.split("\n")
+    at_the_end: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.For | ast.If):
+            _spell_out_making(node.body, lines)
+    for node in tree.body:
+        if not isinstance(node, ast.ClassDef):
+            continue
+        decorator = next((each for each in node.decorator_list if _is_slotted(each)), None)
+        attributes = {
+            # Also what is pickled: mypyc would not let pickle make an instance, and forgets the constructor of a class
+            # that is "serializable" when Python calls it.
+            "allow_interpreted_subclasses": node.name in EXTENSIBLE
+            or (decorator is not None and not name.endswith(NEVER_PICKLED)),
+            "acyclic": node.name in ACYCLIC or (decorator is not None and "/model/" in name),
+        }
+        if any(attributes.values()):
+            first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+            words = ", ".join(f"{attribute}=True" for attribute, is_so in attributes.items() if is_so)
+            _fill(lines, first - 2, f"@mypyc_attr({words})")
+        if isinstance(decorator, ast.Call):
+            fields = [each for each in node.body if isinstance(each, ast.AnnAssign)]
+            texts = {_name(each): ast.unparse(each.annotation) for each in fields}
+            at_the_end.append(f'setattr({node.name}, "__annotations__", {texts!r})')
+            options = {each.arg for each in decorator.keywords if ast.unparse(each.value) == "True"} - {"slots"}
+            if not any(isinstance(each.value, ast.Call) for each in fields):  # field(...): made at run time
+                _fill(lines, node.end_lineno or 0, _constructor(fields, is_keyword_only="kw_only" in options))
+                if "frozen" in options:  # its constructor assigns
+                    options = options - {"frozen"} | {"unsafe_hash"}
+                options |= {"init=False"}
+            words = ", ".join(sorted(each if "=" in each else f"{each}=True" for each in options if each))
+            lines[decorator.lineno - 1 : decorator.end_lineno] = [
+                f"@dataclass({words})",
+                *[""] * ((decorator.end_lineno or 0) - decorator.lineno),
+            ]
+    future = next(index for index, line in enumerate(lines) if line == "from __future__ import annotations")
+    lines[future] += "; import typing as _typing"
+    _fill(lines, future + 1, "if _typing.TYPE_CHECKING: from mypy_extensions import mypyc_attr")
+    return "\n".join([*lines, *at_the_end])
+
+
+def _fill(lines: list[str], index: int, text: str) -> None:
+    """Write into an empty line: of those, two stand around each class."""
+    assert not lines[index], f"line {index + 1} is not empty: {lines[index]}"
+    lines[index] = text
+
+
+def _name(field: ast.AnnAssign) -> str:
+    assert isinstance(field.target, ast.Name)
+    return field.target.id
+
+
+def _is_slotted(decorator: ast.expr) -> bool:
+    return (
+        isinstance(decorator, ast.Call)
+        and isinstance(decorator.func, ast.Name)
+        and decorator.func.id == "dataclass"
+        and any(each.arg == "slots" for each in decorator.keywords)
+    )
+
+
+def _constructor(fields: list[ast.AnnAssign], *, is_keyword_only: bool) -> str:
+    parameters = [
+        f"{_name(each)}: {ast.unparse(each.annotation)}" + (f" = {ast.unparse(each.value)}" if each.value else "")
+        for each in fields
+    ]
+    star = ["*"] if is_keyword_only and fields else []
+    body = "; ".join(f"self.{_name(each)} = {_name(each)}" for each in fields) or "pass"
+    return f"    def __init__({', '.join(['self', *star, *parameters])}) -> None: {body}"
+
+
+def _spell_out_making(body: list[ast.stmt], lines: list[str]) -> None:
+    """`x = new(C)` and the assignments to attributes of `x` that follow, as one call of `C`."""
+    for index, made in enumerate(body):
+        if not (
+            isinstance(made, ast.Assign)
+            and isinstance(made.targets[0], ast.Name)
+            and isinstance(made.value, ast.Call)
+            and isinstance(made.value.func, ast.Name)
+            and made.value.func.id in ("new", "_new")
+            and isinstance(made.value.args[0], ast.Name)
+        ):
+            continue
+        name, margin, end = made.targets[0].id, " " * made.col_offset, made.lineno - 1
+        lines[end] = f"{margin}{name} = {made.value.args[0].id}("
+        for follower in body[index + 1 :]:
+            target = follower.targets[0] if isinstance(follower, ast.Assign) else None
+            if not (
+                isinstance(follower, ast.Assign)
+                and isinstance(target, ast.Attribute)
+                and isinstance(target.value, ast.Name)
+                and target.value.id == name
+            ):
+                break
+            first, last = follower.lineno - 1, follower.end_lineno or 0
+            lines[first:last] = [
+                f"{margin}    {target.attr}={ast.unparse(follower.value)},",
+                *[""] * (last - first - 1),
+            ]
+            end = last - 1
+        lines[end] += ")"
+
+
+# ---- Compiling -------------------------------------------------------------------------------------------------------
+
+
+def compile_core(root: Path, directory: Path) -> list[tuple[Path, str]]:
+    """Compile the core of the tree at `root` in `directory`, which is made anew: each library, with its path in the
+    wheel.
+
+    Raises:
+        RuntimeError: mypyc or the C compiler has refused; it has said why.
+    """
+    shutil.rmtree(directory, ignore_errors=True)
+    shutil.copytree(root / "dualray", directory / "dualray", ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+    names = modules(root)
+    for name in names:
+        path = directory / name
+        path.write_text(spell_out(path.read_text(), name))
+    # mypyc takes the working directory for the root of what it compiles, and ends the process when it refuses.
+    command = [sys.executable, str(Path(__file__).resolve()), *names]
+    if subprocess.run(
+        command, cwd=directory, env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    ).returncode:
+        raise RuntimeError("mypyc or the C compiler has refused it, as is said above")
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    built = sorted((directory / "out").rglob(f"*{suffix}"))
+    return [(path, path.relative_to(directory / "out").as_posix()) for path in built]
+
+
+def _compile_here(names: list[str]) -> None:
+    from mypyc.build import mypycify  # of the build's own environment
+    from setuptools import Distribution
+
+    Path("mypy.ini").write_text(
+        "[mypy]\nexplicit_package_bases = True\nnamespace_packages = True\nignore_missing_imports = True\n"
+        "follow_imports = silent\ncheck_untyped_defs = True\n"
+    )
+    extensions = mypycify(
+        ["--config-file=mypy.ini", *names],
+        opt_level=os.environ.get(OPTIMISE_VARIABLE, "1"),
+        debug_level="0",
+        multi_file=True,
+        group_name=GROUP,
+    )
+    for extension in extensions:  # where a group's name has dots, mypyc puts its headers elsewhere than it looks
+        extension.include_dirs.append(str(Path("build", *GROUP.split(".")[:-1])))
+    command: Any = Distribution({"name": "dualray", "ext_modules": extensions}).get_command_obj("build_ext")
+    command.build_lib, command.build_temp, command.parallel = "out", "temp", os.cpu_count()
+    command.ensure_finalized()
+    command.run()
+
+
+# ---- The hook --------------------------------------------------------------------------------------------------------
+
+
+class CoreBuildHook(BuildHookInterface):
+    """Puts the compiled core into the wheel."""
+
+    PLUGIN_NAME = "custom"
+
+    def dependencies(self) -> list[str]:
+        """What compiling needs, where it is done."""
+        return [] if why_pure() else ["mypy[mypyc]~=2.4", "setuptools>=70"]
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Called before the wheel is packed; `version` is "standard" or "editable"."""
+        if version != "standard":
+            return
+        root, why = Path(self.root), why_pure()
+        libraries: list[tuple[Path, str]] = []
+        if why is None:
+            try:
+                libraries = compile_core(root, root / "build" / "core")
+            except RuntimeError as error:
+                why = str(error)
+        if why is not None:
+            if os.environ.get(PURE_VARIABLE) == "0":
+                raise RuntimeError(f"dualray: the core is not compiled, and {PURE_VARIABLE}=0 asks for it: {why}")
+            self.app.display_warning(f"dualray: the core stays Python, and tasks cost twice as much, for {why}")
+            return
+        for path, name in libraries:
+            build_data["force_include"][str(path)] = name
+        build_data["pure_python"] = False
+        build_data["infer_tag"] = True
+
+
+if __name__ == "__main__":
+    _compile_here(sys.argv[1:])
