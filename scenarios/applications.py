@@ -212,7 +212,7 @@ def rows_of(application: Application, seconds: Mapping[str, float]) -> list[tupl
 
 def cells_of(application: Application, seconds: Mapping[str, float]) -> list[tuple[str, ...]]:
     """The rows of the table, as text: cluster, workers, work, virtual seconds, work per second, speed-up."""
-    cells = []
+    cells: list[tuple[str, ...]] = []
     for size, took_s, speed_up in rows_of(application, seconds):
         of_node = f"{size.gpus} GPUs" if size.gpus > 1 else "1 GPU" if size.gpus else "1 core"
         of_node = f"{size.cpus} cores" if size.cpus > 1 and not size.gpus else of_node

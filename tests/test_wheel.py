@@ -206,7 +206,7 @@ def quickly(key):
     assert "@mypyc_attr(allow_interpreted_subclasses=True, acyclic=True)" in spelled
     module = ModuleType("lent")
     monkeypatch.setitem(sys.modules, "lent", module)
-    module.mypyc_attr = lambda **_: lambda cls: cls
+    vars(module)["mypyc_attr"] = lambda **_: lambda cls: cls
     exec(spelled, vars(module))
     lent = module.Lent
     assert module.quickly(b"ab") == lent(key=b"ab", size_bytes=2)
