@@ -75,11 +75,10 @@ _DRIVER_USAGE_NS = 2_000_000
 class _RecordedRunner(TaskRunner):
     """Notes when user code was called and when it returned."""
 
-    reports_small = False
-
     def __init__(self, core: RecordedCoreWorker) -> None:
         super().__init__(core)
         self._recorded = core
+        self.reports_small = False
 
     def execute(self, task: RunTask | TaskPushed) -> None:
         core = self._recorded
@@ -105,8 +104,6 @@ class RecordedCoreWorker(CoreWorker):
         on_note: called when there is a first note; any thread.
     """
 
-    has_notes = True
-
     def __init__(
         self,
         *,
@@ -120,6 +117,7 @@ class RecordedCoreWorker(CoreWorker):
         on_note: Callable[[], object] = lambda: None,
     ) -> None:
         super().__init__(address=address, node=node, config=config, host=host, root=root, is_driver=is_driver)
+        self.has_notes = True
         self._usage = usage
         self._is_driver = is_driver
         self.on_note = on_note

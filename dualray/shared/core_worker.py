@@ -141,9 +141,6 @@ class _Wait:
 class CoreWorker:
     """See the module."""
 
-    has_notes = False
-    """Whether a subclass notes what events go through `_handle`."""
-
     def __init__(
         self, *, address: Address, node: NodeID, config: Config, host: Host, root: TaskID, is_driver: bool
     ) -> None:
@@ -153,6 +150,8 @@ class CoreWorker:
         self.host = host
         self.machine = Owner(address=address, node=node, config=config, is_driver=is_driver)
         self.execution = Execution(task_id=root, is_task=not is_driver)
+        self.has_notes = False
+        """Whether a subclass notes what events go through `_handle`."""
         self._children = ChildIds(root, 0)
         """What the task that submitted last derives the ids of its tasks with."""
         self._contexts: ExecutionContext | None = None

@@ -54,14 +54,13 @@ class Export:
 class TaskRunner:
     """See the module. Keeps the functions that this process has loaded, and its actor's instance."""
 
-    reports_small = True
-    """Whether a small result may be reported without a TaskRan."""
-
     def __init__(self, core: CoreWorker) -> None:
         self._core = core
         self._host = core.host
         self._loaded: dict[FunctionID, Export] = {}
         self.instance: Any = None
+        self.reports_small = True
+        """Whether a small result may be reported without a TaskRan."""
         self._method_template: FunctionTemplate | None = None
         self._method_name = ""
         """Of the call that began last."""

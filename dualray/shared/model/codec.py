@@ -154,8 +154,9 @@ class _Source:
 
 
 def _is_plain(cls: Any, fields: list[str]) -> bool:
-    """Whether the constructor of a dataclass does nothing but set its fields."""
-    is_changeable = not cls.__dataclass_params__.frozen
+    """Whether the constructor of a dataclass does nothing but set its fields, and it can be done without: it is not
+    compiled."""
+    is_changeable = not cls.__dataclass_params__.frozen and cls.__new__ is object.__new__
     return is_changeable and not hasattr(cls, "__post_init__") and len(fields) == len(dataclasses.fields(cls))
 
 
