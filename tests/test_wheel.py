@@ -11,7 +11,6 @@ import os
 import shutil
 import subprocess
 import sys
-import sysconfig
 import zipfile
 from email import message_from_bytes
 from email.message import Message
@@ -68,13 +67,24 @@ def wheel(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory) -> Path:
+def build() -> ModuleType:
+    """hatch_build.py."""
+    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def compiled(build, tmp_path_factory) -> Path:
     """A directory with the compiled wheel's package: with that on PYTHONPATH, this environment runs it."""
-    if sysconfig.get_config_var("CC") is None or shutil.which(sysconfig.get_config_var("CC").split()[0]) is None:
-        pytest.skip("there is no C compiler")
+    if (why := build.why_pure()) is not None:
+        pytest.skip(why)
     directory = tmp_path_factory.mktemp("compiled")
-    build = (sys.executable, "-m", "build", "--wheel", "--outdir", directory / "dist", ROOT)
-    run(*build, cwd=directory, DUALRAY_PURE="0")
+    command = (sys.executable, "-m", "build", "--wheel", "--outdir", directory / "dist", ROOT)
+    run(*command, cwd=directory, DUALRAY_PURE="0")
     (path,) = (directory / "dist").glob("*.whl")
     run(
         sys.executable,
@@ -151,17 +161,6 @@ def test_installed_dependencies_agree(environment, tmp_path):
 # ---- The compiled core -----------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def build() -> ModuleType:
-    """hatch_build.py."""
-    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_what_is_compiled_is_spelled_out_line_for_line(build):
     names = build.modules(ROOT)
     assert "dualray/shared/machines/owner.py" in names
@@ -206,7 +205,7 @@ def quickly(key):
     assert "@mypyc_attr(allow_interpreted_subclasses=True, acyclic=True)" in spelled
     module = ModuleType("lent")
     monkeypatch.setitem(sys.modules, "lent", module)
-    module.mypyc_attr = lambda **_: lambda cls: cls
+    vars(module)["mypyc_attr"] = lambda **_: lambda cls: cls
     exec(spelled, vars(module))
     lent = module.Lent
     assert module.quickly(b"ab") == lent(key=b"ab", size_bytes=2)
