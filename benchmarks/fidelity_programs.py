@@ -21,6 +21,8 @@ import numpy as np
 import dualray as ray
 
 MIB = 1 << 20
+SLOWED_MAX = 0.15
+"""By how much a fixed piece of computing may be slower beside a run that counts."""
 
 
 def busy(seconds: float) -> None:
@@ -189,10 +191,26 @@ def record(directory: Path, names: list[str]) -> None:
             ray.shutdown()
 
 
+def probe_s() -> float:
+    """What a fixed piece of computing takes now."""
+    took = []
+    for _ in range(5):
+        begun_s = time.perf_counter()
+        sum(index * index for index in range(100_000))
+        took.append(time.perf_counter() - begun_s)
+    return sorted(took)[2]
+
+
 def run(address: str, repeats: int, names: list[str]) -> None:
-    """Run each so often, and say how long it took."""
-    for repeat in range(repeats):
+    """Run each so often, and say how long it took, and how much slower than at its best the machine was before and
+    after; those that were disturbed run again, twice as often at most."""
+    best_s = min(probe_s() for _ in range(5))
+    calm = dict.fromkeys(names, 0)
+    for repeat in range(2 * repeats):
         for name in names:
+            if calm[name] >= repeats:
+                continue
+            before_s = probe_s()
             ray.init(mode="real", address=address, log_to_driver=False)
             try:
                 begun_s = time.perf_counter()
@@ -200,7 +218,12 @@ def run(address: str, repeats: int, names: list[str]) -> None:
                 took_s = time.perf_counter() - begun_s
             finally:
                 ray.shutdown()
-            print(json.dumps({"name": name, "repeat": repeat, "took_s": took_s, "result": result}), flush=True)
+            after_s = probe_s()
+            best_s = min(best_s, before_s, after_s)
+            slowed = max(before_s, after_s) / best_s - 1
+            calm[name] += slowed < SLOWED_MAX
+            line = {"name": name, "repeat": repeat, "took_s": took_s, "slowed": slowed, "result": result}
+            print(json.dumps(line), flush=True)
 
 
 if __name__ == "__main__":

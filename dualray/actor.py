@@ -211,7 +211,7 @@ class ActorHandle(CountedReference):
     made before have ended.
     """
 
-    __slots__ = ("_class_name", "_function_id", "_limits", "_methods", "_templates")
+    __slots__ = ("_class_name", "_function_id", "_last", "_limits", "_methods", "_templates")
 
     is_value = False
 
@@ -229,6 +229,8 @@ class ActorHandle(CountedReference):
         self._methods = methods
         self._function_id = function_id
         self._limits = limits
+        self._last: tuple[MethodOptions, str, FunctionTemplate] | None = None
+        """The method that was called last."""
         self._templates: dict[tuple[str, int | str | None, str | None, int | None], FunctionTemplate] = {}
 
     def __getattr__(self, name: str) -> ActorMethod:
@@ -262,6 +264,9 @@ class ActorHandle(CountedReference):
         return _revive_handle, (type(self), self.ref.object_id, self.ref.owner, fields)
 
     def _template_for(self, method_name: str, options: MethodOptions) -> FunctionTemplate:
+        last = self._last
+        if last is not None and last[0] is options and last[1] == method_name:
+            return last[2]
         group = options.concurrency_group
         key = (method_name, options.num_returns, group, options._generator_backpressure_num_objects)
         template = self._templates.get(key)
@@ -280,6 +285,7 @@ class ActorHandle(CountedReference):
                 streaming=streaming,
                 items_ahead_max=ahead_max,
             )
+        self._last = options, method_name, template
         return template
 
 
@@ -393,13 +399,16 @@ class ActorMethod:
         Raises:
             PendingCallsLimitExceeded: this process has `max_pending_calls` calls without an answer.
         """
-        verbs = runtime.current(f"{self._name}.remote()").verbs
-        self._handle.check()
-        template = self._handle._template_for(self._name, self._options)
-        limit = self._handle._limits.max_pending_calls
+        verbs = runtime.current(self._name).verbs
+        handle = self._handle
+        handle.check()
+        template = handle._template_for(self._name, self._options)
+        limit = handle._limits.max_pending_calls
         if limit > 0:
-            verbs.check_pending_calls(self._handle.ref, template, limit)
-        refs = verbs.submit_actor_task(self._handle.ref, template, args, kwargs)
+            verbs.check_pending_calls(handle.ref, template, limit)
+        if template.has_one_result:
+            return self._reference(verbs.submit_actor_call(handle.ref, template, args, kwargs), verbs)
+        refs = verbs.submit_actor_task(handle.ref, template, args, kwargs)
         if template.streaming is Streaming.STREAMING:
             return ObjectRefGenerator(refs, verbs, self._reference)
         return as_returned([self._reference(ref, verbs) for ref in refs])

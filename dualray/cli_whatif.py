@@ -148,6 +148,10 @@ def predict_command(
     host_cores: Annotated[
         float | None, typer.Option(min=0.01, help="Physical cores that all nodes share: containers of one machine.")
     ] = None,
+    cold_start: Annotated[
+        str | None,
+        typer.Option(help="For clusters that start with the program: 300ms, or recorded; default: they are up."),
+    ] = None,
     report: Annotated[Path | None, typer.Option(help="Write a page: one HTML file.")] = None,
 ) -> None:
     """Replay a recorded run on other clusters, and compare them."""
@@ -183,7 +187,8 @@ def predict_command(
                 calibration=calibration,
                 cores=cores,
                 host_cores=host_cores,
-                on_done=lambda done, total: progress.update(bar, completed=done),
+                cold_start=cold_start,
+                on_done=lambda done, total: progress.update(bar, completed=done, total=total),
             )
         _show(console, found, deadline)
         if report is not None:

@@ -28,6 +28,7 @@ class RemoteFunction(Generic[R]):
         self._function = function
         self._options = options
         self._name = options.name or str(getattr(function, "__name__", type(function).__name__))
+        self._call = f"{self._name}.remote()"
         self._template: FunctionTemplate | None = None
         self._exported_by: runtime.Verbs | None = None
         functools.update_wrapper(self, function)
@@ -56,7 +57,7 @@ class RemoteFunction(Generic[R]):
             TaskUnschedulableError: no node of the cluster can ever meet the demand.
             SerializationError: an argument, or the function, cannot be pickled.
         """
-        verbs = runtime.current(f"{self._name}.remote()").verbs
+        verbs = runtime.current(self._call).verbs
         if self._exported_by is not verbs or self._template is None:
             self._template = self._make_template(verbs)
             self._exported_by = verbs
@@ -64,6 +65,8 @@ class RemoteFunction(Generic[R]):
         running = verbs.execution.resources
         if running is not None and running.strategy.captures:
             template = self._make_template(verbs, running.strategy)
+        if template.has_one_result:
+            return self._reference(verbs.submit_call(template, args, kwargs), verbs)
         refs = verbs.submit_task(template, args, kwargs)
         if template.streaming is Streaming.STREAMING:
             return cast(ObjectRef[R], ObjectRefGenerator(refs, verbs, self._reference))

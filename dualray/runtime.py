@@ -58,6 +58,12 @@ class Verbs(Protocol):
 
     def submit_task(self, template: FunctionTemplate, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Ref]: ...
 
+    def submit_call(self, template: FunctionTemplate, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Ref: ...
+
+    def submit_actor_call(
+        self, handle: Ref, template: FunctionTemplate, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Ref: ...
+
     def create_actor(
         self,
         template: FunctionTemplate,

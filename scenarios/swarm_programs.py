@@ -184,6 +184,60 @@ class Beside:
         return index
 
 
+@dualray.remote(max_restarts=-1, max_task_retries=-1)
+class Keeper:
+    """Keeps references, and is then called with what they refer to."""
+
+    def __init__(self, kept: list[Any]) -> None:
+        self.kept = kept
+
+    def total(self, *blocks: Any) -> int:
+        """Of what it was given, and of what it keeps."""
+        return sum(int(block[0]) for block in (*blocks, *dualray.get(self.kept)))
+
+    def fresh(self, content: int, size: int) -> list[Any]:
+        """References to what it owns."""
+        return [dualray.put(np.full(size, content, dtype=np.uint8)), make_small.remote(content)]
+
+
+@dualray.remote(max_retries=-1, duration=0.05)
+def make_small(content: int) -> Any:
+    """A few bytes."""
+    return np.full(8, content, dtype=np.uint8)
+
+
+@dualray.remote(max_retries=-1, duration=0.1)
+def consume(count: int, size: int) -> int:
+    """Calls a generator from within a task, and gives up the last of its items."""
+    total = 0
+    for place, ref in enumerate(stream.remote(count, size)):
+        total += int(dualray.get(ref)[0])
+        if place == count - 2:
+            break
+    return total
+
+
+@dualray.remote(max_retries=-1, duration=0.1)
+def meet(size: int, *given: Any) -> int:
+    """Takes values of all kinds, some of them twice, and hands them on."""
+    made = [make_small.remote(3), large.remote(5, size), dualray.put(np.full(size, 7, dtype=np.uint8))]
+    inner = read.remote([*made, *made])
+    some, rest = dualray.wait([inner, *made], num_returns=2, timeout=60)
+    return sum(int(block[0]) for block in given) + int(dualray.get(inner)) + len(some) + len(rest)
+
+
+def _kept(size: int) -> list[int]:
+    """Values that are ready in one process and not in another, as arguments, side by side."""
+    small, big, put = make_small.remote(1), large.remote(2, size), dualray.put(np.full(size, 4, dtype=np.uint8))
+    keeper: Any = Keeper.remote([small, big, put])  # type: ignore[attr-defined]
+    totals = dualray.get([keeper.total.remote(), keeper.total.remote(small, big), keeper.total.remote(put, small, put)])
+    owned = dualray.get(keeper.fresh.remote(6, size))
+    met = meet.remote(size, small, big, *owned, small)
+    again = keeper.total.remote(*owned, big)
+    del small, big, put, owned
+    return [*totals, *dualray.get([met, again, consume.remote(6, size)])]
+
+
 def _groups() -> list[int]:
     """Bundles on nodes of their own, and what runs in them; then another group takes their place."""
     counts = []
@@ -258,6 +312,7 @@ def features(*, size: int = 150_000) -> Any:
         "raised": raised,
         "values": values,
         "total": total,
+        "kept": _kept(size),
         "groups": _groups(),
         "cancelled": _cancelled(),
         "named": _named(),

@@ -67,12 +67,18 @@ class Mutant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What became of a mutant; `by` says what killed it, or "" when it survived all."""
+    """What became of a mutant.
+
+    Attributes:
+        by: what killed it, or "" when it survived.
+        explored: scenarios that were explored to the end, before it was killed or its time was over.
+    """
 
     path: str
     operator: str
     occurrence: int
     by: str
+    explored: int
     seconds: float
     diff: str
 
@@ -156,7 +162,7 @@ def explore(mutant: Mutant, *, seeds: int, timeout_s: float, scenarios: Sequence
     began_s = time.monotonic()
     first = FIRST.get(Path(mutant.path).stem)
     order = sorted(scenarios, key=lambda name: name != first)
-    by = ""
+    by, explored = "", 0
     with tree_with({mutant.path: mutant.text}) as tree:
         for name in order:
             left_s = timeout_s - (time.monotonic() - began_s)
@@ -170,11 +176,14 @@ def explore(mutant: Mutant, *, seeds: int, timeout_s: float, scenarios: Sequence
                 break
             if done.returncode:
                 by = f"{name}: {_why(done)}"
+            else:
+                explored += 1
     return Verdict(
         path=mutant.path,
         operator=mutant.operator,
         occurrence=mutant.occurrence,
         by=by,
+        explored=explored,
         seconds=time.monotonic() - began_s,
         diff=mutant.diff,
     )
@@ -207,7 +216,8 @@ def main() -> int:
             killed += 1
         else:
             survivors.append((number, verdict))
-        print(f"{number}: {verdict.path} {verdict.operator}: {verdict.by or 'SURVIVED'} ({verdict.seconds:.0f} s)")
+        words = verdict.by or f"SURVIVED {verdict.explored} of {len(SCENARIOS)} scenarios"
+        print(f"{number}: {verdict.path} {verdict.operator}: {words} ({verdict.seconds:.0f} s)")
         sys.stdout.flush()
         if options.json:
             with options.json.open("a") as lines:

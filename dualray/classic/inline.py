@@ -128,6 +128,10 @@ class InlineProcess(InlineRefusals):
             execution, packed = self._pack(template, args, kwargs, gpu_ids=gpu_ids)
             return self._run(process, execution, template, packed, None)
 
+    def submit_call(self, template: FunctionTemplate, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Ref:
+        """`submit_task` of a function that has one result: that."""
+        return self.submit_task(template, args, kwargs)[0]
+
     def create_actor(
         self,
         template: FunctionTemplate,
@@ -164,6 +168,12 @@ class InlineProcess(InlineRefusals):
             return self._fail(execution, template, *actor.error)
         return self._run(actor.process, execution, template, packed, actor)
 
+    def submit_actor_call(
+        self, handle: Ref, template: FunctionTemplate, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Ref:
+        """`submit_actor_task` of a method that has one result: that."""
+        return self.submit_actor_task(handle, template, args, kwargs)[0]
+
     def _new_worker(self) -> InlineProcess:
         self._shared.workers += 1
         address = worker_address(NODE, 0, self._shared.workers)
@@ -196,6 +206,7 @@ class InlineProcess(InlineRefusals):
             inline_bytes_max=self._shared.inline_bytes_max,
             put=self._put,
             drop=self.drop,
+            look=lambda refs: [None] * len(refs),
         )
         self.execution.submitted += 1
         task_id = child_task_id(self.execution.task_id, self.execution.attempt, self.execution.submitted)

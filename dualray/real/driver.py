@@ -78,10 +78,7 @@ class RealRuntime:
             tell=self._output.tell,
             on_raw=self._on_raw,
         )
-
-    @property
-    def verbs(self) -> CoreWorker:
-        return self._process.core
+        self.verbs: CoreWorker = self._process.core
 
     @property
     def gpu_names(self) -> tuple[str, ...]:

@@ -332,7 +332,7 @@ class Loop:
                 return False
             self._pumper = me
             self._must_leave = False
-            self._last_pump_ns = self.now_ns()
+            self._last_pump_ns = time.monotonic_ns()
             if not self._seat.acquire(blocking=False):  # the background thread sits, and leaves when it is woken
                 self._wake()
                 taken = False
@@ -352,7 +352,7 @@ class Loop:
                 self._seat.release()
         finally:
             with self._lock:
-                self._last_pump_ns = self.now_ns()
+                self._last_pump_ns = time.monotonic_ns()
                 self._pumper = None
                 if self._is_parked or self._waiting_threads:
                     self._resume.set()
@@ -371,7 +371,7 @@ class Loop:
 
     def glance(self) -> None:
         """Run one turn on the calling thread, without waiting; unless somebody has done so within `_GLANCE_NS`."""
-        if self.now_ns() - self._last_pump_ns >= _GLANCE_NS:
+        if time.monotonic_ns() - self._last_pump_ns >= _GLANCE_NS:
             self.pump(_GLANCE)
 
     def wait_elsewhere(self, awaited: Awaited, event: threading.Event) -> None:
@@ -420,8 +420,14 @@ class Loop:
                 self._call(watch.writer)
         for _ in range(len(self._ready)):
             self._call(self._ready.popleft())
-        if self._timers:
-            self._run_timers()
+        timers = self._timers
+        if timers:
+            try:
+                is_due = timers[0][0] <= time.monotonic_ns()
+            except IndexError:  # another thread has just cancelled the last one
+                is_due = False
+            if is_due:
+                self._run_timers()
 
     def _spin(self, spin_ns: int) -> list[tuple[int, int]]:
         """Look for news for a while, without sleeping."""
@@ -450,7 +456,7 @@ class Loop:
         elif self._timers:
             with self._lock:  # a cancellation in another thread may empty the heap
                 if self._timers:
-                    timeout_s = max(0.0, (self._timers[0][0] - self.now_ns()) * 1e-9)
+                    timeout_s = max(0.0, (self._timers[0][0] - time.monotonic_ns()) * 1e-9)
         happened = self._epoll.poll(timeout_s)
         self._sleeping = False
         return happened

@@ -47,12 +47,8 @@ class Post:
         self._send = send
         self._batches: dict[Address, _Batch] = {}
         self._due: list[_Batch] = []
-        self._waiting: dict[Address, _Batch] = {}
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether a message waits for others."""
-        return bool(self._waiting)
+        self.waiting: dict[Address, _Batch] = {}
+        """With messages that wait for others."""
 
     def add(self, to: Address, message: Event, payloads: Iterable[Payload], *, urgent: bool) -> None:
         """Queue one message for a peer."""
@@ -67,7 +63,7 @@ class Post:
             batch.is_due = True
             self._due.append(batch)
         elif len(messages) == 1:
-            self._waiting[to] = batch
+            self.waiting[to] = batch
 
     def flush(self) -> None:
         """Send what is due."""
@@ -80,13 +76,13 @@ class Post:
     def flush_all(self) -> None:
         """Send everything."""
         self.flush()
-        if self._waiting:
-            for batch in list(self._waiting.values()):
+        if self.waiting:
+            for batch in list(self.waiting.values()):
                 self._send_batch(batch)
 
     def forget(self, to: Address) -> None:
         """The peer is gone."""
-        self._waiting.pop(to, None)
+        self.waiting.pop(to, None)
         batch = self._batches.pop(to, None)
         if batch is not None and batch.is_due:
             self._due.remove(batch)
@@ -94,7 +90,7 @@ class Post:
     def _send_batch(self, batch: _Batch) -> None:
         messages, buffers = batch.messages, batch.buffers
         batch.messages, batch.buffers, batch.is_due = [], [], False
-        self._waiting.pop(batch.to, None)
+        self.waiting.pop(batch.to, None)
         self._send(batch.to, pack(messages), buffers)
 
 

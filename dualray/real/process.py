@@ -73,7 +73,8 @@ class Signal:
     def wait(self) -> None:
         """Wait until it is set."""
         while not self.is_set:
-            self._process.flush()
+            if self._process.post.waiting:
+                self._process.flush()
             if not self._process.loop.pump(self):
                 self._process.interrupts.deliver()
                 event = self._event = threading.Event()
@@ -125,6 +126,7 @@ class UserProcess:
         self.session = session
         self.address = address
         self._on_lost = on_lost
+        self.now_ns: Callable[[], int] = time.monotonic_ns
         self.lock = threading.RLock()
         self.store = SharedMemoryStore(session.store_directory)
         self.tasks_came = on_tasks
@@ -144,12 +146,14 @@ class UserProcess:
             address=address, node=node, config=session.config, host=self, root=root, is_driver=is_driver
         )
         self.loop = Loop(on_error, spin_ns=_SPIN_NS if len(os.sched_getaffinity(0)) > 1 else 0, on_turn=self._on_turn)
+        self.breathe: Callable[[], None] = self.loop.glance
         self.interrupts: Interrupts = Interrupts(self.is_busy, self.loop.leave)
         self._timers = Timers(self.loop)
         self._control_plane: Tables | None = None
         self._settings: InterpreterSettings | None = None
-        self._rows: list[tuple[str, str, bytes]] = []
-        """Table, key and packed fields."""
+        self._rows: list[tuple[str, tuple[str, ...], bytes]] = []
+        """Table, keys and packed fields, which these keys share."""
+        self._rows_count = 0
         self._rows_are_due = False
         self._rows_written: dict[str, int] = {}
         """Of each table: one of `tasks` for each task that has finished here, and one of `tasks` and of `errors` for
@@ -164,8 +168,8 @@ class UserProcess:
             on_peer_lost=self._on_peer_lost,
             gateway_for=session.gateway_for,
         )
-        self._post = Post(self.transport.send)
-        self.end_step = self._post.flush
+        self.post = Post(self.transport.send)
+        self.end_step = self.post.flush
         self._thread = threading.Thread(target=self.loop.run, name="dualray-io", daemon=True)
 
     def start(self) -> None:
@@ -222,28 +226,26 @@ class UserProcess:
 
     def _on_turn(self) -> None:
         self.core.take_in_finalizers()
-        self.flush()
+        if self.post.waiting:
+            self.flush()
 
     def _on_peer_lost(self, peer: str) -> None:
         with self.lock:
-            self._post.forget(Address(peer))
+            self.post.forget(Address(peer))
         self._on_lost(peer)
 
     def flush(self) -> None:
         """Send what waits for company."""
-        if self._post.is_waiting:
+        if self.post.waiting:
             with self.lock:
-                self._post.flush_all()
+                self.post.flush_all()
 
     # ---- Host ------------------------------------------------------------------------------------------------
-
-    def now_ns(self) -> int:
-        return time.monotonic_ns()
 
     def send(
         self, to: Address, message: Event, payloads: Sequence[tuple[bytes, bytes]], *, urgent: bool = True
     ) -> None:
-        self._post.add(to, message, payloads, urgent=urgent)
+        self.post.add(to, message, payloads, urgent=urgent)
         if not urgent:
             self.loop.wake_if_asleep()
 
@@ -333,9 +335,9 @@ class UserProcess:
         self._add_rows(records.table, records.keys, records.fields)
 
     def _add_rows(self, table: str, keys: tuple[str, ...], fields: tuple[tuple[str, str], ...]) -> None:
-        row = pack(dict(fields))
-        self._rows.extend([(table, key, row) for key in keys])
-        if len(self._rows) >= _ROWS_MAX:
+        self._rows.append((table, keys, pack(dict(fields))))
+        self._rows_count += len(keys)
+        if self._rows_count >= _ROWS_MAX:
             self._write_rows()
         elif not self._rows_are_due:
             self._rows_are_due = True
@@ -349,9 +351,9 @@ class UserProcess:
     def _write_rows(self) -> None:
         """Hand the rows that have gathered to the control plane's thread, a table at a time."""
         tables: dict[str, list[tuple[bytes, bytes]]] = {}
-        rows, self._rows = self._rows, []
-        for table, key, row in rows:
-            tables.setdefault(table, []).append((key.encode(), row))
+        rows, self._rows, self._rows_count = self._rows, [], 0
+        for table, keys, row in rows:
+            tables.setdefault(table, []).extend([(key.encode(), row) for key in keys])
         for table, records in tables.items():
             self._rows_written[table] = self._rows_written.get(table, 0) + len(records)
             self._tables().write_many_behind(table, records)
@@ -386,9 +388,6 @@ class UserProcess:
                 session = self.session
                 self._control_plane = tables_at(session.redis_socket, session.password, session.redis_shards)
             return self._control_plane
-
-    def breathe(self) -> None:
-        self.loop.glance()
 
     def tell(self, words: str) -> None:
         self._tell(words)

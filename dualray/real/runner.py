@@ -42,30 +42,39 @@ RAW_KINDS = frozenset(range(1, 11))
 _PARENT_CHECK_S = 1.0
 
 
+class _Armed:
+    """A named timer. It may be due, on the loop's thread, before `timer` is set on the one that arms it."""
+
+    __slots__ = ("timer",)
+
+    def __init__(self) -> None:
+        self.timer: Timer | None = None
+
+
 class Timers:
     """Named timers on a loop."""
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
-        self._timers: dict[str, Timer] = {}
+        self._timers: dict[str, _Armed] = {}
 
     def arm(self, name: str, delay_ns: int, fire: Any) -> None:
         """Call `fire(name)` after the delay; a timer of the same name is replaced."""
         self.cancel(name)
+        armed = self._timers[name] = _Armed()
 
         def due() -> None:
-            if self._timers.get(name) is timer:
+            if self._timers.get(name) is armed:
                 del self._timers[name]
                 fire(name)
 
-        timer = self._loop.call_later(delay_ns / 1e9, due)
-        self._timers[name] = timer
+        armed.timer = self._loop.call_later(delay_ns / 1e9, due)
 
     def cancel(self, name: str) -> None:
         """Forget the timer."""
-        timer = self._timers.pop(name, None)
-        if timer is not None:
-            timer.cancel()
+        armed = self._timers.pop(name, None)
+        if armed is not None and armed.timer is not None:
+            armed.timer.cancel()
 
 
 class MachineProcess:

@@ -33,6 +33,9 @@ WEIGHT_MAX = 256.0
 
 _TASK_ID_BYTES = 16
 
+_COLD_NS = 20_000_000
+"""A worker that is there takes a task sooner than this."""
+
 UNKNOWN_NS = 1_000_000
 """What a task takes of whose function no attempt has ended."""
 
@@ -91,6 +94,9 @@ class Graph:
         tasks: by id.
         templates: `TaskNode.template` counts them.
         sizes: bytes of every object that was made, and of every task's arguments.
+        cold_start_ns: how long the first task waited for the first worker of a cluster that had only just been started;
+            0 when it did not.
+        delayed_ns: how long tasks were ready to run, and no core was free, all in all: predictions leave it out.
         groups: placement groups that are asked for: what each reserves, as JSON.
         remarks: in words, what the record does not tell, or what the replay leaves out.
     """
@@ -104,6 +110,8 @@ class Graph:
     facts: Mapping[str, Any]
     remarks: list[str]
     makespan_ns: int
+    cold_start_ns: int = 0
+    delayed_ns: int = 0
     groups: dict[bytes, str] = field(default_factory=dict)
 
 
@@ -149,6 +157,10 @@ def graph_of(record: RunRecord) -> Graph:
     for row in record.of_kind("put", "item"):
         graph.sizes[row["objects"][0]] = row["bytes"]
     graph.groups = {row["objects"][0]: row["template"] for row in record.of_kind("group")}
+    came = [run["came_ns"] for run in runs.values() if "came_ns" in run]
+    waited_ns = min(came, default=0) - max(submitted[0]["time_ns"], facts["began_ns"])
+    graph.delayed_ns = sum(run.get("delay_ns", 0) for run in runs.values())
+    graph.cold_start_ns = waited_ns if waited_ns >= _COLD_NS else 0
     _note_ends(graph, record, submitted)
     graph.remarks += left_out(graph, record)
     return graph

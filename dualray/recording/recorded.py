@@ -75,6 +75,8 @@ _DRIVER_USAGE_NS = 2_000_000
 class _RecordedRunner(TaskRunner):
     """Notes when user code was called and when it returned."""
 
+    reports_small = False
+
     def __init__(self, core: RecordedCoreWorker) -> None:
         super().__init__(core)
         self._recorded = core
@@ -102,6 +104,8 @@ class RecordedCoreWorker(CoreWorker):
             in ns; None: nobody knows.
         on_note: called when there is a first note; any thread.
     """
+
+    has_notes = True
 
     def __init__(
         self,
@@ -349,14 +353,14 @@ class RecordedCoreWorker(CoreWorker):
                 tuple([ref.object_id for result in results for ref in result.nested]),
             )
         )
+        if len(self.notes) == 1:
+            self.on_note()
         if self._usage is not None and ended_ns - self._usage_at_ns >= USAGE_NS:
             cpu_ns, delay_ns = self._usage()
             self.note(
                 "usage", self._usage_at_ns, ended_ns, cpu_ns - self._cpu_before_ns, delay_ns - self._delay_before_ns
             )
             self._usage_at_ns, self._cpu_before_ns, self._delay_before_ns = ended_ns, cpu_ns, delay_ns
-        if len(self.notes) == 1:
-            self.on_note()
         super().report_ran(ran, duration_ns, is_alone=is_alone)
 
     # ---- What becomes of it ----------------------------------------------------------------------------------

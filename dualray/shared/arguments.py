@@ -4,6 +4,10 @@ References that are arguments themselves become dependencies: the payload says a
 which of them stands, as place, number, place, number..., and their values are put there before the function runs.
 References inside other arguments travel as they are and are noted as nested. Values too large to travel with a task are
 put into the store on their own and become dependencies too.
+
+A reference to a value that is here, very small, and refers to nothing, need not be a dependency: the value travels in
+the payload, pickled, and has a number below zero, -1 for the first. The task then has nothing to wait for, to hold or
+to fetch on its account.
 """
 
 from __future__ import annotations
@@ -17,18 +21,27 @@ import numpy as np
 from dualray.exceptions import SerializationError
 from dualray.shared.model.ids import ObjectID
 from dualray.shared.model.specs import Ref
-from dualray.shared.serialization import SMALL_TYPES, Reference, Serialized, deserialize, serialize
+from dualray.shared.serialization import (
+    SMALL_TYPES,
+    Reference,
+    Serialized,
+    deserialize,
+    deserialize_all,
+    serialize,
+    serialize_plain,
+)
 
 
 @dataclass(slots=True)
 class Arguments:
     """Packed arguments; no payload when there are none. `put` holds the references that packing has made: the task
-    takes them over."""
+    takes them over. `embedded` are those whose values are in the payload."""
 
     payload: bytes = b""
     deps: list[Ref] = field(default_factory=list)
     nested: tuple[Ref, ...] = ()
     put: list[Ref] = field(default_factory=list)
+    embedded: Sequence[Ref] = ()
 
 
 def pack_arguments(
@@ -39,47 +52,36 @@ def pack_arguments(
     inline_bytes_max: int,
     put: Callable[[Serialized], Ref],
     drop: Callable[[ObjectID], object],
+    look: Callable[[Sequence[Ref]], Sequence[bytes | None]],
 ) -> Arguments:
     """Pickle the arguments of a call to `name`: `put` stores one that is large. When that fails for a later one, `drop`
-    takes back the references to those that were stored.
+    takes back the references to those that were stored. `look` gives the pickled values of those references that may
+    travel in the payload.
 
     Raises:
         SerializationError: an argument cannot be pickled; the message says which, and which part of it.
         ObjectStoreFullError: a large argument has found no room; whatever else `put` raises is raised too.
     """
     if not args and not kwargs:
-        return _NO_ARGUMENTS
+        return NO_ARGUMENTS
     arguments = Arguments()
-    indices: dict[Ref, int] = {}
-    places: list[int | str] = []
-    packed: tuple[list[Any], dict[str, Any]] = (list(args), dict(kwargs))
-
-    def depend(place: int | str, ref: Ref) -> None:
-        index = indices.get(ref)
-        if index is None:
-            index = indices[ref] = len(arguments.deps)
-            arguments.deps.append(ref)
-        places.extend((place, index))
-        _at(packed, place)[place] = None
+    packing = _Packing(args, kwargs, arguments)
+    packed = packing.packed
 
     def store_if_large(place: int | str, value: Any) -> None:
         alone = serialize(value, f"argument {place!r} of {name}")
         if alone.size_bytes > inline_bytes_max:
             ref = put(alone)
             arguments.put.append(ref)
-            depend(place, ref)
+            packing.depend(place, ref)
 
-    each = _each(packed)
-    for place, value in each:
-        if type(value) not in SMALL_TYPES and isinstance(value, Reference) and value.is_value:
-            value.check()
-            depend(place, value.ref)
+    is_plain = packing.replace_references(look, inline_bytes_max // 2) == len(args) + len(kwargs)
     try:
-        for place, value in each:
+        for place, value in _each(packed) if not is_plain else ():
             if type(value) is np.ndarray and value.nbytes > inline_bytes_max:  # there is no need to try
                 store_if_large(place, value)
         try:
-            serialized = serialize((*packed, places))
+            serialized = serialize_plain(packing.whole()) if is_plain else serialize(packing.whole())
         except SerializationError:
             for place, value in _each(packed):
                 serialize(value, f"argument {place!r} of {name}")
@@ -88,27 +90,86 @@ def pack_arguments(
             for place, value in _each(packed):
                 if type(value) not in SMALL_TYPES:
                     store_if_large(place, value)
-            serialized = serialize((*packed, places))
+            serialized = serialize(packing.whole())
     except BaseException:
         for ref in arguments.put:
             drop(ref.object_id)
         raise
     arguments.payload = serialized.to_bytes()
     if serialized.refs:
-        arguments.nested = tuple([ref for ref in serialized.refs if ref not in indices])
+        dependencies = frozenset(arguments.deps)
+        arguments.nested = tuple([ref for ref in serialized.refs if ref not in dependencies])
     return arguments
 
 
-_NO_ARGUMENTS = Arguments()
+class _Packing:
+    """Arguments of a call, of which those that are references give way to the numbers of their values."""
+
+    def __init__(self, args: Sequence[Any], kwargs: Mapping[str, Any], arguments: Arguments) -> None:
+        self.packed: tuple[list[Any], dict[str, Any]] = (list(args), dict(kwargs))
+        self._arguments = arguments
+        self._indices: dict[Ref, int] = {}
+        self._places: list[int | str] = []
+        self._embedded: list[bytes] = []
+
+    def whole(self) -> tuple[Any, ...]:
+        """What is pickled."""
+        return (*self.packed, self._places, self._embedded) if self._embedded else (*self.packed, self._places)
+
+    def depend(self, place: int | str, ref: Ref) -> None:
+        """Make a reference a dependency."""
+        index = self._indices.get(ref)
+        if index is None:
+            index = self._indices[ref] = len(self._arguments.deps)
+            self._arguments.deps.append(ref)
+        self._put(place, index)
+
+    def _put(self, place: int | str, index: int) -> None:
+        self._places.append(place)
+        self._places.append(index)
+        (self.packed[0] if type(place) is int else self.packed[1])[place] = None  # type: ignore[index]
+
+    def replace_references(self, look: Callable[[Sequence[Ref]], Sequence[bytes | None]], bytes_left: int) -> int:
+        """Take references out, the values of some in, up to so many bytes; how many arguments were references."""
+        references = [
+            (place, value)
+            for place, value in _each(self.packed)
+            if type(value) not in SMALL_TYPES and isinstance(value, Reference) and value.is_value
+        ]
+        if not references:
+            return 0
+        refs = []
+        for _, value in references:
+            value.check()
+            refs.append(value.ref)
+        indices, embedded = self._indices, self._embedded
+        for (place, _), ref, data in zip(references, refs, look(refs), strict=True):
+            index = indices.get(ref)
+            if index is None:
+                if data is None or bytes_left < 0:
+                    self.depend(place, ref)
+                    continue
+                bytes_left -= len(data)
+                embedded.append(data)
+                index = indices[ref] = -len(embedded)
+            self._put(place, index)
+        if embedded:
+            self._arguments.embedded = [ref for ref, index in indices.items() if index < 0]
+        return len(references)
+
+
+NO_ARGUMENTS = Arguments()
 
 
 def unpack_arguments(payload: bytes, values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
     """The arguments of a call; `values` are those of its dependencies, in order. An empty payload holds none."""
     if not payload:
         return [], {}
-    args, kwargs, places = deserialize(payload)
+    args, kwargs, places, *rest = deserialize(payload)
+    if rest:  # the first of these has the number -1
+        values = [*values, *deserialize_all(rest[0][::-1])]
     for place, index in zip(places[::2], places[1::2], strict=True):
-        _at((args, kwargs), place)[place] = values[index]
+        (args if type(place) is int else kwargs)[place] = values[index]
     return args, kwargs
 
 
@@ -117,7 +178,3 @@ def _each(packed: tuple[list[Any], dict[str, Any]]) -> list[tuple[int | str, Any
     places: list[tuple[int | str, Any]] = list(enumerate(packed[0]))
     places.extend(packed[1].items())
     return places
-
-
-def _at(packed: tuple[list[Any], dict[str, Any]], place: int | str) -> Any:
-    return packed[0] if type(place) is int else packed[1]

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 
 from dualray import exceptions
 from dualray.exceptions import DualrayError, GetTimeoutError, SerializationError
-from dualray.shared.arguments import pack_arguments
+from dualray.shared.arguments import NO_ARGUMENTS, pack_arguments
 from dualray.shared.execution_context import ExecutionContext
 from dualray.shared.failures import as_exception, failure_in_words
 from dualray.shared.host import Execution, Host, Signal
@@ -60,6 +60,7 @@ from dualray.shared.model.events import (
     PutAbandoned,
     RefsAdded,
     RefsDropped,
+    Result,
     RowsAsked,
     SpaceWanted,
     TaskPushed,
@@ -77,6 +78,7 @@ from dualray.shared.model.ids import (
     HEAD,
     ActorID,
     Address,
+    ChildIds,
     FunctionID,
     NodeID,
     ObjectID,
@@ -109,15 +111,19 @@ from dualray.shared.model.specs import (
     PlacementGroupSpec,
     Ref,
     Streaming,
+    TaskSpec,
+    new_ref,
     new_spec,
 )
 from dualray.shared.model.states import ValueState
-from dualray.shared.serialization import Serialized, deserialize, serialize
+from dualray.shared.serialization import Serialized, deserialize, deserialize_all, serialize
 from dualray.shared.task_runner import Export, TaskRunner
 from dualray.shared.trace import TraceKind
 
 T = TypeVar("T")
 
+_EMBEDDED_BYTES_MAX = 1024
+"""Of a value that travels in the payload of a call instead of beside it: each call that waits holds a copy."""
 
 _WaitEvent: TypeAlias = WaitStarted | SpaceWanted | ClusterStateAsked | RowsAsked | PlacementGroupAsked | ActorNameAsked
 
@@ -135,6 +141,9 @@ class _Wait:
 class CoreWorker:
     """See the module."""
 
+    has_notes = False
+    """Whether a subclass notes what events go through `_handle`."""
+
     def __init__(
         self, *, address: Address, node: NodeID, config: Config, host: Host, root: TaskID, is_driver: bool
     ) -> None:
@@ -144,6 +153,8 @@ class CoreWorker:
         self.host = host
         self.machine = Owner(address=address, node=node, config=config, is_driver=is_driver)
         self.execution = Execution(task_id=root, is_task=not is_driver)
+        self._children = ChildIds(root, 0)
+        """What the task that submitted last derives the ids of its tasks with."""
         self._contexts: ExecutionContext | None = None
         """Of an actor of which several methods may run at a time."""
         self.runtime_env = ""
@@ -176,6 +187,7 @@ class CoreWorker:
         """How the commands that an owner can give are carried out."""
         self._feasible: dict[FunctionTemplate, None] = {}
         self._feasible_in: tuple[NodeInfo, ...] = ()
+        self._feasible_last: FunctionTemplate | None = None
         self._dropped: deque[ObjectID] = deque()
         self._released: deque[ObjectID] = deque()
         self._to_run: deque[RunTask | TaskPushed] = deque()
@@ -214,13 +226,16 @@ class CoreWorker:
     def on_messages(self, messages: Iterable[tuple[Event, Sequence[tuple[bytes, bytes]]]]) -> None:
         """Messages have arrived, each with the bytes that travel beside it."""
         with self.host.lock:
-            self._take_in_ran()
-            self._take_in_dropped()
+            if self._ran:
+                self._take_in_ran()
+            if self._dropped or self._is_woken:
+                self._take_in_dropped()
             for message, payloads in messages:
                 if payloads:
                     self.payloads.update(payloads)
                 self._handle(message)
-            self._take_in_released()
+            if self._released:
+                self._take_in_released()
             self.host.end_step()
 
     def take_in_finalizers(self) -> None:
@@ -231,9 +246,12 @@ class CoreWorker:
                 self.host.end_step()
 
     def _take_in_finalizers(self) -> None:
-        self._take_in_ran()
-        self._take_in_dropped()
-        self._take_in_released()
+        if self._ran:
+            self._take_in_ran()
+        if self._dropped or self._is_woken:
+            self._take_in_dropped()
+        if self._released:
+            self._take_in_released()
 
     def _take_in_ran(self) -> None:
         if self._ran:
@@ -412,6 +430,19 @@ class CoreWorker:
         task_id = self._submit(template, args, kwargs)
         return self._returns(task_id, template)
 
+    def submit_call(self, template: FunctionTemplate, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Ref:
+        """`submit_task` of a function that has one result: that."""
+        if template is not self._feasible_last or self._feasible_in is not self.machine.cluster:
+            self._check_feasible(template, exceptions.TaskUnschedulableError)
+            self._feasible_last = template
+        return new_ref((return_object_id(self._submit(template, args, kwargs), 0), self.address))
+
+    def submit_actor_call(
+        self, handle: Ref, template: FunctionTemplate, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Ref:
+        """`submit_actor_task` of a method that has one result: that."""
+        return new_ref((return_object_id(self._submit(template, args, kwargs, handle=handle), 0), self.address))
+
     def _returns(self, task_id: TaskID, template: FunctionTemplate) -> list[Ref]:
         """The references that a call returns: of a generator, to its end, its first item, and its consumer."""
         count = template.num_returns
@@ -546,20 +577,27 @@ class CoreWorker:
     ) -> TaskID:
         """Submit a call: of a function, of the method of an actor that `handle` names, or of the constructor of one
         that promises `creates`; `task_id` is its id, if it has one already."""
-        arguments = pack_arguments(
-            template.name,
-            args,
-            kwargs,
-            inline_bytes_max=self.config.inline_bytes_max,
-            put=self._put_argument,
-            drop=self.drop,
-        )
+        arguments = NO_ARGUMENTS
+        if args or kwargs:
+            arguments = pack_arguments(
+                template.name,
+                args,
+                kwargs,
+                inline_bytes_max=self.config.inline_bytes_max,
+                put=self._put_argument,
+                drop=self.drop,
+                look=self._look_at_arguments,
+            )
         payload = arguments.payload
-        with self.host.lock:
+        host = self.host
+        with host.lock:
             execution = self.execution
             if task_id is None:
                 execution.submitted += 1
-                task_id = child_task_id(execution.task_id, execution.attempt, execution.submitted)
+                children = self._children
+                if children.parent is not execution.task_id or children.attempt != execution.attempt:
+                    children = self._children = ChildIds(execution.task_id, execution.attempt)
+                task_id = children.of(execution.submitted)
             spec = new_spec(
                 task_id,
                 template,
@@ -575,28 +613,58 @@ class CoreWorker:
                 spec.creates = replace(creates, actor_id=ActorID(task_id))
             if payload:
                 self.payloads[task_id] = payload
-            if self.host.is_traced:
-                self.host.trace(
-                    TraceKind.TASK_SUBMITTED,
-                    spec.task_id.hex(),
-                    name=spec.template.name,
-                    amount=spec.args_bytes,
-                    deps=tuple(ref.object_id.hex() for ref in spec.deps + spec.nested),
-                )
-            self._handle(TaskSubmitted(spec=spec))
+            if self.has_notes or host.is_traced or host.is_logged:
+                self._submit_observed(spec, tuple(arguments.embedded))
+                host.end_step()
+            else:
+                commands = self.machine.submit(spec, host.now_ns())
+                if commands:
+                    performers = self._performers
+                    for command in commands:
+                        performers[type(command)](command)
+                    host.end_step()  # before the rest: the worker may begin
             if arguments.put:
                 # From now on the task holds what packing has put; not earlier: another thread may take in finalizers.
                 self._dropped.extend(ref.object_id for ref in arguments.put)
             if self._dropped or self._released:
                 self._take_in_finalizers()
-            self.host.end_step()
+                host.end_step()
         try:
-            self.host.breathe()
+            host.breathe()
         except BaseException:  # a task that is cancelled: it will never have the references
             for ref in self._returns(task_id, template) if creates is None else ():
                 self.drop(ref.object_id)
             raise
         return task_id
+
+    def _look_at_arguments(self, refs: Sequence[Ref]) -> list[bytes | None]:
+        """The pickled values of those arguments that may travel in the call's payload: of this process, here and very
+        small, and referring to nothing. What is noted of a program keeps all of its references."""
+        if self.has_notes:
+            return [None] * len(refs)
+        get, payloads, inline = self.machine.values.table.get, self.payloads, ValueState.INLINE
+        return [
+            payloads.get(object_id)
+            if (value := get(object_id)) is not None
+            and value.state is inline
+            and value.size_bytes <= _EMBEDDED_BYTES_MAX
+            and (value.is_bare or (owner == self.address and not value.nested))
+            else None
+            for object_id, owner in refs
+        ]
+
+    def _submit_observed(self, spec: TaskSpec, embedded: tuple[Ref, ...]) -> None:
+        """What is submitted is traced, logged or noted; `embedded` are the arguments whose values are in its
+        payload."""
+        if self.host.is_traced:
+            self.host.trace(
+                TraceKind.TASK_SUBMITTED,
+                spec.task_id.hex(),
+                name=spec.template.name,
+                amount=spec.args_bytes,
+                deps=tuple(ref.object_id.hex() for ref in spec.deps + embedded + spec.nested),
+            )
+        self._handle(TaskSubmitted(spec=spec))
 
     def _next_task_id(self) -> TaskID:
         with self.host.lock:
@@ -659,6 +727,8 @@ class CoreWorker:
         return self._put(serialized, is_argument=True)
 
     def _put(self, serialized: Serialized, *, is_argument: bool = False) -> Ref:
+        if serialized.size_bytes <= self.config.inline_bytes_max:
+            return self._put_small(serialized)
         object_id = self._new_put_id()
         try:
             inline = self._place_bytes(object_id, serialized, is_argument=is_argument)
@@ -670,6 +740,21 @@ class CoreWorker:
                 self.dispatch(PutAbandoned(object_id=object_id))
             raise
         return Ref(object_id, self.address)
+
+    def _put_small(self, serialized: Serialized) -> Ref:
+        data, host = serialized.to_bytes(), self.host
+        with host.lock:
+            execution = self.execution
+            execution.puts += 1
+            object_id = put_object_id(execution.task_id, execution.attempt, execution.puts)
+            self.payloads[object_id] = data
+            if self._ran or self._dropped or self._released or self.has_notes or host.is_logged or serialized.refs:
+                self.dispatch(
+                    ValuePut(object_id=object_id, size_bytes=serialized.size_bytes, inline=True, nested=serialized.refs)
+                )
+            else:
+                self.machine.put_small(object_id, serialized.size_bytes)
+        return new_ref((object_id, self.address))
 
     def write_to_store(
         self,
@@ -716,7 +801,7 @@ class CoreWorker:
         ready = self._get_inline(refs)
         if ready is not None:
             return ready
-        distinct = tuple(dict.fromkeys(refs))
+        distinct = tuple(dict.fromkeys(refs)) if len(refs) > 1 else (refs[0],)
         wait = self._wait_for(
             WaitStarted(
                 wait_id=self._next_wait(),
@@ -729,6 +814,9 @@ class CoreWorker:
             ),
             is_read=True,
         )
+        ready = self._get_inline(refs)
+        if ready is not None:
+            return ready
         values = dict(zip(wait.ready, self.read_all(wait.ready), strict=True))
         if len(values) < len(distinct):
             raise self._timed_out(distinct, values, timeout_ns)
@@ -755,18 +843,18 @@ class CoreWorker:
 
     def _get_inline(self, refs: Sequence[Ref]) -> list[Any] | None:
         """The values, when all are small and here: then there is nothing to decide, and nothing changes by reading."""
-        table = self.machine.values.table
-        for ref in refs:
-            value = table.get(ref.object_id)
+        table, payloads = self.machine.values.table, self.payloads
+        for object_id, _ in refs:
+            value = table.get(object_id)
             if value is None or value.state is not ValueState.INLINE:
                 return None
         if len(refs) == 1:
-            return [deserialize(self.payloads[refs[0].object_id])]
-        read: dict[ObjectID, Any] = {}
-        for ref in refs:
-            if ref.object_id not in read:
-                read[ref.object_id] = deserialize(self.payloads[ref.object_id])
-        return [read[ref.object_id] for ref in refs]
+            return [deserialize(payloads[refs[0].object_id])]
+        ids = [object_id for object_id, _ in refs]
+        if len(set(ids)) == len(ids):
+            return deserialize_all([payloads[object_id] for object_id in ids])
+        read = {object_id: deserialize(payloads[object_id]) for object_id in dict.fromkeys(ids)}
+        return [read[object_id] for object_id in ids]
 
     def _waiting_task(self) -> TaskID | None:
         return self.execution.task_id if self.execution.is_task else None
@@ -1111,6 +1199,19 @@ class CoreWorker:
                 return
         self.dispatch(ran)
 
+    def report_small(self, task: RunTask | TaskPushed, size_bytes: int, duration_ns: int) -> None:
+        """A task has returned one small value that refers to nothing; as `report_ran`."""
+        task_id = task.spec.task_id
+        if task.spec.deps or self._contexts is not None or self.machine.values.unacknowledged:
+            result = Result(object_id=return_object_id(task_id, 0), size_bytes=size_bytes, inline=True)
+            self.report_ran(TaskRan(task_id=task_id, attempt=task.attempt, results=(result,), error=None), duration_ns)
+            return
+        self._ran.append((task_id, task.attempt, size_bytes, duration_ns))
+        if not self._to_run:
+            self.take_in_finalizers()
+        elif len(self._ran) == 1:
+            self.host.wake()
+
 
 class _Callback:
     """A signal that nobody waits for."""
@@ -1172,4 +1273,4 @@ def write_row(core: CoreWorker, table: str, key: str, fields: Mapping[str, str])
 
 
 def _take_all(queue: deque[T]) -> tuple[T, ...]:
-    return tuple(queue.popleft() for _ in range(len(queue)))
+    return tuple([queue.popleft() for _ in range(len(queue))])

@@ -37,6 +37,29 @@ class Execution:
     puts: int = 0
 
 
+def new_execution(
+    task_id: TaskID, attempt: int, template: FunctionTemplate, gpu_ids: tuple[int, ...], duration: Any
+) -> Execution:
+    """That of a plain task. One is made for every task: this takes a third of the time of the constructor."""
+    execution = _new(Execution)
+    execution.task_id = task_id
+    execution.attempt = attempt
+    execution.name = template.name
+    execution.gpu_ids = gpu_ids
+    execution.actor_id = None
+    execution.resources = template
+    execution.duration = duration
+    execution.constructor = None
+    execution.actor_life = attempt
+    execution.is_task = True
+    execution.submitted = 0
+    execution.puts = 0
+    return execution
+
+
+_new = object.__new__
+
+
 class Signal(Protocol):
     """Something that one thread or fiber waits for."""
 

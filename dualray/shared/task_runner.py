@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 from dualray.exceptions import TaskCancelledError
 from dualray.shared.arguments import unpack_arguments
 from dualray.shared.failures import as_payload
-from dualray.shared.host import Execution
+from dualray.shared.host import Execution, new_execution
 from dualray.shared.item_maker import AsyncItems, ItemMaker, store_result
 from dualray.shared.machines.tasks import cancelled
 from dualray.shared.model.commands import RunTask
 from dualray.shared.model.errors import ErrorInfo
 from dualray.shared.model.events import ActorExitAsked, Result, TaskPushed, TaskRan
 from dualray.shared.model.ids import FunctionID, return_object_id
-from dualray.shared.model.specs import Ref, Streaming, TaskSpec
+from dualray.shared.model.specs import FunctionTemplate, Ref, Streaming, TaskSpec
 from dualray.shared.serialization import deserialize, serialize
 from dualray.shared.trace import TraceKind
 
@@ -58,11 +58,17 @@ class Export:
 class TaskRunner:
     """See the module. Keeps the functions that this process has loaded, and its actor's instance."""
 
+    reports_small = True
+    """Whether a small result may be reported without a TaskRan."""
+
     def __init__(self, core: CoreWorker) -> None:
         self._core = core
         self._host = core.host
         self._loaded: dict[FunctionID, Export] = {}
         self.instance: Any = None
+        self._method_template: FunctionTemplate | None = None
+        self._method_name = ""
+        """Of the call that began last."""
         self._items = ItemMaker(core)
 
     def execute(self, task: RunTask | TaskPushed) -> None:
@@ -70,17 +76,22 @@ class TaskRunner:
         start_ns = self._enter(task)
         error: ErrorInfo | None = None
         results: list[Result] = []
-        returned: list[Any] = []  # kept until TaskRan: from then on the machine holds the references among them
+        small_bytes = 0
+        returned: Any = None  # kept until TaskRan: from then on the machine holds the references among them
         try:
-            returned = _returned(task, self._call(task))
-            results = self._store_results(task, returned)
+            returned = self._call(task)
+            if task.spec.template.has_one_result and self.reports_small:
+                small_bytes = self._store_small(task, returned, results)
+            else:
+                returned = _returned(task, returned)
+                results = self._store_results(task, returned)
         except KeyboardInterrupt:
             if not self._core.was_interrupted(task):
                 raise
             self._core.is_in_user_code = False  # it may have been raised where this is said
-            error, results = cancelled(task.spec), []
+            error, results, small_bytes = cancelled(task.spec), [], 0
         except Exception as exception:  # noqa: BLE001 - it is the user's, and travels to whoever asked
-            results = []
+            results, small_bytes = [], 0
             if isinstance(exception, TaskCancelledError) and self._core.was_interrupted(task):
                 error = cancelled(task.spec)  # it waited for one of its own tasks, and both were cancelled
             else:
@@ -90,7 +101,12 @@ class TaskRunner:
             self._core.dispatch(ActorExitAsked(task_id=task.spec.task_id))
             return
         self._core.in_hand = None
-        self._report(task, results, error, start_ns)
+        if small_bytes:
+            if self._host.is_traced:
+                self._trace_end(task, error)
+            self._core.report_small(task, small_bytes, self._host.now_ns() - start_ns)
+        else:
+            self._report(task, results, error, start_ns)
 
     async def execute_async(self, task: RunTask) -> None:
         """The same for a method of an actor whose methods are coroutines."""
@@ -124,7 +140,9 @@ class TaskRunner:
         spec = task.spec
         core = self._core
         execution = core.execution
-        if spec.actor_id is None:
+        if spec.actor_id is None and spec.creates is None:
+            core.enter(new_execution(spec.task_id, task.attempt, spec.template, task.gpu_ids, None))
+        elif spec.actor_id is None:
             core.enter(
                 Execution(
                     task_id=spec.task_id,
@@ -172,19 +190,23 @@ class TaskRunner:
     ) -> None:
         spec = task.spec
         if self._host.is_traced:
-            self._host.trace(
-                TraceKind.TASK_ENDED,
-                spec.task_id.hex(),
-                name=spec.template.name,
-                amount=task.attempt,
-                other=error.kind if error else "",
-            )
+            self._trace_end(task, error)
         ran = TaskRan(task_id=spec.task_id, attempt=task.attempt, results=tuple(results), error=error)
         duration_ns = self._host.now_ns() - start_ns
         if spec.template.streaming:  # its end goes behind its items, and waits for no other
             self._core.report_ran(ran, duration_ns, is_alone=True)
         else:
             self._core.report_ran(ran, duration_ns)
+
+    def _trace_end(self, task: RunTask | TaskPushed, error: ErrorInfo | None) -> None:
+        spec = task.spec
+        self._host.trace(
+            TraceKind.TASK_ENDED,
+            spec.task_id.hex(),
+            name=spec.template.name,
+            amount=task.attempt,
+            other=error.kind if error else "",
+        )
 
     def _call(self, task: RunTask | TaskPushed) -> Any:
         function, args, kwargs = self._prepare(task)
@@ -209,14 +231,19 @@ class TaskRunner:
         spec = task.spec
         if spec.template.runtime_env:
             self._core.take_environment(spec.template.runtime_env)
-        values = self._core.read_all([ref.object_id for ref in spec.deps]) if spec.deps else ()
-        args, kwargs = unpack_arguments(self._core.payloads[spec.task_id] if spec.args_bytes else b"", values)
-        del values
+        args: list[Any] = []
+        kwargs: dict[str, Any] = {}
+        if spec.args_bytes:
+            values = self._core.read_all([ref.object_id for ref in spec.deps]) if spec.deps else ()
+            args, kwargs = unpack_arguments(self._core.payloads[spec.task_id], values)
+            del values
         export = self.load(spec.template.function_id)
         if spec.actor_id is None:
             self._core.execution.duration = export.duration
             return export.target, args, kwargs
-        name = spec.template.name.rpartition(".")[2]
+        if spec.template is not self._method_template:
+            self._method_template, self._method_name = spec.template, spec.template.name.rpartition(".")[2]
+        name = self._method_name
         if name == TERMINATE:
             raise ActorExit
         method = getattr(self.instance, name)
@@ -233,6 +260,26 @@ class TaskRunner:
         if export is None:
             export = self._loaded[function] = deserialize(self._host.get_function(function))
         return export
+
+    def _store_small(self, task: RunTask | TaskPushed, value: Any, results: list[Result]) -> int:
+        """Keep the one result of a call, if it is small and refers to nothing: how many bytes it has. Else 0, and what
+        is to be reported of it is added to `results`."""
+        core, spec = self._core, task.spec
+        object_id = return_object_id(spec.task_id, 0)
+        if value is None:
+            core.payloads[object_id] = _NONE
+            return len(_NONE)
+        serialized = serialize(value, "return value {} of {}", 0, spec.template.name)
+        size_bytes, nested = serialized.size_bytes, serialized.refs
+        inline = size_bytes <= core.config.inline_bytes_max
+        if not inline:
+            store_result(core, task, object_id, serialized)
+        else:
+            core.payloads[object_id] = serialized.to_bytes()
+            if not nested:
+                return size_bytes
+        results.append(Result(object_id=object_id, size_bytes=size_bytes, inline=inline, nested=nested))
+        return 0
 
     def _store_results(self, task: RunTask | TaskPushed, values: Sequence[Any]) -> list[Result]:
         spec = task.spec

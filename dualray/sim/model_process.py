@@ -110,6 +110,10 @@ _OWED_NS_MAX = 50_000
 _SHORT_NS = 100_000
 """Results of tasks that take less are reported together, if others wait on the same worker."""
 _REPORTED_TOGETHER_MAX = 16
+_SLEEPS, _COMPUTES = 0.05, 0.95
+"""Shares of a core, below which a task is taken to sleep, and from which on it is taken to compute all the time."""
+_BURST_NS = 1_000_000
+"""What takes less is not looked at so closely."""
 ATTEMPTS_PER_TASK_MAX = 10
 """Attempts, beyond which a replay is taken to go in circles."""
 _TASK_ID_BYTES = 16
@@ -391,7 +395,25 @@ class ModelProcess(Process):
     def _compute(self, work_ns: float, weight: float, execution: Execution) -> None:
         if self._has_faults:
             work_ns *= self.model.slowness_of(NodeID(self.node))
-        self._work = self._cores.run(work_ns, weight, self._computed, execution)
+        self._compute_then(work_ns, weight, self._computed, execution)
+
+    def _compute_then(self, work_ns: float, weight: float, then: Callable[..., object], *args: Any) -> None:
+        """Compute, and call `then`. What uses less than a core waits for something else first, and then wants a whole
+        one: so tasks that begin together get in each other's way as they do, and not only when their mean demands add
+        up to more than there is."""
+        if _SLEEPS <= weight < _COMPUTES and work_ns >= _BURST_NS:
+            self._work = self._cores.run(work_ns * (1.0 - weight), 0.0, self._awake, work_ns * weight, then, args)
+        else:
+            self._work = self._cores.run(work_ns, weight, then, *args)
+
+    def _awake(self, work_ns: float, then: Callable[..., object], args: tuple[Any, ...]) -> None:
+        self._work = None
+        if not self.is_alive:
+            return
+        if self._has_faults and self.model.is_paused(self.node):
+            self.model.when_running(self.node, self._awake, work_ns, then, args)
+            return
+        self._work = self._cores.run(work_ns, 1.0, then, *args)
 
     def _computed(self, execution: Execution) -> None:
         self._work = None
@@ -431,7 +453,7 @@ class ModelProcess(Process):
         self._alone = (pushed, node, self._kernel.now_ns)
         work_ns: float = script.before_ns + model.cost_model.dispatch_ns + script.after_ns
         work_ns += script.compute_ns * model.scale_of(node, pushed.attempt)
-        self._work = self._cores.run(work_ns, script.weight, self._ended_alone)
+        self._compute_then(work_ns, script.weight, self._ended_alone)
         return True
 
     def _ended_alone(self) -> None:
@@ -472,7 +494,10 @@ class ModelProcess(Process):
         execution.started_ns = began_ns
         self._execution = execution
         self._is_running = True
-        work.fn, work.args = self._computed, (execution,)
+        if work.fn == self._awake:
+            work.args = (work.args[0], self._computed, (execution,))
+        else:
+            work.fn, work.args = self._computed, (execution,)
 
     # ---- A script --------------------------------------------------------------------------------------------
 

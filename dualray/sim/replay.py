@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from dualray.exceptions import SimulationDeadlockError
@@ -48,6 +49,12 @@ from dualray.sim.runner import Process
 _ROUTES_MAX = 65_536
 """Pairs of nodes and sizes, of which the time of a message is remembered."""
 _TASK_ID_BYTES = 16
+_TRANSFER_NS_MIN = 100_000
+"""Less computing than this is not looked at."""
+
+
+def _nothing() -> None:
+    """Nobody waits for it."""
 
 
 class ReplayCluster(Cluster):
@@ -58,6 +65,8 @@ class ReplayCluster(Cluster):
         cores: of each node, physical ones; None: as many as it has CPUs.
         host_cores: of the one machine that all nodes share, when they are containers of it; None: each has its own.
         slowdown: see cores.py.
+        cold_start_ns: how long the nodes' first workers take to start, when the cluster starts with the program; 0:
+            they are there.
         since: count also from the first submission of this function.
     """
 
@@ -73,6 +82,7 @@ class ReplayCluster(Cluster):
         cores: float | None = None,
         host_cores: float | None = None,
         slowdown: float = 0.0,
+        cold_start_ns: int = 0,
         faults: Sequence[Fault] = (),
         since: str | None = None,
         with_spans: bool = False,
@@ -99,6 +109,7 @@ class ReplayCluster(Cluster):
         self.network.on_rate = None
         self.is_anchored = any(fault.at_ns is None for fault in faults)
         self._hardware = list(hardware)
+        self._cold_start_ns = cold_start_ns
         self._takes_ns: dict[tuple[str, str, int], int] = {}
         self._arrival_ns: dict[tuple[Process, Process], int] = {}
         """Of the last message of each pair of processes."""
@@ -121,6 +132,8 @@ class ReplayCluster(Cluster):
             return self.result
         self.add(self.head)
         self.head.handle(Started())
+        usual = self.cost_model
+        self.cost_model = replace(usual, worker_start_ns=max(usual.worker_start_ns, self._cold_start_ns))
         for index, each in enumerate(self._hardware):
             self.start_node(NodeID(f"node-{index}"), each)
         self.faults.plan(self._planned, driver_node=DRIVER_NODE)
@@ -130,6 +143,7 @@ class ReplayCluster(Cluster):
         self.add(driver)
         driver.handle(Started())
         self.kernel.run_until(lambda: len(driver.machine.cluster) >= len(self._hardware))
+        self.cost_model = usual
         began_ns = self.began_ns = self.kernel.now_ns
         execution = Execution(driver, None, self.graph.driver, 1.0)
         if self.result.steps is not None:
@@ -248,6 +262,8 @@ class ReplayCluster(Cluster):
         result = self.result
         result.counts[event.kind] += 1
         match event.kind:
+            case TraceKind.TRANSFER_STARTED:
+                self._take_cores(event)
             case TraceKind.TRANSFER_ENDED:
                 result.moved_bytes += event.amount
             case TraceKind.OBJECT_SPILLED:
@@ -258,6 +274,13 @@ class ReplayCluster(Cluster):
                 pass
         if self._planned:
             self.faults.happened(event)
+
+    def _take_cores(self, event: TraceEvent) -> None:
+        """A transfer costs both ends computing: as much as it takes where nothing but the software bounds it."""
+        work_ns = event.amount * 1e9 / self.cost_model.transfer_bytes_per_s
+        if work_ns >= _TRANSFER_NS_MIN:
+            for node in (event.process, event.other):
+                self.cores[NodeID(node)].run(work_ns, 1.0, _nothing)
 
     def write_record(self, table: str, key: str, fields: tuple[tuple[str, str], ...]) -> None:
         """Nobody reads the tables."""

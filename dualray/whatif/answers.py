@@ -10,6 +10,9 @@ from dualray.whatif.configurations import Configuration
 from dualray.whatif.critical_path import Stretch, by_function
 from dualray.whatif.predict import Prediction, Row
 
+_DELAYED_MIN = 0.05
+"""Of the makespan: less time without a core is not worth a word."""
+
 
 def answers_of(prediction: Prediction, deadline: str | None) -> list[str]:
     """The knee, the cheapest that meets the deadline, and how far to trust it, in sentences."""
@@ -33,7 +36,33 @@ def answers_of(prediction: Prediction, deadline: str | None) -> list[str]:
         lines.append(
             f"Calibrated on {calibration.machine}, {calibration.date}; held-out error there: {calibration.error:.1%}."
         )
+    lines += _about_the_record(prediction)
     lines += prediction.trace.graph.remarks
+    return lines
+
+
+def _about_the_record(prediction: Prediction) -> list[str]:
+    """What can be checked of the replay, and what of the record is not in the rows."""
+    graph = prediction.trace.graph
+    lines = []
+    recorded_s = graph.makespan_ns / 1e9
+    if prediction.check_s is not None and recorded_s > 0:
+        lines.append(
+            f"Check: replayed on the cluster that it was recorded on, it takes {prediction.check_s:.4g} s; the record "
+            f"took {recorded_s:.4g} s ({prediction.check_s / recorded_s - 1:+.1%})."
+        )
+    if graph.delayed_ns > _DELAYED_MIN * graph.makespan_ns:
+        lines.append(
+            f"While it was recorded, tasks were ready for {graph.delayed_ns / 1e9:.3g} s in all and had no core: "
+            f"others used the machine, or it has fewer cores than CPUs. Predictions leave that out."
+        )
+    if prediction.cold_start_s:
+        lines.append(f"The clusters start with the program: their first workers take {prediction.cold_start_s:.3g} s.")
+    elif graph.cold_start_ns:
+        lines.append(
+            f"Predicted for clusters that are up. In the record the first worker took "
+            f"{graph.cold_start_ns / 1e9:.3g} s to be there: --cold-start recorded adds that."
+        )
     return lines
 
 

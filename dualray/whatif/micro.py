@@ -53,6 +53,7 @@ ONE_NODE_PHASES = (
     "-warm-up",
     "empty tasks, one by one",
     "chain of empty tasks",
+    "chain of arrays",
     "fan-out of empty tasks",
     "-actor",
     "calls of an actor, one by one",
@@ -125,6 +126,12 @@ def _one_node(scale: float) -> list[float]:  # noqa: PLR0915 - a list of phases
         ref = call(ref)
     api.get(ref)
     del ref
+    mark()
+    array = make.remote(MIB // 4 // 8)
+    for _ in range(many(25)):
+        array = add.remote(array, 1.0)
+    api.get(array)
+    del array
     mark()
     api.get([call() for _ in range(many(250))])
     mark()

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeAlias
 
 from dualray.recording.calibration import Calibration, load_calibration
 from dualray.recording.file import read_record_file
@@ -60,14 +60,19 @@ class Trace:
     @property
     def own(self) -> Configuration:
         """The cluster that it was recorded on, as far as a configuration can say it."""
-        nodes = self.graph.facts["nodes"]
-        first = next(iter(nodes.values()))
-        return Configuration(
-            nodes=len(nodes),
-            cpus=first["resources"].get(CPU, 0),
-            gpus=first["resources"].get(GPU, 0),
-            store_bytes=first["object_store"],
-        )
+        return own_configuration(self.graph)
+
+
+def own_configuration(graph: Graph) -> Configuration:
+    """The cluster that a program was recorded on, as far as a configuration can say it."""
+    nodes = graph.facts["nodes"]
+    first = next(iter(nodes.values()))
+    return Configuration(
+        nodes=len(nodes),
+        cpus=first["resources"].get(CPU, 0),
+        gpus=first["resources"].get(GPU, 0),
+        store_bytes=first["object_store"],
+    )
 
 
 def load(path: str | Path) -> Trace:
@@ -114,13 +119,20 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """The rows of a sweep, in the order of its configurations; `runs` has every replay."""
+    """The rows of a sweep, in the order of its configurations; `runs` has every replay.
+
+    `check_s` is what the replay takes on the cluster on which the program was recorded, in seconds, to be held against
+    what the record took; None when that was a simulation, or the replay failed.
+    """
 
     trace: Trace
     rows: Sequence[Row]
     runs: Sequence[tuple[Configuration, int, Replayed]]
     calibration: Calibration | None = None
     job: Any = field(default=None, repr=False)
+    check_s: float | None = None
+    cold_start_s: float = 0.0
+    """What the clusters' first workers are given to start, when the clusters start with the program."""
 
     def chosen(self, deadline: str | float | None = None) -> Row | None:
         """The row to look at: the cheapest that meets the deadline, else the knee, else the fastest."""
@@ -201,6 +213,7 @@ def predict(
     costs: Mapping[str, str | int] | None = None,
     cores: float | None = None,
     host_cores: float | None = None,
+    cold_start: str | float | None = None,
     on_done: Callable[[int, int], object] = lambda done, total: None,
     **asked: Any,
 ) -> Prediction:
@@ -217,6 +230,8 @@ def predict(
         costs: parameters of the cost model that take precedence.
         cores: physical cores of each node, when these are fewer than its CPUs.
         host_cores: physical cores of the one machine that all nodes share, when they are containers of it.
+        cold_start: when the cluster starts with the program: how long its first workers take to be there ("300ms", or
+            seconds), or "recorded": as long as in the record; None: the cluster is there already.
         on_done: called with how many replays are done, and how many there are.
 
     Raises:
@@ -240,16 +255,40 @@ def predict(
     if calibration is not None:
         cost_model = cost_model.with_changes(calibration.costs, "calibration")
     cost_model = cost_model.with_changes(costs or {}, "costs")
-    job = _Job(trace.graph, cost_model, calibration.slowdown if calibration is not None else 0.0, cores, host_cores)
+    cold_start_ns = _cold_start_ns(cold_start, trace.graph)
+    slowdown = calibration.slowdown if calibration is not None else 0.0
+    job = _Job(trace.graph, cost_model, slowdown, cores, host_cores, cold_start_ns)
     # Those that are replayed once more come last, so that a sweep which is broken off has seen each cluster.
-    pieces = [(config, seed) for seed in range(seeds) for config in configs]
-    results: dict[tuple[Configuration, int], Replayed] = {}
+    pieces: list[_Piece] = [(config, seed) for seed in range(seeds) for config in configs]
+    if trace.graph.facts.get("mode") == "real":
+        pieces.append((None, 0))
+    results: dict[_Piece, Replayed] = {}
     for config, seed, replayed in _all(job, pieces, jobs):
         results[config, seed] = replayed
         on_done(len(results), len(pieces))
     rows = [_row(config, [results[config, seed] for seed in range(seeds)], price, gpu_price) for config in configs]
-    runs = [(config, seed, results[config, seed]) for config, seed in pieces]
-    return Prediction(trace=trace, rows=rows, runs=runs, calibration=calibration, job=job)
+    runs = [(config, seed, results[config, seed]) for config, seed in pieces if config is not None]
+    check = results.get((None, 0))
+    return Prediction(
+        trace=trace,
+        rows=rows,
+        runs=runs,
+        calibration=calibration,
+        job=job,
+        check_s=check.makespan_ns / 1e9 if check is not None and not check.failed else None,
+        cold_start_s=cold_start_ns / 1e9,
+    )
+
+
+def _cold_start_ns(asked: str | float | None, graph: Graph) -> int:
+    if asked is None:
+        return 0
+    if asked == "recorded":
+        return graph.cold_start_ns
+    ns = parse_time_ns(asked, "cold_start") if isinstance(asked, str) else round(asked * 1e9)
+    if ns < 0:
+        raise ValueError(f"cold_start={asked!r} must not be negative")
+    return ns
 
 
 def _row(config: Configuration, replays: Sequence[Replayed], price: float | None, gpu_price: float) -> Row:
@@ -287,10 +326,16 @@ class _Job:
     slowdown: float
     cores: float | None
     host_cores: float | None
+    cold_start_ns: int
     draws: Durations = field(init=False)
 
     def __post_init__(self) -> None:
         self.draws = Durations(self.graph)
+
+    def replay_own(self) -> Replayed:
+        """On the cluster on which it was recorded: with its cores, and its cold start."""
+        own = replace(self, host_cores=float(self.graph.facts.get("cores", 1)), cold_start_ns=self.graph.cold_start_ns)
+        return own.replay(own_configuration(self.graph), 0)
 
     def replay(self, config: Configuration, seed: int, **more: Any) -> Replayed:
         """One replay."""
@@ -314,6 +359,7 @@ class _Job:
             cores=self.cores,
             host_cores=self.host_cores,
             slowdown=self.slowdown,
+            cold_start_ns=self.cold_start_ns,
             faults=faults_of(config.faults) if config.faults else (),
             **more,
         )
@@ -359,9 +405,11 @@ class Durations:
         return scale
 
 
-def _all(
-    job: _Job, pieces: Sequence[tuple[Configuration, int]], jobs: int | None
-) -> Iterator[tuple[Configuration, int, Replayed]]:
+_Piece: TypeAlias = tuple[Configuration | None, int]
+"""A configuration, or None for the recorded cluster, and a seed."""
+
+
+def _all(job: _Job, pieces: Sequence[_Piece], jobs: int | None) -> Iterator[tuple[Configuration | None, int, Replayed]]:
     """Replay all, in whatever order they end."""
     jobs = min(jobs or _cores(), len(pieces))
     if jobs <= 1:
@@ -373,7 +421,8 @@ def _all(
     context = multiprocessing.get_context(method)
     with ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin, initargs=(job,)) as pool:
         # The largest first: what runs alone at the end is short.
-        order = sorted(range(len(pieces)), key=lambda index: (pieces[index][1], -pieces[index][0].nodes))
+        nodes = [config.nodes if config is not None else 1 for config, _ in pieces]
+        order = sorted(range(len(pieces)), key=lambda index: (pieces[index][1], -nodes[index]))
         waiting: set[Future[tuple[int, Replayed]]] = {pool.submit(_perform, index, *pieces[index]) for index in order}
         while waiting:
             done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
@@ -392,15 +441,15 @@ def _begin(job: _Job) -> None:
     gc.freeze()
 
 
-def _perform(index: int, config: Configuration, seed: int) -> tuple[int, Replayed]:
+def _perform(index: int, config: Configuration | None, seed: int) -> tuple[int, Replayed]:
     return index, _without_gc(_job[0], config, seed)
 
 
-def _without_gc(job: _Job, config: Configuration, seed: int) -> Replayed:
+def _without_gc(job: _Job, config: Configuration | None, seed: int) -> Replayed:
     """A replay makes millions of objects that refer to each other little: what is left goes at its end."""
     try:
         with _paused_gc():
-            return job.replay(config, seed)
+            return job.replay_own() if config is None else job.replay(config, seed)
     finally:
         gc.collect()
 

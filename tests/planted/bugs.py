@@ -244,15 +244,6 @@ BUGS: tuple[PlantedBug, ...] = (
         scenario=RETRIES,
     ),
     PlantedBug(
-        name="behind its parent",
-        what="a task pushed to a worker whose task waits for it is not given back",
-        change=_change(
-            f"{MACHINES}/owner.py",
-            "        if wait is not None and wait.blocked:\n            self.executor.recall_waiting()\n",
-            "",
-        ),
-    ),
-    PlantedBug(
         name="forgotten dead",
         what="a worker that is killed is not announced, and what it owned is waited for",
         change=_change(

@@ -113,13 +113,13 @@ class NamespacedMachine(Machine):
         for here, there in ((self, other), (other, self)):
             ip("-n", here.name, "neigh", "del", there.address, "dev", "eth0")
 
-    def limit(self, bits_per_s: int) -> None:
-        """Let no more than this through its network interface, in each direction.
+    def limit(self, bits_per_s: int, burst: str = "512kb") -> None:
+        """Let no more than this through its network interface, in each direction; after a rest, `burst` at once.
 
         Raises:
             RuntimeError: this kernel has no token bucket filter, or this machine no `tc` (package iproute2).
         """
-        self._shape("add", "tbf", "rate", f"{bits_per_s}bit", "burst", "512kb", "latency", "50ms")
+        self._shape("add", "tbf", "rate", f"{bits_per_s}bit", "burst", burst, "latency", "50ms")
 
     def unlimit(self) -> None:
         """End `limit`."""

@@ -48,11 +48,11 @@ def test_what_is_not_urgent_waits_for_something_that_is() -> None:
     wire.add(urgent=False)
     wire.post.flush()
     assert wire.frames == []
-    assert wire.post.is_waiting
+    assert wire.post.waiting
     wire.add()
     wire.post.flush()
     assert [len(messages) for _, messages in wire.arrived()] == [2]
-    assert not wire.post.is_waiting
+    assert not wire.post.waiting
 
 
 def test_enough_of_what_is_not_urgent_goes_at_once() -> None:

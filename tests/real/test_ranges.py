@@ -39,8 +39,8 @@ def test_free_neighbours_are_one_and_the_mark_falls() -> None:
 
 def test_a_range_that_shrinks_leaves_its_end() -> None:
     ranges = RangeAllocator(span=1 << 40)
-    first, second, third = (ranges.allocate(MIB) for _ in range(3))
-    assert (first, second, third) == (0, MIB, 2 * MIB)
+    assert [ranges.allocate(MIB) for _ in range(3)] == [0, MIB, 2 * MIB]
+    first, second, third = 0, MIB, 2 * MIB
     ranges.shrink(first, MIB // 2)
     ranges.check()
     assert ranges.allocate(MIB // 2) == MIB // 2

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from dualray.shared.model.ids import (
     Address,
+    ChildIds,
     NodeID,
     actor_handle_id,
     child_task_id,
@@ -43,6 +44,12 @@ def test_each_call_of_each_attempt_has_its_own_task_id(calls):
     one, other = (child_task_id(ROOT, attempt, counter) for attempt, counter in calls)
     assert one != other
     assert len(one) == len(other) == 16
+
+
+@given(attempts, st.lists(st.integers(0, 2**60), max_size=5))
+def test_many_ids_of_one_attempt_are_those_that_are_derived_one_by_one(attempt, numbers):
+    children = ChildIds(ROOT, attempt)
+    assert [children.of(number) for number in numbers] == [child_task_id(ROOT, attempt, number) for number in numbers]
 
 
 def test_jobs_and_seeds_have_roots_of_their_own():

@@ -159,7 +159,7 @@ rare = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(first=st.lists(common, max_size=30), then=rare, after=st.lists(st.one_of(common, rare), max_size=20))
 def test_the_folded_machine_answers_as_the_whole_one(first, then, after):
     both = Beside()

@@ -8,8 +8,10 @@ from dualray.testing.expectations import judge
 from dualray.testing.run import load_scenario, run_scenario
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
-FILES = sorted(path for path in SCENARIOS.glob("*.yaml") if not path.stem.startswith("published_"))
-"""All but the published results: tests/testing/test_published.py has those."""
+OTHERS = ("published_", "application_")
+FILES = sorted(path for path in SCENARIOS.glob("*.yaml") if not path.stem.startswith(OTHERS))
+"""All but the published results and the applications, which tests/testing/ has: test_published.py and
+test_application_scenarios.py."""
 
 
 @pytest.fixture(autouse=True)

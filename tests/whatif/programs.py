@@ -63,6 +63,13 @@ class LastNodeFirst:
         return not_placed(shape, view)
 
 
+class Careless:
+    """A placement policy with a mistake."""
+
+    def choose(self, shape: Any, view: ClusterView, via: Any) -> Any:
+        return view.candidates["no-such-node"]  # type: ignore[index]
+
+
 class NoPolicy:
     """Chooses nothing."""
 

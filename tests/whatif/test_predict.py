@@ -141,6 +141,13 @@ def test_the_same_policy_runs_in_both_modes(mode):
         ray.shutdown()
 
 
+def test_a_policy_that_fails_is_named_with_the_place(tmp_path):
+    record(tmp_path / "run.parquet", "bag_of_tasks", 1, {"tasks": 4})
+    [row] = whatif.predict(tmp_path / "run.parquet", policy=["tests.whatif.programs:Careless"], seeds=1, jobs=1).rows
+    assert "with the policy tests.whatif.programs:Careless the replay has failed at programs.py:" in row.lacks
+    assert "KeyError: 'no-such-node'" in row.lacks
+
+
 def test_a_small_store_spills_or_evicts_or_goes_in_circles(tmp_path):
     record(tmp_path / "run.parquet", "tree_reduce", 1, {"leaves": 16, "size": 4_000_000})
     stores, evictions = ["24MiB", "40MiB", "1GiB"], ["spill", "lru"]
@@ -224,6 +231,7 @@ def test_the_command_shows_a_table_and_answers(everything_recorded, tmp_path):
         (["--policy", "no.such:Policy"], "module 'no.such' cannot be imported"),
         (["--policy", "tests.whatif.programs:Missing"], "has no 'Missing'"),
         (["--policy", "tests.whatif.programs:NoPolicy"], "has no method 'choose'"),
+        (["--cold-start", "soon"], "cold_start: 'soon' is not understood"),
         (["--eviction", "fifo"], "eviction policy 'fifo' is unknown"),
         (["--nodes", "two"], "nodes: 'two' is not a whole number"),
         (["--nodes", "0"], "nodes: '0' must be a whole number from 1"),

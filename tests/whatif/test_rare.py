@@ -100,9 +100,28 @@ def test_real_runs_are_recorded_and_replayed_too(tmp_path: Path, program: Callab
     finally:
         ray.shutdown()
     loaded = whatif.load(tmp_path / "run.parquet")
-    [row] = whatif.predict(loaded, nodes=[2], cpus=[2], seeds=1, jobs=1).rows
+    found = whatif.predict(loaded, nodes=[2], cpus=[2], seeds=1, jobs=1)
+    [row] = found.rows
+    recorded_s = loaded.graph.makespan_ns / 1e9
     assert not row.lacks
-    assert row.makespan_s < 1.2 * loaded.graph.makespan_ns / 1e9
+    assert row.makespan_s < 1.2 * recorded_s
+    assert found.check_s is not None
+    assert found.check_s < 1.2 * recorded_s
+    words = "\n".join(answers_of(found, None))
+    assert f"the record took {recorded_s:.4g} s" in words
+    assert not loaded.graph.cold_start_ns or "--cold-start recorded adds that" in words
+
+
+def test_a_cluster_that_starts_with_the_program_takes_longer(tmp_path: Path):
+    ray.init(mode="sim", num_cpus=2, record=tmp_path / "run.parquet")
+    ray.get([ray.remote(duration=0.1)(abs).remote(number) for number in range(4)])
+    ray.shutdown()
+    times = [
+        whatif.predict(tmp_path / "run.parquet", nodes=[1], seeds=1, jobs=1, cold_start=each).rows[0].makespan_s
+        for each in (None, "300ms", 0.3, "recorded")
+    ]
+    assert times[1] == times[2] == pytest.approx(times[0] + 0.3, abs=0.01)
+    assert times[3] == times[0], "a simulation has no cold start"
 
 
 def test_a_cluster_without_room_for_a_placement_group_says_what_lacks(tmp_path: Path):

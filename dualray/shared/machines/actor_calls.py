@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable
 
 from dualray.shared.machines.base import Outbox, ensure
-from dualray.shared.machines.leases import DEFER_NS
+from dualray.shared.machines.leases import BURST_NS, DEFER_NS
 from dualray.shared.machines.tasks import TaskRecord, Tasks
 from dualray.shared.model.commands import ArmTimer
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
@@ -28,7 +28,7 @@ from dualray.shared.model.states import ActorState, TaskState
 
 CALLS_TIMER = "send-calls"
 _DEFER_MAX = 16
-"""Calls that are held back at most, while the actor is busy with others of ours, to be sent together."""
+"""Calls that are held back at most, while the actor is busy with others of ours or in a burst, to be sent together."""
 
 
 class ActorClient:
@@ -66,6 +66,8 @@ class ActorCalls:
         """Those with calls that are held back to be sent with others, until somebody waits, the actor has no more, or
         for `DEFER_NS`."""
         self._timer_armed = False
+        self._last_ns = 0
+        """When a call was made last, unless somebody has waited since."""
 
     def client(self, actor_id: ActorID) -> ActorClient:
         """The client for an actor; the first time, the head is asked to tell of its state."""
@@ -90,17 +92,19 @@ class ActorCalls:
         client = self.clients.get(record.spec.actor_id) or self.client(record.spec.actor_id)
         if record.spec.actor_handle is not None:
             client.owner = record.spec.actor_handle.owner
+        last_ns, self._last_ns = self._last_ns, self.out.now_ns
+        is_busy = bool(client.in_flight) or (last_ns and self.out.now_ns - last_ns < BURST_NS)
         if (
             record.state is TaskState.QUEUED
             and not client.queue
             and client.state is ActorState.ALIVE
             and not client.is_killed
-            and not client.in_flight
+            and not is_busy
         ):
             self._send(client, [record])
             return
         client.queue.append(record.spec.task_id)
-        if client.in_flight and len(client.queue) < _DEFER_MAX and record.spec.stands_alone:
+        if is_busy and len(client.queue) < _DEFER_MAX and record.spec.stands_alone:
             self.deferred[client.actor_id] = None
             if not self._timer_armed:
                 self._timer_armed = True
@@ -116,6 +120,7 @@ class ActorCalls:
 
     def send_deferred(self) -> None:
         """Send what was held back to go with others."""
+        self._last_ns = 0
         if self.deferred:
             self.dirty |= self.deferred
             self.deferred = {}
@@ -178,7 +183,7 @@ class ActorCalls:
         assert record.spec.actor_id is not None
         client = self.clients[record.spec.actor_id]
         client.in_flight.pop(record.spec.task_id, None)
-        if client.queue and not client.in_flight:
+        if client.queue and not client.in_flight and client.actor_id not in self.deferred:
             self.dirty[client.actor_id] = None
             self.out.is_stirred = True
 

@@ -179,6 +179,7 @@ class Executor:
         inline = frozenset(event.inline_deps)
         for ref in event.spec.deps:
             value = self.values.entry(ref)
+            value.is_bare = False
             value.task_uses += 1
             if self.values.is_ready(value):
                 continue
@@ -245,9 +246,17 @@ class Executor:
         self.phase = Phase.RUNNING
         self.started_ns = self.out.now_ns
         queue, handed = self.queue, self.handed
-        if _goes_with_others(event):
-            while queue and len(handed) < _RUN_MAX and _goes_with_others(queue[0]):
-                handed.append(queue.popleft())
+        if queue and _goes_with_others(event):
+            template = event.spec.template
+            while queue and len(handed) < _RUN_MAX:
+                pushed = queue[0]
+                spec = pushed.spec
+                if spec.template is template and not (spec.deps or spec.nested or pushed.again):
+                    handed.append(queue.popleft())  # as in `_goes_with_others`, of a call of the same function
+                elif _goes_with_others(pushed):
+                    handed.append(queue.popleft())
+                else:
+                    break
         if handed:
             self.out.commands.append(RunTasks(tasks=(event, *handed)))
         else:
@@ -339,9 +348,9 @@ class Executor:
             if pushed is None or pushed.spec.task_id != outcome[0]:
                 raise InvariantViolation(f"task {short(outcome[0])} ended and was not in hand")
             if first is not None and not (
-                pushed.reply_to == first.reply_to
+                pushed.spec.template is first.spec.template
+                and pushed.reply_to == first.reply_to
                 and pushed.attempt == first.attempt
-                and pushed.spec.template is first.spec.template
             ):
                 self._report(first, group)
                 group = []
@@ -353,6 +362,8 @@ class Executor:
         self.started_ns = self.out.now_ns
         if first is not None:
             self._report(first, group)
+            if first.spec.template.max_calls:  # such a one runs alone
+                self._count_call(first.spec.template)
         if self.current is None and self.queue and not self.out.is_stirred:
             self.next()
 
@@ -368,9 +379,9 @@ class Executor:
             )
         )
         finished = TasksFinished(worker=self.address, node=self.node, outcomes=tuple(outcomes))
-        urgent = not (self.queue or self.current)
+        urgent = not (self.queue or self.current) or _is_reported_at_once(first)
         commands.append(Send(to=first.reply_to, message=finished, payloads=keys, urgent=urgent))
-        dropped: list[bytes] = [key for key in keys if not self._is_used(key)]
+        dropped: list[bytes] = [key for key in keys if not self._is_used(key)] if self.values.table else [*keys]
         if first.spec.owner != self.address:
             dropped += [outcome[0] for outcome in outcomes]
         commands.append(DropPayloads(keys=tuple(dropped)))

@@ -40,7 +40,9 @@ IDLE_TIMER = "idle-leases"
 PUSH_TIMER = "push-tasks"
 DEFER_NS = 1_000_000
 _DEFER_MAX = 16
-"""Tasks that are held back at most, while all leases with room are busy, to be pushed together."""
+"""Tasks that are held back at most, to be pushed together: while all leases with room are busy, or in a burst."""
+BURST_NS = 200_000
+"""Who has submitted a task so short a time ago, and has not waited since, is about to submit more."""
 _MEAN_WEIGHT = 8
 """The mean task time follows the last eight tasks or so."""
 
@@ -115,6 +117,8 @@ class Leases:
         self._window_max = config.push_window_max
         self.queues: dict[LeaseShape, ShapeQueue] = {}
         self._queue_of_template: dict[FunctionTemplate, ShapeQueue] = {}
+        self._last: tuple[FunctionTemplate, ShapeQueue] | None = None
+        """The function that was called last, and where its calls queue: most programs call it again."""
         self.leases: dict[LeaseID, Lease] = {}
         self.requests: dict[RequestID, tuple[ShapeQueue, int]] = {}
         self._request_counter = 0
@@ -122,6 +126,8 @@ class Leases:
         self._idle: dict[LeaseID, Lease] = {}
         """Those that have become idle, the first of them first; they may be busy again."""
         self._push_timer_armed = False
+        self._last_new_ns = 0
+        """When a task was submitted last, unless somebody has waited since."""
         # Worklists that the owner machine drains.
         self.dirty: dict[ShapeQueue, None] = {}
         self.deferred: dict[ShapeQueue, None] = {}
@@ -133,6 +139,10 @@ class Leases:
 
     def queue_for(self, template: FunctionTemplate, deps: tuple[ObjectHint, ...]) -> ShapeQueue:
         """Where the calls of a function queue that have these large arguments."""
+        if not deps:
+            last = self._last
+            if last is not None and last[0] is template:
+                return last[1]
         queue = None if deps else self._queue_of_template.get(template)
         if queue is None:
             shape = LeaseShape(
@@ -148,6 +158,8 @@ class Leases:
                 queue = self.queues[shape] = ShapeQueue(shape)
             if not deps:
                 self._queue_of_template[template] = queue
+        if not deps:
+            self._last = template, queue
         return queue
 
     def enqueue(self, task: TaskID, queue: ShapeQueue, *, first: bool = False, is_new: bool = False) -> None:
@@ -158,10 +170,15 @@ class Leases:
         else:
             queue.tasks.append(task)
         if queue.room:
-            # A lease that is busy, and will say so when it is not, is given several at a time.
-            if is_new and queue.room[-1].in_flight and len(queue.tasks) < _DEFER_MAX:
-                self._defer(queue)
-                return
+            # A lease that is busy, and will say so when it is not, is given several at a time; so are all in a burst.
+            if is_new:
+                last_ns, self._last_new_ns = self._last_new_ns, self.out.now_ns
+                if len(queue.tasks) < _DEFER_MAX and (
+                    queue.room[-1].in_flight or (last_ns and self.out.now_ns - last_ns < BURST_NS)
+                ):
+                    if queue not in self.deferred or not self._push_timer_armed:
+                        self._defer(queue)
+                    return
             self.fill(queue)
         if queue.tasks and queue.requested < self.config.lease_requests_max:
             self.dirty[queue] = None
@@ -183,11 +200,16 @@ class Leases:
         while tasks and room:
             lease = room.pop()
             lease.has_room = False
+            if len(tasks) == 1:
+                task = tasks.popleft()
+                lease.in_flight[task] = None
+                self._push([task], lease)
+                self._offer(lease)
+                return
             share = -(-len(tasks) // (len(room) + 1))
             count = max(1, min(share, queue.window - len(lease.in_flight)))
             pushed = [tasks.popleft() for _ in range(count)]
-            for task in pushed:
-                lease.in_flight[task] = None
+            lease.in_flight.update(dict.fromkeys(pushed))
             self._push(pushed, lease)
             self._offer(lease)
 
@@ -204,6 +226,7 @@ class Leases:
 
     def fill_deferred(self) -> None:
         """Push what was held back to go with others."""
+        self._last_new_ns = 0
         if self.deferred:
             deferred, self.deferred = self.deferred, {}
             for queue in deferred:
@@ -306,7 +329,7 @@ class Leases:
         queue.window = window if 1 <= window <= self._window_max else (self._window_max if window else 1)
         if not lease.has_room:
             self._offer(lease)
-        if queue.tasks:
+        if queue.tasks and (len(queue.tasks) >= _DEFER_MAX or queue not in self.deferred):
             self.fill(queue)
         if not lease.in_flight:
             self._note_idle(lease)
@@ -319,9 +342,9 @@ class Leases:
         lease = self.leases.get(lease_id)
         if lease is None:
             return
-        duration_ns = 0
+        duration_ns, in_flight = 0, lease.in_flight
         for outcome in outcomes:
-            del lease.in_flight[outcome[0]]
+            del in_flight[outcome[0]]
             duration_ns += outcome[3]
         self._finished(lease, duration_ns // len(outcomes), len(outcomes))
 

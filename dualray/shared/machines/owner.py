@@ -28,7 +28,7 @@ from dualray.shared.machines.rooms import ROOM_TIMER, Rooms
 from dualray.shared.machines.state_rows import owner_rows
 from dualray.shared.machines.tasks import TaskRecord, Tasks, cancelled
 from dualray.shared.machines.values import Value, Values
-from dualray.shared.model.commands import ArmTimer, CancelTimer, CompleteWait, Send
+from dualray.shared.model.commands import ArmTimer, CancelTimer, Command, CompleteWait, Send
 from dualray.shared.model.config import Config
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.events import (
@@ -46,6 +46,7 @@ from dualray.shared.model.events import (
     BorrowAcknowledged,
     BorrowAdded,
     BorrowRemoved,
+    Call,
     CancelAsked,
     CancelRequested,
     ClusterChanged,
@@ -113,6 +114,7 @@ from dualray.shared.model.events import (
     WaitStarted,
     WorkerRetired,
     WorkerUnwanted,
+    new_push,
 )
 from dualray.shared.model.ids import (
     HEAD,
@@ -128,7 +130,7 @@ from dualray.shared.model.ids import (
     short,
     stream_room_id,
 )
-from dualray.shared.model.specs import ActorSpec, FunctionTemplate, LeaseShape, NodeInfo, NodeState
+from dualray.shared.model.specs import ActorSpec, FunctionTemplate, LeaseShape, NodeInfo, NodeState, TaskSpec
 from dualray.shared.model.states import ActorState, TaskState, ValueState
 from dualray.shared.policies import load_policy
 from dualray.shared.policies.feasibility import why_infeasible
@@ -309,11 +311,30 @@ class Owner(Composition):
         if self.is_driver:
             self.out.send(HEAD, DriverJoined(address=self.address, node=self.node, namespace=event.namespace))
 
+    def submit(self, spec: TaskSpec, now_ns: int) -> list[Command]:
+        """As `handle(TaskSubmitted(spec=spec), now_ns)`, for a runner that logs no events."""
+        out = self.out
+        out.now_ns = now_ns
+        out.is_stirred = TaskSubmitted not in self.calm
+        self._submit(spec)
+        if out.is_stirred:
+            self.drain()
+        commands = out.commands
+        if commands:
+            out.commands = []
+        return commands
+
     def _on_submitted(self, event: TaskSubmitted) -> None:
-        spec = event.spec
+        self._submit(event.spec)
+
+    def _submit(self, spec: TaskSpec) -> None:
         record = self.tasks.submit(spec)
         if spec.actor_id is not None:
             self.actor_calls.accept(record)
+            return
+        if record.value is not None:  # it stands alone
+            leases = self.leases
+            leases.enqueue(spec.task_id, leases.queue_for(spec.template, ()), is_new=True)
             return
         if spec.creates is not None:
             self.actor_calls.client(spec.creates.actor_id)
@@ -321,9 +342,22 @@ class Owner(Composition):
             self._place(record, first=False, is_new=True)
 
     def _on_put(self, event: ValuePut) -> None:
+        if event.inline and not event.nested:
+            self.put_small(event.object_id, event.size_bytes)
+            return
         value = self.values.owned(event.object_id)
         value.local_refs += 1
         self._fill(value, event)
+
+    def put_small(self, object_id: ObjectID, size_bytes: int) -> None:
+        """As `handle(ValuePut(...))` of a small value without references, for a runner that logs no events: it leads to
+        no commands."""
+        if object_id in self.values.table:
+            raise InvariantViolation(f"object {short(object_id)} was put twice")
+        value = self.values.table[object_id] = Value(object_id, self.address, ValueState.INLINE)
+        value.size_bytes = size_bytes
+        value.local_refs = 1
+        value.is_bare = True
 
     def _on_promised(self, event: ValuePromised) -> None:
         self.values.owned(event.object_id).local_refs += 1
@@ -521,7 +555,11 @@ class Owner(Composition):
         if event.error is None:
             if record.spec.actor_id is not None:
                 self.actor_calls.finished(record)
-            self.tasks.finish(record, event)
+            results = event.results
+            if record.value is not None and len(results) == 1 and results[0].inline and not results[0].nested:
+                self.tasks.finish_small(record, results[0].size_bytes)
+            else:
+                self.tasks.finish(record, event)
             if lease_id is not None:
                 self.leases.finished(event.task_id, lease_id, event.duration_ns)
             return
@@ -545,11 +583,19 @@ class Owner(Composition):
             self.actor_calls.finished(record)
 
     def _on_several_finished(self, event: TasksFinished) -> None:
-        tasks, done = self.tasks, dict[LeaseID, list[Outcome]]()
+        tasks, worker = self.tasks, event.worker
+        done: dict[LeaseID, list[Outcome]] = {}
+        lease_id: LeaseID | None = None
+        of_lease: list[Outcome] = []
         for outcome in event.outcomes:
             task, attempt, size_bytes, duration_ns = outcome
-            record = tasks.current(task, attempt, event.worker)
-            if record is None:
+            record = tasks.records.get(task)
+            if (
+                record is None
+                or record.state is not TaskState.PUSHED
+                or record.attempt != attempt
+                or record.worker != worker
+            ):
                 result = Result(object_id=return_object_id(task, 0), size_bytes=size_bytes, inline=True)
                 late = TaskFinished(
                     task_id=task,
@@ -561,10 +607,13 @@ class Owner(Composition):
                 )
                 tasks.drop_late(late)
                 continue
-            if record.spec.actor_id is not None:
+            if record.lease_id is not None:
+                if record.lease_id is not lease_id:
+                    lease_id = record.lease_id
+                    of_lease = done.setdefault(lease_id, [])
+                of_lease.append(outcome)
+            elif record.spec.actor_id is not None:
                 self.actor_calls.finished(record)
-            elif record.lease_id is not None:
-                done.setdefault(record.lease_id, []).append(outcome)
             tasks.finish_small(record, size_bytes)
         for lease_id, outcomes in done.items():
             self.leases.several_finished(lease_id, outcomes)
@@ -668,7 +717,8 @@ class Owner(Composition):
             if value is not None and (value.state is ValueState.FREED or tasks.is_lost(value)):
                 tasks.remake(value)
         elif values.tasks_to_look_at:
-            self._look_at(values.tasks_to_look_at.popleft())
+            while values.tasks_to_look_at:
+                self._look_at(values.tasks_to_look_at.popleft())
         elif self._given_back:
             for task in reversed(self._given_back):
                 self._place(tasks.records[task], first=True)
@@ -769,64 +819,77 @@ class Owner(Composition):
     def _push_several(self, records: list[TaskRecord], worker: Address, lease: Lease | None, *, urgent: bool) -> None:
         """Push tasks in order: those that follow one another, stand alone and differ in little, together."""
         gpu_ids = lease.gpu_ids if lease is not None else ()
-        together: list[TaskRecord] = []
+        lease_id = lease.lease_id if lease is not None else None
+        if len(records) == 1:
+            self._push(records[0], worker, lease_id, gpu_ids, urgent=urgent)
+            return
+        first: TaskSpec | None = None
+        calls: list[Call] = []
+        payloads: list[bytes] = []
         for record in records:
-            if together and not _go_together(together[0], record):
-                self._push_together(together, worker, lease, gpu_ids, urgent=urgent)
-                together = []
-            together.append(record)
-        self._push_together(together, worker, lease, gpu_ids, urgent=urgent)
+            spec = record.spec
+            if spec.deps or spec.nested or spec.creates or record.again:
+                if first is not None:
+                    self._push_together(first, calls, payloads, worker, gpu_ids, urgent=urgent)
+                    first, calls, payloads = None, [], []
+                self._push(record, worker, lease_id, gpu_ids, urgent=urgent)
+                continue
+            if first is not None and not (
+                (spec.template is first.template or spec.template == first.template)
+                and spec.parent == first.parent
+                and spec.actor_handle == first.actor_handle
+            ):
+                self._push_together(first, calls, payloads, worker, gpu_ids, urgent=urgent)
+                first, calls, payloads = None, [], []
+            if first is None:
+                first = spec
+            if record.state is TaskState.QUEUED:
+                record.state = TaskState.PUSHED
+                record.worker = worker
+                record.lease_id = lease_id
+                record.was_pushed = True
+            else:
+                self.tasks.set_pushed(record, worker, lease_id)
+            calls.append((spec.task_id, record.attempt, spec.args_bytes))
+            if spec.args_bytes:
+                payloads.append(spec.task_id)
+        if first is not None:
+            self._push_together(first, calls, payloads, worker, gpu_ids, urgent=urgent)
 
     def _push_together(
         self,
-        records: list[TaskRecord],
+        first: TaskSpec,
+        calls: list[Call],
+        payloads: list[bytes],
         worker: Address,
-        lease: Lease | None,
         gpu_ids: tuple[int, ...],
         *,
         urgent: bool,
     ) -> None:
-        if len(records) == 1:
-            self._push(records[0], worker, lease, gpu_ids, urgent=urgent)
-            return
-        spec, lease_id = records[0].spec, lease.lease_id if lease is not None else None
-        calls, payloads = [], []
-        for record in records:
-            task = record.spec
-            self.tasks.set_pushed(record, worker, lease_id)
-            calls.append((task.task_id, record.attempt, task.args_bytes))
-            if task.args_bytes:
-                payloads.append(task.task_id)
+        """Push calls of one function, or of one method of an actor, of which `first` is the first: they are noted as
+        pushed already."""
         message = TasksPushed(
-            template=spec.template,
+            template=first.template,
             owner=self.address,
-            parent=spec.parent,
+            parent=first.parent,
             calls=tuple(calls),
             gpu_ids=gpu_ids,
-            actor_id=spec.actor_id,
-            actor_handle=spec.actor_handle,
+            actor_id=first.actor_id,
+            actor_handle=first.actor_handle,
         )
         self.out.commands.append(Send(to=worker, message=message, payloads=tuple(payloads), urgent=urgent))
 
     def _push(
-        self, record: TaskRecord, worker: Address, lease: Lease | None, gpu_ids: tuple[int, ...], *, urgent: bool
+        self, record: TaskRecord, worker: Address, lease_id: LeaseID | None, gpu_ids: tuple[int, ...], *, urgent: bool
     ) -> None:
         spec = record.spec
         inline = self.tasks.inline_deps(record) if spec.deps else ()
         if spec.deps and self.rooms.lodged:
             self._lend(record, worker)
-        self.tasks.set_pushed(record, worker, lease.lease_id if lease is not None else None)
-        message = TaskPushed(
-            spec=spec,
-            attempt=record.attempt,
-            reply_to=self.address,
-            inline_deps=inline,
-            gpu_ids=gpu_ids,
-            again=record.again,
-        )
-        self.out.commands.append(
-            Send(to=worker, message=message, payloads=(*spec.payload_keys, *inline), urgent=urgent)
-        )
+        self.tasks.set_pushed(record, worker, lease_id)
+        message = new_push(spec, record.attempt, self.address, inline, gpu_ids, record.again)
+        payloads = (spec.task_id, *inline) if spec.args_bytes else inline
+        self.out.commands.append(Send(to=worker, message=message, payloads=payloads, urgent=urgent))
 
     def _lend(self, record: TaskRecord, worker: Address) -> None:
         """Arguments of a task that is about to be pushed may lie in room of ours: the worker may read them there, and
@@ -917,16 +980,3 @@ class Owner(Composition):
         self.rooms.check_invariants()
         if self.actor_executor is not None:
             self.actor_executor.check_invariants()
-
-
-def _go_together(first: TaskRecord, record: TaskRecord) -> bool:
-    """Whether two calls can be pushed in one message."""
-    one, other = first.spec, record.spec
-    return (
-        (one.template is other.template or one.template == other.template)
-        and one.parent == other.parent
-        and one.actor_handle == other.actor_handle
-        and one.stands_alone
-        and other.stands_alone
-        and not (first.again or record.again)
-    )

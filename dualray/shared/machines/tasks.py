@@ -104,6 +104,8 @@ class TaskRecord:
     """It has finished before, and runs again because a result was lost; or it was with a worker that died."""
     stream: Stream | None = None
     """Of a call of a generator."""
+    value: Value | None = None
+    """In the first attempt of a call that stands alone and has one result: that."""
     is_cancelled = False
     """Somebody has asked for its end: it is not tried again."""
     has_finished = False
@@ -113,11 +115,11 @@ class TaskRecord:
     stood: object = None
     """How they stood: see `_is_in_vain`."""
 
-    def __init__(self, spec: TaskSpec) -> None:
+    def __init__(self, spec: TaskSpec, state: TaskState = TaskState.WAITING_ARGS, returns_kept: int = 0) -> None:
         self.spec = spec
-        self.state = TaskState.WAITING_ARGS
+        self.state = state
         self.retries_left = spec.template.max_retries
-        self.returns_kept = 0
+        self.returns_kept = returns_kept
         """Result entries that exist; when none is left and the task is done, the record goes."""
 
     @property
@@ -165,6 +167,8 @@ class Tasks:
         task_id = spec.task_id
         if task_id in self.records:
             raise InvariantViolation(f"task {short(task_id)} was submitted twice")
+        if spec.template.has_one_result and not (spec.deps or spec.nested or spec.creates):
+            return self._submit_alone(spec)
         record = self.records[task_id] = TaskRecord(spec)
         if spec.creates is not None and spec.creates.is_detached:
             self.values.add_refs((Ref(actor_handle_id(spec.creates.actor_id), HEAD),))
@@ -188,10 +192,28 @@ class Tasks:
         record.state = TaskState.QUEUED
         return record
 
+    def _submit_alone(self, spec: TaskSpec) -> TaskRecord:
+        """`submit` of what most programs do most of the time."""
+        values, task_id = self.values, spec.task_id
+        record = self.records[task_id] = TaskRecord(spec, TaskState.QUEUED, 1)
+        object_id = return_object_id(task_id, 0)
+        if object_id in values.table:  # a reference came back
+            values.table[object_id].local_refs += 1
+        else:
+            value = record.value = values.table[object_id] = Value(object_id, self.address, ValueState.PENDING)
+            value.local_refs = 1
+            value.is_bare = True
+        handle = spec.actor_handle
+        if handle is not None:
+            held = values.table.get(handle.object_id) or values.entry(handle)
+            held.task_uses += 1
+        return record
+
     def _hold_arguments(self, record: TaskRecord) -> None:
         values = self.values
         for ref in record.argument_refs:
             value = values.table.get(ref.object_id) or values.entry(ref)
+            value.is_bare = False
             value.task_uses += 1
             value.lineage_uses += 1
         if record.spec.actor_handle is not None:
@@ -289,6 +311,7 @@ class Tasks:
         if record.retries_left != RETRY_FOREVER:
             record.retries_left -= 1
         record.attempt += 1
+        record.value = None
         self.out.add(NoteRetry(task_id=record.spec.task_id, attempt=record.attempt, reason=reason))
 
     def current(self, task: TaskID, attempt: int, worker: Address) -> TaskRecord | None:
@@ -344,6 +367,10 @@ class Tasks:
     def finish_small(self, record: TaskRecord, size_bytes: int) -> None:
         """The one result is there, it is small, and refers to nothing."""
         record.state = TaskState.FINISHED  # `current` has seen that it was pushed
+        value = record.value
+        if value is not None and value.is_bare and value.local_refs:
+            self._finish_alone(record, value, size_bytes)
+            return
         object_id = return_object_id(record.spec.task_id, 0)
         value = self.values.table.get(object_id)
         if value is None or value.state is ValueState.FAILED:  # as in _accept
@@ -353,6 +380,20 @@ class Tasks:
         if not (record.attempt and self._is_stored(object_id)):
             record.returns_kept = 0
         self._let_go_of_arguments(record)
+
+    def _finish_alone(self, record: TaskRecord, value: Value, size_bytes: int) -> None:
+        """`finish_small` of what most programs do most of the time: nothing is left of the task but its value."""
+        spec = record.spec
+        del self.records[spec.task_id]
+        if spec.args_bytes:
+            self.out.commands.append(DropPayload(key=spec.task_id))
+        handle = spec.actor_handle
+        if handle is not None:
+            held = self.values.table[handle.object_id]
+            held.task_uses -= 1
+            if not held.local_refs:
+                self.values.release(held)
+        self.values.set_small(value, size_bytes)
 
     def _is_stored(self, object_id: ObjectID) -> bool:
         """Whether a result is in a store, or was, and may be wanted again: freed as it came, and kept for lineage."""
@@ -495,6 +536,7 @@ class Tasks:
         if event.losses < 0:  # a copy is known, and it is wanted
             return
         value = self.values.table[event.object_id]
+        value.is_bare = False
         value.demanded = True
         value.losses_demanded = max(event.losses, value.losses_demanded)
         if value.state is not ValueState.STORED:

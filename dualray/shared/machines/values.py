@@ -36,7 +36,7 @@ from typing import Any, Final, Literal
 from dualray.exceptions import InvariantViolation
 from dualray.shared.machines.base import Outbox, ensure
 from dualray.shared.machines.rooms import Rooms
-from dualray.shared.model.commands import ArmTimer, CancelTimer, CompleteWait, DropPayload, TellFailure
+from dualray.shared.model.commands import ArmTimer, CancelTimer, CompleteWait, DropPayload, DropPayloads, TellFailure
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.events import (
     ActorOutOfScope,
@@ -101,7 +101,7 @@ class Value:
     """One object as this process sees it.
 
     Most values of most programs are made, read and dropped: what only others need has its first value on the class, so
-    that making one costs four assignments.
+    that making one costs six assignments.
     """
 
     size_bytes = 0
@@ -126,7 +126,6 @@ class Value:
     borrowers: dict[Address, None] = _NOBODY
     borrow_sent = False
     # Who waits for it.
-    waits: dict[WaitID, None] = _NOBODY
     readers: dict[WaitID, None] = _NOBODY
     """Waits that have counted it as local, and wait for other objects: it stays pinned for them."""
     waiting_tasks: dict[TaskID, None] = _NOBODY
@@ -153,9 +152,15 @@ class Value:
         self.owner = owner
         self.state = state
         self.local_refs = 0
+        self.waits: dict[WaitID, None] = _NOBODY
+        self.is_bare = False
+        """Of a small value that was put, or that is the only result of a task, PENDING or INLINE: whether nothing but
+        Python references and waits of this process has had to do with it yet. It goes with its last reference, and
+        nobody need be asked."""
 
-    def note(self, who: Literal["borrowers", "waits", "readers", "waiting_tasks", "requesters"], key: Any) -> None:
+    def note(self, who: Literal["borrowers", "readers", "waiting_tasks", "requesters"], key: Any) -> None:
         """Add to one of the dicts of those that wait for it or hold it."""
+        self.is_bare = False
         noted = getattr(self, who)
         if noted is _NOBODY:
             setattr(self, who, {key: None})
@@ -204,11 +209,11 @@ class Wait:
         "blocked",
         "failed",
         "fetch",
+        "is_small",
         "missing",
         "num_ready",
         "object_ids",
         "read",
-        "ready",
         "task_id",
         "timed",
     )
@@ -222,8 +227,10 @@ class Wait:
         self.timed = False
         self.blocked = False
         self.failed = False
-        self.ready: set[ObjectID] = set()  # membership only; never iterated
+        self.is_small = True
+        """Whether all that it has looked at up to now was small, or not ready: nothing was fetched or pinned for it."""
         self.missing: dict[ObjectID, None] = {}
+        """Those that are not ready; the objects are distinct, so that all others are."""
 
 
 class Borrowed:
@@ -331,12 +338,26 @@ class Values:
             value.state = ValueState.INLINE
         else:
             self._set_state(value, ValueState.INLINE)
+        value.is_bare = False
         value.size_bytes = size_bytes
         if nested or value.nested:
             self._contain(value, nested)
         if value.demanded and value.owner == self.address:  # nodes that wait for a stored copy would wait for ever
             self.out.send(HEAD, ObjectFailed(object_id=value.object_id, error=came_out_small(value.object_id)))
         self._became_ready(value)
+
+    def set_small(self, value: Value, size_bytes: int) -> None:
+        """`set_inline` of one that is bare, PENDING and referred to, and that no task makes any more."""
+        value.state = ValueState.INLINE
+        value.size_bytes = size_bytes
+        if value.waits:
+            waits, value.waits = value.waits, _NOBODY
+            for wait_id in waits:
+                wait = self.waits[wait_id]
+                missing = wait.missing
+                del missing[value.object_id]
+                if len(wait.object_ids) - len(missing) >= wait.num_ready:
+                    self._complete(wait_id, wait)
 
     def set_stored(self, value: Value, size_bytes: int, by: Address | None, nested: tuple[Ref, ...] = ()) -> None:
         """The bytes are in the store of some node; `by` is the process that sealed the first copy."""
@@ -376,6 +397,7 @@ class Values:
         before, value.nested = value.nested, nested
         for ref in nested:
             inner = self.entry(ref)
+            inner.is_bare = False
             inner.container_uses += 1
             self._register_borrow(inner)
         self._release_contained(before)
@@ -405,16 +427,30 @@ class Values:
 
     def drop_refs(self, object_ids: Iterable[ObjectID]) -> None:
         """Python references went."""
+        table = self.table
+        gone: list[bytes] = []
         for object_id in object_ids:
-            value = self.table[object_id]
+            value = table[object_id]
             value.local_refs -= 1
+            if value.local_refs > 0:
+                continue
             if value.local_refs < 0:
                 raise InvariantViolation(f"object {short(object_id)} lost more references than it had")
-            self.release(value)
+            if value.is_bare and value.state is ValueState.INLINE:
+                del table[object_id]
+                gone.append(object_id)
+            else:
+                self.release(value)
+        if len(gone) == 1:
+            self.out.commands.append(DropPayload(key=gone[0]))
+        elif gone:
+            self.out.commands.append(DropPayloads(keys=tuple(gone)))
 
     def hold_for_task(self, refs: Iterable[Ref]) -> None:
         for ref in refs:
-            self.entry(ref).task_uses += 1
+            value = self.entry(ref)
+            value.is_bare = False
+            value.task_uses += 1
 
     def release_from_task(self, refs: Iterable[Ref]) -> None:
         for ref in refs:
@@ -427,7 +463,9 @@ class Values:
 
     def hold_in_transit(self, refs: Iterable[Ref]) -> None:
         for ref in refs:
-            self.entry(ref).transit_uses += 1
+            value = self.entry(ref)
+            value.is_bare = False
+            value.transit_uses += 1
 
     def release_from_transit(self, refs: Iterable[Ref]) -> None:
         for ref in refs:
@@ -645,30 +683,41 @@ class Values:
     # ---- Waits -----------------------------------------------------------------------------------------------
 
     def start_wait(self, event: WaitStarted) -> None:
-        wait = self.waits[event.wait_id] = Wait(event)
-        table = self.table
+        wait_id = event.wait_id
+        wait = self.waits[wait_id] = Wait(event)
+        table, missing = self.table, wait.missing
         for ref in event.refs:
             value = table.get(ref.object_id) or self.entry(ref)
             if value.state is ValueState.INLINE:
-                wait.ready.add(value.object_id)
                 continue
+            if value.is_bare and value.state is ValueState.PENDING:  # there is nothing to ask, or to fetch
+                missing[value.object_id] = None
+                if value.waits:
+                    value.waits[wait_id] = None
+                else:
+                    value.waits = {wait_id: None}
+                continue
+            wait.is_small = False
             if wait.fetch:
                 value.fetch_error = None
             if self._counts(wait, value):
-                self._count(event.wait_id, wait, value)
+                self._count(wait_id, wait, value)
             else:
-                wait.missing[value.object_id] = None
-                value.note("waits", event.wait_id)
+                missing[value.object_id] = None
+                if value.waits:
+                    value.waits[wait_id] = None
+                else:
+                    value.waits = {wait_id: None}
                 self.look_up(value)
                 self._fetch_if_needed(wait, value)
         if self._is_complete(wait) or event.timeout_ns == 0:
-            self._complete(event.wait_id, wait)
+            self._complete(wait_id, wait)
             return
         if event.timeout_ns is not None:
             wait.timed = True
-            self.out.add(ArmTimer(timer=f"wait:{event.wait_id}", delay_ns=event.timeout_ns))
+            self.out.add(ArmTimer(timer=f"wait:{wait_id}", delay_ns=event.timeout_ns))
         if wait.task_id is not None:
-            self.block(event.wait_id)
+            self.block(wait_id)
 
     def block(self, wait_id: WaitID) -> None:
         """The task of this process lends its CPU until the wait is over."""
@@ -699,20 +748,18 @@ class Values:
 
     def _progress(self, wait_id: WaitID, value: Value) -> None:
         wait = self.waits[wait_id]
-        if value.state is ValueState.INLINE:
-            wait.ready.add(value.object_id)
-        elif self._counts(wait, value):
+        if value.state is not ValueState.INLINE:
+            wait.is_small = False
+            if not self._counts(wait, value):
+                self._fetch_if_needed(wait, value)
+                return
             self._count(wait_id, wait, value)
-        else:
-            self._fetch_if_needed(wait, value)
-            return
         wait.missing.pop(value.object_id, None)
         del value.waits[wait_id]
         if self._is_complete(wait):
             self._complete(wait_id, wait)
 
     def _count(self, wait_id: WaitID, wait: Wait, value: Value) -> None:
-        wait.ready.add(value.object_id)
         if wait.fetch and value.local:
             value.note("readers", wait_id)
         wait.failed = wait.failed or value.failure is not None
@@ -720,25 +767,25 @@ class Values:
             value.failed_with.is_read = True
 
     def _is_complete(self, wait: Wait) -> bool:
-        return len(wait.ready) >= wait.num_ready or (wait.read and wait.failed)
+        return len(wait.object_ids) - len(wait.missing) >= wait.num_ready or (wait.read and wait.failed)
 
     def _complete(self, wait_id: WaitID, wait: Wait) -> None:
         del self.waits[wait_id]
         table = self.table
         if wait.missing:
-            ready = tuple([object_id for object_id in wait.object_ids if object_id in wait.ready])
+            ready = tuple([object_id for object_id in wait.object_ids if object_id not in wait.missing])
             for object_id in wait.missing:
                 table[object_id].waits.pop(wait_id, None)
         else:
             ready = wait.object_ids
         opened = []
-        for object_id in ready if wait.read else ():
+        for object_id in ready if wait.read and not wait.is_small else ():
             value = table[object_id]
             if value.state is ValueState.STORED and value.local:
                 opened.append(object_id)
                 self.views[object_id] = self.views.get(object_id, 0) + 1
         if wait_id >= 0:
-            self.out.add(CompleteWait(wait_id=wait_id, ready=ready))
+            self.out.commands.append(CompleteWait(wait_id=wait_id, ready=ready))
         else:
             self.waits_completed.append((wait_id, tuple(opened)))
             self.out.is_stirred = True
@@ -757,7 +804,7 @@ class Values:
             self.out.add(CancelTimer(timer=f"wait:{wait_id}"))
         if wait.blocked and not self.is_blocked:  # a thread or coroutine beside it may wait on
             self.out.send(self.node, WorkerUnblocked(worker=self.address))
-        for object_id in wait.object_ids:
+        for object_id in wait.object_ids if not wait.is_small else ():
             kept = table.get(object_id)
             if kept is not None:
                 if kept.wanted or kept.readers:

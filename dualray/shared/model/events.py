@@ -561,6 +561,28 @@ class TaskPushed:
     again: bool = False
 
 
+def new_push(
+    spec: TaskSpec,
+    attempt: int,
+    reply_to: Address,
+    inline_deps: tuple[ObjectID, ...],
+    gpu_ids: tuple[int, ...],
+    again: bool,
+) -> TaskPushed:
+    """A TaskPushed. One is made for every task, twice: a constructor with keywords takes five times as long."""
+    push = _new(TaskPushed)
+    push.spec = spec
+    push.attempt = attempt
+    push.reply_to = reply_to
+    push.inline_deps = inline_deps
+    push.gpu_ids = gpu_ids
+    push.again = again
+    return push
+
+
+_new = object.__new__
+
+
 Call: TypeAlias = tuple[TaskID, int, int]
 """One of several calls that differ in nothing else: task, attempt, bytes of its pickled arguments."""
 
@@ -579,29 +601,19 @@ class TasksPushed:
 
     def each(self) -> list[TaskPushed]:
         """The same, one by one."""
-        # A constructor with keywords takes five times as long as this, and it is done for every small task.
-        pushes = []
-        new = object.__new__
-        for task_id, attempt, args_bytes in self.calls:
-            push = new(TaskPushed)
-            push.spec = new_spec(
-                task_id,
-                self.template,
-                self.owner,
-                self.parent,
-                args_bytes,
+        template, owner, parent, gpu_ids = self.template, self.owner, self.parent, self.gpu_ids
+        actor_id, actor_handle = self.actor_id, self.actor_handle
+        return [
+            new_push(
+                new_spec(task_id, template, owner, parent, args_bytes, (), (), actor_id, actor_handle),
+                attempt,
+                owner,
                 (),
-                (),
-                self.actor_id,
-                self.actor_handle,
+                gpu_ids,
+                False,
             )
-            push.attempt = attempt
-            push.reply_to = self.owner
-            push.inline_deps = ()
-            push.gpu_ids = self.gpu_ids
-            push.again = False
-            pushes.append(push)
-        return pushes
+            for task_id, attempt, args_bytes in self.calls
+        ]
 
 
 Outcome: TypeAlias = tuple[TaskID, int, int, int]

@@ -39,6 +39,7 @@ FIRST_DRIVER = Address("driver-1")
 _TASK_ID_BYTES = 16
 _DIGEST_BYTES = 12
 _CHILD = Struct(">IQ")
+_ATTEMPT_BYTES = 4
 _FIRST = bytes(4)
 _PUT_BIT = 1 << 31
 _ATTEMPT_SHIFT = 24
@@ -56,6 +57,24 @@ def child_task_id(parent: TaskID, parent_attempt: int, counter: int) -> TaskID:
     """The id of the `counter`-th task that one attempt of `parent` submits: of the same job."""
     digest = blake2b(parent + _CHILD.pack(parent_attempt, counter), digest_size=_DIGEST_BYTES).digest()
     return TaskID(digest + parent[_DIGEST_BYTES:])
+
+
+class ChildIds:
+    """`child_task_id` of many tasks of one attempt, in half the time each."""
+
+    __slots__ = ("_digest", "_job", "attempt", "parent")
+
+    def __init__(self, parent: TaskID, attempt: int) -> None:
+        self.parent = parent
+        self.attempt = attempt
+        self._digest = blake2b(parent + _CHILD.pack(attempt, 0)[:_ATTEMPT_BYTES], digest_size=_DIGEST_BYTES)
+        self._job = parent[_DIGEST_BYTES:]
+
+    def of(self, counter: int) -> TaskID:
+        """The id of the `counter`-th task."""
+        digest = self._digest.copy()
+        digest.update(counter.to_bytes(8, "big"))
+        return TaskID(digest.digest() + self._job)
 
 
 def job_of(any_id: bytes) -> int:
