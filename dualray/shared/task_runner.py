@@ -50,6 +50,10 @@ class Export:
     retried: tuple[type[BaseException], ...] | None = None
     """The exceptions for which a call is tried again; None: all, if any."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Said here, it is the same where the core is compiled: a function's id is a digest of this.
+        return Export, (self.target, self.duration, self.collect, self.retried)
+
 
 class TaskRunner:
     """See the module. Keeps the functions that this process has loaded, and its actor's instance."""
