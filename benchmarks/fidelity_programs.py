@@ -23,6 +23,8 @@ import dualray as ray
 MIB = 1 << 20
 SLOWED_MAX = 0.15
 """By how much a fixed piece of computing may be slower beside a run that counts."""
+PAUSE_S = 0.3
+"""In which the cluster ends a driver's workers and begins new ones: that is nobody else's use of the machine."""
 
 
 def busy(seconds: float) -> None:
@@ -218,6 +220,7 @@ def run(address: str, repeats: int, names: list[str]) -> None:
                 took_s = time.perf_counter() - begun_s
             finally:
                 ray.shutdown()
+            time.sleep(PAUSE_S)
             after_s = probe_s()
             best_s = min(best_s, before_s, after_s)
             slowed = max(before_s, after_s) / best_s - 1

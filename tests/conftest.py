@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,10 @@ hypothesis.settings.load_profile("dualray")
 # GPUs that a test declares are there on every machine, and others are not.
 os.environ["DUALRAY_NVML"] = "off"
 os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+
+# A shell starts what runs in its background with SIGINT ignored, and children inherit that; tests press Ctrl-C.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _TEMPORARY_DIRECTORY = pytest.StashKey[Path]()
 
