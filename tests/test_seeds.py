@@ -93,7 +93,7 @@ def environment_of(mode: str, program: Program) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join(paths),
         "PYTHONWARNINGS": "ignore",
         "TF_CPP_MIN_LOG_LEVEL": "3",
-        "CUDA_VISIBLE_DEVICES": "",
+        "DUALRAY_NVML": "off",  # the GPUs that a program declares are there on every machine
         **{f"DUALRAY_{name}": value for name, value in settings.items()},
     }
 
