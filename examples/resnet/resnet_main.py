@@ -179,7 +179,9 @@ def train(
     """
     step_s = STEP_S * hps.batch_size * hps.num_residual_units / (GPU_SPEEDUP if num_gpus else 1)
     test_s = STEP_S * EVALUATION_SHARE * EVAL_BATCH * eval_batch_count * hps.num_residual_units
-    make: Any = ray.remote(num_gpus=1 if num_gpus else 0)(ResNetTrainActor)
+    # Who computes on a GPU leaves the cores to the test actor: on two cores it would wait for one for ever.
+    share = {"num_cpus": 0, "num_gpus": 1} if num_gpus else {"num_gpus": 0}
+    make: Any = ray.remote(**share)(ResNetTrainActor)
     actors = [make.remote(train_data, hps, is_augmented, seed + number) for number in range(num_gpus or num_actors)]
     make_test: Any = ray.remote(ResNetTestActor)
     tester = make_test.remote(eval_data, hps, eval_batch_count, eval_dir)
