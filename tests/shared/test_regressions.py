@@ -229,6 +229,68 @@ STORIES = (
         faults=False,
     ),
     Story(
+        "what was on the disk of a full node was read back for another, in vain, for ever",
+        Shape(nodes=((1, 0, 700), (1, 0, 700), (1, 0, 5000)), spills=True),
+        (
+            Put(size=300),
+            Submit(
+                body=Body(steps=(Get(refs=(6,)),), outs=(Out(size=450), Out())),
+                deps=(4,),
+                nested=(1,),
+                retries=-1,
+                strategy=3,
+            ),
+            Deliver(count=24),
+            Submit(body=stored(450), nested=(4, 4), retries=1, cpus=2, strategy=5),
+            Submit(
+                body=Body(
+                    steps=(
+                        Submit(
+                            body=Body(steps=(Get(refs=(2,)), Get(refs=(5,))), outs=()),
+                            deps=(1,),
+                            nested=(6, 2),
+                            cpus=2,
+                        ),
+                    )
+                ),
+                deps=(2, 1),
+                nested=(1, 5),
+            ),
+            Put(size=300),
+            Put(size=300),
+            Drop(ref=3),
+            Submit(
+                body=Body(steps=(Put(), Put(size=450)), outs=(Out(size=300),)),
+                deps=(5, 6),
+                nested=(3, 5),
+                retries=3,
+                strategy=2,
+            ),
+            Submit(body=Body(steps=(Get(refs=(2,)), Get(refs=(4,))), outs=()), nested=(5,), strategy=4),
+        ),
+        seed=122,
+    ),
+    Story(
+        "an object that a `get` was to say it had found no room for was opened, when it was lost before that",
+        Shape(nodes=((1, 0, 700), (3, 0, 500), (3, 0, 5000))),
+        (
+            Put(),
+            Submit(body=Body(steps=(Get(refs=(7,)),), outs=(Out(size=450), Out())), retries=1, cpus=2, strategy=5),
+            Put(size=450),
+            Deliver(count=21),
+            Get(refs=(1,)),
+            Put(size=450),
+            Submit(body=stored(450), deps=(5,), retries=3, strategy=2),
+            Tick(),
+            Deliver(count=20),
+            MakeActor(body=Body(steps=(Get(),), outs=()), restarts=1, strategy=3),
+            Put(size=450),
+            MakeActor(body=Body(steps=(Put(size=300), Get(refs=(4,)), Put()), outs=()), strategy=5),
+        ),
+        seed=1468,
+        faults=False,
+    ),
+    Story(
         "an object that left a full store could not be made again from one that had been dropped",
         Shape(nodes=((3, 0, 500), (1, 0, 1000))),
         (

@@ -91,6 +91,7 @@ class Head(Composition):
             out=self.out,
             is_alive=self.membership.is_alive,
             is_gone=self.membership.is_gone,
+            staying=self.membership.staying,
             broadcast=load_policy(config.broadcast_policy),
             piece_bytes=config.transfer_chunk_bytes,
         )
