@@ -229,6 +229,31 @@ STORIES = (
         faults=False,
     ),
     Story(
+        "the death of a node was heard of after its next life had asked for an object, which nobody sent then",
+        Shape(nodes=((1, 0, 700), (2, 0, 5000)), orderly=True, spills=True),
+        (
+            Submit(body=Body(outs=(Out(), Out(size=300))), deps=(5, 1), nested=(2, 3), retries=3),
+            Submit(body=Body(steps=(Submit(deps=(7, 2), nested=(6,), retries=3, strategy=2),)), nested=(7,), retries=3),
+            Deliver(count=10),
+            Submit(body=NOTHING, deps=(6, 5), nested=(6,), retries=-1, strategy=4),
+            Deliver(count=5),
+            Submit(
+                body=Body(steps=(Get(refs=(4,)), Put(size=450), Get(refs=(7,))), outs=(Out(size=300), Out())),
+                deps=(0, 1),
+                nested=(1, 1),
+                retries=-1,
+                cpus=0,
+                strategy=5,
+            ),
+            Put(size=300),
+            Put(size=300),
+            KillNode(),
+            Deliver(count=15),
+            Reboot(),
+        ),
+        seed=748,
+    ),
+    Story(
         "what was on the disk of a full node was read back for another, in vain, for ever",
         Shape(nodes=((1, 0, 700), (1, 0, 700), (1, 0, 5000)), spills=True),
         (

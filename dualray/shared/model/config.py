@@ -49,6 +49,9 @@ class Config:
     )
     push_window_ns: int = _limit(2 * MILLISECOND_NS, "ns", "work pushed ahead to a leased worker")
     push_window_max: int = _limit(64, "tasks", "tasks pushed ahead to a leased worker")
+    wait_told_ns: int = _limit(
+        10 * SECOND_NS, "ns", "who waits longer for what only actors hold is told who holds it, once"
+    )
     fetch_patience_ns: int = _limit(
         100 * MILLISECOND_NS, "ns", "a task whose arguments are not here by then lends its CPU, as one that blocks does"
     )

@@ -1292,6 +1292,13 @@ class RowsRequested:
 
 
 @dataclass(slots=True, kw_only=True)
+class WaitExplained:
+    """From the head: what this process has asked for waits for what may never come, in words for its user."""
+
+    words: str
+
+
+@dataclass(slots=True, kw_only=True)
 class RowsReported:
     """The answer to `RowsRequested`: each row is a JSON object."""
 
@@ -1405,6 +1412,7 @@ ProcessMessage: TypeAlias = (
     | PlacementGroupNoted
     | RowsRequested
     | RowsReported
+    | WaitExplained
 )
 """What a driver or worker hears from others."""
 
