@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from dualray import api
+from dualray import api, runtime
 from dualray.exceptions import DualrayError
 from dualray.settings import DEFAULT_PORT, SETTINGS, limits_of, resolve
 from dualray.shared.labels import parse_labels
@@ -162,7 +162,7 @@ def stop_command() -> None:
 def status_command(
     address: Annotated[str, typer.Option(help="host:port of the head, or auto.")] = "auto",
 ) -> None:
-    """Show the nodes of the cluster that this machine takes part in."""
+    """Show the nodes of the cluster that this machine takes part in, and what waits for a place there, and why."""
     try:
         api.init(address=os.environ.get("DUALRAY_ADDRESS", address) if address == "auto" else address)
     except (DualrayError, ValueError) as error:
@@ -179,5 +179,7 @@ def status_command(
             )
             table.add_row(row["NodeID"], "alive" if row["Alive"] else "dead", str(row["Incarnation"]), amounts)
         Console().print(table)
+        for row in runtime.current("status").verbs.head_rows("waits"):
+            Console().print(f"Waits: {row['words']}", soft_wrap=True, markup=False, highlight=False)
     finally:
         api.shutdown()

@@ -40,6 +40,7 @@ from dualray.shared.model.commands import (
     RunTasks,
     Send,
     TellFailure,
+    TellWait,
     WriteRecord,
     WriteRecords,
 )
@@ -182,6 +183,7 @@ class CoreWorker:
             WriteRecords: host.write_records,
             NoteRetry: self._note_retry,
             TellFailure: self._tell_failure,
+            TellWait: self._tell_wait,
         }
         """How the commands that an owner can give are carried out."""
         self._feasible: dict[FunctionTemplate, None] = {}
@@ -298,6 +300,9 @@ class CoreWorker:
 
     def _tell_failure(self, command: TellFailure) -> None:
         self.host.tell(failure_in_words(command.task_id, command.name, command.error))
+
+    def _tell_wait(self, command: TellWait) -> None:
+        self.host.tell(f"dualray: {command.words}.\n")
 
     def tell_unread_failures(self) -> None:
         """The program ends: errors that it holds references to, and has never read, are told now."""

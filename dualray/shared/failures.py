@@ -28,6 +28,7 @@ _ERRORS: dict[ErrorKind, type[DualrayError]] = {
     ErrorKind.RECONSTRUCTION_FAILED: exceptions.ObjectReconstructionFailedError,
     ErrorKind.OWNER_DIED: exceptions.OwnerDiedError,
     ErrorKind.STORE_FULL: exceptions.ObjectStoreFullError,
+    ErrorKind.UNREACHABLE: exceptions.ObjectLostError,
     ErrorKind.OUT_OF_MEMORY: exceptions.OutOfMemoryError,
 }
 

@@ -21,9 +21,9 @@ A node that is cut off loses what is on its way to and from it, messages and tra
 meanwhile. Messages are lost silently, as on a real network; a transfer has a fate: on_done or on_lost, or
 neither after `cancel()`.
 
-Two nodes that are parted (one direction at a time) lose nothing: their connections hold what is sent, as TCP does
+Two nodes that are parted (one direction at a time) lose no messages: their connections hold what is sent, as TCP does
 while it retransmits, and let it go in order when the parting ends. A transfer between them, or one whose ends are
-stalled, stands still until then.
+stalled, stands still until then; one that is parted for CONNECTION_LASTS_NS is lost, as its connection breaks.
 
 A link can be made worse: by factors of its bandwidth and latency, by a share of segments that are lost (a lost message
 is sent again after RETRANSMIT_NS, then after twice that, and so on; a transfer that starts gets at most what Mathis et
@@ -64,6 +64,9 @@ RETRANSMIT_NS: Final = 200_000_000
 
 RETRANSMITS_MAX: Final = 15
 """Times that one segment is sent again at most: Linux's tcp_retries2."""
+
+CONNECTION_LASTS_NS: Final = 30_000_000_000
+"""Without an acknowledgement, until it breaks: TCP_USER_TIMEOUT of real mode's connections between machines."""
 
 SEGMENT_BYTES: Final = 1460
 """TCP's segment on Ethernet."""
@@ -178,7 +181,7 @@ class Transfer:
     """Those that it uses now; none while it stands still."""
     _left_bytes: float = 0.0  # at _settled_ns
     _settled_ns: int = 0
-    _event: Scheduled | None = None  # its start, then its end
+    _event: Scheduled | None = None  # its start, then its end, or that of its connection
 
     def cancel(self) -> bool:
         """Stop it; neither on_done nor on_lost is called. False when it was over before."""
@@ -507,9 +510,24 @@ class Network:
             if not transfer._is_on_its_way:
                 continue
             if self._stands_still(transfer):
-                self._take_off(transfer)
+                if transfer._links:
+                    self._take_off(transfer)
+                self._mind_connection(transfer)
             elif not transfer._links:
                 self._put_on(transfer)
+
+    def _mind_connection(self, transfer: Transfer) -> None:
+        """A transfer stands still: its connection breaks in the end, if that is because its ends are parted."""
+        is_parted = (transfer.src_node, transfer.dst_node) in self._parted and transfer.on_lost is not None
+        if is_parted and transfer._event is None:
+            transfer._event = self._kernel.call_after(CONNECTION_LASTS_NS, self._break, transfer)
+        elif not is_parted and transfer._event is not None:
+            transfer._event.cancel()
+            transfer._event = None
+
+    def _break(self, transfer: Transfer) -> None:
+        self._remove(transfer)
+        self._tell_lost(transfer)
 
     def _tell_lost(self, transfer: Transfer) -> None:
         self.transfers_lost += 1
@@ -558,11 +576,16 @@ class Network:
         transfer._event = None
         transfer._is_on_its_way = True
         transfer._settled_ns = self._kernel.now_ns
-        if not self._stands_still(transfer):
+        if self._stands_still(transfer):
+            self._mind_connection(transfer)
+        else:
             self._put_on(transfer)
 
     def _put_on(self, transfer: Transfer) -> None:
         """Let a transfer flow, over the links of its route."""
+        if transfer._event is not None:  # that its connection breaks
+            transfer._event.cancel()
+            transfer._event = None
         if transfer._left_bytes <= 0:
             self._finish(transfer)
             return

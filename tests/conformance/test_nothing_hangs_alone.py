@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import threading
 import time
 
@@ -87,6 +88,48 @@ def test_what_waits_in_an_open_cluster_for_a_node_says_what_lacks_and_can_be_end
     ray.kill(actor)
     with pytest.raises(ActorDiedError):
         get(called)
+
+
+def told(capfd) -> list[str]:
+    """What was said on stderr, up to now, of waits for what actors hold."""
+    words = capfd.readouterr().err
+    return [line for line in words.splitlines() if "has waited for long" in line]
+
+
+def test_who_waits_for_cpus_that_idle_actors_hold_is_told_once(start, capfd):
+    start(nodes=1, limits={"wait_told_ns": round(SOON_S * 1e9) // 2})
+    holders = [Actor.options(num_cpus=1).remote() for _ in range(2)]
+    get([holder.answer.remote() for holder in holders])
+    late, also_late = echo.remote(1), echo.remote(2)
+    with pytest.raises(GetTimeoutError, match=r"the head says: .*actors hold it, .*: Actor on node-0/w"):
+        ray.get(late, timeout=1)
+    time.sleep(5 * SOON_S)
+    (line,) = told(capfd)
+    assert re.match(r"dualray: echo has waited for long for 1 CPU: actors hold it, and keep it as long as they ", line)
+    assert line.count("Actor on node-0/w") == 2
+    assert "dualray.kill" in line
+    third = Actor.options(num_cpus=2).remote()
+    ray.wait([third.answer.remote()], timeout=1)
+    time.sleep(5 * SOON_S)
+    (line,) = told(capfd)
+    assert line.startswith("dualray: Actor has waited for long for 2 CPU: ")
+    ray.kill(third)
+    for holder in holders:
+        ray.kill(holder)
+    assert get([late, also_late]) == [1, 2]
+
+
+def test_who_waits_for_running_tasks_is_told_nothing(start, capfd):
+    start(nodes=1, limits={"wait_told_ns": round(SOON_S * 1e9) // 4})
+    holder = Actor.options(num_cpus=1).remote()
+    get(holder.answer.remote())
+
+    @ray.remote
+    def work():
+        time.sleep(SOON_S)
+
+    get([work.remote() for _ in range(4)])
+    assert told(capfd) == []
 
 
 def test_shutdown_ends_the_waits_of_other_threads(start, mode):

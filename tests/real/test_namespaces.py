@@ -20,7 +20,7 @@ from tests.real.namespaces import Driver, Network, why_not
 pytestmark = [pytest.mark.timeout(180)]
 
 DEADLINE_S = 60.0
-LIMITS = {"heartbeat_timeout_ns": 500_000_000, "suspicion_ns": 4_000_000_000}
+LIMITS = {"heartbeat_timeout_ns": 500_000_000, "suspicion_ns": 4_000_000_000, "link_patience_ns": 1_500_000_000}
 
 
 @pytest.fixture(scope="module")
@@ -181,6 +181,20 @@ def test_a_transfer_ends_from_another_source_when_its_link_stays_cut(driver: Dri
     received_bytes(driver, network, 16 << 20)
     second.part(third)  # both reach the head and machine 1, whose driver fetches it, too
     assert driver.answer() == [count, count]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("have_met", [True, False], ids=["with a connection", "without one"])
+def test_what_a_node_cannot_reach_comes_by_way_of_a_third(driver: Driver, network: Network, have_met: bool) -> None:
+    second, third = network.machines[1:3]
+    count = 1 << 20
+    assert driver(f"dualray.get([where.{ON_2}.remote(0), where.{ON_3}.remote(0)])") == ["node-1", "node-2"]
+    if have_met:
+        assert driver(f"dualray.get(total.{ON_3}.remote(ones.{ON_2}.remote({count})))") == count
+    driver(f"globals().update(kept=ones.{ON_2}.remote({count})) or len(dualray.wait([kept], fetch_local=False)[0])")
+    second.part(third)  # both reach the head and machine 1
+    assert driver(f"dualray.get(total.{ON_3}.remote(kept))") == count
+    assert driver(STATES) == {"node-0": [True, 0], "node-1": [True, 0], "node-2": [True, 0]}
 
 
 def test_only_who_knows_the_secret_gets_in(driver: Driver, network: Network) -> None:

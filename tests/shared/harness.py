@@ -392,7 +392,7 @@ class Process:
             case c.DropPayloads():
                 for key in command.keys:
                     self.payloads.pop(key, None)
-            case c.WriteRecord() | c.WriteRecords() | c.NoteRetry() | c.TellFailure():
+            case c.WriteRecord() | c.WriteRecords() | c.NoteRetry() | c.TellFailure() | c.TellWait():
                 pass
             case _:
                 raise AssertionError(f"{self.address} cannot carry out {command}")

@@ -20,6 +20,8 @@ from dualray.shared.model.events import (
     ClusterChanged,
     ClusterStateReported,
     ClusterStateRequested,
+    CopyKept,
+    CopyWanted,
     DriverJoined,
     DriverLeft,
     LeasedWorkerDied,
@@ -457,6 +459,82 @@ def pieces() -> HeadStepper:
     head = HeadStepper(*(info(f"node-{index}") for index in range(6)), transfer_chunk_bytes=100)
     head.added(X, "node-1")
     return head
+
+
+# ---- A holder that is out of reach
+
+
+@pytest.fixture
+def four() -> HeadStepper:
+    """A head of four nodes; node-1 has X, and owner is the driver."""
+    head = HeadStepper(*(info(f"node-{index}") for index in range(4)))
+    head.added(X, "node-1")
+    return head
+
+
+def cut_off(node: str = N0, *unreachable: str) -> LocationsWanted:
+    away = tuple(map(NodeID, unreachable or ("node-1",)))
+    return LocationsWanted(object_id=X, owner=Address(DRIVER), node=NodeID(node), unreachable=away)
+
+
+def relays(commands) -> list[str]:
+    """Who is to fetch a copy for others."""
+    return [each.to for each in of(commands, Send) if isinstance(each.message, CopyWanted)]
+
+
+def kept(node: str) -> CopyKept:
+    return CopyKept(object_id=X, node=NodeID(node))
+
+
+def test_a_holder_in_reach_is_named_though_another_is_not(four):
+    four.added(X, "node-2")
+    commands = four(cut_off())
+    assert [set(nodes) for _, nodes in known(commands)] == [{"node-1", "node-2"}]
+    assert relays(commands) == []
+
+
+def test_what_is_out_of_reach_is_fetched_by_a_third_node_once_for_all_who_wait(four):
+    assert relays(four(cut_off(N0))) == ["node-2"]
+    assert relays(four(cut_off("node-3"))) == []
+    assert known(four(wanted("node-2"))) == [("node-2", ("node-1",))]
+    told = known(four.added(X, "node-2"))
+    assert [(node, "node-2" in nodes) for node, nodes in told] == [("node-0", True), ("node-3", True)]
+    assert four(kept("node-2")) == []
+    assert not four.machine.directory.relays
+
+
+def test_when_no_other_node_can_fetch_it_either_who_waits_is_told_which_link_is_broken(four):
+    four(cut_off(N0))
+    commands = four(cut_off("node-2"))  # it has been asked to fetch it, and cannot reach node-1, either
+    assert relays(commands) == ["node-3"]
+    assert [each.error.kind for each in sent(four(kept("node-3")), ObjectFailed, N0)] == [ErrorKind.UNREACHABLE]
+    assert not four.machine.directory.relays
+    assert not four.machine.directory.entries[X].subscribers
+
+
+def test_with_two_nodes_alone_there_is_no_way_round(head):
+    head.added(X, "node-1")
+    (failed,) = sent(head(cut_off()), ObjectFailed, N0)
+    assert failed.error.kind is ErrorKind.UNREACHABLE
+    for words in ("cannot be brought to node-0", "it lies on node-1", "no other node can pass it on"):
+        assert words in failed.error.message
+
+
+def test_a_node_that_dies_while_it_fetches_is_followed_by_the_next(four):
+    four(cut_off())
+    commands = four(lost("node-2"))
+    assert relays(commands) == ["node-3"]
+    commands = four(lost("node-1"))
+    assert len(sent(commands, ObjectDemanded)) == 1, "the holder is dead: now it is made again"
+    assert four(kept("node-3")) == []
+    assert known(four.added(X, "node-3")) == [("node-0", ("node-3",))]
+
+
+def test_what_is_freed_is_fetched_for_nobody(four):
+    four(cut_off())
+    assert len(sent(four(freed()), ObjectFailed, N0)) == 1
+    assert four(kept("node-2")) == []
+    assert not four.machine.directory.relays
 
 
 def first(commands) -> list[str]:

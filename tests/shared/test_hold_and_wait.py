@@ -5,17 +5,19 @@ from __future__ import annotations
 import pytest
 
 from dualray.shared.model.commands import EvictObject
-from dualray.shared.model.errors import ErrorKind
+from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.events import (
     LeaseGranted,
     LeaseRefused,
     LeaseReturned,
     LocationsWanted,
+    ObjectFailed,
     ObjectNotHere,
     ObjectReceived,
     ObjectRequested,
     SpaceGranted,
     TimerFired,
+    WorkerBlocked,
 )
 from dualray.shared.model.ids import HEAD, Address, LeaseID, NodeID
 from tests.shared.builders import DRIVER, NodeStepper, cpus, hint, of, oid, sent, shape
@@ -192,3 +194,33 @@ def test_a_slot_that_ends_leaves_the_line_for_room(node):
     node.machine.scheduler.start_draining()
     assert not node.machine.store.waiting
     assert not node.machine.transfer.wants
+
+
+def test_a_slot_that_finds_no_room_while_all_tasks_are_blocked_is_refused_in_the_end(node):
+    """They may wait for it."""
+    [granted] = sent(node.ask(), LeaseGranted)
+    node.store(oid(9), 900, remakeable=False)
+    ask(node, 1)
+    node(WorkerBlocked(worker=granted.worker))
+    for _ in range(5):
+        assert not sent(no_room(node), LeaseRefused)
+        assert slots(node)
+    [refused] = sent(no_room(node), LeaseRefused)
+    assert refused.error.kind is ErrorKind.STORE_FULL
+    assert slots(node) == []
+
+
+def test_a_slot_whose_argument_another_node_cannot_read_back_is_refused(node):
+    node.ask()
+    ask(node, 1)
+    full = ErrorInfo(kind=ErrorKind.STORE_FULL, message="full", is_final=True)
+    is_away(node, 1)
+    [refused] = sent(node(ObjectFailed(object_id=oid(1), error=full)), LeaseRefused)
+    assert refused.error == full
+
+
+def no_room(node: NodeStepper) -> list:
+    """Wait until the one in line is refused."""
+    is_away(node, 1)
+    [request] = node.machine.store.waiting
+    return node(TimerFired(timer=f"space:{oid(1).hex()}:{request.user}"))

@@ -21,8 +21,10 @@ from dualray.shared.model.commands import (
 from dualray.shared.model.config import Config
 from dualray.shared.model.errors import ErrorKind
 from dualray.shared.model.events import (
+    NodeDied,
     ObjectAdded,
     ObjectArrived,
+    ObjectNotHere,
     ObjectReleased,
     ObjectRemoved,
     ObjectRequested,
@@ -623,3 +625,32 @@ def test_a_task_that_makes_a_spilled_object_again_finds_it_here(spilling):
     spilling.reserve(oid(3), 500)
     spill(spilling, 1)
     assert granted(spilling.reserve(oid(1), 400, by=B)) == [(1, True)]
+
+
+def fill_both(spilling) -> None:
+    """Object 1 is on disk; the memory is full of what is in use, and the disk will not take more."""
+    spilling.reserve(oid(3), 600, remakeable=False)
+    spill(spilling, 1)
+    spilling.seal(oid(3))
+    for number in (2, 3):
+        spilling.want(oid(number), by=A)
+
+
+def test_another_node_is_told_that_there_is_no_room_to_read_an_object_back(spilling):
+    fill_both(spilling)
+    (timer,) = of(spilling(ObjectRequested(object_id=oid(1), to=NodeID("node-1"))), ArmTimer)
+    (answer,) = sent(spilling(TimerFired(timer=timer.timer)), ObjectNotHere, "node-1")
+    assert answer.error.kind is ErrorKind.STORE_FULL
+    assert "Largest holders" in answer.error.message
+    assert spilling.machine.store.is_spilled(oid(1))
+
+
+def test_a_new_life_that_wants_what_is_on_disk_gets_it_though_the_death_of_the_last_is_heard_of_meanwhile(spilling):
+    spilling.reserve(oid(3), 500)
+    spill(spilling, 1)
+    spilling.seal(oid(3))
+    spilling(freed(oid(3)))
+    node = NodeID("node-1")
+    spilling(ObjectRequested(object_id=oid(1), to=node, incarnation=1))
+    spilling(NodeDied(node=node, incarnation=0))
+    assert [each.to for each in of(spilling(ObjectRestored(object_id=oid(1))), SendObject)] == [node]

@@ -20,7 +20,7 @@ from dualray.shared.policies.hybrid import HybridPlacement
 from dualray.shared.policies.locality import LocalityPlacement
 from dualray.shared.policies.lru import LruEviction
 from dualray.shared.policies.placement import Candidate, ClusterView, Outcome, Placement
-from dualray.shared.policies.reconstruction import LineageReconstruction
+from dualray.shared.policies.reconstruction import NO_ATTEMPT_LEFT, LineageReconstruction
 from dualray.shared.policies.retry import RETRY_FOREVER, BoundedRetry
 from dualray.shared.policies.spread import SpreadPlacement
 from tests.shared.builders import cpus, info, oid, put_id, shape, tid
@@ -427,8 +427,8 @@ def test_a_long_chain_needs_no_deep_stack():
     [
         (Past({2: (put_id(1),)}), "object 00000000:80000001 was put, and no task can make it again"),
         (Past({2: (oid(1),)}), "how object 01010101:0 was made is not known any more"),
-        (Past({1: (), 2: (oid(1),)}, spent=(1,)), "task 01010101, which makes object 01010101:0, has no attempt left"),
-        (Past({1: (), 2: (oid(1),)}, spent=(2,)), "task 02020202, which makes object 02020202:0, has no attempt left"),
+        (Past({1: (), 2: (oid(1),)}, spent=(1,)), f"task 01010101, which makes object 01010101:0, {NO_ATTEMPT_LEFT}"),
+        (Past({1: (), 2: (oid(1),)}, spent=(2,)), f"task 02020202, which makes object 02020202:0, {NO_ATTEMPT_LEFT}"),
     ],
 )
 def test_what_cannot_be_made_again_is_said_with_its_reason(past, reason):

@@ -10,6 +10,7 @@ from dualray.shared.model.events import (
     LocationsKnown,
     LocationsWanted,
     NodeDied,
+    NodeThere,
     ObjectAdded,
     ObjectArrived,
     ObjectElsewhere,
@@ -18,6 +19,7 @@ from dualray.shared.model.events import (
     ObjectReceived,
     ObjectReleased,
     ObjectRequested,
+    ObjectsAwaited,
     ObjectSent,
     ObjectUnavailable,
     OwnerDied,
@@ -264,7 +266,7 @@ def test_the_runner_is_made_ready_before_a_source_is_asked(node):
     node.want(X)
     commands = node.locations(X, "node-1")
     assert of(commands, ReceiveObject) == [ReceiveObject(object_id=X, size_bytes=100, source=N1, offset=0)]
-    assert [type(command).__name__ for command in commands] == ["ReceiveObject", "Send"]
+    assert [type(command).__name__ for command in commands][:2] == ["ReceiveObject", "Send"]
 
 
 def test_the_next_source_goes_on_where_the_first_broke_off(pulling):
@@ -589,3 +591,137 @@ def test_those_that_want_to_know_where_an_object_is_hear_in_their_order_that_it_
         transfer.locate(X, Address(A), watcher)
     transfer.on_failed(X, error())
     assert [user for user, _, _ in transfer.unavailable] == watchers
+
+
+# ---- Lives -----------------------------------------------------------------------------------------------------------
+
+
+def of_life(incarnation: int, to: NodeID = N1) -> ObjectRequested:
+    return ObjectRequested(object_id=X, to=to, incarnation=incarnation)
+
+
+def test_the_news_that_a_life_is_over_leaves_the_next_one_in_line(node):
+    node.store(X)
+    node(requested(N2), requested(N3), of_life(1))
+    node(NodeDied(node=N1, incarnation=0))
+    assert sends_to(node(ObjectSent(object_id=X, to=N2))) == [N1]
+
+
+def test_the_first_request_of_a_new_life_ends_what_was_under_way_for_the_last(node):
+    node.store(X)
+    node.store(Y)
+    node(requested(N1), ObjectRequested(object_id=Y, to=N1), requested(N2), requested(N3))
+    assert sends_to(node(of_life(1))) == [N3]  # instead of the last life, which was being served
+    assert not node.machine.store.objects[Y].pins
+    assert sends_to(node(ObjectSent(object_id=X, to=N2))) == [N1]
+
+
+def test_what_a_life_that_is_over_had_asked_for_is_not_sent(node):
+    node.store(X)
+    node(NodeDied(node=N1, incarnation=0))
+    assert node(of_life(0)) == []
+    assert sends_to(node(of_life(1))) == [N1]
+
+
+# ---- Silence ---------------------------------------------------------------------------------------------------------
+
+PATIENCE_NS = 10_000_000_000
+
+
+def wait_on(node, times: int = 1) -> list:
+    """Nothing comes for so many patiences."""
+    commands = []
+    for _ in range(times):
+        node.now_ns += PATIENCE_NS
+        commands += node(TimerFired(timer="pulls"))
+    return commands
+
+
+def awaited(commands) -> list[str]:
+    return [to for to, name in sends(commands) if name == "ObjectsAwaited"]
+
+
+def test_who_has_been_asked_long_ago_is_asked_whether_he_is_there(pulling):
+    assert sent(wait_on(pulling), ObjectsAwaited, N1) == [ObjectsAwaited(object_ids=(X,), to=N0, incarnation=0)]
+    pulling(NodeThere(node=N1))
+    assert awaited(wait_on(pulling, 20)) == [N1] * 3 + [N2] * 3, "the second source is asked next, and then the head"
+
+
+def test_who_says_that_he_is_there_is_waited_for_without_end(pulling):
+    for _ in range(20):
+        assert awaited(wait_on(pulling)) == [N1]
+        pulling(NodeThere(node=N1))
+
+
+def test_nobody_is_asked_when_nothing_is_pulled(pulling):
+    pulling(ObjectReceived(object_id=X, source=N1))
+    commands = wait_on(pulling)
+    assert awaited(commands) == []
+    assert of(commands, ArmTimer) == []
+
+
+def test_a_source_that_does_not_answer_is_out_of_reach_and_the_head_hears_of_it(node):
+    node.want(X)
+    node.locations(X, "node-1")
+    commands = wait_on(node, 4)
+    (wanted,) = sent(commands, LocationsWanted, HEAD)
+    assert wanted.unreachable == (N1,)
+    commands = node.locations(X, "node-1", "node-2")
+    assert asked(commands) == [N2]
+    assert sent(node.want(Y), LocationsWanted, HEAD)[0].unreachable == (N1,)
+
+
+def test_who_is_heard_again_is_in_reach_and_so_is_everybody_after_a_while(node):
+    node.want(X)
+    node.locations(X, "node-1")
+    wait_on(node, 4)
+    node(requested(N1))
+    assert sent(node.want(Y), LocationsWanted, HEAD)[0].unreachable == ()
+    node.locations(Y, "node-1")
+    wait_on(node, 4)
+    node.now_ns += 7 * PATIENCE_NS
+    assert sent(node.want(Z), LocationsWanted, HEAD)[0].unreachable == ()
+
+
+def test_a_source_to_which_connections_break_for_long_is_out_of_reach(node):
+    node.want(X)
+    for _ in range(3):
+        node.locations(X, "node-1")
+        (wanted,) = sent(node(PeerLost(address=Address("node-1"))), LocationsWanted, HEAD)
+        assert wanted.unreachable == ()
+        node.now_ns += PATIENCE_NS
+    node.locations(X, "node-1")
+    (wanted,) = sent(node(PeerLost(address=Address("node-1"))), LocationsWanted, HEAD)
+    assert wanted.unreachable == (N1,)
+
+
+def test_who_awaits_what_is_not_about_to_be_sent_asks_elsewhere(node):
+    node.store(X)
+    node(requested(N1))
+    commands = node(ObjectsAwaited(object_ids=(X, Y), to=N1, incarnation=0))
+    assert sent(commands, NodeThere, N1) == [NodeThere(node=N0)]
+    assert [each.object_id for each in sent(commands, ObjectNotHere, N1)] == [Y]
+
+
+def test_who_awaits_what_is_yet_to_be_found_asks_elsewhere(node):
+    node.want(X)
+    assert node(of_life(0)) == []
+    commands = node(ObjectsAwaited(object_ids=(X,), to=N1, incarnation=0))
+    assert [each.object_id for each in sent(commands, ObjectNotHere, N1)] == [X]
+    assert sends_to(node.locations(X, "node-2")) == []
+
+
+# ---- No room anywhere ------------------------------------------------------------------------------------------------
+
+
+def test_a_source_that_finds_no_room_for_what_is_on_its_disk_is_asked_again_some_times(node):
+    node.want(X)
+    full = error(ErrorKind.STORE_FULL, "node-1 is full")
+    for _ in range(5):
+        assert asked(node.locations(X, "node-1")) == [N1]
+        assert len(sent(node(ObjectNotHere(object_id=X, node=N1, error=full)), LocationsWanted, HEAD)) == 1
+    node.locations(X, "node-1")
+    (unavailable,) = sent(node(ObjectNotHere(object_id=X, node=N1, error=full)), ObjectUnavailable, A)
+    assert unavailable.error.message == "node-1 is full"
+    assert not node.machine.transfer.wants
+    assert asked(node.want(X) + node.locations(X, "node-1")) == [N1], "it can be wanted another time"

@@ -11,6 +11,7 @@ from dualray.shared.faults import parse_fault
 from dualray.shared.scenario_file import parse_scenario
 from dualray.sim.kernel import Kernel
 from dualray.sim.network import Impairment, Network
+from dualray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 
 @pytest.fixture
@@ -275,6 +276,64 @@ def test_a_partition_that_never_heals_ends_with_a_reason(start):
     start(["partition node-1 from node-0 at 0.5s"])
     with pytest.raises(dualray.exceptions.SimulationDeadlockError, match="a partition holds 1 messages"):
         places(3)
+
+
+# ---- A partition between two nodes that the head hears both ----------------------------------------------------------
+
+
+def made_on(node, size_bytes=10_000_000):
+    @dualray.remote(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False))
+    def make():
+        return b"x" * size_bytes
+
+    ref = make.remote()
+    dualray.wait([ref], fetch_local=False)
+    return ref
+
+
+def read_on(node, ref):
+    @dualray.remote(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False), max_retries=0)
+    def read(value):
+        return len(value)
+
+    return read.remote(ref)
+
+
+def test_what_lies_on_a_node_that_is_out_of_reach_comes_by_way_of_a_third(start):
+    runtime = start(["partition node-1 from node-2 at 0.5s"])
+    ref = made_on("node-1")
+    time.sleep(1)
+    assert dualray.get(read_on("node-2", ref)) == 10_000_000
+    assert 20 < runtime.now_s < 60
+    before = runtime.now_s
+    assert dualray.get(read_on("node-2", made_on("node-1"))) == 10_000_000
+    assert runtime.now_s < before + 1, "once it is known that the node is out of reach, nobody waits to find it out"
+
+
+def test_a_transfer_that_a_partition_has_broken_off_comes_by_way_of_a_third(start):
+    runtime = start(["partition node-1 from node-2 at 1.05s"])
+    ref = made_on("node-1", 200_000_000)
+    time.sleep(1 - runtime.now_s)
+    assert dualray.get(read_on("node-2", ref)) == 200_000_000
+    assert 30 < runtime.now_s < 75  # its connection breaks after 30 s
+
+
+def test_with_no_third_node_an_error_names_the_link(start):
+    runtime = start(["partition node-1 from node-2 at 0.5s", "kill node-3 at 0.6s"], nodes=4)
+    ref = made_on("node-1")
+    time.sleep(1)
+    runtime.cluster.nodes["node-0"].machine.store.capacity_bytes = 1_000_000  # it cannot pass it on
+    with pytest.raises(dualray.exceptions.ObjectLostError, match="cannot be brought to node-2: it lies on node-1, and"):
+        dualray.get(read_on("node-2", ref))
+    assert 20 < runtime.now_s < 60
+
+
+def test_a_partition_that_heals_soon_is_waited_for(start):
+    runtime = start(["partition node-1 from node-2 at 0.5s for 15s"])
+    ref = made_on("node-1")
+    time.sleep(1)
+    assert dualray.get(read_on("node-2", ref)) == 10_000_000
+    assert 15 < runtime.now_s < 17
 
 
 def test_a_program_that_never_ends_ends_at_the_time_limit(start):

@@ -186,6 +186,11 @@ class Actors:
             (*record.spec.payload_keys, *record.inline_deps),
         )
 
+    def made_by(self, request_id: RequestID) -> Address:
+        """The process that has made the actor for which there is this request for a lease."""
+        spec = self.records[_parse_request_id(request_id)[0]].spec
+        return HEAD if spec is None else spec.owner
+
     def on_refused(self, event: LeaseRefused) -> None:
         """No node can ever hold it."""
         actor_id, life = _parse_request_id(event.request_id)

@@ -18,6 +18,10 @@ it has only in part to those of a later turn than its own; and who asks the head
 gets a new turn, and serves nobody any more who has an earlier one. So bytes go from earlier turns to later ones only,
 and no nodes wait for one another in a circle, in whatever order news arrives.
 
+A node may be out of another's reach though the head hears both. Who asks names the nodes that are out of his; when
+nobody else has a copy, a third node is had to fetch one (Relay), which is a source like any other then. After
+`RELAYS_MAX` that could not, or when there is no third node, who asks is told that the object cannot be had from there.
+
 Relies on: owners answer a demand by making the object again, or with ObjectFailed; what a process has sealed is
 reported before its death.
 Guarantees: each subscriber is told of a copy, or of the failure; a freed object is forgotten.
@@ -27,7 +31,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dualray.shared.machines.base import Outbox
 from dualray.shared.model.commands import WriteRecord
@@ -51,6 +55,9 @@ from dualray.shared.policies.broadcast import BroadcastPolicy, Source
 FREED_MAX = 100_000
 """Freed objects that are noted; of more, those noted first are forgotten."""
 
+RELAYS_MAX = 3
+"""Nodes that are had to fetch an object for one that cannot reach its holders, one after the other."""
+
 NO_DEMAND = -1
 """Losses of an object of which a copy is known, but perhaps not wanted."""
 
@@ -61,6 +68,16 @@ class Pull:
 
     source: NodeID
     depth: int
+
+
+@dataclass(slots=True)
+class Relay:
+    """An object whose holders some nodes cannot reach: `via` is to fetch it for them."""
+
+    via: NodeID | None = None
+    tried: dict[NodeID, None] = field(default_factory=dict)
+    cut_off: dict[NodeID, tuple[NodeID, ...]] = field(default_factory=dict)
+    """Who waits, and which nodes are out of his reach."""
 
 
 class Entry:
@@ -87,6 +104,7 @@ class Directory:
         out: Outbox,
         is_alive: Callable[[NodeID, int | None], bool],
         is_gone: Callable[[Address], bool],
+        staying: Callable[[], Sequence[NodeID]],
         broadcast: BroadcastPolicy,
         piece_bytes: int,
     ) -> None:
@@ -96,8 +114,10 @@ class Directory:
         self.turns = 0
         self.is_alive = is_alive
         self.is_gone = is_gone
+        self.staying = staying
         self.entries: dict[ObjectID, Entry] = {}
         self.freed: dict[ObjectID, None] = {}
+        self.relays: dict[ObjectID, Relay] = {}
         self.leaving: dict[NodeID, dict[ObjectID, None]] = {}
         """Nodes that are about to leave, and the objects that others must have first."""
         # Worklists that the head machine drains.
@@ -124,6 +144,8 @@ class Directory:
         for node in entry.subscribers:
             self._tell(event.object_id, entry, node)
         entry.subscribers.clear()
+        if self.relays:
+            self.relays.pop(event.object_id, None)  # who cannot reach this node, either, asks again
 
     def on_removed(self, event: ObjectRemoved) -> None:
         """A node has a copy no more."""
@@ -152,12 +174,48 @@ class Directory:
         entry = self.entries.get(event.object_id)
         if entry is None:
             entry = self.entries[event.object_id] = Entry(event.owner)
-        if any(node != event.node for node in entry.nodes):
+        if any(node != event.node and node not in event.unreachable for node in entry.nodes):
             self._tell(event.object_id, entry, event.node, pulls=not event.by_owner)
             return
         entry.subscribers[event.node] = None
         if not entry.nodes:
             self._demand(event.object_id, entry, asked=event.by_owner)
+        elif event.unreachable:
+            relay = self.relays.setdefault(event.object_id, Relay())
+            relay.cut_off[event.node] = event.unreachable
+            if relay.via is None or relay.via == event.node:
+                self._pass_on(event.object_id, entry, relay)
+
+    def _pass_on(self, object_id: ObjectID, entry: Entry, relay: Relay) -> None:
+        """Have the next node fetch the object, or tell those who wait that it cannot be had."""
+        relay.via = None
+        fit = [
+            node
+            for node in self.staying()
+            if not (node in relay.tried or node in relay.cut_off or node in entry.nodes)
+            and any(node not in unreachable for unreachable in relay.cut_off.values())
+        ]
+        if entry.nodes and fit and len(relay.tried) < RELAYS_MAX:
+            relay.via = fit[0]
+            relay.tried[relay.via] = None
+            self.out.send(Address(relay.via), CopyWanted(object_id=object_id, owner=entry.owner, remakeable=True))
+            return
+        del self.relays[object_id]
+        if not entry.nodes:
+            return  # they wait for a copy that is being made
+        for node in relay.cut_off:
+            if entry.subscribers.pop(node, 0) is None:
+                self._fail(object_id, (node,), self._unreachable(object_id, entry, node, relay))
+
+    def _unreachable(self, object_id: ObjectID, entry: Entry, node: NodeID, relay: Relay) -> ErrorInfo:
+        tried = [other for other in relay.tried if other != node]
+        others = f", and {' and '.join(tried)} could not pass it on" if tried else ", and no other node can pass it on"
+        message = (
+            f"Object {short(object_id)} of {entry.size_bytes:,} bytes cannot be brought to {node}: it lies on "
+            f"{' and '.join(entry.nodes)}, and {node} hears nothing from there, though the head hears both{others}. "
+            f"The network between {node} and {' and '.join(entry.nodes)} is broken: mend it, or stop one of the nodes."
+        )
+        return ErrorInfo(kind=ErrorKind.UNREACHABLE, message=message)
 
     def _tell(self, object_id: ObjectID, entry: Entry, node: NodeID, *, pulls: bool = True) -> None:
         """Tell a node whom to ask; with `pulls`, it is going to."""
@@ -208,6 +266,7 @@ class Directory:
             for node in entry.nodes:
                 self.out.send(Address(node), ObjectsFreed(object_ids=(object_id,)))
             self._fail(object_id, entry.subscribers, error)
+            self.relays.pop(object_id, None)
 
     def on_emptied(self, event: NodeEmptied, others: Sequence[NodeID]) -> None:
         """A node is about to leave: others take what only it has, in turn, and what nothing can make again."""
@@ -229,6 +288,9 @@ class Directory:
 
     def on_kept(self, event: CopyKept) -> None:
         """A node has the copy that was wanted of it, or cannot have it."""
+        relay = self.relays.get(event.object_id)
+        if relay is not None and relay.via == event.node:
+            self._pass_on(event.object_id, self.entries[event.object_id], relay)
         for node, moved in self.leaving.items():
             if moved.pop(event.object_id, 0) is None and not moved:
                 self.released.append(node)
@@ -236,6 +298,10 @@ class Directory:
     def node_died(self, node: NodeID) -> None:
         """Its copies are gone; what others still wait for, and have no source for, is demanded of its owner."""
         self.leaving.pop(node, None)
+        for object_id, relay in list(self.relays.items()):
+            relay.cut_off.pop(node, None)
+            if relay.via == node:
+                self._pass_on(object_id, self.entries[object_id], relay)
         for object_id, entry in list(self.entries.items()):
             entry.subscribers.pop(node, None)
             entry.pulls.pop(node, None)
@@ -250,6 +316,7 @@ class Directory:
             if is_dead(entry.owner):
                 self._fail(object_id, entry.subscribers, _owner_died(object_id, entry.owner))
                 del self.entries[object_id]
+                self.relays.pop(object_id, None)
 
     def has_copy(self, object_id: ObjectID) -> bool:
         """Whether some node holds the object."""

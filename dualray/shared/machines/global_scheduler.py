@@ -132,6 +132,10 @@ class GlobalScheduler:
         self._drivers: dict[Address, None] = {}
         """Those that have ever asked: with one alone there is nothing to share."""
         self._turn_is_due = False
+        self.on_waiting: Callable[[], None] = lambda: None
+        """Told when a request begins to wait."""
+        self.who_holds: Callable[[LeaseRequested], str] = lambda request: ""
+        """In words, who holds what a request waits for, when that may be for ever."""
         self.on_choice: Callable[[LeaseRequested, PlacementPolicy, ClusterView, Placement], None] | None = None
         """Shown each choice, when a log is replayed to explain it."""
         default: PlacementPolicy = load_policy(config.placement_policy)
@@ -157,6 +161,7 @@ class GlobalScheduler:
         if left:
             self.pending.append(_with_count(request, left))
             self._see_to_turns()
+            self.on_waiting()
 
     def _place(self, request: LeaseRequested) -> int:
         """Place leases one by one; how many are left to wait."""
@@ -426,7 +431,7 @@ class GlobalScheduler:
         """In words, what waits here and why."""
         return [
             f"{request.count} x {request.shape.name} of {request.owner} waits for {request.shape.placement}: "
-            f"{self._choose(request).reason}"
+            f"{self._choose(request).reason}" + (f"; {holders}" if (holders := self.who_holds(request)) else "")
             for request in self.pending
         ] + self.groups.explain()
 

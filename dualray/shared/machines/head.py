@@ -2,7 +2,8 @@
 
 Theory of operation. Four machines share one outbox: membership (who takes part), global_scheduler (where leases go),
 directory (where objects are) and actors (where actors live). A death, found by membership, reaches the other three in
-a fixed order, and is announced to every node and driver that is alive; node managers relay to their workers.
+a fixed order, and is announced to every node and driver that is alive; node managers relay to their workers. A fifth,
+starvation, looks at the scheduler and the actors, and tells who waits in vain.
 
 Relies on: runners report closed connections and silence.
 Guarantees: see the four modules; in addition every event that the head can hear is in its table.
@@ -18,6 +19,7 @@ from dualray.shared.machines.base import Composition, bounded_steps
 from dualray.shared.machines.directory import Directory
 from dualray.shared.machines.global_scheduler import TURN_TIMER, GlobalScheduler
 from dualray.shared.machines.membership import Membership
+from dualray.shared.machines.starvation import WAITS_TIMER, Starvation
 from dualray.shared.machines.state_rows import head_rows
 from dualray.shared.model.commands import ArmTimer
 from dualray.shared.model.config import Config
@@ -91,6 +93,7 @@ class Head(Composition):
             out=self.out,
             is_alive=self.membership.is_alive,
             is_gone=self.membership.is_gone,
+            staying=self.membership.staying,
             broadcast=load_policy(config.broadcast_policy),
             piece_bytes=config.transfer_chunk_bytes,
         )
@@ -103,6 +106,9 @@ class Head(Composition):
             is_gone=self.membership.is_gone,
         )
         self.actors = Actors(out=self.out, request_lease=self.scheduler.request, is_gone=self.membership.is_gone)
+        self.starvation = Starvation(out=self.out, config=config, scheduler=self.scheduler, actors=self.actors)
+        self.scheduler.on_waiting = self.starvation.on_waiting
+        self.scheduler.who_holds = self.starvation.explain
         self.table = {
             Started: lambda event: None,
             TimerFired: self._on_timer,
@@ -149,6 +155,8 @@ class Head(Composition):
             self.scheduler.on_turn()
         elif event.timer == ANNOUNCE_TIMER:
             self._on_announce_timer()
+        elif event.timer == WAITS_TIMER:
+            self.starvation.on_timer()
         else:
             self.membership.on_timer(event.timer)
 
@@ -209,6 +217,7 @@ class Head(Composition):
         self.scheduler.owners_died(is_dead)
         self.directory.owners_died(is_dead)
         self.actors.owners_died(is_dead)
+        self.starvation.owners_died(is_dead)
 
     def _announce(self, event: Event) -> None:
         for info in self.membership.alive():
@@ -219,6 +228,7 @@ class Head(Composition):
     def _on_granted(self, event: LeaseGranted) -> None:
         if self.membership.is_alive(event.node, event.incarnation):  # else it has been placed again
             self.actors.on_granted(event)
+            self.starvation.on_waiting()
 
     def _on_reported(self, event: ResourcesReported) -> None:
         if self.membership.is_alive(event.node, event.incarnation):

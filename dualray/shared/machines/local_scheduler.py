@@ -12,8 +12,9 @@ for room in the store, nobody is admitted, and slots give up what they have (the
 what runs, all of them if need be, those that lack something before those that lack nothing; for one another, only those
 that lack something, and the oldest keeps what it has, and is the only one to be admitted until it has started. A slot
 of whose arguments the last copy is lost stands back too. A slot whose arguments are all here needs nothing brought, and
-may start at any time. A slot that found no room is refused only when no task runs here whose end may make some. The
-arguments of a granted lease stay pinned for it until its worker has pinned them itself.
+may start at any time. A slot that found no room is refused only when no task runs here whose end may make some; tasks
+that are blocked may wait for this very slot, and count for `refusals_max` times. The arguments of a granted lease stay
+pinned for it until its worker has pinned them itself.
 
 A worker that has had a runtime environment is for slots of the same one; a slot with one gets such a worker, or a fresh
 one. A worker that says that it is spent retires as soon as its lease is given back, which its owner is asked to do.
@@ -124,7 +125,7 @@ class Worker:
 class Slot:
     """One lease that was asked for and is not granted yet."""
 
-    __slots__ = ("is_admitted", "key", "missing", "owner", "placed", "request_id", "shape", "unlocated")
+    __slots__ = ("is_admitted", "key", "missing", "owner", "placed", "refusals", "request_id", "shape", "unlocated")
 
     def __init__(self, key: str, request: LeaseRequested) -> None:
         self.key = key
@@ -138,6 +139,8 @@ class Slot:
         """Of which no copy is known."""
         self.is_admitted = False
         """Its arguments are being brought, or here and pinned; one without arguments is from the beginning."""
+        self.refusals = 0
+        """So often there was no room while all tasks here were blocked."""
 
 
 class GpuShare(NamedTuple):
@@ -490,15 +493,20 @@ class LocalScheduler:
         if slot is None:
             return
         together = sum({hint.object_id: hint.size_bytes for hint in slot.shape.deps}.values())
-        if error.kind is ErrorKind.STORE_FULL and together <= self._store.capacity_bytes and self._runs_tasks:
+        fits_in = together <= self._store.capacity_bytes
+        if error.kind is ErrorKind.STORE_FULL and not error.is_final and fits_in and self._may_find_room(slot):
             self._stand_back(slot)
         else:
             self._stop_waiting(slot)
             self._refuse(slot, error)
 
-    @property
-    def _runs_tasks(self) -> bool:
-        return any(lease.owner != HEAD and lease.worker is not None for lease in self.leases.values())
+    def _may_find_room(self, slot: Slot) -> bool:
+        """Whether a task runs here whose end may make room; one that is blocked may wait for this very slot."""
+        running = [lease for lease in self.leases.values() if lease.owner != HEAD and lease.worker is not None]
+        if running and all(lease.blocked for lease in running):
+            slot.refusals += 1
+            return slot.refusals < self.config.refusals_max
+        return bool(running)
 
     def _refuse(self, slot: Slot, error: ErrorInfo) -> None:
         self._release(slot.key)

@@ -25,7 +25,7 @@ from dualray.shared.machines.local_scheduler import LocalScheduler, is_slot
 from dualray.shared.machines.object_store import RESTORING, ObjectStore, SpaceRequest
 from dualray.shared.machines.rooms import lent_by
 from dualray.shared.machines.state_rows import node_rows
-from dualray.shared.machines.transfer import Transfer, is_incoming, is_sending
+from dualray.shared.machines.transfer import PULLS_TIMER, Transfer, is_incoming, is_sending
 from dualray.shared.model.commands import ArmTimer
 from dualray.shared.model.config import Config
 from dualray.shared.model.events import (
@@ -49,6 +49,7 @@ from dualray.shared.model.events import (
     NodeJoined,
     NodeRefused,
     NodeReleased,
+    NodeThere,
     NodeWelcomed,
     ObjectArrived,
     ObjectElsewhere,
@@ -59,6 +60,7 @@ from dualray.shared.model.events import (
     ObjectReleased,
     ObjectRequested,
     ObjectRestored,
+    ObjectsAwaited,
     ObjectSealed,
     ObjectSent,
     ObjectsFreed,
@@ -138,7 +140,7 @@ class Node(Composition):
             is_local=self.store.is_here,
             store=self.store,
         )
-        self.store.incarnation = self.scheduler.incarnation = incarnation
+        self.store.incarnation = self.scheduler.incarnation = self.transfer.incarnation = incarnation
         self.cluster: ClusterChanged | None = None
         self.table = {
             Started: self._on_started,
@@ -175,7 +177,9 @@ class Node(Composition):
             LoansKnown: self._on_loans_known,
             LocationsKnown: lambda event: self.transfer.on_locations(event),
             ObjectRequested: lambda event: self.transfer.on_requested(event),
-            ObjectNotHere: lambda event: self.transfer.source_failed(event.object_id, event.node),
+            ObjectNotHere: lambda event: self.transfer.on_not_here(event),
+            ObjectsAwaited: lambda event: self.transfer.on_awaited(event),
+            NodeThere: lambda event: self.transfer.on_there(event),
             ObjectElsewhere: lambda event: self.transfer.on_elsewhere(event),
             ObjectSent: lambda event: self.transfer.on_sent(event.object_id, event.to, complete=event.complete),
             ObjectReceived: lambda event: self.transfer.on_received(event.object_id, event.source),
@@ -216,6 +220,8 @@ class Node(Composition):
     def _on_timer(self, event: TimerFired) -> None:
         if event.timer == _DRAIN_TIMER:
             self.drained = True
+        elif event.timer == PULLS_TIMER:
+            self.transfer.on_pulls_timer()
         else:
             self.store.on_space_timer(event.timer)
 
@@ -385,7 +391,7 @@ class Node(Composition):
         for address in [address for address in self.dead if lives_on(address, event.node, event.incarnation)]:
             del self.dead[address]
         self._owners_died(lambda address: lives_on(address, event.node, event.incarnation))
-        self.transfer.node_died(event.node)
+        self.transfer.node_died(event.node, event.incarnation)
         self._relay(event)
 
     def _owners_died(self, is_dead: Callable[[Address], bool]) -> None:
@@ -477,7 +483,7 @@ class Node(Composition):
             if is_slot(user):
                 self.scheduler.on_argument_failed(user, error)
             elif is_sending(user):
-                transfer.cannot_send(object_id, user)
+                transfer.cannot_send(object_id, user, error)
             elif user == _KEEPER:
                 self._copy_kept(object_id)
             else:

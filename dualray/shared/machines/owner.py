@@ -28,7 +28,7 @@ from dualray.shared.machines.rooms import ROOM_TIMER, Rooms
 from dualray.shared.machines.state_rows import owner_rows
 from dualray.shared.machines.tasks import TaskRecord, Tasks, cancelled
 from dualray.shared.machines.values import Value, Values
-from dualray.shared.model.commands import ArmTimer, CancelTimer, Command, CompleteWait, Send
+from dualray.shared.model.commands import ArmTimer, CancelTimer, Command, CompleteWait, Send, TellWait
 from dualray.shared.model.config import Config
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.events import (
@@ -111,6 +111,7 @@ from dualray.shared.model.events import (
     ValueRequested,
     ViewReleased,
     WaitAbandoned,
+    WaitExplained,
     WaitStarted,
     WorkerRetired,
     WorkerUnwanted,
@@ -243,6 +244,7 @@ class Owner(Composition):
             RowsAsked: self._on_rows_asked,
             RowsRequested: self._on_rows_requested,
             RowsReported: self._on_rows_reported,
+            WaitExplained: lambda event: self.out.add(TellWait(words=event.words)),
             ClusterChanged: self._on_cluster_changed,
             Started: self._on_started,
             TimerFired: self._on_timer,

@@ -25,6 +25,17 @@ A node sends one object to at most `broadcast_receivers_max` others at a time. F
 receiver has it all, the first in line is served, and the next is told to ask that receiver (ObjectElsewhere), who holds
 the same bytes: so the number of sources doubles with each round.
 
+Nothing is waited for without end. What a node was asked for and has not sent for `link_patience_ns` it is asked for
+again (ObjectsAwaited), whatever became of the first request: it says that it is there, and what it does not have. One
+that says nothing for `_DOUBTS_MAX` times as long, or to which connections break for so long, is out of reach, though
+the head has not declared it dead: then the head hears of it with each question, and names others, or has a third node
+fetch the object first, or says that it cannot be had (directory.py). A node that has the object on disk alone, and no
+room to read it back, says so (ObjectNotHere with an error); whoever waits hears of it after `refusals_max` times.
+
+Lives. A node that comes back may ask for something before the news of its last life's end is here, or what that one had
+asked may come late. A request says which life it is of: the first of a new life ends what was under way for the last
+one, and neither late news nor late requests of a life that is over change anything for the next.
+
 A process here that has made the object itself takes precedence over a pull: the pull is given up. For its source may be
 waiting to hear of a copy, and that process's may be the only one to come.
 
@@ -35,23 +46,30 @@ Guarantees: each user who waits is told once: the object is here and pinned for 
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 
 from dualray.shared.machines.base import Outbox, ensure
 from dualray.shared.machines.object_store import ObjectStore, SpaceRequest
-from dualray.shared.model.commands import DeleteObject, ReceiveObject, SendObject
+from dualray.shared.model.commands import ArmTimer, DeleteObject, ReceiveObject, SendObject
 from dualray.shared.model.config import Config
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.events import (
     LocationsKnown,
     LocationsWanted,
+    NodeThere,
     ObjectElsewhere,
     ObjectNotHere,
     ObjectRequested,
+    ObjectsAwaited,
 )
 from dualray.shared.model.ids import HEAD, Address, NodeID, ObjectID
 
 _INCOMING = "incoming"
 _SENDING_TO = "sending to "
+PULLS_TIMER = "pulls"
+_DOUBTS_MAX = 3
+_UNREACHABLE_MAX = 6
+"""So often `link_patience_ns` a node counts as out of reach; then it is tried again."""
 
 
 class Want:
@@ -59,6 +77,7 @@ class Want:
 
     __slots__ = (
         "asked",
+        "asked_ns",
         "askers",
         "awaits_space",
         "is_early",
@@ -66,6 +85,8 @@ class Want:
         "object_id",
         "offset",
         "owner",
+        "refusal",
+        "refusals",
         "size_bytes",
         "source",
         "sources",
@@ -98,6 +119,11 @@ class Want:
         """Where copies are said to be, and we have not tried yet."""
         self.source: NodeID | None = None
         """The node that was asked to send."""
+        self.asked_ns = 0
+        """When it was."""
+        self.refusal: ErrorInfo | None = None
+        """Why a node that has it on disk could not send it."""
+        self.refusals = 0
 
 
 class Transfer:
@@ -107,6 +133,7 @@ class Transfer:
         self.out = out
         self.config = config
         self.node = node
+        self.incarnation = 0
         self.store = store
         store.give_way = self._give_way
         self.wants: dict[ObjectID, Want] = {}
@@ -121,6 +148,13 @@ class Transfer:
         """Who stands in line for what."""
         self.restoring: dict[tuple[ObjectID, str], ObjectRequested] = {}
         """What other nodes want of what is being read back from disk."""
+        self.lives: dict[NodeID, int] = {}
+        """Of nodes that have asked for something, or died, the life that is not over yet as far as we know."""
+        self.silences: dict[NodeID, tuple[int, int]] = {}
+        """Nodes that do not answer, or to which connections break: since when, and when that was last seen."""
+        self.unreachable: dict[NodeID, int] = {}
+        """Nodes that we take to be out of reach, and until when."""
+        self._timer_is_armed = False
         # Worklists that the node machine drains.
         self.arrived: deque[tuple[str, ObjectID, int]] = deque()
         self.unavailable: deque[tuple[str, ObjectID, ErrorInfo]] = deque()
@@ -162,7 +196,10 @@ class Transfer:
 
     def _ask_head(self, want: Want) -> None:
         want.asked = True
-        self.out.send(HEAD, LocationsWanted(object_id=want.object_id, owner=want.owner, node=self.node))
+        wanted = LocationsWanted(
+            object_id=want.object_id, owner=want.owner, node=self.node, unreachable=self._out_of_reach()
+        )
+        self.out.send(HEAD, wanted)
 
     def give_up(self, object_id: ObjectID, user: str) -> None:
         """The user does not wait any more. A pull that has begun goes on: others may want the object soon."""
@@ -194,8 +231,9 @@ class Transfer:
         want.turn = event.turn
         want.size_bytes = event.size_bytes
         want.owner = event.owner
-        want.sources = deque(node for node in event.nodes if node != self.node)
-        if not want.sources:  # only we are said to have it, and we do not: the news of our eviction is on its way
+        away = self._out_of_reach()
+        want.sources = deque(node for node in event.nodes if node != self.node and node not in away)
+        if not want.sources:  # we are said to have it, and do not: that news is on its way; or we know who is away now
             self._ask_head(want)
             return
         want.is_located = True
@@ -276,6 +314,9 @@ class Transfer:
         if not want.sources or self.store.joined.get(want.object_id):
             want.sources.clear()
             want.offset = 0
+            if want.refusal is not None and want.refusals >= self.config.refusals_max:
+                self.on_failed(want.object_id, replace(want.refusal, is_final=True))
+                return
             self._end_pull(want.object_id)
             self._break_off(want)
             self._ask_again(want)
@@ -289,8 +330,13 @@ class Transfer:
             object_id=want.object_id, size_bytes=want.size_bytes, source=want.source, offset=want.offset
         )
         self.out.add(receive)
-        request = ObjectRequested(object_id=want.object_id, to=self.node, offset=want.offset, turn=want.turn)
+        request = ObjectRequested(
+            object_id=want.object_id, to=self.node, offset=want.offset, turn=want.turn, incarnation=self.incarnation
+        )
         self.out.send(Address(want.source), request)
+        want.asked_ns = self.out.now_ns
+        if not self._timer_is_armed:
+            self._arm_timer()
         while want.askers:
             self.on_requested(want.askers.popleft())
 
@@ -329,8 +375,17 @@ class Transfer:
         while want.askers:
             self._decline(want.askers.popleft())
 
-    def _decline(self, request: ObjectRequested) -> None:
-        self.out.send(Address(request.to), ObjectNotHere(object_id=request.object_id, node=self.node))
+    def _decline(self, request: ObjectRequested, error: ErrorInfo | None = None) -> None:
+        self.out.send(Address(request.to), ObjectNotHere(object_id=request.object_id, node=self.node, error=error))
+
+    def on_not_here(self, event: ObjectNotHere) -> None:
+        """A source does not have the object, or has it on disk alone and no room for it."""
+        self._heard(event.node)
+        want = self.wants.get(event.object_id)
+        if want is not None and want.source == event.node and event.error is not None:
+            want.refusal = event.error
+            want.refusals += 1
+        self.source_failed(event.object_id, event.node)
 
     def source_failed(self, object_id: ObjectID, source: NodeID, received_bytes: int | None = None) -> None:
         """A source broke off, died, or does not have the object. What has come is known when it broke off."""
@@ -342,6 +397,7 @@ class Transfer:
 
     def on_elsewhere(self, event: ObjectElsewhere) -> None:
         """There is a line at the source, and somebody else has the same bytes by now."""
+        self._heard(event.node)
         want = self.wants.get(event.object_id)
         if want is not None and want.source == event.node:
             want.sources.appendleft(event.holder)
@@ -350,17 +406,115 @@ class Transfer:
 
     def source_lost(self, node: NodeID) -> None:
         """The connection to a node broke, though it may live: what it was asked for will not come."""
+        if any(want.source == node for want in self.wants.values()) and self._is_silent_for_long(node):
+            self._lose_link(node)
         for want in list(self.wants.values()):
             self.source_failed(want.object_id, node)
         self._receiver_lost(node)
 
-    def node_died(self, node: NodeID) -> None:
+    # ---- Silence ---------------------------------------------------------------------------------------------
+
+    def _arm_timer(self) -> None:
+        self._timer_is_armed = True
+        self.out.add(ArmTimer(timer=PULLS_TIMER, delay_ns=self.config.link_patience_ns))
+
+    def on_pulls_timer(self) -> None:
+        """See to it that whoever was asked long ago is there, and is about to send."""
+        self._timer_is_armed = False
+        late: dict[NodeID, list[ObjectID]] = {}
+        for want in self.wants.values():
+            if want.source is not None and self.out.now_ns - want.asked_ns >= self.config.link_patience_ns:
+                late.setdefault(want.source, []).append(want.object_id)
+        for source, object_ids in late.items():
+            if self._is_silent_for_long(source):
+                self._lose_link(source)
+                continue
+            awaited = ObjectsAwaited(object_ids=tuple(object_ids), to=self.node, incarnation=self.incarnation)
+            self.out.send(Address(source), awaited)
+        if not self._timer_is_armed and any(want.source is not None for want in self.wants.values()):
+            self._arm_timer()
+
+    def _is_silent_for_long(self, node: NodeID) -> bool:
+        """Note that nothing has come from a node that should have sent something."""
+        now_ns, patience_ns = self.out.now_ns, self.config.link_patience_ns
+        since_ns, seen_ns = self.silences.get(node, (now_ns, now_ns))
+        if now_ns - seen_ns > _DOUBTS_MAX * patience_ns:  # that was another time
+            since_ns = now_ns
+        self.silences[node] = (since_ns, now_ns)
+        return now_ns - since_ns >= _DOUBTS_MAX * patience_ns
+
+    def _heard(self, node: NodeID) -> None:
+        if self.silences:
+            self.silences.pop(node, None)
+        if self.unreachable:
+            self.unreachable.pop(node, None)
+
+    def _lose_link(self, node: NodeID) -> None:
+        """A node is out of reach: what it was asked for is sought elsewhere."""
+        del self.silences[node]
+        self.unreachable[node] = self.out.now_ns + _UNREACHABLE_MAX * self.config.link_patience_ns
+        for want in list(self.wants.values()):
+            want.sources = deque(source for source in want.sources if source != node)
+            self.source_failed(want.object_id, node)
+
+    def _out_of_reach(self) -> tuple[NodeID, ...]:
+        for node in [node for node, until_ns in self.unreachable.items() if until_ns <= self.out.now_ns]:
+            del self.unreachable[node]
+        return tuple(self.unreachable)
+
+    def on_there(self, event: NodeThere) -> None:
+        """A node that was asked whether it is there is."""
+        self._heard(event.node)
+
+    def on_awaited(self, event: ObjectsAwaited) -> None:
+        """Another node waits for what it has asked for long ago."""
+        if not self._is_of_this_life(event.to, event.incarnation):
+            return
+        self.out.send(Address(event.to), NodeThere(node=self.node))
+        for object_id in event.object_ids:
+            if self._is_about_to_send(object_id, event.to):
+                continue
+            want = self.wants.get(object_id)
+            if want is not None:  # we wait for it ourselves, perhaps until it is made again: so can they
+                want.askers = deque(request for request in want.askers if request.to != event.to)
+            self._decline(ObjectRequested(object_id=object_id, to=event.to))
+
+    def _is_about_to_send(self, object_id: ObjectID, to: NodeID) -> bool:
+        return (
+            to in self.receivers.get(object_id, ())
+            or (object_id, _sending_to(to)) in self.restoring
+            or any(request.to == to for request in self.requests.get(object_id, ()))
+        )
+
+    # ---- Deaths ----------------------------------------------------------------------------------------------
+
+    def _is_of_this_life(self, node: NodeID, incarnation: int) -> bool:
+        """Whether a message of a node is not of a life that is over. The first of a new life ends what was under way
+        for the last one."""
+        known = self.lives.get(node, 0)
+        if incarnation > known:
+            self.lives[node] = incarnation
+            self._life_over(node)
+        return incarnation >= known
+
+    def has_returned(self, node: NodeID, incarnation: int) -> bool:
+        """Whether a later life of a node has been heard of than this one."""
+        return self.lives.get(node, 0) > incarnation
+
+    def node_died(self, node: NodeID, incarnation: int) -> None:
         """Sources and receivers on that node are gone."""
+        self._heard(node)
         for want in list(self.wants.values()):
             want.sources = deque(source for source in want.sources if source != node)
             self.source_failed(want.object_id, node)
             if want.is_located and not want.sources and not self._is_under_way(want):
                 self._ask_again(want)
+        if not self.has_returned(node, incarnation):
+            self.lives[node] = incarnation + 1
+            self._life_over(node)
+
+    def _life_over(self, node: NodeID) -> None:
+        """Nobody there waits any more for what was asked of us."""
         self.give_up_all(_sending_to(node))
         for key in [key for key, request in self.restoring.items() if request.to == node]:
             del self.restoring[key]
@@ -381,6 +535,7 @@ class Transfer:
 
     def on_received(self, object_id: ObjectID, source: NodeID) -> None:
         """All bytes are here."""
+        self._heard(source)
         want = self.wants.get(object_id)
         if want is not None and want.source == source:
             want.source = None
@@ -422,6 +577,9 @@ class Transfer:
 
     def on_requested(self, event: ObjectRequested) -> None:
         """Another node asks for the object."""
+        if not self._is_of_this_life(event.to, event.incarnation):
+            return
+        self._heard(event.to)
         user = _sending_to(event.to)
         if self.store.is_sealed(event.object_id):
             self.store.pin(event.object_id, user)
@@ -455,10 +613,12 @@ class Transfer:
         """The object is in memory again, and pinned for the node that wants it."""
         self._line_up(self.restoring.pop((object_id, user)))
 
-    def cannot_send(self, object_id: ObjectID, user: str) -> None:
-        """The node that wants the object must ask elsewhere."""
+    def cannot_send(self, object_id: ObjectID, user: str, error: ErrorInfo | None = None) -> None:
+        """The node that wants the object must ask elsewhere; it is told of an error that leaves the object here."""
         self.restoring.pop((object_id, user), None)
-        self._decline(ObjectRequested(object_id=object_id, to=_receiver(user)))
+        if error is not None and error.kind is not ErrorKind.STORE_FULL:
+            error = None
+        self._decline(ObjectRequested(object_id=object_id, to=_receiver(user)), error)
 
     def _line_up(self, event: ObjectRequested) -> None:
         receivers = self.receivers.setdefault(event.object_id, {})

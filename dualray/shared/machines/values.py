@@ -135,6 +135,8 @@ class Value:
     local = False
     fetch_error: ErrorInfo | None = None
     """Why it could not be brought here when it was last wanted; it may be possible another time."""
+    last_fetch_error: ErrorInfo | None = None
+    """The same, for those who were told of it, and read it when somebody else wants it again, or it is being remade."""
     # Reconstruction.
     is_last = False
     """Whether the task that made it has no attempt left."""
@@ -172,7 +174,7 @@ class Value:
         """What reading the value here and now would raise, if it would."""
         if self.state is ValueState.FAILED:
             return self.error
-        return self.fetch_error if self.state is ValueState.STORED else None
+        return None if self.local or self.state is ValueState.INLINE else self.last_fetch_error
 
     @property
     def held(self) -> bool:
@@ -846,8 +848,8 @@ class Values:
         value.wanted = False
         if value.state is not ValueState.STORED:
             return
-        if event.error.kind is ErrorKind.STORE_FULL:
-            value.fetch_error = event.error
+        if event.error.kind in (ErrorKind.STORE_FULL, ErrorKind.UNREACHABLE):
+            value.fetch_error = value.last_fetch_error = event.error
         elif value.owner != self.address:
             self.set_failed(value, event.error)
             return

@@ -243,6 +243,13 @@ class TellFailure:
     error: ErrorInfo
 
 
+@dataclass(slots=True, kw_only=True)
+class TellWait:
+    """What this process has asked for waits for long: say why."""
+
+    words: str
+
+
 Command: TypeAlias = (
     Send
     | ArmTimer
@@ -271,4 +278,5 @@ Command: TypeAlias = (
     | WriteRecords
     | NoteRetry
     | TellFailure
+    | TellWait
 )

@@ -49,6 +49,9 @@ class Config:
     )
     push_window_ns: int = _limit(2 * MILLISECOND_NS, "ns", "work pushed ahead to a leased worker")
     push_window_max: int = _limit(64, "tasks", "tasks pushed ahead to a leased worker")
+    wait_told_ns: int = _limit(
+        10 * SECOND_NS, "ns", "who waits longer for what only actors hold is told who holds it, once"
+    )
     fetch_patience_ns: int = _limit(
         100 * MILLISECOND_NS, "ns", "a task whose arguments are not here by then lends its CPU, as one that blocks does"
     )
@@ -57,6 +60,9 @@ class Config:
         1024 * 1024, "bytes", "a task whose missing arguments are larger is placed by the head, near its bytes"
     )
     store_wait_ns: int = _limit(10 * SECOND_NS, "ns", "a full store waits this long for room before it refuses")
+    refusals_max: int = _limit(
+        6, "times", "that a full store and a full disk refuse who waits behind others, before he hears of it"
+    )
     store_objects_max: int = _limit(131_072, "objects", "in one node's store: their index takes 64 bytes for each")
     store_warm_bytes: int = _limit(
         256 * 1024 * 1024, "bytes", "free memory kept ready for new objects, at most a quarter of the store"
@@ -79,6 +85,9 @@ class Config:
     worker_start_failures_max: int = _limit(5, "exits", "workers in a row that die while starting: the node gives up")
     pull_bytes_max: int = _limit(256 * 1024 * 1024, "bytes", "of objects that a node pulls at a time; one always may")
     broadcast_receivers_max: int = _limit(2, "nodes", "a node sends one object to so many at a time; others wait")
+    link_patience_ns: int = _limit(
+        10 * SECOND_NS, "ns", "a node that sends nothing for this is asked whether it is there, and given up after four"
+    )
     transfer_chunk_bytes: int = _limit(1024 * 1024, "bytes", "an object goes to another node in pieces of this")
     transfer_chunks_ahead: int = _limit(16, "pieces", "sent before the first of them is acknowledged")
     heartbeat_timeout_ns: int = _limit(1 * SECOND_NS, "ns", "a node of which nothing was heard for this is silent")

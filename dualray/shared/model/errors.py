@@ -26,6 +26,7 @@ class ErrorKind(StrEnum):
     RECONSTRUCTION_FAILED = "RECONSTRUCTION_FAILED"
     OWNER_DIED = "OWNER_DIED"
     STORE_FULL = "STORE_FULL"
+    UNREACHABLE = "UNREACHABLE"
     OUT_OF_MEMORY = "OUT_OF_MEMORY"
 
 
@@ -36,4 +37,5 @@ class ErrorInfo:
     kind: ErrorKind
     message: str
     is_final: bool = False
-    """Of an APPLICATION error: none of those that the task is to be tried again for."""
+    """Of an APPLICATION error: none of those that the task is to be tried again for. Of STORE_FULL: it was tried often
+    enough."""

@@ -932,12 +932,14 @@ class ObjectRemoved:
 @dataclass(slots=True, kw_only=True)
 class LocationsWanted:
     """To the head: a node wants to know where the object is, now or as soon as it is anywhere. `by_owner`: the object's
-    owner asks in the node's name, to hear whether there is a copy at all."""
+    owner asks in the node's name, to hear whether there is a copy at all. `unreachable`: nodes from which nothing has
+    come to this one for long, though it waits for something."""
 
     object_id: ObjectID
     owner: Address
     node: NodeID
     by_owner: bool = False
+    unreachable: tuple[NodeID, ...] = ()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -955,19 +957,38 @@ class LocationsKnown:
 @dataclass(slots=True, kw_only=True)
 class ObjectRequested:
     """Node to node: send me the object, from the byte `offset` on. `turn` is that of the head's answer: who does not
-    have all of the object itself serves those with a later one than its own."""
+    have all of the object itself serves those with a later one than its own. `incarnation` is the asker's."""
 
     object_id: ObjectID
     to: NodeID
     offset: int = 0
     turn: int = 0
+    incarnation: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
 class ObjectNotHere:
-    """Node to node: I do not have it."""
+    """Node to node: I do not have it, or, with an error, have no room to read it back from disk."""
 
     object_id: ObjectID
+    node: NodeID
+    error: ErrorInfo | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class ObjectsAwaited:
+    """Node to node: I asked you for these objects long ago, and wait for them still. What you are not about to send you
+    do not have (ObjectNotHere); and say that you are there."""
+
+    object_ids: tuple[ObjectID, ...]
+    to: NodeID
+    incarnation: int
+
+
+@dataclass(slots=True, kw_only=True)
+class NodeThere:
+    """Node to node: the answer to `ObjectsAwaited`."""
+
     node: NodeID
 
 
@@ -1271,6 +1292,13 @@ class RowsRequested:
 
 
 @dataclass(slots=True, kw_only=True)
+class WaitExplained:
+    """From the head: what this process has asked for waits for what may never come, in words for its user."""
+
+    words: str
+
+
+@dataclass(slots=True, kw_only=True)
 class RowsReported:
     """The answer to `RowsRequested`: each row is a JSON object."""
 
@@ -1384,6 +1412,7 @@ ProcessMessage: TypeAlias = (
     | PlacementGroupNoted
     | RowsRequested
     | RowsReported
+    | WaitExplained
 )
 """What a driver or worker hears from others."""
 
@@ -1409,6 +1438,8 @@ NodeMessage: TypeAlias = (
     | ObjectRequested
     | ObjectNotHere
     | ObjectElsewhere
+    | ObjectsAwaited
+    | NodeThere
     | ObjectsFreed
     | ObjectFailed
     | WorkerUnwanted

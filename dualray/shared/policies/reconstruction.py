@@ -42,6 +42,12 @@ class ReconstructionPolicy(Protocol):
     def plan(self, object_id: ObjectID, lineage: Lineage) -> Plan: ...
 
 
+NO_ATTEMPT_LEFT = (
+    "has no attempt left: one is used each time that its results are lost, with a node or from a full store. Give it "
+    'more (max_retries=), or the stores more room (object_store_memory=, or limits={"eviction_policy": "spill"})'
+)
+
+
 class LineageReconstruction:
     """See the module."""
 
@@ -62,7 +68,7 @@ class LineageReconstruction:
             if dependencies is None:
                 return Plan(impossible=f"how object {short(wanted)} was made is not known any more")
             if not lineage.may_run_again(task):
-                return Plan(impossible=f"task {short(task)}, which makes object {short(wanted)}, has no attempt left")
+                return Plan(impossible=f"task {short(task)}, which makes object {short(wanted)}, {NO_ATTEMPT_LEFT}")
             stack.append((wanted, True))
             stack.extend((dep, False) for dep in reversed(dependencies) if not lineage.is_available(dep))
         return Plan(tuple(planned))
