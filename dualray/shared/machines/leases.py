@@ -1,7 +1,8 @@
 """The leases that an owner holds, and the tasks that it pushes to leased workers.
 
 Theory of operation. Tasks whose arguments are ready queue by shape (resources, strategy, large arguments). For each
-shape the owner asks for at most `lease_requests_max` leases at a time, through its node manager. A lease is the right
+shape the owner asks for at most `lease_requests_max` leases at a time, through its node manager; when it has asked for
+so many, not again before half of them have come: then for several in one message. A lease is the right
 to use one worker with its resources: the owner pushes tasks of that shape straight to the worker, as many ahead as
 `push_window_ns` of work (1 while the mean is unknown), so that short tasks are pipelined and long ones are not stuck
 behind one another. Leases that stay idle go back after `lease_idle_ns`.
@@ -82,7 +83,7 @@ class Lease:
 class ShapeQueue:
     """The tasks of one shape that wait, and the leases that serve them."""
 
-    __slots__ = ("leases", "mean_ns", "requested", "room", "shape", "tasks", "window")
+    __slots__ = ("leases", "may_ask", "mean_ns", "requested", "room", "shape", "tasks", "window")
 
     def __init__(self, shape: LeaseShape) -> None:
         self.shape = shape
@@ -91,6 +92,8 @@ class ShapeQueue:
         self.room: deque[Lease] = deque()
         """Leases that can take a task now: idle ones at the right end, last used first."""
         self.requested = 0
+        self.may_ask = True
+        """Not while more than half of as many as may be asked for are still to come."""
         self.mean_ns = 0
         self.window = 1
         """Tasks that a lease may have in flight."""
@@ -113,6 +116,7 @@ class Leases:
         self.address = address
         self.node_manager = node_manager
         self.config = config
+        self._requests_max = config.lease_requests_max
         self._window_ns = config.push_window_ns
         self._window_max = config.push_window_max
         self.queues: dict[LeaseShape, ShapeQueue] = {}
@@ -180,7 +184,7 @@ class Leases:
                         self._defer(queue)
                     return
             self.fill(queue)
-        if queue.tasks and queue.requested < self.config.lease_requests_max:
+        if queue.tasks and queue.may_ask:
             self.dirty[queue] = None
             self.out.is_stirred = True
 
@@ -200,16 +204,15 @@ class Leases:
         while tasks and room:
             lease = room.pop()
             lease.has_room = False
-            if len(tasks) == 1:
+            ahead = queue.window - len(lease.in_flight)
+            if ahead > 1 and len(tasks) > 1:
+                ahead = min(ahead, -(-len(tasks) // (len(room) + 1)))  # each its share
+                pushed = [tasks.popleft() for _ in range(ahead)]
+                lease.in_flight.update(dict.fromkeys(pushed))
+            else:
                 task = tasks.popleft()
+                pushed = [task]
                 lease.in_flight[task] = None
-                self._push([task], lease)
-                self._offer(lease)
-                return
-            share = -(-len(tasks) // (len(room) + 1))
-            count = max(1, min(share, queue.window - len(lease.in_flight)))
-            pushed = [tasks.popleft() for _ in range(count)]
-            lease.in_flight.update(dict.fromkeys(pushed))
             self._push(pushed, lease)
             self._offer(lease)
 
@@ -231,7 +234,7 @@ class Leases:
             deferred, self.deferred = self.deferred, {}
             for queue in deferred:
                 self.fill(queue)
-                if queue.tasks and queue.requested < self.config.lease_requests_max:
+                if queue.tasks and queue.may_ask:
                     self.dirty[queue] = None
                     self.out.is_stirred = True
 
@@ -246,12 +249,13 @@ class Leases:
             lease.queue.room.append(lease)
 
     def _ask(self, queue: ShapeQueue) -> None:
-        wanted = min(len(queue.tasks), self.config.lease_requests_max) - queue.requested
-        if wanted <= 0:
+        wanted = min(len(queue.tasks), self._requests_max) - queue.requested
+        if wanted <= 0 or not queue.may_ask:
             return
         request_id = RequestID(f"{self.address}#{self._request_counter}")
         self._request_counter += 1
         queue.requested += wanted
+        queue.may_ask = queue.requested < self._requests_max
         self.requests[request_id] = (queue, wanted)
         self.out.send(
             self.node_manager,
@@ -304,6 +308,7 @@ class Leases:
             return None
         count = min(count, left)
         queue.requested -= count
+        queue.may_ask = queue.may_ask or queue.requested <= self._requests_max // 2
         if left == count:
             del self.requests[request_id]
         else:
@@ -333,7 +338,7 @@ class Leases:
             self.fill(queue)
         if not lease.in_flight:
             self._note_idle(lease)
-        if queue.shape.deps or (queue.tasks and queue.requested < self.config.lease_requests_max):
+        if queue.shape.deps or (queue.tasks and queue.may_ask):
             self.dirty[queue] = None
             self.out.is_stirred = True
 
@@ -394,6 +399,7 @@ class Leases:
         granted to the old requests is given back."""
         for queue, count in self.requests.values():
             queue.requested -= count
+            queue.may_ask = True
             self.dirty[queue] = None
             self.out.is_stirred = True
         self.requests.clear()
