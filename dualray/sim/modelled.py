@@ -30,7 +30,7 @@ from dualray.exceptions import SimulationDeadlockError
 from dualray.shared.faults import Fault
 from dualray.shared.model.config import Config
 from dualray.shared.model.events import Event, Started
-from dualray.shared.model.ids import Address, NodeID
+from dualray.shared.model.ids import HEAD, Address, NodeID
 from dualray.shared.model.resources import CPU, UNITS
 from dualray.shared.model.specs import LeaseShape, NodeInfo
 from dualray.shared.policies.feasibility import why_infeasible
@@ -138,6 +138,8 @@ class ModelledCluster(Cluster):
             is_anchored=any(fault.at_ns is None for fault in faults),
             open_link=self._open_link,
         )
+        self._prices: dict[tuple[bool, bool], tuple[int, int]] = {}
+        """Of routes, where all network cards are the same."""
         self._digest = blake2b(digest_size=16)
         self.kernel.on_event(self._take_hash_further, every=HASH_EVERY_EVENTS)
 
@@ -221,14 +223,23 @@ class ModelledCluster(Cluster):
         if sender.links is None:
             sender.links = {}
         arrive = destination.arrive if isinstance(destination, ModelledProcess) else partial(self._arrive, destination)
-        cost = self.cost_model
-        if sender.node == destination.node:
-            bytes_per_s = cost.memory_bytes_per_s
-        else:
-            bytes_per_s = self.network.topology.message_bytes_per_s(sender.node, destination.node)
-        takes_ns = self.network.message_ns(sender.node, destination.node, MESSAGE_BYTES)
+        takes_ns, bytes_per_s = self._price(sender.node, destination.node)
         link = sender.links[to] = Link(arrive, takes_ns, bytes_per_s)
         return link
+
+    def _price(self, source: str, destination: str) -> tuple[int, int]:
+        """What a message costs from one node to another, and each of its bytes: mostly the same for all."""
+        kind = (source == destination, HEAD in (source, destination))
+        price = self._prices.get(kind)
+        if price is None or self._nics:
+            network = self.network
+            price = self._prices[kind] = (
+                network.message_ns(source, destination, MESSAGE_BYTES),
+                self.cost_model.memory_bytes_per_s
+                if source == destination
+                else network.topology.message_bytes_per_s(source, destination),
+            )
+        return price
 
     def _deliver(self, to: Address, message: Event, payloads: Sequence[tuple[bytes, bytes]]) -> None:
         process = self.processes.get(to)

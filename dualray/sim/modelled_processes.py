@@ -808,6 +808,25 @@ class ModelledDriver(ModelledProcess):
             return (new_ref((return_object_id(task_id, 0), address)),)
         return tuple([new_ref((return_object_id(task_id, index), address)) for index in range(template.num_returns)])
 
+    def submit_several(self, what: Call, count: int) -> list[Ref]:
+        """Make up to `count` calls that have no arguments and one result, and are told nothing of their own: fewer when
+        it is time to pay before. References to their results, of one call at least."""
+        refs: list[Ref] = []
+        model, machine, ids = self.model, self._machine, self._ids
+        address, root, template, submit_ns = self.address, self.root, what.template, model.submit_ns
+        now_ns = self._calendar.now_ns
+        while True:
+            self._submitted += 1
+            task_id = ids.of(self._submitted)
+            self.owed_ns += submit_ns
+            commands = machine.submit(new_spec(task_id, template, address, root, 0, (), (), None, None), now_ns)
+            if commands:
+                self.perform(commands)
+            refs.append(new_ref((return_object_id(task_id, 0), address)))
+            if self.owed_ns >= OWED_NS_MAX or len(refs) >= count:
+                model.tasks += len(refs)
+                return refs
+
     def create(self, what: Call, *, max_restarts: int = 0) -> Ref:
         """Make an actor, by a call of its class: a handle to it."""
         self._submitted += 1

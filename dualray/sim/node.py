@@ -16,7 +16,6 @@ from dualray.shared.model.commands import (
     RenameObject,
     ReserveSpace,
     RestoreObject,
-    Send,
     SendObject,
     SpillObject,
     StartWorker,
@@ -154,9 +153,6 @@ class NodeProcess(MachineProcess):
         return 10 + 3 * len(machine.scheduler.workers) + len(machine.store.objects) + len(machine.transfer.wants)
 
     def perform(self, command: Command) -> None:
-        if type(command) is Send:
-            super().perform(command)
-            return
         match command:
             case StartWorker(worker=worker):
                 self.trace(TraceKind.WORKER_STARTED, worker)

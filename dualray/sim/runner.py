@@ -153,25 +153,30 @@ class MachineProcess(Process):
         if self.decisions is not None:
             self.log(event, now_ns, commands)
         for command in commands:
-            self.perform(command)
+            if type(command) is Send:  # the most frequent one
+                self._send(command)
+            else:
+                self.perform(command)
+
+    def _send(self, command: Send) -> None:
+        payloads: Sequence[tuple[bytes, bytes]] = ()
+        if command.payloads:
+            payloads = [(key, self.payloads[key]) for key in command.payloads if key in self.payloads]
+        message = command.message
+        if isinstance(message, TaskPushed):
+            spec = message.spec
+            self.trace(
+                TraceKind.TASK_PUSHED,
+                spec.task_id.hex(),
+                other=command.to,
+                name=spec.template.name,
+                amount=message.attempt,
+            )
+        self.cluster.send(self, command.to, message, payloads)
 
     def perform(self, command: Command) -> None:
-        """Carry out a command that any machine may give; the others belong to the subclass."""
+        """Carry out a command that any machine may give, but to send; the others belong to the subclass."""
         match command:
-            case Send():  # the most frequent one
-                payloads: Sequence[tuple[bytes, bytes]] = ()
-                if command.payloads:
-                    payloads = [(key, self.payloads[key]) for key in command.payloads if key in self.payloads]
-                if isinstance(command.message, TaskPushed):
-                    spec = command.message.spec
-                    self.trace(
-                        TraceKind.TASK_PUSHED,
-                        spec.task_id.hex(),
-                        other=command.to,
-                        name=spec.template.name,
-                        amount=command.message.attempt,
-                    )
-                self.cluster.send(self, command.to, command.message, payloads)
             case ArmTimer():
                 self.arm_timer(command.timer, command.delay_ns)
             case CancelTimer():

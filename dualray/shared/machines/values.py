@@ -915,6 +915,15 @@ class Values:
 
     def check_invariants(self) -> None:
         for object_id, value in self.table.items():
+            if (  # most, in one look: it is held, no count is negative, and it is not pinned
+                value.local_refs > 0
+                and value.task_uses >= 0
+                and value.container_uses >= 0
+                and value.transit_uses >= 0
+                and value.lineage_uses >= 0
+                and not value.local
+            ):
+                continue
             counts = (value.local_refs, value.task_uses, value.container_uses, value.transit_uses, value.lineage_uses)
             ensure(min(counts) >= 0, "object {}: a negative count; {}", object_id, value)
             ensure(
