@@ -322,13 +322,12 @@ class Model:
                 return False
         calendar = self.calendar
         at_ns = calendar.now_ns + link.takes_ns
-        kind = type(message)
-        if kind is TasksFinished:
+        if isinstance(message, TasksFinished):
             size_bytes = 0
             for outcome in message.outcomes:
                 size_bytes += outcome[2]
             at_ns -= -size_bytes * 1_000_000_000 // link.bytes_per_s  # rounded up, as `time_ns`
-        elif kind is TaskFinished:
+        elif isinstance(message, TaskFinished):
             size_bytes = 0
             for result in message.results:
                 if result.inline:
@@ -419,10 +418,9 @@ class ModelledProcess(Process):
     def arrive(self, message: Any) -> None:
         """A message has arrived."""
         model = self.model
-        kind = type(message)
-        if kind is TaskPushed:
+        if isinstance(message, TaskPushed):
             model.note(self.number, PUSHED, message.spec.task_id)
-        elif kind is TasksFinished:
+        elif isinstance(message, TasksFinished):
             numbers, keys = model.numbers, model.keys
             numbers.append(self._calendar.now_ns)
             numbers.append(self.number << 3 | FINISHED)
@@ -452,25 +450,23 @@ class ModelledProcess(Process):
 
     def perform(self, commands: list[Command]) -> None:
         """Carry out what the machine has ordered."""
-        command: Any
         for command in commands:
-            kind = type(command)
-            if kind is Send:
+            if isinstance(command, Send):
                 if not self.model.send(self, command.to, command.message):
                     self.cluster.send(self, command.to, command.message, ())
-            elif kind is RunTask:
+            elif isinstance(command, RunTask):
                 self._run_task(command)
-            elif kind is RunTasks:
+            elif isinstance(command, RunTasks):
                 self._run_tasks(command)
-            elif kind is CompleteWait:
+            elif isinstance(command, CompleteWait):
                 self._complete_wait(command)
-            elif kind is ArmTimer:
+            elif isinstance(command, ArmTimer):
                 self.arm_timer(command.timer, command.delay_ns)
-            elif kind is CancelTimer:
+            elif isinstance(command, CancelTimer):
                 self.cancel_timer(command.timer)
-            elif kind is ForgetTasks:
+            elif isinstance(command, ForgetTasks):
                 self._forget_tasks(command)
-            elif kind is NoteRetry:
+            elif isinstance(command, NoteRetry):
                 self.model.retries += 1
             # All others are about bytes and tables, of which there are none; and who is interrupted is not told: what
             # is modelled goes on, and is reported when its time is over.
@@ -570,7 +566,7 @@ class ModelledWorker(ModelledProcess):
 
     def arrive(self, message: Any) -> None:
         model = self.model
-        if type(message) is TaskPushed and model.is_calm and self.is_alive and self._running is None:
+        if isinstance(message, TaskPushed) and model.is_calm and self.is_alive and self._running is None:
             calendar = self._calendar
             now_ns = calendar.now_ns
             if self._plain.starts(message, now_ns):  # the way of most tasks
@@ -656,7 +652,7 @@ class ModelledWorker(ModelledProcess):
             self.handle(TasksRan(outcomes=outcomes))
         self._go_on()
 
-    def _ended(self, task: Any) -> None:
+    def _ended(self, task: RunTask | TaskPushed) -> None:
         """A task has computed for as long as it takes."""
         if not self.is_alive:
             return
@@ -664,7 +660,7 @@ class ModelledWorker(ModelledProcess):
         if not model.is_steady and model.cluster.is_paused(self.node):
             model.cluster.when_running(self.node, self._ended, task)
             return
-        spec: TaskSpec = task.spec
+        spec = task.spec
         task_id = spec.task_id
         model.note(self.number, ENDED, task_id)
         size = model.one_small_size(spec)
@@ -813,6 +809,7 @@ class ModelledDriver(ModelledProcess):
         it is time to pay before. References to their results, of one call at least."""
         refs: list[Ref] = []
         model, machine, ids = self.model, self._machine, self._ids
+        tasks = machine.tasks
         address, root, template, submit_ns = self.address, self.root, what.template, model.submit_ns
         now_ns = self._calendar.now_ns
         while True:
@@ -822,7 +819,9 @@ class ModelledDriver(ModelledProcess):
             commands = machine.submit(new_spec(task_id, template, address, root, 0, (), (), None, None), now_ns)
             if commands:
                 self.perform(commands)
-            refs.append(new_ref((return_object_id(task_id, 0), address)))
+            object_id = tasks.newest_result
+            assert object_id is not None
+            refs.append(new_ref((object_id, address)))
             if self.owed_ns >= OWED_NS_MAX or len(refs) >= count:
                 model.tasks += len(refs)
                 return refs

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 from dualray.shared.machines.base import Outbox, ensure
 from dualray.shared.model.commands import ArmTimer
@@ -39,12 +40,12 @@ from dualray.shared.model.specs import FunctionTemplate, LeaseShape, ObjectHint
 
 IDLE_TIMER = "idle-leases"
 PUSH_TIMER = "push-tasks"
-DEFER_NS = 1_000_000
-_DEFER_MAX = 16
+DEFER_NS: Final = 1_000_000
+_DEFER_MAX: Final = 16
 """Tasks that are held back at most, to be pushed together: while all leases with room are busy, or in a burst."""
-BURST_NS = 200_000
+BURST_NS: Final = 200_000
 """Who has submitted a task so short a time ago, and has not waited since, is about to submit more."""
-_MEAN_WEIGHT = 8
+_MEAN_WEIGHT: Final = 8
 """The mean task time follows the last eight tasks or so."""
 
 
