@@ -127,6 +127,8 @@ class ModelledCluster(Cluster):
         self.network.on_rate = None
         self._hardware = list(hardware)
         self._planned = tuple(faults)
+        if not faults:  # else they may be anchored at anything
+            self.kinds_noted = frozenset({TraceKind.TRANSFER_ENDED, TraceKind.OBJECT_SPILLED, TraceKind.OBJECT_EVICTED})
         self._ended: list[str] = []
         """How the program has ended, once it has."""
         self.model = Model(

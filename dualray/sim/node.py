@@ -156,7 +156,8 @@ class NodeProcess(MachineProcess):
         match command:
             case StartWorker(worker=worker):
                 self.trace(TraceKind.WORKER_STARTED, worker)
-                self.cluster.kernel.call_after(self.cluster.cost_model.worker_start_ns, self._started, worker)
+                kernel = self.cluster.kernel
+                kernel.post(kernel.now_ns + self.cluster.cost_model.worker_start_ns, self._started, worker)
             case StopWorker(worker=worker, reason=reason):
                 self.end_worker(worker, f"stopped: {reason}")
             case ReserveSpace(object_id=object_id):  # virtual memory is there as soon as it is wanted

@@ -116,6 +116,9 @@ class Process:
         deps: tuple[str, ...] = (),
     ) -> None:
         """Note what this process does."""
+        wanted = self.cluster.kinds_noted
+        if wanted is not None and kind not in wanted:
+            return
         now_ns = self.cluster.kernel.now_ns
         self.cluster.note(TraceEvent(now_ns, kind, self.address, subject, other, name, amount, deps))
 
