@@ -22,7 +22,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from hashlib import blake2b
 from typing import Any
 
@@ -30,7 +29,7 @@ from dualray.exceptions import SimulationDeadlockError
 from dualray.shared.faults import Fault
 from dualray.shared.model.config import Config
 from dualray.shared.model.events import Event, Started
-from dualray.shared.model.ids import HEAD, Address, NodeID
+from dualray.shared.model.ids import Address, NodeID
 from dualray.shared.model.resources import CPU, UNITS
 from dualray.shared.model.specs import LeaseShape, NodeInfo
 from dualray.shared.policies.feasibility import why_infeasible
@@ -38,10 +37,9 @@ from dualray.shared.trace import TraceEvent, TraceKind
 from dualray.sim.cluster import DRIVER, DRIVER_NODE, MESSAGE_BYTES, Cluster
 from dualray.sim.cost_model import CostModel
 from dualray.sim.modelled_processes import (
-    OTHER,
     Call,
+    Door,
     Get,
-    Link,
     Model,
     ModelledDriver,
     ModelledProcess,
@@ -138,10 +136,10 @@ class ModelledCluster(Cluster):
             cost_model=cost_model,
             is_steady=not faults and all(each.speed == 1.0 for each in hardware),
             is_anchored=any(fault.at_ns is None for fault in faults),
-            open_link=self._open_link,
+            price=self._price,
+            processes=None if faults else self.processes,
+            is_uniform=all(each.nic is None for each in hardware),
         )
-        self._prices: dict[tuple[bool, bool], tuple[int, int]] = {}
-        """Of routes, where all network cards are the same."""
         self._digest = blake2b(digest_size=16)
         self.kernel.on_event(self._take_hash_further, every=HASH_EVERY_EVENTS)
 
@@ -218,44 +216,22 @@ class ModelledCluster(Cluster):
         if not self.model.send(sender, to, message):
             super().send(sender, to, message, ())
 
-    def _open_link(self, sender: Process, to: Address) -> Link | None:
-        if self._planned or to not in self.processes:
-            return None
-        destination = self.processes[to]
-        if sender.links is None:
-            sender.links = {}
-        arrive = destination.arrive if isinstance(destination, ModelledProcess) else partial(self._arrive, destination)
-        takes_ns, bytes_per_s = self._price(sender.node, destination.node)
-        link = sender.links[to] = Link(arrive, takes_ns, bytes_per_s)
-        return link
-
     def _price(self, source: str, destination: str) -> tuple[int, int]:
-        """What a message costs from one node to another, and each of its bytes: mostly the same for all."""
-        kind = (source == destination, HEAD in (source, destination))
-        price = self._prices.get(kind)
-        if price is None or self._nics:
-            network = self.network
-            price = self._prices[kind] = (
-                network.message_ns(source, destination, MESSAGE_BYTES),
-                self.cost_model.memory_bytes_per_s
-                if source == destination
-                else network.topology.message_bytes_per_s(source, destination),
-            )
-        return price
+        """What a message costs from one node to another, and each of its bytes."""
+        network = self.network
+        bytes_per_s = (
+            self.cost_model.memory_bytes_per_s
+            if source == destination
+            else network.topology.message_bytes_per_s(source, destination)
+        )
+        return network.message_ns(source, destination, MESSAGE_BYTES), bytes_per_s
 
     def _deliver(self, to: Address, message: Event, payloads: Sequence[tuple[bytes, bytes]]) -> None:
         process = self.processes.get(to)
         if isinstance(process, ModelledProcess):
             process.arrive(message)
         elif process is not None:
-            self._arrive(process, message)
-
-    def _arrive(self, process: Process, message: Event) -> None:
-        """At the head, or a node manager."""
-        model = self.model
-        model.note(process.number, OTHER, model.content_of(message))
-        if process.is_alive:
-            process.receive(message, ())
+            Door(self.model, process).arrive(message)
 
     def _take_hash_further(self, events: int) -> None:
         model = self.model

@@ -58,6 +58,7 @@ from dualray.shared.model.events import (
     WaitStarted,
 )
 from dualray.shared.model.ids import (
+    HEAD,
     ActorID,
     Address,
     ChildIds,
@@ -193,20 +194,42 @@ class Link:
         self.messages = 0
 
 
+class Door:
+    """Where messages to the head, or to a node manager, arrive."""
+
+    __slots__ = ("model", "process")
+
+    def __init__(self, model: Model, process: Process) -> None:
+        self.model = model
+        self.process = process
+
+    def arrive(self, message: Event) -> None:
+        """A message has arrived."""
+        model, process = self.model, self.process
+        model.note(process.number, OTHER, model.content_of(message))
+        if process.is_alive:
+            process.receive(message, ())
+
+
 class Model:
     """What all processes of a modelled run share.
 
     Args:
         cluster: theirs: what is rare is asked of it.
-        open_link: makes the link from a process to an address; None: messages there go the way of all networks.
+        price: says what a message costs from a node to another, in ns, and how many of its bytes go in a second.
+        processes: all that there are; None: something may go wrong on the network, and no message takes a short way.
+        is_uniform: all nodes have the same network card.
     """
 
     __slots__ = (
+        "_is_uniform",
         "_last_plan",
         "_last_template",
-        "_open_link",
         "_packed",
         "_packed_of",
+        "_price",
+        "_prices",
+        "_processes",
         "calendar",
         "cluster",
         "config",
@@ -235,7 +258,9 @@ class Model:
         cost_model: CostModel,
         is_steady: bool,
         is_anchored: bool,
-        open_link: Callable[[Any, Address], Link | None],
+        price: Callable[[str, str], tuple[int, int]],
+        processes: dict[Address, Any] | None,
+        is_uniform: bool,
     ) -> None:
         self.cluster = cluster
         self.calendar = calendar
@@ -266,7 +291,11 @@ class Model:
         self._packed_of: Event | None = None
         self._packed = b""
         """The last long event, and what stands for it in the event hash."""
-        self._open_link = open_link
+        self._price = price
+        self._prices: dict[int, tuple[int, int]] = {}
+        """Where they are the same for all: within a node, between nodes, and from and to the head."""
+        self._processes = processes
+        self._is_uniform = is_uniform
 
     # ---- What calls take -------------------------------------------------------------------------------------
 
@@ -340,6 +369,26 @@ class Model:
         link.messages += 1
         calendar.post(at_ns, link.arrive, message)
         return True
+
+    def _open_link(self, sender: Process, to: Address) -> Link | None:
+        """From a process to an address, if there is anybody."""
+        processes = self._processes
+        destination: Process | None = None if processes is None else processes.get(to)
+        if destination is None:
+            return None
+        source, target = sender.node, destination.node
+        kind = 0 if source == target else 2 if HEAD in (source, target) else 1
+        price = self._prices.get(kind) if self._is_uniform else None
+        if price is None:
+            price = self._prices[kind] = self._price(source, target)
+        if isinstance(destination, ModelledProcess):
+            link = Link(destination.arrive, price[0], price[1])
+        else:
+            link = Link(Door(self, destination).arrive, price[0], price[1])
+        if sender.links is None:
+            sender.links = {}
+        sender.links[to] = link
+        return link
 
     def note(self, number: int, kind: int, key: bytes) -> None:
         """Something has happened to the process of this number: for the event hash."""

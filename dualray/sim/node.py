@@ -23,7 +23,6 @@ from dualray.shared.model.commands import (
     UnloadObject,
 )
 from dualray.shared.model.events import (
-    Event,
     ObjectReceived,
     ObjectRestored,
     ObjectSent,
@@ -199,8 +198,7 @@ class NodeProcess(MachineProcess):
             case _:
                 super().perform(command)
 
-    def handle(self, event: Event) -> None:
-        super().handle(event)
+    def was_refused(self) -> None:
         if self.machine.refused and self.is_alive:  # the head takes this life of the node for dead
             self.cluster.node_refused(self)
 

@@ -7,7 +7,7 @@ dropped, and its timers are forgotten. A process on a machine that stands still 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dualray.shared.decision_log import DecisionLog
@@ -20,9 +20,10 @@ from dualray.shared.model.commands import (
     Send,
     WriteRecord,
 )
-from dualray.shared.model.events import Event, TaskPushed, TimerFired
+from dualray.shared.model.events import Event, NodeRefused, TaskPushed, TimerFired
 from dualray.shared.model.ids import Address
 from dualray.shared.trace import TraceEvent, TraceKind
+from dualray.sim.calendar import Calendar
 from dualray.sim.kernel import Scheduled
 
 if TYPE_CHECKING:
@@ -130,9 +131,11 @@ class MachineProcess(Process):
         super().__init__(cluster=cluster, address=address, node=node)
         self.machine = machine
         self.payloads: dict[bytes, bytes] = {}
+        self._calendar: Calendar = cluster.kernel.calendar
 
-    def receive(self, message: Event, payloads: Iterable[tuple[bytes, bytes]]) -> None:
-        self.payloads.update(payloads)
+    def receive(self, message: Event, payloads: Sequence[tuple[bytes, bytes]]) -> None:
+        if payloads:
+            self.payloads.update(payloads)
         self.handle(message)
 
     def fire(self, timer: str) -> None:
@@ -151,15 +154,20 @@ class MachineProcess(Process):
         if self.cluster._paused and self.cluster.is_paused(self.node):
             self.cluster.when_running(self.node, self.handle, event)
             return
-        now_ns = self.cluster.kernel.now_ns
+        now_ns = self._calendar.now_ns
         commands = self.machine.handle(event, now_ns)
         if self.decisions is not None:
             self.log(event, now_ns, commands)
         for command in commands:
-            if type(command) is Send:  # the most frequent one
+            if isinstance(command, Send):  # the most frequent one
                 self._send(command)
             else:
                 self.perform(command)
+        if isinstance(event, NodeRefused):
+            self.was_refused()
+
+    def was_refused(self) -> None:
+        """The head may have said that it takes this process for dead."""
 
     def _send(self, command: Send) -> None:
         payloads: Sequence[tuple[bytes, bytes]] = ()

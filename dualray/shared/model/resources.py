@@ -103,7 +103,11 @@ def is_cpu(name: str) -> bool:
 
 def gpu_units(resources: Resources) -> int:
     """The GPUs among the resources: a node's own, or those of a bundle."""
-    return max((amount for name, amount in resources.units if name == GPU or name.startswith(GPU + _BUNDLE)), default=0)
+    most = 0
+    for name, amount in resources.units:
+        if amount > most and (name == GPU or name.startswith(GPU + _BUNDLE)):
+            most = amount
+    return most
 
 
 def in_plain_names(resources: Resources) -> Resources:
