@@ -14,6 +14,7 @@ from dualray.shared.labels import label_term, parse_selector
 from dualray.shared.model.ids import NodeID
 from dualray.shared.model.resources import CPU, NOTHING, UNITS, Resources, add, demand_in_group, parse_resources
 from dualray.shared.model.specs import DEFAULT_STRATEGY, LabelOperator, LabelTerm, Strategy, StrategyKind, Streaming
+from dualray.shared.units import parse_size_bytes
 from dualray.util.scheduling_strategies import (
     DoesNotExist,
     Exists,
@@ -52,6 +53,10 @@ class TaskOptions:
         name: what messages and traces call it. Default: the function's name.
         duration: sim mode only: seconds of virtual time that a call takes, or each item of a generator; or a function
             of its arguments that says.
+        execute: sim mode only: False models a call: it is scheduled, gets its arguments and takes its time, but the
+            function does not run. Real mode runs it. Default True.
+        returns, returns_size: what each result of a call that is not executed is, and as how many bytes it counts in
+            stores and on the network (an int, or a text such as "2GiB"). Default: None, and what that has.
         _generator_backpressure_num_objects: items that a generator makes ahead of its consumer; then it waits and lends
             its CPU. Default: any number.
     """
@@ -69,6 +74,9 @@ class TaskOptions:
     label_selector: Mapping[str, str] | None = None
     name: str | None = None
     duration: Duration = None
+    execute: bool = True
+    returns: Any = None
+    returns_size: int | str | None = None
     _generator_backpressure_num_objects: int | None = None
 
     def demand(self) -> Resources:
@@ -186,6 +194,7 @@ def _check(options: TaskOptions | ActorOptions | MethodOptions, what: str) -> No
         raise TypeError(f"{what}: name={options.name!r} must be a str")
     if isinstance(options, TaskOptions):
         _check_retried(options.retry_exceptions, what)
+        _check_modelled(options, what)
     duration = options.duration
     if duration is not None and not callable(duration):
         if isinstance(duration, bool) or not isinstance(duration, int | float):
@@ -216,6 +225,37 @@ def _check_retried(retried: Any, what: str) -> None:
     for each in retried:
         if not (isinstance(each, type) and issubclass(each, BaseException)):
             raise TypeError(f"{what}: retry_exceptions has {each!r}, which is no exception type")
+
+
+def _check_modelled(options: TaskOptions, what: str) -> None:
+    if not isinstance(options.execute, bool):
+        raise TypeError(f"{what}: execute={options.execute!r} must be True or False")
+    if options.execute:
+        for name in ("returns", "returns_size"):
+            if getattr(options, name) is not None:
+                raise ValueError(f"{what}: {name}= is for calls that are not executed: add execute=False")
+        return
+    if isinstance(options.num_returns, str):
+        raise ValueError(f"{what}: num_returns={options.num_returns!r} with execute=False: it needs a number")
+    returned_bytes(options, what)
+
+
+def returned_bytes(options: TaskOptions, what: str) -> int:
+    """As how many bytes each result of a call that is not executed counts, at least.
+
+    Raises:
+        ValueError, TypeError: `returns_size` is no size.
+    """
+    size = options.returns_size
+    if size is None:
+        return 0
+    if isinstance(size, str):
+        return parse_size_bytes(size, f"{what}: returns_size")
+    if isinstance(size, bool) or not isinstance(size, int):
+        raise TypeError(f"{what}: returns_size={size!r} must be bytes, or a text such as '2GiB'")
+    if size < 0:
+        raise ValueError(f"{what}: returns_size={size!r} must not be negative")
+    return size
 
 
 def environment_of(options: TaskOptions | ActorOptions, outer: str, what: str) -> str:

@@ -9,10 +9,23 @@ from typing import Any, Generic, NoReturn, TypeVar, cast
 from dualray import runtime
 from dualray.object_ref import ObjectRef
 from dualray.object_ref_generator import DynamicObjectRefGenerator, ObjectRefGenerator
-from dualray.options import TaskOptions, environment_of, placed, returns_of, with_changes
+from dualray.options import TaskOptions, environment_of, placed, returned_bytes, returns_of, with_changes
 from dualray.shared.model.specs import FunctionTemplate, Strategy, Streaming
+from dualray.shared.serialization import Sized
 
 R = TypeVar("R")
+
+
+class Modelled:
+    """What a virtual worker calls in place of a function with `execute=False`."""
+
+    def __init__(self, num_returns: int, value: Any, size_bytes: int) -> None:
+        self._num_returns = num_returns
+        self._result = value, size_bytes
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        result = Sized(*self._result)
+        return result if self._num_returns == 1 else [result] * self._num_returns
 
 
 class RemoteFunction(Generic[R]):
@@ -83,12 +96,18 @@ class RemoteFunction(Generic[R]):
         demand = options.demand()
         demand, _, strategy = placed(options, demand, demand, self._name, captured)
         retried = options.retry_exceptions
-        num_returns, streaming, ahead_max = returns_of(options, self._function, f"remote function {self._name}")
+        what = f"remote function {self._name}"
+        num_returns, streaming, ahead_max = returns_of(options, self._function, what)
+        target = self._exported()
+        if not options.execute and runtime.current(self._call).mode == "sim":
+            if streaming is not Streaming.NO:
+                raise ValueError(f"{what}: execute=False needs a number of results: say num_returns= of this generator")
+            target = Modelled(num_returns, options.returns, returned_bytes(options, what))
         return FunctionTemplate(
             function_id=verbs.export(
-                self._exported(),
+                target,
                 duration=options.duration,
-                what=f"remote function {self._name}",
+                what=what,
                 collect=DynamicObjectRefGenerator.collect if streaming is Streaming.DYNAMIC else None,
                 retried=None if isinstance(retried, bool) else tuple(retried),
             ),
@@ -99,7 +118,7 @@ class RemoteFunction(Generic[R]):
             max_retries=options.max_retries,
             retry_exceptions=bool(retried),
             max_calls=options.max_calls,
-            runtime_env=environment_of(options, verbs.runtime_env, f"remote function {self._name}"),
+            runtime_env=environment_of(options, verbs.runtime_env, what),
             strategy=strategy,
             streaming=streaming,
             items_ahead_max=ahead_max,

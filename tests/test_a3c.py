@@ -30,7 +30,9 @@ def test_a_few_steps(mode: str, tmp_path: Path):
     said = run_driver(mode, str(workers), "--steps", "150", cwd=tmp_path)
     assert SAYS.search(said.splitlines()[-1]), said
     games = 0
-    for number in range(workers):
+    agents = [number for number in range(workers) if any((tmp_path / "results" / f"agent_{number}").glob("events.*"))]
+    assert agents  # on a busy machine one may have played all before the other has made its network
+    for number in agents:
         logged = read_scalars(tmp_path / "results" / f"agent_{number}")
         assert "model/grad_global_norm" in logged
         rewards, lengths = logged["global/episode_reward"], logged["global/episode_length"]

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 _PATH_BYTES_MAX: Final = 100
+_OBJECTS: Final = "/objects"
 _ADDRESS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@~-]{0,95}")
 
 
@@ -50,6 +51,16 @@ def home_of(address: str) -> str:
     a node is that of an `init` that started its own cluster: it lives where everything does.
     """
     return address.rpartition("@")[2].partition("/")[0].partition("~")[0]
+
+
+def objects_address(node: str) -> str:
+    """Where a node manager takes in pieces of objects: apart from its messages, which so never wait behind them."""
+    return f"{node}{_OBJECTS}"
+
+
+def node_of_objects(address: str) -> str:
+    """The node whose `objects_address` this is."""
+    return address.removesuffix(_OBJECTS)
 
 
 def listen(path: Path) -> socket.socket:

@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from dualray.real import session as sessions
+from dualray.real.addresses import node_of_objects, objects_address
 from dualray.real.counts import COUNTS
 from dualray.real.loop import Timer
 from dualray.real.memory_monitor import MemoryMonitor
@@ -23,6 +24,7 @@ from dualray.real.object_streams import ObjectStreams
 from dualray.real.runner import EXIT_TO_REJOIN, MachineProcess, begin
 from dualray.real.spill import SpillDirectory
 from dualray.real.template_client import TemplateClient
+from dualray.real.transport import Transport
 from dualray.real.worker_output import DRIVER_KNOWN, FLUSH, LogFile, OutputRouter, WorkerOutput
 from dualray.shared.decision_log import MachineSpec
 from dualray.shared.machines.node import Node
@@ -117,8 +119,17 @@ class NodeProcess(MachineProcess):
             call_soon=self.loop.call_soon,
         )
         self.disk = SpillDirectory(session.spill_directory, self.loop.call_soon)
+        self.object_transport = Transport(
+            self.loop,
+            address=objects_address(node),
+            socket_dir=session.sockets,
+            secret=session.secret,
+            on_message=lambda peer, header, buffers: self.streams.on_message(peer, header, buffers),
+            on_peer_lost=self._on_objects_lost,
+            gateway_for=session.gateway_for,
+        )
         self.streams = ObjectStreams(
-            transport=self.transport,
+            transport=self.object_transport,
             store=self.store,
             config=session.config,
             handle=self.handle,
@@ -226,7 +237,7 @@ class NodeProcess(MachineProcess):
 
     def receive(self, message: Event, payloads: Sequence[Payload]) -> None:
         if isinstance(message, NodeDied):
-            self.streams.peer_lost(message.node)
+            self.streams.drop(message.node)
         super().receive(message, payloads)
         if isinstance(message, NodeWelcomed):
             (self.session.directory / sessions.JOINED_FILE).touch()
@@ -243,7 +254,7 @@ class NodeProcess(MachineProcess):
             if self.metrics is not None:
                 self.metrics.hear(peer, header)
         else:
-            self.streams.on_message(peer, header, buffers)
+            super().receive_raw(peer, header, buffers)
 
     def _on_received(self, object_id: ObjectID, source: NodeID, size_bytes: int) -> None:
         self.recorder.trace(TraceKind.TRANSFER_ENDED, object_id.hex(), other=source, amount=size_bytes)
@@ -348,9 +359,15 @@ class NodeProcess(MachineProcess):
         if peer == HEAD:
             self._leave("the connection to the head has closed")
         elif is_node(peer):
-            self.streams.peer_lost(peer)
+            self.streams.drop(peer)
             self.handle(PeerLost(address=Address(peer)))
             self.transport.forget(peer)  # the node may live, or come back as its next incarnation
+
+    def _on_objects_lost(self, peer: str) -> None:
+        """The connection for objects has closed: it and the one for messages end together."""
+        node = node_of_objects(peer)
+        self.transport.drop(node, ConnectionResetError(f"the connection for objects to {node} has closed"))
+        self._on_peer_lost(node)
 
     def on_silent(self, peer: str) -> None:
         """The head is silent: if that lasts, it counts this node as dead, and others run what ran here."""
@@ -396,6 +413,7 @@ class NodeProcess(MachineProcess):
         self.template.close()
         self.disk.close()
         self.store.destroy()
+        self.object_transport.close()
         super().clean_up()
         if self.is_orphan and self.session.cluster is not None and not self.session.cluster.has_head:
             self.session.remove()

@@ -204,6 +204,14 @@ class Transport:
         with self._lock:
             self._lost.pop(peer, None)
 
+    def drop(self, peer: str, why: Exception) -> None:
+        """End the connection to a peer, if there is one, and drop what waits for it. On the loop's thread. The owner
+        knows it: `on_peer_lost` is not called, and a later message connects anew."""
+        known = self._peers.get(peer)
+        if known is not None:
+            self._remove(known, why)
+        self.forget(peer)
+
     def close(self) -> None:
         """Close every socket and remove ours from the directory; queued bytes are dropped. Idempotent."""
         self._loop.call_and_wait(self._close)
@@ -492,10 +500,19 @@ class Transport:
             self._loop.report(error)
 
     def _lose(self, peer: Peer, error: Exception) -> None:
-        """The one place where a peer is lost."""
+        """A peer is lost: the owner hears it."""
+        if not self._remove(peer, error):
+            return
+        try:
+            self._on_peer_lost(peer.address)
+        except Exception as failure:  # noqa: BLE001 - every one of them goes to the owner
+            self._loop.report(failure)
+
+    def _remove(self, peer: Peer, error: Exception) -> bool:
+        """The one place where a peer goes; whether it was there."""
         with self._lock:
             if self._peers.get(peer.address) is not peer:
-                return
+                return False
             del self._peers[peer.address]
             # Its traceback would keep the frames of whoever waited meanwhile, and ran the loop: user code's.
             self._lost[peer.address] = error.with_traceback(None)
@@ -504,10 +521,7 @@ class Transport:
         self._let_go(peer)
         self.counters.peers_lost += 1
         _log.info("%s lost %s: %s", self.address, peer.address, error)
-        try:
-            self._on_peer_lost(peer.address)
-        except Exception as failure:  # noqa: BLE001 - every one of them goes to the owner
-            self._loop.report(failure)
+        return True
 
     def _let_go(self, peer: Peer) -> None:
         with peer.lock:

@@ -221,6 +221,17 @@ class Serialized:
         return bytes(target)
 
 
+class Sized:
+    """A value that counts as `size_bytes` bytes wherever it goes, if that is more than it has. Reading it gives the
+    value alone."""
+
+    __slots__ = ("size_bytes", "value")
+
+    def __init__(self, value: Any, size_bytes: int) -> None:
+        self.value = value
+        self.size_bytes = size_bytes
+
+
 def _aligned(offset: int) -> int:
     return (offset + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
 
@@ -233,6 +244,10 @@ def serialize(value: Any, what: str = "the value", *about: object) -> Serialized
     """
     if type(value) in _PLAIN_TYPES:
         return Serialized(pickle.dumps(value, protocol=5), (), ())
+    if type(value) is Sized:
+        serialized = serialize(value.value, what, *about)
+        serialized.size_bytes = max(serialized.size_bytes, value.size_bytes)
+        return serialized
     refs: list[Ref] = []
     buffers: list[memoryview] = []
     file = io.BytesIO()

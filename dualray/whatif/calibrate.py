@@ -7,6 +7,9 @@ takes, phase by phase, as long as the run did: least squares of the logarithms o
 loss, so that one disturbed phase does not pull everything. Each parameter is drawn, weakly, to its default
 (PRIOR_SPREAD): one of which the phases say nothing stays there, with an interval that shows it.
 
+What company on the cores costs is not fitted but measured: a fixed piece of computing, alone and on all cores at once
+(`company`). Fitted, it would take up whatever else the replay does not know of phases that run side by side.
+
 All is repeated in rounds until the time is up; what counts of a phase is the round that was least disturbed, for what
 others do on a machine only ever adds; the record is that of the shortest run. The intervals (95 %)
 come from the curvature at the optimum, scaled by what the fit leaves over and by the scatter between the rounds.
@@ -43,7 +46,7 @@ from dualray.sim.cost_model import CostModel
 from dualray.sim.network import Nic
 from dualray.sim.node import Hardware
 from dualray.sim.replay import ReplayCluster
-from dualray.whatif.micro import ONE_NODE, THERE, TWO_NODES, MicroRun
+from dualray.whatif.micro import ONE_NODE, THERE, TWO_NODES, MicroRun, company
 
 SECONDS_MAX = 60.0
 SECONDS_MIN = 1.0
@@ -53,7 +56,8 @@ PHASE_SPREAD = 0.05
 """That of replayed / measured, as far as the prior is concerned: a phase weighs so much more."""
 _LOOPBACK = Nic(bytes_per_s=100_000_000_000, latency_ns=0)
 _SLOWDOWN = "slowdown"
-_SLOWDOWN_UNIT = 0.05
+_RESAMPLED = 1000
+"""How often the pieces of computing are drawn anew, for the interval of the slowdown."""
 _Z95 = 1.96
 _STORE_BYTES = 512 << 20
 
@@ -64,7 +68,6 @@ FITTED: Mapping[str, tuple[str, ...]] = {
         "seal_ns",
         "memory_bytes_per_s",
         "worker_start_ns",
-        _SLOWDOWN,
     ),
     TWO_NODES.name: ("node_message_ns", "transfer_ns", "transfer_bytes_per_s"),
 }
@@ -140,6 +143,8 @@ def calibrate(
     scale = 1.0 if seconds >= 20 else 0.4
     begun_s = time.perf_counter()
     rounds = 0
+    alone_s: list[float] = []
+    beside_s: list[float] = []
     with tempfile.TemporaryDirectory(prefix="dualray-calibrate-") as directory, _two_nodes() as cluster:
         path = Path(directory) / "run.parquet"
         while True:
@@ -151,6 +156,8 @@ def calibrate(
                 measured.graphs.append(graph_of(read_record_file(path)))
             with _running(num_cpus=cores):
                 one.phases_s.append(_differences(one.program.run(scale)))
+                for all_s, of_round_s in zip((alone_s, beside_s), company(cores), strict=True):
+                    all_s.extend(of_round_s)
             with _running(address=cluster.address):
                 two.phases_s.append(_differences(two.program.run(scale)))
             rounds += 1
@@ -160,7 +167,8 @@ def calibrate(
             if left_s < now_s - round_begun_s:
                 break
     measured_for_s = time.perf_counter() - begun_s
-    return Fit(*_fit([one, two], cores), rounds=rounds, measured_for_s=measured_for_s)
+    slowdown, interval = slowdown_of(alone_s, beside_s, cores)
+    return Fit(*_fit([one, two], cores, slowdown, interval), rounds=rounds, measured_for_s=measured_for_s)
 
 
 def check_seconds(seconds: float) -> None:
@@ -197,18 +205,34 @@ def _differences(times_s: Sequence[float]) -> list[float]:
     return [after - before for before, after in pairwise(times_s)]
 
 
+def slowdown_of(alone_s: Sequence[float], beside_s: Sequence[float], cores: int) -> tuple[float, tuple[float, float]]:
+    """By how much each further busy core slows the others down, and its interval (95 %), from what the same piece of
+    computing takes alone and beside `cores - 1` others."""
+    if cores == 1:
+        return 0.0, (0.0, 0.0)
+
+    def found(alone: Any, beside: Any) -> Any:
+        return np.maximum(0.0, np.median(beside, axis=-1) / np.median(alone, axis=-1) - 1.0) / (cores - 1)
+
+    draw = np.random.default_rng(0)
+    drawn = found(*(draw.choice(np.asarray(of), (_RESAMPLED, len(of))) for of in (alone_s, beside_s)))
+    low, high = np.quantile(drawn, (0.025, 0.975))
+    return float(found(alone_s, beside_s)), (_rounded(float(low)), _rounded(float(high)))
+
+
 # ---- The fit -------------------------------------------------------------------------------------------------------
 
 
 class _Replays:
     """What the phases of a program take on its cluster, by the parameters."""
 
-    def __init__(self, measured: _Measured, cores: int) -> None:
+    def __init__(self, measured: _Measured, cores: int, slowdown: float) -> None:
         self._measured = measured
         self._graph = measured.graph()
         self._cores = cores
+        self._slowdown = slowdown
 
-    def phases_s(self, costs: CostModel, slowdown: float) -> list[float]:
+    def phases_s(self, costs: CostModel) -> list[float]:
         """Of each phase, seconds."""
         measured = self._measured
         hardware = []
@@ -223,7 +247,7 @@ class _Replays:
             seed=0,
             hardware=hardware,
             cores=self._cores,
-            slowdown=slowdown,
+            slowdown=self._slowdown,
         )
         replayed = cluster.run()
         if replayed.failed:
@@ -240,39 +264,37 @@ class _Parameters:
 
     @property
     def starts(self) -> Any:
-        values = [
-            _SLOWDOWN_UNIT if name == _SLOWDOWN else STARTS.get(name, getattr(self.base, name)) for name in self.names
-        ]
+        values = [STARTS.get(name, getattr(self.base, name)) for name in self.names]
         return np.log(np.asarray(values, dtype=float))
 
-    def at(self, x: np.ndarray[Any, Any]) -> tuple[CostModel, float]:
-        """The costs, and the slowdown, at a place of the search."""
+    def at(self, x: np.ndarray[Any, Any]) -> CostModel:
+        """The costs at a place of the search."""
         values = dict(zip(self.names, np.exp(x), strict=True))
-        slowdown = float(values.pop(_SLOWDOWN, 0.0))
         costs = {name: max(1, round(value)) for name, value in values.items()}
         if "node_message_ns" in costs:  # a head is on one of the nodes
             costs["head_message_ns"] = costs["node_message_ns"]
-        return self.base.with_changes(costs), slowdown
+        return self.base.with_changes(costs)
 
 
-def _fit(programs: Sequence[_Measured], cores: int) -> tuple[Calibration, list[Phase]]:
+def _fit(
+    programs: Sequence[_Measured], cores: int, slowdown: float, interval: tuple[float, float]
+) -> tuple[Calibration, list[Phase]]:
     from scipy.optimize import least_squares  # noqa: PLC0415 - 0.3 s that only who calibrates pays
 
-    base, slowdown = CostModel(), 0.0
+    base = CostModel()
     costs: dict[str, int] = {}
-    intervals: dict[str, tuple[float, float]] = {}
+    intervals: dict[str, tuple[float, float]] = {_SLOWDOWN: interval}
     phases: list[Phase] = []
     for measured in programs:
         parameters = _Parameters(FITTED[measured.program.name], base)
-        replays = _Replays(measured, cores)
+        replays = _Replays(measured, cores, slowdown)
         rounds_s = np.asarray(measured.phases_s)
         least_s = np.min(rounds_s, axis=0)
         used = [index for index, name in enumerate(measured.program.phases) if name[0] not in "+-"]
         starts = parameters.starts
 
         def left(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-            found, slow = parameters.at(x)  # noqa: B023 - is called in this turn of the loop only
-            replayed_s = np.asarray(replays.phases_s(found, slow or slowdown))  # noqa: B023
+            replayed_s = np.asarray(replays.phases_s(parameters.at(x)))  # noqa: B023 - called in this turn only
             of_phases = np.log(replayed_s[used] / least_s[used]) / PHASE_SPREAD  # noqa: B023
             return np.concatenate([of_phases, (x - starts) / PRIOR_SPREAD])  # noqa: B023
 
@@ -285,17 +307,15 @@ def _fit(programs: Sequence[_Measured], cores: int) -> tuple[Calibration, list[P
                 gc.enable()
         spread = _spread(found, rounds_s[:, used], len(used))
         values = np.exp(found.x)
-        base, slow = parameters.at(found.x)
-        slowdown = slow or slowdown
+        base = parameters.at(found.x)
         for name, value, sigma in zip(parameters.names, values, spread, strict=True):
             low, high = (float(value * np.exp(sign * _Z95 * sigma)) for sign in (-1, 1))
             intervals[name] = (_rounded(low), _rounded(high))
-            if name != _SLOWDOWN:
-                costs[name] = getattr(base, name)
+            costs[name] = getattr(base, name)
         if "node_message_ns" in costs:
             costs["head_message_ns"] = costs["node_message_ns"]
             intervals["head_message_ns"] = intervals["node_message_ns"]
-        replayed_s = replays.phases_s(base, slowdown)
+        replayed_s = replays.phases_s(base)
         for index, name in enumerate(measured.program.phases):
             if name[0] != "-":
                 each_s = [float(each) for each in rounds_s[:, index]]

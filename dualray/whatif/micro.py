@@ -65,7 +65,6 @@ ONE_NODE_PHASES = (
     "start of workers",
     "computing, one by one",
     "computing, side by side",
-    "copying, side by side",
     "+tree of sums",
     "+tasks with puts",
     "+actors that compute",
@@ -91,12 +90,6 @@ def _one_node(scale: float) -> list[float]:  # noqa: PLR0915 - a list of phases
             pass
 
     @api.remote
-    def copy(times_over: int) -> None:
-        array = np.ones(1 << 20)
-        for _ in range(times_over):
-            array = array.copy()
-
-    @api.remote
     def add(one: Any, other: Any) -> Any:
         return one + other
 
@@ -116,7 +109,7 @@ def _one_node(scale: float) -> list[float]:  # noqa: PLR0915 - a list of phases
     call: Any = empty.remote
     new_actor: Any = Actor.options(num_cpus=0).remote  # type: ignore[attr-defined]
     mark()
-    api.get([compute.remote(0.02) for _ in range(4)] + [copy.remote(2), make.remote(1), add.remote(1, 1)])
+    api.get([compute.remote(0.02) for _ in range(4)] + [make.remote(1), add.remote(1, 1)])
     mark()
     for _ in range(many(60)):
         api.get(call())
@@ -160,8 +153,6 @@ def _one_node(scale: float) -> list[float]:  # noqa: PLR0915 - a list of phases
         api.get(compute.remote(0.02))
     mark()
     api.get([compute.remote(0.02) for _ in range(many(8))])
-    mark()
-    api.get([copy.remote(8) for _ in range(many(4))])
     mark()
     level = [make.remote(MIB // 8) for _ in range(8)]
     while len(level) > 1:
@@ -233,6 +224,36 @@ def _two_nodes(scale: float) -> list[float]:
     api.get([work.remote(api.put(np.ones(MIB // 8))) for _ in range(many(6))])
     mark()
     return times
+
+
+_PIECES = 24
+_PIECES_APART = 2
+"""At each end of those that are computed side by side: nobody begins, or ends, at the same moment as the others."""
+
+
+def company(cores: int) -> tuple[list[float], list[float]]:
+    """What a fixed piece of computing takes, in seconds: alone, and while as many compute as there are cores.
+
+    It is a loop of Python's and a sort, within a core's own caches. What needs the memory itself suffers more from
+    company.
+    """
+
+    @api.remote
+    def compute(pieces: int) -> list[float]:
+        took_s = []
+        data = np.random.default_rng(0).random(1 << 14)
+        for _ in range(pieces):
+            begun_s = time.perf_counter()
+            sum(number * number for number in range(20_000))
+            for _ in range(4):
+                np.sort(data)
+            took_s.append(time.perf_counter() - begun_s)
+        return took_s
+
+    api.get([compute.remote(_PIECES_APART) for _ in range(cores)])
+    alone_s: list[float] = api.get(compute.remote(_PIECES))
+    beside = api.get([compute.remote(_PIECES + 2 * _PIECES_APART) for _ in range(cores)])
+    return alone_s, [piece for pieces in beside for piece in pieces[_PIECES_APART:-_PIECES_APART]]
 
 
 ONE_NODE = MicroRun("one node", _one_node, ONE_NODE_PHASES)

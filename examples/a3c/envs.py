@@ -13,7 +13,7 @@ from examples import gym_envs as gym
 SIDE = 40
 
 
-class Picture(gymnasium.ObservationWrapper):  # type: ignore[type-arg]
+class Picture(gymnasium.ObservationWrapper[Any, Any, Any]):
     """The field of an Atari game, 160 x 160 pixels in colour, as 40 x 40 shades of grey between 0 and 1.
 
     The OpenAI Universe starter agent makes 42 x 42 of it, with OpenCV; 40 divides 160, and needs no interpolation.

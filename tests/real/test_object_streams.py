@@ -14,6 +14,7 @@ from typing import IO
 import numpy as np
 import pytest
 
+from dualray.real.addresses import node_of_objects, objects_address
 from dualray.real.frames import FilePiece, FrameLimits, FrameReader, Landing, Piece, encode_frame, write_pieces
 from dualray.real.loop import Loop
 from dualray.real.node_store import NodeStore
@@ -162,7 +163,7 @@ class Host:
         self.loop = Loop(self.errors.append)
         self.transport = Transport(
             self.loop,
-            address=name,
+            address=objects_address(name),
             socket_dir=directory / "sockets",
             secret=b"a secret of the cluster",
             on_message=self._on_message,
@@ -196,8 +197,7 @@ class Host:
             self.raw.append((kind, stream, position))
 
     def _on_peer_lost(self, peer: str) -> None:
-        self.streams.peer_lost(peer)
-        self.transport.forget(peer)
+        self.streams.drop(node_of_objects(peer))
 
     def do(self, act: Callable[[], object]) -> None:
         self.loop.call_and_wait(act)
@@ -224,7 +224,7 @@ class Host:
         for index in range(first, end):
             start = index * PIECE
             header = _HEADER.pack(CHUNK, X, stream, start, SIZE)
-            self.transport.send(to.name, header, [content[start : start + PIECE]])
+            self.transport.send(objects_address(to.name), header, [content[start : start + PIECE]])
 
     def content(self, object_id: ObjectID = X) -> bytes:
         return bytes(self.store.open(object_id))
@@ -327,7 +327,7 @@ def test_the_place_of_a_pull_that_was_given_up_is_free_when_its_receiver_has_hea
     b.do(lambda: b.streams.delete(X))
     wait_for(lambda: other.raw[-1][0] == BROKEN, "it hears of the end")
     assert b.store._ranges.used_bytes > 0
-    other.transport.send(b.name, _HEADER.pack(ENDED, X, other.raw[-1][1], 0, 0))
+    other.transport.send(objects_address(b.name), _HEADER.pack(ENDED, X, other.raw[-1][1], 0, 0))
     wait_for(lambda: b.store._ranges.used_bytes == 0, "the place is free again")
     b.reserve(X)
     b.receive(source)

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 import dualray as ray
 from dualray.cli import app
 from dualray.recording.calibration import Calibration, load_calibration
+from dualray.whatif.calibrate import slowdown_of
 
 COMMAND = [sys.executable, "-m", "dualray.cli", "calibrate"]
 
@@ -35,6 +36,15 @@ def test_its_costs_take_the_place_of_the_defaults_in_simulation(tmp_path):
         assert started.cluster.cost_model.submit_ns == 40_000
     finally:
         ray.shutdown()
+
+
+def test_what_company_costs_is_how_much_longer_the_same_takes_beside_others():
+    alone, beside = [1.0, 1.02, 0.98] * 9, [1.2, 1.21, 1.19] * 9
+    slowdown, (low, high) = slowdown_of(alone, beside, cores=3)
+    assert slowdown == pytest.approx(0.1)  # of each of the two others
+    assert 0.08 < low <= slowdown <= high < 0.12
+    assert slowdown_of(beside, alone, cores=3) == (0.0, (0.0, 0.0))  # nobody is faster for company
+    assert slowdown_of(alone, alone, cores=1) == (0.0, (0.0, 0.0))
 
 
 @pytest.mark.parametrize(
