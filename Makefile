@@ -17,7 +17,7 @@ PONG_MINUTES ?= 60
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help env demo pong lint format test test-slow bench bench-transfer bench-compare build clean
+.PHONY: help env demo pong lint format test test-slow bench bench-sim bench-transfer bench-compare build clean
 
 help:  ## Print this help
 	@echo 'Usage: make TARGET'
@@ -51,14 +51,22 @@ test-slow: env  ## Run the slow tests
 	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
 
 # The wheel is unpacked beside .venv's Ray, and found before the tree; DUALRAY_PURE=1 makes it one of Python alone.
-bench: env $(VENV)/.installed-bench build  ## Measure the wheel (DUALRAY_PURE=1: not compiled), and Ray beside it
-	@mkdir -p .benchmarks
+define unpack-wheel
 	@rm -rf build/bench
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target build/bench dist/*.whl
 	@ln -s ../../benchmarks build/bench/benchmarks
+endef
+
+bench: env $(VENV)/.installed-bench build  ## Measure the wheel (DUALRAY_PURE=1: not compiled), and Ray beside it
+	@mkdir -p .benchmarks
+	$(unpack-wheel)
 	cd build/bench && PYTHONPATH=$(CURDIR)/build/bench $(CURDIR)/$(BIN)/python -m pytest -c $(CURDIR)/pyproject.toml \
 	    --rootdir . --override-ini pythonpath= -p no:cacheprovider benchmarks --benchmark-only \
 	    --benchmark-json=$(CURDIR)/.benchmarks/last.json $(PYTEST_ARGS)
+
+bench-sim: env $(VENV)/.installed-bench build  ## Measure simulation beside SimPy, with the wheel as bench does
+	$(unpack-wheel)
+	cd build/bench && PYTHONPATH=$(CURDIR)/build/bench $(CURDIR)/$(BIN)/python -m benchmarks.bench_sim $(BENCH_SIM_ARGS)
 
 bench-transfer: env $(VENV)/.installed-bench  ## Measure objects between nodes beside bare sockets (bench does it, too)
 	$(BIN)/python -m pytest benchmarks/bench_transfer.py --benchmark-only $(PYTEST_ARGS)

@@ -38,8 +38,12 @@ COMPILED = (
     "dualray/shared/model/*.py",
     "dualray/shared/arguments.py",
     "dualray/shared/core_worker.py",
+    "dualray/shared/policies/*.py",
     "dualray/shared/task_runner.py",
     "dualray/real/messages.py",
+    "dualray/sim/calendar.py",
+    "dualray/sim/modelled_processes.py",
+    "dualray/sim/runner.py",
 )
 INTERPRETED = {
     "dualray/shared/model/codec.py": "writes Python at run time",
@@ -49,8 +53,8 @@ INTERPRETED = {
 }
 """What COMPILED would take in, and why it is left out; so are packages' own modules."""
 
-EXTENSIBLE = ("CoreWorker", "TaskRunner")
-"""Compiled classes that have subclasses in modules that are not compiled."""
+EXTENSIBLE = ("CoreWorker", "MachineProcess", "Process", "TaskRunner")
+"""Compiled classes that have subclasses in modules that are not compiled; and so may all policies."""
 
 NEVER_PICKLED = ("/events.py", "/commands.py")
 """Modules of which no instance is pickled: messages and logs are written by the codec."""
@@ -105,6 +109,7 @@ def spell_out(text: str, name: str) -> str:
             # Also what is pickled: mypyc would not let pickle make an instance, and forgets the constructor of a class
             # that is "serializable" when Python calls it.
             "allow_interpreted_subclasses": node.name in EXTENSIBLE
+            or ("/policies/" in name and not node.bases)
             or (decorator is not None and not name.endswith(NEVER_PICKLED)),
             "acyclic": node.name in ACYCLIC or (decorator is not None and "/model/" in name),
         }

@@ -2,7 +2,8 @@
 
 `python -m benchmarks.bench_sim` prints the table of docs/performance.md: each row in a process of its own, for its peak
 memory, with SimPy's bare timeouts before and after it in that process. Times are CPU time, so that the ratio holds on a
-machine that others use, too. `--only bag_100` measures one row, `--tasks 1e5` makes the bags smaller.
+machine that others use, too. `--only bag_100` measures one row, `--tasks 1e5` makes the bags smaller. From a checkout
+it measures Python; `make bench-sim` measures the compiled wheel, with these arguments in BENCH_SIM_ARGS.
 
 Modelled rows run `dualray sim workload bag`: policies, invariants and the event hash are on. Executed rows call the
 functions, pickle arguments and results, and record everything. `make bench` runs two small bags of the latter.
@@ -201,7 +202,18 @@ def measure_apart(name: str, tasks: int) -> dict[str, float]:
 
 def table_of(figures: dict[str, dict[str, float]]) -> Table:
     """The rows side by side with what they should be."""
-    table = Table("row", "operations", "a CPU second", "bare timeouts", "ratio", "aim", "wall s", "peak MiB")
+    core = "compiled" if dualray.__compiled__ else "Python"
+    table = Table(
+        "row",
+        "operations",
+        "a CPU second",
+        "bare timeouts",
+        "ratio",
+        "aim",
+        "wall s",
+        "peak MiB",
+        title=f"Simulation; the core is {core}",
+    )
     for name, row in figures.items():
         case = CASES[name]
         per_s = row["count"] / row["cpu_s"]

@@ -71,6 +71,9 @@ FIRST_PID = 1 << 22
 class Cluster:
     """See the module."""
 
+    kinds_noted: frozenset[TraceKind] | None = None
+    """What is to be noted of what processes do; None: everything."""
+
     def __init__(
         self,
         *,

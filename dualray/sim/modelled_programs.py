@@ -76,8 +76,15 @@ def bag(
     def program(driver: ModelledDriver) -> Steps:
         draw = _drawing(seconds, spread, seed)
         waiting: deque[Ref] = deque()
-        for _ in range(tasks):
-            waiting.append(driver.submit(piece, takes_ns=draw())[0])
+        left = tasks
+        while left:
+            if spread:
+                waiting += driver.submit(piece, takes_ns=draw())
+                left -= 1
+            else:
+                made = driver.submit_several(piece, min(left, ahead - len(waiting)) if ahead else left)
+                waiting += made
+                left -= len(made)
             if driver.owes:
                 yield driver.pay()
             if 0 < ahead <= len(waiting):

@@ -249,6 +249,8 @@ class Network:
         self._held: dict[tuple[NodeKey, NodeKey], list[tuple[Any, ...]]] = {}  # messages, by pair, in order
         self._stalled: dict[NodeKey, int] = {}
         self._impairments: dict[NodeKey, list[Impairment]] = {}
+        self._worse: dict[tuple[NodeKey, NodeKey], Impairment] = {}
+        """What the impairments of two nodes come to together, of those that were asked for since they changed."""
         self._kernel = kernel
         self._cost = cost_model
         self._head = head
@@ -281,7 +283,7 @@ class Network:
                 + self.topology.latency_ns(src_node, dst_node)
                 + time_ns(size_bytes, self.topology.message_bytes_per_s(src_node, dst_node))
             )
-        worse = self._impairment(src_node) + self._impairment(dst_node)
+        worse = self._between(src_node, dst_node)
         bytes_per_s = max(1, round(self.topology.message_bytes_per_s(src_node, dst_node) * worse.bandwidth))
         return software_ns + self._latency_ns(src_node, dst_node) + worse.delay_ns + time_ns(size_bytes, bytes_per_s)
 
@@ -294,7 +296,7 @@ class Network:
 
     def _mishap_ns(self, src_node: NodeKey, dst_node: NodeKey) -> int:
         """What losses and jitter add to one message."""
-        worse = self._impairment(src_node) + self._impairment(dst_node)
+        worse = self._between(src_node, dst_node)
         mishap_ns = round(self.random.random() * worse.jitter_ns) if worse.jitter_ns else 0
         again_ns, sent = RETRANSMIT_NS, 0
         while worse.loss and sent < RETRANSMITS_MAX and self.random.random() < worse.loss:
@@ -352,7 +354,7 @@ class Network:
         if self._impairments and src_node != dst_node:
             takes_ns += self._mishap_ns(src_node, dst_node)
             if not is_sure:
-                worse = self._impairment(src_node) + self._impairment(dst_node)
+                worse = self._between(src_node, dst_node)
                 if worse.drop and self.random.random() < worse.drop:
                     self.messages_dropped += 1
                     return
@@ -484,6 +486,12 @@ class Network:
     def _impairment(self, node: NodeKey) -> Impairment:
         return sum(self._impairments.get(node, ()), HEALTHY)
 
+    def _between(self, src_node: NodeKey, dst_node: NodeKey) -> Impairment:
+        worse = self._worse.get((src_node, dst_node))
+        if worse is None:
+            worse = self._worse[src_node, dst_node] = self._impairment(src_node) + self._impairment(dst_node)
+        return worse
+
     def _bytes_per_s(self, key: LinkKey) -> float:
         bytes_per_s = self.topology.bytes_per_s(key)
         if not self._impairments or key[0] == "memory":
@@ -491,7 +499,8 @@ class Network:
         return bytes_per_s * self._impairment(key[1]).bandwidth
 
     def _resize(self, node: NodeKey) -> None:
-        """The capacity of the links of a node may have changed."""
+        """The capacity of the links of a node may have changed, and whatever else is impaired."""
+        self._worse.clear()
         changed = [link for link in self._links.values() if link.key[1] == node]
         for link in changed:
             link.bytes_per_s = self._bytes_per_s(link.key)
@@ -610,7 +619,7 @@ class Network:
             return None
         bytes_per_s = float(self._cost.transfer_bytes_per_s)
         if self._impairments:
-            loss = (self._impairment(src) + self._impairment(dst)).loss
+            loss = self._between(src, dst).loss
             if loss:
                 round_trip_s = 2 * self._latency_ns(src, dst) / 1e9
                 bytes_per_s = min(bytes_per_s, MATHIS * SEGMENT_BYTES / (max(round_trip_s, 1e-9) * math.sqrt(loss)))

@@ -16,7 +16,6 @@ from dualray.shared.model.commands import (
     RenameObject,
     ReserveSpace,
     RestoreObject,
-    Send,
     SendObject,
     SpillObject,
     StartWorker,
@@ -24,7 +23,6 @@ from dualray.shared.model.commands import (
     UnloadObject,
 )
 from dualray.shared.model.events import (
-    Event,
     ObjectReceived,
     ObjectRestored,
     ObjectSent,
@@ -154,13 +152,11 @@ class NodeProcess(MachineProcess):
         return 10 + 3 * len(machine.scheduler.workers) + len(machine.store.objects) + len(machine.transfer.wants)
 
     def perform(self, command: Command) -> None:
-        if type(command) is Send:
-            super().perform(command)
-            return
         match command:
             case StartWorker(worker=worker):
                 self.trace(TraceKind.WORKER_STARTED, worker)
-                self.cluster.kernel.call_after(self.cluster.cost_model.worker_start_ns, self._started, worker)
+                kernel = self.cluster.kernel
+                kernel.post(kernel.now_ns + self.cluster.cost_model.worker_start_ns, self._started, worker)
             case StopWorker(worker=worker, reason=reason):
                 self.end_worker(worker, f"stopped: {reason}")
             case ReserveSpace(object_id=object_id):  # virtual memory is there as soon as it is wanted
@@ -202,8 +198,7 @@ class NodeProcess(MachineProcess):
             case _:
                 super().perform(command)
 
-    def handle(self, event: Event) -> None:
-        super().handle(event)
+    def was_refused(self) -> None:
         if self.machine.refused and self.is_alive:  # the head takes this life of the node for dead
             self.cluster.node_refused(self)
 

@@ -7,7 +7,7 @@ dropped, and its timers are forgotten. A process on a machine that stands still 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dualray.shared.decision_log import DecisionLog
@@ -20,9 +20,10 @@ from dualray.shared.model.commands import (
     Send,
     WriteRecord,
 )
-from dualray.shared.model.events import Event, TaskPushed, TimerFired
+from dualray.shared.model.events import Event, NodeRefused, TaskPushed, TimerFired
 from dualray.shared.model.ids import Address
 from dualray.shared.trace import TraceEvent, TraceKind
+from dualray.sim.calendar import Calendar
 from dualray.sim.kernel import Scheduled
 
 if TYPE_CHECKING:
@@ -116,6 +117,9 @@ class Process:
         deps: tuple[str, ...] = (),
     ) -> None:
         """Note what this process does."""
+        wanted = self.cluster.kinds_noted
+        if wanted is not None and kind not in wanted:
+            return
         now_ns = self.cluster.kernel.now_ns
         self.cluster.note(TraceEvent(now_ns, kind, self.address, subject, other, name, amount, deps))
 
@@ -127,9 +131,11 @@ class MachineProcess(Process):
         super().__init__(cluster=cluster, address=address, node=node)
         self.machine = machine
         self.payloads: dict[bytes, bytes] = {}
+        self._calendar: Calendar = cluster.kernel.calendar
 
-    def receive(self, message: Event, payloads: Iterable[tuple[bytes, bytes]]) -> None:
-        self.payloads.update(payloads)
+    def receive(self, message: Event, payloads: Sequence[tuple[bytes, bytes]]) -> None:
+        if payloads:
+            self.payloads.update(payloads)
         self.handle(message)
 
     def fire(self, timer: str) -> None:
@@ -148,30 +154,40 @@ class MachineProcess(Process):
         if self.cluster._paused and self.cluster.is_paused(self.node):
             self.cluster.when_running(self.node, self.handle, event)
             return
-        now_ns = self.cluster.kernel.now_ns
+        now_ns = self._calendar.now_ns
         commands = self.machine.handle(event, now_ns)
         if self.decisions is not None:
             self.log(event, now_ns, commands)
         for command in commands:
-            self.perform(command)
+            if isinstance(command, Send):  # the most frequent one
+                self._send(command)
+            else:
+                self.perform(command)
+        if isinstance(event, NodeRefused):
+            self.was_refused()
+
+    def was_refused(self) -> None:
+        """The head may have said that it takes this process for dead."""
+
+    def _send(self, command: Send) -> None:
+        payloads: Sequence[tuple[bytes, bytes]] = ()
+        if command.payloads:
+            payloads = [(key, self.payloads[key]) for key in command.payloads if key in self.payloads]
+        message = command.message
+        if isinstance(message, TaskPushed):
+            spec = message.spec
+            self.trace(
+                TraceKind.TASK_PUSHED,
+                spec.task_id.hex(),
+                other=command.to,
+                name=spec.template.name,
+                amount=message.attempt,
+            )
+        self.cluster.send(self, command.to, message, payloads)
 
     def perform(self, command: Command) -> None:
-        """Carry out a command that any machine may give; the others belong to the subclass."""
+        """Carry out a command that any machine may give, but to send; the others belong to the subclass."""
         match command:
-            case Send():  # the most frequent one
-                payloads: Sequence[tuple[bytes, bytes]] = ()
-                if command.payloads:
-                    payloads = [(key, self.payloads[key]) for key in command.payloads if key in self.payloads]
-                if isinstance(command.message, TaskPushed):
-                    spec = command.message.spec
-                    self.trace(
-                        TraceKind.TASK_PUSHED,
-                        spec.task_id.hex(),
-                        other=command.to,
-                        name=spec.template.name,
-                        amount=command.message.attempt,
-                    )
-                self.cluster.send(self, command.to, command.message, payloads)
             case ArmTimer():
                 self.arm_timer(command.timer, command.delay_ns)
             case CancelTimer():

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from simpy.core import EmptySchedule
 
-from dualray.sim.kernel import DAY_BITS, LATE, NORMAL, TOMBSTONES_MIN, URGENT, Kernel, Scheduled
+from dualray.sim.calendar import DAY_BITS, TOMBSTONES_MIN
+from dualray.sim.kernel import LATE, NORMAL, URGENT, Kernel, Scheduled
 
 DAY_NS = 1 << DAY_BITS
 
@@ -77,11 +78,11 @@ def random_program(seed: int, events_max: int) -> list[tuple[int, int]]:
 @given(st.integers(0, 2**32), st.integers(1, 300))
 def test_the_calendar_keeps_the_order_of_one_heap(seed: int, events_max: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dualray.sim.kernel.DAY_BITS", 62)  # one day for everything: a plain heap
+        patch.setattr("dualray.sim.calendar.DAY_BITS", 62)  # one day for everything: a plain heap
         expected = random_program(seed, events_max)
     assert random_program(seed, events_max) == expected
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dualray.sim.kernel.TOMBSTONES_MIN", 1)  # and sweeping at every turn changes nothing
+        patch.setattr("dualray.sim.calendar.TOMBSTONES_MIN", 1)  # and sweeping at every turn changes nothing
         assert random_program(seed, events_max) == expected
 
 
@@ -125,7 +126,7 @@ def test_timers_armed_and_cancelled_do_not_pile_up() -> None:
     for _ in range(10 * TOMBSTONES_MIN):
         kernel.call_after(10 * DAY_NS, print).cancel()
         kernel.call_after(5, print).cancel()
-    assert len(kernel._queue) + sum(map(len, kernel._days.values())) < 2 * TOMBSTONES_MIN
+    assert len(kernel.calendar.today) + sum(map(len, kernel.calendar.days.values())) < 2 * TOMBSTONES_MIN
     seen: list[int] = []
     kernel.call_after(20 * DAY_NS, seen.append, 1)  # behind a day whose events were all swept
     run_out(kernel)

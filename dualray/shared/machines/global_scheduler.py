@@ -164,20 +164,34 @@ class GlobalScheduler:
             self.on_waiting()
 
     def _place(self, request: LeaseRequested) -> int:
-        """Place leases one by one; how many are left to wait."""
-        for left in range(request.count, 0, -1):
+        """Place leases one by one; how many are left to wait. Those that follow one another to the same node go there
+        together."""
+        left, count = request.count, 0
+        node: NodeID | None = None
+        refusal: Placement | None = None
+        while left:
             answer = self._choose(request)
-            if answer.outcome is Outcome.SUCCESS:
-                assert answer.node is not None
-                self._forward(request, answer.node)
-            elif answer.outcome is Outcome.INFEASIBLE and (
-                self.config.infeasible == "raise" or self.groups.is_over(request.shape)
-            ):
-                self._refuse(_with_count(request, left), answer.reason)
-                return 0
-            else:
-                return left
-        return 0
+            if answer.outcome is not Outcome.SUCCESS:
+                refusal = answer
+                break
+            assert answer.node is not None
+            if answer.node != node:
+                if node is not None:
+                    self._forward(request, node, count)
+                node, count = answer.node, 0
+            self._book(request, node)
+            count += 1
+            left -= 1
+        if node is not None:
+            self._forward(request, node, count)
+        if (
+            refusal is not None
+            and refusal.outcome is Outcome.INFEASIBLE
+            and (self.config.infeasible == "raise" or self.groups.is_over(request.shape))
+        ):
+            self._refuse(_with_count(request, left), refusal.reason)
+            return 0
+        return left
 
     def _choose(self, request: LeaseRequested) -> Placement:
         shape = request.shape
@@ -205,7 +219,8 @@ class GlobalScheduler:
             self.on_choice(request, policy, view, answer)
         return answer
 
-    def _forward(self, request: LeaseRequested, node: NodeID) -> None:
+    def _book(self, request: LeaseRequested, node: NodeID) -> None:
+        """Count one lease of a request as placed on a node."""
         view = self.views[node]
         if self._is_stalled(request):
             view.stalled[request.request_id] = None
@@ -214,11 +229,14 @@ class GlobalScheduler:
             self.candidates.touch(node)
         view.placed.setdefault(request.request_id, []).append(request)
         self.placed_count += 1
+
+    def _forward(self, request: LeaseRequested, node: NodeID, count: int) -> None:
+        """Tell a node of leases of a request that are booked there."""
         placed = LeaseRequested(
             request_id=request.request_id,
             owner=request.owner,
             shape=request.shape,
-            count=1,
+            count=count,
             placed=True,
             via=request.via,
         )

@@ -1,7 +1,8 @@
 """The leases that an owner holds, and the tasks that it pushes to leased workers.
 
 Theory of operation. Tasks whose arguments are ready queue by shape (resources, strategy, large arguments). For each
-shape the owner asks for at most `lease_requests_max` leases at a time, through its node manager. A lease is the right
+shape the owner asks for at most `lease_requests_max` leases at a time, through its node manager; when it has asked for
+so many, not again before half of them have come: then for several in one message. A lease is the right
 to use one worker with its resources: the owner pushes tasks of that shape straight to the worker, as many ahead as
 `push_window_ns` of work (1 while the mean is unknown), so that short tasks are pipelined and long ones are not stuck
 behind one another. Leases that stay idle go back after `lease_idle_ns`.
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 from dualray.shared.machines.base import Outbox, ensure
 from dualray.shared.model.commands import ArmTimer
@@ -38,16 +40,16 @@ from dualray.shared.model.specs import FunctionTemplate, LeaseShape, ObjectHint
 
 IDLE_TIMER = "idle-leases"
 PUSH_TIMER = "push-tasks"
-DEFER_NS = 1_000_000
-_DEFER_MAX = 16
+DEFER_NS: Final = 1_000_000
+_DEFER_MAX: Final = 16
 """Tasks that are held back at most, to be pushed together: while all leases with room are busy, or in a burst."""
-BURST_NS = 200_000
+BURST_NS: Final = 200_000
 """Who has submitted a task so short a time ago, and has not waited since, is about to submit more."""
-_PORTION_NS = 200_000
+_PORTION_NS: Final = 200_000
 """So much work goes to one lease before another has its share: to wake a worker costs more than that work."""
-_MEAN_WEIGHT = 8
+_MEAN_WEIGHT: Final = 8
 """The mean task time follows the last eight tasks or so."""
-_SLICE_NS = 25_000_000
+_SLICE_NS: Final = 25_000_000
 """Where processes share processors one waits so long for its turn, in the middle of a task: the longest of a portion
 says nothing of the others."""
 
@@ -87,7 +89,7 @@ class Lease:
 class ShapeQueue:
     """The tasks of one shape that wait, and the leases that serve them."""
 
-    __slots__ = ("leases", "mean_ns", "requested", "room", "shape", "tasks", "window")
+    __slots__ = ("leases", "may_ask", "mean_ns", "requested", "room", "shape", "tasks", "window")
 
     def __init__(self, shape: LeaseShape) -> None:
         self.shape = shape
@@ -96,6 +98,8 @@ class ShapeQueue:
         self.room: deque[Lease] = deque()
         """Leases that can take a task now: idle ones at the right end, last used first."""
         self.requested = 0
+        self.may_ask = True
+        """Not while more than half of as many as may be asked for are still to come."""
         self.mean_ns = 0
         self.window = 1
         """Tasks that a lease may have in flight."""
@@ -118,6 +122,7 @@ class Leases:
         self.address = address
         self.node_manager = node_manager
         self.config = config
+        self._requests_max = config.lease_requests_max
         self._window_ns = config.push_window_ns
         self._window_max = config.push_window_max
         self.queues: dict[LeaseShape, ShapeQueue] = {}
@@ -185,7 +190,7 @@ class Leases:
                         self._defer(queue)
                     return
             self.fill(queue)
-        if queue.tasks and queue.requested < self.config.lease_requests_max:
+        if queue.tasks and queue.may_ask:
             self.dirty[queue] = None
             self.out.is_stirred = True
 
@@ -205,16 +210,15 @@ class Leases:
         while tasks and room:
             lease = room.pop()
             lease.has_room = False
-            if len(tasks) == 1:
+            ahead = queue.window - len(lease.in_flight)
+            if ahead > 1 and len(tasks) > 1:
+                share = max(-(-len(tasks) // (len(room) + 1)), _PORTION_NS // (queue.mean_ns or _PORTION_NS))
+                pushed = [tasks.popleft() for _ in range(min(ahead, share, len(tasks)))]
+                lease.in_flight.update(dict.fromkeys(pushed))
+            else:
                 task = tasks.popleft()
+                pushed = [task]
                 lease.in_flight[task] = None
-                self._push([task], lease)
-                self._offer(lease)
-                return
-            share = max(-(-len(tasks) // (len(room) + 1)), _PORTION_NS // (queue.mean_ns or _PORTION_NS))
-            count = max(1, min(share, len(tasks), queue.window - len(lease.in_flight)))
-            pushed = [tasks.popleft() for _ in range(count)]
-            lease.in_flight.update(dict.fromkeys(pushed))
             self._push(pushed, lease)
             self._offer(lease)
 
@@ -236,7 +240,7 @@ class Leases:
             deferred, self.deferred = self.deferred, {}
             for queue in deferred:
                 self.fill(queue)
-                if queue.tasks and queue.requested < self.config.lease_requests_max:
+                if queue.tasks and queue.may_ask:
                     self.dirty[queue] = None
                     self.out.is_stirred = True
 
@@ -251,12 +255,13 @@ class Leases:
             lease.queue.room.append(lease)
 
     def _ask(self, queue: ShapeQueue) -> None:
-        wanted = min(len(queue.tasks), self.config.lease_requests_max) - queue.requested
-        if wanted <= 0:
+        wanted = min(len(queue.tasks), self._requests_max) - queue.requested
+        if wanted <= 0 or not queue.may_ask:
             return
         request_id = RequestID(f"{self.address}#{self._request_counter}")
         self._request_counter += 1
         queue.requested += wanted
+        queue.may_ask = queue.requested < self._requests_max
         self.requests[request_id] = (queue, wanted)
         self.out.send(
             self.node_manager,
@@ -309,6 +314,7 @@ class Leases:
             return None
         count = min(count, left)
         queue.requested -= count
+        queue.may_ask = queue.may_ask or queue.requested <= self._requests_max // 2
         if left == count:
             del self.requests[request_id]
         else:
@@ -338,7 +344,7 @@ class Leases:
             self.fill(queue)
         if not lease.in_flight:
             self._note_idle(lease)
-        if queue.shape.deps or (queue.tasks and queue.requested < self.config.lease_requests_max):
+        if queue.shape.deps or (queue.tasks and queue.may_ask):
             self.dirty[queue] = None
             self.out.is_stirred = True
 
@@ -405,6 +411,7 @@ class Leases:
         granted to the old requests is given back."""
         for queue, count in self.requests.values():
             queue.requested -= count
+            queue.may_ask = True
             self.dirty[queue] = None
             self.out.is_stirred = True
         self.requests.clear()

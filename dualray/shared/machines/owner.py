@@ -585,12 +585,15 @@ class Owner(Composition):
             self.actor_calls.finished(record)
 
     def _on_several_finished(self, event: TasksFinished) -> None:
-        tasks, worker = self.tasks, event.worker
+        tasks, worker, outcomes = self.tasks, event.worker, event.outcomes
+        if len(outcomes) == 1:
+            self._on_one_finished(event, outcomes[0])
+            return
         done: dict[LeaseID, list[Outcome]] = {}
         lease_id: LeaseID | None = None
         of_lease: list[Outcome] = []
-        for outcome in event.outcomes:
-            task, attempt, size_bytes, duration_ns = outcome
+        for outcome in outcomes:
+            task, attempt, size_bytes, _ = outcome
             record = tasks.records.get(task)
             if (
                 record is None
@@ -598,16 +601,7 @@ class Owner(Composition):
                 or record.attempt != attempt
                 or record.worker != worker
             ):
-                result = Result(object_id=return_object_id(task, 0), size_bytes=size_bytes, inline=True)
-                late = TaskFinished(
-                    task_id=task,
-                    attempt=attempt,
-                    worker=event.worker,
-                    node=event.node,
-                    results=(result,),
-                    duration_ns=duration_ns,
-                )
-                tasks.drop_late(late)
+                self._drop_late(event, outcome)
                 continue
             if record.lease_id is not None:
                 if record.lease_id is not lease_id:
@@ -617,8 +611,40 @@ class Owner(Composition):
             elif record.spec.actor_id is not None:
                 self.actor_calls.finished(record)
             tasks.finish_small(record, size_bytes)
-        for lease_id, outcomes in done.items():
-            self.leases.several_finished(lease_id, outcomes)
+        for lease_id, outcomes_of in done.items():
+            self.leases.several_finished(lease_id, outcomes_of)
+
+    def _on_one_finished(self, event: TasksFinished, outcome: Outcome) -> None:
+        """As `_on_several_finished`, of one: of tasks that are not pushed ahead each comes alone."""
+        task, attempt, size_bytes, duration_ns = outcome
+        record = self.tasks.records.get(task)
+        if (
+            record is None
+            or record.state is not TaskState.PUSHED
+            or record.attempt != attempt
+            or record.worker != event.worker
+        ):
+            self._drop_late(event, outcome)
+            return
+        lease_id = record.lease_id
+        if lease_id is None and record.spec.actor_id is not None:
+            self.actor_calls.finished(record)
+        self.tasks.finish_small(record, size_bytes)
+        if lease_id is not None:
+            self.leases.finished(task, lease_id, duration_ns)
+
+    def _drop_late(self, event: TasksFinished, outcome: Outcome) -> None:
+        task, attempt, size_bytes, duration_ns = outcome
+        result = Result(object_id=return_object_id(task, 0), size_bytes=size_bytes, inline=True)
+        late = TaskFinished(
+            task_id=task,
+            attempt=attempt,
+            worker=event.worker,
+            node=event.node,
+            results=(result,),
+            duration_ns=duration_ns,
+        )
+        self.tasks.drop_late(late)
 
     def _on_results_taken(self, event: ResultsTaken) -> None:
         if event.index:
@@ -813,6 +839,9 @@ class Owner(Composition):
     def _push_to_lease(self, pushed: list[TaskID], lease: Lease) -> None:
         is_alone = len(lease.in_flight) == len(pushed)  # else the worker has something to do
         records = self.tasks.records
+        if len(pushed) == 1:
+            self._push(records[pushed[0]], lease.worker, lease.lease_id, lease.gpu_ids, urgent=is_alone)
+            return
         self._push_several([records[task] for task in pushed], lease.worker, lease, urgent=is_alone)
 
     def _push_calls(self, records: list[TaskRecord], worker: Address, is_alone: bool) -> None:

@@ -94,6 +94,10 @@ class _Nobody(dict[Any, None]):
         raise InvariantViolation("this dict is shared by all values: add to it with Value.note")
 
 
+class _OneWait(dict[Any, None]):
+    """One wait for many values: they share this dict, and a value that has others gets one of its own."""
+
+
 _NOBODY: Final = _Nobody()
 
 
@@ -159,6 +163,24 @@ class Value:
         """Of a small value that was put, or that is the only result of a task, PENDING or INLINE: whether nothing but
         Python references and waits of this process has had to do with it yet. It goes with its last reference, and
         nobody need be asked."""
+
+    def add_wait(self, wait_id: WaitID, alone: dict[WaitID, None]) -> None:
+        """Somebody waits for it; `alone` is a dict with this wait, to be shared."""
+        waits = self.waits
+        if not waits:
+            self.waits = alone
+        elif type(waits) is _OneWait:
+            self.waits = {**waits, wait_id: None}
+        else:
+            waits[wait_id] = None
+
+    def drop_wait(self, wait_id: WaitID) -> None:
+        """That wait is over, or not for this value."""
+        waits = self.waits
+        if type(waits) is not _OneWait:
+            waits.pop(wait_id, None)
+        elif wait_id in waits:
+            self.waits = _NOBODY
 
     def note(self, who: Literal["borrowers", "readers", "waiting_tasks", "requesters"], key: Any) -> None:
         """Add to one of the dicts of those that wait for it or hold it."""
@@ -688,6 +710,7 @@ class Values:
         wait_id = event.wait_id
         wait = self.waits[wait_id] = Wait(event)
         table, missing = self.table, wait.missing
+        alone: dict[WaitID, None] = _OneWait({wait_id: None})
         for ref in event.refs:
             value = table.get(ref.object_id) or self.entry(ref)
             if value.state is ValueState.INLINE:
@@ -695,9 +718,9 @@ class Values:
             if value.is_bare and value.state is ValueState.PENDING:  # there is nothing to ask, or to fetch
                 missing[value.object_id] = None
                 if value.waits:
-                    value.waits[wait_id] = None
+                    value.add_wait(wait_id, alone)
                 else:
-                    value.waits = {wait_id: None}
+                    value.waits = alone
                 continue
             wait.is_small = False
             if wait.fetch:
@@ -706,10 +729,7 @@ class Values:
                 self._count(wait_id, wait, value)
             else:
                 missing[value.object_id] = None
-                if value.waits:
-                    value.waits[wait_id] = None
-                else:
-                    value.waits = {wait_id: None}
+                value.add_wait(wait_id, alone)
                 self.look_up(value)
                 self._fetch_if_needed(wait, value)
         if self._is_complete(wait) or event.timeout_ns == 0:
@@ -757,7 +777,7 @@ class Values:
                 return
             self._count(wait_id, wait, value)
         wait.missing.pop(value.object_id, None)
-        del value.waits[wait_id]
+        value.drop_wait(wait_id)
         if self._is_complete(wait):
             self._complete(wait_id, wait)
 
@@ -777,7 +797,7 @@ class Values:
         if wait.missing:
             ready = tuple([object_id for object_id in wait.object_ids if object_id not in wait.missing])
             for object_id in wait.missing:
-                table[object_id].waits.pop(wait_id, None)
+                table[object_id].drop_wait(wait_id)
         else:
             ready = wait.object_ids
         opened = []
@@ -797,7 +817,7 @@ class Values:
         """Nobody waits any more."""
         wait = self.waits.pop(wait_id)
         for object_id in wait.missing:
-            self.table[object_id].waits.pop(wait_id, None)
+            self.table[object_id].drop_wait(wait_id)
         self._end_wait(wait_id, wait)
 
     def _end_wait(self, wait_id: WaitID, wait: Wait) -> None:
@@ -917,6 +937,15 @@ class Values:
 
     def check_invariants(self) -> None:
         for object_id, value in self.table.items():
+            if (  # most, in one look: it is held, no count is negative, and it is not pinned
+                value.local_refs > 0
+                and value.task_uses >= 0
+                and value.container_uses >= 0
+                and value.transit_uses >= 0
+                and value.lineage_uses >= 0
+                and not value.local
+            ):
+                continue
             counts = (value.local_refs, value.task_uses, value.container_uses, value.transit_uses, value.lineage_uses)
             ensure(min(counts) >= 0, "object {}: a negative count; {}", object_id, value)
             ensure(

@@ -1,0 +1,248 @@
+"""The queue of the event kernel, its clock, and the loop that performs what is due.
+
+Theory of operation. An entry is a tuple: time, priority and sequence, which order it, and then either a function and
+its argument (what was posted: most of what happens), or an event of the kernel's (kernel.py), which may have been
+cancelled meanwhile. Everything that happens passes through here, so that this is one of the modules that the wheel
+compiles; it knows nothing of SimPy, and is handed what performs an event.
+
+The queue is a calendar: a sorted list for the current "day" (about 33 us), of which the first part is over, and
+unsorted lists for later days, sorted when their day comes. The order is that of one heap; what is not due today just
+costs an append, and its share of a sort.
+
+A cancelled event stays in the queue as a tombstone, does not move the clock when it comes up and is not counted;
+tombstones are swept when they make up half of the queue.
+
+Guarantees: time never goes back; each entry is performed once, in order; hooks run after each N-th event, between
+events, and nowhere else.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Callable, Sized
+from heapq import heappop, heappush
+from typing import Any, Final, TypeAlias
+
+DAY_BITS: Final = 15
+"""A day of the calendar is 2**15 ns, about 33 us: shorter than what most messages and all tasks take."""
+
+TOMBSTONES_MIN: Final = 1024
+"""Cancelled events that may stay in the queue before a sweep is considered."""
+
+NORMAL_PRIORITY: Final = 1
+"""Of what is posted: SimPy's."""
+
+Entry: TypeAlias = tuple[Any, ...]
+"""Time, priority and sequence, which order it; then an event, or, of what was posted, a function and its argument."""
+
+_POSTED: Final = 5
+"""Length of the entry of what was posted."""
+
+_insert: Final = insort
+_OVER: Final[Entry] = ()
+"""What stands for an entry that was performed: what it has led to may be gone."""
+
+
+class Hook:
+    """Call `fn(events_performed)` after every `every`-th event, next when the count reaches `due`."""
+
+    __slots__ = ("due", "every", "fn")
+
+    def __init__(self, fn: Callable[[int], object], every: int, due: int) -> None:
+        self.fn = fn
+        self.every = every
+        self.due = due
+
+
+class Calendar:
+    """See the module.
+
+    Args:
+        perform: performs an event of the kernel's; it is told the time first. False: it was cancelled.
+        is_cancelled: whether an event of the kernel's was.
+    """
+
+    __slots__ = (
+        "_day_numbers",
+        "_done",
+        "_hook_due",
+        "_hooks",
+        "_is_cancelled",
+        "_perform",
+        "_sequence",
+        "_sweep_at",
+        "_today_end_ns",
+        "_tombstones",
+        "days",
+        "events_performed",
+        "live",
+        "now_ns",
+        "today",
+    )
+
+    def __init__(self, perform: Callable[[Any, int], bool], is_cancelled: Callable[[Any], bool]) -> None:
+        self.now_ns = 0
+        self.events_performed = 0
+        self.live = 0
+        """Entries that are neither daemons nor cancelled."""
+        self.today: list[Entry] = []
+        """Sorted; the first `_done` are over."""
+        self._done = 0
+        self.days: dict[int, list[Entry]] = {}
+        self._perform = perform
+        self._is_cancelled = is_cancelled
+        self._sequence = 0
+        self._today_end_ns = 1 << DAY_BITS
+        self._day_numbers: list[int] = []
+        """A heap of the keys of `days`."""
+        self._tombstones = 0
+        self._sweep_at: int = TOMBSTONES_MIN
+        self._hooks: list[Hook] = []
+        self._hook_due = -1
+        """The earliest of all hooks; -1: there is none."""
+
+    # ---- Entries ---------------------------------------------------------------------------------------------
+
+    def post(self, at_ns: int, fn: Callable[[Any], object], argument: Any) -> None:
+        """Perform `fn(argument)` at a time, which is not in the past: for what is never cancelled, and nobody waits
+        for."""
+        assert at_ns >= self.now_ns, f"{at_ns} ns are in the past"
+        sequence = self._sequence
+        self._sequence = sequence + 1
+        self.live += 1
+        if at_ns < self._today_end_ns:
+            _insert(self.today, (at_ns, NORMAL_PRIORITY, sequence, fn, argument), self._done)
+            return
+        day = at_ns >> DAY_BITS
+        entries = self.days.get(day)
+        if entries is None:
+            self.days[day] = [(at_ns, NORMAL_PRIORITY, sequence, fn, argument)]
+            heappush(self._day_numbers, day)
+        else:
+            entries.append((at_ns, NORMAL_PRIORITY, sequence, fn, argument))
+
+    def enter(self, at_ns: int, priority: int, event: object, is_live: bool) -> None:
+        """Perform an event of the kernel's at a time, unless it is cancelled before."""
+        sequence = self._sequence
+        self._sequence = sequence + 1
+        if is_live:
+            self.live += 1
+        entry: Entry = (at_ns, priority, sequence, event)
+        if at_ns < self._today_end_ns:
+            _insert(self.today, entry, self._done)
+            return
+        day = at_ns >> DAY_BITS
+        entries = self.days.get(day)
+        if entries is None:
+            self.days[day] = [entry]
+            heappush(self._day_numbers, day)
+        else:
+            entries.append(entry)
+
+    def _open_next_day(self) -> bool:
+        """Make the next day with entries today; False when there is none. Today must be over."""
+        if not self._day_numbers:
+            return False
+        day: int = heappop(self._day_numbers)
+        today = self.days.pop(day)
+        if len(today) > 1:
+            today.sort()
+        self.today, self._done = today, 0
+        self._today_end_ns = (day + 1) << DAY_BITS
+        return True
+
+    def forget(self, was_live: bool) -> None:
+        """Account for an event that has just been cancelled."""
+        if was_live:
+            self.live -= 1
+        self._tombstones += 1
+        if self._tombstones >= self._sweep_at:
+            self._sweep()
+
+    def _sweep(self) -> None:
+        is_cancelled = self._is_cancelled
+        left = 0
+        del self.today[: self._done]
+        self._done = 0
+        for entries in (self.today, *self.days.values()):
+            entries[:] = [entry for entry in entries if len(entry) == _POSTED or not is_cancelled(entry[3])]
+            left += len(entries)
+        self._tombstones = 0
+        self._sweep_at = max(TOMBSTONES_MIN, left)
+
+    # ---- What is due -----------------------------------------------------------------------------------------
+
+    def next_ns(self) -> int | None:
+        """When the next event is due; None: there is none."""
+        while True:
+            while self._done < len(self.today):
+                entry = self.today[self._done]
+                if len(entry) == _POSTED or not self._is_cancelled(entry[3]):
+                    at_ns: int = entry[0]
+                    return at_ns
+                self._done += 1
+                self._tombstones -= 1
+            if not self._open_next_day():
+                return None
+
+    def step(self) -> bool:
+        """Perform the next event; False: there is none."""
+        before = self.events_performed
+        nothing: tuple[()] = ()
+        while self.events_performed == before:
+            if self._done >= len(self.today) and not self._open_next_day():
+                return False
+            self._perform_today(nothing, before + 1)
+        return True
+
+    def run_until_any(self, things: Sized) -> bool:
+        """Perform events until there is something in `things`; False: nothing is left but daemons, or nothing."""
+        while not things:
+            if self.live == 0 or (self._done >= len(self.today) and not self._open_next_day()):
+                return False
+            self._perform_today(things, -1)
+        return True
+
+    def _perform_today(self, things: Sized, until: int) -> None:
+        """Perform what is left of today, as long as there is nothing in `things`, and only daemons are left neither;
+        or until so many events were performed in all."""
+        while self._done < len(self.today):
+            entry = self.today[self._done]
+            self.today[self._done] = _OVER
+            self._done += 1
+            if len(entry) == _POSTED:
+                self.now_ns = entry[0]
+                self.live -= 1
+                self.events_performed += 1
+                entry[3](entry[4])
+            elif not self._perform(entry[3], entry[0]):
+                self._tombstones -= 1
+                continue
+            if self.events_performed == self._hook_due:
+                self._call_hooks()
+            if self.events_performed == until or things or (self.live == 0 and until < 0):
+                return
+
+    # ---- Hooks -----------------------------------------------------------------------------------------------
+
+    def add_hook(self, fn: Callable[[int], object], every: int) -> Hook:
+        """Call `fn(events_performed)` after each `every`-th event, counted from the start."""
+        hook = Hook(fn, every, (self.events_performed // every + 1) * every)
+        self._hooks.append(hook)
+        self._hook_due = min([each.due for each in self._hooks])
+        return hook
+
+    def remove_hook(self, hook: Hook) -> None:
+        """Call it no more."""
+        if hook in self._hooks:
+            self._hooks.remove(hook)
+            self._hook_due = min([each.due for each in self._hooks], default=-1)
+
+    def _call_hooks(self) -> None:
+        count = self.events_performed
+        due = [hook for hook in self._hooks if hook.due == count]
+        for hook in due:
+            hook.due = count + hook.every
+        self._hook_due = min([hook.due for hook in self._hooks])
+        for hook in due:
+            hook.fn(count)
