@@ -43,8 +43,6 @@ _DEFER_MAX = 16
 """Tasks that are held back at most, to be pushed together: while all leases with room are busy, or in a burst."""
 BURST_NS = 200_000
 """Who has submitted a task so short a time ago, and has not waited since, is about to submit more."""
-_PORTION_NS = 200_000
-"""So much work goes to one lease before another has its share: to wake a worker costs more than that work."""
 _MEAN_WEIGHT = 8
 """The mean task time follows the last eight tasks or so."""
 _SLICE_NS = 25_000_000
@@ -211,8 +209,8 @@ class Leases:
                 self._push([task], lease)
                 self._offer(lease)
                 return
-            share = max(-(-len(tasks) // (len(room) + 1)), _PORTION_NS // (queue.mean_ns or _PORTION_NS))
-            count = max(1, min(share, len(tasks), queue.window - len(lease.in_flight)))
+            share = -(-len(tasks) // (len(room) + 1))
+            count = max(1, min(share, queue.window - len(lease.in_flight)))
             pushed = [tasks.popleft() for _ in range(count)]
             lease.in_flight.update(dict.fromkeys(pushed))
             self._push(pushed, lease)
