@@ -306,16 +306,6 @@ def test_results_that_come_together_are_taken_in_like_single_ones(driver):
     assert list(lease.in_flight) == [tid(4)]
 
 
-@pytest.mark.parametrize(("longest_ns", "pushed"), [(20_000_000, 10), (30_000_000, 1)])
-def test_one_that_lost_its_processor_for_a_while_does_not_make_all_tasks_seem_long(driver, longest_ns, pushed):
-    driver.run(1, duration_ns=10_000)
-    driver.submit(*map(task, range(2, 12)))
-    took = [10_000] * 9 + [longest_ns]
-    calls = tuple((tid(number), 0, 3, ns) for number, ns in zip(range(2, 12), took, strict=True))
-    driver(TasksFinished(worker=WORKER, node=NODE, outcomes=calls))
-    assert len(pushes(driver.submit(*map(task, range(20, 30))))) == pushed
-
-
 def test_tasks_as_long_as_the_window_are_pushed_one_at_a_time(driver):
     driver.run(1, duration_ns=Config().push_window_ns)
     assert pushes(driver.submit(task(2), task(3))) == [(2, 0, WORKER)]

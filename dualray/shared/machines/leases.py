@@ -45,9 +45,6 @@ BURST_NS = 200_000
 """Who has submitted a task so short a time ago, and has not waited since, is about to submit more."""
 _MEAN_WEIGHT = 8
 """The mean task time follows the last eight tasks or so."""
-_SLICE_NS = 25_000_000
-"""Where processes share processors one waits so long for its turn, in the middle of a task: the longest of a portion
-says nothing of the others."""
 
 
 class Lease:
@@ -345,17 +342,11 @@ class Leases:
         lease = self.leases.get(lease_id)
         if lease is None:
             return
-        duration_ns, longest_ns, in_flight = 0, 0, lease.in_flight
-        for task_id, _, _, took_ns in outcomes:
-            del in_flight[task_id]
-            duration_ns += took_ns
-            if took_ns > longest_ns:
-                longest_ns = took_ns
-        count = len(outcomes)
-        if count >= _MEAN_WEIGHT and longest_ns < _SLICE_NS:
-            self._finished(lease, (duration_ns - longest_ns) // (count - 1), count)
-        else:
-            self._finished(lease, duration_ns // count, count)
+        duration_ns, in_flight = 0, lease.in_flight
+        for outcome in outcomes:
+            del in_flight[outcome[0]]
+            duration_ns += outcome[3]
+        self._finished(lease, duration_ns // len(outcomes), len(outcomes))
 
     def recalled(self, task: TaskID, lease_id: LeaseID) -> None:
         """A task was given back by a worker that is blocked."""
