@@ -45,13 +45,8 @@ _DEFER_MAX: Final = 16
 """Tasks that are held back at most, to be pushed together: while all leases with room are busy, or in a burst."""
 BURST_NS: Final = 200_000
 """Who has submitted a task so short a time ago, and has not waited since, is about to submit more."""
-_PORTION_NS: Final = 200_000
-"""So much work goes to one lease before another has its share: to wake a worker costs more than that work."""
 _MEAN_WEIGHT: Final = 8
 """The mean task time follows the last eight tasks or so."""
-_SLICE_NS: Final = 25_000_000
-"""Where processes share processors one waits so long for its turn, in the middle of a task: the longest of a portion
-says nothing of the others."""
 
 
 class Lease:
@@ -212,8 +207,8 @@ class Leases:
             lease.has_room = False
             ahead = queue.window - len(lease.in_flight)
             if ahead > 1 and len(tasks) > 1:
-                share = max(-(-len(tasks) // (len(room) + 1)), _PORTION_NS // (queue.mean_ns or _PORTION_NS))
-                pushed = [tasks.popleft() for _ in range(min(ahead, share, len(tasks)))]
+                ahead = min(ahead, -(-len(tasks) // (len(room) + 1)))  # each its share
+                pushed = [tasks.popleft() for _ in range(ahead)]
                 lease.in_flight.update(dict.fromkeys(pushed))
             else:
                 task = tasks.popleft()
@@ -353,17 +348,11 @@ class Leases:
         lease = self.leases.get(lease_id)
         if lease is None:
             return
-        duration_ns, longest_ns, in_flight = 0, 0, lease.in_flight
-        for task_id, _, _, took_ns in outcomes:
-            del in_flight[task_id]
-            duration_ns += took_ns
-            if took_ns > longest_ns:
-                longest_ns = took_ns
-        count = len(outcomes)
-        if count >= _MEAN_WEIGHT and longest_ns < _SLICE_NS:
-            self._finished(lease, (duration_ns - longest_ns) // (count - 1), count)
-        else:
-            self._finished(lease, duration_ns // count, count)
+        duration_ns, in_flight = 0, lease.in_flight
+        for outcome in outcomes:
+            del in_flight[outcome[0]]
+            duration_ns += outcome[3]
+        self._finished(lease, duration_ns // len(outcomes), len(outcomes))
 
     def recalled(self, task: TaskID, lease_id: LeaseID) -> None:
         """A task was given back by a worker that is blocked."""
