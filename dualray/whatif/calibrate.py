@@ -58,6 +58,8 @@ _LOOPBACK = Nic(bytes_per_s=100_000_000_000, latency_ns=0)
 _SLOWDOWN = "slowdown"
 _RESAMPLED = 1000
 """How often the pieces of computing are drawn anew, for the interval of the slowdown."""
+_PATIENCE_NS = 10**15
+"""The search tries messages that take minutes, and no node is out of reach for that."""
 _Z95 = 1.96
 _STORE_BYTES = 512 << 20
 
@@ -242,7 +244,7 @@ class _Replays:
             hardware.append(Hardware(total=total, store_bytes=_STORE_BYTES, nic=_LOOPBACK))
         cluster = ReplayCluster(
             self._graph,
-            config=Config(inline_bytes_max=self._graph.inline_bytes_max),
+            config=Config(inline_bytes_max=self._graph.inline_bytes_max, link_patience_ns=_PATIENCE_NS),
             cost_model=costs,
             seed=0,
             hardware=hardware,
