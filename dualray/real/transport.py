@@ -542,8 +542,8 @@ class Transport:
         connection.closed = True
         self._loop.remove_reader(connection.fd)
         self._loop.remove_writer(connection.fd)
+        self._connections.discard(connection)  # before its peer can see that it has ended
         connection.sock.close()
-        self._connections.discard(connection)
         self._end_handshake(connection)
 
     def _close(self) -> None:
