@@ -6,6 +6,9 @@ compiled modules lie beside their sources, which Python then leaves unread.
 
 What is compiled is a copy, in build/core, in which some is spelled out that CPython does at run time (`spell_out`):
 mypyc compiles what stands in the source. Constructors of dataclasses are the larger part of it.
+
+A function within a function costs more here than in Python: it and what surrounds it hold each other, and only the
+garbage collector parts them. What runs for every task has none.
 """
 
 from __future__ import annotations
@@ -40,10 +43,16 @@ COMPILED = (
     "dualray/shared/core_worker.py",
     "dualray/shared/policies/*.py",
     "dualray/shared/task_runner.py",
+    "dualray/shared/trace.py",
+    "dualray/real/loop.py",
     "dualray/real/messages.py",
     "dualray/sim/calendar.py",
+    "dualray/sim/cluster.py",
+    "dualray/sim/fibers.py",
     "dualray/sim/modelled_processes.py",
+    "dualray/sim/network.py",
     "dualray/sim/runner.py",
+    "dualray/sim/worker.py",
 )
 INTERPRETED = {
     "dualray/shared/model/codec.py": "writes Python at run time",
@@ -53,13 +62,13 @@ INTERPRETED = {
 }
 """What COMPILED would take in, and why it is left out; so are packages' own modules."""
 
-EXTENSIBLE = ("CoreWorker", "MachineProcess", "Process", "TaskRunner")
+EXTENSIBLE = ("Cluster", "CoreWorker", "MachineProcess", "Process", "TaskRunner")
 """Compiled classes that have subclasses in modules that are not compiled; and so may all policies."""
 
 NEVER_PICKLED = ("/events.py", "/commands.py")
 """Modules of which no instance is pickled: messages and logs are written by the codec."""
 
-ACYCLIC = ("Value", "TaskRecord", "Failure")
+ACYCLIC = ("Value", "TaskRecord", "Failure", "TraceEvent")
 """Classes of which there are many, whose instances never lead back to themselves: the garbage collector need not look
 at them. So are the dataclasses of the model: events, commands, specs."""
 
@@ -122,6 +131,7 @@ def spell_out(text: str, name: str) -> str:
             texts = {_name(each): ast.unparse(each.annotation) for each in fields}
             at_the_end.append(f'setattr({node.name}, "__annotations__", {texts!r})')
             options = {each.arg for each in decorator.keywords if ast.unparse(each.value) == "True"} - {"slots"}
+            options |= {f"{each.arg}=False" for each in decorator.keywords if ast.unparse(each.value) == "False"}
             if not any(isinstance(each.value, ast.Call) for each in fields):  # field(...): made at run time
                 _fill(lines, node.end_lineno or 0, _constructor(fields, is_keyword_only="kw_only" in options))
                 if "frozen" in options:  # its constructor assigns

@@ -156,7 +156,7 @@ CASES = {
         aim=0.065 / 1.5,
         run=lambda tasks: _bag(_mixed(1000), tasks, 0.1, memory=2 * 1024**3),
     ),
-    "executed_1000": Case(what="executed functions, 1,000 nodes", aim=0.04, run=lambda tasks: _executed(tasks // 20)),
+    "executed_1000": Case(what="executed functions, 1,000 nodes", aim=0.04, run=lambda tasks: _executed(tasks // 10)),
     "seeds": Case(
         what="explored seeds, 11 nodes, 100 tasks, 2 jobs", aim=200, run=lambda tasks: _explored(200), unit="seeds"
     ),

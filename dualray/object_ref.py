@@ -21,15 +21,17 @@ T = TypeVar("T")
 class CountedReference(Reference):
     """A reference that its process counts: when the last one goes, the value may go."""
 
-    __slots__ = ("_verbs",)
+    __slots__ = ()
+
+    holder: Verbs
 
     def __init__(self, ref: Ref, verbs: Verbs) -> None:
         self.ref = ref
-        self._verbs = verbs
+        self.holder = verbs
 
     def __del__(self) -> None:
         # __init__ may not have run, and at interpreter exit there may be nobody left to tell.
-        verbs = getattr(self, "_verbs", None)
+        verbs = getattr(self, "holder", None)
         if verbs is not None:
             verbs.drop(self.ref.object_id)
 
@@ -39,7 +41,7 @@ class CountedReference(Reference):
         Raises:
             DualrayError: it was shut down; the next one uses ids again, so the reference would mean another object.
         """
-        if self._verbs.is_closed:
+        if self.holder.is_closed:
             raise DualrayError(f"{self!r} belongs to a cluster that was shut down: make it anew after dualray.init()")
 
 
@@ -81,14 +83,14 @@ class ObjectRef(CountedReference, Generic[T]):
         from dualray.aio import value_of  # noqa: PLC0415 - it imports asyncio, which most programs do without
 
         self.check()
-        return value_of(self.ref, self._verbs, self).__await__()
+        return value_of(self.ref, self.holder, self).__await__()
 
     def future(self) -> Future[T]:
         """A `concurrent.futures.Future` that has the value when it is there, or what `get` raises."""
         from dualray.aio import ReferenceFuture  # noqa: PLC0415 - as above
 
         self.check()
-        return ReferenceFuture(self.ref, self._verbs, self)
+        return ReferenceFuture(self.ref, self.holder, self)
 
     def __iter__(self) -> NoReturn:
         raise TypeError(f"{self!r} is a reference, not the value: use dualray.get(ref) to read it")

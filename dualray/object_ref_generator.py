@@ -61,7 +61,7 @@ class ObjectRefGenerator(CountedReference):
         timeout_ns = None if timeout_s is None else round(timeout_s * 1e9)
         while (item := self._item) is not None:
             self.check()
-            if not self._verbs.wait([item.ref], num_returns=1, timeout_ns=timeout_ns, fetch_local=False):
+            if not self.holder.wait([item.ref], num_returns=1, timeout_ns=timeout_ns, fetch_local=False):
                 return None
             if self._take(item):
                 return item
@@ -69,13 +69,13 @@ class ObjectRefGenerator(CountedReference):
 
     def _take(self, item: ObjectRef[Any]) -> bool:
         """Take the next item, which is ready; False when there are no more, or another thread has taken it."""
-        is_taken, behind = self._verbs.take_item(item.ref)
+        is_taken, behind = self.holder.take_item(item.ref)
         if not is_taken:
             return False
         if behind is None:
             self._item = None
             return False
-        self._item = self._reference(behind, self._verbs)
+        self._item = self._reference(behind, self.holder)
         return True
 
     def __aiter__(self) -> AsyncIterator[ObjectRef[Any]]:
@@ -86,7 +86,7 @@ class ObjectRefGenerator(CountedReference):
 
         while (item := self._item) is not None:
             self.check()
-            await until_ready(item.ref, self._verbs)
+            await until_ready(item.ref, self.holder)
             if self._take(item):
                 return item
         raise StopAsyncIteration
@@ -104,8 +104,8 @@ class ObjectRefGenerator(CountedReference):
         if item is None:
             return True
         self.check()
-        if self._verbs.wait([item.ref], num_returns=1, timeout_ns=0, fetch_local=False):
-            return self._verbs.has_ended_before(item.ref)
+        if self.holder.wait([item.ref], num_returns=1, timeout_ns=0, fetch_local=False):
+            return self.holder.has_ended_before(item.ref)
         return False
 
     def next_ready(self) -> bool:
@@ -113,7 +113,7 @@ class ObjectRefGenerator(CountedReference):
         item = self._item
         if item is None:
             return True
-        return bool(self._verbs.wait([item.ref], num_returns=1, timeout_ns=0, fetch_local=False))
+        return bool(self.holder.wait([item.ref], num_returns=1, timeout_ns=0, fetch_local=False))
 
     @property
     def waited_for(self) -> ObjectRef[Any]:

@@ -42,6 +42,30 @@ dualray.shutdown()
 print(dualray.__file__)
 """
 
+CALLS = """\
+import gc
+
+import dualray
+
+
+@dualray.remote
+def add(one, other=0):
+    return one + other
+
+
+for mode in ("real", "sim"):
+    dualray.init(mode=mode, num_cpus=2)
+    dualray.get([add.remote(number) for number in range(50)])
+    gc.collect()
+    gc.disable()
+    refs = [add.remote(number, other=1) for number in range(500)]
+    assert sum(dualray.get(refs)) == sum(range(501))
+    del refs
+    print(gc.collect())
+    gc.enable()
+    dualray.shutdown()
+"""
+
 
 def run(*command: str | Path, cwd: Path, **environment: str) -> str:
     """What the command prints; it sees neither this tree nor this environment."""
@@ -233,6 +257,30 @@ def test_compiled_core_trains_the_demo_in_both_modes(compiled, tmp_path):
     ]
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     run(sys.executable, tmp_path / "examples" / "demo.py", cwd=tmp_path, PYTHONPATH=str(compiled))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    "words",
+    [
+        "sim workload bag --tasks 1000 --nodes 10",
+        f"explore {ROOT / 'scenarios' / 'mixed_swarm.yaml'} --seeds 4 --jobs 2",
+        f"scenario check {ROOT / 'scenarios' / 'incast.yaml'}",
+        f"scenario run {ROOT / 'scenarios' / 'features_swarm.yaml'}",
+    ],
+)
+def test_compiled_core_runs_what_the_command_line_offers(compiled, tmp_path, words):
+    run(sys.executable, "-m", "dualray.cli", *words.split(), cwd=tmp_path, PYTHONPATH=str(compiled))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_calls_leave_nothing_to_the_garbage_collector(compiled, tmp_path):
+    # A function within a function is a cycle where it is compiled: one for each call, if calls make one.
+    (tmp_path / "calls.py").write_text(CALLS)
+    found = run(sys.executable, tmp_path / "calls.py", cwd=tmp_path, PYTHONPATH=str(compiled))
+    assert [int(count) < 50 for count in found.split()] == [True, True], found
 
 
 @pytest.mark.slow

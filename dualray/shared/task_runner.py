@@ -105,7 +105,7 @@ class TaskRunner:
                 self._trace_end(task, error)
             self._core.report_small(task, small_bytes, self._host.now_ns() - start_ns)
         else:
-            self._report(task, results, error, start_ns)
+            self._report(task, results, error, start_ns, returned)
 
     async def execute_async(self, task: RunTask) -> None:
         """The same for a method of an actor whose methods are coroutines."""
@@ -131,7 +131,7 @@ class TaskRunner:
         except ActorExit:
             self._core.dispatch(ActorExitAsked(task_id=task.spec.task_id))
             return
-        self._report(task, results, error, start_ns)
+        self._report(task, results, error, start_ns, returned)
 
     def _enter(self, task: RunTask | TaskPushed) -> int:
         """What the caller does from now on belongs to the task; when that is."""
@@ -185,8 +185,10 @@ class TaskRunner:
         return error
 
     def _report(
-        self, task: RunTask | TaskPushed, results: list[Result], error: ErrorInfo | None, start_ns: int
+        self, task: RunTask | TaskPushed, results: list[Result], error: ErrorInfo | None, start_ns: int, returned: Any
     ) -> None:
+        """Report the end of a task. `returned` is what it has returned: who is given it keeps it until this is over,
+        also where this is compiled, which lets go of a variable with its last use."""
         spec = task.spec
         if self._host.is_traced:
             self._trace_end(task, error)

@@ -1,8 +1,8 @@
 """The queue of the event kernel, its clock, and the loop that performs what is due.
 
 Theory of operation. An entry is a tuple: time, priority and sequence, which order it, and then either a function and
-its argument (what was posted: most of what happens), or an event of the kernel's (kernel.py), which may have been
-cancelled meanwhile. Everything that happens passes through here, so that this is one of the modules that the wheel
+its argument (what was posted: most of what happens), or a timer or an event of the kernel's (kernel.py), which may have
+been cancelled meanwhile. Everything that happens passes through here, so that this is one of the modules that the wheel
 compiles; it knows nothing of SimPy, and is handed what performs an event.
 
 The queue is a calendar: a sorted list for the current "day" (about 33 us), of which the first part is over, and
@@ -52,6 +52,17 @@ class Hook:
         self.fn = fn
         self.every = every
         self.due = due
+
+
+class Timer:
+    """A call at a time, unless it is disarmed before. Made by `Calendar.arm`."""
+
+    __slots__ = ("argument", "fn", "is_armed")
+
+    def __init__(self, fn: Callable[[Any], object], argument: Any) -> None:
+        self.fn = fn
+        self.argument = argument
+        self.is_armed = True
 
 
 class Calendar:
@@ -151,6 +162,23 @@ class Calendar:
         self._today_end_ns = (day + 1) << DAY_BITS
         return True
 
+    def arm(self, at_ns: int, fn: Callable[[Any], object], argument: Any) -> Timer:
+        """As `post`, of what may be disarmed before."""
+        timer = Timer(fn, argument)
+        self.enter(at_ns, NORMAL_PRIORITY, timer, True)
+        return timer
+
+    def disarm(self, timer: Timer) -> None:
+        """Forget it, unless it is over."""
+        if timer.is_armed:
+            timer.is_armed = False
+            timer.argument = None
+            self.forget(True)
+
+    def _is_gone(self, event: Any) -> bool:
+        """Whether an entry's event was cancelled."""
+        return not event.is_armed if type(event) is Timer else self._is_cancelled(event)
+
     def forget(self, was_live: bool) -> None:
         """Account for an event that has just been cancelled."""
         if was_live:
@@ -160,12 +188,11 @@ class Calendar:
             self._sweep()
 
     def _sweep(self) -> None:
-        is_cancelled = self._is_cancelled
         left = 0
         del self.today[: self._done]
         self._done = 0
         for entries in (self.today, *self.days.values()):
-            entries[:] = [entry for entry in entries if len(entry) == _POSTED or not is_cancelled(entry[3])]
+            entries[:] = [entry for entry in entries if len(entry) == _POSTED or not self._is_gone(entry[3])]
             left += len(entries)
         self._tombstones = 0
         self._sweep_at = max(TOMBSTONES_MIN, left)
@@ -177,7 +204,7 @@ class Calendar:
         while True:
             while self._done < len(self.today):
                 entry = self.today[self._done]
-                if len(entry) == _POSTED or not self._is_cancelled(entry[3]):
+                if len(entry) == _POSTED or not self._is_gone(entry[3]):
                     at_ns: int = entry[0]
                     return at_ns
                 self._done += 1
@@ -215,6 +242,16 @@ class Calendar:
                 self.live -= 1
                 self.events_performed += 1
                 entry[3](entry[4])
+            elif type(entry[3]) is Timer:
+                timer: Timer = entry[3]
+                if not timer.is_armed:
+                    self._tombstones -= 1
+                    continue
+                timer.is_armed = False
+                self.now_ns = entry[0]
+                self.live -= 1
+                self.events_performed += 1
+                timer.fn(timer.argument)
             elif not self._perform(entry[3], entry[0]):
                 self._tombstones -= 1
                 continue

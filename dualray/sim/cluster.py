@@ -31,11 +31,12 @@ from dualray.shared.decision_log import DecisionLog, MachineSpec
 from dualray.shared.distributions import Distribution
 from dualray.shared.host import Execution
 from dualray.shared.model.config import Config
-from dualray.shared.model.events import Event, GpuLost, Started
+from dualray.shared.model.events import Event, GpuLost, PeerLost, Started
 from dualray.shared.model.ids import HEAD, Address, NodeID, TaskID, node_of
 from dualray.shared.seeding import task_seed
 from dualray.shared.trace import TraceEvent, TraceKind, to_bytes
 from dualray.sim.asyncio_substitution import AsyncioSubstitution
+from dualray.sim.calendar import Calendar
 from dualray.sim.cost_model import CostModel
 from dualray.sim.faults import FaultInjector
 from dualray.sim.fibers import Fiber, FiberScheduler
@@ -43,7 +44,7 @@ from dualray.sim.head import HeadProcess
 from dualray.sim.isolation import Isolation, VirtualExit
 from dualray.sim.kernel import Kernel, Scheduled
 from dualray.sim.locks import lock_substitutions
-from dualray.sim.network import Network, Nic, Star
+from dualray.sim.network import CONNECTION_LASTS_NS, Network, Nic, Star
 from dualray.sim.node import Hardware, NodeProcess
 from dualray.sim.runner import Process
 from dualray.sim.virtual_time import VirtualTime
@@ -90,6 +91,7 @@ class Cluster:
         self.seed = seed
         self.is_closed = False
         self.kernel = Kernel()
+        self.calendar: Calendar = self.kernel.calendar
         self.fibers = FiberScheduler(self.kernel, on_deadlock=self._deadlock, on_crash=self._on_crash)
         self.clock_ahead_ns: dict[str, int] = {}
         """Of nodes whose clock is set wrong."""
@@ -107,7 +109,12 @@ class Cluster:
         self._watches_loops = False
         self._nics: dict[Any, Nic] = {}
         self.network = Network(
-            self.kernel, cost_model, topology=Star(cost_model, nics=self._nics), head=HEAD, seed=seed
+            self.kernel,
+            cost_model,
+            topology=Star(cost_model, nics=self._nics),
+            head=HEAD,
+            seed=seed,
+            on_held=self._on_held,
         )
         self.network.on_rate = self._nic_rate
         self._durations = dict(durations or {})
@@ -266,10 +273,26 @@ class Cluster:
         if process is not None and process.is_alive:
             process.receive(message, payloads)
 
+    def _on_held(self, src_node: Any, dst_node: Any, src: Any, dst: Any) -> None:
+        """What a partition holds is not acknowledged: in time, its connection breaks. Heartbeats tell of the head; and
+        node managers ask one another."""
+        if HEAD in (src, dst) or (src in self.nodes and dst in self.nodes) or (src, dst) in self.network.breaking:
+            return
+        self.network.breaking[src, dst] = None
+        self.kernel.call_after(CONNECTION_LASTS_NS, self._break, src_node, dst_node, src, dst)
+
+    def _break(self, src_node: Any, dst_node: Any, src: Any, dst: Any) -> None:
+        """Both ends see that a connection has broken; what it carries comes late all the same, when they are joined."""
+        del self.network.breaking[src, dst]
+        if self.network.is_parted(src_node, dst_node):
+            for end, other in ((src, dst), (dst, src)):
+                self._deliver(end, PeerLost(address=other), ())
+
     def note(self, event: TraceEvent) -> None:
         """A runner did something."""
         self.trace_events.append(event)
-        self.faults.happened(event)
+        if self.faults.by_event:
+            self.faults.happened(event)
 
     def write_record(self, table: str, key: str, fields: tuple[tuple[str, str], ...]) -> None:
         """A row of the control plane's tables."""
@@ -387,7 +410,10 @@ class Cluster:
 
     def task_memory_bytes(self, task: Execution) -> int:
         """What a task takes of its node's memory while it runs: the scenario's table, else nothing."""
-        return next((size for pattern, size in self._memory.items() if fnmatchcase(task.name, pattern)), 0)
+        for pattern, size_bytes in self._memory.items():
+            if fnmatchcase(task.name, pattern):
+                return size_bytes
+        return 0
 
     def slowness_of(self, node: NodeID) -> float:
         """How many times as long as it should work takes on a node now."""

@@ -31,7 +31,8 @@ class FaultInjector:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._by_event: dict[tuple[str, str], list[Fault]] = {}
+        self.by_event: dict[tuple[str, str], list[Fault]] = {}
+        """Those that wait for something to happen: while there are any, `happened` is to be told of everything."""
         self._counts: dict[tuple[str, str], int] = {}
         self._ends: dict[int, tuple[Callable[[], object], Scheduled | None]] = {}
         self._planned: list[Fault] = []
@@ -51,7 +52,7 @@ class FaultInjector:
                 delay_ns = fault.at_ns - self._cluster.kernel.now_ns
                 self._cluster.kernel.call_after(max(delay_ns, 0), self._perform, fault, "", daemon=True)
             else:
-                self._by_event.setdefault((fault.event, fault.task_name or ""), []).append(fault)
+                self.by_event.setdefault((fault.event, fault.task_name or ""), []).append(fault)
 
     def _check(self, fault: Fault, driver_node: NodeID) -> None:
         known = list(self._cluster.nodes)
@@ -79,11 +80,9 @@ class FaultInjector:
 
     def happened(self, event: TraceEvent) -> None:
         """Something happened somewhere: the anchor of logical faults."""
-        if not self._by_event:
-            return
         for name in (event.name, "") if event.name else ("",):
             key = (str(event.kind), name)
-            planned = self._by_event.get(key)
+            planned = self.by_event.get(key)
             if planned is None:
                 continue
             count = self._counts[key] = self._counts.get(key, 0) + 1
@@ -93,7 +92,7 @@ class FaultInjector:
 
     def stop(self) -> None:
         """Faults stop: nothing more is performed, and what can end ends now."""
-        self._by_event.clear()
+        self.by_event.clear()
         for number in list(self._ends):
             self._end(number)
         self._planned = [fault for fault in self._planned if fault in self.performed or fault in self.missed]

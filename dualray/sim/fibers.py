@@ -53,6 +53,7 @@ from typing import Any, Final, Literal, Protocol
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
+from dualray.sim.calendar import Calendar
 from dualray.sim.kernel import Kernel
 
 __all__ = ["Fiber", "FiberKilled", "FiberOwner", "FiberScheduler", "FiberState"]
@@ -92,7 +93,7 @@ _READY, _RUNNING, _PARKED = FiberState.READY, FiberState.RUNNING, FiberState.PAR
 _ENDED, _ABANDONED = FiberState.ENDED, FiberState.ABANDONED
 
 
-@dataclass(slots=True, eq=False, repr=False, weakref_slot=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Fiber:
     """One strand of user code. Made by `FiberScheduler`; read its attributes, change none of them.
 
@@ -141,13 +142,13 @@ class _SystemSection:
         self._fibers = fibers
 
     def __enter__(self) -> None:
-        fiber = self._fibers.current()
-        if fiber is not None:
+        fiber = self._fibers._current
+        if fiber is not None and getcurrent() is fiber._greenlet:
             fiber.system_depth += 1
 
     def __exit__(self, *exc_info: object) -> Literal[False]:
-        fiber = self._fibers.current()
-        if fiber is not None:
+        fiber = self._fibers._current
+        if fiber is not None and getcurrent() is fiber._greenlet:
             fiber.system_depth -= 1
         return False
 
@@ -184,6 +185,7 @@ class FiberScheduler:
         on_suspend: Callable[[Fiber], object] | None = None,
     ) -> None:
         self.kernel = kernel
+        self._calendar: Calendar = kernel.calendar
         self.on_deadlock = on_deadlock
         self.on_crash = on_crash
         self.on_resume = on_resume
@@ -319,11 +321,12 @@ class FiberScheduler:
         if fiber is None or getcurrent() is not fiber._greenlet:
             raise self._misuse()
         assert not fiber._answered or fiber._exc is not None, f"{fiber!r} sleeps on an answer to another wait"
-        timer = self.kernel.call_after(delay_ns, self.wake, fiber)
+        calendar = self._calendar
+        timer = calendar.arm(calendar.now_ns + delay_ns, self.wake, fiber)
         try:
             self.park()
         except BaseException:
-            timer.cancel()
+            calendar.disarm(timer)
             raise
 
     def _misuse(self) -> RuntimeError:
@@ -360,7 +363,7 @@ class FiberScheduler:
                     fiber = ready.popleft()
                     if self.hold is None or not self.hold(fiber):
                         self._run(fiber)
-                elif not self.kernel.run_until_any(ready):
+                elif not self._calendar.run_until_any(ready):
                     self._surface(self.on_deadlock())
             except GreenletExit:
                 return  # the last reference to an unclosed simulation is gone
@@ -390,7 +393,6 @@ class FiberScheduler:
                 self._report(fiber, exc)
                 return
             target = fiber._greenlet = self._pool.pop() if self._pool else greenlet(self._body, self._hub)
-            target.gr_context = Context()
             value = fiber
         fiber.state = _RUNNING
         if self.on_resume is not None:
@@ -419,10 +421,13 @@ class FiberScheduler:
 
     def _body(self, fiber: Fiber | None) -> None:
         """What a pooled greenlet runs: one fiber after another, until it is handed None."""
+        greenlet_here: Any = getcurrent()
         while fiber is not None:
             escaped: BaseException | None = None
             fn = fiber._fn
             assert fn is not None
+            # By itself: to others a greenlet without a Python frame, as where this is compiled, seems to be running.
+            greenlet_here.gr_context = Context()
             if getprofile() is not None:
                 _cut_profile()
             try:
@@ -437,7 +442,7 @@ class FiberScheduler:
             self._end = (fiber, escaped)
             if len(self._pool) >= POOL_GREENLETS_MAX:
                 return
-            self._pool.append(getcurrent())
+            self._pool.append(greenlet_here)
             fiber = fn = escaped = None  # an idle greenlet keeps nothing of the user's alive
             fiber = self._hub.switch()
 

@@ -139,6 +139,20 @@ def _streams(fiber: Fiber) -> _Streams:
     return streams
 
 
+class Heap:
+    """What is known of this process's heap.
+
+    Attributes:
+        is_frozen: somebody has frozen what lasts longer than a simulation, and collects what is left of each: then a
+            simulation need not ask, which takes milliseconds.
+    """
+
+    is_frozen = False
+
+
+HEAP: Final = Heap()
+
+
 class Isolation:
     """Isolates the fibers of one simulation, from `install()` to `uninstall()`; also a context manager.
 
@@ -176,7 +190,7 @@ class Isolation:
         self._installed = installed
         self._gc_was_enabled = gc.isenabled()
         gc.disable()
-        self._gc_froze = gc.get_freeze_count() == 0
+        self._gc_froze = not HEAP.is_frozen and gc.get_freeze_count() == 0
         if self._gc_froze:
             gc.freeze()
         self._collecting = self._kernel.on_event(_collect, every=GC_YOUNG_EVERY_EVENTS)

@@ -48,6 +48,7 @@ from heapq import heapify, heappop, heappush
 from random import Random
 from typing import Any, Final, Protocol, TypeAlias
 
+from dualray.sim.calendar import Calendar
 from dualray.sim.cost_model import CostModel, time_ns
 from dualray.sim.kernel import LATE, Kernel, Scheduled
 
@@ -192,7 +193,7 @@ class Transfer:
 
     def moved_bytes(self) -> float:
         """Bytes that are through by now."""
-        flown_ns = self.network._kernel.now_ns - self._settled_ns
+        flown_ns = self.network._calendar.now_ns - self._settled_ns
         return self.size_bytes - self._left_bytes + self.rate_bytes_per_s * flown_ns / 1e9
 
 
@@ -227,6 +228,7 @@ class Network:
     """Carries messages and transfers between the nodes of one virtual cluster; see the theory of operation.
 
     head: the node, if any, whose messages cost `head_message_ns`.
+    on_held: told of each message that a parting holds: from node to node, from process to process.
     """
 
     def __init__(
@@ -237,6 +239,7 @@ class Network:
         topology: Topology | None = None,
         head: NodeKey | None = None,
         seed: int = 0,
+        on_held: Callable[[NodeKey, NodeKey, Any, Any], object] | None = None,
     ) -> None:
         self.topology: Final[Topology] = topology if topology is not None else Star(cost_model)
         self.messages_sent = 0
@@ -251,7 +254,11 @@ class Network:
         self._impairments: dict[NodeKey, list[Impairment]] = {}
         self._worse: dict[tuple[NodeKey, NodeKey], Impairment] = {}
         """What the impairments of two nodes come to together, of those that were asked for since they changed."""
+        self.breaking: dict[tuple[Hashable, Hashable], None] = {}
+        """Connections that break unless what they carry is acknowledged: from process to process."""
+        self._on_held = on_held
         self._kernel = kernel
+        self._calendar: Calendar = kernel.calendar
         self._cost = cost_model
         self._head = head
         self._arrival_ns: dict[tuple[Hashable, Hashable], int] = {}  # of the last message of a pair of processes
@@ -321,7 +328,7 @@ class Network:
         `is_sure` is not dropped or doubled by an impairment: who sent it asks again until there is an answer."""
         self.messages_sent += 1
         if not (self._cut or self._parted or self._impairments):  # the way of most messages: nothing goes wrong
-            now_ns = self._kernel.now_ns
+            now_ns = self._calendar.now_ns
             route = (src_node, dst_node, size_bytes)
             at_ns = self._takes_ns.get(route, 0)
             if not at_ns:
@@ -337,7 +344,7 @@ class Network:
                 arrivals[channel] = at_ns
                 if len(arrivals) > self._sweep_channels_at:
                     self._sweep_channels()
-            self._kernel.post(at_ns, self._deliver, (src_node, dst_node, self._cuts, deliver, args))
+            self._calendar.post(at_ns, self._deliver, (src_node, dst_node, self._cuts, deliver, args))
             return
         if self._cut and (src_node in self._cut or dst_node in self._cut):
             self.messages_dropped += 1
@@ -346,8 +353,10 @@ class Network:
             self.messages_held += 1
             held = (size_bytes, deliver, args, src_process, dst_process, is_sure)
             self._held.setdefault((src_node, dst_node), []).append(held)
+            if self._on_held is not None:
+                self._on_held(src_node, dst_node, src_process, dst_process)
             return
-        now_ns = self._kernel.now_ns
+        now_ns = self._calendar.now_ns
         channel = (src_process, dst_process)
         takes_ns = self.message_ns(src_node, dst_node, size_bytes)
         again = False
@@ -366,10 +375,10 @@ class Network:
         if again:
             deliver = self._once(deliver)
         message = (src_node, dst_node, self._cuts, deliver, args)
-        self._kernel.post(now_ns + delay_ns, self._deliver, message)
+        self._calendar.post(now_ns + delay_ns, self._deliver, message)
         if again:
             later_ns = delay_ns + round(self.random.random() * takes_ns)
-            self._kernel.post(now_ns + later_ns, self._deliver, message)
+            self._calendar.post(now_ns + later_ns, self._deliver, message)
 
     def routes_changed(self) -> None:
         """What the topology says of a route may be another now."""
@@ -399,7 +408,7 @@ class Network:
         return take
 
     def _sweep_channels(self) -> None:
-        now_ns = self._kernel.now_ns
+        now_ns = self._calendar.now_ns
         self._arrival_ns = {channel: at for channel, at in self._arrival_ns.items() if at > now_ns}
         self._sweep_channels_at = max(CHANNELS_SWEPT_MIN, 2 * len(self._arrival_ns))
 
@@ -584,7 +593,7 @@ class Network:
     def _start(self, transfer: Transfer) -> None:
         transfer._event = None
         transfer._is_on_its_way = True
-        transfer._settled_ns = self._kernel.now_ns
+        transfer._settled_ns = self._calendar.now_ns
         if self._stands_still(transfer):
             self._mind_connection(transfer)
         else:
@@ -609,7 +618,7 @@ class Network:
         if own is not None:
             links.append(own)
         transfer._links = tuple(links)
-        transfer._settled_ns = self._kernel.now_ns
+        transfer._settled_ns = self._calendar.now_ns
         self._change(links)
 
     def _own_link(self, transfer: Transfer, links: list[_Link]) -> _Link | None:
@@ -700,7 +709,7 @@ class Network:
     def _settle(self, transfer: Transfer, rate_bytes_per_s: float) -> None:
         """Book what has moved at the rate so far, and go on at another."""
         transfer._left_bytes = max(0.0, transfer.size_bytes - transfer.moved_bytes())
-        transfer._settled_ns = self._kernel.now_ns
+        transfer._settled_ns = self._calendar.now_ns
         transfer.rate_bytes_per_s = rate_bytes_per_s
 
 

@@ -16,6 +16,7 @@ from dualray.shared.model.commands import (
     RenameObject,
     ReserveSpace,
     RestoreObject,
+    Send,
     SendObject,
     SpillObject,
     StartWorker,
@@ -197,6 +198,11 @@ class NodeProcess(MachineProcess):
                 pass  # virtual bytes come all at once: nothing is to be made ready
             case _:
                 super().perform(command)
+
+    def _send(self, command: Send) -> None:
+        worker = self.workers.get(command.to)
+        if worker is None or not worker.hears(command.message):
+            super()._send(command)
 
     def was_refused(self) -> None:
         if self.machine.refused and self.is_alive:  # the head takes this life of the node for dead

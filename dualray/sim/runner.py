@@ -23,8 +23,7 @@ from dualray.shared.model.commands import (
 from dualray.shared.model.events import Event, NodeRefused, TaskPushed, TimerFired
 from dualray.shared.model.ids import Address
 from dualray.shared.trace import TraceEvent, TraceKind
-from dualray.sim.calendar import Calendar
-from dualray.sim.kernel import Scheduled
+from dualray.sim.calendar import Calendar, Timer
 
 if TYPE_CHECKING:
     from dualray.sim.cluster import Cluster
@@ -47,11 +46,15 @@ class Process:
         """In order of appearance."""
         self.links: dict[Address, Any] | None = None
         """Of a modelled run: to whom it has sent."""
-        self._timers: dict[str, Scheduled] | None = None
+        self._timers: dict[str, Timer] | None = None
 
     def receive(self, message: Event, payloads: Sequence[tuple[bytes, bytes]]) -> None:
         """A message has arrived."""
         raise NotImplementedError
+
+    def hears(self, message: Event) -> bool:
+        """Whether it takes in a message of its node manager's at once, because it would make no difference to it."""
+        return False
 
     def check_invariants(self) -> None:
         """A full sweep over its machine."""
@@ -70,13 +73,14 @@ class Process:
         self.cancel_timer(timer)
         if self._timers is None:
             self._timers = {}
-        self._timers[timer] = self.cluster.kernel.call_after(delay_ns, self._due, timer)
+        calendar: Calendar = self.cluster.calendar
+        self._timers[timer] = calendar.arm(calendar.now_ns + delay_ns, self._due, timer)
 
     def cancel_timer(self, timer: str) -> None:
         """Forget the timer."""
-        scheduled = self._timers.pop(timer, None) if self._timers else None
-        if scheduled is not None:
-            scheduled.cancel()
+        armed = self._timers.pop(timer, None) if self._timers else None
+        if armed is not None:
+            self.cluster.calendar.disarm(armed)
 
     def _due(self, timer: str) -> None:
         if self._timers:
@@ -92,8 +96,8 @@ class Process:
         """The process is gone, from one moment to the next."""
         self.is_alive = False
         if self._timers:
-            for scheduled in self._timers.values():
-                scheduled.cancel()
+            for armed in self._timers.values():
+                self.cluster.calendar.disarm(armed)
             self._timers.clear()
 
     @property
@@ -120,8 +124,8 @@ class Process:
         wanted = self.cluster.kinds_noted
         if wanted is not None and kind not in wanted:
             return
-        now_ns = self.cluster.kernel.now_ns
-        self.cluster.note(TraceEvent(now_ns, kind, self.address, subject, other, name, amount, deps))
+        cluster = self.cluster
+        cluster.note(TraceEvent(cluster.calendar.now_ns, kind, self.address, subject, other, name, amount, deps))
 
 
 class MachineProcess(Process):
@@ -131,7 +135,7 @@ class MachineProcess(Process):
         super().__init__(cluster=cluster, address=address, node=node)
         self.machine = machine
         self.payloads: dict[bytes, bytes] = {}
-        self._calendar: Calendar = cluster.kernel.calendar
+        self._calendar: Calendar = cluster.calendar
 
     def receive(self, message: Event, payloads: Sequence[tuple[bytes, bytes]]) -> None:
         if payloads:

@@ -11,7 +11,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dualray import runtime
 from dualray.shared.core_worker import CoreWorker, write_row
 from dualray.shared.labels import as_pairs, labels_of_nodes
 from dualray.shared.model.config import Config
@@ -20,10 +19,16 @@ from dualray.shared.model.resources import GPU, GPU_MASK, parse_resources
 from dualray.shared.trace import TraceEvent
 from dualray.sim.cluster import DRIVER_NODE, Cluster, make_cluster
 from dualray.sim.examination import Examination, examine
-from dualray.sim.fibers import Fiber
 from dualray.sim.network import Nic
 from dualray.sim.node import Hardware
-from dualray.sim.worker import UserProcess
+from dualray.sim.worker import (
+    UserProcess,
+    enter_process,
+    enter_process_with_gpus,
+    leave_process,
+    leave_process_with_gpus,
+    show_gpus,
+)
 
 if TYPE_CHECKING:
     from dualray.shared.scenario import Scenario  # it imports pydantic, which a run without a scenario does not need
@@ -91,6 +96,8 @@ class SimRuntime:
                 self._report.write_text(json.dumps({"examination": asdict(self.examine()), "trace": trace}))
         finally:
             self.cluster.close()
+            if self.cluster.fibers.on_resume is enter_process_with_gpus:
+                show_gpus(self._driver.visible_gpus)  # tasks that had not ended came after the driver
 
 
 def start(settings: Mapping[str, Any], config: Config) -> SimRuntime:
@@ -123,8 +130,8 @@ def start(settings: Mapping[str, Any], config: Config) -> SimRuntime:
     driver.visible_gpus = os.environ.get(GPU_MASK)
     # A program that may see GPUs of this machine has tasks that must not, also where no virtual node has any.
     has_gpus = driver.visible_gpus is not None or any(node.total.get(GPU) for node in hardware)
-    cluster.fibers.on_resume = _on_resume_with_gpus if has_gpus else _on_resume
-    cluster.fibers.on_suspend = _on_suspend_with_gpus if has_gpus else _on_suspend
+    cluster.fibers.on_resume = enter_process_with_gpus if has_gpus else enter_process
+    cluster.fibers.on_suspend = leave_process_with_gpus if has_gpus else leave_process
     cluster.isolation.install()
     cluster.asyncio.install()
     try:
@@ -168,39 +175,3 @@ def hardware_of_scenario(scenario: Scenario) -> list[Hardware]:
         )
         for _, group in scenario.cluster.each_node()
     ]
-
-
-def _on_resume(fiber: Fiber) -> None:
-    """User code runs: what it calls is its own process's runtime."""
-    owner = fiber.owner
-    assert isinstance(owner, UserProcess)
-    runtime.set_current(owner.runtime)
-    if owner.environment is not None:
-        owner.environment.enter()
-
-
-def _on_suspend(fiber: Fiber) -> None:
-    """The kernel runs: nobody's runtime is current."""
-    runtime.set_current(None)
-    owner = fiber.owner
-    assert isinstance(owner, UserProcess)
-    if owner.environment is not None:
-        owner.environment.leave()
-
-
-def _on_resume_with_gpus(fiber: Fiber) -> None:
-    """What the environment says of GPUs is each process's own."""
-    owner = fiber.owner
-    assert isinstance(owner, UserProcess)
-    if owner.visible_gpus is None:
-        os.environ.pop(GPU_MASK, None)
-    else:
-        os.environ[GPU_MASK] = owner.visible_gpus
-    _on_resume(fiber)
-
-
-def _on_suspend_with_gpus(fiber: Fiber) -> None:
-    _on_suspend(fiber)
-    owner = fiber.owner
-    assert isinstance(owner, UserProcess)
-    owner.visible_gpus = os.environ.get(GPU_MASK)

@@ -149,9 +149,10 @@ class Substitutions:
                     self._write(vars(entry.holder), entry.name, entry.replacement)
                 else:
                     self._write(entry.holder, entry.name, entry.replacement)
+            table = hash(tuple(self._table))
             for name, module in list(sys.modules.items()):
-                if name.partition(".")[0] not in _SPARED:
-                    self._sweep_if_new(name, module)
+                if name not in _SPARED and name.partition(".")[0] not in _SPARED:
+                    self._sweep_if_new(name, module, table)
         except BaseException:
             self.uninstall()
             raise
@@ -219,13 +220,13 @@ class Substitutions:
             self._journal.append(_Writing(target, name, _stored(target, name), new))
             setattr(target, name, new)
 
-    def _sweep_if_new(self, name: str, module: object) -> None:
+    def _sweep_if_new(self, name: str, module: object, table: int) -> None:
         """Sweep a module, unless it is an installed library's in which there was nothing to replace the last time, and
         it binds the same objects as then: a program that simulates again and again looks at them once."""
         if not isinstance(module, ModuleType):
             return
         namespace: dict[str, Any] = object.__getattribute__(module, "__dict__")
-        bound = hash((tuple(self._table), tuple(map(id, namespace.values()))))
+        bound = hash((table, *map(id, namespace.values())))
         if _CLEAN.get(name) == bound:
             return
         writings = len(self._journal)

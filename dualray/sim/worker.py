@@ -6,6 +6,7 @@ fiber of its own, and takes as long as the cost model says.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import partial
@@ -16,11 +17,12 @@ from dualray.runtime_env import Swapped
 from dualray.shared.core_worker import CoreWorker, write_row
 from dualray.shared.host import Execution
 from dualray.shared.model.commands import RunTask, WriteRecord, WriteRecords
-from dualray.shared.model.events import ClusterChanged, Event, TaskPushed, TimerFired
+from dualray.shared.model.events import ClusterChanged, Event, NodeDied, OwnerDied, TaskPushed, TimerFired
 from dualray.shared.model.ids import HEAD, Address, FunctionID, NodeID, TaskID, root_task_id
-from dualray.shared.model.resources import GPU, UNITS
+from dualray.shared.model.resources import GPU, GPU_MASK, UNITS
 from dualray.shared.model.specs import Ref
 from dualray.shared.seeding import task_seed
+from dualray.sim.calendar import Calendar
 from dualray.sim.collectives import all_reduce_ns, broadcast_ns
 from dualray.sim.fibers import Fiber, FiberKilled, FiberScheduler
 from dualray.sim.object_store import VirtualStore
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from dualray.sim.cluster import Cluster
+    from dualray.sim.memory import NodeMemory
     from dualray.sim.virtual_loop import VirtualLoop
 
 
@@ -121,6 +124,7 @@ class UserProcess(Process):
         self.is_silent = False
         self.store = store
         self.lock = cluster.fibers.system
+        self._calendar: Calendar = cluster.calendar
         self._make_core = partial(
             cluster.make_core,
             address=address,
@@ -157,8 +161,8 @@ class UserProcess(Process):
         if core is None:
             core = self._core = self._make_core()
             news, self._cluster_news = self._cluster_news, None
-            if news is not None:
-                core.on_messages(((news, ()),))
+            if news is not None:  # nobody writes down what this process hears, or it would have been sent
+                core.machine.cluster = news.nodes
         return core
 
     @property
@@ -199,12 +203,22 @@ class UserProcess(Process):
     def receive(self, message: Event, payloads: Sequence[tuple[bytes, bytes]]) -> None:
         if not self.is_alive:
             return
-        if self.cluster.is_paused(self.node):
+        if self.cluster._paused and self.cluster.is_paused(self.node):
             self.cluster.when_running(self.node, self.receive, message, payloads)
-        elif self._core is None and self.decisions is None and type(message) is ClusterChanged:
-            self._cluster_news = message
         else:
             self.core.on_messages(((message, payloads),))
+
+    def hears(self, message: Event) -> bool:
+        """News of the cluster, while nothing has ever happened to this process: kept until something does."""
+        if self._core is not None or self.decisions is not None:
+            return False
+        if isinstance(message, ClusterChanged):
+            self._cluster_news = message
+        elif isinstance(message, NodeDied):
+            self._cluster_news = message.cluster or self._cluster_news
+        else:
+            return isinstance(message, OwnerDied)
+        return True
 
     def check_invariants(self) -> None:
         if self._core is not None:
@@ -233,7 +247,7 @@ class UserProcess(Process):
     # ---- Host ------------------------------------------------------------------------------------------------
 
     def now_ns(self) -> int:
-        return self.cluster.kernel.now_ns
+        return self._calendar.now_ns
 
     def send(
         self, to: Address, message: Event, payloads: Sequence[tuple[bytes, bytes]], *, urgent: bool = True
@@ -258,8 +272,8 @@ class UserProcess(Process):
         """Start a fiber for the next task when this step, and the task in hand, are over."""
         if not self._is_running:
             self._is_running = True
-            kernel = self.cluster.kernel
-            kernel.post(kernel.now_ns + self.cluster.cost_model.dispatch_ns, self._start_next, None)
+            calendar = self._calendar
+            calendar.post(calendar.now_ns + self.cluster.cost_model.dispatch_ns, self._start_next, None)
 
     def spawn(self, function: Callable[[], object]) -> None:
         self._spawned += 1
@@ -282,7 +296,7 @@ class UserProcess(Process):
     def _start_next(self, _: None) -> None:
         if not self.is_alive:
             return
-        if self.cluster.is_paused(self.node):
+        if self.cluster._paused and self.cluster.is_paused(self.node):
             self.cluster.when_running(self.node, self._start_next, None)
             return
         task = self.core.next_task()
@@ -290,9 +304,9 @@ class UserProcess(Process):
             self._is_running = False
             return
         if task.spec.actor_id is None:  # a method: its actor has them for life
-            self.visible_gpus = ",".join(self.gpu_names[gpu] for gpu in task.gpu_ids)
+            self.visible_gpus = ",".join([self.gpu_names[gpu] for gpu in task.gpu_ids]) if task.gpu_ids else ""
         seed = task_seed(self.cluster.seed, task.spec.task_id)
-        self._spawn(lambda: self._execute(task), seed)
+        self._spawn(partial(self._execute, task), seed)
 
     def interrupt(self) -> None:
         """At its next step, which is the one that it waits for."""
@@ -312,32 +326,36 @@ class UserProcess(Process):
 
     def _spawn(self, function: Callable[[], object], seed: bytes) -> None:
         self.cluster.seeds_handed_out.update(seed)
+        self.cluster.fibers.spawn(self, partial(self._run_in_fiber, function), seed=seed)
 
-        def body() -> None:
-            fiber = self.cluster.fibers.current()
-            assert fiber is not None
-            self._fibers[fiber] = None
-            try:
-                function()
-            finally:
-                self._fibers.pop(fiber, None)
-
-        self.cluster.fibers.spawn(self, body, seed=seed)
+    def _run_in_fiber(self, function: Callable[[], object]) -> None:
+        fiber = self.cluster.fibers.current()
+        assert fiber is not None
+        self._fibers[fiber] = None
+        try:
+            function()
+        finally:
+            self._fibers.pop(fiber, None)
 
     def call(
         self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution
     ) -> Any:
         """Call user code, then let the time pass that it takes in virtual time."""
         self.cluster.isolation.rewrite_function(function)
-        memory, memory_bytes = self.cluster.nodes[NodeID(self.node)].memory, self.cluster.task_memory_bytes(task)
-        memory.take(self.address, memory_bytes)
+        memory_bytes = self.cluster.task_memory_bytes(task)
+        if memory_bytes:
+            self._memory.take(self.address, memory_bytes)
         try:
             result = function(*args, **kwargs)
             self.cluster.fibers.sleep_ns(self._cost_ns(task, args, kwargs))
             return result
         finally:
-            if self.is_alive and not isinstance(function, type):  # an actor keeps what its constructor has taken
-                memory.take(self.address, -memory_bytes)
+            if memory_bytes and self.is_alive and not isinstance(function, type):  # a constructor's is the actor's
+                self._memory.take(self.address, -memory_bytes)
+
+    @property
+    def _memory(self) -> NodeMemory:
+        return self.cluster.nodes[NodeID(self.node)].memory
 
     def take_environment(self, text: str) -> None:
         environment = Swapped(text)
@@ -355,7 +373,7 @@ class UserProcess(Process):
     def _paced(
         self, items: Iterator[Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution
     ) -> Generator[Any, None, None]:
-        memory, memory_bytes = self.cluster.nodes[NodeID(self.node)].memory, self.cluster.task_memory_bytes(task)
+        memory, memory_bytes = self._memory, self.cluster.task_memory_bytes(task)
         memory.take(self.address, memory_bytes)
         error: BaseException | None = None
         is_first = True
@@ -399,7 +417,7 @@ class UserProcess(Process):
         from dualray.aio import call_and_await  # noqa: PLC0415 - as above
 
         self.cluster.isolation.rewrite_function(function)
-        memory, memory_bytes = self.cluster.nodes[NodeID(self.node)].memory, self.cluster.task_memory_bytes(task)
+        memory, memory_bytes = self._memory, self.cluster.task_memory_bytes(task)
         memory.take(self.address, memory_bytes)
         try:
             return await call_and_await(
@@ -423,7 +441,7 @@ class UserProcess(Process):
         if self.cluster.is_paused(self.node):
             self.cluster.when_running(self.node, self._begin_beside, task)
         elif self.is_alive:
-            self._spawn(lambda: self.core.execute(task), task_seed(self.cluster.seed, task.spec.task_id))
+            self._spawn(partial(self.core.execute, task), task_seed(self.cluster.seed, task.spec.task_id))
 
     def start_on_loop(self, task: RunTask) -> None:
         self.cluster.kernel.call_after(self.cluster.cost_model.dispatch_ns, self._begin_on_loop, task)
@@ -547,3 +565,47 @@ class UserProcess(Process):
         self._wake_scheduled = False
         if self.is_alive:
             self.core.take_in_finalizers()
+
+
+# ---- Whose code runs -------------------------------------------------------------------------------------------------
+
+
+def enter_process(fiber: Fiber) -> None:
+    """User code runs: what it calls is its own process's runtime."""
+    owner = fiber.owner
+    assert isinstance(owner, UserProcess)
+    runtime.set_current(owner.runtime)
+    if owner.environment is not None:
+        owner.environment.enter()
+
+
+def leave_process(fiber: Fiber) -> None:
+    """The kernel runs: nobody's runtime is current."""
+    runtime.set_current(None)
+    owner = fiber.owner
+    assert isinstance(owner, UserProcess)
+    if owner.environment is not None:
+        owner.environment.leave()
+
+
+def enter_process_with_gpus(fiber: Fiber) -> None:
+    """What the environment says of GPUs is each process's own."""
+    owner = fiber.owner
+    assert isinstance(owner, UserProcess)
+    show_gpus(owner.visible_gpus)
+    enter_process(fiber)
+
+
+def show_gpus(mask: str | None) -> None:
+    """Have the environment say which GPUs there are to see; None: nothing."""
+    if mask is None:
+        os.environ.pop(GPU_MASK, None)
+    else:
+        os.environ[GPU_MASK] = mask
+
+
+def leave_process_with_gpus(fiber: Fiber) -> None:
+    leave_process(fiber)
+    owner = fiber.owner
+    assert isinstance(owner, UserProcess)
+    owner.visible_gpus = os.environ.get(GPU_MASK)

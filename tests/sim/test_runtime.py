@@ -1,5 +1,6 @@
 """The simulated cluster as a whole: what it needs, what it says, what faults do to it."""
 
+import os
 import re
 import subprocess
 import sys
@@ -230,3 +231,17 @@ def test_a_program_gives_the_same_bytes_in_two_processes(tmp_path: Any) -> None:
         assert len(files) > 5
         seen.append((done.stdout, files))
     assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize("mask", [None, "GPU-of-mine"])
+def test_shutdown_leaves_the_mask_of_gpus_as_it_was_also_while_tasks_run(start, monkeypatch, mask) -> None:
+    if mask is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", mask)
+    start(nodes=2, num_gpus=1)
+    refs = [dualray.remote(time.sleep).remote(100) for _ in range(2)]
+    time.sleep(1)
+    dualray.shutdown()
+    assert os.environ.get("CUDA_VISIBLE_DEVICES") == mask
+    del refs

@@ -3,6 +3,7 @@ can supply their own."""
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -16,6 +17,11 @@ def load_policy(dotted_path: str) -> Any:
     Raises:
         ValueError: the path names no class; the message says which part is wrong.
     """
+    return _class_of(dotted_path)()
+
+
+@cache
+def _class_of(dotted_path: str) -> Any:
     module_name, _, class_name = NAMES.get(dotted_path, dotted_path).partition(":")
     if not module_name or not class_name:
         raise ValueError(f"policy {dotted_path!r} must be written 'package.module:Class'")
@@ -26,4 +32,4 @@ def load_policy(dotted_path: str) -> Any:
     policy = getattr(module, class_name, None)
     if policy is None:
         raise ValueError(f"policy {dotted_path!r}: module {module_name!r} has no {class_name!r}")
-    return policy()
+    return policy
