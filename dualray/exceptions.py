@@ -4,6 +4,7 @@
     ├── TaskError                        a task's or method's own exception; also an instance of the user's type
     ├── TaskCancelledError               the task was cancelled, or one whose result it needs
     ├── WorkerCrashedError               the process that ran the task died, and no retry was left
+    │   └── WorkerUnreachableError       it lives, and cannot be reached from here
     ├── TaskUnschedulableError           no node of the cluster can ever meet the demand
     ├── TaskPlacementGroupRemoved        the placement group that the task runs in was removed
     ├── PlacementGroupUnschedulableError the nodes of the cluster can never take all of its bundles
@@ -119,6 +120,11 @@ class TaskCancelledError(DualrayError):
 
 class WorkerCrashedError(DualrayError):
     """The worker process that ran a task died and no retry was left; the message carries signal, exit code, stderr."""
+
+
+class WorkerUnreachableError(WorkerCrashedError):
+    """The worker that had a task cannot be reached, though the head hears its node, and no retry was left; the message
+    names both ends."""
 
 
 class TaskUnschedulableError(DualrayError):

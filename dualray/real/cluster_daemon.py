@@ -35,7 +35,7 @@ from dualray.exceptions import DualrayError
 from dualray.real import cluster_address as addresses
 from dualray.real import session as sessions
 from dualray.real.children import HEAD_MODULE, NODE_MODULE, Children
-from dualray.real.cluster_gateway import CONTROL_PLANE, Gateway, dial
+from dualray.real.cluster_gateway import CONTROL_PLANE, Gateway, dial, user_timeout_s
 from dualray.real.control_plane_shards import socket_names
 from dualray.real.frames import Refusal
 from dualray.real.loop import Loop
@@ -194,6 +194,7 @@ class Daemon:
             shards=socket_names(self.info.redis_shards),
             has_head=self.place.has_head,
             resolve=self._resolve,
+            broken_after_s=user_timeout_s(self.session.config),
         )
 
     def _resolve(self, home: str) -> tuple[str, int]:

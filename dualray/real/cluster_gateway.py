@@ -46,6 +46,7 @@ from dualray.real.frames import Refusal
 from dualray.real.handshake import ASK_BYTES, GONE, HANDED, NOT_YET, Identity, hand_over, shake_hands
 from dualray.real.loop import Loop
 from dualray.real.session import GATEWAY_FILE
+from dualray.shared.model.config import Config
 
 _log = logging.getLogger(__name__)
 
@@ -61,8 +62,10 @@ ASKING_MAX: Final = 128
 RELAY_BUFFER_BYTES: Final = 1 << 18
 """Of each direction of a relay: beyond it, the sender has to wait."""
 USER_TIMEOUT_S: Final = 30.0
-"""After so long without an acknowledgement of what was sent, a connection counts as broken."""
+"""After so long without an acknowledgement of what was sent, a connection counts as broken: at the latest."""
 
+_PATIENCES: Final = 3
+"""So often `link_patience_ns` a connection between two nodes may carry nothing."""
 _ROUTE_BYTES: Final = 128
 _GATEWAY: Final = "gateway"
 _DIALER: Final = "dialer"
@@ -76,18 +79,32 @@ class RouteRefused(ConnectionError):
         self.status = status
 
 
-def tune(sock: socket.socket) -> None:
+def user_timeout_s(config: Config) -> float:
+    """After how long between two nodes: not before the head would take one of them for dead."""
+    dead_ns = config.heartbeat_timeout_ns + config.suspicion_ns
+    return min(USER_TIMEOUT_S, max(_PATIENCES * config.link_patience_ns, dead_ns) / 1e9)
+
+
+def tune(sock: socket.socket, timeout_s: float = USER_TIMEOUT_S) -> None:
     """For messages: no delay; for machines that vanish: broken connections are found."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 5)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, int(USER_TIMEOUT_S) // 5)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(USER_TIMEOUT_S * 1000))
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(timeout_s * 1000))
 
 
-def dial(endpoint: tuple[str, int], route: str, secret: bytes, *, timeout_s: float = DIAL_TIMEOUT_S) -> socket.socket:
-    """A blocking connection through the gateway at `endpoint` (host, port) to what `route` names.
+def dial(
+    endpoint: tuple[str, int],
+    route: str,
+    secret: bytes,
+    *,
+    timeout_s: float = DIAL_TIMEOUT_S,
+    broken_after_s: float = USER_TIMEOUT_S,
+) -> socket.socket:
+    """A blocking connection through the gateway at `endpoint` (host, port) to what `route` names; it is broken when
+    nothing is acknowledged for `broken_after_s`.
 
     Raises:
         RouteRefused: there is no such process, or not yet.
@@ -97,7 +114,7 @@ def dial(endpoint: tuple[str, int], route: str, secret: bytes, *, timeout_s: flo
     deadline = time.monotonic() + timeout_s
     sock = socket.create_connection(endpoint, timeout=timeout_s)
     try:
-        tune(sock)
+        tune(sock, broken_after_s)
         identity = Identity(address=_DIALER, instance=os.urandom(16), secret=secret)
         shake_hands(sock, identity=identity, expected=_GATEWAY, deadline=deadline)
         sock.sendall(route.encode().ljust(_ROUTE_BYTES, b"\0"))
@@ -141,6 +158,7 @@ class Gateway:
             to relay, when it has not.
         has_head: whether it has.
         resolve: called, in a thread, with a node's name or `head`: where its gateway is; LookupError when unknown.
+        broken_after_s: a connection between two machines is broken when nothing is acknowledged for so long.
     Raises:
         OSError: nobody can listen there.
     """
@@ -157,8 +175,10 @@ class Gateway:
         shards: Sequence[str] = (),
         has_head: bool,
         resolve: Callable[[str], tuple[str, int]],
+        broken_after_s: float = USER_TIMEOUT_S,
     ) -> None:
         self._loop = loop
+        self._broken_after_s = broken_after_s
         self._socket_dir = socket_dir
         self._secret = secret
         self._servers = {CONTROL_PLANE: control_plane}
@@ -242,7 +262,7 @@ class Gateway:
 
     def _serve_network(self, sock: socket.socket) -> None:
         with sock:
-            tune(sock)
+            tune(sock, self._broken_after_s)
             deadline = time.monotonic() + DIAL_TIMEOUT_S
             identity = Identity(address=_GATEWAY, instance=os.urandom(16), secret=self._secret)
             shake_hands(sock, identity=identity, expected="", deadline=deadline)
@@ -285,7 +305,7 @@ class Gateway:
             address = _receive_exactly(sock, ASK_BYTES, deadline).rstrip(b"\0").decode("ascii")
             try:
                 endpoint = self._resolve(home_of(address))
-                with dial(endpoint, address, self._secret) as there:
+                with dial(endpoint, address, self._secret, broken_after_s=self._broken_after_s) as there:
                     hand_over(sock, HANDED, there)
             except RouteRefused as refused:
                 hand_over(sock, refused.status)

@@ -105,7 +105,8 @@ class RealRuntime:
                 self._wait_for_news(deadline)
         self.verbs.dispatch(Started(namespace=self._namespace))
         control_plane = self.session.directory / CONTROL_PLANE_FILE
-        while not (self.verbs.machine.cluster and control_plane.exists()):
+        # Who joins a cluster finds its control plane up; the file is on the head's machine alone.
+        while not (self.verbs.machine.cluster and (self._children is None or control_plane.exists())):
             self._wait_for_news(deadline)
         if self.session.cluster is None:
             self.control_plane = control_plane.read_text()

@@ -12,8 +12,9 @@ reaches it without a change of threads, which costs more than all the rest of a 
 second thread waits too, and leaves it to the next one that pumps. A thread that finds another one pumping waits for
 its signal in the ordinary way. While the pumping thread computes, for less than `_GRACE_NS` at a time, nobody sits.
 
-Spinning. A pumping thread looks `spin_ns` long for news before it sleeps, giving way to other processes with each
-look: to wake an idle CPU takes longer than most answers do. Where others compute it sleeps at once.
+Spinning. A pumping thread looks for news before it sleeps, giving way to other processes with each look: to wake an
+idle CPU takes longer than most answers do. It looks `spin_ns` long where news has come within that time of late, and
+sleeps at once where news takes longer, or where others compute.
 
 Threads. `call_soon`, `call_later`, `Timer.cancel`, `call_and_wait`, `report` and `stop` may be used from any
 thread, also from a finalizer that the garbage collector runs in the middle of one of them (the one lock is
@@ -28,6 +29,8 @@ End. `stop` lets the current turn and every callback queued before the end finis
 later callbacks are refused (`call_soon` returns False). A loop runs once. `close` gives its two descriptors
 back.
 """
+
+from __future__ import annotations
 
 import collections
 import heapq
@@ -52,7 +55,12 @@ _PARK_NS: Final = 20_000_000
 _STOLEN_NS: Final = 100_000
 """One look takes a microsecond; one that took so long lost the processor, or the interpreter, to somebody who computes:
 then it is better to sleep, for"""
-_NO_SPIN_NS: Final = 20_000_000
+_NO_SPIN_FIRST_NS: Final = 2_000_000
+"""the first time, and twice as long each time that a look is lost again, up to"""
+_NO_SPIN_LAST_NS: Final = 40_000_000
+"""(each one that brings news, and is not lost, takes back a sixteenth)."""
+_LONG_GAP: Final = 4
+"""A wait counts as so many times `spin_ns` at most, so that a few short ones make up for a long one."""
 _READ = select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR
 _WRITE = select.EPOLLOUT | select.EPOLLHUP | select.EPOLLERR
 
@@ -75,7 +83,7 @@ class Timer:
 
     __slots__ = ("_fn", "_loop", "deadline_ns")
 
-    def __init__(self, loop: "Loop", deadline_ns: int, fn: Callback) -> None:
+    def __init__(self, loop: Loop, deadline_ns: int, fn: Callback) -> None:
         self._loop = loop
         self._fn: Callback | None = fn
         self.deadline_ns = deadline_ns
@@ -106,7 +114,7 @@ class Loop:
 
     Args:
         on_error: called, on the loop's thread, with each exception that a callback raised.
-        spin_ns: how long a pumping thread looks for news before it sleeps.
+        spin_ns: how long a pumping thread looks for news before it sleeps, at most.
         on_turn: called in each turn before it looks for news.
     """
 
@@ -134,6 +142,9 @@ class Loop:
         self._is_running = False
         self._seat = threading.Lock()
         self._spin_again_ns = 0
+        self._no_spin_ns = _NO_SPIN_FIRST_NS
+        self._gap_ns = 0
+        """How long a pumping thread has waited for news of late, in the mean."""
         self._pumper: int | None = None
         self._must_leave = False
         self._last_pump_ns = 0
@@ -402,9 +413,7 @@ class Loop:
         if spin_ns is None:
             happened = self._epoll.poll(0)
         else:
-            happened = self._spin(spin_ns) if spin_ns and not self._ready else []
-            if not happened:
-                happened = self._sleep()
+            happened = self._await_news(spin_ns) if spin_ns and not self._ready else self._sleep()
         for fd, mask in happened:
             if fd == self._wake_fd:
                 os.eventfd_read(fd)
@@ -429,18 +438,29 @@ class Loop:
             if is_due:
                 self._run_timers()
 
-    def _spin(self, spin_ns: int) -> list[tuple[int, int]]:
-        """Look for news for a while, without sleeping."""
+    def _await_news(self, spin_ns: int) -> list[tuple[int, int]]:
+        """Look for news for a while, if it can be expected to come within that; then sleep until there is some."""
+        start_ns = time.monotonic_ns()
+        happened = []
+        if self._gap_ns <= spin_ns and start_ns >= self._spin_again_ns:
+            happened = self._spin(start_ns, start_ns + spin_ns)
+        if not happened:
+            happened = self._sleep()
+        gap_ns = min(time.monotonic_ns() - start_ns, _LONG_GAP * spin_ns)
+        self._gap_ns += (gap_ns - self._gap_ns) // 4
+        return happened
+
+    def _spin(self, last_ns: int, end_ns: int) -> list[tuple[int, int]]:
+        """Look for news, without sleeping."""
         poll, clock = self._epoll.poll, time.monotonic_ns
-        last_ns = clock()
-        if last_ns < self._spin_again_ns:
-            return []
-        end_ns = last_ns + spin_ns
         while True:
             happened = poll(0)
             now_ns = clock()
             if now_ns - last_ns > _STOLEN_NS:
-                self._spin_again_ns = now_ns + _NO_SPIN_NS
+                self._spin_again_ns = now_ns + self._no_spin_ns
+                self._no_spin_ns = min(2 * self._no_spin_ns, _NO_SPIN_LAST_NS)
+            elif happened:
+                self._no_spin_ns = max(self._no_spin_ns - self._no_spin_ns // 16, _NO_SPIN_FIRST_NS)
             if happened or self._ready or now_ns >= end_ns:
                 return happened
             last_ns = now_ns

@@ -362,6 +362,9 @@ class NodeProcess(MachineProcess):
             self.streams.drop(peer)
             self.handle(PeerLost(address=Address(peer)))
             self.transport.forget(peer)  # the node may live, or come back as its next incarnation
+        elif self.session.gateway_for(peer) is not None:  # a process of another machine, which may live
+            self.transport.forget(peer)
+            self.handle(PeerLost(address=Address(peer)))
 
     def _on_objects_lost(self, peer: str) -> None:
         """The connection for objects has closed: it and the one for messages end together."""

@@ -169,6 +169,8 @@ class SharedMemoryStore:
             if epoch != self._epoch:  # pages were given back, perhaps some that we had mapped
                 self._epoch = epoch
                 self._mapped.clear()
+            elif self._mapped.covers(first, end):
+                return
             missing = self._mapped.missing(first, end)
             self._mapped.add(first, end)
         for first, end in missing:

@@ -237,6 +237,11 @@ class RangeSet:
         self._ends[first:last] = [piece[1] for piece in kept]
         self.total += sum(piece[1] - piece[0] for piece in kept)
 
+    def covers(self, start: int, end: int) -> bool:
+        """Whether all numbers from `start` to before `end`, of which there are some, are in the set."""
+        index = bisect_right(self._starts, start) - 1
+        return index >= 0 and self._ends[index] >= end
+
     def within(self, start: int, end: int) -> list[tuple[int, int]]:
         """The ranges of the set from `start` to before `end`."""
         first = bisect_right(self._ends, start)

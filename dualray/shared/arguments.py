@@ -6,8 +6,9 @@ References inside other arguments travel as they are and are noted as nested. Va
 put into the store on their own and become dependencies too.
 
 A reference to a value that is here, very small, and refers to nothing, need not be a dependency: the value travels in
-the payload, pickled, and has a number below zero, -1 for the first. The task then has nothing to wait for, to hold or
-to fetch on its account.
+the payload. A number or a short text stands in the place of its reference, as if the user had passed it; another value
+is pickled in the payload and has a number below zero, -1 for the first. The task then has nothing to wait for, to hold
+or to fetch on its account.
 """
 
 from __future__ import annotations
@@ -22,11 +23,14 @@ from dualray.exceptions import SerializationError
 from dualray.shared.model.ids import ObjectID
 from dualray.shared.model.specs import Ref
 from dualray.shared.serialization import (
+    NOT_PLAIN,
     SMALL_TYPES,
     Reference,
     Serialized,
     deserialize,
     deserialize_all,
+    learn_plain,
+    plain_values,
     serialize,
     serialize_plain,
 )
@@ -35,7 +39,7 @@ from dualray.shared.serialization import (
 @dataclass(slots=True)
 class Arguments:
     """Packed arguments; no payload when there are none. `put` holds the references that packing has made: the task
-    takes them over. `embedded` are those whose values are in the payload."""
+    takes them over. `embedded` are those whose values are in the payload, some perhaps more than once."""
 
     payload: bytes = b""
     deps: list[Ref] = field(default_factory=list)
@@ -52,7 +56,7 @@ def pack_arguments(
     inline_bytes_max: int,
     put: Callable[[Serialized], Ref],
     drop: Callable[[ObjectID], object],
-    look: Callable[[Sequence[Ref]], Sequence[bytes | None]],
+    look: Callable[[Sequence[Reference]], Sequence[bytes | None]],
 ) -> Arguments:
     """Pickle the arguments of a call to `name`: `put` stores one that is large. When that fails for a later one, `drop`
     takes back the references to those that were stored. `look` gives the pickled values of those references that may
@@ -67,19 +71,13 @@ def pack_arguments(
     arguments = Arguments()
     packing = _Packing(args, kwargs, arguments)
     packed = packing.packed
-
-    def store_if_large(place: int | str, value: Any) -> None:
-        alone = serialize(value, f"argument {place!r} of {name}")
-        if alone.size_bytes > inline_bytes_max:
-            ref = put(alone)
-            arguments.put.append(ref)
-            packing.depend(place, ref)
-
-    is_plain = packing.replace_references(look, inline_bytes_max // 2) == len(args) + len(kwargs)
+    count = len(args) + len(kwargs)
+    is_plain = packing.replace_references(look, inline_bytes_max // 2) == count
     try:
         for place, value in _each(packed) if not is_plain else ():
             if type(value) is np.ndarray and value.nbytes > inline_bytes_max:  # there is no need to try
-                store_if_large(place, value)
+                packing.store_if_large(place, value, name, put, inline_bytes_max)
+        is_plain = is_plain or len(arguments.put) == count
         try:
             serialized = serialize_plain(packing.whole()) if is_plain else serialize(packing.whole())
         except SerializationError:
@@ -89,7 +87,7 @@ def pack_arguments(
         if serialized.size_bytes > inline_bytes_max:
             for place, value in _each(packed):
                 if type(value) not in SMALL_TYPES:
-                    store_if_large(place, value)
+                    packing.store_if_large(place, value, name, put, inline_bytes_max)
             serialized = serialize(packing.whole())
     except BaseException:
         for ref in arguments.put:
@@ -116,6 +114,16 @@ class _Packing:
         """What is pickled."""
         return (*self.packed, self._places, self._embedded) if self._embedded else (*self.packed, self._places)
 
+    def store_if_large(
+        self, place: int | str, value: Any, name: str, put: Callable[[Serialized], Ref], inline_bytes_max: int
+    ) -> None:
+        """Have an argument of `name` stored on its own if it is too large to travel with the others."""
+        alone = serialize(value, f"argument {place!r} of {name}")
+        if alone.size_bytes > inline_bytes_max:
+            ref = put(alone)
+            self._arguments.put.append(ref)
+            self.depend(place, ref)
+
     def depend(self, place: int | str, ref: Ref) -> None:
         """Make a reference a dependency."""
         index = self._indices.get(ref)
@@ -129,21 +137,42 @@ class _Packing:
         self._places.append(index)
         (self.packed[0] if type(place) is int else self.packed[1])[place] = None  # type: ignore[index]
 
-    def replace_references(self, look: Callable[[Sequence[Ref]], Sequence[bytes | None]], bytes_left: int) -> int:
+    def replace_references(self, look: Callable[[Sequence[Reference]], Sequence[bytes | None]], bytes_left: int) -> int:
         """Take references out, the values of some in, up to so many bytes; how many arguments were references."""
-        references = [
-            (place, value)
-            for place, value in _each(self.packed)
-            if type(value) not in SMALL_TYPES and isinstance(value, Reference) and value.is_value
-        ]
+        args, kwargs = self.packed
+        places: list[int | str] = []
+        references: list[Reference] = []
+        last: type[Any] = int
+        is_value = False
+        for position, value in enumerate(args):
+            kind = type(value)
+            if kind is not last:
+                last, is_value = kind, _stands_for_value(kind)
+            if is_value:
+                places.append(position)
+                references.append(value)
+        for name, value in kwargs.items():
+            if _stands_for_value(type(value)):
+                places.append(name)
+                references.append(value)
         if not references:
             return 0
-        refs = []
-        for _, value in references:
-            value.check()
-            refs.append(value.ref)
-        indices, embedded = self._indices, self._embedded
-        for (place, _), ref, data in zip(references, refs, look(refs), strict=True):
+        indices, embedded, known = self._indices, self._embedded, plain_values
+        gone_in: list[Ref] = []
+        for place, reference, data in zip(places, references, look(references), strict=True):
+            ref = reference.ref
+            if data is not None and bytes_left >= 0:
+                plain = known.get(data, known)
+                if plain is known:
+                    plain = learn_plain(data)
+                if plain is not NOT_PLAIN:
+                    bytes_left -= len(data)
+                    gone_in.append(ref)
+                    if type(place) is int:
+                        args[place] = plain
+                    else:
+                        kwargs[place] = plain  # type: ignore[index]  # it is a name
+                    continue
             index = indices.get(ref)
             if index is None:
                 if data is None or bytes_left < 0:
@@ -151,11 +180,15 @@ class _Packing:
                     continue
                 bytes_left -= len(data)
                 embedded.append(data)
+                gone_in.append(ref)
                 index = indices[ref] = -len(embedded)
             self._put(place, index)
-        if embedded:
-            self._arguments.embedded = [ref for ref, index in indices.items() if index < 0]
+        self._arguments.embedded = gone_in
         return len(references)
+
+
+def _stands_for_value(kind: type[Any]) -> bool:
+    return kind not in SMALL_TYPES and issubclass(kind, Reference) and kind.is_value
 
 
 NO_ARGUMENTS = Arguments()

@@ -117,7 +117,7 @@ from dualray.shared.model.specs import (
     new_spec,
 )
 from dualray.shared.model.states import ValueState
-from dualray.shared.serialization import Serialized, deserialize, deserialize_all, serialize
+from dualray.shared.serialization import Reference, Serialized, deserialize, deserialize_all, serialize
 from dualray.shared.task_runner import Export, TaskRunner
 from dualray.shared.trace import TraceKind
 
@@ -617,10 +617,12 @@ class CoreWorker:
                 spec.creates = replace(creates, actor_id=ActorID(task_id))
             if payload:
                 self.payloads[task_id] = payload
-            if self.has_notes or host.is_traced or host.is_logged:
+            if self.has_notes or host.is_logged:
                 self._submit_observed(spec, tuple(arguments.embedded))
                 host.end_step()
             else:
+                if host.is_traced:
+                    self._trace_submitted(spec, arguments.embedded)
                 commands = self.machine.submit(spec, host.now_ns())
                 if commands:
                     performers = self._performers
@@ -641,34 +643,46 @@ class CoreWorker:
             raise
         return task_id
 
-    def _look_at_arguments(self, refs: Sequence[Ref]) -> list[bytes | None]:
+    def _look_at_arguments(self, references: Sequence[Reference]) -> Sequence[bytes | None]:
         """The pickled values of those arguments that may travel in the call's payload: of this process, here and very
-        small, and referring to nothing. What is noted of a program keeps all of its references."""
-        if self.has_notes:
-            return [None] * len(refs)
-        get, payloads, inline = self.machine.values.table.get, self.payloads, ValueState.INLINE
-        return [
-            payloads.get(object_id)
-            if (value := get(object_id)) is not None
-            and value.state is inline
-            and value.size_bytes <= _EMBEDDED_BYTES_MAX
-            and (value.is_bare or (owner == self.address and not value.nested))
-            else None
-            for object_id, owner in refs
-        ]
+        small, and referring to nothing. What is noted of a program keeps all of its references.
+
+        Raises:
+            DualrayError: one of them belongs to a cluster that is gone.
+        """
+        is_closed, has_notes, address = self.is_closed, self.has_notes, self.address
+        get, payload_of, inline = self.machine.values.table.get, self.payloads.get, ValueState.INLINE
+        found: list[bytes | None] = []
+        for reference in references:
+            if reference.holder is not self or is_closed:
+                reference.check()
+            ref = reference.ref
+            value = get(ref.object_id)
+            found.append(
+                payload_of(ref.object_id)
+                if value is not None
+                and value.state is inline
+                and value.size_bytes <= _EMBEDDED_BYTES_MAX
+                and (value.is_bare or (ref.owner == address and not value.nested))
+                and not has_notes
+                else None
+            )
+        return found
 
     def _submit_observed(self, spec: TaskSpec, embedded: tuple[Ref, ...]) -> None:
         """What is submitted is traced, logged or noted; `embedded` are the arguments whose values are in its
         payload."""
         if self.host.is_traced:
-            self.host.trace(
-                TraceKind.TASK_SUBMITTED,
-                spec.task_id.hex(),
-                name=spec.template.name,
-                amount=spec.args_bytes,
-                deps=tuple(ref.object_id.hex() for ref in spec.deps + embedded + spec.nested),
-            )
+            self._trace_submitted(spec, embedded)
         self._handle(TaskSubmitted(spec=spec))
+
+    def _trace_submitted(self, spec: TaskSpec, embedded: Sequence[Ref]) -> None:
+        deps: tuple[str, ...] = ()
+        if spec.deps or embedded or spec.nested:
+            deps = tuple([ref.object_id.hex() for ref in (*spec.deps, *embedded, *spec.nested)])
+        self.host.trace(
+            TraceKind.TASK_SUBMITTED, spec.task_id.hex(), name=spec.template.name, amount=spec.args_bytes, deps=deps
+        )
 
     def _next_task_id(self) -> TaskID:
         with self.host.lock:
@@ -774,6 +788,8 @@ class CoreWorker:
         Raises:
             ObjectStoreFullError: no room; the message names the largest holders.
         """
+        if is_argument and self._take_kept_room(object_id, serialized):
+            return
         wait = self._wait_for(
             SpaceWanted(
                 wait_id=self._next_wait(),
@@ -794,6 +810,20 @@ class CoreWorker:
             serialized.write_into(self.host.store.create(object_id, serialized.size_bytes))
             self.host.store.seal(object_id)
             self.host.trace(TraceKind.OBJECT_STORED, object_id.hex(), amount=serialized.size_bytes)
+
+    def _take_kept_room(self, object_id: ObjectID, serialized: Serialized) -> bool:
+        """Write an argument where this process keeps room, if it does: as a SpaceWanted that leads to no message, where
+        nobody logs events."""
+        host = self.host
+        with host.lock:
+            if self._dropped or self._ran or self._released or self._has_ended or self.has_notes or host.is_logged:
+                return False  # what is taken in first may decide, or hear of it
+            rooms = self.machine.rooms
+            place = rooms.place_of(object_id) if rooms.take(object_id, serialized.size_bytes) else None
+        if place is None:
+            return False
+        serialized.write_into(host.store.create_at(place, serialized.size_bytes))
+        return True
 
     def get(self, refs: Sequence[Ref], timeout_ns: int | None) -> list[Any]:
         """The values, in order.

@@ -14,6 +14,7 @@ _ERRORS: dict[ErrorKind, type[DualrayError]] = {
     ErrorKind.APPLICATION: exceptions.TaskError,
     ErrorKind.WORKER_CRASHED: exceptions.WorkerCrashedError,
     ErrorKind.NODE_DIED: exceptions.NodeDiedError,
+    ErrorKind.WORKER_UNREACHABLE: exceptions.WorkerUnreachableError,
     ErrorKind.TASK_CANCELLED: exceptions.TaskCancelledError,
     ErrorKind.TASK_UNSCHEDULABLE: exceptions.TaskUnschedulableError,
     ErrorKind.ACTOR_UNSCHEDULABLE: exceptions.ActorUnschedulableError,

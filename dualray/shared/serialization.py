@@ -57,11 +57,13 @@ _EMPTY_CELL = CellType()
 
 
 class Reference:
-    """Base of the Python objects that stand for a reference: object refs and actor handles."""
+    """Base of the Python objects that stand for a reference: object refs and actor handles. `holder` is whoever counts
+    it in its process."""
 
-    __slots__ = ("__weakref__", "ref")
+    __slots__ = ("__weakref__", "holder", "ref")
 
     ref: Ref
+    holder: Any
 
     is_value = False
     """Whether it stands for a value, which a task gets in its place."""
@@ -248,6 +250,8 @@ def serialize(value: Any, what: str = "the value", *about: object) -> Serialized
         serialized = serialize(value.value, what, *about)
         serialized.size_bytes = max(serialized.size_bytes, value.size_bytes)
         return serialized
+    if type(value) is np.ndarray and (of_array := _serialize_array(value)) is not None:
+        return of_array
     refs: list[Ref] = []
     buffers: list[memoryview] = []
     file = io.BytesIO()
@@ -267,6 +271,27 @@ def serialize(value: Any, what: str = "the value", *about: object) -> Serialized
         path = _path_to_culprit(value, what.format(*about) if about else what)
         raise SerializationError(f"{path} cannot be pickled: {type(error).__name__}: {error}") from error
     return Serialized(file.getvalue(), buffers, tuple(dict.fromkeys(refs)))
+
+
+def _serialize_array(array: np.ndarray[Any, np.dtype[Any]]) -> Serialized | None:
+    """`serialize` of an array of numbers, in C's order without gaps; None: it is another one. Beside its bytes, the
+    pickle of such an array says nothing but type and shape, and whether it may be written."""
+    dtype, flags = array.dtype, array.flags
+    if dtype.kind not in _NUMBERS or dtype.metadata or not flags.c_contiguous or np.ndarray in _registered:
+        return None
+    key = (dtype, array.shape, flags.writeable)
+    pickled = _array_pickles.get(key)
+    if pickled is None:
+        if len(_array_pickles) >= _ARRAY_PICKLES_MAX:
+            _array_pickles.clear()
+        pickled = _array_pickles[key] = pickle.dumps(array, protocol=5, buffer_callback=lambda buffer: False)
+    # numpy's stub lacks the buffer protocol on 3.11
+    return Serialized(pickled, (pickle.PickleBuffer(array).raw(),), ())  # type: ignore[arg-type]
+
+
+_NUMBERS = frozenset("biufc")
+_ARRAY_PICKLES_MAX = 256
+_array_pickles: dict[tuple[np.dtype[Any], tuple[int, ...], bool], bytes] = {}
 
 
 def serialize_plain(value: Any) -> Serialized:
@@ -389,3 +414,40 @@ def deserialize_all(data: Sequence[bytes]) -> list[Any]:
     """`deserialize` of each of many, most of them small."""
     loads, before = pickle.loads, _NO_BUFFERS_BEFORE
     return [loads(each[12:]) if each.startswith(before) else deserialize(each) for each in data]
+
+
+# ---- Values that pickle to the same bytes and back, whoever does it ------------------------------------------------
+
+NOT_PLAIN = object()
+"""What `learn_plain` says of a value that is not plain, or not short."""
+
+plain_values: dict[bytes, Any] = {}
+"""Of what was read of late: plain values by their bytes, and NOT_PLAIN of other bytes."""
+
+_PLAIN_BYTES_MAX = 128
+_PLAIN_VALUES_MAX = 4096
+_PICKLE_START = b"\x80\x05"  # PROTO 5
+_FRAME = 0x95
+_FIXED_BYTES = {"K": 1, "M": 2, "J": 4, "G": 8, "N": 0, "\x88": 0, "\x89": 0}
+_ALONE_BYTES = {ord(opcode): 2 + count for opcode, count in _FIXED_BYTES.items()}
+"""How long a pickle is, behind its beginning, that consists of one value of fixed size: int, float, None, bool."""
+_COUNTED = {0x8A: 3, 0x8C: 4, ord("C"): 4}
+"""How long it is beyond the bytes of an int, a str or bytes: opcode, count, their place in the memo, STOP."""
+
+
+def learn_plain(data: bytes) -> Any:
+    """The number, None, short text or short bytes that `data` is, serialized; NOT_PLAIN of anything else, of which
+    nothing is unpickled. What was found is noted in `plain_values`."""
+    value = NOT_PLAIN
+    if len(data) <= _PLAIN_BYTES_MAX and data.startswith(_NO_BUFFERS_BEFORE) and data[12:14] == _PICKLE_START:
+        start = 23 if data[14] == _FRAME else 14  # frames have a length of 8 bytes
+        opcode, length = data[start], len(data) - start
+        wanted = _ALONE_BYTES.get(opcode)
+        if wanted is None and (more := _COUNTED.get(opcode)) is not None:
+            wanted = more + data[start + 1]
+        if length == wanted:
+            value = pickle.loads(data[12:])
+    if len(plain_values) >= _PLAIN_VALUES_MAX:
+        plain_values.clear()
+    plain_values[data] = value
+    return value

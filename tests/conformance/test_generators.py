@@ -371,7 +371,7 @@ def test_cancel_while_it_waits_for_its_consumer(tally: Tally):
             tally.add("closed")
 
     generator = eager.remote()
-    eventually(lambda: tally.count == 1, "it has made an item")
+    eventually(generator.next_ready, "it has made an item")  # its note is made before it
     ray.cancel(generator)
     refs = list(generator)
     assert get(refs[0]) == 0

@@ -46,8 +46,50 @@ def put_and_return_reference(value):
     return [ray.put(value)]
 
 
+@ray.remote
+def both(*args, **kwargs):
+    return args, kwargs
+
+
 def through_put(value):
     return get(ray.put(value))
+
+
+def test_many_small_values_are_passed_by_reference():
+    values = [
+        0,
+        -1,
+        2**100,
+        1.5,
+        True,
+        None,
+        "",
+        "text",
+        "x" * 500,
+        b"",
+        b"bytes",
+        1j,
+        (1, 2),
+        [1, [2]],
+        {"a": 1},
+        Colour.RED,
+    ]
+    refs = [ray.put(value) for value in values] + [echo.remote(value) for value in values]
+    get(refs)
+    args, kwargs = get(both.remote(*refs, 7, refs[0], refs[9], first=refs[7], second=refs[13], third="plain"))
+    expected = (*values, *values, 7, values[0], values[9])
+    assert args == expected
+    assert [type(value) for value in args] == [type(value) for value in expected]
+    assert kwargs == {"first": "text", "second": [1, [2]], "third": "plain"}
+
+
+def test_one_list_passed_twice_is_one_list():
+    @ray.remote
+    def are_one(first, second):
+        return first is second
+
+    ref = ray.put([1])
+    assert get(are_one.remote(ref, ref))
 
 
 def through_task(value):

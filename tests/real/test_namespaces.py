@@ -90,10 +90,15 @@ ON_2, ON_3 = "options(resources={'r': 0.1}, num_cpus=0)", "options(resources={'s
 STATES = "{row['NodeID']: [row['Alive'], row['Incarnation']] for row in dualray.nodes()}"
 
 
-def test_tasks_and_values_cross_machines(driver: Driver) -> None:
+def test_tasks_and_values_cross_machines(driver: Driver, network: Network) -> None:
     assert driver(f"dualray.get([where.{ON_2}.remote(0), where.{ON_3}.remote(0)])") == ["node-1", "node-2"]
     assert driver(f"dualray.get(total.{ON_3}.remote(ones.{ON_2}.remote(1 << 20)))") == 1 << 20
     assert driver(f"dualray.get(total.{ON_3}.remote(dualray.put(np.ones(1 << 20))))") == 1 << 20
+    other = Driver(network.machines[1], DRIVER, f"{network.machines[0].address}:6399")  # where the head is not
+    try:
+        assert other(f"dualray.get([where.{ON_2}.remote(0), where.{ON_3}.remote(0)])") == ["node-1", "node-2"]
+    finally:
+        other.close()
 
 
 def test_a_short_partition_is_nobodys_death(driver: Driver, network: Network) -> None:
@@ -195,6 +200,54 @@ def test_what_a_node_cannot_reach_comes_by_way_of_a_third(driver: Driver, networ
     second.part(third)  # both reach the head and machine 1
     assert driver(f"dualray.get(total.{ON_3}.remote(kept))") == count
     assert driver(STATES) == {"node-0": [True, 0], "node-1": [True, 0], "node-2": [True, 0]}
+
+
+HOLD = """
+    import pathlib
+
+    @dualray.remote(scheduling_strategy="SPREAD")
+    def hold(directory, seconds):
+        context = dualray.get_runtime_context()
+        pathlib.Path(directory, context.get_node_id()).touch()
+        time.sleep(seconds)
+        return context.get_node_id(), context.get_attempt()
+"""
+
+
+@pytest.fixture
+def apart(network: Network) -> Iterator[Driver]:
+    """A driver on the second of three machines, each a node with one CPU; the head is on the first, 3 has `s`."""
+    head, second, third = (network.machine() for _ in range(3))
+    head.dualray("start", "--head", "--node-ip", head.address, "--port", "6399", "--num-cpus", "1")
+    address = f"{head.address}:6399"
+    for machine, resource in ((second, "r"), (third, "s")):
+        machine.dualray(
+            "start", "--address", address, "--node-ip", machine.address,
+            "--num-cpus", "1", "--resources", json.dumps({resource: 1}),
+        )  # fmt: skip
+    started = Driver(second, DRIVER + HOLD, address)
+    try:
+        yield started
+    finally:
+        started.close()
+
+
+@pytest.mark.slow
+def test_what_a_node_has_that_the_driver_cannot_reach_runs_elsewhere(
+    apart: Driver, network: Network, tmp_path: Path
+) -> None:
+    second, third = network.machines[1:3]
+    assert apart(f"dualray.get([where.{ON_2}.remote(0), where.{ON_3}.remote(0)])") == ["node-1", "node-2"]
+    apart.ask(f"dualray.get([hold.remote({str(tmp_path)!r}, 2) for _ in range(3)])")
+    eventually(lambda: len(list(tmp_path.iterdir())) == 3, "each node has begun one")
+    second.part(third)  # both reach the head
+    answers = apart.answer()
+    assert sorted(attempt for _, attempt in answers) == [0, 0, 1]
+    assert {node for node, _ in answers} == {"node-0", "node-1"}
+    assert {row[0] for row in apart(STATES).values()} == {True}, "nobody has died"
+    eventually(lambda: "do not reach one another" in third.log("node-2"), "the node has ended what nobody can take")
+    second.join(third)
+    assert apart(f"dualray.get(where.{ON_3}.remote(0))") == "node-2"
 
 
 def test_only_who_knows_the_secret_gets_in(driver: Driver, network: Network) -> None:

@@ -164,6 +164,7 @@ def test_a_set_of_ranges_is_a_set(changes: list[tuple[bool, int, int]], start: i
         assert ranges.total == len(plain)
     window = range(start, 50)
     assert {n for low, high in ranges.within(start, 50) for n in range(low, high)} == plain & set(window)
+    assert not window or ranges.covers(start, 50) == (set(window) <= plain)
     assert {n for low, high in ranges.missing(start, 50) for n in range(low, high)} == set(window) - plain
     ranges.clear()
     assert (list(ranges), ranges.total) == ([], 0)

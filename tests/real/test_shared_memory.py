@@ -591,6 +591,59 @@ else:
     on_a_small_tmpfs(program, Path("/dev/shm"))
 
 
+@pytest.mark.slow
+def test_what_is_fetched_early_asks_for_memory_now_and_then_and_not_all_the_time(tmp_path: Path) -> None:
+    program = """
+import os, time
+from pathlib import Path
+import numpy as np
+import psutil
+import dualray as ray
+from dualray.cluster_utils import Cluster
+from dualray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+MIB = 1 << 20
+arguments = {"num_cpus": 1, "object_store_memory": 20 * MIB}
+if __name__ == "__main__":
+    with Cluster(initialize_head=True, connect=True, head_node_args=arguments) as cluster:
+        node = cluster.add_node(num_cpus=2, object_store_memory=20 * MIB)
+        there = NodeAffinitySchedulingStrategy(node.node_id, soft=False)
+
+        @ray.remote(scheduling_strategy=there)
+        def hold(begun, end):
+            Path(begun).touch()
+            while not Path(end).exists():
+                time.sleep(0.05)
+
+        @ray.remote(scheduling_strategy=there)
+        def total(array):
+            return int(array.sum())
+
+        assert ray.get(total.remote(np.ones(1))) == 1
+        holding = hold.remote("/dev/shm/begun", "/dev/shm/end")
+        while not Path("/dev/shm/begun").exists():
+            time.sleep(0.01)
+        ref = ray.put(np.ones(10 * MIB, np.uint8))
+        status = os.statvfs("/dev/shm")
+        others = Path("/dev/shm/of somebody else")
+        others.write_bytes(bytes(status.f_bavail * status.f_frsize - 2 * MIB))
+        [manager] = [process for process in node.processes() if "dualray.real.node" in process.cmdline()]
+        used_s = lambda: sum(psutil.Process(manager.pid).cpu_times()[:2])
+        late = total.remote(ref)  # the other task may make room when it ends
+        before_s = used_s()
+        assert ray.wait([late], timeout=4) == ([], [late])
+        assert used_s() - before_s < 0.5, f"{used_s() - before_s:g} s of 4"
+        others.unlink()
+        assert ray.get(late, timeout=30) == 10 * MIB
+        Path("/dev/shm/end").touch()
+        ray.get(holding, timeout=30)
+    for name in ("begun", "end"):
+        Path("/dev/shm", name).unlink()
+    assert list(Path("/dev/shm").iterdir()) == []
+    print("went on")
+"""
+    assert on_a_small_tmpfs(program, Path("/dev/shm"), "48m").endswith("went on\n")
+
+
 def test_a_cluster_on_little_shared_memory_refuses_what_does_not_fit_and_goes_on(tmp_path: Path) -> None:
     program = """
 from pathlib import Path

@@ -24,6 +24,7 @@ from dualray.shared.model.events import (
     LeasedWorkerDied,
     LeaseGranted,
     LeaseRequested,
+    LeasesGranted,
     LocationsKnown,
     NodeDied,
     NodeJoined,
@@ -236,12 +237,13 @@ def of(commands: list[Command], kind: type[T]) -> list[T]:
 
 
 def sent(commands: list[Command], kind: type[T], to: str | None = None) -> list[T]:
-    """The messages of one type that were sent, to anyone or to one."""
-    return [
-        command.message
-        for command in of(commands, Send)
-        if isinstance(command.message, kind) and to in (None, command.to)
-    ]
+    """The messages of one type that were sent, to anyone or to one; leases that were granted together, one by one."""
+    messages: list[Any] = []
+    for command in of(commands, Send):
+        if to in (None, command.to):
+            together = isinstance(command.message, LeasesGranted)
+            messages += command.message.leases if together else (command.message,)
+    return [message for message in messages if isinstance(message, kind)]
 
 
 def sends(commands: list[Command]) -> list[tuple[str, str]]:
@@ -295,7 +297,7 @@ class OwnerStepper(Stepper[Owner]):
         return self(*(TaskSubmitted(spec=spec) for spec in specs))
 
     def push_deferred(self) -> list[Command]:
-        tasks = [TimerFired(timer=PUSH_TIMER)] if self.machine.leases.deferred else []
+        tasks = [TimerFired(timer=PUSH_TIMER)] if self.machine.leases.deferred or self.machine.leases.unasked else []
         calls = [TimerFired(timer=CALLS_TIMER)] if self.machine.actor_calls.deferred else []
         return self(*tasks, *calls)
 

@@ -66,6 +66,7 @@ LOCAL = {
         events.ItemTaken,
         events.CancelAsked,
         events.ClusterStateAsked,
+        events.PeerLost,
     },
     "node": {
         events.WorkerReady,

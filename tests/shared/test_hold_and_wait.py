@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dualray.shared.model.commands import EvictObject
+from dualray.shared.model.commands import ArmTimer, CancelTimer, EvictObject, ReserveSpace
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.events import (
     LeaseGranted,
@@ -15,12 +15,15 @@ from dualray.shared.model.events import (
     ObjectNotHere,
     ObjectReceived,
     ObjectRequested,
+    ObjectUnavailable,
+    OwnerDied,
+    ReserveFailed,
     SpaceGranted,
     TimerFired,
     WorkerBlocked,
 )
 from dualray.shared.model.ids import HEAD, Address, LeaseID, NodeID
-from tests.shared.builders import DRIVER, NodeStepper, cpus, hint, of, oid, sent, shape
+from tests.shared.builders import DRIVER, OTHER, NodeStepper, cpus, hint, of, oid, sent, shape
 
 W0, W1 = Address("node-0/w0"), Address("node-0/w1")
 AWAY = NodeID("node-9")
@@ -224,3 +227,65 @@ def no_room(node: NodeStepper) -> list:
     is_away(node, 1)
     [request] = node.machine.store.waiting
     return node(TimerFired(timer=f"space:{oid(1).hex()}:{request.user}"))
+
+
+# ---- There is room, and no memory ------------------------------------------------------------------------------------
+
+
+def no_memory(node: NodeStepper):
+    return node(ReserveFailed(object_id=oid(1), reason="full"))
+
+
+def armed(commands) -> list[tuple[str, int]]:
+    return [(timer.timer.partition(":")[0], timer.delay_ns) for timer in of(commands, ArmTimer)]
+
+
+@pytest.fixture
+def starved(node) -> NodeStepper:
+    """A task runs, and another one's argument is somewhere else; there is room for it here."""
+    node.ask(owner=OTHER)
+    node.finds_memory = False
+    ask(node, 1)
+    assert len(of(is_away(node, 1), ReserveSpace)) == 1
+    return node
+
+
+def test_what_finds_no_memory_asks_for_it_now_and_then_and_begins_anew_in_the_end(starved):
+    pause_ns = starved.machine.config.store_wait_ns // 10
+    for _ in range(9):
+        commands = no_memory(starved)
+        assert armed(commands) == [("memory", pause_ns)]
+        assert sent(commands, LocationsWanted) == sent(commands, LeaseRefused) == []
+        [timer] = of(commands, ArmTimer)
+        assert len(of(starved(TimerFired(timer=timer.timer)), ReserveSpace)) == 1
+    commands = no_memory(starved)
+    assert armed(commands) == []
+    assert len(sent(commands, LocationsWanted, HEAD)) == 1
+
+
+def test_what_found_no_memory_comes_when_there_is_some(starved):
+    [timer] = of(no_memory(starved), ArmTimer)
+    starved.finds_memory = True
+    assert requested(starved(TimerFired(timer=timer.timer))) == [1]
+    arrive(starved, 1)
+    assert slots(starved) == [(True, 0)]
+    assert starved.machine.store.without_memory == {}
+
+
+def test_who_waits_no_more_asks_for_no_memory(starved):
+    [timer] = of(no_memory(starved), ArmTimer)
+    commands = starved(OwnerDied(address=DRIVER))
+    assert [cancelled.timer for cancelled in of(commands, CancelTimer)] == [timer.timer]
+    assert starved.machine.store.without_memory == {}
+
+
+def test_what_a_running_task_wants_too_is_refused_the_next_time(starved):
+    [timer] = of(no_memory(starved), ArmTimer)
+    starved.want(oid(1), by=W0)
+    starved(TimerFired(timer=timer.timer))
+    assert len(sent(no_memory(starved), ObjectUnavailable, W0)) == 1
+
+
+def test_who_was_sent_here_for_it_asks_elsewhere_meanwhile(starved):
+    starved(ObjectRequested(object_id=oid(1), to=NodeID("node-2"), turn=9))
+    assert len(sent(no_memory(starved), ObjectNotHere, NodeID("node-2"))) == 1

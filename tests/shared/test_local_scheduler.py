@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dualray.shared.model.commands import StartWorker, StopWorker
+from dualray.shared.machines.local_scheduler import REPORT_TIMER
+from dualray.shared.model.commands import ArmTimer, Send, StartWorker, StopWorker
 from dualray.shared.model.errors import ErrorKind
 from dualray.shared.model.events import (
     GpuLost,
@@ -15,6 +16,8 @@ from dualray.shared.model.events import (
     LeaseRefused,
     LeaseRequested,
     LeaseReturned,
+    LeasesGranted,
+    LeasesReturned,
     LocationsWanted,
     NodeDied,
     NodeJoined,
@@ -22,6 +25,7 @@ from dualray.shared.model.events import (
     ObjectReceived,
     OwnerDied,
     ResourcesReported,
+    TimerFired,
     WorkerBlocked,
     WorkerDied,
     WorkerExited,
@@ -486,8 +490,34 @@ def test_what_is_allocated_is_reported_before_its_worker_has_started():
     actor = shape(NOTHING, placement=cpus(1))
     (report,) = sent(node.ask(actor, placed=True, request="a"), ResourcesReported)
     assert (report.allocated, report.settled, report.available) == (("a",), (), {"CPU": 20_000})
-    (report,) = sent(node.ready(0), ResourcesReported)
+    commands = node.ready(0)
+    assert sent(commands, ResourcesReported) == []
+    assert ArmTimer(timer=REPORT_TIMER, delay_ns=node.machine.config.report_ns) in commands
+    (report,) = sent(node(TimerFired(timer=REPORT_TIMER)), ResourcesReported)
     assert (report.allocated, report.settled) == ((), ("a",))
+    assert sent(node(TimerFired(timer=REPORT_TIMER)), ResourcesReported) == []
+
+
+def test_what_may_be_reported_later_goes_with_what_may_not():
+    node = NodeStepper(total=cpus(2))
+    node.ask(shape(cpus(1)), placed=True, request="a")
+    node.ready(0)
+    (report,) = sent(node.ask(shape(cpus(1)), placed=True, request="b"), ResourcesReported)
+    assert (report.allocated, report.settled) == (("b",), ("a",))
+    assert sent(node(TimerFired(timer=REPORT_TIMER)), ResourcesReported) == []
+
+
+def test_leases_that_are_granted_at_once_come_in_one_message(node):
+    (granted,) = [each.message for each in commands_of(node.ask(count=2), Send) if each.to == DRIVER]
+    assert isinstance(granted, LeasesGranted)
+    assert len(granted.leases) == 2
+    commands = node(LeasesReturned(lease_ids=tuple(lease.lease_id for lease in granted.leases)))
+    assert [report.available for report in sent(commands, ResourcesReported)] == [{"CPU": 20_000}]
+
+
+def test_what_a_dead_driver_has_asked_for_is_not_granted(node):
+    node(OwnerDied(address=DRIVER))
+    assert grants(node.ask()) == []
 
 
 def test_what_was_granted_here_without_the_head_is_not_settled(node):

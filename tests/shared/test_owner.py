@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dualray.exceptions import InvariantViolation
-from dualray.shared.machines.leases import IDLE_TIMER, PUSH_TIMER
+from dualray.shared.machines.leases import DEFER_NS, IDLE_TIMER, PUSH_TIMER
 from dualray.shared.machines.owner import EXPLAINED_MAX
 from dualray.shared.model.commands import (
     ArmTimer,
@@ -40,9 +40,12 @@ from dualray.shared.model.events import (
     ClusterStateReported,
     ClusterStateRequested,
     DriverJoined,
+    LeaseGranted,
     LeaseRefused,
     LeaseRequested,
     LeaseReturned,
+    LeasesGranted,
+    LeasesReturned,
     LocationsWanted,
     NodeDied,
     ObjectDemanded,
@@ -80,7 +83,7 @@ from dualray.shared.model.events import (
     WorkerBlocked,
     WorkerUnblocked,
 )
-from dualray.shared.model.ids import HEAD, Address, NodeID, RequestID, TaskID, WaitID, exception_id
+from dualray.shared.model.ids import HEAD, Address, LeaseID, NodeID, RequestID, TaskID, WaitID, exception_id
 from dualray.shared.model.resources import NOTHING
 from dualray.shared.model.specs import NodeState, Strategy, StrategyKind
 from dualray.shared.model.states import ActorState, ValueState
@@ -223,6 +226,44 @@ def test_the_leases_asked_for_and_not_granted_have_a_limit():
     driver = OwnerStepper(lease_requests_max=2)
     assert sum(asked.count for asked in sent(driver.submit(*map(task, range(1, 6))), LeaseRequested)) == 2
     assert sum(asked.count for asked in sent(driver.grant(request=0), LeaseRequested)) == 1
+
+
+def test_tasks_that_follow_one_another_have_leases_asked_for_together():
+    driver = OwnerStepper(lease_requests_max=16)
+    driver.now_ns = 1000
+    commands = driver.submit_only(*map(task, range(1, 8)))
+    assert [asked.count for asked in sent(commands, LeaseRequested)] == [1, 1, 2]
+    assert ArmTimer(timer=PUSH_TIMER, delay_ns=DEFER_NS) in commands
+    assert [asked.count for asked in sent(driver.wait(1, ref(oid(1))), LeaseRequested)] == [3]
+    assert sent(driver(TimerFired(timer=PUSH_TIMER)), LeaseRequested) == []
+
+
+def test_the_last_leases_are_asked_for_though_nobody_waits():
+    driver = OwnerStepper(lease_requests_max=16)
+    driver.now_ns = 1000
+    driver.submit_only(*map(task, range(1, 4)))
+    assert [asked.count for asked in sent(driver(TimerFired(timer=PUSH_TIMER)), LeaseRequested)] == [1]
+
+
+def test_idle_leases_of_one_node_go_back_together(driver):
+    driver.submit(task(1), task(2))
+    requests = list(driver.machine.leases.requests)
+    leases = tuple(
+        LeaseGranted(
+            request_id=request,
+            lease_id=LeaseID(f"lease-{number}"),
+            worker=Address(f"{NODE}/w{number}"),
+            node=NodeID(NODE),
+            incarnation=0,
+        )
+        for number, request in enumerate(requests)
+    )
+    assert len(sent(driver(LeasesGranted(leases=leases)), TaskPushed)) == 2
+    driver.finish(1, worker=f"{NODE}/w1")
+    driver.finish(2, worker=f"{NODE}/w0")
+    driver.now_ns = Config().lease_idle_ns
+    (returned,) = of(driver(TimerFired(timer=IDLE_TIMER)), Send)
+    assert returned == Send(to=Address(NODE), message=LeasesReturned(lease_ids=("lease-1", "lease-0")))
 
 
 def test_a_lease_that_was_not_asked_for_goes_straight_back(driver):

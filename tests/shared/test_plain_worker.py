@@ -205,8 +205,7 @@ def test_the_shortest_form_says_the_same():
     short = PlainWorker(address=WORKER, node=NODE, config=Config(), keeps_rows=False)
     task = new_spec(child_task_id(ROOT, 0, 1), TEMPLATES[0], CALLERS[0], ROOT, 0, (), (), None, None)
     pushed = TaskPushed(spec=task, attempt=0, reply_to=CALLERS[0])
-    assert not short.starts(pushed, 5), "it has to make the acquaintance of the caller first"
-    short.handle(pushed, 5)
+    assert short.starts(pushed, 5)
     both.hear(pushed)
     first = short.report(8, 12)
     commands = both.hear(TasksRan(outcomes=((task.task_id, 0, 8, 7),)))

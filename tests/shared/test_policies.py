@@ -341,6 +341,7 @@ def test_retry(kind, retries_left, retry_exceptions):
         ErrorKind.WORKER_CRASHED,
         ErrorKind.OUT_OF_MEMORY,
         ErrorKind.NODE_DIED,
+        ErrorKind.WORKER_UNREACHABLE,
         ErrorKind.ACTOR_DIED,
         ErrorKind.ACTOR_UNAVAILABLE,
     }

@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 
 from dualray.exceptions import SerializationError
 from dualray.shared.model.specs import Ref
-from dualray.shared.serialization import ALIGNMENT, Reference, deserialize, serialize
+from dualray.shared.serialization import (
+    ALIGNMENT,
+    NOT_PLAIN,
+    Reference,
+    deserialize,
+    learn_plain,
+    plain_values,
+    serialize,
+)
 from tests.shared.builders import DRIVER, oid, put_id, ref
 
 plain = st.recursive(
@@ -102,6 +110,44 @@ def test_arrays_of_every_kind_come_back_equal(array):
     assert back.dtype == array.dtype
     assert back.shape == array.shape
     assert (back == array).all()
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, ">i4", np.float64, np.complex128, np.bool_])
+def test_arrays_that_differ_in_contents_alone_are_pickled_as_pickle_does(dtype):
+    for shape in [(3, 4), (12,), (3, 4), (0, 3)]:
+        for is_writable in (True, False, True):
+            array = np.ones(shape, dtype)
+            array.flags.writeable = is_writable
+            buffers: list[pickle.PickleBuffer] = []
+            expected = pickle.dumps(array, protocol=5, buffer_callback=buffers.append)
+            serialized = serialize(array)
+            assert serialized.pickled == expected
+            assert [bytes(buffer) for buffer in serialized.buffers] == [bytes(buffer) for buffer in buffers]
+
+
+# ---- Plain and short -----------------------------------------------------------------------------------------------
+
+
+@given(plain)
+def test_plain_short_values_alone_are_known_by_their_bytes(value):
+    data = serialize(value).to_bytes()
+    learned = learn_plain(data)
+    is_one = type(value) in (int, float, bool, type(None), str, bytes)
+    assert (learned is not NOT_PLAIN) == (is_one and len(data) <= 128)
+    assert learned is NOT_PLAIN or (learned == value and type(learned) is type(value))
+    assert plain_values[data] is learned
+
+
+class _Unpickled:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return pytest.fail, ("it was unpickled",)
+
+
+@pytest.mark.parametrize(
+    "around", [lambda x: x, lambda x: (1, x), lambda x: (x,), lambda x: [b"", x], lambda x: {"": x}]
+)
+def test_what_is_not_plain_is_not_unpickled_to_find_that_out(around):
+    assert learn_plain(serialize(around(_Unpickled())).to_bytes()) is NOT_PLAIN
 
 
 # ---- Without a copy ------------------------------------------------------------------------------------------------

@@ -209,6 +209,28 @@ class ActorCalls:
         self.dirty[client.actor_id] = None
         self.out.is_stirred = True
 
+    def sent_to(self, worker: Address) -> tuple[TaskID, ...]:
+        """The calls that an actor's worker has, as far as we know."""
+        return tuple(task for client in self.clients.values() if client.worker == worker for task in client.in_flight)
+
+    def unanswered(self, worker: Address, calls: tuple[TaskID, ...], why: str) -> None:
+        """The worker lives, as far as is known, and calls that were sent to it may never be answered."""
+        for client in self.clients.values():
+            if client.worker != worker:
+                continue
+            again: list[TaskID] = []
+            for task in [task for task in calls if task in client.in_flight]:
+                del client.in_flight[task]
+                record = self.tasks.records[task]
+                what = f"The call {record.spec.template.name} (task {short(task)}) of actor {short(client.actor_id)}"
+                message = f"{what} has no answer: {why}. Set max_task_retries to have such calls repeated."
+                if self.tasks.attempt_lost(record, ErrorInfo(kind=ErrorKind.ACTOR_UNAVAILABLE, message=message)):
+                    again.append(task)
+            for task in reversed(again):
+                client.queue.appendleft(task)
+            self.dirty[client.actor_id] = None
+            self.out.is_stirred = True
+
     def _give_back(self, client: ActorClient, event: ActorChanged) -> None:
         dead = event.state is ActorState.DEAD
         again: list[TaskID] = []

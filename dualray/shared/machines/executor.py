@@ -151,6 +151,11 @@ class Executor:
         spec = event.spec
         if self.current is not None and self._is_last(spec.task_id, event.attempt):
             return  # heard twice
+        if event.reply_to not in self.values.met:
+            if spec.actor_id is None and spec.creates is None:
+                self.values.met[event.reply_to] = None  # a lease's owner: see values.py
+            else:
+                self.values.meet(event.reply_to)
         if spec.creates is not None:
             self.is_actor = True
             if spec.creates.is_concurrent:
@@ -161,8 +166,6 @@ class Executor:
             self._put_first(event)
         else:
             self.queue.append(event)
-        if event.reply_to not in self.values.met:
-            self.values.meet(event.reply_to)
         if self.current is None:
             if not self.out.is_stirred:  # else the drain begins with it
                 self.next()
@@ -213,7 +216,10 @@ class Executor:
             return  # heard twice
         self.queue.extend(event.each())
         if event.owner not in self.values.met:
-            self.values.meet(event.owner)
+            if event.actor_id is None:
+                self.values.met[event.owner] = None
+            else:
+                self.values.meet(event.owner)
         if self.current is None:
             if not self.out.is_stirred:
                 self.next()

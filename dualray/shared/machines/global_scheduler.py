@@ -17,6 +17,10 @@ waits that has less than its share, another that has more gives a lease back eve
 pushed there is done; two drivers thus take turns even on one CPU. A worker that submits tasks is no driver, and stands
 in line as it came.
 
+A machine and a node that do not reach one another (reach.py) are parted for `PARTED_PATIENCES` times
+`link_patience_ns`: nothing of that machine is placed there, whatever is free. A request that no other node could ever
+take waits until then, and is tried there again; when it turns out that they are parted still, it is refused.
+
 Relies on: each node settles each placed request once for each lease.
 Guarantees: a request is with one node, or waiting here, or refused.
 """
@@ -32,7 +36,7 @@ from dualray.shared.model.commands import ArmTimer
 from dualray.shared.model.config import Config
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.events import LeaseRefused, LeaseRequested, ResourcesReported, TurnWanted
-from dualray.shared.model.ids import HEAD, Address, NodeID, ObjectID, PlacementGroupID, RequestID, is_driver
+from dualray.shared.model.ids import HEAD, Address, NodeID, ObjectID, PlacementGroupID, RequestID, is_driver, node_of
 from dualray.shared.model.resources import Resources, fits
 from dualray.shared.model.specs import LeaseShape, NodeInfo, StrategyKind
 from dualray.shared.policies import load_policy
@@ -44,6 +48,9 @@ from dualray.shared.policies.placement import Candidate, Candidates, ClusterView
 from dualray.shared.policies.spread import SpreadPlacement
 
 TURN_TIMER = "turn"
+PARTED_TIMER = "parted"
+PARTED_PATIENCES = 6
+"""So often `link_patience_ns` two nodes are taken to be out of one another's reach; then it is tried again."""
 
 
 class NodeView:
@@ -134,6 +141,8 @@ class GlobalScheduler:
         self._turn_is_due = False
         self.on_waiting: Callable[[], None] = lambda: None
         """Told when a request begins to wait."""
+        self.home_of: Callable[[Address], NodeID] = node_of
+        """The node on whose machine a process runs. The head says of drivers."""
         self.who_holds: Callable[[LeaseRequested], str] = lambda request: ""
         """In words, who holds what a request waits for, when that may be for ever."""
         self.on_choice: Callable[[LeaseRequested, PlacementPolicy, ClusterView, Placement], None] | None = None
@@ -146,6 +155,8 @@ class GlobalScheduler:
         self.groups = PlacementGroups(
             out=out, config=config, nodes=nodes, candidates=self.candidates, reserve=self._reserve_bundle
         )
+        self.parted: dict[tuple[NodeID, NodeID], tuple[int, int]] = {}
+        """Pairs of nodes that do not reach one another: until when, and how often in a row."""
         # Worklist that the head machine drains: refusals of what the head itself asked for (actors).
         self.refused_actors: deque[LeaseRefused] = deque()
 
@@ -194,6 +205,60 @@ class GlobalScheduler:
         return left
 
     def _choose(self, request: LeaseRequested) -> Placement:
+        if not self.parted:
+            return self._choose_among(request, self.candidates)
+        return self._choose_in_reach(request, self.home_of(request.owner))
+
+    def _choose_in_reach(self, request: LeaseRequested, home: NodeID) -> Placement:
+        """As if the nodes were not there that the owner's cannot reach."""
+        away: dict[NodeID, int] = {}
+        for node in self.candidates:
+            until_ns, times = self.parted.get(_pair(home, node), (0, 0))
+            if until_ns > self.out.now_ns:
+                away[node] = times
+        if not away:
+            return self._choose_among(request, self.candidates)
+        is_in_group = request.shape.strategy.kind is StrategyKind.PLACEMENT_GROUP
+        others = {node: candidate for node, candidate in self.candidates.items() if node not in away}
+        answer = self._choose_among(request, self.candidates if is_in_group else others)
+        if answer.outcome is Outcome.FAILED or (answer.outcome is Outcome.SUCCESS and answer.node not in away):
+            return answer
+        if not is_in_group:
+            answer = self._choose_among(request, self.candidates)
+        if answer.outcome is Outcome.INFEASIBLE:
+            return answer  # wherever
+        demand = request.shape.placement
+        able = [node for node in away if fits(self.candidates[node].total, demand)] or list(away)
+        names = " and ".join(able)
+        why = f"{home} and {names}, which could take it, do not reach one another, though the head hears both"
+        lasts = all(away[node] > 1 for node in able)
+        return Placement(Outcome.INFEASIBLE if lasts else Outcome.FAILED, reason=why)
+
+    def part(self, one: NodeID, other: NodeID) -> None:
+        """Two nodes do not reach one another."""
+        now_ns, lasts_ns = self.out.now_ns, PARTED_PATIENCES * self.config.link_patience_ns
+        until_ns, times = self.parted.get(_pair(one, other), (0, 0))
+        if until_ns > now_ns:
+            return  # the other one has noticed, too
+        self.parted[_pair(one, other)] = (now_ns + lasts_ns, times + 1)
+        self._arm_parted_timer()
+        self.retry_pending()
+
+    def on_parted_timer(self) -> None:
+        """Some may reach one another again: if they do for as long as they have not, it is as if nothing had been."""
+        now_ns, lasts_ns = self.out.now_ns, PARTED_PATIENCES * self.config.link_patience_ns
+        for pair in [pair for pair, (until_ns, _) in self.parted.items() if until_ns + lasts_ns <= now_ns]:
+            del self.parted[pair]
+        if self.parted:
+            self._arm_parted_timer()
+        self.retry_pending()
+
+    def _arm_parted_timer(self) -> None:
+        now_ns, lasts_ns = self.out.now_ns, PARTED_PATIENCES * self.config.link_patience_ns
+        next_ns = min(until_ns if until_ns > now_ns else until_ns + lasts_ns for until_ns, _ in self.parted.values())
+        self.out.add(ArmTimer(timer=PARTED_TIMER, delay_ns=next_ns - now_ns))
+
+    def _choose_among(self, request: LeaseRequested, candidates: Mapping[NodeID, Candidate]) -> Placement:
         shape = request.shape
         if shape.strategy.kind is StrategyKind.PLACEMENT_GROUP:
             return self.groups.choose(shape)
@@ -209,7 +274,7 @@ class GlobalScheduler:
         if shape.strategy.labels or shape.strategy.preferred:
             policy = LabelPlacement(policy)
         view = ClusterView(
-            candidates=self.candidates,
+            candidates=candidates,
             spread_threshold_percent=self.config.spread_threshold_percent,
             local_bytes=local_bytes,
             round_robin=self.placed_count,
@@ -467,6 +532,10 @@ class GlobalScheduler:
                     for name, amount in request.shape.placement.units:
                         expected[name] = expected.get(name, 0) - amount
             ensure(expected == view.free, "node {} is believed to have {} free, not {}", node, view.free, expected)
+
+
+def _pair(one: NodeID, other: NodeID) -> tuple[NodeID, NodeID]:
+    return (one, other) if one < other else (other, one)
 
 
 def _with_count(request: LeaseRequested, count: int) -> LeaseRequested:

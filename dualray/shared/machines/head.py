@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dualray.shared.machines.actors import Actors
 from dualray.shared.machines.base import Composition, bounded_steps
 from dualray.shared.machines.directory import Directory
-from dualray.shared.machines.global_scheduler import TURN_TIMER, GlobalScheduler
+from dualray.shared.machines.global_scheduler import PARTED_TIMER, TURN_TIMER, GlobalScheduler
 from dualray.shared.machines.membership import Membership
 from dualray.shared.machines.starvation import WAITS_TIMER, Starvation
 from dualray.shared.machines.state_rows import head_rows
@@ -45,6 +45,7 @@ from dualray.shared.model.events import (
     LeaseGranted,
     LeaseRefused,
     LeaseRequested,
+    LinkLost,
     LocationsWanted,
     NodeDied,
     NodeDraining,
@@ -69,7 +70,7 @@ from dualray.shared.model.events import (
     TimerFired,
     WorkerDied,
 )
-from dualray.shared.model.ids import Address, NodeID, job_of_driver, lives_on
+from dualray.shared.model.ids import Address, NodeID, job_of_driver, lives_on, node_of
 from dualray.shared.model.resources import from_units, without_bundles
 from dualray.shared.model.specs import NodeInfo, NodeState
 from dualray.shared.model.states import NodeHealth
@@ -108,6 +109,7 @@ class Head(Composition):
         self.actors = Actors(out=self.out, request_lease=self.scheduler.request, is_gone=self.membership.is_gone)
         self.starvation = Starvation(out=self.out, config=config, scheduler=self.scheduler, actors=self.actors)
         self.scheduler.on_waiting = self.starvation.on_waiting
+        self.scheduler.home_of = self._home_of
         self.scheduler.who_holds = self.starvation.explain
         self.table = {
             Started: lambda event: None,
@@ -122,6 +124,7 @@ class Head(Composition):
             DriverJoined: self._on_driver_joined,
             DriverLeft: lambda event: self._driver_gone(event.address),
             WorkerDied: self._on_worker_died,
+            LinkLost: self._on_link_lost,
             LeaseRequested: lambda event: self.scheduler.request(event),
             LeaseGranted: self._on_granted,
             LeaseRefused: lambda event: self.actors.on_refused(event),
@@ -155,6 +158,8 @@ class Head(Composition):
             self.scheduler.on_turn()
         elif event.timer == ANNOUNCE_TIMER:
             self._on_announce_timer()
+        elif event.timer == PARTED_TIMER:
+            self.scheduler.on_parted_timer()
         elif event.timer == WAITS_TIMER:
             self.starvation.on_timer()
         else:
@@ -169,12 +174,18 @@ class Head(Composition):
     def _announce_cluster(self) -> None:
         """Tell everybody which nodes there are: at once, or, in a burst of changes, once for all that come within
         `announce_ns`, for each announcement goes to all nodes and names all of them."""
+        changed = self._cluster_to_announce()
+        if changed is not None:
+            self._announce(changed)
+
+    def _cluster_to_announce(self) -> ClusterChanged | None:
+        """What is to be announced now of a change; None: it will be, with others."""
         if self._announcement_armed:
             self._announcement_due = True
-            return
-        self._announce(ClusterChanged(nodes=self.membership.alive()))
+            return None
         self._announcement_armed = True
         self.out.add(ArmTimer(timer=ANNOUNCE_TIMER, delay_ns=self.config.announce_ns))
+        return ClusterChanged(nodes=self.membership.alive())
 
     def _on_announce_timer(self) -> None:
         self._announcement_armed = False
@@ -212,6 +223,17 @@ class Head(Composition):
         self.membership.note_dead(event.worker)
         self._owners_died(lambda other: other == event.worker)
         self._announce(OwnerDied(address=event.worker))
+
+    def _on_link_lost(self, event: LinkLost) -> None:
+        """A process and a node on which it has leased workers do not reach one another, and we hear both."""
+        if not self.membership.is_alive(event.node, event.incarnation) or self.membership.is_gone(event.process):
+            return
+        self.out.send(event.process if event.by_node else Address(event.node), event)
+        self.scheduler.part(self._home_of(event.process), event.node)
+
+    def _home_of(self, process: Address) -> NodeID:
+        """The node on whose machine a driver or worker runs."""
+        return self.membership.drivers.get(process) or node_of(process)
 
     def _owners_died(self, is_dead: Callable[[Address], bool]) -> None:
         self.scheduler.owners_died(is_dead)
@@ -294,8 +316,7 @@ class Head(Composition):
 
     def _node_died(self, info: NodeInfo) -> None:
         # First the news, so that an owner that is asked for an object knows that the node which held it is gone.
-        self._announce(NodeDied(node=info.node, incarnation=info.incarnation))
-        self._announce_cluster()
+        self._announce(NodeDied(node=info.node, incarnation=info.incarnation, cluster=self._cluster_to_announce()))
         self.membership.forget_dead_on(info)
         self._owners_died(lambda address: lives_on(address, info.node, info.incarnation))
         self.directory.node_died(info.node)

@@ -2,10 +2,11 @@
 
 Theory of operation. Tasks whose arguments are ready queue by shape (resources, strategy, large arguments). For each
 shape the owner asks for at most `lease_requests_max` leases at a time, through its node manager; when it has asked for
-so many, not again before half of them have come: then for several in one message. A lease is the right
-to use one worker with its resources: the owner pushes tasks of that shape straight to the worker, as many ahead as
+so many, not again before half of them have come: then for several in one message. While tasks are submitted one after
+another it asks for one lease, one more, two, four and so on, and for the rest when it waits. A lease is the right to
+use one worker with its resources: the owner pushes tasks of that shape straight to the worker, as many ahead as
 `push_window_ns` of work (1 while the mean is unknown), so that short tasks are pipelined and long ones are not stuck
-behind one another. Leases that stay idle go back after `lease_idle_ns`.
+behind one another. Leases that stay idle go back after `lease_idle_ns`, those of one node together.
 
 A worker that blocks in `get` recalls what it has not started, and gets nothing more before its task is done: what it
 waits for may be the very task that would wait behind it. A worker or node that dies gives back what was pushed to
@@ -32,6 +33,8 @@ from dualray.shared.model.events import (
     LeaseRefused,
     LeaseRequested,
     LeaseReturned,
+    LeasesGranted,
+    LeasesReturned,
     LeaseWanted,
     Outcome,
 )
@@ -138,6 +141,9 @@ class Leases:
         self.deferred: dict[ShapeQueue, None] = {}
         """Those with tasks that are held back to be pushed with others, until somebody waits, a lease has news, or for
         `DEFER_NS`."""
+        self.unasked: dict[ShapeQueue, None] = {}
+        """Those for whose last tasks no lease was asked for yet: that is done when they are twice as many, or when
+        what was deferred is pushed."""
         self.refused: deque[tuple[TaskID, ErrorInfo]] = deque()
 
     # ---- Queueing and pushing --------------------------------------------------------------------------------
@@ -174,20 +180,34 @@ class Leases:
             queue.tasks.appendleft(task)
         else:
             queue.tasks.append(task)
+        is_burst = False
         if queue.room:
             # A lease that is busy, and will say so when it is not, is given several at a time; so are all in a burst.
             if is_new:
-                last_ns, self._last_new_ns = self._last_new_ns, self.out.now_ns
-                if len(queue.tasks) < _DEFER_MAX and (
-                    queue.room[-1].in_flight or (last_ns and self.out.now_ns - last_ns < BURST_NS)
-                ):
+                is_burst = self._is_burst()
+                if len(queue.tasks) < _DEFER_MAX and (queue.room[-1].in_flight or is_burst):
                     if queue not in self.deferred or not self._push_timer_armed:
-                        self._defer(queue)
+                        self.deferred[queue] = None
+                        self._arm_push_timer()
                     return
             self.fill(queue)
+        elif is_new and queue.may_ask and queue.requested:
+            is_burst = self._is_burst()
         if queue.tasks and queue.may_ask:
+            if is_burst and len(queue.tasks) < 2 * queue.requested:  # in a burst, as many again as were asked for
+                if queue not in self.unasked or not self._push_timer_armed:
+                    self.unasked[queue] = None
+                    self._arm_push_timer()
+                return
+            if self.unasked:
+                self._ask_for_the_rest()  # what was submitted before is asked for before
             self.dirty[queue] = None
             self.out.is_stirred = True
+
+    def _is_burst(self) -> bool:
+        """A task is submitted: whether it follows another one closely."""
+        last_ns, self._last_new_ns = self._last_new_ns, self.out.now_ns
+        return last_ns > 0 and self.out.now_ns - last_ns < BURST_NS
 
     def pump(self) -> None:
         """Match waiting tasks with leases that have room, and ask for more leases where tasks are left."""
@@ -217,8 +237,7 @@ class Leases:
             self._push(pushed, lease)
             self._offer(lease)
 
-    def _defer(self, queue: ShapeQueue) -> None:
-        self.deferred[queue] = None
+    def _arm_push_timer(self) -> None:
         if not self._push_timer_armed:
             self._push_timer_armed = True
             self.out.add(ArmTimer(timer=PUSH_TIMER, delay_ns=DEFER_NS))
@@ -229,7 +248,7 @@ class Leases:
         self.fill_deferred()
 
     def fill_deferred(self) -> None:
-        """Push what was held back to go with others."""
+        """Push what was held back to go with others, and ask for the leases that were to be asked for with others."""
         self._last_new_ns = 0
         if self.deferred:
             deferred, self.deferred = self.deferred, {}
@@ -238,6 +257,15 @@ class Leases:
                 if queue.tasks and queue.may_ask:
                     self.dirty[queue] = None
                     self.out.is_stirred = True
+        if self.unasked:
+            self._ask_for_the_rest()
+
+    def _ask_for_the_rest(self) -> None:
+        for queue in self.unasked:
+            if queue.tasks and queue.may_ask:
+                self.dirty[queue] = None
+                self.out.is_stirred = True
+        self.unasked.clear()
 
     def _offer(self, lease: Lease) -> None:
         """Note that the lease has room, if it has: idle leases are preferred to busy ones."""
@@ -283,6 +311,11 @@ class Leases:
         self._note_idle(lease)
         self.dirty[queue] = None
         self.out.is_stirred = True
+
+    def on_several_granted(self, event: LeasesGranted) -> None:
+        """A node grants several leases at once."""
+        for lease in event.leases:
+            self.on_granted(lease)
 
     def on_wanted(self, event: LeaseWanted) -> None:
         """The node needs the worker for others, or is about to leave."""
@@ -448,6 +481,7 @@ class Leases:
                 next_ns = lease.idle_since_ns
                 break
             looked_at.append(lease)
+        returned: dict[NodeID, list[LeaseID]] = {}
         for lease in looked_at:
             del self._idle[lease.lease_id]
             if lease.in_flight or lease.lease_id not in self.leases:
@@ -456,10 +490,17 @@ class Leases:
                 self._idle[lease.lease_id] = lease  # the next time
                 continue
             self._drop(lease)
-            self.out.send(Address(lease.node), LeaseReturned(lease_id=lease.lease_id))
+            returned.setdefault(lease.node, []).append(lease.lease_id)
+        for node, lease_ids in returned.items():
+            if len(lease_ids) == 1:
+                self.out.send(Address(node), LeaseReturned(lease_id=lease_ids[0]))
+            else:
+                self.out.send(Address(node), LeasesReturned(lease_ids=tuple(lease_ids)))
         if next_ns is not None:
             self._idle_timer_armed = True
-            self.out.add(ArmTimer(timer=IDLE_TIMER, delay_ns=next_ns - due_ns))
+            # Those that become idle soon after one another go back together.
+            delay_ns = max(next_ns - due_ns, self.config.lease_idle_ns // 2)
+            self.out.add(ArmTimer(timer=IDLE_TIMER, delay_ns=delay_ns))
 
     # ---- Invariants ------------------------------------------------------------------------------------------
 

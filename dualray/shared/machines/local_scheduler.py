@@ -53,7 +53,7 @@ from typing import NamedTuple
 
 from dualray.shared.machines.base import Outbox, ensure
 from dualray.shared.machines.object_store import ObjectStore
-from dualray.shared.model.commands import StartWorker, StopWorker
+from dualray.shared.model.commands import ArmTimer, StartWorker, StopWorker
 from dualray.shared.model.config import Config
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.events import (
@@ -64,6 +64,8 @@ from dualray.shared.model.events import (
     LeaseRefused,
     LeaseRequested,
     LeaseReturned,
+    LeasesGranted,
+    LeasesReturned,
     LeaseWanted,
     MemoryExceeded,
     ResourcesReported,
@@ -100,6 +102,7 @@ from dualray.shared.policies import load_policy
 from dualray.shared.policies.memory import MemoryPolicy, MemoryUser
 from dualray.shared.units import size_words
 
+REPORT_TIMER = "report"
 _SLOT = "lease slot "
 
 
@@ -205,6 +208,13 @@ class Lease:
 class LocalScheduler:
     """See the module."""
 
+    _changed: bool = False
+    """What is free, or was refused, has changed, and the head does not know."""
+    _may_report: bool = False
+    """Something else has changed, and the head does not know."""
+    _report_is_due: bool = False
+    """A timer runs until it is told of that."""
+
     def __init__(
         self,
         *,
@@ -261,7 +271,8 @@ class LocalScheduler:
         self.out_of_memory: dict[Address, str] = {}
         """Workers that are being ended because the machine is out of memory, and what is said of it."""
         self._memory_policy: MemoryPolicy = load_policy(config.memory_policy)
-        self._changed = False
+        self._granted: dict[Address, list[LeaseGranted]] = {}
+        """By owner, what it has not been told yet."""
         self._worker_counter = 0
         self._lease_counter = 0
         self._slot_counter = 0
@@ -380,7 +391,6 @@ class LocalScheduler:
             self._admit()
         else:
             slot.is_admitted = True
-        self._changed = True
 
     def _line_up(self, slot: Slot) -> None:
         """Have it admitted in its turn, when copies of all arguments are known."""
@@ -620,6 +630,8 @@ class LocalScheduler:
         if not self.unstaffed:
             return
         self._staff()
+        if self._granted:
+            self._tell_granted()
         starting = sum(worker.state is WorkerState.STARTING for worker in self.workers.values())
         for _ in range(min(len(self.unstaffed), self.config.worker_starts_max) - starting):
             if self.idle:
@@ -683,6 +695,7 @@ class LocalScheduler:
         self.leases[lease_id] = lease
         if is_driver(lease.owner):
             self.held[lease.owner] = self.held.get(lease.owner, 0) + 1
+            self._may_report = True
         self.unstaffed.append((slot, lease))
         if slot.placed:
             self.allocated.append(slot.request_id)
@@ -694,20 +707,29 @@ class LocalScheduler:
         worker.runtime_env = slot.shape.runtime_env
         worker.lease = lease
         lease.worker = worker
-        self._settle(slot)
-        self.out.send(
-            slot.owner,
-            LeaseGranted(
-                request_id=slot.request_id,
-                lease_id=lease.lease_id,
-                worker=worker.address,
-                node=self.node,
-                incarnation=self.incarnation,
-                gpu_ids=tuple(share.gpu for share in lease.gpu_shares),
-            ),
+        if slot.placed:
+            self.settled.append(slot.request_id)
+            self._may_report = True
+        granted = LeaseGranted(
+            request_id=slot.request_id,
+            lease_id=lease.lease_id,
+            worker=worker.address,
+            node=self.node,
+            incarnation=self.incarnation,
+            gpu_ids=tuple(share.gpu for share in lease.gpu_shares),
         )
-        if self.is_draining:
-            self._want_back(lease)
+        if slot.owner == HEAD or self.is_draining:
+            self.out.send(slot.owner, granted)
+            if self.is_draining:
+                self._want_back(lease)
+        else:
+            self._granted.setdefault(slot.owner, []).append(granted)
+
+    def _tell_granted(self) -> None:
+        """Tell owners of their leases: of all that were granted now, in one message."""
+        for owner, leases in self._granted.items():
+            self.out.send(owner, leases[0] if len(leases) == 1 else LeasesGranted(leases=tuple(leases)))
+        self._granted.clear()
 
     def _take(self, resources: Resources) -> None:
         for name, amount in resources.units:
@@ -814,10 +836,16 @@ class LocalScheduler:
         else:
             self.out.add(StopWorker(worker=worker.address, reason="its actor has ended"))
 
+    def on_several_returned(self, event: LeasesReturned) -> None:
+        """The owner needs these leases no more."""
+        for lease_id in event.lease_ids:
+            self.on_returned(LeaseReturned(lease_id=lease_id))
+
     def _end_lease(self, lease: Lease) -> None:
         del self.leases[lease.lease_id]
         if is_driver(lease.owner):
             self.held[lease.owner] -= 1
+            self._may_report = True
             if not self.held[lease.owner]:
                 del self.held[lease.owner]
         if lease.is_wanted:
@@ -948,7 +976,7 @@ class LocalScheduler:
         if address in self.workers:
             self.out.add(StopWorker(worker=address, reason=reason))
 
-    def owners_died(self, is_dead: Callable[[Address], bool]) -> None:
+    def owners_died(self, is_dead: Callable[[Address], bool], why: str = "died") -> None:
         """Leases of dead owners end with their workers; what they had asked for is forgotten."""
         for owner in [owner for owner in self.waits_until_ns if is_dead(owner)]:
             del self.waits_until_ns[owner]
@@ -967,13 +995,17 @@ class LocalScheduler:
         self.unstaffed = kept
         for lease in list(self.leases.values()):
             if lease.worker is not None and is_dead(lease.owner):
-                self.out.add(StopWorker(worker=lease.worker.address, reason=f"its lease's owner {lease.owner} died"))
+                self.out.add(StopWorker(worker=lease.worker.address, reason=f"its lease's owner {lease.owner} {why}"))
 
     def report(self) -> None:
-        """Tell the head what is free and what is settled, if that has changed."""
+        """Tell the head what is free and what is settled, if that has changed; soon, if it changes nothing about what
+        is free: that a lease has got its worker, or who holds it."""
         if not self._changed:
+            if self._may_report and not self._report_is_due:
+                self._report_is_due = True
+                self.out.add(ArmTimer(timer=REPORT_TIMER, delay_ns=self.config.report_ns))
             return
-        self._changed = False
+        self._changed = self._may_report = False
         settled, self.settled = tuple(self.settled), []
         allocated, self.allocated = tuple(self.allocated), []
         bundles, self.bundle_reports = tuple(self.bundle_reports), []
@@ -987,6 +1019,11 @@ class LocalScheduler:
             bundles=bundles,
         )
         self.out.send(HEAD, report)
+
+    def on_report_timer(self) -> None:
+        """What has waited to be reported is reported now, unless it was with something else."""
+        self._report_is_due = False
+        self._changed = self._changed or self._may_report
 
     # ---- Invariants ------------------------------------------------------------------------------------------
 

@@ -9,6 +9,10 @@ Draining. A node that is to leave in good order tells the head (which places not
 back, names the objects that nothing can make again, and leaves when the head says that others have what only it had;
 after `drain_timeout_ns` it leaves all the same. Actors end with it, and restart elsewhere as their options say.
 
+A process of another machine that has leased workers here may be out of reach, though the head hears both (reach.py).
+When its connection has closed and nobody has told of its death for `link_patience_ns`, what it has leased here ends
+with its workers, and the head is told (LinkLost): so it does when the head tells us.
+
 Relies on: the head for placement, locations and news of the dead; the runner for workers and bytes.
 Guarantees: see the three modules; in addition every event that a node can hear is in its table.
 """
@@ -21,7 +25,7 @@ from dataclasses import replace
 from functools import partial
 
 from dualray.shared.machines.base import Composition, bounded_steps
-from dualray.shared.machines.local_scheduler import LocalScheduler, is_slot
+from dualray.shared.machines.local_scheduler import REPORT_TIMER, LocalScheduler, is_slot
 from dualray.shared.machines.object_store import RESTORING, ObjectStore, SpaceRequest
 from dualray.shared.machines.rooms import lent_by
 from dualray.shared.machines.state_rows import node_rows
@@ -38,6 +42,8 @@ from dualray.shared.model.events import (
     GpuLost,
     LeaseRequested,
     LeaseReturned,
+    LeasesReturned,
+    LinkLost,
     LoanPinned,
     LoansAsked,
     LoansKnown,
@@ -91,13 +97,14 @@ from dualray.shared.model.events import (
     WorkerUnblocked,
     WorkerUnwanted,
 )
-from dualray.shared.model.ids import HEAD, Address, NodeID, ObjectID, lives_on, node_of
+from dualray.shared.model.ids import HEAD, Address, NodeID, ObjectID, is_driver, lives_on, node_of
 from dualray.shared.model.resources import Resources, from_units, without_bundles
 from dualray.shared.model.specs import NodeInfo
 from dualray.shared.model.states import WorkerState
 from dualray.shared.policies import load_policy
 
 _DRAIN_TIMER = "drain"
+_LINKS_TIMER = "links"
 _KEEPER = "the head, for a node that leaves"
 
 
@@ -154,6 +161,7 @@ class Node(Composition):
             GpuLost: self._on_gpu_lost,
             MemoryExceeded: lambda event: self.scheduler.on_memory_exceeded(event),
             LeaseReturned: lambda event: self.scheduler.on_returned(event),
+            LeasesReturned: lambda event: self.scheduler.on_several_returned(event),
             RowsRequested: self._on_rows_requested,
             BundleWanted: lambda event: self.scheduler.on_bundle_wanted(event),
             BundlesUnwanted: lambda event: self.scheduler.on_bundles_unwanted(event),
@@ -191,7 +199,8 @@ class Node(Composition):
             OwnerDied: self._on_owner_died,
             PeerMet: self._on_peer_met,
             NodeDied: self._on_node_died,
-            PeerLost: lambda event: self.transfer.source_lost(NodeID(event.address)),
+            PeerLost: self._on_peer_lost,
+            LinkLost: self._on_link_lost,
             NodeWelcomed: lambda event: self.scheduler.prestart(),
             NodeRefused: self._on_refused,
             ClusterChanged: self._on_cluster_changed,
@@ -209,6 +218,8 @@ class Node(Composition):
         """Its tasks have ended, and the head was told."""
         self.doubts: dict[Address, dict[Address, None]] = {}
         """Dead processes that kept room, and the workers that have still to say what they read there."""
+        self.out_of_touch: dict[Address, int] = {}
+        """Processes of other machines whose connection has closed, and when they are out of reach if they live."""
         self.needed: dict[ObjectID, None] = {}
         """Copies on their way here that nothing can make again."""
 
@@ -220,8 +231,12 @@ class Node(Composition):
     def _on_timer(self, event: TimerFired) -> None:
         if event.timer == _DRAIN_TIMER:
             self.drained = True
+        elif event.timer == REPORT_TIMER:
+            self.scheduler.on_report_timer()
         elif event.timer == PULLS_TIMER:
             self.transfer.on_pulls_timer()
+        elif event.timer == _LINKS_TIMER:
+            self._on_links_timer()
         else:
             self.store.on_space_timer(event.timer)
 
@@ -331,7 +346,7 @@ class Node(Composition):
         return lives_on(address, self.node, self.incarnation) and address not in self.scheduler.workers
 
     def _on_lease_requested(self, event: LeaseRequested) -> None:
-        if not self._has_exited(event.owner):
+        if not self._has_exited(event.owner) and event.owner not in self.dead:
             self.scheduler.on_requested(event)
         elif event.placed:
             self.scheduler.settle(event)
@@ -373,10 +388,42 @@ class Node(Composition):
         self._process_died(event.address)
         self._relay(event)
 
+    def _is_dead(self, process: Address) -> bool:
+        """Whether we have heard of the death of a process of another node."""
+        node = node_of(process)
+        return process in self.dead or lives_on(process, node, self.dead_nodes.get(node, -1))
+
+    def _on_peer_lost(self, event: PeerLost) -> None:
+        """A connection to a process of another machine has closed."""
+        if "/" not in event.address and not is_driver(event.address):
+            self.transfer.source_lost(NodeID(event.address))
+        elif node_of(event.address) != self.node and event.address not in self.out_of_touch:
+            if not self.out_of_touch:
+                self.out.add(ArmTimer(timer=_LINKS_TIMER, delay_ns=self.config.link_patience_ns))
+            self.out_of_touch[event.address] = self.out.now_ns + self.config.link_patience_ns
+
+    def _on_links_timer(self) -> None:
+        """Processes of whose death nobody has told live, and are out of reach."""
+        due = [process for process, due_ns in self.out_of_touch.items() if due_ns <= self.out.now_ns]
+        for process in due:
+            del self.out_of_touch[process]
+            if not self._is_dead(process):
+                lost = LinkLost(process=process, node=self.node, incarnation=self.incarnation, by_node=True)
+                self.out.send(HEAD, lost)
+                self._on_link_lost(lost)
+        if self.out_of_touch:
+            next_ns = min(self.out_of_touch.values())
+            self.out.add(ArmTimer(timer=_LINKS_TIMER, delay_ns=next_ns - self.out.now_ns))
+
+    def _on_link_lost(self, event: LinkLost) -> None:
+        """A process that uses workers of ours and we do not reach one another."""
+        if event.incarnation == self.incarnation:
+            why = f"and {self.node} do not reach one another"
+            self.scheduler.owners_died(lambda address: address == event.process, why)
+
     def _on_peer_met(self, event: PeerMet) -> None:
         """A process of ours wants to hear of another's death: it may have started after the news."""
-        node = node_of(event.peer)
-        if event.peer in self.dead or lives_on(event.peer, node, self.dead_nodes.get(node, -1)):
+        if self._is_dead(event.peer):
             self.out.send(event.process, OwnerDied(address=event.peer))
         elif event.process not in self.scheduler.workers:  # a driver hears it from the head, and may have before us
             self.met.setdefault(event.peer, {})[event.process] = None
@@ -388,6 +435,8 @@ class Node(Composition):
 
     def _on_node_died(self, event: NodeDied) -> None:
         self.dead_nodes[event.node] = max(event.incarnation, self.dead_nodes.get(event.node, -1))
+        if event.cluster is not None:
+            self.cluster = event.cluster
         for address in [address for address in self.dead if lives_on(address, event.node, event.incarnation)]:
             del self.dead[address]
         self._owners_died(lambda address: lives_on(address, event.node, event.incarnation))

@@ -3,8 +3,10 @@
 Theory of operation. An object is CREATED when room is counted for it: its runner then finds memory for it
 (`ReserveSpace`), and its writer hears that he may write. It is SEALED when its bytes are complete; only sealed objects
 are read, sent and reported to the head. Memory can fail though there is room, when others use the same machine: then
-what can be evicted is, and the runner is asked again, until there is memory or nothing is left to evict. Each user (a
-process, a lease, a transfer) pins what it uses, once. When room is needed, the eviction policy chooses among sealed
+what can be evicted is, and the runner is asked again, until there is memory or nothing is left to evict. Then the
+request is refused; but what is fetched for tasks that have not begun asks again, up to `_MEMORY_TRIES` times within
+`store_wait_ns`, for those would at once, and nobody tells when others give memory back. Each user (a process, a lease,
+a transfer) pins what it uses, once. When room is needed, the eviction policy chooses among sealed
 objects that nobody pins and that can be made again; what has to wait for room waits in line, for at most
 `store_wait_ns`. Then pulls give way, if that helps (`give_way`: they may stand still behind a partition); else it is
 refused with the names of the largest holders. What is fetched for tasks that have not begun (`is_early`) stands behind
@@ -57,6 +59,8 @@ from dualray.shared.policies.lru import EvictionPolicy
 RESTORING = "restoring"
 """The user on whose behalf a spilled object is read back."""
 
+_MEMORY_TRIES = 10
+_MEMORY_TIMER = "memory:"
 _READABLE = frozenset({StoredState.SEALED, StoredState.SPILLING})
 _COPIED = frozenset({StoredState.SPILLING, StoredState.RESTORING})
 """In memory, and with a place on disk."""
@@ -110,6 +114,8 @@ class SpaceRequest:
     """For a task that has not begun: nothing that runs waits for it."""
     is_room: bool = False
     """Its user may keep it and write others there."""
+    tries: int = 0
+    """How often there was room for it and no memory."""
 
 
 class ObjectStore:
@@ -137,12 +143,16 @@ class ObjectStore:
         self.disk_error = ""
         """Why it could not be written; it is tried again for a new request, and when a copy has gone from it."""
         self.waiting: deque[SpaceRequest] = deque()
+        self.without_memory: dict[str, SpaceRequest] = {}
+        """Requests for which there was room and no memory, and that are tried again when their timer is due."""
         self.joined: dict[ObjectID, deque[SpaceRequest]] = {}
         """Who wants to write an object that somebody else is writing."""
         self.needed_next: Callable[[], Container[ObjectID]] = tuple
         """What is to leave last. The local scheduler says."""
         self.give_way: Callable[[SpaceRequest, int], bool] = lambda request, lacking_bytes: False
         """Give up the room of what is being fetched; whether that makes so many bytes free. The transfers do."""
+        self.stands_still: Callable[[ObjectID], object] = lambda object_id: None
+        """Told of what is to be fetched and will have to wait for memory. The transfers turn away who waits for it."""
         self.room_of: dict[str, int] = {}
         """How many rooms each process keeps, or is about to."""
         self.called_back: dict[str, None] = {}
@@ -159,6 +169,8 @@ class ObjectStore:
 
     def request_space(self, request: SpaceRequest) -> None:
         """Reserve room now, or wait in line for it, or be refused when it can never be had."""
+        if self.without_memory:
+            self._leave_without_memory(request.object_id)
         if self._is_known(request):
             self._share(request)
             return
@@ -180,6 +192,17 @@ class ObjectStore:
                 self.out.add(CancelTimer(timer=_timer(request)))
                 self.request_space(replace(request, is_early=False))
                 return
+        for request in self.without_memory.values():
+            if request.object_id == object_id:
+                request.is_early = False  # it is refused the next time
+
+    def _leave_without_memory(self, object_id: ObjectID) -> bool:
+        """Do not try again to find memory for an object that is fetched; whether that was to be."""
+        timers = [timer for timer, request in self.without_memory.items() if request.object_id == object_id]
+        for timer in timers:
+            del self.without_memory[timer]
+            self.out.add(CancelTimer(timer=timer))
+        return bool(timers)
 
     def leave_line(self, object_id: ObjectID) -> bool:
         """Nobody waits any more for an object that stands in line to be fetched; whether it did."""
@@ -189,7 +212,7 @@ class ObjectStore:
                 self.out.add(CancelTimer(timer=_timer(request)))
                 self.serve_waiting()
                 return True
-        return False
+        return self._leave_without_memory(object_id)
 
     def keep_what_could_leave(self, users: Container[str]) -> set[str]:
         """Those of the users who pin something that could leave if none of them did."""
@@ -301,9 +324,16 @@ class ObjectStore:
                 self._evict(self.objects[victim])
             self.out.add(ReserveSpace(object_id=object_id, size_bytes=stored.size_bytes))
             return
-        self.denied.append((stored.request, self._full(stored.request, f"found no memory: {reason}")))
-        stored.request = None
+        request, stored.request = stored.request, None
         self._remove(stored)
+        request.tries += 1
+        if request.is_early and request.tries < _MEMORY_TRIES:
+            timer = _MEMORY_TIMER + _timer(request)
+            self.without_memory[timer] = request
+            self.out.add(ArmTimer(timer=timer, delay_ns=self.config.store_wait_ns // _MEMORY_TRIES))
+            self.stands_still(object_id)
+        else:
+            self.denied.append((request, self._full(request, f"found no memory: {reason}")))
         if stored.state is StoredState.RESTORING:
             del stored.pins[RESTORING]
             self._is_spilled(stored)
@@ -392,6 +422,9 @@ class ObjectStore:
 
     def on_space_timer(self, timer: str) -> None:
         """Someone in line has waited for long enough: what is on its way here gives way, or he is refused."""
+        if timer.startswith(_MEMORY_TIMER):
+            self.request_space(self.without_memory.pop(timer))
+            return
         for request in self.waiting:
             if _timer(request) == timer:
                 excess = self.used_bytes + request.size_bytes - self.capacity_bytes
@@ -493,6 +526,8 @@ class ObjectStore:
     def restore(self, object_id: ObjectID, *, is_early: bool = False) -> None:
         """Somebody wants a spilled object: bring it back into memory."""
         if any(request.object_id == object_id and request.user == RESTORING for request in self.waiting):
+            return
+        if any(request.object_id == object_id for request in self.without_memory.values()):
             return
         stored = self.spilled[object_id]
         self.request_space(

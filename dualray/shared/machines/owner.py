@@ -24,6 +24,7 @@ from dualray.shared.machines.cancellation import FORCE_TIMER, Cancellation
 from dualray.shared.machines.executor import FETCH_TIMER, Executor
 from dualray.shared.machines.leases import IDLE_TIMER, PUSH_TIMER, Lease, Leases
 from dualray.shared.machines.production import Production
+from dualray.shared.machines.reach import REACH_TIMER, Reach
 from dualray.shared.machines.rooms import ROOM_TIMER, Rooms
 from dualray.shared.machines.state_rows import owner_rows
 from dualray.shared.machines.tasks import TaskRecord, Tasks, cancelled
@@ -62,7 +63,9 @@ from dualray.shared.model.events import (
     LeasedWorkerDied,
     LeaseGranted,
     LeaseRefused,
+    LeasesGranted,
     LeaseWanted,
+    LinkLost,
     LoanPinned,
     LoansAsked,
     LoansKept,
@@ -74,6 +77,7 @@ from dualray.shared.model.events import (
     ObjectUnavailable,
     Outcome,
     OwnerDied,
+    PeerLost,
     PlacementGroupAsked,
     PlacementGroupNoted,
     PlacementGroupRemovalAsked,
@@ -177,6 +181,15 @@ class Owner(Composition):
             become_concurrent=self._become_concurrent,
             refuse_tasks=self._refuse_tasks,
         )
+        self.reach = Reach(
+            out=self.out,
+            address=address,
+            node=node,
+            config=config,
+            leases=self.leases,
+            actor_calls=self.actor_calls,
+            give_up=self._on_link_lost,
+        )
         self.production = Production(out=self.out, address=address, values=self.values)
         self.actor_executor: ActorExecutor | None = None
         """Of an actor of which several methods may run at a time."""
@@ -249,11 +262,14 @@ class Owner(Composition):
             Started: self._on_started,
             TimerFired: self._on_timer,
             LeaseGranted: lambda event: self.leases.on_granted(event),
+            LeasesGranted: lambda event: self.leases.on_several_granted(event),
             LeaseRefused: lambda event: self.leases.on_refused(event),
             LeaseWanted: lambda event: self.leases.on_wanted(event),
             LeasedWorkerDied: self._on_leased_worker_died,
             NodeDied: self._on_node_died,
             OwnerDied: self._on_owner_died,
+            PeerLost: lambda event: self.reach.on_peer_lost(event),
+            LinkLost: self._on_link_lost,
             TaskPushed: lambda event: self.executor.on_pushed(event),
             TasksPushed: lambda event: self.executor.on_several_pushed(event),
             TaskFinished: self._on_task_finished,
@@ -539,6 +555,8 @@ class Owner(Composition):
             self.executor.on_fetch_timer()
         elif event.timer == ROOM_TIMER:
             self.rooms.on_timer()
+        elif event.timer == REACH_TIMER:
+            self.reach.on_timer()
         elif event.timer.startswith(FORCE_TIMER):
             self.cancellation.on_force_timer(event.timer)
         elif event.timer.startswith(_ROWS_TIMER):
@@ -675,11 +693,24 @@ class Owner(Composition):
         self._attempts_lost(lost, error)
 
     def _on_node_died(self, event: NodeDied) -> None:
+        if event.cluster is not None:
+            self.cluster = event.cluster.nodes
         for lost in self.leases.lost_with_node(event.node, event.incarnation):
             running = f"Node {event.node} died while it ran {self._name_of(lost[0])}." if lost else ""
             self._attempts_lost(lost, ErrorInfo(kind=ErrorKind.NODE_DIED, message=running))
         met = self.values.met
         self._processes_died(frozenset(address for address in met if lives_on(address, event.node, event.incarnation)))
+
+    def _on_link_lost(self, event: LinkLost) -> None:
+        """What was pushed there may have run, and its report be lost: each of these tasks uses a retry."""
+        why = self.reach.why(event.node)
+        tasks = [task for lost in self.leases.lost_with_node(event.node, event.incarnation) for task in lost]
+        for task in tasks:
+            message = f"{self._name_of(task)} has no answer: {why}."
+            self._attempts_lost([task], ErrorInfo(kind=ErrorKind.WORKER_UNREACHABLE, message=message))
+        if tasks and self.is_driver:
+            words = f"{len(tasks)} tasks have no answer, and are tried elsewhere if they may: {why}"
+            self.out.add(TellWait(words=words))
 
     def _name_of(self, task: TaskID) -> str:
         return f"{self.tasks.records[task].spec.template.name} (task {short(task)})"

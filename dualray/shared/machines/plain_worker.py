@@ -29,7 +29,6 @@ from dualray.shared.model.events import (
     NodeDied,
     Outcome,
     OwnerDied,
-    PeerMet,
     Started,
     TaskFinished,
     TaskPushed,
@@ -38,7 +37,7 @@ from dualray.shared.model.events import (
     TasksPushed,
     TasksRan,
 )
-from dualray.shared.model.ids import HEAD, Address, NodeID, lives_on, return_object_id, short
+from dualray.shared.model.ids import Address, NodeID, lives_on, return_object_id, short
 from dualray.shared.model.specs import NodeInfo
 from dualray.shared.model.states import TaskState
 
@@ -102,11 +101,12 @@ class PlainWorker:
         elif kind is ClusterChanged:
             self._cluster = event.nodes
             return []
-        elif (
-            kind is Started
-            or (kind is OwnerDied and not self._knows(event.address))
-            or (kind is NodeDied and not any(lives_on(peer, event.node, event.incarnation) for peer in self._peers()))
-        ):
+        elif kind is NodeDied:
+            if not any(lives_on(peer, event.node, event.incarnation) for peer in self._peers()):
+                if event.cluster is not None:
+                    self._cluster = event.cluster.nodes
+                return []
+        elif kind is Started or (kind is OwnerDied and not self._knows(event.address)):
             return []
         return self.unfold().handle(event, now_ns)
 
@@ -132,11 +132,9 @@ class PlainWorker:
         met = self._met
         return met == peer or (type(met) is tuple and peer in met)
 
-    def _meet(self, peer: Address, commands: list[Command]) -> None:
-        if peer in (self.address, self.node, HEAD):
-            return
+    def _meet(self, peer: Address) -> None:
+        """It has a lease on this worker: the node manager tells of its death without being asked."""
         self._met = peer if self._met == () else (*self._peers(), peer)
-        commands.append(Send(to=Address(self.node), message=PeerMet(process=self.address, peer=peer)))
 
     # ---- Pushed ----------------------------------------------------------------------------------------------
 
@@ -144,14 +142,10 @@ class PlainWorker:
         """Whether a task that is pushed runs at once, and nothing else follows from it: then that has happened. As
         `handle`, which would answer with one RunTask; when it is False, nothing has happened yet."""
         spec = event.spec
-        if (
-            self.current is not None
-            or self._met != event.reply_to
-            or self.owner is not None
-            or spec.deps
-            or not _is_plain(event)
-        ):
+        if self.current is not None or self.owner is not None or spec.deps or not _is_plain(event):
             return False
+        if self._met != event.reply_to and not self._knows(event.reply_to):
+            self._meet(event.reply_to)
         self.current = event
         self._started_ns = now_ns
         return True
@@ -159,7 +153,7 @@ class PlainWorker:
     def _pushed(self, event: TaskPushed, now_ns: int) -> list[Command]:
         commands: list[Command] = []
         if self._met != event.reply_to and not self._knows(event.reply_to):
-            self._meet(event.reply_to, commands)
+            self._meet(event.reply_to)
         if self.current is None:
             self.current = event
             self._started_ns = now_ns
@@ -173,7 +167,7 @@ class PlainWorker:
     def _several_pushed(self, event: TasksPushed, now_ns: int) -> list[Command]:
         commands: list[Command] = []
         if self._met != event.owner and not self._knows(event.owner):
-            self._meet(event.owner, commands)
+            self._meet(event.owner)
         if self._queue is None:
             self._queue = deque()
         self._queue.extend(event.each())

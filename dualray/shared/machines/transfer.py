@@ -136,6 +136,7 @@ class Transfer:
         self.incarnation = 0
         self.store = store
         store.give_way = self._give_way
+        store.stands_still = self._stands_still
         self.wants: dict[ObjectID, Want] = {}
         self.admitted: dict[ObjectID, int] = {}
         """Pulls under way, with their bytes."""
@@ -260,6 +261,12 @@ class Transfer:
             )
         )
         if want.object_id not in self.store.objects:  # it has to wait for room
+            self._turn_away(want)
+
+    def _stands_still(self, object_id: ObjectID) -> None:
+        """There is no memory for an object now: it is tried again, and who was sent here for it asks elsewhere."""
+        want = self.wants.get(object_id)
+        if want is not None:
             self._turn_away(want)
 
     def on_space_granted(self, request: SpaceRequest, *, present: bool) -> None:

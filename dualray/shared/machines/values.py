@@ -327,7 +327,8 @@ class Values:
         return value
 
     def meet(self, peer: Address) -> None:
-        """From now on we want to hear of the peer's death. It may have died already: the node manager knows."""
+        """From now on we want to hear of the peer's death. It may have died already: the node manager knows. Of who has
+        a lease on this worker it tells without being asked, and ends the worker."""
         if peer not in self.met and peer not in (self.address, self.node, HEAD):
             self.met[peer] = None
             self.out.send(self.node, PeerMet(process=self.address, peer=peer))

@@ -29,7 +29,7 @@ from dualray.shared.model.commands import Command
 from dualray.shared.model.events import Event, Result
 from dualray.shared.model.specs import FunctionTemplate
 
-PROTOCOL_VERSION = 11
+PROTOCOL_VERSION = 12
 """Raised whenever an event, a command or a field of one changes."""
 
 _TEMPLATES_MAX = 4096
@@ -143,9 +143,10 @@ class _Source:
             targets = ["_"] * (tag is not None) + fields
             unpacked = f"    ({''.join(target + ', ' for target in targets)}) = values\n"
             if _is_plain(cls, fields):  # setting its fields takes a third of the time of the constructor
-                self.names["new"] = object.__new__
+                new = f"new_{cls.__name__}"
+                self.names[new] = cls.__new__
                 made = "".join(f"    made.{field} = {part}\n" for field, part in zip(fields, parts, strict=True))
-                source = f"def {name}(values):\n{unpacked}    made = new({cls.__name__})\n{made}    return made\n"
+                source = f"def {name}(values):\n{unpacked}    made = {new}({cls.__name__})\n{made}    return made\n"
             else:
                 given = ", ".join(f"{field}={part}" for field, part in zip(fields, parts, strict=True))
                 source = f"def {name}(values):\n{unpacked}    return {cls.__name__}({given})\n"
@@ -154,10 +155,18 @@ class _Source:
 
 
 def _is_plain(cls: Any, fields: list[str]) -> bool:
-    """Whether the constructor of a dataclass does nothing but set its fields, and it can be done without: it is not
-    compiled."""
-    is_changeable = not cls.__dataclass_params__.frozen and cls.__new__ is object.__new__
-    return is_changeable and not hasattr(cls, "__post_init__") and len(fields) == len(dataclasses.fields(cls))
+    """Whether the constructor of a dataclass does nothing but set its fields, and it can be done without."""
+    is_changeable = not cls.__dataclass_params__.frozen and len(fields) == len(dataclasses.fields(cls))
+    return is_changeable and not hasattr(cls, "__post_init__") and _can_be_bare(cls)
+
+
+def _can_be_bare(cls: Any) -> bool:
+    """Whether an instance can be made without its constructor: not of each compiled class."""
+    try:
+        cls.__new__(cls)
+    except TypeError:  # it wants its fields
+        return False
+    return True
 
 
 class _Codec:

@@ -93,6 +93,9 @@ class Config:
     heartbeat_timeout_ns: int = _limit(1 * SECOND_NS, "ns", "a node of which nothing was heard for this is silent")
     suspicion_ns: int = _limit(5 * SECOND_NS, "ns", "a silent node is declared dead after this")
     announce_ns: int = _limit(10 * MILLISECOND_NS, "ns", "changes of the cluster within this are announced together")
+    report_ns: int = _limit(
+        1 * MILLISECOND_NS, "ns", "a node tells the head so late of leases that have a worker, or other holders, now"
+    )
     drain_timeout_ns: int = _limit(30 * SECOND_NS, "ns", "a node that is to leave in good order leaves after this")
     state_timeout_ns: int = _limit(5 * SECOND_NS, "ns", "so long a process has to answer a question about its state")
     bundles_max: int = _limit(1_000, "bundles", "of one placement group")

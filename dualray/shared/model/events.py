@@ -331,7 +331,8 @@ class NodeHeard:
 
 @dataclass(slots=True, kw_only=True)
 class PeerLost:
-    """The connection to a node manager or a driver closed: its process is gone."""
+    """The connection to a process closed: of its own machine, or to the head, it is gone; another machine's may be out
+    of reach instead, and what was on its way to and from it is lost."""
 
     address: Address
 
@@ -454,6 +455,13 @@ class LeaseGranted:
 
 
 @dataclass(slots=True, kw_only=True)
+class LeasesGranted:
+    """Several leases that one owner has asked for."""
+
+    leases: tuple[LeaseGranted, ...]
+
+
+@dataclass(slots=True, kw_only=True)
 class LeaseRefused:
     """`count` of the leases asked for will not come, for a reason that does not pass."""
 
@@ -468,6 +476,13 @@ class LeaseReturned:
 
     lease_id: LeaseID
     worker_usable: bool = True
+
+
+@dataclass(slots=True, kw_only=True)
+class LeasesReturned:
+    """The owner needs these leases of one node no more; the workers are usable."""
+
+    lease_ids: tuple[LeaseID, ...]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -1178,10 +1193,11 @@ class NodeRefused:
 
 @dataclass(slots=True, kw_only=True)
 class NodeDied:
-    """The head has declared this life of the node dead."""
+    """The head has declared this life of the node dead. `cluster` is what is left, unless that is announced later."""
 
     node: NodeID
     incarnation: int
+    cluster: ClusterChanged | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -1234,6 +1250,18 @@ class WorkerDied:
     worker: Address
     node: NodeID
     reason: str
+
+
+@dataclass(slots=True, kw_only=True)
+class LinkLost:
+    """A process that uses workers of a node and that node do not reach one another, though the head hears both: what it
+    has leased there is given up. Whoever notices tells the head, which tells the other."""
+
+    process: Address
+    node: NodeID
+    incarnation: int
+    by_node: bool
+    """Whether the node has noticed, not the process."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -1372,6 +1400,7 @@ LocalEvent: TypeAlias = (
 
 ProcessMessage: TypeAlias = (
     LeaseGranted
+    | LeasesGranted
     | LeaseRefused
     | LeaseWanted
     | WorkerRetired
@@ -1413,12 +1442,14 @@ ProcessMessage: TypeAlias = (
     | RowsRequested
     | RowsReported
     | WaitExplained
+    | LinkLost
 )
 """What a driver or worker hears from others."""
 
 NodeMessage: TypeAlias = (
     LeaseRequested
     | LeaseReturned
+    | LeasesReturned
     | TurnWanted
     | BundleWanted
     | BundlesUnwanted
@@ -1450,6 +1481,7 @@ NodeMessage: TypeAlias = (
     | NodeReleased
     | NodeDied
     | ClusterChanged
+    | LinkLost
 )
 """What a node manager hears from others."""
 
@@ -1485,6 +1517,7 @@ HeadMessage: TypeAlias = (
     | PlacementGroupRequested
     | PlacementGroupUnwanted
     | RowsRequested
+    | LinkLost
 )
 """What the head hears from others."""
 

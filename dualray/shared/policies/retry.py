@@ -13,6 +13,7 @@ _SYSTEM_FAILURES = frozenset(
         ErrorKind.WORKER_CRASHED,
         ErrorKind.OUT_OF_MEMORY,
         ErrorKind.NODE_DIED,
+        ErrorKind.WORKER_UNREACHABLE,
         ErrorKind.ACTOR_DIED,
         ErrorKind.ACTOR_UNAVAILABLE,
     }
