@@ -22,6 +22,7 @@ from dualray.shared.model.events import (
     Event,
     LeasedWorkerDied,
     LeaseRequested,
+    LinkLost,
     LocationsKnown,
     NodeDied,
     ObjectDemanded,
@@ -563,6 +564,8 @@ def _because(event: Event) -> str:
             return f"{source} broke off"
         case PeerLost(address=address):
             return f"the connection to {address} broke"
+        case LinkLost(process=process, node=node):
+            return f"{process} and {node} did not reach one another"
         case ObjectNotHere(node=node):
             return f"{node} did not have it any more"
         case ObjectElsewhere(node=node, holder=holder):

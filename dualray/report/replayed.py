@@ -21,6 +21,7 @@ from dualray.shared.model.events import (
     LeaseGranted,
     LeaseRefused,
     LeaseRequested,
+    LeasesGranted,
     LocationsWanted,
     ObjectRequested,
 )
@@ -201,6 +202,10 @@ class Replayed:
                 case Send(to=to, message=LeaseGranted() as lease):
                     grant = Grant(time_ns=decision.now_ns, node=node, lease=lease)
                     self.grants.setdefault(lease.worker, []).append(grant)
+                case Send(to=to, message=LeasesGranted(leases=leases)):
+                    for lease in leases:
+                        grant = Grant(time_ns=decision.now_ns, node=node, lease=lease)
+                        self.grants.setdefault(lease.worker, []).append(grant)
                 case Send(to=to, message=LeaseRefused() as refusal):
                     self._note_refusal(decision.now_ns, refusal)
                 case Send(to=to, message=ObjectRequested(object_id=object_id) | LocationsWanted(object_id=object_id)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dualray.shared.model.ids import Address, node_of
@@ -40,31 +40,37 @@ class Summary:
     counts: Mapping[TraceKind, int]
 
 
-def summary(events: Iterable[TraceEvent]) -> Summary:
+_SUBMITTED, _ENDED, _RETRIED = TraceKind.TASK_SUBMITTED, TraceKind.TASK_ENDED, TraceKind.TASK_RETRIED
+_TRANSFERRED, _FAULT, _NODE_STARTED = TraceKind.TRANSFER_ENDED, TraceKind.FAULT, TraceKind.NODE_STARTED
+# An attribute of an enumeration is looked up through three functions, and a trace has very many events.
+
+
+def summary(events: Sequence[TraceEvent]) -> Summary:
     """Count."""
-    counts: Counter[TraceKind] = Counter()
+    counts = Counter([event.kind for event in events])
     nodes: set[str] = set()
+    processes: dict[str, None] = {}
     first_submission: int | None = None
     last_end = failed = reconstructions = bytes_moved = 0
     faults = []
     for event in events:
-        counts[event.kind] += 1
-        if event.kind is TraceKind.NODE_STARTED or "/" in event.process:
-            nodes.add(node_of(Address(event.process)))
-        match event.kind:
-            case TraceKind.TASK_SUBMITTED if first_submission is None:
+        kind = event.kind
+        processes[event.process] = None
+        if kind is _SUBMITTED:
+            if first_submission is None:
                 first_submission = event.time_ns
-            case TraceKind.TASK_ENDED:
-                last_end = max(last_end, event.time_ns)
-                failed += event.other != ""
-            case TraceKind.TASK_RETRIED:
-                reconstructions += event.other == RECONSTRUCTION
-            case TraceKind.TRANSFER_ENDED:
-                bytes_moved += event.amount
-            case TraceKind.FAULT:
-                faults.append(f"{event.name.partition(' ')[0]} {event.subject}")
-            case _:
-                pass
+        elif kind is _ENDED:
+            last_end = max(last_end, event.time_ns)
+            failed += event.other != ""
+        elif kind is _RETRIED:
+            reconstructions += event.other == RECONSTRUCTION
+        elif kind is _TRANSFERRED:
+            bytes_moved += event.amount
+        elif kind is _FAULT:
+            faults.append(f"{event.name.partition(' ')[0]} {event.subject}")
+        elif kind is _NODE_STARTED:
+            nodes.add(event.process)
+    nodes.update(node_of(Address(process)) for process in processes if "/" in process)
     return Summary(
         makespan_ns=max(0, last_end - first_submission) if first_submission is not None else 0,
         nodes=len(nodes),

@@ -40,7 +40,17 @@ LISTED_MAX = 5
 
 def check_trace(trace: Sequence[TraceEvent]) -> list[str]:
     """What is wrong in the trace of a cluster, in words."""
-    return [*_started_twice(trace), *_ended_without_start(trace), *_bytes_changed(trace)]
+    starts_and_ends: list[TraceEvent] = []
+    transfers: list[TraceEvent] = []
+    of_kind = {_STARTED: starts_and_ends, _ENDED: starts_and_ends, _TRANSFER: transfers}
+    for event in trace:
+        events = of_kind.get(event.kind)
+        if events is not None:
+            events.append(event)
+    return [*_started_twice(starts_and_ends), *_ended_without_start(starts_and_ends), *_bytes_changed(transfers)]
+
+
+_STARTED, _ENDED, _TRANSFER = TraceKind.TASK_STARTED, TraceKind.TASK_ENDED, TraceKind.TRANSFER_STARTED
 
 
 def _started_twice(trace: Iterable[TraceEvent]) -> Iterator[str]:
@@ -48,7 +58,7 @@ def _started_twice(trace: Iterable[TraceEvent]) -> Iterator[str]:
     started: dict[tuple[str, int], str] = {}
     found = 0
     for event in trace:
-        if event.kind is TraceKind.TASK_STARTED:
+        if event.kind is _STARTED:
             key = (event.subject, event.amount)
             if key in started and found < LISTED_MAX:
                 found += 1
@@ -65,9 +75,9 @@ def _ended_without_start(trace: Iterable[TraceEvent]) -> Iterator[str]:
     found = 0
     for event in trace:
         key = (event.subject, event.amount, event.process)
-        if event.kind is TraceKind.TASK_STARTED:
+        if event.kind is _STARTED:
             running[key] = running.get(key, 0) + 1
-        elif event.kind is TraceKind.TASK_ENDED:
+        elif event.kind is _ENDED:
             if not running.get(key) and found < LISTED_MAX:
                 found += 1
                 yield f"attempt {event.amount} of {event.name} ({event.subject[:8]}) ended twice on {event.process}"
@@ -79,7 +89,7 @@ def _bytes_changed(trace: Iterable[TraceEvent]) -> Iterator[str]:
     sizes: dict[str, int] = {}
     found = 0
     for event in trace:
-        if event.kind is TraceKind.TRANSFER_STARTED:
+        if event.kind is _TRANSFER:
             size = sizes.setdefault(event.subject, event.amount)
             if size != event.amount and found < LISTED_MAX:
                 found += 1

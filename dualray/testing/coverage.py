@@ -57,8 +57,11 @@ def coverage(trace: Sequence[TraceEvent], counters: Mapping[str, int]) -> dict[s
         counters: those of the cluster: see dualray.sim.examination.
     """
     watch = _Watch()
+    see = watch.see
     for event in trace:
-        watch.see(event)
+        on_event = see.get(event.kind)
+        if on_event is not None:
+            on_event(event)
     reached = watch.reached
     reached["task pushed and never begun"] = len(watch.pushed)
     for name, counter in _OF_THE_CLUSTER.items():
@@ -86,35 +89,35 @@ class _Watch:
         self._evicted: set[str] = set()
         self._receivers: dict[str, set[str]] = {}
         self._last_fault_ns: int | None = None
+        self.see = {
+            TraceKind.TASK_PUSHED: self._on_pushed,
+            TraceKind.TASK_STARTED: self._on_started,
+            TraceKind.TASK_ENDED: self._on_ended,
+            TraceKind.TASK_RETRIED: self._on_retried,
+            TraceKind.WORKER_ENDED: self._on_worker_ended,
+            TraceKind.NODE_STARTED: self._on_node_started,
+            TraceKind.OBJECT_STORED: self._on_stored,
+            TraceKind.OBJECT_EVICTED: self._on_evicted,
+            TraceKind.TRANSFER_ENDED: self._on_transferred,
+            TraceKind.FAULT: self._on_fault,
+        }
+        """What takes in an event of each kind that says anything."""
 
-    def see(self, event: TraceEvent) -> None:
-        match event.kind:
-            case TraceKind.TASK_PUSHED:
-                self.pushed.add((event.subject, event.amount))
-            case TraceKind.TASK_STARTED:
-                self._on_started(event)
-            case TraceKind.TASK_ENDED:
-                self._on_ended(event)
-            case TraceKind.TASK_RETRIED:
-                self._on_retried(event)
-            case TraceKind.WORKER_ENDED:
-                self._on_worker_ended(event.subject)
-            case TraceKind.NODE_STARTED:
-                self.reached["node came back"] += event.subject in self._nodes
-                self._nodes.add(event.subject)
-            case TraceKind.OBJECT_STORED:
-                self._on_stored(event)
-            case TraceKind.OBJECT_EVICTED:
-                self.reached["object evicted"] += 1
-                self._evicted.add(event.subject)
-            case TraceKind.TRANSFER_ENDED:
-                receivers = self._receivers.setdefault(event.subject, set())
-                receivers.add(event.process)
-                self.reached["object went to two nodes"] += len(receivers) == 2
-            case TraceKind.FAULT:
-                self._on_fault(event)
-            case _:
-                pass
+    def _on_pushed(self, event: TraceEvent) -> None:
+        self.pushed.add((event.subject, event.amount))
+
+    def _on_node_started(self, event: TraceEvent) -> None:
+        self.reached["node came back"] += event.subject in self._nodes
+        self._nodes.add(event.subject)
+
+    def _on_evicted(self, event: TraceEvent) -> None:
+        self.reached["object evicted"] += 1
+        self._evicted.add(event.subject)
+
+    def _on_transferred(self, event: TraceEvent) -> None:
+        receivers = self._receivers.setdefault(event.subject, set())
+        receivers.add(event.process)
+        self.reached["object went to two nodes"] += len(receivers) == 2
 
     def _on_started(self, event: TraceEvent) -> None:
         self.pushed.discard((event.subject, event.amount))
@@ -144,7 +147,8 @@ class _Watch:
         self.reached["object reconstructed twice"] += self._reconstructed[event.subject] == 2
         self._reconstructing.add(event.subject)
 
-    def _on_worker_ended(self, worker: str) -> None:
+    def _on_worker_ended(self, event: TraceEvent) -> None:
+        worker = event.subject
         tasks = self._running.get(worker, set())
         self.reached["worker ended"] += 1
         self.reached["worker ended in a task" if tasks else "worker ended between tasks"] += 1

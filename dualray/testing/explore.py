@@ -81,7 +81,7 @@ class Judge:
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._references: dict[str, Outcome] = {}
+        self._references: list[tuple[Scenario, Outcome]] = []
 
     def reference(self, scenario: Scenario) -> Outcome:
         """The run without faults.
@@ -90,16 +90,17 @@ class Judge:
             RuntimeError: it fails, too.
         """
         calm = scenario.with_faults(())
-        key = dump_scenario(calm)
-        if key not in self._references:
-            outcome = self._pool.run(calm)
-            if isinstance(outcome, Broken):
-                raise RuntimeError(f"scenario {scenario.name} fails without any fault: {outcome.why}")
-            wrong = (*outcome.violations, *(outcome.leaks or ()))
-            if wrong:
-                raise RuntimeError(f"scenario {scenario.name} fails without any fault: {wrong[0]}")
-            self._references[key] = outcome
-        return self._references[key]
+        for known, outcome in self._references:
+            if known == calm:
+                return outcome
+        ran = self._pool.run(calm)
+        if isinstance(ran, Broken):
+            raise RuntimeError(f"scenario {scenario.name} fails without any fault: {ran.why}")
+        wrong = (*ran.violations, *(ran.leaks or ()))
+        if wrong:
+            raise RuntimeError(f"scenario {scenario.name} fails without any fault: {wrong[0]}")
+        self._references.append((calm, ran))
+        return ran
 
     def problem(self, scenario: Scenario, outcome: Outcome | Broken) -> tuple[str, str] | None:
         """The class of a failure and its words; None when all is well."""

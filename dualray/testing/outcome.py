@@ -89,7 +89,7 @@ def make_outcome(
 ) -> Outcome:
     """What became of a run, from its trace and from what was found in the cluster: see dualray.sim.examination."""
     figures = summary(trace)
-    first_ns = next((event.time_ns for event in trace if event.kind is TraceKind.TASK_SUBMITTED), 0)
+    first_ns = next((event.time_ns for event in trace if event.kind is _SUBMITTED), 0)
     leaks = examination["leaks"]
     broken = [message] if error and error[0] in _BUGS else []
     return Outcome(
@@ -117,10 +117,12 @@ def make_outcome(
         random=examination["random"],
         witnessed=tuple(examination["witnessed"]),
         coverage=coverage(trace, examination["counters"]),
-        starts=dict(Counter(event.name for event in trace if event.kind is TraceKind.TASK_STARTED)),
+        starts=dict(Counter([event.name for event in trace if event.kind is _STARTED])),
         events={kind: count for kind, count in figures.counts.items() if kind in EVENT_ANCHORS and count},
     )
 
+
+_STARTED, _SUBMITTED = TraceKind.TASK_STARTED, TraceKind.TASK_SUBMITTED
 
 _BUGS = (InvariantViolation.__name__, InvalidTransition.__name__)
 """Errors that say that dualray itself is wrong."""
