@@ -463,7 +463,7 @@ def test_a_peer_with_another_secret(start: Start) -> None:
     assert isinstance(reason, AuthenticationError)
     assert "head" in str(reason)
     assert "secret" in str(reason)
-    assert head.transport.counters.wrong_secrets == 1
+    wait_for(lambda: head.transport.counters.wrong_secrets == 1, "who has turned it away counts it, a moment later")
     assert (head.inbox, head.lost) == ([], [])
     serves(head, start)
 
