@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
 
 import dualray
+from dualray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 
 @dualray.remote(max_retries=-1, duration=0.2)
@@ -31,3 +33,23 @@ def digest_twice(blocks: int, size: int) -> list[int]:
             total += sum(dualray.get([first.remote(ref) for ref in made[at : at + 8]]))
         sums.append(total)
     return sums
+
+
+@dualray.remote(scheduling_strategy=NodeAffinitySchedulingStrategy("node-1", soft=False))
+class Keeper:
+    """Owns a small value, away from the driver."""
+
+    def put(self, value: Any) -> list[Any]:
+        """A reference to it."""
+        self.ref = dualray.put(value)
+        return [self.ref]
+
+
+def read_later(value: int, seconds: float) -> int:
+    """Have an actor on another node keep a value, and ask it for that value after a while."""
+    maker: Any = Keeper
+    keeper = maker.remote()
+    [ref] = dualray.get(keeper.put.remote(value))
+    time.sleep(seconds)
+    read: int = dualray.get(ref)
+    return read

@@ -208,7 +208,8 @@ def chains(*, count: int, seconds: float, lost_at: list[float], back_after: floa
     """Chains of tasks that a driver submits link by link while nodes are lost and come back.
 
     Throughput is what the driver sees: links that are ready for the first time. The newest KEPT links of each chain are
-    kept, so that a chain goes on from the newest of them that is left.
+    kept, so that a chain goes on from the newest of them that is left. What was kept when a node was lost is read at
+    the end: of that, what lay on this node alone is made again.
 
     Args:
         count: how many chains there are.
@@ -216,9 +217,14 @@ def chains(*, count: int, seconds: float, lost_at: list[float], back_after: floa
     """
     waiting = {link.remote(None, number): deque[Any](maxlen=KEPT) for number in range(count)}
     ready_at = []
+    kept_at_loss: list[list[Any]] = []
+    to_come = list(lost_at)
     while time.perf_counter() < seconds:
         ready, _ = dualray.wait(list(waiting), fetch_local=False)
         now = time.perf_counter()
+        if to_come and now >= to_come[0]:
+            del to_come[0]
+            kept_at_loss += [list(chain) for chain in waiting.values()]
         for ref in ready:
             chain = waiting.pop(ref)
             ready_at.append(now)
@@ -238,4 +244,6 @@ def chains(*, count: int, seconds: float, lost_at: list[float], back_after: floa
         found[f"tasks_per_second_before_{place}"] = before
         found[f"dip_{place}_percent"] = 100 * slow / before
         found[f"back_{place}_percent"] = 100 * after / before
+    for kept in kept_at_loss:
+        dualray.get(kept[1:])  # each is made of the one before it; who made the first is long forgotten
     return found
