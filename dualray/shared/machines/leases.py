@@ -44,9 +44,12 @@ from dualray.shared.model.specs import FunctionTemplate, LeaseShape, ObjectHint
 IDLE_TIMER = "idle-leases"
 PUSH_TIMER = "push-tasks"
 DEFER_NS: Final = 1_000_000
-_DEFER_MAX: Final = 16
+_DEFER_MAX: Final = 32
 """Tasks that are held back at most, to be pushed together: while all leases with room are busy, or in a burst."""
-BURST_NS: Final = 200_000
+_TOGETHER_NS: Final = 300_000
+"""Work that is not divided among workers: to push it takes both ends 100 us, and where many workers share a few
+processors, an owner that wakes one with each task is not given the time to submit the next."""
+BURST_NS: Final = 1_000_000
 """Who has submitted a task so short a time ago, and has not waited since, is about to submit more."""
 _MEAN_WEIGHT: Final = 8
 """The mean task time follows the last eight tasks or so."""
@@ -87,7 +90,7 @@ class Lease:
 class ShapeQueue:
     """The tasks of one shape that wait, and the leases that serve them."""
 
-    __slots__ = ("leases", "may_ask", "mean_ns", "requested", "room", "shape", "tasks", "window")
+    __slots__ = ("leases", "may_ask", "mean_ns", "requested", "room", "shape", "tasks", "together", "window")
 
     def __init__(self, shape: LeaseShape) -> None:
         self.shape = shape
@@ -99,6 +102,8 @@ class ShapeQueue:
         self.may_ask = True
         """Not while more than half of as many as may be asked for are still to come."""
         self.mean_ns = 0
+        self.together = 1
+        """Tasks that are not divided among leases."""
         self.window = 1
         """Tasks that a lease may have in flight."""
 
@@ -227,7 +232,8 @@ class Leases:
             lease.has_room = False
             ahead = queue.window - len(lease.in_flight)
             if ahead > 1 and len(tasks) > 1:
-                ahead = min(ahead, -(-len(tasks) // (len(room) + 1)))  # each its share
+                parts = min(len(room) + 1, len(tasks) // queue.together) or 1
+                ahead = min(ahead, -(-len(tasks) // parts))  # each its share
                 pushed = [tasks.popleft() for _ in range(ahead)]
                 lease.in_flight.update(dict.fromkeys(pushed))
             else:
@@ -366,6 +372,7 @@ class Leases:
         queue.mean_ns = mean_ns = (mean_ns * (_MEAN_WEIGHT - weight) + duration_ns * weight) // _MEAN_WEIGHT or 1
         window = self._window_ns // mean_ns
         queue.window = window if 1 <= window <= self._window_max else (self._window_max if window else 1)
+        queue.together = min(_TOGETHER_NS // mean_ns, _DEFER_MAX) or 1
         if not lease.has_room:
             self._offer(lease)
         if queue.tasks and (len(queue.tasks) >= _DEFER_MAX or queue not in self.deferred):
