@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dualray.exceptions import DualrayError, NotInitializedError
-from dualray.shared.host import Execution
+from dualray.shared.host import Execution, ProcessKey
 from dualray.shared.model.ids import Address, FunctionID, NodeID, ObjectID, PlacementGroupID
 from dualray.shared.model.resources import Resources
 from dualray.shared.model.specs import (
@@ -43,6 +43,7 @@ class Verbs(Protocol):
     address: Address
     node: NodeID
     execution: Execution
+    key: ProcessKey
     is_closed: bool
     runtime_env: str
 

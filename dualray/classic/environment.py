@@ -24,6 +24,7 @@ from typing import Any
 
 from dualray import runtime
 from dualray.options import unknown_name
+from dualray.shared.host import ProcessKey
 from dualray.shared.serialization import deserialize, serialize
 
 REGISTER = "register_environment_variable"
@@ -69,10 +70,10 @@ class _State:
 
 
 class _States:
-    """The state of each process that this interpreter plays, by its runtime's verbs."""
+    """The state of each process that this interpreter plays."""
 
     def __init__(self) -> None:
-        self._by_process: weakref.WeakKeyDictionary[Any, _State] = weakref.WeakKeyDictionary()
+        self._by_process: weakref.WeakKeyDictionary[ProcessKey, _State] = weakref.WeakKeyDictionary()
         self._early = _State()
         """Of the driver, before `init`."""
 
@@ -80,12 +81,12 @@ class _States:
         running = runtime.current_or_none()
         if running is None:
             return self._early
-        state = self._by_process.get(running.verbs)
+        state = self._by_process.get(running.verbs.key)
         if state is None:
             state = _State()
             if not running.verbs.execution.is_task:  # the driver: it goes on from what it had before `init`
                 state, self._early = self._early, state
-            self._by_process[running.verbs] = state
+            self._by_process[running.verbs.key] = state
         return state
 
 

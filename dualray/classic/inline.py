@@ -22,7 +22,7 @@ from dualray.real.runtime import total_of
 from dualray.settings import limits_of, resolve
 from dualray.shared.arguments import Arguments, pack_arguments, unpack_arguments
 from dualray.shared.failures import as_exception, as_payload
-from dualray.shared.host import Execution
+from dualray.shared.host import Execution, ProcessKey
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.ids import (
     FIRST_DRIVER,
@@ -94,6 +94,7 @@ class InlineProcess(InlineRefusals):
         self.address = address
         self.node = NODE
         self.execution = Execution(task_id=root, is_task=not is_driver)
+        self.key = ProcessKey()
         self.is_closed = False
         self.runtime_env = ""
         self.is_busy = False

@@ -20,6 +20,7 @@ from tensorflow.python.eager import context
 from tensorflow.python.framework import device, ops, stack
 
 from dualray import runtime
+from dualray.shared.host import ProcessKey
 
 
 class _ByProcess:
@@ -27,13 +28,13 @@ class _ByProcess:
 
     def __init__(self) -> None:
         self._of_driver: dict[str, Any] = {}
-        self._of_workers: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
+        self._of_workers: weakref.WeakKeyDictionary[ProcessKey, dict[str, Any]] = weakref.WeakKeyDictionary()
 
     def current(self) -> dict[str, Any]:
         running = runtime.current_or_none()
         if running is None or not running.verbs.execution.is_task:
             return self._of_driver
-        return self._of_workers.setdefault(running.verbs, {})
+        return self._of_workers.setdefault(running.verbs.key, {})
 
 
 def _by_process(name: str, default: Any) -> property:

@@ -23,7 +23,7 @@ from dualray.exceptions import DualrayError, GetTimeoutError, SerializationError
 from dualray.shared.arguments import NO_ARGUMENTS, pack_arguments
 from dualray.shared.execution_context import ExecutionContext
 from dualray.shared.failures import as_exception, failure_in_words
-from dualray.shared.host import Execution, Host, Signal
+from dualray.shared.host import Execution, Host, ProcessKey, Signal
 from dualray.shared.lateness import why_late
 from dualray.shared.machines.owner import Owner
 from dualray.shared.model.commands import (
@@ -151,6 +151,7 @@ class CoreWorker:
         self.host = host
         self.machine = Owner(address=address, node=node, config=config, is_driver=is_driver)
         self.execution = Execution(task_id=root, is_task=not is_driver)
+        self.key = ProcessKey()
         self.has_notes = False
         """Whether a subclass notes what events go through `_handle`."""
         self._children = ChildIds(root, 0)

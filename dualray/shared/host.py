@@ -17,6 +17,13 @@ from dualray.shared.model.specs import FunctionTemplate, Ref, TaskSpec
 from dualray.shared.trace import TraceKind
 
 
+class ProcessKey:
+    """Stands for a process that runs user code where something is kept for each, weakly: compiled classes, as the core
+    worker's is, have no weak references."""
+
+    __slots__ = ("__weakref__",)
+
+
 @dataclass(slots=True, kw_only=True)
 class Execution:
     """The task that runs in a process, or the driver's implicit one: what ids are derived from."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from dualray import api, runtime
 from dualray.actor import ActorHandle
+from dualray.shared.host import ProcessKey
 from dualray.train.checkpoint import Checkpoint, Files, is_here, packed, unpacked
 from dualray.train.ledger import Part
 
@@ -134,23 +135,23 @@ class Session:
             shutil.rmtree(self._temporary, ignore_errors=True)
 
 
-_sessions: weakref.WeakKeyDictionary[Any, Session] = weakref.WeakKeyDictionary()
+_sessions: weakref.WeakKeyDictionary[ProcessKey, Session] = weakref.WeakKeyDictionary()
 
 
 def begin(session: Session) -> None:
     """This process trains."""
-    _sessions[runtime.current("a training worker").verbs] = session
+    _sessions[runtime.current("a training worker").verbs.key] = session
 
 
 def end() -> None:
     """It trains no more."""
-    _sessions.pop(runtime.current("a training worker").verbs).close()
+    _sessions.pop(runtime.current("a training worker").verbs.key).close()
 
 
 def current_or_none() -> Session | None:
     """The session of this process, if it trains."""
     running = runtime.current_or_none()
-    return None if running is None else _sessions.get(running.verbs)
+    return None if running is None else _sessions.get(running.verbs.key)
 
 
 def _current(what: str) -> Session:
