@@ -251,11 +251,15 @@ class Leases:
     def on_push_timer(self) -> None:
         """What was held back has waited for others long enough."""
         self._push_timer_armed = False
-        self.fill_deferred()
+        self._fill_deferred()
 
-    def fill_deferred(self) -> None:
-        """Push what was held back to go with others, and ask for the leases that were to be asked for with others."""
+    def on_wait(self) -> None:
+        """Somebody waits: nothing is held back any longer, and the burst, if it was one, is over."""
         self._last_new_ns = 0
+        self._fill_deferred()
+
+    def _fill_deferred(self) -> None:
+        """Push what was held back to go with others, and ask for the leases that were to be asked for with others."""
         if self.deferred:
             deferred, self.deferred = self.deferred, {}
             for queue in deferred:

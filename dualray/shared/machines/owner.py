@@ -394,7 +394,7 @@ class Owner(Composition):
             self.values.set_stored(value, event.size_bytes, self.address, event.nested)
 
     def _on_wait_started(self, event: WaitStarted) -> None:
-        self.leases.fill_deferred()
+        self.leases.on_wait()
         self.actor_calls.send_deferred()
         self.values.start_wait(event)
         wait = self.values.waits.get(event.wait_id)
@@ -438,7 +438,7 @@ class Owner(Composition):
         self.out.add(CompleteWait(wait_id=event.wait_id, error=event.error))
 
     def _on_cancel_asked(self, event: CancelAsked) -> None:
-        self.leases.fill_deferred()
+        self.leases.on_wait()
         self.actor_calls.send_deferred()
         self.cancellation.on_asked(event)
 
