@@ -284,6 +284,18 @@ def test_calls_leave_nothing_to_the_garbage_collector(compiled, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)  # a thousand programs, half of them on real processes
+def test_compiled_core_passes_the_tests_of_both_modes(compiled, tmp_path):
+    # Beside the tests there is no dualray of this tree, which they would find first.
+    for name in ("tests", "scenarios", "examples", "benchmarks"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    command = (sys.executable, "-m", "pytest", "-q", "-n", "2", "-m", "not slow", "-p", "no:cacheprovider")
+    tests = ("tests/conformance", "tests/sim", "tests/train_library")
+    run(*command, "--override-ini", "pythonpath=", *tests, cwd=tmp_path, PYTHONPATH=str(compiled))
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", ["mixed_swarm", "rolling_node_loss", "actor_restarts"])
 def test_compiled_core_decides_as_the_interpreted_one(compiled, tmp_path, name):
