@@ -24,6 +24,7 @@ import weakref
 from collections.abc import Callable
 from pathlib import Path
 
+from dualray.real import copying
 from dualray.real.arena import PAGE, Arena, Bytes
 from dualray.real.ranges import RangeSet
 
@@ -81,6 +82,8 @@ class SharedMemoryStore:
         arena = self._attach()
         self._map_pages(arena, place, size)
         return arena.write_view(place, size)
+
+    copy = staticmethod(copying.copy)
 
     def seal(self, object_id: bytes) -> None:
         """The object has been written, and nobody writes it any more; KeyError when this process was not writing it.

@@ -804,12 +804,13 @@ class CoreWorker:
         if wait.error is not None:
             raise as_exception(wait.error, None)
         if wait.ready:  # otherwise an earlier attempt has left the same object here
+            store = self.host.store
             place = self.machine.rooms.place_of(object_id) if is_argument else None
             if place is not None:  # it is no object of the store's yet
-                serialized.write_into(self.host.store.create_at(place, serialized.size_bytes))
+                serialized.write_into(store.create_at(place, serialized.size_bytes), store.copy)
                 return
-            serialized.write_into(self.host.store.create(object_id, serialized.size_bytes))
-            self.host.store.seal(object_id)
+            serialized.write_into(store.create(object_id, serialized.size_bytes), store.copy)
+            store.seal(object_id)
             self.host.trace(TraceKind.OBJECT_STORED, object_id.hex(), amount=serialized.size_bytes)
 
     def _take_kept_room(self, object_id: ObjectID, serialized: Serialized) -> bool:
@@ -823,7 +824,7 @@ class CoreWorker:
             place = rooms.place_of(object_id) if rooms.take(object_id, serialized.size_bytes) else None
         if place is None:
             return False
-        serialized.write_into(host.store.create_at(place, serialized.size_bytes))
+        serialized.write_into(host.store.create_at(place, serialized.size_bytes), host.store.copy)
         return True
 
     def get(self, refs: Sequence[Ref], timeout_ns: int | None) -> list[Any]:

@@ -90,6 +90,9 @@ class LocalStore(Protocol):
     def open_at(self, place: int, size: int, object_id: bytes, on_release: Callable[[bytes], None]) -> memoryview:
         """As `open`, of an object that lies in room that another process keeps and has lent."""
 
+    def copy(self, target: memoryview, source: memoryview) -> None:
+        """Copy the bytes of something large into a part of the store; other threads run meanwhile."""
+
 
 class Host(Protocol):
     """What a mode provides to a process that runs user code."""

@@ -181,6 +181,11 @@ def _revive_exception(cls: type[BaseException], args: tuple[Any, ...]) -> BaseEx
     return error
 
 
+def copy_bytes(target: memoryview, source: memoryview) -> None:
+    """Copy the bytes of something large; numpy lets other threads run meanwhile."""
+    np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))
+
+
 class Serialized:
     """A value that has been pickled and not been laid out yet."""
 
@@ -198,8 +203,8 @@ class Serialized:
             end = _aligned(end) + buffer.nbytes
         self.size_bytes = end
 
-    def write_into(self, target: memoryview) -> None:
-        """Lay the value out in `target`, which has `size_bytes` bytes."""
+    def write_into(self, target: memoryview, copy: Callable[[memoryview, memoryview], None] = copy_bytes) -> None:
+        """Lay the value out in `target`, which has `size_bytes` bytes; `copy` copies what is large."""
         count = len(self.buffers)
         lengths = [buffer.nbytes for buffer in self.buffers]
         struct.pack_into(f"<IQ{count}Q", target, 0, count, len(self.pickled), *lengths)
@@ -211,8 +216,8 @@ class Serialized:
             end = start + buffer.nbytes
             if buffer.nbytes < _LARGE_BYTES:
                 target[start:end] = buffer
-            else:  # numpy lets other threads run meanwhile
-                np.copyto(np.frombuffer(target[start:end], np.uint8), np.frombuffer(buffer, np.uint8))
+            else:
+                copy(target[start:end], buffer)
 
     def to_bytes(self) -> bytes:
         """The value laid out in memory of its own."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dualray.shared.serialization import ALIGNMENT
+from dualray.shared.serialization import ALIGNMENT, copy_bytes
 from dualray.sim.cost_model import CostModel
 from dualray.sim.fibers import FiberScheduler
 
@@ -50,6 +50,8 @@ class VirtualStore:
         """As `create`, in room that a process keeps. What was read there before stays as it was for those who do."""
         memory = self._at[place] = self._memory(size)
         return memoryview(memory)  # type: ignore[arg-type]  # see `open`
+
+    copy = staticmethod(copy_bytes)
 
     def _memory(self, size: int) -> StoredBytes:
         self._fibers.sleep_ns(self._cost.seal_ns + self._cost.copy_ns(size))
