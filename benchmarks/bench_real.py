@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -28,6 +29,12 @@ def empty() -> None:
     """The empty task."""
 
 
+def _compute_until(done: threading.Event) -> None:
+    """A driver's other thread, which holds the interpreter as long as it may."""
+    while not done.is_set():
+        sum(range(100))
+
+
 def same(value: Any) -> Any:
     return value
 
@@ -44,6 +51,24 @@ class Empty:
 def tasks_sync(api: Any) -> Round:
     f = api.remote(empty)
     return lambda: [api.get(f.remote()) for _ in range(300)]
+
+
+@row("the same, beside a thread that computes", count=200)
+def tasks_sync_busy(api: Any) -> Round:
+    f = api.remote(empty)
+
+    def one_round() -> None:
+        done = threading.Event()
+        thread = threading.Thread(target=_compute_until, args=(done,))
+        thread.start()
+        try:
+            for _ in range(200):
+                api.get(f.remote())
+        finally:
+            done.set()
+            thread.join()
+
+    return one_round
 
 
 @row("submit 2,000 empty tasks, then one get", count=2000)
