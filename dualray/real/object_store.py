@@ -24,7 +24,6 @@ import weakref
 from collections.abc import Callable
 from pathlib import Path
 
-from dualray.real import copying
 from dualray.real.arena import PAGE, Arena, Bytes
 from dualray.real.ranges import RangeSet
 
@@ -83,7 +82,11 @@ class SharedMemoryStore:
         self._map_pages(arena, place, size)
         return arena.write_view(place, size)
 
-    copy = staticmethod(copying.copy)
+    def copy(self, target: memoryview, source: memoryview) -> None:
+        """Copy the bytes of something large into memory from `create`; see copying.py."""
+        from dualray.real.copying import copy  # noqa: PLC0415 - numpy, which node managers do without
+
+        copy(target, source)
 
     def seal(self, object_id: bytes) -> None:
         """The object has been written, and nobody writes it any more; KeyError when this process was not writing it.
