@@ -144,6 +144,11 @@ def pushes(commands) -> list[tuple[int, int, str]]:
     return found
 
 
+def pushed_to(stepper: OwnerStepper, number: int) -> str:
+    """The worker that has a task."""
+    return next(lease.worker for lease in stepper.machine.leases.leases.values() if tid(number) in lease.in_flight)
+
+
 def error_of(stepper: OwnerStepper, object_id) -> str:
     """What reading the object raises."""
     failure = stepper.machine.values.table[object_id].failure
@@ -365,6 +370,36 @@ def test_an_idle_worker_is_preferred_to_one_that_is_busy(driver):
     driver.finish(1, duration_ns=10)
     driver.finish(2, worker="node-0/w1", duration_ns=10)
     assert {to for _, _, to in pushes(driver.submit(task(3), task(4)))} == {WORKER, "node-0/w1"}
+
+
+@pytest.mark.parametrize(("duration_ns", "shares"), [(1_000, [9]), (100_000, [5, 4])])
+def test_tasks_that_take_less_than_their_push_are_not_divided_among_workers(driver, duration_ns, shares):
+    driver.submit(task(1), task(2))
+    driver.grant(0, request=0)
+    driver.grant(1, request=1)
+    for number, worker in ((1, WORKER), (2, "node-0/w1")):
+        driver.finish(number, worker=worker, duration_ns=duration_ns)
+    driver.now_ns = 1_000_000_000
+    driver.submit_only(task(3))
+    driver.finish(3, worker=pushed_to(driver, 3), duration_ns=duration_ns)
+    driver.submit_only(*map(task, range(4, 13)))
+    driver(TimerFired(timer=PUSH_TIMER))
+    in_flight = [len(lease.in_flight) for lease in driver.machine.leases.leases.values()]
+    assert sorted((count for count in in_flight if count), reverse=True) == shares
+
+
+def test_a_burst_goes_on_when_what_was_held_back_is_pushed_for_its_age(driver):
+    driver.run(1, duration_ns=1_000)
+    driver.now_ns = 1_000_000_000
+    assert pushes(driver.submit_only(task(2))) == [(2, 0, WORKER)]
+    driver.finish(2, duration_ns=1_000)
+    assert pushes(driver.submit_only(task(3))) == []
+    assert pushes(driver(TimerFired(timer=PUSH_TIMER))) == [(3, 0, WORKER)]
+    driver.finish(3, duration_ns=1_000)
+    assert pushes(driver.submit_only(task(4))) == []
+    driver.wait(1, ref(oid(4)))
+    driver.finish(4, duration_ns=1_000)
+    assert pushes(driver.submit_only(task(5))) == [(5, 0, WORKER)], "who has waited submits no burst"
 
 
 def test_a_refused_demand_fails_every_task_that_waits_for_it(driver):
