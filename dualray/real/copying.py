@@ -32,10 +32,17 @@ def copy(target: memoryview, source: memoryview) -> None:
     try:
         for start in range(step, len(of), step):
             part = slice(start, start + step)
-            copied.append(_pool().submit(np.copyto, to[part], of[part]))
+            try:
+                copied.append(_pool().submit(np.copyto, to[part], of[part]))
+            except RuntimeError:  # an interpreter that ends has no threads for us, nor a machine that has too many
+                _end_helpers()
+                np.copyto(to[start:], of[start:])
+                break
         np.copyto(to[:step], of[:step])
     finally:
         _wait_for_all(copied)
+    for each in copied:
+        each.result()
 
 
 def _wait_for_all(copied: list[Future[None]]) -> None:
@@ -55,6 +62,13 @@ def _pool() -> ThreadPoolExecutor:
     if _helpers is None:
         _helpers = ThreadPoolExecutor(_PARTS_MAX - 1, thread_name_prefix="dualray-copying")
     return _helpers
+
+
+def _end_helpers() -> None:
+    """What one of them may have been given without our knowledge, it has done afterwards."""
+    if _helpers is not None:
+        _helpers.shutdown()
+        _forget_helpers()
 
 
 def _forget_helpers() -> None:

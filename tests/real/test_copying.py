@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -68,3 +70,33 @@ def test_a_forked_process_copies_with_threads_of_its_own() -> None:
         copying.copy(memoryview(target), source)
         os._exit(int(target != source))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_what_goes_wrong_in_a_helper_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = threading.get_ident()
+
+    def copyto(to: np.ndarray, of: np.ndarray) -> None:
+        if threading.get_ident() != mine:
+            raise MemoryError("no more")
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(np, "copyto", copyto)
+    with pytest.raises(MemoryError, match="no more"):
+        copying.copy(memoryview(bytearray(16 * MIB)), memoryview(bytes(16 * MIB)))
+
+
+def test_a_process_that_ends_copies_alone() -> None:
+    """At its end an interpreter starts no threads: what an exit handler puts arrives all the same."""
+    program = """if True:
+        import atexit, os, threading
+        from dualray.real import copying
+
+        def put():
+            source, target = memoryview(os.urandom(16 * 2**20)), memoryview(bytearray(16 * 2**20))
+            copying.copy(target, source)
+            print("the same" if target == source else "not the same")
+
+        atexit.register(put)
+    """
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.stdout, ended.stderr) == ("the same\n", "")
