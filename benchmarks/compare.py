@@ -29,9 +29,11 @@ def ratios_of(run: dict[str, Any]) -> dict[str, float]:
     """How many times faster than its peer dualray was, by row; of a pytest-benchmark JSON document."""
     medians: dict[str, dict[str, float]] = {}
     for bench in run["benchmarks"]:
-        peer = bench["extra_info"].get("peer")
-        if peer is not None:
-            medians.setdefault(bench["group"], {})[peer] = bench["stats"]["median"]
+        extra = bench["extra_info"]
+        if "peer" in extra:
+            medians.setdefault(bench["group"], {})[extra["peer"]] = bench["stats"]["median"]
+        if "other" in extra:  # they took turns
+            medians[bench["group"]][extra["other"]] = extra["other_median_s"]
     return {
         row: round(by_peer[other] / by_peer["dualray"], 3)
         for row, by_peer in medians.items()

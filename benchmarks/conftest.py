@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import statistics
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -114,6 +116,45 @@ def measure(benchmark: BenchmarkFixture, results: Results) -> Measure:
             median_s: float = benchmark.stats.stats.median
             results.rows[row.name] = row
             results.figures.setdefault(row.name, {})[peer] = row.figure(median_s)
+
+    return run
+
+
+@pytest.fixture
+def measure_in_turn(benchmark: BenchmarkFixture, results: Results) -> Measure:
+    """Time a row's rounds of dualray, each after one of a peer: `measure_in_turn(row, one_round, setup, peer, other)`.
+
+    What slows the machine for a while slows both. The peer's seconds stand beside ours, in the row's `extra_info`.
+    """
+
+    def run(
+        row: Row,
+        one_round: Callable[[], object],
+        setup: Callable[[], None],
+        peer: str,
+        other: Callable[[], object],
+        *,
+        warm: int,
+    ) -> None:
+        others_s: list[float] = []
+
+        def take_turns() -> None:
+            start_s = time.perf_counter()
+            other()
+            others_s.append(time.perf_counter() - start_s)
+            setup()
+
+        benchmark.group = row.name
+        benchmark.extra_info.update(peer="dualray", count=row.count, unit=row.unit)
+        benchmark.pedantic(one_round, setup=take_turns, rounds=row.rounds, warmup_rounds=warm)  # type: ignore[no-untyped-call]
+        if benchmark.stats is not None:  # None under --benchmark-disable
+            median_s = statistics.median(others_s[warm:])
+            benchmark.extra_info.update(other=peer, other_s=others_s[warm:], other_median_s=median_s)
+            results.rows[row.name] = row
+            results.figures[row.name] = {
+                "dualray": row.figure(benchmark.stats.stats.median),
+                peer: row.figure(median_s),
+            }
 
     return run
 
