@@ -9,6 +9,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -50,13 +51,20 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "log"
 
 
+@contextmanager
+def nodes(count: int, log: Path, limits: dict[str, int]) -> Iterator[Cluster]:
+    """A head's node, and `count` more with a resource of their own each, `r0` and so on."""
+    arguments = {"num_cpus": 1, "limits": limits, "decision_log": log}
+    with Cluster(initialize_head=True, connect=True, head_node_args=arguments) as started:
+        for index in range(count):
+            started.add_node(num_cpus=1, resources={f"r{index}": 1}, object_store_memory="256MiB")
+        yield started
+
+
 @pytest.fixture
 def cluster(log: Path) -> Iterator[Cluster]:
     """A head's node, and three more, `r0` to `r2`; every decision and action is recorded."""
-    arguments = {"num_cpus": 1, "limits": SMALL_PIECES, "decision_log": log}
-    with Cluster(initialize_head=True, connect=True, head_node_args=arguments) as started:
-        for index in range(3):
-            started.add_node(num_cpus=1, resources={f"r{index}": 1}, object_store_memory="256MiB")
+    with nodes(3, log, SMALL_PIECES) as started:
         yield started
 
 
@@ -159,10 +167,7 @@ PATIENT = SMALL_PIECES | {"suspicion_ns": 60_000_000_000, "transfer_chunks_ahead
 @pytest.fixture
 def two(log: Path) -> Iterator[Cluster]:
     """A head's node that waits for whoever stands still, and two more, `r0` and `r1`."""
-    arguments = {"num_cpus": 1, "limits": PATIENT, "decision_log": log}
-    with Cluster(initialize_head=True, connect=True, head_node_args=arguments) as started:
-        for index in range(2):
-            started.add_node(num_cpus=1, resources={f"r{index}": 1}, object_store_memory="256MiB")
+    with nodes(2, log, PATIENT) as started:
         for here, there in ((0, 1), (1, 0)):  # they have met, in both directions
             dualray.get(on(digest, there).remote(on(numbers, here).remote(MIB)), timeout=60)
         yield started

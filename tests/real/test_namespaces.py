@@ -10,6 +10,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -68,9 +69,9 @@ def network(allowed: None) -> Iterator[Network]:
         made.close()
 
 
-@pytest.fixture
-def driver(network: Network) -> Iterator[Driver]:
-    """A driver on the first of three machines, each a node with one CPU; machine 2 has `r`, machine 3 has `s`."""
+@contextmanager
+def driver_on(network: Network, place: int, script: str) -> Iterator[Driver]:
+    """A driver on one of three machines, each a node with one CPU: the first has the head, the others `r` and `s`."""
     head, second, third = (network.machine() for _ in range(3))
     head.dualray("start", "--head", "--node-ip", head.address, "--port", "6399", "--num-cpus", "1")
     address = f"{head.address}:6399"
@@ -79,11 +80,18 @@ def driver(network: Network) -> Iterator[Driver]:
             "start", "--address", address, "--node-ip", machine.address,
             "--num-cpus", "1", "--resources", json.dumps({resource: 1}),
         )  # fmt: skip
-    started = Driver(head, DRIVER, address)
+    started = Driver((head, second, third)[place], script, address)
     try:
         yield started
     finally:
         started.close()
+
+
+@pytest.fixture
+def driver(network: Network) -> Iterator[Driver]:
+    """Where the head is."""
+    with driver_on(network, 0, DRIVER) as started:
+        yield started
 
 
 ON_2, ON_3 = "options(resources={'r': 0.1}, num_cpus=0)", "options(resources={'s': 0.1}, num_cpus=0)"
@@ -216,20 +224,9 @@ HOLD = """
 
 @pytest.fixture
 def apart(network: Network) -> Iterator[Driver]:
-    """A driver on the second of three machines, each a node with one CPU; the head is on the first, 3 has `s`."""
-    head, second, third = (network.machine() for _ in range(3))
-    head.dualray("start", "--head", "--node-ip", head.address, "--port", "6399", "--num-cpus", "1")
-    address = f"{head.address}:6399"
-    for machine, resource in ((second, "r"), (third, "s")):
-        machine.dualray(
-            "start", "--address", address, "--node-ip", machine.address,
-            "--num-cpus", "1", "--resources", json.dumps({resource: 1}),
-        )  # fmt: skip
-    started = Driver(second, DRIVER + HOLD, address)
-    try:
+    """Where the head is not, but `r` is."""
+    with driver_on(network, 1, DRIVER + HOLD) as started:
         yield started
-    finally:
-        started.close()
 
 
 @pytest.mark.slow
