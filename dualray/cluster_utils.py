@@ -72,6 +72,10 @@ class ClusterNode:
         """SIGKILL to node manager and workers, all at once, as when the machine loses power."""
         self._signal(signal.SIGKILL)
 
+    def drain(self, timeout_s: float = _DRAIN_TIMEOUT_S) -> bool:
+        """Let it leave in good order: its tasks end, and others take what only it has; whether it has, in time."""
+        return drain_node(self._started, min(timeout_s, _DRAIN_TIMEOUT_S))
+
     def freeze(self) -> None:
         """SIGSTOP to node manager and workers: silence, as of a machine that hangs."""
         self._signal(signal.SIGSTOP)
@@ -225,7 +229,7 @@ class Cluster:
         if not allow_graceful:
             node.kill()
         elif node is not self.head_node:
-            drain_node(node._started, _DRAIN_TIMEOUT_S)
+            node.drain()
         node.is_alive = False
         stop_node(node._started)
         if node is self.head_node:

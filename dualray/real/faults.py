@@ -26,6 +26,7 @@ PERFORMED: Final = frozenset(
     {
         FaultKind.KILL_NODE,
         FaultKind.REBOOT_NODE,
+        FaultKind.DRAIN_NODE,
         FaultKind.PAUSE_NODE,
         FaultKind.KILL_WORKER,
         FaultKind.KILL_ACTOR,

@@ -8,6 +8,10 @@ What happens, in words:
 
     kill node-5                                the machine loses power: processes, store, links; the head hears nothing
     reboot node-5 ... for 3s                   the same, and 3 s later it is back, empty, in a new incarnation
+    drain node-5                               it is told to leave in good order, as by the notice of a spot machine's
+                                               end: its tasks end, others take its objects; in time, it leaves anyway
+    drain node-5 ... for 30s                   the same; 30 s later a machine stands in its place, and it is switched
+                                               off if it has not left
     pause node-5 ... for 20s                   it stands still and goes on later: a zombie, once it was taken for dead
     kill worker                                the worker that starts (or ends) the task of the anchor gets SIGKILL
     kill actor Counter                         so does the worker of the first living actor of this class
@@ -68,6 +72,7 @@ class FaultKind(StrEnum):
 
     KILL_NODE = "kill node"
     REBOOT_NODE = "reboot node"
+    DRAIN_NODE = "drain node"
     PAUSE_NODE = "pause node"
     KILL_WORKER = "kill worker"
     KILL_ACTOR = "kill actor"
@@ -83,6 +88,7 @@ class FaultKind(StrEnum):
 
 NEEDS_DURATION = frozenset({FaultKind.REBOOT_NODE, FaultKind.PAUSE_NODE, FaultKind.RESTART_HEAD})
 MAY_END = NEEDS_DURATION | {
+    FaultKind.DRAIN_NODE,
     FaultKind.PARTITION,
     FaultKind.SLOW_NODE,
     FaultKind.LINK,
@@ -90,7 +96,7 @@ MAY_END = NEEDS_DURATION | {
     FaultKind.FILL_MEMORY,
     FaultKind.SKEW_CLOCK,
 }
-ENDS_PROCESSES = frozenset({FaultKind.KILL_NODE, FaultKind.REBOOT_NODE, FaultKind.PAUSE_NODE})
+ENDS_PROCESSES = frozenset({FaultKind.KILL_NODE, FaultKind.REBOOT_NODE, FaultKind.DRAIN_NODE, FaultKind.PAUSE_NODE})
 """Kinds that may not befall the node on which the driver runs."""
 
 
@@ -209,6 +215,7 @@ _WHAT: dict[FaultKind, re.Pattern[str]] = {
         FaultKind.KILL_ACTOR: r"kill\s+actor\s+(?P<actor>\S+)",
         FaultKind.KILL_NODE: r"kill\s+(?P<node>\S+)",
         FaultKind.REBOOT_NODE: r"reboot\s+(?P<node>\S+)",
+        FaultKind.DRAIN_NODE: r"drain\s+(?P<node>\S+)",
         FaultKind.PAUSE_NODE: r"pause\s+(?P<node>\S+)",
         FaultKind.PARTITION: r"partition\s+(?P<nodes>[^\s,]+(?:\s*,\s*[^\s,]+)*)"
         r"(?:\s+(?P<way>from|to)\s+(?P<others>[^\s,]+(?:\s*,\s*[^\s,]+)*))?",

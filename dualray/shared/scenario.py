@@ -280,6 +280,7 @@ _ACTIONS = (
     "kill",
     "kill_actor",
     "reboot",
+    "drain",
     "pause",
     "partition",
     "slow",
@@ -302,11 +303,12 @@ class FaultModel(_Model):
     when: When | None = None
     lasting: Time | None = Field(default=None, alias="for", description="how long it lasts")
     heal_after: Time | None = Field(default=None, description="the same, said of a partition")
-    back_after: Time | None = Field(default=None, description="the same, said of a node that reboots")
+    back_after: Time | None = Field(default=None, description="the same, said of a node that reboots or drains")
 
     kill: Nodes | None = Field(default=None, description="a node, or `worker`: the one that starts the task of `when`")
     kill_actor: str | None = Field(default=None, description="the class of the actor")
     reboot: Nodes | None = None
+    drain: Nodes | None = None
     pause: Nodes | None = None
     partition: Nodes | None = None
     slow: Nodes | None = None
@@ -433,6 +435,7 @@ FaultItem = Annotated[
 _KIND_OF = {
     "kill": FaultKind.KILL_NODE,
     "reboot": FaultKind.REBOOT_NODE,
+    "drain": FaultKind.DRAIN_NODE,
     "pause": FaultKind.PAUSE_NODE,
     "slow": FaultKind.SLOW_NODE,
     "link": FaultKind.LINK,
@@ -529,6 +532,7 @@ COUNTERS = {
     "workers_started": "worker processes that were started",
     "workers_ended": "worker processes that ended while the program ran",
     "nodes_refused": "lives of nodes that were taken for dead, and heard again",
+    "nodes_left": "lives of nodes that ended in good order",
     "messages": "messages between processes",
     "messages_held": "messages that a partition, a pause or a loss has held up",
     "messages_dropped": "messages lost with a node, or dropped by a bad link",

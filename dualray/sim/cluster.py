@@ -126,7 +126,7 @@ class Cluster:
         self._unchecked: list[Process] = []
         """Whose invariants come next, the last first."""
         self._things_to_check = 0
-        self.nodes_refused = 0
+        self.nodes_refused = self.nodes_left = 0
         self.seeds_handed_out = blake2b(digest_size=16)
         """Of every fiber's random streams, in order."""
         self.processes: dict[Address, Process] = {}
@@ -342,6 +342,16 @@ class Cluster:
         """The head takes this life of a node for dead, and has told it so: its processes end."""
         self.nodes_refused += 1
         process.die()
+        self.hearing_changed()
+
+    def node_left(self, process: NodeProcess) -> None:
+        """Nothing depends on this node any more: it ends, and the head sees its connection close."""
+        self.nodes_left += 1
+        process.die()
+        closed = PeerLost(address=process.address)
+        self.network.message(
+            process.node, HEAD, 0, self.head.handle, closed, src_process=process.address, dst_process=self.head.address
+        )
         self.hearing_changed()
 
     def pause(self, node: str) -> None:

@@ -81,6 +81,7 @@ def examine(cluster: Cluster) -> Examination:
             "messages_doubled": cluster.network.messages_doubled,
             "transfers_lost": cluster.network.transfers_lost,
             "nodes_refused": cluster.nodes_refused,
+            "nodes_left": cluster.nodes_left,
             "faults": len(faults.performed),
         },
         performed=[str(fault) for fault in faults.performed],

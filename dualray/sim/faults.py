@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from dualray.shared.faults import ALL, ENDS_PROCESSES, Fault, FaultKind
-from dualray.shared.model.events import OwnerDied, SpaceRequested
+from dualray.shared.model.events import DrainAsked, OwnerDied, SpaceRequested
 from dualray.shared.model.ids import HEAD, Address, NodeID, put_object_id, root_task_id
 from dualray.shared.trace import TraceEvent, TraceKind
 from dualray.sim.kernel import Scheduled
@@ -124,6 +124,8 @@ class FaultInjector:
             case FaultKind.REBOOT_NODE:
                 cluster.kill_node(NodeID(fault.node))
                 self._lasts(fault, lambda: cluster.boot_node(NodeID(fault.node)))
+            case FaultKind.DRAIN_NODE:
+                self._drain(fault)
             case FaultKind.PAUSE_NODE | FaultKind.RESTART_HEAD:
                 machine = fault.node or HEAD
                 if cluster.is_paused(machine):
@@ -171,6 +173,18 @@ class FaultInjector:
                 if execution.actor_id is not None and execution.name.partition(".")[0] == name:
                     return self._cluster.kill_worker(process.address, name="kill actor")
         return False
+
+    def _drain(self, fault: Fault) -> None:
+        node = NodeID(fault.node)
+        self._note(fault, node)
+        self._cluster.nodes[node].handle(DrainAsked())
+
+        def replace() -> None:
+            self._cluster.kill_node(node)  # where it has not left
+            self._cluster.boot_node(node)
+
+        if fault.for_ns is not None:
+            self._lasts(fault, replace)
 
     def _part(self, fault: Fault) -> None:
         cluster = self._cluster

@@ -204,9 +204,13 @@ class NodeProcess(MachineProcess):
         if worker is None or not worker.hears(command.message):
             super()._send(command)
 
-    def was_refused(self) -> None:
-        if self.machine.refused and self.is_alive:  # the head takes this life of the node for dead
+    def may_be_over(self) -> None:
+        if not self.is_alive:
+            return
+        if self.machine.refused:  # the head takes this life of the node for dead
             self.cluster.node_refused(self)
+        elif self.machine.drained:
+            self.cluster.node_left(self)
 
     # ---- Workers ---------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from dualray.shared.model.commands import (
     Send,
     WriteRecord,
 )
-from dualray.shared.model.events import Event, NodeRefused, TaskPushed, TimerFired
+from dualray.shared.model.events import Event, NodeRefused, NodeReleased, TaskPushed, TimerFired
 from dualray.shared.model.ids import Address
 from dualray.shared.trace import TraceEvent, TraceKind
 from dualray.sim.calendar import Calendar, Timer
@@ -167,11 +167,11 @@ class MachineProcess(Process):
                 self._send(command)
             else:
                 self.perform(command)
-        if isinstance(event, NodeRefused):
-            self.was_refused()
+        if isinstance(event, (NodeRefused, NodeReleased, TimerFired)):
+            self.may_be_over()
 
-    def was_refused(self) -> None:
-        """The head may have said that it takes this process for dead."""
+    def may_be_over(self) -> None:
+        """The head may have said that this process is to end, or it may have waited for that long enough."""
 
     def _send(self, command: Send) -> None:
         payloads: Sequence[tuple[bytes, bytes]] = ()

@@ -123,7 +123,10 @@ class Judge:
 
 def _is_starved(outcome: Outcome) -> bool:
     """Whether it waits for resources that nodes had which are gone for good: then it may wait for ever."""
-    lost = any(fault.startswith("kill node") for fault in outcome.performed) or outcome.counters["nodes_refused"] > 0
+    lost = outcome.counters["nodes_refused"] > 0 or any(
+        fault.startswith("kill node") or (fault.startswith("drain ") and " for " not in fault)
+        for fault in outcome.performed
+    )
     return lost and "every node that could take it is busy" in outcome.message
 
 
@@ -134,7 +137,7 @@ def _must_succeed(scenario: Scenario, outcome: Outcome) -> bool:
     if "ObjectStoreFullError" in outcome.error:
         return not any(fault.startswith("fill ") for fault in outcome.performed)
     if "TaskUnschedulableError" in outcome.error:  # every node that could take the task was gone for a while
-        takes_away = ("kill node", "reboot", "pause", "partition", "lose gpu", "restart head", "link")
+        takes_away = ("kill node", "reboot", "drain", "pause", "partition", "lose gpu", "restart head", "link")
         return not any(fault.startswith(takes_away) for fault in outcome.performed)
     return True
 

@@ -280,11 +280,14 @@ class FaultPerformer:
             case _:
                 self._note_node(node)
                 self._note(fault, node.node_id)
+                back_at_s = time.monotonic() + seconds
+                if fault.kind is FaultKind.DRAIN_NODE:
+                    node.drain(seconds)
                 node.kill()
                 self._cluster.remove_node(node, allow_graceful=False)
-                if fault.kind is FaultKind.KILL_NODE:
+                if fault.for_ns is None:
                     return  # the place stays empty, and busy: nothing can befall it any more
-                self._ends.wait(seconds)
+                self._ends.wait(max(back_at_s - time.monotonic(), 0.0))
                 with self._tables:
                     if self._ends.is_set():
                         return

@@ -32,6 +32,7 @@ EVERY_KIND = (
     "reboot node-2 at 1.5s for 0.5s",
     "pause node-1 at 2s for 4.5s",
     "slow node-2 by 4 at 2.5s for 1s",
+    "drain node-2 at 4s for 2s",
     "kill worker when map ends 4",
 )
 

@@ -55,6 +55,20 @@ def test_a_file_gives_the_same_in_both_modes_with_every_fault_performed(tmp_path
         assert outcome.counters["retries"] >= 1
 
 
+def test_a_node_that_drains_costs_nothing_in_either_mode(tmp_path):
+    text = KILLS.partition("faults:")[0] + (
+        "faults:\n  - drain node-2 when leaf starts 3 for 20s\n  - drain node-1 when leaf starts 8\n"
+        "expect: {same_as_without_faults: true}\n"
+    )
+    scenario = load_scenario(write(tmp_path / "drains.yaml", text))
+    reference = run_scenario(scenario.with_faults(()))
+    for mode in ("sim", "real"):
+        outcome = run_scenario(scenario, mode=mode)
+        assert [verdict for verdict in judge(scenario, outcome, reference, mode=mode) if not verdict.holds] == []
+        assert len(outcome.performed) == 2
+        assert (outcome.counters["retries"], outcome.counters["reconstructions"]) == (0, 0)
+
+
 def test_a_script_joins_the_cluster_and_survives_a_node_that_reboots(tmp_path):
     write(tmp_path / "naps.py", SCRIPT)
     scenario = load_scenario(

@@ -20,6 +20,11 @@ faults = st.one_of(
         starts,
     ),
     st.builds(
+        lambda node, for_ns: Fault(kind=FaultKind.DRAIN_NODE, node=node, at_ns=0, for_ns=for_ns),
+        nodes,
+        st.none() | st.integers(1, 10**18),
+    ),
+    st.builds(
         lambda node, share: Fault(kind=FaultKind.FILL_MEMORY, node=node, factor=share, at_ns=0),
         nodes,
         st.floats(0.01, 1),

@@ -63,6 +63,56 @@ def test_a_rebooted_node_is_back_in_a_new_incarnation_and_takes_part(start):
     assert [str(fault) for fault in runtime.cluster.faults.performed] == ["reboot node-1 at 0.5s for 2s"]
 
 
+def test_a_node_that_drains_ends_what_it_runs_and_hands_on_what_only_it_has(start):
+    runtime = start(["drain node-1 at 0.5s"])
+    there = NodeAffinitySchedulingStrategy(node_id="node-1", soft=False)
+
+    @dualray.remote(max_retries=0, scheduling_strategy=there)
+    def make():
+        time.sleep(2)
+        return b"x" * 1_000_000
+
+    made = make.remote()
+    time.sleep(1)
+    assert "node-1" not in places(), "it takes no more tasks"
+    dualray.wait([made], fetch_local=False)
+    time.sleep(2)
+    assert runtime.now_s < 8, "long before the drain's time is over"
+    assert (runtime.cluster.nodes_left, runtime.cluster.nodes["node-1"].is_alive) == (1, False)
+    assert {row["NodeID"]: row["Alive"] for row in dualray.nodes()} == {"node-0": True, "node-1": False, "node-2": True}
+    assert len(dualray.get(made)) == 1_000_000, "nothing could have made it again"
+
+
+def test_a_node_that_does_not_drain_in_time_leaves_all_the_same(start):
+    runtime = start(["drain node-1 at 0.5s"], extra="config: {drain_timeout_ns: 3000000000}\n")
+
+    @dualray.remote(max_retries=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node_id="node-1", soft=False))
+    def long():
+        time.sleep(100)
+
+    began = long.remote()
+    with pytest.raises(dualray.exceptions.NodeDiedError):
+        dualray.get(began)
+    assert 3.5 <= runtime.now_s < 4.5
+    assert runtime.cluster.nodes_left == 1
+
+
+def test_a_node_that_drains_is_replaced_and_switched_off_if_it_is_still_there(start):
+    runtime = start(["drain node-1 at 0.5s for 1s", "drain node-2 at 0.5s for 9s"])
+
+    @dualray.remote(max_retries=1, scheduling_strategy=NodeAffinitySchedulingStrategy(node_id="node-1", soft=True))
+    def long():
+        time.sleep(4)
+        return dualray.get_runtime_context().get_attempt()
+
+    assert dualray.get(long.remote()) == 1
+    assert runtime.cluster.nodes_left == 1, "node-2, which had nothing to do"
+    time.sleep(6)
+    rows = {row["NodeID"]: row for row in dualray.nodes()}
+    assert [(rows[node]["Incarnation"], rows[node]["Alive"]) for node in ("node-1", "node-2")] == [(1, True)] * 2
+    assert set(places()) == {"node-0", "node-1", "node-2"}
+
+
 def test_a_short_pause_loses_nothing_and_a_long_one_makes_a_zombie_that_is_refused(start):
     runtime = start(["pause node-1 at 0.5s for 3s", "pause node-2 at 0.5s for 30s"])
     placed = places()
