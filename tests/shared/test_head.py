@@ -20,6 +20,8 @@ from dualray.shared.model.events import (
     ClusterChanged,
     ClusterStateReported,
     ClusterStateRequested,
+    CopiesDoubted,
+    CopiesJudged,
     CopyKept,
     CopyWanted,
     DriverJoined,
@@ -486,6 +488,9 @@ def kept(node: str) -> CopyKept:
     return CopyKept(object_id=X, node=NodeID(node))
 
 
+YES, NO = CopiesJudged(object_id=X), CopiesJudged(object_id=X, why_kept="it was put")
+
+
 def test_a_holder_in_reach_is_named_though_another_is_not(four):
     four.added(X, "node-2")
     commands = four(cut_off())
@@ -507,17 +512,91 @@ def test_when_no_other_node_can_fetch_it_either_who_waits_is_told_which_link_is_
     four(cut_off(N0))
     commands = four(cut_off("node-2"))  # it has been asked to fetch it, and cannot reach node-1, either
     assert relays(commands) == ["node-3"]
-    assert [each.error.kind for each in sent(four(kept("node-3")), ObjectFailed, N0)] == [ErrorKind.UNREACHABLE]
+    assert sent(four(kept("node-3")), CopiesDoubted, DRIVER) == [CopiesDoubted(object_id=X, node=N0)]
+    assert [each.error.kind for each in sent(four(NO), ObjectFailed, N0)] == [ErrorKind.UNREACHABLE]
     assert not four.machine.directory.relays
     assert not four.machine.directory.entries[X].subscribers
 
 
 def test_with_two_nodes_alone_there_is_no_way_round(head):
     head.added(X, "node-1")
-    (failed,) = sent(head(cut_off()), ObjectFailed, N0)
+    assert sent(head(cut_off()), ObjectFailed) == []
+    (failed,) = sent(head(NO), ObjectFailed, N0)
     assert failed.error.kind is ErrorKind.UNREACHABLE
-    for words in ("cannot be brought to node-0", "it lies on node-1", "no other node can pass it on"):
+    for words in (
+        "cannot be brought to node-0",
+        "it lies on node-1",
+        "no other node can pass it on",
+        "It cannot be made again: it was put.",
+    ):
         assert words in failed.error.message
+    assert list(head.machine.directory.entries[X].nodes) == [N1], "others may have it"
+
+
+def test_copies_that_cannot_be_brought_to_a_node_are_given_up_and_the_object_is_demanded_near_it(head):
+    head.added(X, "node-1")
+    assert sent(head(cut_off()), CopiesDoubted, DRIVER) == [CopiesDoubted(object_id=X, node=N0)]
+    commands = head(YES)
+    assert told(commands, ObjectsFreed) == ["node-1"]
+    assert sent(commands, ObjectDemanded) == [], "it is lost when they have gone"
+    assert sent(head(removed("node-1")), ObjectDemanded, DRIVER) == [ObjectDemanded(object_id=X, losses=1, near=N0)]
+    assert head.machine.scheduler.parted
+    head.added(X, "node-0")
+    assert not (head.machine.directory.relays or head.machine.directory.away)
+
+
+def test_a_holder_that_dies_is_no_copy_to_wait_for(head):
+    head.added(X, "node-1")
+    head(cut_off(), YES)
+    assert sent(head(lost("node-1")), ObjectDemanded, DRIVER) == [ObjectDemanded(object_id=X, losses=1, near=N0)]
+
+
+def test_who_reaches_none_of_several_holders_is_likelier_cut_off_himself(four):
+    four.added(X, "node-2")
+    commands = four(cut_off(N0, "node-1", "node-2"))
+    assert relays(commands) == []
+    assert sent(commands, CopiesDoubted, DRIVER) == [CopiesDoubted(object_id=X, node=N0)]
+    assert relays(four(NO)) == ["node-3"], "it may be the links all the same"
+    assert sent(four(cut_off("node-3", "node-1", "node-2")), ObjectFailed, N0)
+
+
+def test_who_was_out_of_reach_is_until_the_object_has_come(four):
+    """Else who asks is sent to one after the other, and to the first again when that was long ago."""
+    four(cut_off(N0, "node-1"))
+    four.added(X, "node-2")
+    assert len(sent(four(cut_off(N0, "node-2")), CopiesDoubted)) == 1
+    four.added(X, N0)
+    four(removed(N0))
+    assert known(four(cut_off(N0, "node-2"))) == [("node-0", ("node-1", "node-2"))]
+
+
+def test_an_answer_that_comes_when_there_is_another_copy_changes_nothing(four):
+    four(cut_off(N0), cut_off("node-2"), kept("node-3"))
+    assert [node for node, _ in known(four.added(X, "node-3"))] == ["node-0", "node-2"]
+    assert four(YES) == []
+
+
+def test_an_answer_for_a_node_that_has_died_costs_no_copy(head):
+    head.added(X, "node-1")
+    head(cut_off(), lost("node-0"))
+    assert told(head(YES), ObjectsFreed) == []
+    assert not (head.machine.directory.relays or head.machine.directory.away)
+
+
+def test_what_was_on_its_way_when_its_copies_were_given_up_is_no_copy(four):
+    """What is made again may be other bytes."""
+    (told_first,) = sent(four(wanted("node-3")), LocationsKnown, "node-3")
+    four(cut_off(N0), cut_off("node-2"), kept("node-3"), YES, removed("node-1"))
+    late = ObjectAdded(
+        object_id=X, size_bytes=1000, owner=DRIVER, node=NodeID("node-3"), incarnation=0, turn=told_first.turn
+    )
+    commands = four(late)
+    assert (known(commands), told(commands, ObjectsFreed)) == ([], ["node-3"])
+    four.added(X, N0)
+    (told_then,) = sent(four(wanted("node-3")), LocationsKnown, "node-3")
+    assert told_then.nodes == (N0,)
+    late.turn = told_then.turn
+    assert told(four(late), ObjectsFreed) == []
 
 
 def test_a_node_that_dies_while_it_fetches_is_followed_by_the_next(four):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from dualray.shared.machines.global_scheduler import PARTED_PATIENCES, PARTED_TIMER
@@ -27,6 +29,7 @@ from dualray.shared.model.events import (
     WorkerReady,
 )
 from dualray.shared.model.ids import HEAD, Address, LeaseID, NodeID, RequestID
+from dualray.shared.model.specs import Strategy, StrategyKind
 from dualray.shared.model.states import ActorState
 from tests.shared.builders import (
     CRASH,
@@ -238,6 +241,22 @@ def test_what_only_that_node_can_take_waits_once_and_is_refused_the_second_time(
     head(lost())
     assert placed(head(wants_of("node-0/w1", 2, r=1))) == [], "it is as if nothing had been"
     assert head.machine.scheduler.pending
+
+
+def near(node: str, number: int, **demand: float) -> LeaseRequested:
+    """What a worker of node-2, which reaches everybody, wants to run on a node, if possible."""
+    beside = Strategy(kind=StrategyKind.NODE_AFFINITY, node=NodeID(node), soft=True)
+    request = wants_of("node-2/w1", number, **demand)
+    return replace(request, shape=replace(request.shape, strategy=beside))
+
+
+def test_what_cannot_run_where_it_is_wanted_runs_in_reach_of_it_while_it_can(head) -> None:
+    head(lost())
+    assert placed(head(near("node-0", 0))) == ["node-0"]
+    assert placed(head(near("node-0", 1, r=1))) == [N1], "there is no other"
+    head(NodeJoined(info=info("node-3", cpus(1, r=1))))
+    assert placed(head(near("node-0", 2, r=1))) == ["node-3"]
+    assert placed(head(near("node-0", 3, r=1))) == [], "node-1 has room, and is out of reach"
 
 
 def test_both_ends_may_notice(head) -> None:

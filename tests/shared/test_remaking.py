@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from dualray.shared.machines.tasks import REMAKES_IN_VAIN_MAX
+from dualray.shared.machines.tasks import MOVES_MAX, REMAKES_IN_VAIN_MAX
 from dualray.shared.model.errors import ErrorKind
-from dualray.shared.model.events import LocationsWanted, ObjectDemanded, ObjectFailed, RefsDropped
-from dualray.shared.model.ids import HEAD
-from tests.shared.builders import OwnerStepper, oid, ref, sent, task
+from dualray.shared.model.events import (
+    CopiesDoubted,
+    CopiesJudged,
+    LeaseRequested,
+    LocationsWanted,
+    ObjectDemanded,
+    ObjectFailed,
+    RefsDropped,
+)
+from dualray.shared.model.ids import HEAD, NodeID, PlacementGroupID
+from dualray.shared.model.specs import LabelOperator, LabelTerm, Strategy, StrategyKind
+from tests.shared.builders import OwnerStepper, oid, put_id, ref, sent, task
 from tests.shared.test_owner import pushes, retries
 
 
@@ -80,3 +91,97 @@ def test_what_is_made_again_is_not_in_vain_while_something_comes_of_it(driver, p
             driver.wait(losses, ref(oid(2)))
         assert retries(lost(driver, oid(1), losses)) == [(1, losses, "reconstruction")]
         driver.finish(1, attempt=losses, inline=False)
+
+
+# ---- Copies that a node cannot have
+
+
+FAR = NodeID("node-7")
+
+
+def judged(driver: OwnerStepper, object_id) -> list[str | None]:
+    """Why the copies are kept that cannot be brought to FAR; None: they may go."""
+    return [each.why_kept for each in sent(driver(CopiesDoubted(object_id=object_id, node=FAR)), CopiesJudged, HEAD)]
+
+
+def asked_near(driver: OwnerStepper, number: int, losses: int = 1) -> list[Strategy]:
+    """How a result is asked to be placed that is demanded near FAR."""
+    commands = driver(ObjectDemanded(object_id=oid(number), losses=losses, near=FAR))
+    return [request.shape.strategy for request in sent(commands, LeaseRequested)]
+
+
+NEAR = Strategy(kind=StrategyKind.NODE_AFFINITY, node=FAR, soft=True)
+LABELS = (LabelTerm(key="disk", operator=LabelOperator.EXISTS),)
+
+
+def test_what_can_be_made_again_is_given_up_and_made_near_who_wants_it(driver):
+    driver.run(1, inline=False, max_retries=1)
+    assert judged(driver, oid(1)) == [None]
+    assert retries(driver()) == [], "it is, when the head demands it"
+    assert asked_near(driver, 1) == [NEAR]
+    driver.grant(1, request=1, node=FAR)
+    driver.finish(1, attempt=1, worker=f"{FAR}/w1", inline=False)
+    (why,) = judged(driver, oid(1))
+    assert why is not None
+    assert "has no attempt left" in why
+
+
+def test_the_next_time_that_it_is_lost_it_is_made_anywhere(driver):
+    driver.run(1, inline=False, max_retries=5)
+    judged(driver, oid(1))
+    asked_near(driver, 1)
+    driver.grant(1, request=1, node=FAR)
+    driver.finish(1, attempt=1, worker=f"{FAR}/w1", inline=False)
+    assert pushes(lost(driver, oid(1), 2)) == [(1, 2, "node-0/w0")]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "then"),
+    [
+        (Strategy(kind=StrategyKind.SPREAD), NEAR),
+        (Strategy(kind=StrategyKind.NODE_AFFINITY, node=NodeID("node-3"), soft=True), NEAR),
+        (Strategy(kind=StrategyKind.NODE_LABELS, labels=LABELS), replace(NEAR, labels=LABELS)),
+        (Strategy(kind=StrategyKind.NODE_AFFINITY, node=FAR), None),
+        (Strategy(kind=StrategyKind.PLACEMENT_GROUP, group=PlacementGroupID(b"g")), None),
+    ],
+)
+def test_where_it_is_made_its_strategy_may_say(driver, strategy, then):
+    """None: nothing else than before."""
+    driver.submit(task(1, max_retries=5, strategy=strategy))
+    driver.grant()
+    driver.finish(1, inline=False)
+    driver.worker_died()
+    assert judged(driver, oid(1)) == [None]
+    assert asked_near(driver, 1) == [then or strategy]
+
+
+def test_what_can_be_made_on_another_node_alone_is_kept(driver):
+    driver.submit(task(1, max_retries=5, strategy=Strategy(kind=StrategyKind.NODE_AFFINITY, node=NodeID("node-3"))))
+    driver.grant()
+    driver.finish(1, inline=False)
+    assert judged(driver, oid(1)) == ["the task that has made it may run on node-3 alone"]
+
+
+def test_what_was_put_is_kept_and_what_is_being_made_is_not(driver):
+    driver.put(1, inline=False)
+    (why,) = judged(driver, put_id(1))
+    assert why is not None
+    assert "was put" in why
+    driver.run(1, inline=False, max_retries=5)
+    lost(driver, oid(1), 1)
+    assert judged(driver, oid(1)) == [None]
+
+
+def test_what_nobody_wants_any_more_is_said_to_be_free(driver):
+    driver.run(1, inline=False, max_retries=5)
+    driver(RefsDropped(object_ids=(oid(1),)))
+    (failed,) = sent(driver(CopiesDoubted(object_id=oid(1), node=FAR)), ObjectFailed, HEAD)
+    assert failed.error.kind is ErrorKind.OBJECT_LOST
+
+
+def test_copies_are_not_given_up_without_end(driver):
+    driver.run(1, inline=False, max_retries=-1)
+    assert [judged(driver, oid(1)) for _ in range(MOVES_MAX)] == [[None]] * MOVES_MAX
+    (why,) = judged(driver, oid(1))
+    assert why is not None
+    assert f"it was made again {MOVES_MAX} times" in why

@@ -137,6 +137,21 @@ def test_no_pull_gives_way_to_another(pulls_fill_the_store):
     assert [each.error.kind for each in sent(commands, ObjectUnavailable, DRIVER)] == [ErrorKind.STORE_FULL]
 
 
+def test_a_pull_waits_for_the_end_of_those_that_stand_still(pulls_fill_the_store):
+    """Behind a partition they do until their source counts as out of reach: found by exploration."""
+    node = pulls_fill_the_store
+    node.want(oid(1))
+    (timer,) = of(node.locations(oid(1), "node-2", size_bytes=300), ArmTimer)
+    node.now_ns += PATIENCE_NS
+    commands = node(TimerFired(timer=timer.timer))
+    assert (of(commands, DeleteObject), of(commands, ArmTimer)) == ([], [timer])
+    assert sent(commands, ObjectUnavailable, DRIVER) == []
+    node(ObjectReceived(object_id=X, source=N1), ObjectReceived(object_id=Y, source=N1))
+    node(ObjectReceived(object_id=Z, source=N1))
+    commands = node(TimerFired(timer=timer.timer))
+    assert [each.error.kind for each in sent(commands, ObjectUnavailable, DRIVER)] == [ErrorKind.STORE_FULL]
+
+
 def test_one_source_is_asked_once_there_is_room(node):
     node.want(X)
     commands = node.locations(X, "node-1", "node-2")

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 import dualray
-from dualray.exceptions import ActorUnavailableError, TaskUnschedulableError, WorkerUnreachableError
+from dualray.exceptions import ActorUnavailableError, ObjectLostError, TaskUnschedulableError, WorkerUnreachableError
 from dualray.runtime import Runtime
 from dualray.shared.scenario_file import parse_scenario
 from dualray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -22,9 +22,9 @@ BOTH_ENDS = r"node-1 and driver-1\S* on node-0 do not reach one another, though 
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., Runtime]]:
-    def start_cluster(*faults: str, nodes: int = 3) -> Runtime:
+    def start_cluster(*faults: str, nodes: int = 3, cluster: str = "") -> Runtime:
         words = "".join(f"  - {fault}\n" for fault in faults)
-        cluster = f"{{nodes: {nodes}, cpus: 1, memory: 64GiB}}"
+        cluster = cluster or f"{{nodes: {nodes}, cpus: 1, memory: 64GiB}}"
         text = f"name: test\ncluster: {cluster}\nworkload: {{generate: nested}}\nfaults:\n{words}"
         return dualray.init(mode="sim", scenario=parse_scenario(text, "test"))
 
@@ -147,3 +147,115 @@ def test_a_worker_that_has_tasks_on_a_node_out_of_its_reach_is_no_worse_off(star
     on_2 = NodeAffinitySchedulingStrategy("node-2", soft=False)
     nodes = dualray.get(parent.options(scheduling_strategy=on_2).remote())
     assert set(nodes) <= {"node-0", "node-2"}
+
+
+# ---- An object whose holders the reader does not reach, for ever
+
+
+LARGE = 1_000_000
+Made = tuple[str, int, bytes]
+
+
+@dualray.remote(duration=1.0)
+def make(*needed: Made) -> Made:
+    """Where it was made, in which attempt, and many bytes."""
+    context = dualray.get_runtime_context()
+    return context.get_node_id(), context.get_attempt(), bytes(LARGE)
+
+
+@dualray.remote(duration=1.0)
+def read(made: Made) -> tuple[str, str, int]:
+    return dualray.get_runtime_context().get_node_id(), *made[:2]
+
+
+@dualray.remote
+class Maker:
+    def make(self) -> bytes:
+        return bytes(LARGE)
+
+
+@dualray.remote
+def put() -> list[dualray.ObjectRef[bytes]]:
+    return [dualray.put(bytes(LARGE))]
+
+
+ON_0 = NodeAffinitySchedulingStrategy("node-0", soft=False)
+AT_FIRST_ON_1 = NodeAffinitySchedulingStrategy("node-1", soft=True)
+PARTITIONS = [
+    pytest.param("node-1 from node-0", 2, id="two nodes"),
+    pytest.param("node-1 from node-0,node-2", 3, id="the holder"),
+    pytest.param("node-0 from node-1,node-2,node-3", 4, id="the reader"),
+    pytest.param("node-1 to node-0,node-2", 3, id="one way"),
+]
+
+
+def when_parted(runtime: Any, ref: Any) -> Any:
+    """A reference to what was made on node-1 before 5 s, at 6 s."""
+    dualray.wait([ref], fetch_local=False)
+    assert runtime.now_s < 5
+    time.sleep(6 - runtime.now_s)
+    return ref
+
+
+@pytest.mark.parametrize(("partition", "nodes"), PARTITIONS)
+@pytest.mark.parametrize("reader", ["driver", "task"])
+def test_what_cannot_be_brought_to_its_reader_is_made_again_there(start, partition, nodes, reader) -> None:
+    runtime = start(f"partition {partition} at 5s", nodes=nodes)
+    made = when_parted(runtime, make.options(scheduling_strategy=AT_FIRST_ON_1).remote())
+    if reader == "driver":
+        assert dualray.get(made)[:2] == ("node-0", 1)
+    else:
+        assert dualray.get(read.options(scheduling_strategy=ON_0).remote(made)) == ("node-0", "node-0", 1)
+    assert runtime.now_s < 6 + 11 * PATIENCE_S
+    for process in runtime.cluster.processes.values():
+        process.check_invariants()
+
+
+@pytest.mark.parametrize(("partition", "nodes"), PARTITIONS)
+def test_so_is_what_it_is_made_from(start, partition, nodes) -> None:
+    runtime = start(f"partition {partition} at 5s", nodes=nodes)
+    link = make.options(scheduling_strategy=AT_FIRST_ON_1)
+    made = when_parted(runtime, link.remote(link.remote(link.remote())))
+    assert dualray.get(made)[:2] == ("node-0", 1)
+    assert runtime.now_s < 6 + 12 * PATIENCE_S
+
+
+def test_where_the_reader_cannot_take_it_it_is_made_in_his_reach(start) -> None:
+    words = "partition node-1 from node-0,node-2 at 5s"
+    runtime = start(words, cluster="{nodes: [{count: 1, cpus: 1}, {count: 2, cpus: 2}], memory: 64GiB}")
+    made = when_parted(runtime, make.options(scheduling_strategy=AT_FIRST_ON_1, num_cpus=2).remote())
+    assert dualray.get(made)[:2] == ("node-2", 1)
+
+
+NOT_AGAIN = (
+    r"cannot be brought to node-0: it lies on node-1, and node-0 hears nothing from there.* It cannot be made again"
+)
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ("put", "was put, and no task can make it again"),
+        ("without retries", "has no attempt left"),
+        ("by an actor", "an actor has made it"),
+        ("on node-1 alone", "may run on node-1 alone"),
+    ],
+)
+def test_what_cannot_be_made_again_fails_for_the_reader_with_the_reason(start, how, why) -> None:
+    runtime = start("partition node-1 from node-0,node-2 at 5s for 300s")
+    match how:
+        case "put":
+            [ref] = dualray.get(put.options(scheduling_strategy=ON_1).remote())
+        case "without retries":
+            ref = make.options(scheduling_strategy=AT_FIRST_ON_1, max_retries=0).remote()
+        case "on node-1 alone":
+            ref = make.options(scheduling_strategy=ON_1).remote()
+        case _:
+            maker = cast(Any, Maker).options(scheduling_strategy=ON_1, max_task_retries=-1).remote()
+            ref = maker.make.remote()
+    when_parted(runtime, ref)
+    with pytest.raises(ObjectLostError, match=f"{NOT_AGAIN}: .*{why}"):
+        dualray.get(ref)
+    assert runtime.now_s < 6 + 12 * PATIENCE_S
+    time.sleep(310 - runtime.now_s)
+    assert dualray.get(ref), "the error is the reader's: the object is there as before"

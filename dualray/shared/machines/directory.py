@@ -18,12 +18,22 @@ it has only in part to those of a later turn than its own; and who asks the head
 gets a new turn, and serves nobody any more who has an earlier one. So bytes go from earlier turns to later ones only,
 and no nodes wait for one another in a circle, in whatever order news arrives.
 
-A node may be out of another's reach though the head hears both. Who asks names the nodes that are out of his; when
-nobody else has a copy, a third node is had to fetch one (Relay), which is a source like any other then. After
-`RELAYS_MAX` that could not, or when there is no third node, who asks is told that the object cannot be had from there.
+A node may be out of another's reach though the head hears both. Who asks names the nodes that are out of his; they
+count as that until he has the object. When nobody else has a copy, a third node is had to fetch one (Relay), which is a
+source like any other then. After `RELAYS_MAX` that could not, or when there is no third node, the owner is asked
+whether it can make the object again (CopiesDoubted); so it is at once when several holders are out of reach, for then
+who asks is likelier cut off himself. If it can, the copies are given up: their nodes delete them, and say so, and with
+the last of them the object is lost like any other. So there are never copies of two attempts that count: a pull of the
+old bytes that ends later is told by its turn. The demand names who waits, for the object is to be made there, and the
+nodes that do not reach one another are parted. Else (it was put, an actor has made it, no retry is left) more relays
+are tried, and then who asks is told that the object cannot be had from there, and why; others may still have it.
 
-Relies on: owners answer a demand by making the object again, or with ObjectFailed; what a process has sealed is
-reported before its death.
+Nobody waits for a partition to heal instead. By now it has lasted for four times `link_patience_ns` at least, and says
+nothing of its end; making the object again costs one retry, and what comes too late costs the program. What cannot be
+made again may be asked for once more: the error is the reader's, not the object's.
+
+Relies on: owners answer a demand by making the object again, or with ObjectFailed, and a doubt in any case; what a
+process has sealed is reported before its death; who is to delete a copy says so when he has.
 Guarantees: each subscriber is told of a copy, or of the failure; a freed object is forgotten.
 """
 
@@ -37,6 +47,8 @@ from dualray.shared.machines.base import Outbox
 from dualray.shared.model.commands import WriteRecord
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.events import (
+    CopiesDoubted,
+    CopiesJudged,
     CopyKept,
     CopyWanted,
     LocationsKnown,
@@ -72,24 +84,36 @@ class Pull:
 
 @dataclass(slots=True)
 class Relay:
-    """An object whose holders some nodes cannot reach: `via` is to fetch it for them."""
+    """An object whose holders some nodes cannot reach: `via` is to fetch it for them, or its owner to make it again."""
 
     via: NodeID | None = None
     tried: dict[NodeID, None] = field(default_factory=dict)
-    cut_off: dict[NodeID, tuple[NodeID, ...]] = field(default_factory=dict)
-    """Who waits, and which nodes are out of his reach."""
+    cut_off: dict[NodeID, None] = field(default_factory=dict)
+    """Who waits."""
+    is_doubted: bool = False
+    """The owner was asked."""
+    why_kept: str | None = None
+    """It cannot make it again."""
+    is_given_up: bool = False
+    """It is about to make it again, when the copies have gone."""
+
+    @property
+    def is_with_owner(self) -> bool:
+        return self.is_doubted and self.why_kept is None
 
 
 class Entry:
     """One object in stores."""
 
-    __slots__ = ("losses", "nodes", "owner", "pulls", "size_bytes", "subscribers")
+    __slots__ = ("losses", "nodes", "owner", "pulls", "size_bytes", "stale_turn", "subscribers")
 
     def __init__(self, owner: Address) -> None:
         self.owner = owner
         self.size_bytes = 0
         self.nodes: dict[NodeID, None] = {}
         self.losses = 0
+        self.stale_turn = 0
+        """What is pulled in this turn, or in an earlier one, are bytes that were given up."""
         self.subscribers: dict[NodeID, None] = {}
         self.pulls: dict[NodeID, Pull] = {}
         """In the order of their turns."""
@@ -118,10 +142,14 @@ class Directory:
         self.entries: dict[ObjectID, Entry] = {}
         self.freed: dict[ObjectID, None] = {}
         self.relays: dict[ObjectID, Relay] = {}
+        self.away: dict[ObjectID, dict[NodeID, dict[NodeID, None]]] = {}
+        """Of objects that some nodes cannot be brought, which nodes are out of the reach of these."""
         self.leaving: dict[NodeID, dict[ObjectID, None]] = {}
         """Nodes that are about to leave, and the objects that others must have first."""
         # Worklists that the head machine drains.
         self.copies_lost: list[ObjectID] = []
+        self.parted: list[tuple[NodeID, NodeID]] = []
+        """Who waits for an object, and who has a copy that is out of his reach."""
         self.released: list[NodeID] = []
 
     def on_added(self, event: ObjectAdded) -> None:
@@ -136,6 +164,9 @@ class Directory:
             entry = self.entries[event.object_id] = Entry(event.owner)
             if event.object_id in self.freed:
                 self.out.send(event.owner, ObjectDemanded(object_id=event.object_id, losses=NO_DEMAND))
+        elif 0 < event.turn <= entry.stale_turn:
+            self.out.send(Address(event.node), ObjectsFreed(object_ids=(event.object_id,)))
+            return
         entry.size_bytes = event.size_bytes
         entry.nodes[event.node] = None
         entry.pulls.pop(event.node, None)
@@ -146,6 +177,8 @@ class Directory:
         entry.subscribers.clear()
         if self.relays:
             self.relays.pop(event.object_id, None)  # who cannot reach this node, either, asks again
+        if self.away:
+            self._is_served(event.object_id, event.node)
 
     def on_removed(self, event: ObjectRemoved) -> None:
         """A node has a copy no more."""
@@ -160,6 +193,8 @@ class Directory:
         if not entry.nodes:
             entry.losses += 1
             entry.pulls.clear()  # what is made anew may be other bytes than those that are still on their way
+            if (relay := self.relays.get(object_id)) is not None and relay.is_given_up:
+                entry.stale_turn = self.turns
             self.copies_lost.append(object_id)
             if entry.subscribers:
                 self._demand(object_id, entry)
@@ -174,28 +209,53 @@ class Directory:
         entry = self.entries.get(event.object_id)
         if entry is None:
             entry = self.entries[event.object_id] = Entry(event.owner)
-        if any(node != event.node and node not in event.unreachable for node in entry.nodes):
+        away = self._note_away(event) if event.unreachable or self.away else {}
+        if any(node != event.node and node not in away for node in entry.nodes):
             self._tell(event.object_id, entry, event.node, pulls=not event.by_owner)
             return
         entry.subscribers[event.node] = None
         if not entry.nodes:
             self._demand(event.object_id, entry, asked=event.by_owner)
-        elif event.unreachable:
+        elif away:
             relay = self.relays.setdefault(event.object_id, Relay())
-            relay.cut_off[event.node] = event.unreachable
+            relay.cut_off[event.node] = None
             if relay.via is None or relay.via == event.node:
                 self._pass_on(event.object_id, entry, relay)
 
+    def _note_away(self, event: LocationsWanted) -> dict[NodeID, None]:
+        """The nodes that are out of the reach of who asks, and those that have been since he waits for the object."""
+        if not event.unreachable:
+            self._is_served(event.object_id, event.node)
+            return {}
+        away = self.away.setdefault(event.object_id, {}).setdefault(event.node, {})
+        away.update(dict.fromkeys(event.unreachable))
+        return away
+
+    def _is_served(self, object_id: ObjectID, node: NodeID) -> None:
+        """A node has the object that could not be brought there, or waits for it no more."""
+        away = self.away.get(object_id, {})
+        if away.pop(node, None) is not None and not away:
+            del self.away[object_id]
+
     def _pass_on(self, object_id: ObjectID, entry: Entry, relay: Relay) -> None:
-        """Have the next node fetch the object, or tell those who wait that it cannot be had."""
+        """Have the next node fetch the object, or its owner make it again, or tell those who wait that it cannot be
+        had."""
         relay.via = None
+        if relay.is_with_owner:
+            return
+        away = self.away.get(object_id, {})
         fit = [
             node
             for node in self.staying()
             if not (node in relay.tried or node in relay.cut_off or node in entry.nodes)
-            and any(node not in unreachable for unreachable in relay.cut_off.values())
+            and any(node not in away.get(other, ()) for other in relay.cut_off)
         ]
-        if entry.nodes and fit and len(relay.tried) < RELAYS_MAX:
+        is_hopeful = bool(fit) and len(relay.tried) < RELAYS_MAX
+        if relay.cut_off and entry.nodes and not relay.is_doubted and (len(entry.nodes) > 1 or not is_hopeful):
+            relay.is_doubted = True
+            self.out.send(entry.owner, CopiesDoubted(object_id=object_id, node=next(iter(relay.cut_off))))
+            return
+        if entry.nodes and is_hopeful:
             relay.via = fit[0]
             relay.tried[relay.via] = None
             self.out.send(Address(relay.via), CopyWanted(object_id=object_id, owner=entry.owner, remakeable=True))
@@ -204,8 +264,24 @@ class Directory:
         if not entry.nodes:
             return  # they wait for a copy that is being made
         for node in relay.cut_off:
+            self._is_served(object_id, node)
             if entry.subscribers.pop(node, 0) is None:
                 self._fail(object_id, (node,), self._unreachable(object_id, entry, node, relay))
+
+    def on_judged(self, event: CopiesJudged) -> None:
+        """An owner has said whether the copies that are out of reach may be given up."""
+        relay = self.relays.get(event.object_id)
+        if relay is None or not relay.is_with_owner:
+            return
+        entry, away = self.entries[event.object_id], self.away.get(event.object_id, {})
+        if event.why_kept is not None or not relay.cut_off:
+            relay.why_kept = event.why_kept or ""
+            self._pass_on(event.object_id, entry, relay)
+            return
+        relay.is_given_up = True
+        for holder in entry.nodes:
+            self.parted += [(node, holder) for node in relay.cut_off if holder in away.get(node, ())]
+            self.out.send(Address(holder), ObjectsFreed(object_ids=(event.object_id,)))
 
     def _unreachable(self, object_id: ObjectID, entry: Entry, node: NodeID, relay: Relay) -> ErrorInfo:
         tried = [other for other in relay.tried if other != node]
@@ -213,6 +289,7 @@ class Directory:
         message = (
             f"Object {short(object_id)} of {entry.size_bytes:,} bytes cannot be brought to {node}: it lies on "
             f"{' and '.join(entry.nodes)}, and {node} hears nothing from there, though the head hears both{others}. "
+            f"It cannot be made again: {relay.why_kept}. "
             f"The network between {node} and {' and '.join(entry.nodes)} is broken: mend it, or stop one of the nodes."
         )
         return ErrorInfo(kind=ErrorKind.UNREACHABLE, message=message)
@@ -240,7 +317,9 @@ class Directory:
         return tuple(self.broadcast.choose(sources, size_bytes=entry.size_bytes, piece_bytes=self.piece_bytes))
 
     def _demand(self, object_id: ObjectID, entry: Entry, *, asked: bool = False) -> None:
-        self.out.send(entry.owner, ObjectDemanded(object_id=object_id, losses=entry.losses, asked=asked))
+        relay = self.relays.get(object_id)
+        near = next((node for node in relay.cut_off if node in entry.subscribers), None) if relay is not None else None
+        self.out.send(entry.owner, ObjectDemanded(object_id=object_id, losses=entry.losses, asked=asked, near=near))
 
     def on_failed(self, event: ObjectFailed) -> None:
         """The owner cannot make the object again, or does not want it: what copies there are go."""
@@ -266,7 +345,12 @@ class Directory:
             for node in entry.nodes:
                 self.out.send(Address(node), ObjectsFreed(object_ids=(object_id,)))
             self._fail(object_id, entry.subscribers, error)
-            self.relays.pop(object_id, None)
+            self._let_go(object_id)
+
+    def _let_go(self, object_id: ObjectID) -> None:
+        """Nobody waits for the object any more, wherever it is."""
+        self.relays.pop(object_id, None)
+        self.away.pop(object_id, None)
 
     def on_emptied(self, event: NodeEmptied, others: Sequence[NodeID]) -> None:
         """A node is about to leave: others take what only it has, in turn, and what nothing can make again."""
@@ -298,6 +382,8 @@ class Directory:
     def node_died(self, node: NodeID) -> None:
         """Its copies are gone; what others still wait for, and have no source for, is demanded of its owner."""
         self.leaving.pop(node, None)
+        for object_id in list(self.away):
+            self._is_served(object_id, node)
         for object_id, relay in list(self.relays.items()):
             relay.cut_off.pop(node, None)
             if relay.via == node:
@@ -316,7 +402,7 @@ class Directory:
             if is_dead(entry.owner):
                 self._fail(object_id, entry.subscribers, _owner_died(object_id, entry.owner))
                 del self.entries[object_id]
-                self.relays.pop(object_id, None)
+                self._let_go(object_id)
 
     def has_copy(self, object_id: ObjectID) -> bool:
         """Whether some node holds the object."""

@@ -19,7 +19,9 @@ in line as it came.
 
 A machine and a node that do not reach one another (reach.py) are parted for `PARTED_PATIENCES` times
 `link_patience_ns`: nothing of that machine is placed there, whatever is free. A request that no other node could ever
-take waits until then, and is tried there again; when it turns out that they are parted still, it is refused.
+take waits until then, and is tried there again; when it turns out that they are parted still, it is refused. So are a
+node that waits for an object and one whose copy cannot be brought there (directory.py); what is to run on a node if
+possible runs in its reach if not.
 
 Relies on: each node settles each placed request once for each lease.
 Guarantees: a request is with one node, or waiting here, or refused.
@@ -211,14 +213,16 @@ class GlobalScheduler:
 
     def _choose_in_reach(self, request: LeaseRequested, home: NodeID) -> Placement:
         """As if the nodes were not there that the owner's cannot reach."""
-        away: dict[NodeID, int] = {}
-        for node in self.candidates:
-            until_ns, times = self.parted.get(_pair(home, node), (0, 0))
-            if until_ns > self.out.now_ns:
-                away[node] = times
+        away, strategy = self._away_from(home), request.shape.strategy
+        if strategy.soft and strategy.node is not None:
+            further = away | self._away_from(strategy.node)
+            near = {node: candidate for node, candidate in self.candidates.items() if node not in further}
+            answer = self._choose_among(request, near)
+            if answer.outcome is not Outcome.INFEASIBLE:
+                return answer
         if not away:
             return self._choose_among(request, self.candidates)
-        is_in_group = request.shape.strategy.kind is StrategyKind.PLACEMENT_GROUP
+        is_in_group = strategy.kind is StrategyKind.PLACEMENT_GROUP
         others = {node: candidate for node, candidate in self.candidates.items() if node not in away}
         answer = self._choose_among(request, self.candidates if is_in_group else others)
         if answer.outcome is Outcome.FAILED or (answer.outcome is Outcome.SUCCESS and answer.node not in away):
@@ -233,6 +237,15 @@ class GlobalScheduler:
         why = f"{home} and {names}, which could take it, do not reach one another, though the head hears both"
         lasts = all(away[node] > 1 for node in able)
         return Placement(Outcome.INFEASIBLE if lasts else Outcome.FAILED, reason=why)
+
+    def _away_from(self, home: NodeID) -> dict[NodeID, int]:
+        """The nodes that are out of a node's reach, and how often in a row."""
+        away: dict[NodeID, int] = {}
+        for node in self.candidates:
+            until_ns, times = self.parted.get(_pair(home, node), (0, 0))
+            if until_ns > self.out.now_ns:
+                away[node] = times
+        return away
 
     def part(self, one: NodeID, other: NodeID) -> None:
         """Two nodes do not reach one another."""

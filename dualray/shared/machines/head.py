@@ -37,6 +37,7 @@ from dualray.shared.model.events import (
     ClusterChanged,
     ClusterStateReported,
     ClusterStateRequested,
+    CopiesJudged,
     CopyKept,
     DriverJoined,
     DriverLeft,
@@ -118,6 +119,7 @@ class Head(Composition):
             NodeDraining: self._on_draining,
             NodeEmptied: self._on_emptied,
             CopyKept: lambda event: self.directory.on_kept(event),
+            CopiesJudged: lambda event: self.directory.on_judged(event),
             NodeSilent: lambda event: self.membership.on_silent(event),
             NodeHeard: lambda event: self.membership.on_heard(event),
             PeerLost: self._on_peer_lost,
@@ -306,6 +308,8 @@ class Head(Composition):
             elif self.membership.changed:
                 self._announce_cluster()
                 self.scheduler.on_node_changed(self.membership.changed.popleft())
+            elif self.directory.parted:
+                self.scheduler.part(*self.directory.parted.pop(0))
             elif self.directory.copies_lost:
                 self.directory.copies_lost.clear()
                 self.scheduler.on_copies_lost()

@@ -251,7 +251,7 @@ class ObjectStore:
         for request in self.joined.pop(object_id, ()):
             self.request_space(request)
 
-    def _announce(self, stored: StoredObject) -> None:
+    def _announce(self, stored: StoredObject, turn: int = 0) -> None:
         self.out.send(
             HEAD,
             ObjectAdded(
@@ -260,6 +260,7 @@ class ObjectStore:
                 owner=stored.owner,
                 node=self.node,
                 incarnation=self.incarnation,
+                turn=turn,
             ),
         )
 
@@ -574,7 +575,7 @@ class ObjectStore:
 
     # ---- Life of an object -----------------------------------------------------------------------------------
 
-    def seal(self, object_id: ObjectID, user: str) -> None:
+    def seal(self, object_id: ObjectID, user: str, *, turn: int = 0) -> None:
         """The bytes are complete; the writer's pin ends when those who wait for the object have theirs."""
         stored = self.objects.get(object_id)
         if stored is None or stored.state is not StoredState.CREATED or user not in stored.pins:
@@ -582,7 +583,7 @@ class ObjectStore:
         if stored.is_room:
             self._is_no_room(stored)
         stored.state = STORED.check(stored.state, StoredState.SEALED, object_id)
-        self._announce(stored)
+        self._announce(stored, turn)
         self.sealed.append((object_id, user))
         self._written(object_id)
 

@@ -54,6 +54,7 @@ from dualray.shared.model.events import (
     ClusterStateAsked,
     ClusterStateReported,
     ClusterStateRequested,
+    CopiesDoubted,
     DriverJoined,
     ItemMade,
     ItemReported,
@@ -135,7 +136,15 @@ from dualray.shared.model.ids import (
     short,
     stream_room_id,
 )
-from dualray.shared.model.specs import ActorSpec, FunctionTemplate, LeaseShape, NodeInfo, NodeState, TaskSpec
+from dualray.shared.model.specs import (
+    ActorSpec,
+    FunctionTemplate,
+    LeaseShape,
+    NodeInfo,
+    NodeState,
+    TaskSpec,
+    placed_near,
+)
 from dualray.shared.model.states import ActorState, TaskState, ValueState
 from dualray.shared.policies import load_policy
 from dualray.shared.policies.feasibility import why_infeasible
@@ -289,6 +298,7 @@ class Owner(Composition):
             ObjectArrived: lambda event: self.values.on_object_arrived(event),
             ObjectUnavailable: lambda event: self.values.on_object_unavailable(event),
             ObjectDemanded: lambda event: self.tasks.on_demanded(event),
+            CopiesDoubted: lambda event: self.tasks.on_doubted(event),
             ActorChanged: self._on_actor_changed,
             WorkerRetired: self._on_retired,
         }
@@ -855,7 +865,8 @@ class Owner(Composition):
         elif spec.creates is not None:
             self._register_actor(record)
         else:
-            queue = self.leases.queue_for(spec.template, self.tasks.stored_deps(record))
+            template = spec.template if record.near is None else placed_near(spec.template, record.near)
+            queue = self.leases.queue_for(template, self.tasks.stored_deps(record))
             self.leases.enqueue(spec.task_id, queue, first=first, is_new=is_new)
 
     def _register_actor(self, record: TaskRecord) -> None:

@@ -11,6 +11,11 @@ and results of earlier attempts that come late are told by attempt and worker, a
 last known copy has gone, so that one that was answered already is known. When none has gone, the news of the copy is on
 its way, unless it died with the process that sealed it: then the head is asked once more, and believed.
 
+When the copies of a result cannot be brought to a node, the head asks whether they may be given up (directory.py). They
+may if the plan for a lost result is possible, and not if it would come to lie where it lay: an actor's, or that of a
+task which may run on one other node alone. Then the head demands the result as a lost one, and names the node: the
+tasks of the plan run there, if their strategy leaves that open and the node could ever take them, else in its reach.
+
 Relies on: leases.py and actor_calls.py for a place to run; values.py for the arguments.
 Guarantees: every task accepted reaches FINISHED or FAILED exactly once, unless a lost result makes it run again.
 """
@@ -30,6 +35,8 @@ from dualray.shared.model.commands import CopyPayload, DropPayload, NoteRetry, W
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.events import (
     ActorFailed,
+    CopiesDoubted,
+    CopiesJudged,
     ObjectDemanded,
     ObjectFailed,
     ObjectsFreed,
@@ -41,6 +48,7 @@ from dualray.shared.model.ids import (
     HEAD,
     Address,
     LeaseID,
+    NodeID,
     ObjectID,
     TaskID,
     actor_handle_id,
@@ -57,6 +65,8 @@ from dualray.shared.policies.retry import RETRY_FOREVER, RetryPolicy
 
 TASK_TABLE = "tasks"
 REMAKES_IN_VAIN_MAX = 10
+MOVES_MAX = 10
+"""So often the copies of one object are given up because a node could have none of them."""
 IN_VAIN = (
     f"it was made again {REMAKES_IN_VAIN_MAX} times, and lost each time before a task that waits for it could begin, "
     "while no other task came to its end: the object stores hold less than such a task and its results need at once, "
@@ -112,6 +122,8 @@ class TaskRecord:
     """It runs, or has run, again because a result was lost."""
     remakes = 0
     """How often a result that waiting tasks need was made again since other tasks stood as they stand."""
+    near: NodeID | None = None
+    """Where it is to run again: that node could have no copy of its result."""
     stood: object = None
     """How they stood: see `_is_in_vain`."""
 
@@ -543,12 +555,39 @@ class Tasks:
         value.is_bare = False
         value.demanded = True
         value.losses_demanded = max(event.losses, value.losses_demanded)
+        value.near = event.near
         if value.state is not ValueState.STORED:
             return
         if self.is_lost(value) or (event.asked and value.asked_again):
             self.remake(value)
         elif value.sealer_died and not value.asked_again:
             self.values.ask_again(value)
+
+    def on_doubted(self, event: CopiesDoubted) -> None:
+        """None of the copies of an object of ours can be brought to some node: they may go if it can be made again."""
+        error = self._why_not(event.object_id)
+        if error is not None:
+            self.out.send(HEAD, ObjectFailed(object_id=event.object_id, error=error))
+            return
+        value = self.values.table[event.object_id]
+        why_kept = (
+            self._why_kept(value, event.node) if value.state is ValueState.STORED else None
+        )  # else it is being made
+        self.out.send(HEAD, CopiesJudged(object_id=event.object_id, why_kept=why_kept))
+
+    def _why_kept(self, value: Value, node: NodeID) -> str | None:
+        """Why copies must not be given up that a node cannot have, if so."""
+        record = None if is_put(value.object_id) else self.records.get(task_of(value.object_id))
+        if record is not None and record.spec.actor_id is not None:
+            return "an actor has made it, which would make it where it is again"
+        if record is not None and (bound_to := record.spec.template.strategy.only_node) not in (None, node):
+            return f"the task that has made it may run on {bound_to} alone"
+        if value.moves == MOVES_MAX:
+            return f"it was made again {MOVES_MAX} times because some node could have no copy of it"
+        why_kept = self.reconstruction.plan(value.object_id, self).impossible
+        if why_kept is None:
+            value.moves += 1
+        return why_kept
 
     @staticmethod
     def is_lost(value: Value) -> bool:
@@ -570,6 +609,7 @@ class Tasks:
         if value.state not in (ValueState.STORED, ValueState.FREED):
             return
         value.losses_answered = max(value.losses_demanded, value.losses_answered)
+        near, value.near = value.near, None
         record = None if is_put(value.object_id) else self.records.get(task_of(value.object_id))
         if record is not None and not record.is_done:  # it runs again already, for another of its results
             self.values.set_remaking(value)
@@ -589,6 +629,7 @@ class Tasks:
             self.values.set_failed(value, error)
             return
         for task in plan.tasks:
+            self.records[task].near = near
             self._run_again(self.records[task], value)
 
     def _is_in_vain(self, record: TaskRecord, value: Value) -> bool:

@@ -301,17 +301,21 @@ class Transfer:
 
     def _give_way(self, request: SpaceRequest, lacking_bytes: int) -> bool:
         """Somebody is to be refused for want of room: give up pulls, the youngest first, if that helps. They begin
-        anew, behind him."""
-        if is_incoming(request.user):
-            return False
+        anew, behind him. To another pull none gives way; but it waits on, if that helps, for the end of those that
+        stand still because of a source that may be out of reach."""
+        is_pull = is_incoming(request.user)
         given_up: list[Want] = []
         for want in reversed(self.wants.values()):
-            if lacking_bytes > 0 and not want.awaits_space and self.store.is_being_written(want.object_id, _INCOMING):
+            if lacking_bytes <= 0:
+                break
+            if want.awaits_space or not self.store.is_being_written(want.object_id, _INCOMING):
+                continue
+            if not is_pull or (want.source is not None and self._is_late(want)):
                 given_up.append(want)
                 lacking_bytes -= want.size_bytes
         if lacking_bytes > 0:
             return False
-        for want in given_up:
+        for want in given_up if not is_pull else ():
             want.sources.clear()
             self._try_next_source(want)
         return bool(given_up)
@@ -430,7 +434,7 @@ class Transfer:
         self._timer_is_armed = False
         late: dict[NodeID, list[ObjectID]] = {}
         for want in self.wants.values():
-            if want.source is not None and self.out.now_ns - want.asked_ns >= self.config.link_patience_ns:
+            if want.source is not None and self._is_late(want):
                 late.setdefault(want.source, []).append(want.object_id)
         for source, object_ids in late.items():
             if self._is_silent_for_long(source):
@@ -440,6 +444,10 @@ class Transfer:
             self.out.send(Address(source), awaited)
         if not self._timer_is_armed and any(want.source is not None for want in self.wants.values()):
             self._arm_timer()
+
+    def _is_late(self, want: Want) -> bool:
+        """Whether a source was asked for it long ago."""
+        return self.out.now_ns - want.asked_ns >= self.config.link_patience_ns
 
     def _is_silent_for_long(self, node: NodeID) -> bool:
         """Note that nothing has come from a node that should have sent something."""
@@ -546,7 +554,7 @@ class Transfer:
         want = self.wants.get(object_id)
         if want is not None and want.source == source:
             want.source = None
-            self.store.seal(object_id, _INCOMING)
+            self.store.seal(object_id, _INCOMING, turn=want.turn)
         elif object_id not in self.store.objects:  # nobody waits for them any more
             self.out.add(DeleteObject(object_id=object_id))
 

@@ -147,6 +147,10 @@ class Value:
     losses_answered = 0
     losses_demanded = 0
     demanded = False
+    near: NodeID | None = None
+    """A node that could have none of the copies that were lost: it is to be made there."""
+    moves = 0
+    """How often its copies were given up for such a node."""
     is_in_doubt = False
     """It was lost while the attempt was under way that makes it again, for another result perhaps: that may have found
     the old copy, and written none."""

@@ -933,6 +933,8 @@ class ObjectAdded:
     owner: Address
     node: NodeID
     incarnation: int
+    turn: int = 0
+    """Of the head's answer by which the bytes came from elsewhere; 0: they were written there."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -1020,11 +1022,28 @@ class ObjectElsewhere:
 class ObjectDemanded:
     """Head to owner: a node wants the object and no copy is known. `losses` counts how often the last known copy has
     gone: an owner that has answered to this loss already waits for the copy that is being made. `asked`: the owner
-    itself has asked for a copy."""
+    itself has asked for a copy. `near`: the copies were given up because none could be brought to that node."""
 
     object_id: ObjectID
     losses: int
     asked: bool = False
+    near: NodeID | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class CopiesDoubted:
+    """Head to owner: copies are known, and none can be brought to `node`. Can you make the object again?"""
+
+    object_id: ObjectID
+    node: NodeID
+
+
+@dataclass(slots=True, kw_only=True)
+class CopiesJudged:
+    """Owner to head: the copies may be given up, and then the object demanded; or why it cannot be made again."""
+
+    object_id: ObjectID
+    why_kept: str | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -1431,6 +1450,7 @@ ProcessMessage: TypeAlias = (
     | LoanPinned
     | LoansAsked
     | ObjectDemanded
+    | CopiesDoubted
     | ActorChanged
     | ActorLeaving
     | ActorLeavingHeard
@@ -1510,6 +1530,7 @@ HeadMessage: TypeAlias = (
     | NodeDraining
     | NodeEmptied
     | CopyKept
+    | CopiesJudged
     | WorkerDied
     | DriverJoined
     | DriverLeft

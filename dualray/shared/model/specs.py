@@ -8,7 +8,7 @@ and the references among them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -88,6 +88,11 @@ class Strategy:
     bundle: int = -1
     captures: bool = False
     """Whether tasks that this one submits go to the group too, when they do not say."""
+
+    @property
+    def only_node(self) -> NodeID | None:
+        """The node that no other can stand in for, if there is one."""
+        return self.node if self.kind is StrategyKind.NODE_AFFINITY and not self.soft else None
 
 
 DEFAULT_STRATEGY = Strategy()
@@ -248,6 +253,14 @@ class NamedActor:
     spec: ActorSpec
     template: FunctionTemplate
     owner: Address
+
+
+def placed_near(template: FunctionTemplate, node: NodeID) -> FunctionTemplate:
+    """The template with a strategy that prefers a node, unless it leaves no choice."""
+    strategy = template.strategy
+    if strategy.group is not None or strategy.only_node is not None:
+        return template
+    return replace(template, strategy=replace(strategy, kind=StrategyKind.NODE_AFFINITY, node=node, soft=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
