@@ -676,6 +676,13 @@ def test_a_demand_counts_how_often_the_last_copy_has_gone(head):
     assert sent(head(removed("node-1"), wanted("node-0")), ObjectDemanded) == [ObjectDemanded(object_id=X, losses=2)]
 
 
+def test_a_demand_says_whether_who_waits_is_held_up(head):
+    held_up = LocationsWanted(object_id=X, owner=DRIVER, node=N0, is_held_up=True)
+    assert sent(head(held_up), ObjectDemanded) == [ObjectDemanded(object_id=X, losses=0, is_held_up=True)]
+    head.added(X, "node-0")
+    assert sent(head(removed("node-0"), wanted("node-1")), ObjectDemanded) == [ObjectDemanded(object_id=X, losses=1)]
+
+
 def test_a_demand_that_answers_the_owners_own_question_says_so(head):
     asked = LocationsWanted(object_id=X, owner=DRIVER, node=N0, by_owner=True)
     assert sent(head(asked), ObjectDemanded, DRIVER) == [ObjectDemanded(object_id=X, losses=0, asked=True)]

@@ -78,6 +78,21 @@ def test_what_is_made_again_in_vain_is_given_up_with_the_way_out(driver):
     assert "Set object_store_memory= higher" in failed.error.message
 
 
+def test_what_is_lost_while_a_node_is_held_up_is_not_in_vain(driver):
+    """Its store is full of what stands still behind a partition, and that has an end."""
+    driver.run(1, inline=False, max_retries=-1)
+    driver.submit(task(2, deps=(ref(oid(1)),)))
+    for losses in range(1, 3 * REMAKES_IN_VAIN_MAX):
+        commands = driver(ObjectDemanded(object_id=oid(1), losses=losses, is_held_up=True))
+        assert retries(commands) == [(1, losses, "reconstruction")]
+        driver.finish(1, attempt=losses, inline=False)
+    for more in range(REMAKES_IN_VAIN_MAX):
+        losses += 1
+        assert retries(lost(driver, oid(1), losses)) == [(1, losses, "reconstruction")], more
+        driver.finish(1, attempt=losses, inline=False)
+    assert sent(lost(driver, oid(1), losses + 1), ObjectFailed, HEAD)
+
+
 @pytest.mark.parametrize("progress", ["a task ends", "a wait ends", "nobody needs it"])
 def test_what_is_made_again_is_not_in_vain_while_something_comes_of_it(driver, progress):
     driver.run(1, inline=False, max_retries=-1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dualray.shared.model.commands import ArmTimer, DeleteObject, ReceiveObject, SendObject
+from dualray.shared.model.config import Config
 from dualray.shared.model.errors import ErrorKind
 from dualray.shared.model.events import (
     LocationsKnown,
@@ -135,6 +136,16 @@ def test_no_pull_gives_way_to_another(pulls_fill_the_store):
     commands = node(TimerFired(timer=timer.timer))
     assert of(commands, DeleteObject) == []
     assert [each.error.kind for each in sent(commands, ObjectUnavailable, DRIVER)] == [ErrorKind.STORE_FULL]
+
+
+def test_a_node_says_that_it_is_held_up_by_a_source_that_is_silent_for_longer_than_a_live_one(pulls_fill_the_store):
+    node = pulls_fill_the_store
+    assert [each.is_held_up for each in sent(node.want(oid(1)), LocationsWanted)] == [False]
+    node.now_ns += Config().heartbeat_timeout_ns
+    assert [each.is_held_up for each in sent(node.want(oid(2)), LocationsWanted)] == [True]
+    node(ObjectReceived(object_id=X, source=N1), ObjectReceived(object_id=Y, source=N1))
+    node(ObjectReceived(object_id=Z, source=N1))
+    assert [each.is_held_up for each in sent(node.want(oid(3)), LocationsWanted)] == [False]
 
 
 def test_a_pull_waits_for_the_end_of_those_that_stand_still(pulls_fill_the_store):

@@ -114,7 +114,8 @@ class Entry:
         self.losses = 0
         self.stale_turn = 0
         """What is pulled in this turn, or in an earlier one, are bytes that were given up."""
-        self.subscribers: dict[NodeID, None] = {}
+        self.subscribers: dict[NodeID, bool] = {}
+        """Who waits, and whether he was held up (LocationsWanted) when he asked."""
         self.pulls: dict[NodeID, Pull] = {}
         """In the order of their turns."""
 
@@ -213,7 +214,7 @@ class Directory:
         if any(node != event.node and node not in away for node in entry.nodes):
             self._tell(event.object_id, entry, event.node, pulls=not event.by_owner)
             return
-        entry.subscribers[event.node] = None
+        entry.subscribers[event.node] = event.is_held_up
         if not entry.nodes:
             self._demand(event.object_id, entry, asked=event.by_owner)
         elif away:
@@ -265,7 +266,7 @@ class Directory:
             return  # they wait for a copy that is being made
         for node in relay.cut_off:
             self._is_served(object_id, node)
-            if entry.subscribers.pop(node, 0) is None:
+            if entry.subscribers.pop(node, None) is not None:
                 self._fail(object_id, (node,), self._unreachable(object_id, entry, node, relay))
 
     def on_judged(self, event: CopiesJudged) -> None:
@@ -319,7 +320,14 @@ class Directory:
     def _demand(self, object_id: ObjectID, entry: Entry, *, asked: bool = False) -> None:
         relay = self.relays.get(object_id)
         near = next((node for node in relay.cut_off if node in entry.subscribers), None) if relay is not None else None
-        self.out.send(entry.owner, ObjectDemanded(object_id=object_id, losses=entry.losses, asked=asked, near=near))
+        demanded = ObjectDemanded(
+            object_id=object_id,
+            losses=entry.losses,
+            asked=asked,
+            near=near,
+            is_held_up=any(entry.subscribers.values()),
+        )
+        self.out.send(entry.owner, demanded)
 
     def on_failed(self, event: ObjectFailed) -> None:
         """The owner cannot make the object again, or does not want it: what copies there are go."""

@@ -555,7 +555,7 @@ class Tasks:
         value.is_bare = False
         value.demanded = True
         value.losses_demanded = max(event.losses, value.losses_demanded)
-        value.near = event.near
+        value.near, value.is_held_up = event.near, event.is_held_up
         if value.state is not ValueState.STORED:
             return
         if self.is_lost(value) or (event.asked and value.asked_again):
@@ -610,6 +610,7 @@ class Tasks:
             return
         value.losses_answered = max(value.losses_demanded, value.losses_answered)
         near, value.near = value.near, None
+        is_held_up, value.is_held_up = value.is_held_up, False
         record = None if is_put(value.object_id) else self.records.get(task_of(value.object_id))
         if record is not None and not record.is_done:  # it runs again already, for another of its results
             self.values.set_remaking(value)
@@ -618,7 +619,7 @@ class Tasks:
                 self.streams.note_lost(record, value)
             return
         plan = self.reconstruction.plan(value.object_id, self)
-        if plan.impossible is None and record is not None and self._is_in_vain(record, value):
+        if plan.impossible is None and record is not None and not is_held_up and self._is_in_vain(record, value):
             plan = Plan(impossible=IN_VAIN)
         if plan.impossible is not None:
             kind = ErrorKind.RECONSTRUCTION_FAILED
@@ -634,7 +635,9 @@ class Tasks:
 
     def _is_in_vain(self, record: TaskRecord, value: Value) -> bool:
         """Whether a result that waiting tasks need is made again and again, and nothing comes of it: since it was first
-        made again no other task has come to its end, none was submitted, and nobody's wait is over."""
+        made again no other task has come to its end, none was submitted, and nobody's wait is over. What is made for a
+        node that is held up is not counted: its store may be full of what stands still behind a partition, and that
+        has an end."""
         if not value.task_uses:
             return False
         standing = frozenset(task for task, each in self.records.items() if not (each.is_done or each.has_finished))

@@ -198,9 +198,22 @@ class Transfer:
     def _ask_head(self, want: Want) -> None:
         want.asked = True
         wanted = LocationsWanted(
-            object_id=want.object_id, owner=want.owner, node=self.node, unreachable=self._out_of_reach()
+            object_id=want.object_id,
+            owner=want.owner,
+            node=self.node,
+            unreachable=self._out_of_reach(),
+            is_held_up=self._is_held_up(),
         )
         self.out.send(HEAD, wanted)
+
+    def _is_held_up(self) -> bool:
+        """Whether the pull that was admitted first has waited for its source for longer than a live one is silent."""
+        first = self.wants[next(iter(self.admitted))] if self.admitted else None
+        return (
+            first is not None
+            and first.source is not None
+            and self.out.now_ns - first.asked_ns >= self.config.heartbeat_timeout_ns
+        )
 
     def give_up(self, object_id: ObjectID, user: str) -> None:
         """The user does not wait any more. A pull that has begun goes on: others may want the object soon."""

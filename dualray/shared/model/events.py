@@ -950,13 +950,15 @@ class ObjectRemoved:
 class LocationsWanted:
     """To the head: a node wants to know where the object is, now or as soon as it is anywhere. `by_owner`: the object's
     owner asks in the node's name, to hear whether there is a copy at all. `unreachable`: nodes from which nothing has
-    come to this one for long, though it waits for something."""
+    come to this one for long, though it waits for something. `is_held_up`: what it has asked others for, and keeps room
+    for, does not come."""
 
     object_id: ObjectID
     owner: Address
     node: NodeID
     by_owner: bool = False
     unreachable: tuple[NodeID, ...] = ()
+    is_held_up: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -1028,6 +1030,8 @@ class ObjectDemanded:
     losses: int
     asked: bool = False
     near: NodeID | None = None
+    is_held_up: bool = False
+    """As in LocationsWanted, of a node that wants it."""
 
 
 @dataclass(slots=True, kw_only=True)
