@@ -63,6 +63,7 @@ class Beside:
         self.now_ns = 0
         self.to_run = []
         self.made = 0
+        self.last = None
 
     def hear(self, event):
         self.now_ns += 7
@@ -83,22 +84,27 @@ class Beside:
         self.made += 1
         task_id = child_task_id(ROOT, 0, self.made)
         spec = new_spec(task_id, TEMPLATES[number], CALLERS[caller], ROOT, args_bytes, deps, (), None, None)
-        self.hear(
-            TaskPushed(
-                spec=spec,
-                attempt=0,
-                reply_to=CALLERS[caller],
-                again=again,
-                inline_deps=tuple(ref.object_id for ref in deps),
-            )
+        self.last = TaskPushed(
+            spec=spec,
+            attempt=0,
+            reply_to=CALLERS[caller],
+            again=again,
+            inline_deps=tuple(ref.object_id for ref in deps),
         )
+        self.hear(self.last)
 
     def push_several(self, caller, number, count):
         calls = []
         for _ in range(count):
             self.made += 1
             calls.append((child_task_id(ROOT, 0, self.made), 0, 10))
-        self.hear(TasksPushed(template=TEMPLATES[number], owner=CALLERS[caller], parent=ROOT, calls=tuple(calls)))
+        self.last = TasksPushed(template=TEMPLATES[number], owner=CALLERS[caller], parent=ROOT, calls=tuple(calls))
+        self.hear(self.last)
+
+    def heard_twice(self):
+        """A connection that has broken is made anew, and what was sent last is sent again."""
+        if self.last is not None and self.to_run:
+            self.hear(self.last)
 
     def ran(self, *, error=False, nested=False):
         if not self.to_run:
@@ -143,6 +149,7 @@ common = st.one_of(
     st.tuples(st.just("push_several"), callers, st.sampled_from([0, 1]), st.integers(2, 40)),
     st.tuples(st.just("ran")),
     st.tuples(st.just("several_ran"), st.integers(1, 5)),
+    st.tuples(st.just("heard_twice")),
     st.tuples(st.just("cluster")),
     st.tuples(st.just("node_dies"), st.just(7)),
 )

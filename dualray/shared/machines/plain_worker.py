@@ -37,7 +37,7 @@ from dualray.shared.model.events import (
     TasksPushed,
     TasksRan,
 )
-from dualray.shared.model.ids import Address, NodeID, lives_on, return_object_id, short
+from dualray.shared.model.ids import Address, NodeID, TaskID, lives_on, return_object_id, short
 from dualray.shared.model.specs import NodeInfo
 from dualray.shared.model.states import TaskState
 
@@ -150,8 +150,15 @@ class PlainWorker:
         self._started_ns = now_ns
         return True
 
+    def _is_last(self, task_id: TaskID, attempt: int) -> bool:
+        """Whether it is this attempt that arrived last, of those that are here."""
+        last = self._queue[-1] if self._queue else self._handed[-1] if self._handed else self.current
+        return last is not None and last.spec.task_id == task_id and last.attempt == attempt
+
     def _pushed(self, event: TaskPushed, now_ns: int) -> list[Command]:
         commands: list[Command] = []
+        if self.current is not None and self._is_last(event.spec.task_id, event.attempt):
+            return commands  # heard twice
         if self._met != event.reply_to and not self._knows(event.reply_to):
             self._meet(event.reply_to)
         if self.current is None:
@@ -166,6 +173,8 @@ class PlainWorker:
 
     def _several_pushed(self, event: TasksPushed, now_ns: int) -> list[Command]:
         commands: list[Command] = []
+        if self.current is not None and self._is_last(*event.calls[-1][:2]):
+            return commands  # heard twice
         if self._met != event.owner and not self._knows(event.owner):
             self._meet(event.owner)
         if self._queue is None:
