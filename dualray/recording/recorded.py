@@ -115,8 +115,17 @@ class RecordedCoreWorker(CoreWorker):
         is_driver: bool,
         usage: Callable[[], tuple[int, int]] | None,
         on_note: Callable[[], object] = lambda: None,
+        is_folded: bool = False,
     ) -> None:
-        super().__init__(address=address, node=node, config=config, host=host, root=root, is_driver=is_driver)
+        super().__init__(
+            address=address,
+            node=node,
+            config=config,
+            host=host,
+            root=root,
+            is_driver=is_driver,
+            is_folded=is_folded,
+        )
         self.has_notes = True
         self._usage = usage
         self._is_driver = is_driver

@@ -26,9 +26,11 @@ from dualray.shared.failures import as_exception, failure_in_words
 from dualray.shared.host import Execution, Host, ProcessKey, Signal
 from dualray.shared.lateness import why_late
 from dualray.shared.machines.owner import Owner
+from dualray.shared.machines.plain_worker import PlainWorker
 from dualray.shared.model.commands import (
     ArmTimer,
     CancelTimer,
+    Command,
     CompleteWait,
     CopyPayload,
     DropPayload,
@@ -51,6 +53,7 @@ from dualray.shared.model.events import (
     ActorNameAsked,
     ActorNameReported,
     CancelAsked,
+    ClusterChanged,
     ClusterStateAsked,
     Event,
     ItemTaken,
@@ -143,13 +146,27 @@ class CoreWorker:
     """See the module."""
 
     def __init__(
-        self, *, address: Address, node: NodeID, config: Config, host: Host, root: TaskID, is_driver: bool
+        self,
+        *,
+        address: Address,
+        node: NodeID,
+        config: Config,
+        host: Host,
+        root: TaskID,
+        is_driver: bool,
+        is_folded: bool = False,
     ) -> None:
         self.address = address
         self.node = node
         self.config = config
         self.host = host
-        self.machine = Owner(address=address, node=node, config=config, is_driver=is_driver)
+        self._owner: Owner | None = None
+        self._folded: PlainWorker | None = None
+        """In place of the owner machine, until more than plain tasks is asked of it: see plain_worker.py."""
+        if is_folded:
+            self._folded = PlainWorker(address=address, node=node, config=config)
+        else:
+            self._owner = Owner(address=address, node=node, config=config, is_driver=is_driver)
         self.execution = Execution(task_id=root, is_task=not is_driver)
         self.key = ProcessKey()
         self.has_notes = False
@@ -168,25 +185,8 @@ class CoreWorker:
         self._wait_counter = itertools.count()
         self._exported: set[FunctionID] = set()
         self._runner = TaskRunner(self)
-        self._performers: dict[type[Any], Callable[[Any], object]] = {
-            Send: self._send,
-            CompleteWait: self._complete_wait,
-            DropPayload: self._drop_payload,
-            CopyPayload: self._copy_payload,
-            ArmTimer: lambda command: host.arm_timer(command.timer, command.delay_ns),
-            CancelTimer: lambda command: host.cancel_timer(command.timer),
-            DropPayloads: self._drop_payloads,
-            RunTask: self._run_task,
-            RunTasks: self._run_tasks,
-            ForgetTasks: self._forget_tasks,
-            InterruptTask: self._interrupt_task,
-            WriteRecord: host.write_record,
-            WriteRecords: host.write_records,
-            NoteRetry: self._note_retry,
-            TellFailure: self._tell_failure,
-            TellWait: self._tell_wait,
-        }
-        """How the commands that an owner can give are carried out."""
+        self._performers: dict[type[Any], Callable[[Any], object]] | None = None
+        """How the less frequent commands are carried out; made when there is one."""
         self._feasible: dict[FunctionTemplate, None] = {}
         self._feasible_in: tuple[NodeInfo, ...] = ()
         self._feasible_last: FunctionTemplate | None = None
@@ -210,6 +210,35 @@ class CoreWorker:
         """Whether a coroutine was told that it blocks its loop."""
         self._cancelled_calls: dict[TaskID, int] = {}
         """Methods that run as coroutines and were cancelled, with their attempt."""
+
+    @property
+    def machine(self) -> Owner:
+        """The owner machine, unfolded if it was not."""
+        owner = self._owner
+        if owner is None:
+            assert self._folded is not None
+            owner = self._owner = self._folded.unfold()
+            self._folded = None
+        return owner
+
+    @property
+    def is_folded(self) -> bool:
+        """Whether nothing but plain tasks has come so far: there are no values, waits, tasks of its own, or leases."""
+        return self._folded is not None
+
+    def hear_of_cluster(self, news: ClusterChanged) -> None:
+        """What it would have been told before anything else happened to it."""
+        if self._folded is not None:
+            self._folded.handle(news, 0)
+        else:
+            self.machine.cluster = news.nodes
+
+    def check_invariants(self) -> None:
+        """A full sweep over the machine."""
+        if self._folded is not None:
+            self._folded.check_invariants()
+        else:
+            self.machine.check_invariants()
 
     # ---- One step --------------------------------------------------------------------------------------------
 
@@ -272,12 +301,49 @@ class CoreWorker:
 
     def _handle(self, event: Event) -> None:
         now_ns = self.host.now_ns()
-        commands = self.machine.handle(event, now_ns)
+        folded = self._folded
+        if folded is None:
+            commands = self.machine.handle(event, now_ns)
+        else:
+            commands = folded.handle(event, now_ns)
+            if folded.owner is not None:
+                self._owner, self._folded = folded.owner, None
         if self.host.is_logged:
             self.host.log(event, now_ns, commands)
-        performers = self._performers
+        self._perform(commands)
+
+    def _perform(self, commands: Sequence[Command]) -> None:
+        """Carry out what the machine has ordered."""
         for command in commands:
-            performers[type(command)](command)
+            if isinstance(command, Send):  # these three are most
+                self._send(command)
+            elif isinstance(command, WriteRecords):
+                self.host.write_records(command)
+            elif isinstance(command, DropPayloads):
+                self._drop_payloads(command)
+            else:
+                performers = self._performers
+                if performers is None:
+                    performers = self._performers = self._make_performers()
+                performers[type(command)](command)
+
+    def _make_performers(self) -> dict[type[Any], Callable[[Any], object]]:
+        host = self.host
+        return {
+            CompleteWait: self._complete_wait,
+            DropPayload: self._drop_payload,
+            CopyPayload: self._copy_payload,
+            ArmTimer: lambda command: host.arm_timer(command.timer, command.delay_ns),
+            CancelTimer: lambda command: host.cancel_timer(command.timer),
+            RunTask: self._run_task,
+            RunTasks: self._run_tasks,
+            ForgetTasks: self._forget_tasks,
+            InterruptTask: self._interrupt_task,
+            WriteRecord: host.write_record,
+            NoteRetry: self._note_retry,
+            TellFailure: self._tell_failure,
+            TellWait: self._tell_wait,
+        }
 
     def _complete_wait(self, command: CompleteWait) -> None:
         wait = self._waits.pop(command.wait_id, None)
@@ -626,9 +692,7 @@ class CoreWorker:
                     self._trace_submitted(spec, arguments.embedded)
                 commands = self.machine.submit(spec, host.now_ns())
                 if commands:
-                    performers = self._performers
-                    for command in commands:
-                        performers[type(command)](command)
+                    self._perform(commands)
                     host.end_step()  # before the rest: the worker may begin
             if arguments.put:
                 # From now on the task holds what packing has put; not earlier: another thread may take in finalizers.
@@ -1137,10 +1201,11 @@ class CoreWorker:
         contexts = self._contexts = ExecutionContext(self.execution)
         self.execution = cast(Execution, contexts)
         start = self.host.start_on_loop if promises.is_async else self.host.start_beside
+        performers = self._performers = self._make_performers()
         if promises.is_async:
-            self._performers[InterruptTask] = self._cancel_call
+            performers[InterruptTask] = self._cancel_call
             self._may_block_a_loop = True
-        self._performers[RunTask] = lambda command: start(command) if command.spec.actor_id else self._run_task(command)
+        performers[RunTask] = lambda command: start(command) if command.spec.actor_id else self._run_task(command)
 
     async def execute_async(self, task: RunTask) -> None:
         """Run a method of an actor whose methods are coroutines. Called on its event loop."""
@@ -1238,7 +1303,11 @@ class CoreWorker:
     def report_small(self, task: RunTask | TaskPushed, size_bytes: int, duration_ns: int) -> None:
         """A task has returned one small value that refers to nothing; as `report_ran`."""
         task_id = task.spec.task_id
-        if task.spec.deps or self._contexts is not None or self.machine.values.unacknowledged:
+        if (
+            task.spec.deps
+            or self._contexts is not None
+            or (self._folded is None and self.machine.values.unacknowledged)
+        ):
             result = Result(object_id=return_object_id(task_id, 0), size_bytes=size_bytes, inline=True)
             self.report_ran(TaskRan(task_id=task_id, attempt=task.attempt, results=(result,), error=None), duration_ns)
             return

@@ -14,6 +14,7 @@ from typing import Any
 
 from dualray.exceptions import InvariantViolation
 from dualray.shared.machines.head import Head
+from dualray.shared.machines.owner import Owner
 from dualray.shared.model.ids import short
 from dualray.shared.model.states import ActorState
 from dualray.sim.cluster import Cluster
@@ -138,7 +139,13 @@ def _some(things: Any) -> str:
 
 
 def _of_owner(process: UserProcess) -> Iterator[str]:
-    owner, who = process.core.machine, process.address
+    core, who = process.core, process.address
+    if not core.is_folded:
+        yield from _of_machine(core.machine, who)
+    yield from _left(who, "payloads", core.payloads)
+
+
+def _of_machine(owner: Owner, who: str) -> Iterator[str]:
     yield from _left(who, "values", owner.values.table)
     yield from _left(who, "waits", owner.values.waits)
     yield from _left(who, "borrows that are not acknowledged", owner.values.unacknowledged)
@@ -146,7 +153,6 @@ def _of_owner(process: UserProcess) -> Iterator[str]:
     yield from _left(who, "task records", owner.tasks.records)
     yield from _left(who, "leases", owner.leases.leases)
     yield from _left(who, "lease requests", owner.leases.requests)
-    yield from _left(who, "payloads", process.core.payloads)
 
 
 def _of_node(process: NodeProcess) -> Iterator[str]:

@@ -133,6 +133,7 @@ class UserProcess(Process):
             host=self,
             root=root,
             is_driver=is_driver,
+            is_folded=not is_driver,
         )
         self._core: CoreWorker | None = None
         self._runtime: Any = None
@@ -162,7 +163,7 @@ class UserProcess(Process):
             core = self._core = self._make_core()
             news, self._cluster_news = self._cluster_news, None
             if news is not None:  # nobody writes down what this process hears, or it would have been sent
-                core.machine.cluster = news.nodes
+                core.hear_of_cluster(news)
         return core
 
     @property
@@ -190,7 +191,8 @@ class UserProcess(Process):
     @property
     def has_threads(self) -> bool:
         """Whether it is an actor of which several methods may run at a time, each in a fiber."""
-        return self.core.machine.actor_executor is not None
+        core = self.core
+        return not core.is_folded and core.machine.actor_executor is not None
 
     @property
     def gpu_names(self) -> tuple[str, ...]:
@@ -222,12 +224,13 @@ class UserProcess(Process):
 
     def check_invariants(self) -> None:
         if self._core is not None:
-            self._core.machine.check_invariants()
+            self._core.check_invariants()
 
     def things(self) -> int:
-        if self._core is None:
+        core = self._core
+        if core is None or core.is_folded:
             return 1
-        machine = self.core.machine
+        machine = core.machine
         return 10 + 2 * len(machine.values.table) + 2 * len(machine.tasks.records) + len(machine.leases.leases)
 
     def fire(self, timer: str) -> None:
