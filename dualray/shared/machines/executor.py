@@ -33,7 +33,7 @@ from enum import StrEnum
 from dualray.exceptions import InvariantViolation
 from dualray.shared.machines.actor_exit import ActorExit
 from dualray.shared.machines.base import Outbox, ensure
-from dualray.shared.machines.tasks import TASK_TABLE, cancelled, task_fields, task_row
+from dualray.shared.machines.tasks import TASK_TABLE, FinishedFields, cancelled, task_row
 from dualray.shared.machines.values import Values
 from dualray.shared.model.commands import (
     ArmTimer,
@@ -126,6 +126,7 @@ class Executor:
         """Of functions that this process may call so often, and then ends."""
         self.is_spent = False
         self.in_transit: dict[tuple[TaskID, int], tuple[Address, tuple[Ref, ...]]] = {}
+        self._fields = FinishedFields(address)
         self._fetch_counter = 0
         self._fetch: WaitID | None = None
         self._is_timed = False
@@ -381,7 +382,7 @@ class Executor:
             WriteRecords(
                 table=TASK_TABLE,
                 keys=tuple([outcome[0].hex() for outcome in outcomes]),
-                fields=task_fields(first.spec, TaskState.FINISHED, first.attempt, self.address),
+                fields=self._fields.of(first.spec, first.attempt),
             )
         )
         finished = TasksFinished(worker=self.address, node=self.node, outcomes=tuple(outcomes))

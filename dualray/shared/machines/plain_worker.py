@@ -21,7 +21,7 @@ from typing import Any
 
 from dualray.exceptions import InvariantViolation
 from dualray.shared.machines.owner import Owner
-from dualray.shared.machines.tasks import TASK_TABLE, task_fields, task_row
+from dualray.shared.machines.tasks import TASK_TABLE, FinishedFields, task_row
 from dualray.shared.model.commands import Command, DropPayload, DropPayloads, RunTask, RunTasks, Send, WriteRecords
 from dualray.shared.model.config import Config
 from dualray.shared.model.events import (
@@ -51,6 +51,7 @@ class PlainWorker:
     __slots__ = (
         "_cluster",
         "_config",
+        "_fields",
         "_handed",
         "_met",
         "_queue",
@@ -80,6 +81,7 @@ class PlainWorker:
         """Whom it has to do with: mostly one process, and then without a tuple."""
         self._started_ns = 0
         self._cluster: tuple[NodeInfo, ...] = ()
+        self._fields: FinishedFields | None = None
 
     def handle(self, event: Any, now_ns: int) -> list[Command]:
         """As any machine."""
@@ -277,11 +279,13 @@ class PlainWorker:
     def _report(self, first: TaskPushed, outcomes: list[Outcome], commands: list[Command]) -> None:
         keys: tuple[bytes, ...] = tuple([return_object_id(outcome[0], 0) for outcome in outcomes])
         if self.keeps_rows:
+            if self._fields is None:
+                self._fields = FinishedFields(self.address)
             commands.append(
                 WriteRecords(
                     table=TASK_TABLE,
                     keys=tuple([outcome[0].hex() for outcome in outcomes]),
-                    fields=task_fields(first.spec, TaskState.FINISHED, first.attempt, self.address),
+                    fields=self._fields.of(first.spec, first.attempt),
                 )
             )
         finished = TasksFinished(worker=self.address, node=self.node, outcomes=tuple(outcomes))
