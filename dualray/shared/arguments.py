@@ -24,12 +24,14 @@ from dualray.shared.model.ids import ObjectID
 from dualray.shared.model.specs import Ref
 from dualray.shared.serialization import (
     NOT_PLAIN,
+    PLAIN_TYPES,
     SMALL_TYPES,
     Reference,
     Serialized,
     deserialize,
     deserialize_all,
     learn_plain,
+    plain_bytes,
     plain_values,
     serialize,
     serialize_plain,
@@ -68,6 +70,10 @@ def pack_arguments(
     """
     if not args and not kwargs:
         return NO_ARGUMENTS
+    if _are_plain(args, kwargs):
+        payload = plain_bytes((list(args), dict(kwargs), []))
+        if len(payload) <= inline_bytes_max:
+            return Arguments(payload=payload)
     arguments = Arguments()
     packing = _Packing(args, kwargs, arguments)
     packed = packing.packed
@@ -98,6 +104,14 @@ def pack_arguments(
         dependencies = frozenset(arguments.deps)
         arguments.nested = tuple([ref for ref in serialized.refs if ref not in dependencies])
     return arguments
+
+
+def _are_plain(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether there is nothing among the arguments to be replaced, and C's pickler is enough."""
+    for value in args:
+        if type(value) not in PLAIN_TYPES:
+            return False
+    return not kwargs or PLAIN_TYPES.issuperset(map(type, kwargs.values()))
 
 
 class _Packing:
@@ -192,13 +206,18 @@ def _stands_for_value(kind: type[Any]) -> bool:
 
 
 NO_ARGUMENTS = Arguments()
+_UNCHANGED = 3
+"""Parts of a payload without values that were embedded."""
 
 
 def unpack_arguments(payload: bytes, values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
     """The arguments of a call; `values` are those of its dependencies, in order. An empty payload holds none."""
     if not payload:
         return [], {}
-    args, kwargs, places, *rest = deserialize(payload)
+    unpickled: tuple[Any, ...] = deserialize(payload)
+    if len(unpickled) == _UNCHANGED and not unpickled[2]:  # the way of most calls
+        return unpickled[0], unpickled[1]
+    args, kwargs, places, *rest = unpickled
     if rest:  # the first of these has the number -1
         values = [*values, *deserialize_all(rest[0][::-1])]
     for place, index in zip(places[::2], places[1::2], strict=True):

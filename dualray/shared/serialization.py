@@ -44,7 +44,8 @@ _CULPRIT_DEPTH_MAX = 8
 SMALL_TYPES = frozenset({int, float, bool, type(None)})
 """Types of values that never need a place of their own."""
 
-_PLAIN_TYPES = SMALL_TYPES | {str, bytes, complex}
+PLAIN_TYPES = SMALL_TYPES | {str, bytes, complex}
+"""Types of values that cannot be changed, and refer to nothing."""
 _PARTS_LOOKED_AT = 1000
 """Parts of a value, after which looking for what is not plain costs more than treating it as not plain."""
 _NO_BUFFERS = struct.Struct("<IQ")
@@ -249,7 +250,7 @@ def serialize(value: Any, what: str = "the value", *about: object) -> Serialized
     Raises:
         SerializationError: the value cannot be pickled; the message says which part, as far as that can be told.
     """
-    if type(value) in _PLAIN_TYPES:
+    if type(value) in PLAIN_TYPES:
         return Serialized(pickle.dumps(value, protocol=5), (), ())
     if type(value) is Sized:
         serialized = serialize(value.value, what, *about)
@@ -299,6 +300,12 @@ _ARRAY_PICKLES_MAX = 256
 _array_pickles: dict[tuple[np.dtype[Any], tuple[int, ...], bool], bytes] = {}
 
 
+def plain_bytes(value: Any) -> bytes:
+    """`serialize(value).to_bytes()` of what is known to be made of plain values alone."""
+    pickled = pickle.dumps(value, protocol=5)
+    return _NO_BUFFERS.pack(0, len(pickled)) + pickled
+
+
 def serialize_plain(value: Any) -> Serialized:
     """`serialize` of what is known to be made of plain values alone."""
     return Serialized(pickle.dumps(value, protocol=5), (), ())
@@ -312,7 +319,7 @@ def _is_plain(value: Any) -> bool:
     while todo:
         container = todo.pop()
         if type(container) is dict:
-            todo.extend([part for part in container if type(part) not in _PLAIN_TYPES])
+            todo.extend([part for part in container if type(part) not in PLAIN_TYPES])
             parts = container.values()
         elif type(container) is list or type(container) is tuple:
             parts = container
@@ -323,7 +330,7 @@ def _is_plain(value: Any) -> bool:
         seen += 1 + len(parts)
         if seen > _PARTS_LOOKED_AT:
             return False
-        todo.extend([part for part in parts if type(part) not in _PLAIN_TYPES])
+        todo.extend([part for part in parts if type(part) not in PLAIN_TYPES])
     return True
 
 
