@@ -36,7 +36,7 @@ from dualray.shared.decision_log import MachineSpec
 from dualray.shared.host import Execution
 from dualray.shared.model.codec import pack, unpack
 from dualray.shared.model.commands import RunTask, WriteRecord, WriteRecords
-from dualray.shared.model.events import Event, PeerLost, TimerFired
+from dualray.shared.model.events import Event, PeerLost, TaskPushed, TimerFired
 from dualray.shared.model.ids import HEAD, Address, FunctionID, NodeID, TaskID
 from dualray.shared.model.specs import Ref
 from dualray.shared.seeding import stream_seed, task_seed
@@ -321,6 +321,11 @@ class UserProcess:
     def loops_of_calls(self) -> list[asyncio.AbstractEventLoop]:
         """The event loops on which methods of the actor run as coroutines."""
         return [each.loop for each in list(self._call_loops.values())]
+
+    is_ahead = False
+
+    def end_later(self, task: RunTask | TaskPushed, size_bytes: int, start_ns: int) -> None:
+        raise NotImplementedError("the time of a task is over when its code returns")
 
     @property
     def is_on_loop(self) -> bool:

@@ -145,6 +145,9 @@ class _Wait:
 class CoreWorker:
     """See the module."""
 
+    _performers: dict[type[Any], Callable[[Any], object]] | None = None
+    """How the less frequent commands are carried out; made when there is one."""
+
     def __init__(
         self,
         *,
@@ -160,13 +163,9 @@ class CoreWorker:
         self.node = node
         self.config = config
         self.host = host
-        self._owner: Owner | None = None
-        self._folded: PlainWorker | None = None
+        self._folded = PlainWorker(address=address, node=node, config=config) if is_folded else None
         """In place of the owner machine, until more than plain tasks is asked of it: see plain_worker.py."""
-        if is_folded:
-            self._folded = PlainWorker(address=address, node=node, config=config)
-        else:
-            self._owner = Owner(address=address, node=node, config=config, is_driver=is_driver)
+        self._owner = None if is_folded else Owner(address=address, node=node, config=config, is_driver=is_driver)
         self.execution = Execution(task_id=root, is_task=not is_driver)
         self.key = ProcessKey()
         self.has_notes = False
@@ -185,8 +184,6 @@ class CoreWorker:
         self._wait_counter = itertools.count()
         self._exported: set[FunctionID] = set()
         self._runner = TaskRunner(self)
-        self._performers: dict[type[Any], Callable[[Any], object]] | None = None
-        """How the less frequent commands are carried out; made when there is one."""
         self._feasible: dict[FunctionTemplate, None] = {}
         self._feasible_in: tuple[NodeInfo, ...] = ()
         self._feasible_last: FunctionTemplate | None = None
@@ -1282,6 +1279,19 @@ class CoreWorker:
     def execute(self, task: RunTask | TaskPushed) -> None:
         """Run one task. Called where user code runs."""
         self._runner.execute(task)
+
+    def end_small(self, task: RunTask | TaskPushed, size_bytes: int, start_ns: int) -> None:
+        """The time of a task is over that has one small result, and that the host has ended later."""
+        self._runner.end_small(task, size_bytes, start_ns)
+
+    def end_cancelled(self, task: RunTask | TaskPushed, start_ns: int) -> None:
+        """Such a task was cancelled before."""
+        self._runner.end_cancelled(task, start_ns)
+
+    @property
+    def may_run_ahead(self) -> bool:
+        """Whether the code of a task may return before its time is over: nobody notes when it does."""
+        return self._contexts is None and self._runner.reports_small
 
     def report_ran(self, ran: TaskRan, duration_ns: int, *, is_alone: bool = False) -> None:
         """A task has ended. Small results wait for those of the tasks behind it, if others were handed over with it."""

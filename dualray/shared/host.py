@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from dualray.shared.model.commands import Command, RunTask, WriteRecord, WriteRecords
-from dualray.shared.model.events import Event
+from dualray.shared.model.events import Event, TaskPushed
 from dualray.shared.model.ids import ActorID, Address, FunctionID, TaskID
 from dualray.shared.model.specs import FunctionTemplate, Ref, TaskSpec
 from dualray.shared.trace import TraceKind
@@ -135,6 +135,13 @@ class Host(Protocol):
         self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution
     ) -> Any:
         """Call user code, in the environment and, in sim mode, at the cost of the task."""
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether the code of the task in hand has returned, and its time is not over: `end_later` is to be told."""
+
+    def end_later(self, task: RunTask | TaskPushed, size_bytes: int, start_ns: int) -> None:
+        """Have `CoreWorker.end_small` called when the time of the task is over."""
 
     def take_environment(self, text: str) -> None:
         """This process runs with a runtime environment from now on (dualray/runtime_env.py); it has had none.

@@ -21,7 +21,7 @@ from dualray.shared.model.errors import ErrorInfo
 from dualray.shared.model.events import ActorExitAsked, Result, TaskPushed, TaskRan
 from dualray.shared.model.ids import FunctionID, return_object_id
 from dualray.shared.model.specs import FunctionTemplate, Ref, Streaming, TaskSpec
-from dualray.shared.serialization import deserialize, serialize
+from dualray.shared.serialization import PLAIN_TYPES, deserialize, plain_bytes, serialize
 from dualray.shared.trace import TraceKind
 
 if TYPE_CHECKING:
@@ -99,13 +99,28 @@ class TaskRunner:
             self._core.in_hand = None
             self._core.dispatch(ActorExitAsked(task_id=task.spec.task_id))
             return
-        self._core.in_hand = None
         if small_bytes:
-            if self._host.is_traced:
-                self._trace_end(task, error)
-            self._core.report_small(task, small_bytes, self._host.now_ns() - start_ns)
+            if self._host.is_ahead:
+                self._host.end_later(task, small_bytes, start_ns)
+            else:
+                self.end_small(task, small_bytes, start_ns)
         else:
+            self._core.in_hand = None
             self._report(task, results, error, start_ns, returned)
+
+    def end_small(self, task: RunTask | TaskPushed, size_bytes: int, start_ns: int) -> None:
+        """A task ends with one small result, which is stored."""
+        self._core.in_hand = None
+        if self._host.is_traced:
+            self._trace_end(task, None)
+        self._core.report_small(task, size_bytes, self._host.now_ns() - start_ns)
+
+    def end_cancelled(self, task: RunTask | TaskPushed, start_ns: int) -> None:
+        """A task was cancelled when its code had returned, and its time was not over."""
+        core = self._core
+        core.in_hand = None
+        core.payloads.pop(return_object_id(task.spec.task_id, 0), None)
+        self._report(task, [], cancelled(task.spec), start_ns, None)
 
     async def execute_async(self, task: RunTask) -> None:
         """The same for a method of an actor whose methods are coroutines."""
@@ -270,6 +285,11 @@ class TaskRunner:
         if value is None:
             core.payloads[object_id] = _NONE
             return len(_NONE)
+        if type(value) in PLAIN_TYPES:
+            payload = plain_bytes(value)
+            if len(payload) <= core.config.inline_bytes_max:
+                core.payloads[object_id] = payload
+                return len(payload)
         serialized = serialize(value, "return value {} of {}", 0, spec.template.name)
         size_bytes, nested = serialized.size_bytes, serialized.refs
         inline = size_bytes <= core.config.inline_bytes_max

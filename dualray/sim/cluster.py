@@ -74,6 +74,9 @@ class Cluster:
 
     kinds_noted: frozenset[TraceKind] | None = None
     """What is to be noted of what processes do; None: everything."""
+    runs_ahead = True
+    """Whether the fiber of a task may end before its time is over (worker.py). A test switches it off: nothing
+    changes."""
 
     def __init__(
         self,

@@ -121,6 +121,11 @@ class Fiber:
     _answered: bool = False  # a wake or a throw came while it was running: the next park returns at once
     _rethrows: int = 0
 
+    @property
+    def is_undisturbed(self) -> bool:
+        """Whether nothing was thrown at it while it runs: it could wait now."""
+        return not (self.killed or self._answered)
+
     def __repr__(self) -> str:
         return f"<Fiber of {self.owner!r} {self.state.value}{' killed' if self.killed else ''}>"
 
@@ -233,6 +238,12 @@ class FiberScheduler:
         else:
             self._ready.append(fiber)
         return fiber
+
+    def spawn_soon(self, owner: FiberOwner, fn: Callable[[], object]) -> None:
+        """As `spawn`, in the middle of an event: it runs when that is over."""
+        fiber = Fiber(owner, fn, b"")
+        self._live[fiber] = None
+        self._ready.append(fiber)
 
     def wake(self, fiber: Fiber, value: Any = None) -> bool:
         """Let the fiber's park return `value`. False when it has ended, or a throw came before.

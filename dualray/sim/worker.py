@@ -22,7 +22,8 @@ from dualray.shared.model.ids import HEAD, Address, FunctionID, NodeID, TaskID, 
 from dualray.shared.model.resources import GPU, GPU_MASK, UNITS
 from dualray.shared.model.specs import Ref
 from dualray.shared.seeding import task_seed
-from dualray.sim.calendar import Calendar
+from dualray.shared.serialization import PLAIN_TYPES
+from dualray.sim.calendar import Calendar, Timer
 from dualray.sim.collectives import all_reduce_ns, broadcast_ns
 from dualray.sim.fibers import Fiber, FiberKilled, FiberScheduler
 from dualray.sim.object_store import VirtualStore
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from dualray.sim.virtual_loop import VirtualLoop
 
 
+_TINY_BYTES = 512
+"""More than a result has of which the task may run ahead of its time."""
 OWED_NS_MAX = 50_000
 """Of submissions that are not paid for yet: about as much as two messages within a node take."""
 
@@ -113,7 +116,12 @@ class WorkerRuntime:
 
 
 class UserProcess(Process):
-    """See the module."""
+    """See the module.
+
+    A task that is given and returns immutable values alone, most of them numbers, has nothing left to do when its code
+    has returned, however long it takes: its fiber ends (`_runs_ahead`), and what it has returned is reported when its
+    time is over. Thousands of tasks that run at a time then need one greenlet.
+    """
 
     def __init__(
         self, *, cluster: Cluster, address: Address, node: NodeID, store: VirtualStore, root: TaskID, is_driver: bool
@@ -154,6 +162,11 @@ class UserProcess(Process):
         self._coroutines: dict[TaskID, asyncio.Task[None]] = {}
         self._escaped: BaseException | None = None
         self._task_fiber: Fiber | None = None
+        self.is_ahead = False
+        self._time_left_ns = 0
+        self._ahead: tuple[RunTask | TaskPushed, int, int] | None = None
+        """A task that has run ahead of its time, the bytes of its result, and when it began."""
+        self._end_timer: Timer | None = None
 
     @property
     def core(self) -> CoreWorker:
@@ -239,6 +252,7 @@ class UserProcess(Process):
     def die(self) -> None:
         super().die()
         self.close()
+        self._forget_end()
         for fiber in list(self._fibers):
             self.cluster.fibers.throw(fiber, FiberKilled(f"{self.address} died"))
 
@@ -276,7 +290,7 @@ class UserProcess(Process):
         if not self._is_running:
             self._is_running = True
             calendar = self._calendar
-            calendar.post(calendar.now_ns + self.cluster.cost_model.dispatch_ns, self._start_next, None)
+            calendar.post(calendar.now_ns + self.cluster.cost_model.dispatch_ns, _start_next, self)
 
     def spawn(self, function: Callable[[], object]) -> None:
         self._spawned += 1
@@ -296,11 +310,11 @@ class UserProcess(Process):
         number = int(self.node.rpartition("-")[2]) + 1
         return f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}"
 
-    def _start_next(self, _: None) -> None:
+    def _start_next(self) -> None:
         if not self.is_alive:
             return
         if self.cluster._paused and self.cluster.is_paused(self.node):
-            self.cluster.when_running(self.node, self._start_next, None)
+            self.cluster.when_running(self.node, self._start_next)
             return
         task = self.core.next_task()
         if task is None:
@@ -309,23 +323,80 @@ class UserProcess(Process):
         if task.spec.actor_id is None:  # a method: its actor has them for life
             self.visible_gpus = ",".join([self.gpu_names[gpu] for gpu in task.gpu_ids]) if task.gpu_ids else ""
         seed = task_seed(self.cluster.seed, task.spec.task_id)
-        self._spawn(partial(self._execute, task), seed)
+        self.cluster.seeds_handed_out.update(seed)
+        self.cluster.fibers.spawn(self, partial(self._execute, task), seed=seed)
 
     def interrupt(self) -> None:
         """At its next step, which is the one that it waits for."""
+        if self._ahead is not None:
+            if self.core.takes_interrupt():
+                task, _, start_ns = self._ahead
+                self._forget_end()
+                self.cluster.fibers.spawn_soon(self, partial(self._end_cancelled, task, start_ns))
+            return
         fiber = self._task_fiber
         if fiber is not None and self.core.is_in_user_code and self.core.takes_interrupt():
             self.cluster.fibers.throw(fiber, KeyboardInterrupt())
 
     def _execute(self, task: RunTask | TaskPushed) -> None:
-        self._task_fiber = self.cluster.fibers.current()
+        fiber = self._task_fiber = self.cluster.fibers.current()
+        assert fiber is not None
+        self._fibers[fiber] = None
         try:
             self.core.execute(task)
         finally:
             self._task_fiber = None
-            self._is_running = False
-            if self.core.has_tasks and self.is_alive:
-                self.tasks_came()
+            self._fibers.pop(fiber, None)
+            if self._ahead is None:
+                self._task_is_over()
+
+    def _task_is_over(self) -> None:
+        self._is_running = False
+        if self.core.has_tasks and self.is_alive:
+            self.tasks_came()
+
+    def _runs_ahead(self, result: Any, args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution) -> bool:
+        """Whether nobody could tell if the task in hand ended now, and was reported later."""
+        fiber, template = self._task_fiber, task.resources
+        if fiber is None or not fiber.is_undisturbed or not self.core.may_run_ahead or not _is_tiny(result):
+            return False
+        if task.actor_id is not None or template is None or not template.has_one_result:
+            return False
+        if not self.cluster.runs_ahead or self.cluster.config.inline_bytes_max < _TINY_BYTES:
+            return False
+        for value in args:
+            if type(value) not in PLAIN_TYPES:
+                return False
+        return not kwargs or PLAIN_TYPES.issuperset(map(type, kwargs.values()))
+
+    def end_later(self, task: RunTask | TaskPushed, size_bytes: int, start_ns: int) -> None:
+        self.is_ahead = False
+        self._ahead = (task, size_bytes, start_ns)
+        calendar = self._calendar
+        self._end_timer = calendar.arm(calendar.now_ns + self._time_left_ns, _end, self)
+
+    def _end(self) -> None:
+        """The time of a task is over whose code has returned before."""
+        if not self.is_alive:
+            return
+        if self.cluster._paused and self.cluster.is_paused(self.node):
+            self.cluster.when_running(self.node, self._end)
+            return
+        assert self._ahead is not None
+        task, size_bytes, start_ns = self._ahead
+        self._ahead = self._end_timer = None
+        self.core.end_small(task, size_bytes, start_ns)
+        self._task_is_over()
+
+    def _end_cancelled(self, task: RunTask | TaskPushed, start_ns: int) -> None:
+        if self.is_alive:
+            self.core.end_cancelled(task, start_ns)
+            self._task_is_over()
+
+    def _forget_end(self) -> None:
+        if self._end_timer is not None:
+            self._calendar.disarm(self._end_timer)
+        self._ahead = self._end_timer = None
 
     def _spawn(self, function: Callable[[], object], seed: bytes) -> None:
         self.cluster.seeds_handed_out.update(seed)
@@ -350,7 +421,12 @@ class UserProcess(Process):
             self._memory.take(self.address, memory_bytes)
         try:
             result = function(*args, **kwargs)
-            self.cluster.fibers.sleep_ns(self._cost_ns(task, args, kwargs))
+            cost_ns = self._cost_ns(task, args, kwargs)
+            if not memory_bytes and self._runs_ahead(result, args, kwargs, task):
+                self.is_ahead = True
+                self._time_left_ns = cost_ns
+            else:
+                self.cluster.fibers.sleep_ns(cost_ns)
             return result
         finally:
             if memory_bytes and self.is_alive and not isinstance(function, type):  # a constructor's is the actor's
@@ -568,6 +644,24 @@ class UserProcess(Process):
         self._wake_scheduled = False
         if self.is_alive:
             self.core.take_in_finalizers()
+
+
+def _start_next(process: UserProcess) -> None:
+    process._start_next()
+
+
+def _end(process: UserProcess) -> None:
+    process._end()
+
+
+def _is_tiny(value: Any) -> bool:
+    """Whether it is immutable, refers to nothing, and is so small when pickled that it travels with a report."""
+    kind = type(value)
+    if kind is int:
+        return int(value.bit_length()) < _TINY_BYTES
+    if kind is str or kind is bytes:
+        return len(value) < _TINY_BYTES // 4
+    return kind in PLAIN_TYPES
 
 
 # ---- Whose code runs -------------------------------------------------------------------------------------------------
