@@ -8,7 +8,7 @@ composition can hear is in its table.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 from dualray.exceptions import InvariantViolation
@@ -53,7 +53,8 @@ class Composition:
 
     def __init__(self) -> None:
         self.out = Outbox()
-        self.table: dict[type[Any], Callable[[Any], None]] = {}
+        self.table: Mapping[type[Any], Callable[[Any, Any], object]] = {}
+        """What each event leads to: called with the machine and the event."""
         self.calm: frozenset[type[Any]] = frozenset()
         """Events of which most leave nothing to react to; the others say so (`Outbox.is_stirred`)."""
 
@@ -62,7 +63,7 @@ class Composition:
         out.now_ns = now_ns
         kind = type(event)
         out.is_stirred = kind not in self.calm
-        self.table[kind](event)
+        self.table[kind](self, event)
         if out.is_stirred:
             self.drain()
         commands = out.commands

@@ -12,7 +12,8 @@ Guarantees: see the four modules; in addition every event that the head can hear
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from dualray.shared.machines.actors import Actors
 from dualray.shared.machines.base import Composition, bounded_steps
@@ -112,46 +113,7 @@ class Head(Composition):
         self.scheduler.on_waiting = self.starvation.on_waiting
         self.scheduler.home_of = self._home_of
         self.scheduler.who_holds = self.starvation.explain
-        self.table = {
-            Started: lambda event: None,
-            TimerFired: self._on_timer,
-            NodeJoined: lambda event: self.membership.on_joined(event),
-            NodeDraining: self._on_draining,
-            NodeEmptied: self._on_emptied,
-            CopyKept: lambda event: self.directory.on_kept(event),
-            CopiesJudged: lambda event: self.directory.on_judged(event),
-            NodeSilent: lambda event: self.membership.on_silent(event),
-            NodeHeard: lambda event: self.membership.on_heard(event),
-            PeerLost: self._on_peer_lost,
-            DriverJoined: self._on_driver_joined,
-            DriverLeft: lambda event: self._driver_gone(event.address),
-            WorkerDied: self._on_worker_died,
-            LinkLost: self._on_link_lost,
-            LeaseRequested: lambda event: self.scheduler.request(event),
-            LeaseGranted: self._on_granted,
-            LeaseRefused: lambda event: self.actors.on_refused(event),
-            LeasedWorkerDied: lambda event: self.actors.on_worker_died(event),
-            TaskFinished: lambda event: self.actors.on_constructed(event),
-            ResourcesReported: self._on_reported,
-            ObjectAdded: lambda event: self.directory.on_added(event),
-            ObjectRemoved: lambda event: self.directory.on_removed(event),
-            LocationsWanted: lambda event: self.directory.on_wanted(event),
-            ObjectsFreed: lambda event: self.directory.on_freed(event),
-            ObjectFailed: lambda event: self.directory.on_failed(event),
-            ActorRegistered: lambda event: self.actors.on_registered(event),
-            ActorFailed: lambda event: self.actors.on_failed(event),
-            ActorSubscribed: lambda event: self.actors.on_subscribed(event),
-            ActorOutOfScope: lambda event: self.actors.end(event.actor_id, "Its last handle is gone."),
-            ActorKillRequested: lambda event: self.actors.on_kill(event),
-            ActorExited: lambda event: self.actors.on_exited(event),
-            ActorNameRequested: lambda event: self.actors.on_name_requested(event),
-            BorrowAdded: self._on_borrow_added,
-            BorrowRemoved: lambda event: None,
-            ClusterStateRequested: self._on_state_requested,
-            PlacementGroupRequested: self._on_group_requested,
-            PlacementGroupUnwanted: self._on_group_unwanted,
-            RowsRequested: self._on_rows_requested,
-        }
+        self.table = _TABLE
 
     # ---- Who takes part --------------------------------------------------------------------------------------
 
@@ -335,3 +297,46 @@ class Head(Composition):
         self.membership.check_invariants()
         self.scheduler.check_invariants()
         self.actors.check_invariants()
+
+
+_TABLE: Final[Mapping[type[Any], Callable[[Any, Any], object]]] = {
+    Started: lambda head, event: None,
+    TimerFired: Head._on_timer,
+    NodeJoined: lambda head, event: head.membership.on_joined(event),
+    NodeDraining: Head._on_draining,
+    NodeEmptied: Head._on_emptied,
+    CopyKept: lambda head, event: head.directory.on_kept(event),
+    CopiesJudged: lambda head, event: head.directory.on_judged(event),
+    NodeSilent: lambda head, event: head.membership.on_silent(event),
+    NodeHeard: lambda head, event: head.membership.on_heard(event),
+    PeerLost: Head._on_peer_lost,
+    DriverJoined: Head._on_driver_joined,
+    DriverLeft: lambda head, event: head._driver_gone(event.address),
+    WorkerDied: Head._on_worker_died,
+    LinkLost: Head._on_link_lost,
+    LeaseRequested: lambda head, event: head.scheduler.request(event),
+    LeaseGranted: Head._on_granted,
+    LeaseRefused: lambda head, event: head.actors.on_refused(event),
+    LeasedWorkerDied: lambda head, event: head.actors.on_worker_died(event),
+    TaskFinished: lambda head, event: head.actors.on_constructed(event),
+    ResourcesReported: Head._on_reported,
+    ObjectAdded: lambda head, event: head.directory.on_added(event),
+    ObjectRemoved: lambda head, event: head.directory.on_removed(event),
+    LocationsWanted: lambda head, event: head.directory.on_wanted(event),
+    ObjectsFreed: lambda head, event: head.directory.on_freed(event),
+    ObjectFailed: lambda head, event: head.directory.on_failed(event),
+    ActorRegistered: lambda head, event: head.actors.on_registered(event),
+    ActorFailed: lambda head, event: head.actors.on_failed(event),
+    ActorSubscribed: lambda head, event: head.actors.on_subscribed(event),
+    ActorOutOfScope: lambda head, event: head.actors.end(event.actor_id, "Its last handle is gone."),
+    ActorKillRequested: lambda head, event: head.actors.on_kill(event),
+    ActorExited: lambda head, event: head.actors.on_exited(event),
+    ActorNameRequested: lambda head, event: head.actors.on_name_requested(event),
+    BorrowAdded: Head._on_borrow_added,
+    BorrowRemoved: lambda head, event: None,
+    ClusterStateRequested: Head._on_state_requested,
+    PlacementGroupRequested: Head._on_group_requested,
+    PlacementGroupUnwanted: Head._on_group_unwanted,
+    RowsRequested: Head._on_rows_requested,
+}
+"""What each event leads to; one table for all machines of the kind."""

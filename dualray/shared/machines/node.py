@@ -20,9 +20,10 @@ Guarantees: see the three modules; in addition every event that a node can hear 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Any, Final
 
 from dualray.shared.machines.base import Composition, bounded_steps
 from dualray.shared.machines.local_scheduler import REPORT_TIMER, LocalScheduler, is_slot
@@ -149,62 +150,7 @@ class Node(Composition):
         )
         self.store.incarnation = self.scheduler.incarnation = self.transfer.incarnation = incarnation
         self.cluster: ClusterChanged | None = None
-        self.table = {
-            Started: self._on_started,
-            TimerFired: self._on_timer,
-            DrainAsked: self._on_drain_asked,
-            CopyWanted: self._on_copy_wanted,
-            NodeReleased: self._on_released_by_head,
-            WorkerReady: self._on_worker_ready,
-            WorkerExited: self._on_worker_exited,
-            LeaseRequested: self._on_lease_requested,
-            GpuLost: self._on_gpu_lost,
-            MemoryExceeded: lambda event: self.scheduler.on_memory_exceeded(event),
-            LeaseReturned: lambda event: self.scheduler.on_returned(event),
-            LeasesReturned: lambda event: self.scheduler.on_several_returned(event),
-            RowsRequested: self._on_rows_requested,
-            BundleWanted: lambda event: self.scheduler.on_bundle_wanted(event),
-            BundlesUnwanted: lambda event: self.scheduler.on_bundles_unwanted(event),
-            TurnWanted: lambda event: self.scheduler.on_turn_wanted(event.owner),
-            WorkerBlocked: lambda event: self.scheduler.set_blocked(event.worker, True),
-            WorkerUnblocked: lambda event: self.scheduler.set_blocked(event.worker, False),
-            WorkerSpent: lambda event: self.scheduler.on_worker_spent(event.worker),
-            WorkerUnwanted: lambda event: self.scheduler.stop_worker(event.worker, event.reason),
-            ObjectWanted: self._on_wanted,
-            ObjectReleased: self._on_released,
-            SpaceRequested: self._on_space_requested,
-            SpaceReserved: lambda event: self.store.on_reserved(event.object_id, event.place),
-            ReserveFailed: lambda event: self.store.on_reserve_failed(event.object_id, event.reason),
-            ObjectSpilled: lambda event: self.store.on_spilled(event.object_id),
-            SpillFailed: lambda event: self.store.on_spill_failed(event.object_id, event.reason),
-            ObjectRestored: lambda event: self.store.on_restored(event.object_id),
-            RestoreFailed: lambda event: self.store.on_restore_failed(event.object_id),
-            ObjectSealed: lambda event: self.store.seal(event.object_id, event.requester),
-            ObjectPlaced: self._on_placed,
-            SpaceReturned: lambda event: self.store.abort(event.object_id, event.requester),
-            LoansKnown: self._on_loans_known,
-            LocationsKnown: lambda event: self.transfer.on_locations(event),
-            ObjectRequested: lambda event: self.transfer.on_requested(event),
-            ObjectNotHere: lambda event: self.transfer.on_not_here(event),
-            ObjectsAwaited: lambda event: self.transfer.on_awaited(event),
-            NodeThere: lambda event: self.transfer.on_there(event),
-            ObjectElsewhere: lambda event: self.transfer.on_elsewhere(event),
-            ObjectSent: lambda event: self.transfer.on_sent(event.object_id, event.to, complete=event.complete),
-            ObjectReceived: lambda event: self.transfer.on_received(event.object_id, event.source),
-            ReceiveFailed: lambda event: self.transfer.source_failed(
-                event.object_id, event.source, event.received_bytes
-            ),
-            ObjectsFreed: self._on_freed,
-            ObjectFailed: lambda event: self.transfer.on_failed(event.object_id, event.error),
-            OwnerDied: self._on_owner_died,
-            PeerMet: self._on_peer_met,
-            NodeDied: self._on_node_died,
-            PeerLost: self._on_peer_lost,
-            LinkLost: self._on_link_lost,
-            NodeWelcomed: lambda event: self.scheduler.prestart(),
-            NodeRefused: self._on_refused,
-            ClusterChanged: self._on_cluster_changed,
-        }
+        self.table = _TABLE
         self.dead: dict[Address, None] = {}
         """Owners that died, but not with their node."""
         self.dead_nodes: dict[NodeID, int] = {}
@@ -545,3 +491,60 @@ class Node(Composition):
         self.store.check_invariants()
         self.transfer.check_invariants()
         self.scheduler.check_invariants()
+
+
+_TABLE: Final[Mapping[type[Any], Callable[[Any, Any], object]]] = {
+    Started: Node._on_started,
+    TimerFired: Node._on_timer,
+    DrainAsked: Node._on_drain_asked,
+    CopyWanted: Node._on_copy_wanted,
+    NodeReleased: Node._on_released_by_head,
+    WorkerReady: Node._on_worker_ready,
+    WorkerExited: Node._on_worker_exited,
+    LeaseRequested: Node._on_lease_requested,
+    GpuLost: Node._on_gpu_lost,
+    MemoryExceeded: lambda node, event: node.scheduler.on_memory_exceeded(event),
+    LeaseReturned: lambda node, event: node.scheduler.on_returned(event),
+    LeasesReturned: lambda node, event: node.scheduler.on_several_returned(event),
+    RowsRequested: Node._on_rows_requested,
+    BundleWanted: lambda node, event: node.scheduler.on_bundle_wanted(event),
+    BundlesUnwanted: lambda node, event: node.scheduler.on_bundles_unwanted(event),
+    TurnWanted: lambda node, event: node.scheduler.on_turn_wanted(event.owner),
+    WorkerBlocked: lambda node, event: node.scheduler.set_blocked(event.worker, True),
+    WorkerUnblocked: lambda node, event: node.scheduler.set_blocked(event.worker, False),
+    WorkerSpent: lambda node, event: node.scheduler.on_worker_spent(event.worker),
+    WorkerUnwanted: lambda node, event: node.scheduler.stop_worker(event.worker, event.reason),
+    ObjectWanted: Node._on_wanted,
+    ObjectReleased: Node._on_released,
+    SpaceRequested: Node._on_space_requested,
+    SpaceReserved: lambda node, event: node.store.on_reserved(event.object_id, event.place),
+    ReserveFailed: lambda node, event: node.store.on_reserve_failed(event.object_id, event.reason),
+    ObjectSpilled: lambda node, event: node.store.on_spilled(event.object_id),
+    SpillFailed: lambda node, event: node.store.on_spill_failed(event.object_id, event.reason),
+    ObjectRestored: lambda node, event: node.store.on_restored(event.object_id),
+    RestoreFailed: lambda node, event: node.store.on_restore_failed(event.object_id),
+    ObjectSealed: lambda node, event: node.store.seal(event.object_id, event.requester),
+    ObjectPlaced: Node._on_placed,
+    SpaceReturned: lambda node, event: node.store.abort(event.object_id, event.requester),
+    LoansKnown: Node._on_loans_known,
+    LocationsKnown: lambda node, event: node.transfer.on_locations(event),
+    ObjectRequested: lambda node, event: node.transfer.on_requested(event),
+    ObjectNotHere: lambda node, event: node.transfer.on_not_here(event),
+    ObjectsAwaited: lambda node, event: node.transfer.on_awaited(event),
+    NodeThere: lambda node, event: node.transfer.on_there(event),
+    ObjectElsewhere: lambda node, event: node.transfer.on_elsewhere(event),
+    ObjectSent: lambda node, event: node.transfer.on_sent(event.object_id, event.to, complete=event.complete),
+    ObjectReceived: lambda node, event: node.transfer.on_received(event.object_id, event.source),
+    ReceiveFailed: lambda node, event: node.transfer.source_failed(event.object_id, event.source, event.received_bytes),
+    ObjectsFreed: Node._on_freed,
+    ObjectFailed: lambda node, event: node.transfer.on_failed(event.object_id, event.error),
+    OwnerDied: Node._on_owner_died,
+    PeerMet: Node._on_peer_met,
+    NodeDied: Node._on_node_died,
+    PeerLost: Node._on_peer_lost,
+    LinkLost: Node._on_link_lost,
+    NodeWelcomed: lambda node, event: node.scheduler.prestart(),
+    NodeRefused: Node._on_refused,
+    ClusterChanged: Node._on_cluster_changed,
+}
+"""What each event leads to; one table for all machines of the kind."""

@@ -14,6 +14,9 @@ from __future__ import annotations
 
 import json
 from collections import deque
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final
 
 from dualray.exceptions import InvariantViolation
 from dualray.shared.machines.actor_calls import CALLS_TIMER, ActorCalls
@@ -223,105 +226,8 @@ class Owner(Composition):
         self._given_back: list[TaskID] = []
         self._is_retired = False
         """A worker that gets no more tasks, and has not said yet that nobody needs it."""
-        self.table = {
-            TaskSubmitted: self._on_submitted,
-            ValuePut: self._on_put,
-            ValuePromised: self._on_promised,
-            PromiseKept: self._on_kept,
-            SpaceWanted: self._on_space_wanted,
-            SpaceWritten: self._on_space_written,
-            PutAbandoned: self._on_put_abandoned,
-            SpaceGranted: self._on_space_granted,
-            SpaceDenied: self._on_space_denied,
-            RoomWanted: lambda event: self.rooms.on_wanted(),
-            ArgumentsLent: lambda event: self.values.on_lent(event),
-            LoansKept: lambda event: self.rooms.on_kept(event),
-            LoanPinned: lambda event: self.values.on_loan_pinned(event),
-            LoansAsked: lambda event: self.values.on_loans_asked(event),
-            WaitStarted: self._on_wait_started,
-            WaitAbandoned: self._on_wait_abandoned,
-            RefsAdded: lambda event: self.values.add_refs(event.refs),
-            RefsDropped: lambda event: self.values.drop_refs(event.object_ids),
-            ViewReleased: lambda event: self.values.on_view_released(event.object_id),
-            TaskRan: lambda event: self.executor.on_ran(event),
-            TasksRan: lambda event: self.executor.on_several_ran(event),
-            ActorKillAsked: self._on_kill_asked,
-            ActorNameAsked: self._on_name_asked,
-            ActorNameReported: self._on_name_reported,
-            ActorExitAsked: lambda event: self.executor.on_exit_asked(event),
-            ActorLeaving: lambda event: self.out.send(event.worker, ActorLeavingHeard(process=self.address)),
-            ActorLeavingHeard: lambda event: self.executor.exit.on_heard(event.process),
-            CancelAsked: self._on_cancel_asked,
-            CancelRequested: self._on_cancel_requested,
-            TaskUnwanted: lambda event: self.cancellation.on_unwanted(event),
-            ClusterStateAsked: self._on_state_asked,
-            ClusterStateReported: self._on_state_reported,
-            PlacementGroupAsked: lambda event: self.out.send(
-                HEAD, PlacementGroupRequested(wait_id=event.wait_id, spec=event.spec)
-            ),
-            PlacementGroupRemovalAsked: lambda event: self.out.send(
-                HEAD, PlacementGroupUnwanted(group_id=event.group_id)
-            ),
-            PlacementGroupNoted: lambda event: self.out.add(CompleteWait(wait_id=event.wait_id, error=event.error)),
-            RowsAsked: self._on_rows_asked,
-            RowsRequested: self._on_rows_requested,
-            RowsReported: self._on_rows_reported,
-            WaitExplained: lambda event: self.out.add(TellWait(words=event.words)),
-            ClusterChanged: self._on_cluster_changed,
-            Started: self._on_started,
-            TimerFired: self._on_timer,
-            LeaseGranted: lambda event: self.leases.on_granted(event),
-            LeasesGranted: lambda event: self.leases.on_several_granted(event),
-            LeaseRefused: lambda event: self.leases.on_refused(event),
-            LeaseWanted: lambda event: self.leases.on_wanted(event),
-            LeasedWorkerDied: self._on_leased_worker_died,
-            NodeDied: self._on_node_died,
-            OwnerDied: self._on_owner_died,
-            PeerLost: lambda event: self.reach.on_peer_lost(event),
-            LinkLost: self._on_link_lost,
-            TaskPushed: lambda event: self.executor.on_pushed(event),
-            TasksPushed: lambda event: self.executor.on_several_pushed(event),
-            TaskFinished: self._on_task_finished,
-            TasksFinished: self._on_several_finished,
-            TasksRecalled: self._on_recalled,
-            ValueRequested: lambda event: self.values.on_value_requested(event),
-            ValueReported: lambda event: self.values.on_value_reported(event),
-            BorrowAdded: lambda event: self.values.on_borrow_added(event),
-            BorrowAcknowledged: lambda event: self.values.on_borrow_acknowledged(event),
-            BorrowRemoved: lambda event: self.values.on_borrow_removed(event),
-            ResultsTaken: self._on_results_taken,
-            ItemMade: lambda event: self.production.on_made(event),
-            ItemsEnded: lambda event: self.production.on_ended(event),
-            ItemTaken: lambda event: self.tasks.streams.on_taken(event),
-            ItemReported: lambda event: self.tasks.streams.on_reported(event),
-            ItemsRead: lambda event: self.production.on_read(event),
-            ObjectArrived: lambda event: self.values.on_object_arrived(event),
-            ObjectUnavailable: lambda event: self.values.on_object_unavailable(event),
-            ObjectDemanded: lambda event: self.tasks.on_demanded(event),
-            CopiesDoubted: lambda event: self.tasks.on_doubted(event),
-            ActorChanged: self._on_actor_changed,
-            WorkerRetired: self._on_retired,
-        }
-        self.calm = frozenset(
-            {
-                TaskSubmitted,
-                TaskFinished,
-                TasksFinished,
-                TaskPushed,
-                TasksPushed,
-                TaskRan,
-                TasksRan,
-                ValuePut,
-                SpaceWanted,
-                ArgumentsLent,
-                RefsAdded,
-                RefsDropped,
-                WaitStarted,
-                ItemMade,
-                ItemReported,
-                ItemTaken,
-            }
-        )
+        self.table = _TABLE
+        self.calm = _CALM
 
     # ---- What the user's code asks ---------------------------------------------------------------------------
 
@@ -457,7 +363,12 @@ class Owner(Composition):
 
     def _refuse_tasks(self) -> None:
         """This process is about to end."""
-        self.table[TaskPushed] = self.table[TasksPushed] = self.executor.refuse
+        refuse = self.executor.refuse
+        self._hear({TaskPushed: refuse, TasksPushed: refuse})
+
+    def _hear(self, otherwise: Mapping[type[Any], Callable[[Any], object]]) -> None:
+        """From now on these events lead to something else in this process."""
+        self.table = {**self.table, **{kind: partial(_pass_on, do) for kind, do in otherwise.items()}}
 
     def _on_state_asked(self, event: ClusterStateAsked) -> None:
         self.out.send(HEAD, ClusterStateRequested(wait_id=event.wait_id, requester=self.address))
@@ -844,13 +755,17 @@ class Owner(Composition):
         )
         self.actor_executor = actor
         self.calm = frozenset()
-        self.table |= {
-            TaskPushed: actor.on_pushed,
-            TaskUnwanted: self._on_call_unwanted,
-            TasksPushed: actor.on_several_pushed,
-            TaskRan: lambda event: (actor if event.task_id in actor.calls else executor).on_ran(event),
-            ActorExitAsked: lambda event: (actor if event.task_id in actor.calls else executor).on_exit_asked(event),
-        }
+        self._hear(
+            {
+                TaskPushed: actor.on_pushed,
+                TaskUnwanted: self._on_call_unwanted,
+                TasksPushed: actor.on_several_pushed,
+                TaskRan: lambda event: (actor if event.task_id in actor.calls else executor).on_ran(event),
+                ActorExitAsked: lambda event: (actor if event.task_id in actor.calls else executor).on_exit_asked(
+                    event
+                ),
+            }
+        )
 
     def _look_at(self, task: TaskID) -> None:
         record = self.tasks.records.get(task)
@@ -1053,3 +968,110 @@ class Owner(Composition):
         self.rooms.check_invariants()
         if self.actor_executor is not None:
             self.actor_executor.check_invariants()
+
+
+def _pass_on(do: Callable[[Any], object], owner: Owner, event: Any) -> None:
+    do(event)
+
+
+_TABLE: Final[Mapping[type[Any], Callable[[Any, Any], object]]] = {
+    TaskSubmitted: Owner._on_submitted,
+    ValuePut: Owner._on_put,
+    ValuePromised: Owner._on_promised,
+    PromiseKept: Owner._on_kept,
+    SpaceWanted: Owner._on_space_wanted,
+    SpaceWritten: Owner._on_space_written,
+    PutAbandoned: Owner._on_put_abandoned,
+    SpaceGranted: Owner._on_space_granted,
+    SpaceDenied: Owner._on_space_denied,
+    RoomWanted: lambda owner, event: owner.rooms.on_wanted(),
+    ArgumentsLent: lambda owner, event: owner.values.on_lent(event),
+    LoansKept: lambda owner, event: owner.rooms.on_kept(event),
+    LoanPinned: lambda owner, event: owner.values.on_loan_pinned(event),
+    LoansAsked: lambda owner, event: owner.values.on_loans_asked(event),
+    WaitStarted: Owner._on_wait_started,
+    WaitAbandoned: Owner._on_wait_abandoned,
+    RefsAdded: lambda owner, event: owner.values.add_refs(event.refs),
+    RefsDropped: lambda owner, event: owner.values.drop_refs(event.object_ids),
+    ViewReleased: lambda owner, event: owner.values.on_view_released(event.object_id),
+    TaskRan: lambda owner, event: owner.executor.on_ran(event),
+    TasksRan: lambda owner, event: owner.executor.on_several_ran(event),
+    ActorKillAsked: Owner._on_kill_asked,
+    ActorNameAsked: Owner._on_name_asked,
+    ActorNameReported: Owner._on_name_reported,
+    ActorExitAsked: lambda owner, event: owner.executor.on_exit_asked(event),
+    ActorLeaving: lambda owner, event: owner.out.send(event.worker, ActorLeavingHeard(process=owner.address)),
+    ActorLeavingHeard: lambda owner, event: owner.executor.exit.on_heard(event.process),
+    CancelAsked: Owner._on_cancel_asked,
+    CancelRequested: Owner._on_cancel_requested,
+    TaskUnwanted: lambda owner, event: owner.cancellation.on_unwanted(event),
+    ClusterStateAsked: Owner._on_state_asked,
+    ClusterStateReported: Owner._on_state_reported,
+    PlacementGroupAsked: lambda owner, event: owner.out.send(
+        HEAD, PlacementGroupRequested(wait_id=event.wait_id, spec=event.spec)
+    ),
+    PlacementGroupRemovalAsked: lambda owner, event: owner.out.send(
+        HEAD, PlacementGroupUnwanted(group_id=event.group_id)
+    ),
+    PlacementGroupNoted: lambda owner, event: owner.out.add(CompleteWait(wait_id=event.wait_id, error=event.error)),
+    RowsAsked: Owner._on_rows_asked,
+    RowsRequested: Owner._on_rows_requested,
+    RowsReported: Owner._on_rows_reported,
+    WaitExplained: lambda owner, event: owner.out.add(TellWait(words=event.words)),
+    ClusterChanged: Owner._on_cluster_changed,
+    Started: Owner._on_started,
+    TimerFired: Owner._on_timer,
+    LeaseGranted: lambda owner, event: owner.leases.on_granted(event),
+    LeasesGranted: lambda owner, event: owner.leases.on_several_granted(event),
+    LeaseRefused: lambda owner, event: owner.leases.on_refused(event),
+    LeaseWanted: lambda owner, event: owner.leases.on_wanted(event),
+    LeasedWorkerDied: Owner._on_leased_worker_died,
+    NodeDied: Owner._on_node_died,
+    OwnerDied: Owner._on_owner_died,
+    PeerLost: lambda owner, event: owner.reach.on_peer_lost(event),
+    LinkLost: Owner._on_link_lost,
+    TaskPushed: lambda owner, event: owner.executor.on_pushed(event),
+    TasksPushed: lambda owner, event: owner.executor.on_several_pushed(event),
+    TaskFinished: Owner._on_task_finished,
+    TasksFinished: Owner._on_several_finished,
+    TasksRecalled: Owner._on_recalled,
+    ValueRequested: lambda owner, event: owner.values.on_value_requested(event),
+    ValueReported: lambda owner, event: owner.values.on_value_reported(event),
+    BorrowAdded: lambda owner, event: owner.values.on_borrow_added(event),
+    BorrowAcknowledged: lambda owner, event: owner.values.on_borrow_acknowledged(event),
+    BorrowRemoved: lambda owner, event: owner.values.on_borrow_removed(event),
+    ResultsTaken: Owner._on_results_taken,
+    ItemMade: lambda owner, event: owner.production.on_made(event),
+    ItemsEnded: lambda owner, event: owner.production.on_ended(event),
+    ItemTaken: lambda owner, event: owner.tasks.streams.on_taken(event),
+    ItemReported: lambda owner, event: owner.tasks.streams.on_reported(event),
+    ItemsRead: lambda owner, event: owner.production.on_read(event),
+    ObjectArrived: lambda owner, event: owner.values.on_object_arrived(event),
+    ObjectUnavailable: lambda owner, event: owner.values.on_object_unavailable(event),
+    ObjectDemanded: lambda owner, event: owner.tasks.on_demanded(event),
+    CopiesDoubted: lambda owner, event: owner.tasks.on_doubted(event),
+    ActorChanged: Owner._on_actor_changed,
+    WorkerRetired: Owner._on_retired,
+}
+"""What each event leads to; one table for all machines of the kind."""
+
+_CALM: Final = frozenset(
+    {
+        TaskSubmitted,
+        TaskFinished,
+        TasksFinished,
+        TaskPushed,
+        TasksPushed,
+        TaskRan,
+        TasksRan,
+        ValuePut,
+        SpaceWanted,
+        ArgumentsLent,
+        RefsAdded,
+        RefsDropped,
+        WaitStarted,
+        ItemMade,
+        ItemReported,
+        ItemTaken,
+    }
+)
