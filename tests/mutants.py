@@ -33,7 +33,7 @@ from tests.planted.tree import ROOT, run_in, tree_with
 
 MUTATED = ("dualray/shared/policies", "dualray/shared/machines")
 FEATURES, MIXED, ACTORS, RETRIES = "features_swarm", "mixed_swarm", "actors_swarm", "retries_swarm"
-SCENARIOS = (FEATURES, MIXED, ACTORS, RETRIES, "broadcast_swarm", "spill_swarm", "gpus_swarm")
+SCENARIOS = (FEATURES, MIXED, ACTORS, RETRIES, "broadcast_swarm", "spill_swarm", "gpus_swarm", "leaving_swarm")
 """In the order in which they are explored; FIRST says which comes before the others for some files."""
 
 FIRST = {
