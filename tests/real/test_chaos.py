@@ -26,7 +26,7 @@ pytestmark = pytest.mark.leak_check
 
 EVERY_KIND = (
     "kill worker when piece starts 5",
-    "kill actor Ledger at 0.3s",
+    "kill actor Simulator when Simulator.rollout starts 3",
     "pause node-1 at 0.5s for 0.4s",
     "restart head at 1s for 0.3s",
     "reboot node-2 at 1.5s for 0.5s",
