@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -42,23 +43,42 @@ def test_a_read_only_source_of_another_shape_is_copied() -> None:
 
 def test_what_interrupts_it_waits_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """The memory may be another object's as soon as `copy` has ended."""
-    slow, mine = threading.Event(), threading.get_ident()
-    written: list[str] = []
+    helps, slow, mine = threading.Event(), threading.Event(), threading.get_ident()
+    begun: list[int] = []
+    ended: list[int] = []
 
     def copyto(to: np.ndarray, of: np.ndarray) -> None:
         if threading.get_ident() == mine:
+            assert helps.wait(30)
             os.kill(os.getpid(), signal.SIGINT)
         else:
-            slow.wait(0.3)
-            written.append("the rest")
+            begun.append(len(to))
+            helps.set()
+            slow.wait(0.1)
+            ended.append(len(to))
 
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     monkeypatch.setattr(np, "copyto", copyto)
     start = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         copying.copy(memoryview(bytearray(16 * MIB)), memoryview(bytes(16 * MIB)))
-    assert written == ["the rest"]
+    assert ended == begun
+    assert ended
     assert time.monotonic() - start < 30
+
+
+def test_who_has_not_begun_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(copying, "_helpers", ThreadPoolExecutor(1))
+    assert copying._helpers is not None
+    busy = threading.Event()
+    copying._helpers.submit(busy.wait, 60)
+    source, target = os.urandom(16 * MIB), bytearray(16 * MIB)
+    try:
+        copying.copy(memoryview(target), memoryview(source))
+        assert target == source
+    finally:
+        busy.set()
 
 
 def test_a_forked_process_copies_with_threads_of_its_own() -> None:
@@ -73,10 +93,13 @@ def test_a_forked_process_copies_with_threads_of_its_own() -> None:
 
 
 def test_what_goes_wrong_in_a_helper_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    mine = threading.get_ident()
+    mine, failed = threading.get_ident(), threading.Event()
 
     def copyto(to: np.ndarray, of: np.ndarray) -> None:
-        if threading.get_ident() != mine:
+        if threading.get_ident() == mine:
+            assert failed.wait(30)
+        else:
+            failed.set()
             raise MemoryError("no more")
 
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
