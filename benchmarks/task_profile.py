@@ -59,7 +59,7 @@ class _Host:
     """A process without a process: messages are left in `frames`, tasks in `tasks`."""
 
     store: Any = None
-    is_traced = is_logged = False
+    is_traced = is_logged = is_ahead = False
     trace = log = None
 
     def __init__(self, functions: dict[FunctionID, bytes]) -> None:
