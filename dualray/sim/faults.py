@@ -176,12 +176,14 @@ class FaultInjector:
 
     def _drain(self, fault: Fault) -> None:
         node = NodeID(fault.node)
+        told = self._cluster.nodes[node]
         self._note(fault, node)
-        self._cluster.nodes[node].handle(DrainAsked())
+        told.handle(DrainAsked())
 
         def replace() -> None:
-            self._cluster.kill_node(node)  # where it has not left
-            self._cluster.boot_node(node)
+            if self._cluster.nodes[node] is told:  # and no other fault has put a machine in its place meanwhile
+                self._cluster.kill_node(node)  # where it has not left
+                self._cluster.boot_node(node)
 
         if fault.for_ns is not None:
             self._lasts(fault, replace)

@@ -113,6 +113,19 @@ def test_a_node_that_drains_is_replaced_and_switched_off_if_it_is_still_there(st
     assert set(places()) == {"node-0", "node-1", "node-2"}
 
 
+def test_a_machine_that_stands_there_already_is_not_switched_off_for_one_that_was_to_leave(start):
+    start(["drain node-1 at 0.5s for 9s", "reboot node-1 at 0.6s for 1s"])
+
+    @dualray.remote(max_retries=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node_id="node-1", soft=True))
+    def long():
+        time.sleep(100)
+
+    long.options(max_retries=1).remote()
+    time.sleep(12)
+    rows = {row["NodeID"]: row for row in dualray.nodes()}
+    assert (rows["node-1"]["Incarnation"], rows["node-1"]["Alive"]) == (1, True)
+
+
 def test_a_short_pause_loses_nothing_and_a_long_one_makes_a_zombie_that_is_refused(start):
     runtime = start(["pause node-1 at 0.5s for 3s", "pause node-2 at 0.5s for 30s"])
     placed = places()
