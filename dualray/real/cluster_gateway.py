@@ -80,8 +80,9 @@ class RouteRefused(ConnectionError):
 
 
 def user_timeout_s(config: Config) -> float:
-    """After how long between two nodes: not before the head would take one of them for dead."""
-    dead_ns = config.heartbeat_timeout_ns + config.suspicion_ns
+    """After how long between two nodes: not before the head has taken one of them for dead, nor before a node that is
+    cut off has ended by itself, which says more than a connection's end does."""
+    dead_ns = 2 * config.heartbeat_timeout_ns + config.suspicion_ns
     return min(USER_TIMEOUT_S, max(_PATIENCES * config.link_patience_ns, dead_ns) / 1e9)
 
 
