@@ -40,6 +40,7 @@ from dualray.shared.model.events import Event, PeerLost, TaskPushed, TimerFired
 from dualray.shared.model.ids import HEAD, Address, FunctionID, NodeID, TaskID
 from dualray.shared.model.specs import Ref
 from dualray.shared.seeding import stream_seed, task_seed
+from dualray.shared.serialization import deserialize
 
 if TYPE_CHECKING:
     import asyncio
@@ -370,11 +371,11 @@ class UserProcess:
     def put_function(self, function: FunctionID, pickled: bytes) -> None:
         self._tables().put(_FUNCTIONS, function, pickled)
 
-    def get_function(self, function: FunctionID) -> bytes:
+    def load_function(self, function: FunctionID) -> Any:
         pickled = self._tables().get(_FUNCTIONS, function)
         if pickled is None:
             raise ControlPlaneError(f"the function table has no function {function.hex()}")
-        return pickled
+        return deserialize(pickled)
 
     def read_table(self, table: str) -> dict[str, dict[str, str]]:
         """A table of the control plane, with all that this process has written up to now."""

@@ -312,14 +312,17 @@ class CoreWorker:
     def _perform(self, commands: Sequence[Command]) -> None:
         """Carry out what the machine has ordered."""
         for command in commands:
-            if isinstance(command, Send):  # these three are most
+            if isinstance(command, Send):  # these five are most, and all that most workers get
                 self._send(command)
             elif isinstance(command, WriteRecords):
                 self.host.write_records(command)
             elif isinstance(command, DropPayloads):
                 self._drop_payloads(command)
+            elif (performers := self._performers) is None and isinstance(command, RunTask):
+                self._run_task(command)
+            elif performers is None and isinstance(command, RunTasks):
+                self._run_tasks(command)
             else:
-                performers = self._performers
                 if performers is None:
                     performers = self._performers = self._make_performers()
                 performers[type(command)](command)

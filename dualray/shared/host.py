@@ -205,7 +205,8 @@ class Host(Protocol):
 
     def put_function(self, function: FunctionID, pickled: bytes) -> None: ...
 
-    def get_function(self, function: FunctionID) -> bytes: ...
+    def load_function(self, function: FunctionID) -> Any:
+        """What the function table holds, unpickled: this process's own."""
 
     def log(self, event: Event, now_ns: int, commands: Sequence[Command]) -> None: ...
 

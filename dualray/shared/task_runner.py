@@ -21,7 +21,7 @@ from dualray.shared.model.errors import ErrorInfo
 from dualray.shared.model.events import ActorExitAsked, Result, TaskPushed, TaskRan
 from dualray.shared.model.ids import FunctionID, return_object_id
 from dualray.shared.model.specs import FunctionTemplate, Ref, Streaming, TaskSpec
-from dualray.shared.serialization import PLAIN_TYPES, deserialize, plain_bytes, serialize
+from dualray.shared.serialization import PLAIN_TYPES, plain_bytes, serialize
 from dualray.shared.trace import TraceKind
 
 if TYPE_CHECKING:
@@ -274,7 +274,7 @@ class TaskRunner:
         """What the function table has of this id, loaded once."""
         export = self._loaded.get(function)
         if export is None:
-            export = self._loaded[function] = deserialize(self._host.get_function(function))
+            export = self._loaded[function] = self._host.load_function(function)
         return export
 
     def _store_small(self, task: RunTask | TaskPushed, value: Any, results: list[Result]) -> int:

@@ -40,6 +40,7 @@ from dualray.sim.calendar import Calendar
 from dualray.sim.cost_model import CostModel
 from dualray.sim.faults import FaultInjector
 from dualray.sim.fibers import Fiber, FiberScheduler
+from dualray.sim.function_table import FunctionTable
 from dualray.sim.head import HeadProcess
 from dualray.sim.isolation import Isolation, VirtualExit
 from dualray.sim.kernel import Kernel, Scheduled
@@ -136,7 +137,7 @@ class Cluster:
         self.nodes: dict[NodeID, NodeProcess] = {}
         self.trace_events: list[TraceEvent] = []
         self.tables: dict[str, dict[str, tuple[tuple[str, str], ...]]] = {}
-        self.functions: dict[bytes, bytes] = {}
+        self.functions = FunctionTable()
         self.make_core: Callable[..., CoreWorker] = CoreWorker
         """Makes the core of each process that runs user code."""
         self.make_worker: Callable[..., Any] = UserProcess.as_worker

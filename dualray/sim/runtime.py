@@ -78,7 +78,7 @@ class SimRuntime:
         write_row(self.verbs, table, key, fields)
 
     def read_functions(self) -> dict[FunctionID, bytes]:
-        return {FunctionID(key): pickled for key, pickled in self.cluster.functions.items()}
+        return dict(self.cluster.functions.pickled)
 
     def trace_source(self) -> Sequence[TraceEvent]:
         return self.cluster.trace_events

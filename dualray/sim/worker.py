@@ -23,6 +23,7 @@ from dualray.shared.model.resources import GPU, GPU_MASK, UNITS
 from dualray.shared.model.specs import Ref
 from dualray.shared.seeding import task_seed
 from dualray.shared.serialization import PLAIN_TYPES
+from dualray.shared.task_runner import Export
 from dualray.sim.calendar import Calendar, Timer
 from dualray.sim.collectives import all_reduce_ns, broadcast_ns
 from dualray.sim.fibers import Fiber, FiberKilled, FiberScheduler
@@ -93,7 +94,7 @@ class WorkerRuntime:
         write_row(self.verbs, table, key, fields)
 
     def read_functions(self) -> dict[FunctionID, bytes]:
-        return {FunctionID(key): pickled for key, pickled in self._process.cluster.functions.items()}
+        return dict(self._process.cluster.functions.pickled)
 
     def trace_source(self) -> NoReturn:
         raise runtime.only_in_the_driver("timeline")
@@ -590,17 +591,17 @@ class UserProcess(Process):
             self.cluster.write_record(records.table, key, records.fields)
 
     def put_function(self, function: FunctionID, pickled: bytes) -> None:
-        self.cluster.functions[function] = pickled
+        self.cluster.functions.pickled[function] = pickled
 
-    def get_function(self, function: FunctionID) -> bytes:
+    def load_function(self, function: FunctionID) -> Export:
         """Ask the control plane: there and back."""
-        pickled = self.cluster.functions[function]
+        size_bytes = len(self.cluster.functions.pickled[function])
         answered = FiberSignal(self.cluster.fibers)
         asked = (self.address, "functions")
 
         def answer() -> None:
             self.cluster.network.message(
-                HEAD, self.node, len(pickled), answered.set, src_process=HEAD, dst_process=asked, is_sure=True
+                HEAD, self.node, size_bytes, answered.set, src_process=HEAD, dst_process=asked, is_sure=True
             )
 
         self.cluster.network.message(
@@ -615,7 +616,7 @@ class UserProcess(Process):
             is_sure=True,
         )
         answered.wait()
-        return pickled
+        return self.cluster.functions.load(function)
 
     def addresses(self) -> dict[str, str]:
         """Where things are; see `dualray.runtime.Runtime.addresses`. Virtual nodes have the addresses 10.x.y.z."""

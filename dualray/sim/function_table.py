@@ -1,0 +1,101 @@
+"""The function table of a virtual cluster: a function for each of thousands of workers, copied where that is as good.
+
+Theory of operation. Each worker loads a function for itself, for the globals of a function that came by value are its
+own: what one worker binds there, another does not see. Most functions consist of what nobody can change, though: code,
+numbers, strings, modules, functions and classes of modules. Of those one is unpickled for the cluster, which nobody
+calls, and each worker gets a new function around the same parts, with dicts of its own. A function with a closure or an
+attribute, one that refers to a mutable value, a class that came by value: all else is unpickled for each worker.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import BuiltinFunctionType, FunctionType, ModuleType
+from typing import Any
+
+from dualray.shared.model.ids import FunctionID
+from dualray.shared.serialization import PLAIN_TYPES, deserialize
+from dualray.shared.task_runner import Export
+
+
+class FunctionTable:
+    """See the module.
+
+    Attributes:
+        pickled: what there is, as it was put there.
+    """
+
+    def __init__(self) -> None:
+        self.pickled: dict[FunctionID, bytes] = {}
+        self._originals: dict[FunctionID, Export | None] = {}
+        """What was unpickled to be copied; None: it cannot be."""
+
+    def load(self, function: FunctionID) -> Export:
+        """What unpickling gives."""
+        if function not in self._originals:
+            loaded: Export = deserialize(self.pickled[function])
+            self._originals[function] = loaded if _is_copyable(loaded) else None
+        original = self._originals[function]
+        if original is None:
+            unpickled: Export = deserialize(self.pickled[function])
+            return unpickled
+        namespaces: dict[int, dict[str, Any]] = {}  # functions that were pickled together share their globals
+        target = _copy(original.target, namespaces)
+        duration = original.duration
+        if type(duration) is FunctionType:
+            duration = _copy(duration, namespaces)
+        return Export(target, duration, original.collect, original.retried)
+
+
+def _is_copyable(export: Export) -> bool:
+    return (
+        type(export.target) is FunctionType
+        and (_is_fixed(export.target) or _came_simply(export.target))
+        and (_is_fixed(export.duration) or (type(export.duration) is FunctionType and _came_simply(export.duration)))
+        and _is_fixed(export.collect)
+        and _is_fixed(export.retried)
+    )
+
+
+def _came_simply(function: FunctionType) -> bool:
+    """Whether no part of a function that came by value can be changed, but for the dicts that `_copy` copies."""
+    return (
+        function.__closure__ is None
+        and not vars(function)
+        and not getattr(function, "__type_params__", ())
+        and _is_fixed(function.__defaults__)
+        and all(_is_fixed(value) for value in (function.__kwdefaults__ or {}).values())
+        and all(_is_fixed(value) for value in function.__annotations__.values())
+        and all(_is_fixed(value) for name, value in function.__globals__.items() if name != "__builtins__")
+    )
+
+
+def _is_fixed(value: Any) -> bool:
+    """Whether pickle gives this very object again, or one that nobody can tell from it."""
+    if value is None or type(value) in PLAIN_TYPES:
+        return True
+    if type(value) is tuple:
+        return all(_is_fixed(item) for item in value)
+    if isinstance(value, ModuleType):
+        return sys.modules.get(value.__name__) is value
+    if isinstance(value, FunctionType | BuiltinFunctionType | type):
+        module = sys.modules.get(value.__module__ or "")
+        return getattr(module, value.__qualname__, None) is value
+    return False
+
+
+def _copy(function: Any, namespaces: dict[int, dict[str, Any]]) -> Any:
+    """A function that shares with this one what cannot be changed; itself, if it is a module's."""
+    if _is_fixed(function):
+        return function
+    known = function.__globals__
+    namespace = namespaces.get(id(known))
+    if namespace is None:
+        namespace = namespaces[id(known)] = known.copy()
+    copy = FunctionType(function.__code__, namespace, function.__name__, function.__defaults__)
+    copy.__qualname__, copy.__module__, copy.__doc__ = function.__qualname__, function.__module__, function.__doc__
+    if function.__kwdefaults__:
+        copy.__kwdefaults__ = function.__kwdefaults__.copy()
+    if function.__annotations__:
+        copy.__annotations__ = function.__annotations__.copy()
+    return copy
