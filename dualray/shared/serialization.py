@@ -73,21 +73,49 @@ class Reference:
         """Raise when the reference cannot be used any more."""
 
 
-_codes: weakref.WeakValueDictionary[tuple[Any, ...], CodeType] = weakref.WeakValueDictionary()
+_codes: weakref.WeakValueDictionary[bytes, CodeType] = weakref.WeakValueDictionary()
 
 
 def _reduce_code(code: CodeType) -> tuple[Any, ...]:
+    """A code object is a pickle in the pickle: equal ones have equal bytes.
+
+    What an object holds twice, pickle writes once, so bytes depend on who shares what. A function shares its docstring
+    and its file's name with its code, but not with the equal code of another worker that `_one_code` has given it: were
+    they one pickle, a function would have another identity in the second simulation of a process than in the first.
+    """
     _, fields = _pickler._code_reduce(code)
-    return _one_code, fields
+    file = io.BytesIO()
+    pickler = pickle.Pickler(file, protocol=5)
+    pickler.dispatch_table = {CodeType: _reduce_code}
+    try:
+        pickler.dump(tuple(map(_in_order, fields)))
+    except Exception:  # noqa: BLE001 - somebody has made this code, with constants that no compiler makes
+        return CodeType, fields
+    return _one_code, (file.getvalue(),)
 
 
-def _one_code(*fields: Any) -> CodeType:
-    """The code object of these fields: of several equal ones in a process, one. Workers of a simulation share a
-    process, and profilers know a function by its code."""
-    code = CodeType(*fields)
-    key = (code.co_filename, code.co_qualname, code.co_firstlineno, code.co_code, code.co_linetable)
-    known = _codes.setdefault(key, code)
-    return known if known == code else code
+def _in_order(constant: Any) -> Any:
+    """Sets, which the compiler makes out of `in {"a", "b"}`, iterate in an order that PYTHONHASHSEED decides."""
+    if type(constant) is frozenset:
+        return _Sorted(constant)
+    return tuple(map(_in_order, constant)) if type(constant) is tuple else constant
+
+
+class _Sorted:
+    """Stands in a pickle for a set of constants."""
+
+    def __init__(self, constants: frozenset[Any]) -> None:
+        self._constants = sorted(constants, key=repr)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return frozenset, (self._constants,)
+
+
+def _one_code(data: bytes) -> CodeType:
+    """The code object of these bytes: in a process, always the same. Workers of a simulation share a process, and
+    profilers know a function by its code."""
+    code = _codes.get(data)
+    return _codes.setdefault(data, CodeType(*pickle.loads(data))) if code is None else code
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships no types

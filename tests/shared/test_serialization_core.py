@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import os
 import pickle
 import struct
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -314,3 +317,53 @@ def test_two_classes_that_are_given_one_name_come_back_as_themselves(monkeypatch
     classes = [type(name, (), {}) for name in ("First", "Second")]
     assert [deserialize(serialize(cls).to_bytes()) for cls in classes] == classes
     assert [deserialize(serialize(cls).to_bytes()) for cls in classes] == classes
+
+
+# ---- Functions have an identity ------------------------------------------------------------------------------------
+
+PICKLED_BY_VALUE = """\
+from dualray.shared.serialization import deserialize, serialize
+
+def is_greek(name):
+    "Whether it is one of ours."
+    return name in {"alpha", "beta", "gamma", "delta"} or (name, 1) in {("eta", 1), ("theta", 1)}
+
+print(serialize(is_greek).to_bytes().hex())
+loaded = deserialize(serialize(is_greek).to_bytes())
+assert loaded("beta") and loaded("eta") and not loaded("b")
+"""
+
+
+def test_a_function_has_the_same_bytes_under_every_hash_seed():
+    """The compiler makes a frozenset out of the constants; its order is that of the hashes of texts."""
+
+    def printed(hash_seed):
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        command = [sys.executable, "-c", PICKLED_BY_VALUE]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+
+    assert len({printed(hash_seed) for hash_seed in "123"}) == 1
+
+
+def test_a_function_has_the_same_bytes_whoever_else_has_loaded_it():
+    """Workers of a simulation share a process, and so does the next simulation: its tasks have the same identities."""
+
+    def documented(count):
+        """Says what it does, in words that its code has, too."""
+        return [lambda number=number: number for number in range(count)]
+
+    first = again(documented)
+    second = again(documented)
+    assert first is not second and first.__code__ is second.__code__
+    assert second(3)[2]() == 2
+    assert serialize(first).to_bytes() == serialize(second).to_bytes()
+
+
+def test_code_with_constants_that_no_compiler_makes_travels_too():
+    def gives():
+        return "constant"
+
+    constants = [len if constant == "constant" else constant for constant in gives.__code__.co_consts]
+    constants[0] = lambda: 17
+    gives.__code__ = gives.__code__.replace(co_consts=tuple(constants))
+    assert again(gives)() is len
