@@ -23,7 +23,7 @@ from dualray.cli_seeing import check_outputs, write_outputs
 from dualray.report.record import read_record
 from dualray.shared.scenario import Scenario
 from dualray.shared.scenario_file import ScenarioError, json_schema
-from dualray.shared.units import time_words
+from dualray.shared.units import parse_share, time_words
 from dualray.testing.determinism import check_determinism
 from dualray.testing.expectations import Verdict, judge
 from dualray.testing.explore import Exploration, Finding, explore
@@ -182,9 +182,16 @@ def explore_command(
     shrink_runs: Annotated[int, typer.Option(min=1, help="Runs that making one small may take.")] = RUNS_MAX,
     output: Annotated[Path, typer.Option(help="Where files of failing seeds go.")] = Path("failures"),
     stop_after: Annotated[int, typer.Option(min=1, help="Failing seeds after which to stop.")] = 10,
+    repeat: Annotated[
+        str, typer.Option(help="Share of the seeds run again with another PYTHONHASHSEED: 5%, 0.05; 0 for none.")
+    ] = "5%",
 ) -> None:
     """Run a scenario under faults drawn anew for each seed, and make what fails small."""
     loaded = _load(file)
+    try:
+        share = parse_share(repeat, "--repeat")
+    except ValueError as error:
+        _refuse(error)
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -214,6 +221,7 @@ def explore_command(
                 stop_after=stop_after,
                 shrink_to=output if shrink else None,
                 shrink_runs_max=shrink_runs,
+                repeat=share,
                 on_progress=advance,
                 on_note=note,
             )
@@ -235,6 +243,9 @@ def _show_exploration(loaded: Scenario, found: Exploration) -> None:
         console.print(f"faults: {found.faults_planned:,} planned, {found.faults_performed:,} ({share:.0%}) happened")
     if found.never_happened:
         console.print(f"never happened: {', '.join(found.never_happened)}", style="yellow")
+    if found.repeated:
+        verdict = f"[red]{found.differing:,} differ" if found.differing else "all the same"
+        console.print(f"{found.repeated:,} of {found.seeds:,} seeds run again: {verdict}", highlight=False)
     if not found.findings:
         console.print(f"[green]no seed fails[/]; {found.seeds_per_s:.1f} seeds/s")
     for finding in found.findings[:SEEDS_LISTED_MAX]:

@@ -52,6 +52,24 @@ def parse_rate_bytes_per_s(text: str, what: str = "a rate") -> int:
     return _parse(text, _RATES, what, "10Gbps or 1.25GB/s")
 
 
+def parse_share(text: str, what: str = "a share") -> Fraction:
+    """`"5%"`, `"0.05"` and `"1/20"` as the same exact number, from 0 to 1.
+
+    Raises:
+        ValueError: no number, or none that is a share; the message names `what`.
+    """
+    number, percent, rest = text.strip().partition("%")
+    try:
+        share = Fraction(number.strip()) / (100 if percent else 1)
+    except (ValueError, ZeroDivisionError):
+        share = None
+    if share is None or rest:
+        raise ValueError(f"{what}: {text!r} is not understood; write a percentage or a fraction: 5% or 0.05")
+    if not 0 <= share <= 1:
+        raise ValueError(f"{what}: {text!r} is not between 0 and all (100%, or 1); write for example 5% or 0.05")
+    return share
+
+
 def time_words(time_ns: int) -> str:
     """A time as `parse_time_ns` reads it, exact: `2.5s`."""
     seconds, rest_ns = divmod(time_ns, 10**9)

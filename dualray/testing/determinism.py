@@ -16,17 +16,19 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
 from itertools import zip_longest
 from pathlib import Path
+from typing import NamedTuple
 
 from dualray.shared.decision_log import Decision, read_log
 from dualray.shared.model.codec import encode, pack
 from dualray.shared.scenario import Scenario
 from dualray.shared.scenario_file import dump_scenario, parse_scenario
+from dualray.testing.outcome import Outcome
 from dualray.testing.run import read_trace, run_scenario
 
 HASH_SEEDS = ("1", "2")
@@ -37,6 +39,8 @@ SURROUNDINGS: tuple[dict[str, str], ...] = (
 """What differs in the environments of the two runs, beside PYTHONHASHSEED and TMPDIR."""
 RUN_TIMEOUT_S = 900.0
 EVENT_CHARACTERS_MAX = 600
+_AFTER_ALL_NS = (1 << 62) - 1
+"""The time of what is known when a run has ended."""
 
 _SUBSYSTEM_WORDS = (
     ("scheduler", ("Lease", "Resources", "Worker", "TasksRecalled", "Gpu")),
@@ -65,10 +69,11 @@ class Subsystem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """What the comparison found; `divergence` names the first event that differs, in words."""
+    """What the comparison found; `divergence` names the first event that differs, in words, `where` its subsystem."""
 
     subsystems: tuple[Subsystem, ...]
     divergence: str | None
+    where: str | None = None
 
 
 def check_determinism(scenario: Scenario, *, directory: Path = Path()) -> Comparison:
@@ -115,7 +120,11 @@ def main(output: Path, directory: Path) -> None:
     """One of the two runs, in a process of its own."""
     scenario = parse_scenario((output / "scenario.yaml").read_text(), "scenario.yaml")
     outcome = run_scenario(scenario, directory=directory, decision_log=output / "log")
-    (output / "outcome.json").write_text(json.dumps(asdict(outcome), sort_keys=True))
+    _write_outcome(output, outcome)
+
+
+def _write_outcome(run: Path, outcome: Outcome) -> None:
+    (run / "outcome.json").write_text(json.dumps(asdict(outcome), sort_keys=True))
 
 
 # ---- The comparison ------------------------------------------------------------------------------------------------
@@ -132,27 +141,67 @@ class _Event:
     words: str
 
 
+def compare_recorded(runs: Sequence[tuple[Path, Outcome]]) -> Comparison | None:
+    """Compare two runs by what is recorded in their directories, and by their outcomes. None: every byte is the same.
+
+    To see that takes much less time than to read the logs, which is done only when they differ.
+    """
+    for directory, outcome in runs:
+        _write_outcome(directory, outcome)
+    (first, _), (second, _) = runs
+    different = [name for name in _files(first) | _files(second) if _bytes(first / name) != _bytes(second / name)]
+    if not different:
+        return None
+    found = compare_runs(first, second)
+    if found.where is None:  # no decision, no event, no result: how a machine was made
+        name = min(different)
+        return replace(found, where="log", divergence=f"the runs did the same, and {name} is not the same")
+    return found
+
+
+def _files(run: Path) -> set[str]:
+    """What a run has written that must be the same in every other."""
+    return {"outcome.json", *(f"log/{path.name}" for path in (run / "log").glob("*"))}
+
+
+def _bytes(path: Path) -> bytes | None:
+    return path.read_bytes() if path.exists() else None
+
+
 def compare_runs(first: Path, second: Path) -> Comparison:
     """Compare two runs by their directories: `log/` as `decision_log=` leaves it, and outcome.json."""
     names = sorted({path.name for run in (first, second) for path in (run / "log").glob("*.decisions")})
     hashes: dict[str, tuple[_Rolling, _Rolling]] = {}
-    divergences: list[tuple[int, str, str]] = []
+    divergences: list[_Divergence] = []
     for name in names:
         pairs = zip_longest(_decisions(first / "log" / name), _decisions(second / "log" / name))
         _fold(pairs, hashes, divergences)
     _fold(zip_longest(_rows(first / "log"), _rows(second / "log")), hashes, divergences)
     outcomes = [json.loads((run / "outcome.json").read_text()) for run in (first, second)]
     _fold([(_streams(outcomes[0]), _streams(outcomes[1]))], hashes, divergences)
-    _fold([(_result(outcomes[0]), _result(outcomes[1]))], hashes, divergences)
+    differing = [name for name in outcomes[0] if outcomes[0][name] != outcomes[1][name]]
+    _fold([(_result(outcomes[0], differing), _result(outcomes[1], differing))], hashes, divergences)
     subsystems = tuple(
         Subsystem(name=name, events=one.events, first=one.hex, second=other.hex)
         for name, (one, other) in sorted(hashes.items())
     )
-    divergence = min(divergences)[2] if divergences else None
+    at_first = min(divergences, default=None)
+    divergence = at_first.words if at_first is not None else None
     witnessed = [words for outcome in outcomes for words in outcome["witnessed"]]
     if divergence is None and witnessed:
         divergence = f"both runs were the same, and the next one may differ: {witnessed[0]}; it runs in real time"
-    return Comparison(subsystems=subsystems, divergence=divergence)
+    return Comparison(
+        subsystems=subsystems, divergence=divergence, where=at_first.subsystem if at_first is not None else None
+    )
+
+
+class _Divergence(NamedTuple):
+    """Where two runs of one process part; the least one is the first of a run."""
+
+    time_ns: int
+    process: str
+    words: str
+    subsystem: str
 
 
 class _Rolling:
@@ -174,7 +223,7 @@ class _Rolling:
 def _fold(
     pairs: Iterable[tuple[_Event | None, _Event | None]],
     hashes: dict[str, tuple[_Rolling, _Rolling]],
-    divergences: list[tuple[int, str, str]],
+    divergences: list[_Divergence],
 ) -> None:
     """Feed the hashes with the events of one process in both runs, and note the first pair that differs."""
     differs = False
@@ -189,9 +238,11 @@ def _fold(
             assert either is not None
             at_s = min(event.time_ns for event in (one, other) if event is not None) / 1e9
             sides = [event.words if event is not None else "nothing more" for event in (one, other)]
-            where = f"{either.process} at {at_s:.9f} s, {either.subsystem}"
+            when = "its end" if either.time_ns >= _AFTER_ALL_NS else f"{at_s:.9f} s"
+            where = f"{either.process} at {when}, {either.subsystem}"
             words = f"{where}:\n  first run:  {sides[0]}\n  second run: {sides[1]}"
-            divergences.append((round(at_s * 1e9), either.process, f"the first event that differs: {words}"))
+            divergence = f"the first event that differs: {words}"
+            divergences.append(_Divergence(round(at_s * 1e9), either.process, divergence, either.subsystem))
 
 
 def _decisions(path: Path) -> Iterator[_Event]:
@@ -213,6 +264,8 @@ def _decision(process: str, decision: Decision) -> _Event:
 
 
 def _rows(directory: Path) -> Iterator[_Event]:
+    if not (directory / "cluster.trace").exists():  # a script that has failed before it had a cluster
+        return
     for event in read_trace(directory):
         digest = blake2b(pack(event.row()), digest_size=8).digest()
         yield _Event(event.time_ns, event.process, "trace", digest, str(event)[:EVENT_CHARACTERS_MAX])
@@ -220,13 +273,14 @@ def _rows(directory: Path) -> Iterator[_Event]:
 
 def _streams(outcome: dict[str, object]) -> _Event:
     text = str(outcome["random"])
-    return _Event((1 << 62) - 1, "all processes", "rng", text.encode(), f"random streams with the digest {text}")
+    return _Event(_AFTER_ALL_NS, "all processes", "rng", text.encode(), f"random streams with the digest {text}")
 
 
-def _result(outcome: dict[str, object]) -> _Event:
-    text = json.dumps(outcome, sort_keys=True)
-    digest = blake2b(text.encode(), digest_size=8).digest()
-    return _Event(1 << 62, "the program", "result", digest, text[:EVENT_CHARACTERS_MAX])
+def _result(outcome: dict[str, object], differing: Sequence[str]) -> _Event:
+    """The whole outcome, in the words of those of its fields that differ from the other run's."""
+    digest = blake2b(json.dumps(outcome, sort_keys=True).encode(), digest_size=8).digest()
+    words = json.dumps({name: outcome[name] for name in differing})
+    return _Event(_AFTER_ALL_NS + 1, "the program", "result", digest, words[:EVENT_CHARACTERS_MAX])
 
 
 if __name__ == "__main__":

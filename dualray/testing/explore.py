@@ -4,14 +4,21 @@ First the scenario runs without faults: that gives the result to compare with, a
 anchored. Then each seed draws its faults (swarm.py) and runs; a run ends with the liveness phase, in which faults stop
 and the system must come to rest. What fails is classified and, one seed of each class, shrunk to a file that holds the
 expanded list of faults and repeats the failure with one command.
+
+Of some seeds the run is repeated in another process, with another PYTHONHASHSEED: decisions, traces and outcomes of
+both must be the same, byte by byte. One whose repetition differs is a failure of its own class; it is not made small.
 """
 
 from __future__ import annotations
 
+import math
 import re
+import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import partial
 from pathlib import Path
 
@@ -20,9 +27,10 @@ from dualray.shared.scenario import Expect, Scenario
 from dualray.shared.scenario_file import dump_scenario
 from dualray.testing.checkers import compare
 from dualray.testing.coverage import SITUATIONS
+from dualray.testing.determinism import compare_recorded
 from dualray.testing.expectations import judge as verdicts_of
 from dualray.testing.outcome import STUCK, Outcome
-from dualray.testing.pool import Broken, Pool
+from dualray.testing.pool import Broken, Pool, Run
 from dualray.testing.shrink import RUNS_MAX, shrink
 from dualray.testing.swarm import Ground, draw_faults, ground_of
 from dualray.testing.workloads import SURVIVORS
@@ -32,6 +40,10 @@ ENDLESS = "it does not end"
 
 ENDLESS_RUNS_MAX = 20
 """Runs that making one of these small may take: each takes as long as a seed may."""
+
+
+DIFFERS = "its repetition differs"
+"""How the classes of runs begin that were not the same again."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -51,12 +63,20 @@ class Finding:
     faults: tuple[str, ...]
     replay: str = ""
 
+    @property
+    def is_of_repetition(self) -> bool:
+        """Whether the run is right or wrong for all we know, and was not the same again."""
+        return self.kind.startswith(DIFFERS)
+
 
 @dataclass(slots=True, kw_only=True)
 class Exploration:
-    """What was found so far. `coverage` says, by name, in how many seeds something happened, and how often in all."""
+    """What was found so far. `coverage` says, by name, in how many seeds something happened, and how often in all;
+    `repeated` is how many seeds have been run again.
+    """
 
     seeds: int = 0
+    repeated: int = 0
     seconds: float = 0.0
     faults_planned: int = 0
     faults_performed: int = 0
@@ -68,6 +88,11 @@ class Exploration:
     def seeds_per_s(self) -> float:
         """Seeds that a second of wall time takes."""
         return self.seeds / self.seconds if self.seconds else 0.0
+
+    @property
+    def differing(self) -> int:
+        """Seeds that were not the same again."""
+        return sum(finding.is_of_repetition for finding in self.findings)
 
     @property
     def never_happened(self) -> list[str]:
@@ -163,6 +188,7 @@ def explore(
     stop_after: int = 10,
     shrink_to: Path | None = None,
     shrink_runs_max: int = RUNS_MAX,
+    repeat: Fraction = Fraction(0),
     on_progress: Callable[[Exploration], object] = lambda state: None,
     on_note: Callable[[str], object] = lambda words: None,
 ) -> Exploration:
@@ -175,26 +201,37 @@ def explore(
         stop_after: failing seeds after which no new ones are begun.
         shrink_to: a directory for files of small failures; None does not shrink.
         shrink_runs_max: runs that making one failure small may take; faults are taken away first.
+        repeat: the share of the seeds that are run again and must be the same: of 1/20 each seed that 20 divides.
 
     Raises:
         RuntimeError: the scenario fails without any fault.
         ValueError: there is no such script, function or workload.
     """
     state = Exploration()
-    with Pool(jobs=jobs, directory=directory, timeout_s=seed_timeout_s) as pool:
+    with (
+        tempfile.TemporaryDirectory(prefix="dualray-explore-") as records,
+        Pool(jobs=jobs, directory=directory, timeout_s=seed_timeout_s) as pool,
+    ):
         judge = Judge(pool)
+        repetitions = _Repetitions(repeat, Path(records))
         calm = judge.reference(scenario)
         _check_calm(scenario, calm)
         ground = ground_of(calm)
         began_s = time.monotonic()
-        for (seed, faulty), outcome in pool.run_all(_each_seed(scenario, ground, seeds, state, stop_after)):
-            state.seeds += 1
+        for (seed, run), outcome in pool.run_all(_each_run(scenario, ground, seeds, state, stop_after, repetitions)):
             state.seconds = time.monotonic() - began_s
-            _count(state, faulty, outcome)
-            found = judge.problem(faulty, outcome)
-            if found is not None:
-                faults = tuple(str(fault) for fault in faulty.planned())
-                state.findings.append(Finding(seed=seed, kind=found[0], problem=found[1], faults=faults))
+            found = []
+            if not run.is_repetition:
+                state.seeds += 1
+                _count(state, run.scenario, outcome)
+                found.append(judge.problem(run.scenario, outcome))
+            if run.record is not None and repetitions.is_second(seed, run, outcome):
+                state.repeated += 1
+                found.append(repetitions.problem(seed))
+            faults = tuple(str(fault) for fault in run.scenario.planned())
+            state.findings += [
+                Finding(seed=seed, kind=kind, problem=problem, faults=faults) for kind, problem in filter(None, found)
+            ]
             on_progress(state)
         state.findings.sort(key=lambda finding: finding.seed)
         if shrink_to is not None:
@@ -215,14 +252,65 @@ def _check_calm(scenario: Scenario, outcome: Outcome) -> None:
         raise RuntimeError(f"scenario {scenario.name} fails without any fault: {words}")
 
 
-def _each_seed(
-    scenario: Scenario, ground: Ground, seeds: Iterable[int], state: Exploration, stop_after: int
-) -> Iterator[tuple[tuple[int, Scenario], Scenario]]:
+class _Repetitions:
+    """Which seeds are run again, what both runs have left so far, and whether that is the same.
+
+    Both are recorded: decisions are compared, not only what became of them. Who is run again depends on the seed alone,
+    not on where an exploration begins.
+    """
+
+    def __init__(self, share: Fraction, directory: Path) -> None:
+        self._share = share
+        self._directory = directory
+        self._done: dict[int, list[tuple[Run, Outcome | Broken]]] = {}
+        """Of each seed of which not both runs have been compared."""
+
+    def runs(self, seed: int, scenario: Scenario) -> tuple[Run, ...]:
+        """What a seed takes: one run, or two."""
+        if math.ceil((seed + 1) * self._share) == math.ceil(seed * self._share):
+            return (Run(scenario),)
+        first, second = self._directory / f"{seed}-first", self._directory / f"{seed}-second"
+        return Run(scenario, first), Run(scenario, second, is_repetition=True)
+
+    def is_second(self, seed: int, run: Run, outcome: Outcome | Broken) -> bool:
+        """Take in what came of one of the two; whether the other one is there already."""
+        done = self._done.setdefault(seed, [])
+        done.append((run, outcome))
+        return len(done) == 2
+
+    def problem(self, seed: int) -> tuple[str, str] | None:
+        """The class of a difference and its words; None when both runs were the same."""
+        done = sorted(self._done.pop(seed), key=lambda each: each[0].is_repetition)
+        records = [run.record for run, _ in done if run.record is not None]
+        try:
+            broken = [outcome.why if isinstance(outcome, Broken) else "" for _, outcome in done]
+            if all(broken):  # which the first run is a failure for
+                return None
+            if any(broken):
+                words = [why or "it came to its end" for why in broken]
+                return f"{DIFFERS}: end", f"the first run: {words[0]}; the second run: {words[1]}"
+            outcomes = [outcome for _, outcome in done if isinstance(outcome, Outcome)]
+            found = compare_recorded(list(zip(records, outcomes, strict=True)))
+            return None if found is None else (f"{DIFFERS}: {found.where}", found.divergence or "")
+        finally:
+            for record in records:
+                shutil.rmtree(record, ignore_errors=True)
+
+
+def _each_run(
+    scenario: Scenario,
+    ground: Ground,
+    seeds: Iterable[int],
+    state: Exploration,
+    stop_after: int,
+    repetitions: _Repetitions,
+) -> Iterator[tuple[tuple[int, Run], Run]]:
     for seed in seeds:
         if len(state.findings) >= stop_after:
             return
         faulty = scenario.with_faults((*scenario.planned(), *draw_faults(scenario, ground, seed)))
-        yield (seed, faulty), faulty
+        for run in repetitions.runs(seed, faulty):
+            yield (seed, run), run
 
 
 def _count(state: Exploration, faulty: Scenario, outcome: Outcome | Broken) -> None:
@@ -253,21 +341,30 @@ def _shrink_findings(
     runs_max: int,
     on_note: Callable[[str], object],
 ) -> None:
-    """One of each class becomes a file."""
+    """One of each class becomes a file; what was not the same again with all its faults, for the check to look at."""
     done: dict[str, str] = {}
     for finding in state.findings:
         if finding.kind in done:
             finding.replay = done[finding.kind]
             continue
-        on_note(f"making seed {finding.seed} small")
         faulty = scenario.with_faults(parse_fault(words) for words in finding.faults)
+        if finding.is_of_repetition:
+            path = directory / f"{scenario.name}-seed-{finding.seed}-repeated.yaml"
+            _write(path, _file_of(faulty, finding))
+            finding.replay = done[finding.kind] = f"dualray scenario check {path}"
+            continue
+        on_note(f"making seed {finding.seed} small")
         fails = partial(_fails_as, judge, pool, finding.kind)
         small = shrink(faulty, fails, runs_max=min(runs_max, ENDLESS_RUNS_MAX) if finding.kind == ENDLESS else runs_max)
         finding.faults = tuple(str(fault) for fault in small.planned())
         path = directory / f"{scenario.name}-seed-{finding.seed}.yaml"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(_file_of(small, finding))
+        _write(path, _file_of(small, finding))
         finding.replay = done[finding.kind] = f"dualray scenario run {path}"
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
 
 
 def _fails_as(judge: Judge, pool: Pool, kind: str, candidate: Scenario) -> bool:

@@ -1,18 +1,23 @@
 """Processes that run scenarios for exploration: one at a time each, and ended when one takes too long.
 
-A worker reads a pickled scenario and answers with a pickled `Outcome`, or with what went wrong. (To write and to read a
+A worker reads a pickled `Run` and answers with a pickled `Outcome`, or with what went wrong. (To write and to read a
 scenario as YAML takes as long as half a small run.) What the program prints goes nowhere. A worker that dies, or does
 not answer in time, is replaced; the run that it had is `Broken`.
+
+Workers are of two sorts, which differ in PYTHONHASHSEED and in the rest of what `dualray scenario check` varies: those
+for first runs, and those for repetitions. Neither ever does the work of the other.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import pickle
 import selectors
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -23,10 +28,26 @@ from typing import IO, Self, TypeVar
 
 from dualray.shared.scenario import Scenario
 from dualray.sim.isolation import HEAP
+from dualray.testing.determinism import HASH_SEEDS, SURROUNDINGS
 from dualray.testing.outcome import Outcome
 from dualray.testing.run import run_scenario
 
 K = TypeVar("K")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a worker is asked for.
+
+    Attributes:
+        record: a new directory, for decision logs and trace in `log/` and for the program's temporary files in `tmp/`;
+            None records nothing.
+        is_repetition: which sort of worker it is for.
+    """
+
+    scenario: Scenario
+    record: Path | None = None
+    is_repetition: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +57,28 @@ class Broken:
     why: str
 
 
+_ENVIRONMENTS: dict[bool, dict[str, str]] = {
+    False: {"PYTHONHASHSEED": HASH_SEEDS[0]},
+    True: {**SURROUNDINGS[1], "PYTHONHASHSEED": HASH_SEEDS[1]},
+}
+"""What each sort of worker has in its environment: those for first runs, and those for repetitions."""
+
+
 class _Worker:
     """One process and what it does now."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, is_repetition: bool) -> None:
+        self.is_repetition = is_repetition
         self.process = subprocess.Popen(
             [sys.executable, "-m", "dualray.testing.pool", str(directory.resolve())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            env={
+                **os.environ,
+                **_ENVIRONMENTS[is_repetition],
+                "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+            },
         )
         self.deadline_s = 0.0
 
@@ -54,10 +87,10 @@ class _Worker:
         assert self.process.stdout is not None
         return self.process.stdout
 
-    def ask(self, scenario: Scenario, timeout_s: float) -> None:
+    def ask(self, run: Run, timeout_s: float) -> None:
         assert self.process.stdin is not None
         self.deadline_s = time.monotonic() + timeout_s
-        pickle.dump(scenario, self.process.stdin)
+        pickle.dump(run, self.process.stdin)
         self.process.stdin.flush()
 
     def answer(self) -> Outcome | Broken:
@@ -82,34 +115,36 @@ class Pool:
         self._jobs = jobs
         self._directory = directory
         self._timeout_s = timeout_s
-        self._idle: list[_Worker] = []
+        self._idle: dict[bool, list[_Worker]] = {False: [], True: []}
+        """By whether they are for repetitions."""
         self._busy: dict[_Worker, object] = {}
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        for worker in (*self._idle, *self._busy):
+        for worker in (*self._idle[False], *self._idle[True], *self._busy):
             worker.end()
-        self._idle.clear()
+        self._idle = {False: [], True: []}
         self._busy.clear()
 
     def run(self, scenario: Scenario) -> Outcome | Broken:
-        """Run one."""
-        return next(iter(self.run_all([(0, scenario)])))[1]
+        """Run one, and record nothing."""
+        return next(iter(self.run_all([(0, Run(scenario))])))[1]
 
-    def run_all(self, scenarios: Iterable[tuple[K, Scenario]]) -> Iterator[tuple[K, Outcome | Broken]]:
-        """Run all, as many at once as there are processes; they come back in the order in which they end."""
-        waiting = iter(scenarios)
+    def run_all(self, runs: Iterable[tuple[K, Run]]) -> Iterator[tuple[K, Outcome | Broken]]:
+        """Run all, as many at once as there are jobs; they come back in the order in which they end."""
+        waiting = iter(runs)
         running: dict[_Worker, K] = {}
         with selectors.DefaultSelector() as selector:
 
             def start() -> bool:
-                for key, scenario in waiting:
-                    worker = self._idle.pop() if self._idle else _Worker(self._directory)
+                for key, run in waiting:
+                    idle = self._idle[run.is_repetition]
+                    worker = idle.pop() if idle else _Worker(self._directory, is_repetition=run.is_repetition)
                     self._busy[worker] = key
                     running[worker] = key
-                    worker.ask(scenario, self._timeout_s)
+                    worker.ask(run, self._timeout_s)
                     selector.register(worker.answers, selectors.EVENT_READ, worker)
                     return True
                 return False
@@ -128,7 +163,7 @@ class Pool:
                     answer = worker.answer()
                     key = finish(worker)
                     if worker.process.poll() is None:
-                        self._idle.append(worker)
+                        self._idle[worker.is_repetition].append(worker)
                     else:
                         worker.end()
                     start()
@@ -150,21 +185,44 @@ def _end_with(parent: int) -> None:
     os._exit(1)
 
 
+@contextlib.contextmanager
+def _temporary_files(directory: Path) -> Iterator[None]:
+    """Have the program's temporary files in a directory of this run, where nobody else has left any."""
+    directory.mkdir(parents=True)
+    before = os.environ.get("TMPDIR"), tempfile.tempdir
+    os.environ["TMPDIR"] = tempfile.tempdir = str(directory)
+    try:
+        yield
+    finally:
+        variable, tempfile.tempdir = before
+        if variable is None:
+            del os.environ["TMPDIR"]
+        else:
+            os.environ["TMPDIR"] = variable
+
+
+def _perform(run: Run, directory: Path) -> Outcome:
+    if run.record is None:
+        return run_scenario(run.scenario, directory=directory)
+    with _temporary_files(run.record / "tmp"):
+        return run_scenario(run.scenario, directory=directory, decision_log=run.record / "log")
+
+
 def serve(directory: Path) -> None:
     """What a worker does."""
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-    scenarios, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    runs, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what programs print
     gc.disable()
     is_first = True
     while True:
         try:
-            scenario: Scenario = pickle.load(scenarios)
+            run: Run = pickle.load(runs)
         except EOFError:
             return
         answer: Outcome | str
         try:
-            answer = run_scenario(scenario, directory=directory)
+            answer = _perform(run, directory)
         except Exception as error:  # noqa: BLE001  # the one who asked is told
             answer = f"{type(error).__name__}: {error}"
         answers.write(pickle.dumps(answer))

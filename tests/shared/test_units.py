@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from fractions import Fraction
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dualray.shared.units import parse_rate_bytes_per_s, parse_size_bytes, parse_time_ns, size_words
+from dualray.shared.units import parse_rate_bytes_per_s, parse_share, parse_size_bytes, parse_time_ns, size_words
 
 
 @pytest.mark.parametrize(
@@ -96,3 +98,24 @@ def test_a_unit_of_something_else_is_told_as_what_it_is(parse, text, words):
 
 def test_sizes_for_people():
     assert [size_words(size) for size in (5, 2048, 3 << 19, 5 << 30)] == ["5 bytes", "2.0 KiB", "1.5 MiB", "5.0 GiB"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("5%", Fraction(1, 20)),
+        (" 5 % ", Fraction(1, 20)),
+        ("0.05", Fraction(1, 20)),
+        ("1/20", Fraction(1, 20)),
+        ("0", 0),
+    ]
+    + [("0%", 0), ("1", 1), ("100%", 1), ("2.5%", Fraction(1, 40)), ("1e-3", Fraction(1, 1000))],
+)
+def test_shares(text, expected):
+    assert parse_share(text) == expected
+
+
+@pytest.mark.parametrize("text", ["5", "101%", "-1%", "-0.1", "", "%", "5%%", "5% of all", "half", "nan", "inf", "1/0"])
+def test_what_is_no_share_is_refused(text):
+    with pytest.raises(ValueError, match=r"--repeat: .* (is not understood|is not between).*5% or 0\.05"):
+        parse_share(text, "--repeat")

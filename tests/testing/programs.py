@@ -1,6 +1,10 @@
-"""Programs for the tests of exploration: one that hangs, one that depends on PYTHONHASHSEED."""
+"""Programs for the tests of exploration: one that hangs, some that depend on PYTHONHASHSEED or on their process."""
+
+import os
 
 import dualray
+
+RUNS: list[str] = []
 
 
 @dualray.remote
@@ -15,6 +19,17 @@ def depends_on_the_hash_seed():
 
 def depends_on_the_hash_seed_in_its_result_only():
     return dualray.get(named.remote(0)), list({"a", "b", "c", "d", "e", "f"})
+
+
+def depends_on_the_runs_before():
+    RUNS.append("one more")
+    return dualray.get(named.remote(len(RUNS)))
+
+
+def spins_under_a_hash_seed():
+    dualray.get(named.remote(0))
+    while os.environ["PYTHONHASHSEED"] == "2":
+        pass
 
 
 def spins():

@@ -1,5 +1,6 @@
 """Exploration, shrinking and the check of determinism, on scenarios whose outcome is known."""
 
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from dualray.testing.expectations import judge
 from dualray.testing.explore import explore
 from dualray.testing.run import load_scenario, run_scenario
 from dualray.testing.shrink import shrink
-from dualray.testing.swarm import Ground, draw_faults
+from dualray.testing.swarm import Ground, draw_faults, ground_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -93,6 +94,69 @@ def test_a_run_that_does_not_end_is_ended_and_said_so():
         explore(spins, seeds=range(1), seed_timeout_s=3)
 
 
+def test_what_is_the_same_again_is_no_finding():
+    seen = []
+    found = explore(
+        scenario(BAG), seeds=range(8), jobs=2, repeat=Fraction(1, 4), on_progress=lambda state: seen.append(state.seeds)
+    )
+    assert (found.findings, found.seeds, found.repeated, found.differing) == ([], 8, 2, 0)
+    assert len(seen) == 10
+
+
+def test_who_is_run_again_is_the_same_wherever_an_exploration_begins():
+    quick = scenario("name: quick\ncluster: {nodes: 2}\nworkload: {generate: bag_of_tasks, kwargs: {tasks: 1}}\n")
+    ranges = (range(4), range(1, 2), range(2, 3))
+    assert [explore(quick, seeds=seeds, repeat=Fraction(1, 2)).repeated for seeds in ranges] == [2, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("program", "where", "says"),
+    [
+        ("depends_on_the_hash_seed", "lineage", "driver-1 at "),
+        ("depends_on_the_hash_seed_in_its_result_only", "result", '  first run:  {"result": [0, ['),
+        ("depends_on_the_runs_before", "result", 'the program at its end, result:\n  first run:  {"result": '),
+    ],
+)
+def test_a_seed_that_is_not_the_same_again_is_found(tmp_path, program, where, says):
+    planted = scenario(
+        f"name: planted\ncluster: {{nodes: 2}}\nworkload: {{function: 'tests.testing.programs:{program}'}}\n"
+        "swarm: {most: 2}\n"
+    )
+    found = explore(planted, seeds=range(3), repeat=Fraction(1, 2), shrink_to=tmp_path)
+    assert (found.seeds, found.repeated, found.differing) == (3, 2, 2)
+    assert {(finding.seed, finding.kind) for finding in found.findings if finding.is_of_repetition} == {
+        (seed, f"its repetition differs: {where}") for seed in (0, 2)
+    }
+    differing = next(finding for finding in found.findings if finding.is_of_repetition)
+    assert differing.problem.startswith("the first event that differs: ") and says in differing.problem
+    path = tmp_path / "planted-seed-0-repeated.yaml"
+    assert differing.replay == f"dualray scenario check {path}"
+    assert tuple(str(fault) for fault in load_scenario(path).planned()) == differing.faults
+    again = check_determinism(load_scenario(path))
+    assert again.where == (where if "hash_seed" in program else None), "in new processes nothing has run before"
+
+
+def test_a_repetition_that_comes_to_no_end_differs():
+    planted = scenario("name: hash\nworkload: {function: 'tests.testing.programs:spins_under_a_hash_seed'}\n")
+    found = explore(planted, seeds=range(1), seed_timeout_s=5, repeat=Fraction(1))
+    assert [finding.kind for finding in found.findings] == ["its repetition differs: end"]
+    assert "the second run: it did not end within 5 s of wall time" in found.findings[0].problem
+
+
+def test_a_run_that_is_recorded_is_the_same_as_one_that_is_not(tmp_path):
+    """What exploration repeats it records: that says something of the other seeds only if nobody takes note of it."""
+    mixed = load_scenario(ROOT / "scenarios" / "mixed_swarm.yaml")
+    ground = ground_of(run_scenario(mixed))
+    for seed in range(4):
+        faulty = mixed.with_faults(draw_faults(mixed, ground, seed))
+        plain, recorded = run_scenario(faulty), run_scenario(faulty, decision_log=tmp_path / str(seed))
+        del (
+            plain.counters["messages"],
+            recorded.counters["messages"],
+        )  # news for who does nothing are counted, if logged
+        assert plain == recorded
+
+
 def test_shrinking_takes_away_what_is_not_needed():
     faults = [f"kill node-{number} at {number}.25s" for number in (1, 2, 3)] + ["pause node-2 at 1s for 40s"]
     big = scenario(BAG + f"faults: {faults}\n")
@@ -165,6 +229,21 @@ def test_what_the_command_line_cannot_use_it_refuses_with_one_line(tmp_path):
         assert "wrong.yaml:2: workload: there is no workload 'bag_of_taks'. Did you mean 'bag_of_tasks'?" in said
     assert invoke("scenario", "run", str(tmp_path / "none.yaml")).exit_code == 2
     assert invoke("explore", str(wrong)).exit_code == 2
+
+
+def test_exploring_says_how_many_seeds_were_the_same_again(tmp_path):
+    path = tmp_path / "bag.yaml"
+    path.write_text(BAG)
+    explored = invoke("explore", str(path), "--seeds", "3", "--repeat", "50%")
+    assert explored.exit_code == 0 and "2 of 3 seeds run again: all the same" in explored.output
+    assert "run again" not in invoke("explore", str(path), "--seeds", "1", "--repeat", "0").output
+    path.write_text("name: hash\nworkload: {function: 'tests.testing.programs:depends_on_the_hash_seed'}\n")
+    explored = invoke("explore", str(path), "--seeds", "2", "--output", str(tmp_path / "failures"))
+    assert explored.exit_code == 1 and "1 of 2 seeds run again: 1 differ" in explored.output
+    assert "seed 0: its repetition differs: lineage" in explored.output
+    assert "dualray scenario check" in explored.output
+    refused = invoke("explore", str(path), "--repeat", "5")
+    assert refused.exit_code == 2 and "--repeat: '5' is not between 0 and all" in refused.stderr
 
 
 def test_a_generated_workload_runs_in_real_mode_too(tmp_path):
