@@ -24,12 +24,15 @@ WEIGHTS: dict[FaultKind, int] = {
     FaultKind.KILL_ACTOR: 12,
     FaultKind.SLOW_NODE: 8,
     FaultKind.RESTART_HEAD: 5,
+    FaultKind.DRAIN_NODE: 10,
 }
 """How often each kind is drawn, of the sum of those that a schedule may have."""
 
 _STARTS_BETWEEN_MAX = 40
 """Of tasks of one name between two kills at starts of that name."""
 _SLOWNESS = (2.0, 4.0, 8.0)
+_NOTICE_NS = (500 * MILLISECOND_NS, 5000 * MILLISECOND_NS)
+"""From the notice to the machine in a node's place: long enough for most to leave, too short for some."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +135,8 @@ class _Drawer:
         node = self._one_of(ground.nodes)
         if kind is FaultKind.PAUSE_NODE:
             return Fault(kind=kind, node=node, at_ns=at_ns, for_ns=self._pause_ns())
+        if kind is FaultKind.DRAIN_NODE:
+            return Fault(kind=kind, node=node, at_ns=at_ns, for_ns=self._between(*_NOTICE_NS))
         for_ns = self._between(100 * MILLISECOND_NS, 2000 * MILLISECOND_NS)
         if kind is FaultKind.SLOW_NODE:
             factor = _SLOWNESS[int(self._uniform() * len(_SLOWNESS))]

@@ -12,9 +12,9 @@ from dualray.shared.model.config import Config
 GROUND = Ground(nodes=["node-1", "node-2"], tasks=["f", "g"], actors=["Counter"], config=Config())
 FIRST_OF_SEED_7 = [
     "kill worker when g ends 10",
-    "slow node-2 by 8.0 at 3.657s for 0.104s",
-    "kill worker when f ends 3",
-    "pause node-2 at 3.748s for 8.68s",
+    "restart head at 3.657s for 0.667s",
+    "kill worker when g starts 8",
+    "pause node-2 at 3.701s for 0.802s",
 ]
 
 
@@ -46,6 +46,11 @@ def test_pauses_are_shorter_and_longer_than_the_suspicion():
     assert any(pause_ns <= timeout_ns for pause_ns in pauses)
     assert any(timeout_ns < pause_ns < timeout_ns + suspicion_ns for pause_ns in pauses)
     assert any(pause_ns > timeout_ns + suspicion_ns for pause_ns in pauses)
+
+
+def test_a_node_that_is_told_to_leave_has_another_in_its_place_within_seconds():
+    drains = [f.for_ns or 0 for f in draw_schedule(GROUND, seed=5, count=300) if f.kind is FaultKind.DRAIN_NODE]
+    assert drains and all(500_000_000 <= drain_ns <= 5_000_000_000 for drain_ns in drains)
 
 
 def test_anchors_and_times_rise():
