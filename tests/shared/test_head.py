@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -681,6 +683,15 @@ def test_a_demand_says_whether_who_waits_is_held_up(head):
     assert sent(head(held_up), ObjectDemanded) == [ObjectDemanded(object_id=X, losses=0, is_held_up=True)]
     head.added(X, "node-0")
     assert sent(head(removed("node-0"), wanted("node-1")), ObjectDemanded) == [ObjectDemanded(object_id=X, losses=1)]
+
+
+def test_a_demand_says_whether_who_had_the_last_copy_was_held_up(head):
+    head.added(X, "node-0")
+    gone = replace(removed("node-0"), is_held_up=True)
+    lost = ObjectDemanded(object_id=X, losses=1, is_held_up=True)
+    assert sent(head(gone, wanted("node-1")), ObjectDemanded) == [lost]
+    head.added(X, "node-0")
+    assert sent(head(removed("node-0"), wanted("node-1")), ObjectDemanded) == [ObjectDemanded(object_id=X, losses=2)]
 
 
 def test_a_demand_that_answers_the_owners_own_question_says_so(head):

@@ -19,6 +19,7 @@ from dualray.shared.model.events import (
     ObjectNotHere,
     ObjectReceived,
     ObjectReleased,
+    ObjectRemoved,
     ObjectRequested,
     ObjectsAwaited,
     ObjectSent,
@@ -146,6 +147,15 @@ def test_a_node_says_that_it_is_held_up_by_a_source_that_is_silent_for_longer_th
     node(ObjectReceived(object_id=X, source=N1), ObjectReceived(object_id=Y, source=N1))
     node(ObjectReceived(object_id=Z, source=N1))
     assert [each.is_held_up for each in sent(node.want(oid(3)), LocationsWanted)] == [False]
+
+
+def test_a_node_says_that_it_was_held_up_when_it_evicted_a_copy(pulls_fill_the_store):
+    """Found by scenarios/mixed_swarm.yaml, seed 20578: who waits for the copy is not held up itself."""
+    node = pulls_fill_the_store
+    node.store(oid(1))
+    assert [each.is_held_up for each in sent(node.store(oid(2)), ObjectRemoved)] == [False]
+    node.now_ns += Config().heartbeat_timeout_ns
+    assert [each.is_held_up for each in sent(node.store(oid(3)), ObjectRemoved)] == [True]
 
 
 def test_a_pull_waits_for_the_end_of_those_that_stand_still(pulls_fill_the_store):

@@ -105,7 +105,7 @@ class Relay:
 class Entry:
     """One object in stores."""
 
-    __slots__ = ("losses", "nodes", "owner", "pulls", "size_bytes", "stale_turn", "subscribers")
+    __slots__ = ("losses", "nodes", "owner", "pulls", "size_bytes", "stale_turn", "subscribers", "was_held_up")
 
     def __init__(self, owner: Address) -> None:
         self.owner = owner
@@ -114,6 +114,8 @@ class Entry:
         self.losses = 0
         self.stale_turn = 0
         """What is pulled in this turn, or in an earlier one, are bytes that were given up."""
+        self.was_held_up = False
+        """Whether who had the last copy was (ObjectRemoved), when it went."""
         self.subscribers: dict[NodeID, bool] = {}
         """Who waits, and whether he was held up (LocationsWanted) when he asked."""
         self.pulls: dict[NodeID, Pull] = {}
@@ -185,14 +187,15 @@ class Directory:
         """A node has a copy no more."""
         entry = self.entries.get(event.object_id)
         if entry is not None and self.is_alive(event.node, event.incarnation):
-            self._lose_copy(event.object_id, entry, event.node)
+            self._lose_copy(event.object_id, entry, event.node, is_held_up=event.is_held_up)
 
-    def _lose_copy(self, object_id: ObjectID, entry: Entry, node: NodeID) -> None:
+    def _lose_copy(self, object_id: ObjectID, entry: Entry, node: NodeID, *, is_held_up: bool = False) -> None:
         if node not in entry.nodes:
             return
         del entry.nodes[node]
         if not entry.nodes:
             entry.losses += 1
+            entry.was_held_up = is_held_up
             entry.pulls.clear()  # what is made anew may be other bytes than those that are still on their way
             if (relay := self.relays.get(object_id)) is not None and relay.is_given_up:
                 entry.stale_turn = self.turns
@@ -325,7 +328,7 @@ class Directory:
             losses=entry.losses,
             asked=asked,
             near=near,
-            is_held_up=any(entry.subscribers.values()),
+            is_held_up=entry.was_held_up or any(entry.subscribers.values()),
         )
         self.out.send(entry.owner, demanded)
 

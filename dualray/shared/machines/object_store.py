@@ -153,6 +153,8 @@ class ObjectStore:
         """Give up the room of what is being fetched; whether that makes so many bytes free. The transfers do."""
         self.stands_still: Callable[[ObjectID], object] = lambda object_id: None
         """Told of what is to be fetched and will have to wait for memory. The transfers turn away who waits for it."""
+        self.is_held_up: Callable[[], bool] = lambda: False
+        """Whether there is less room than there seems, for what is to be fetched does not come. The transfers say."""
         self.room_of: dict[str, int] = {}
         """How many rooms each process keeps, or is about to."""
         self.called_back: dict[str, None] = {}
@@ -387,7 +389,13 @@ class ObjectStore:
         self._announce_loss(stored)
 
     def _announce_loss(self, stored: StoredObject) -> None:
-        self.out.send(HEAD, ObjectRemoved(object_id=stored.object_id, node=self.node, incarnation=self.incarnation))
+        removed = ObjectRemoved(
+            object_id=stored.object_id,
+            node=self.node,
+            incarnation=self.incarnation,
+            is_held_up=self.is_held_up(),
+        )
+        self.out.send(HEAD, removed)
 
     def _remove(self, stored: StoredObject) -> None:
         del self.objects[stored.object_id]

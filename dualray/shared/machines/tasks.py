@@ -655,8 +655,8 @@ class Tasks:
     def _is_in_vain(self, record: TaskRecord, value: Value) -> bool:
         """Whether a result that waiting tasks need is made again and again, and nothing comes of it: since it was first
         made again no other task has come to its end, none was submitted, and nobody's wait is over. What is made for a
-        node that is held up is not counted: its store may be full of what stands still behind a partition, and that
-        has an end."""
+        node that is held up, or was evicted by one, is not counted: its store may be full of what stands still behind a
+        partition, and that has an end."""
         if not value.task_uses:
             return False
         standing = frozenset(task for task, each in self.records.items() if not (each.is_done or each.has_finished))

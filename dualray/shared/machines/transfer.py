@@ -137,6 +137,7 @@ class Transfer:
         self.store = store
         store.give_way = self._give_way
         store.stands_still = self._stands_still
+        store.is_held_up = self._is_held_up
         self.wants: dict[ObjectID, Want] = {}
         self.admitted: dict[ObjectID, int] = {}
         """Pulls under way, with their bytes."""

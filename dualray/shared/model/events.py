@@ -939,11 +939,12 @@ class ObjectAdded:
 
 @dataclass(slots=True, kw_only=True)
 class ObjectRemoved:
-    """To the head: a node holds no copy any more (evicted)."""
+    """To the head: a node holds no copy any more (evicted). `is_held_up`: as in LocationsWanted."""
 
     object_id: ObjectID
     node: NodeID
     incarnation: int
+    is_held_up: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -1031,7 +1032,7 @@ class ObjectDemanded:
     asked: bool = False
     near: NodeID | None = None
     is_held_up: bool = False
-    """As in LocationsWanted, of a node that wants it."""
+    """As in LocationsWanted, of a node that wants it, or of the one that has evicted the last copy."""
 
 
 @dataclass(slots=True, kw_only=True)
