@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -32,9 +33,9 @@ def errors() -> list[Exception]:
     return []
 
 
-@pytest.fixture
-def loop(errors: list[Exception]) -> Iterator[Loop]:
-    made = Loop(errors.append, spin_ns=50_000)
+@contextmanager
+def running_loop(errors: list[Exception], spin_ns: int) -> Iterator[Loop]:
+    made = Loop(errors.append, spin_ns=spin_ns)
     thread = threading.Thread(target=made.run, name="background")
     thread.start()
     yield made
@@ -43,6 +44,12 @@ def loop(errors: list[Exception]) -> Iterator[Loop]:
     assert not thread.is_alive()
     made.close()
     assert errors == []
+
+
+@pytest.fixture
+def loop(errors: list[Exception]) -> Iterator[Loop]:
+    with running_loop(errors, spin_ns=50_000) as made:
+        yield made
 
 
 def test_a_waiting_thread_runs_the_loop_itself(loop: Loop) -> None:
@@ -102,6 +109,17 @@ def test_the_loop_goes_on_for_those_who_wait_elsewhere_when_the_pumping_thread_h
     loop.pump(first)
     waiting.join(SOON_S)
     assert not waiting.is_alive()
+
+
+def test_who_waits_for_what_takes_long_sleeps(errors: list[Exception]) -> None:
+    """It would take four fifths of a processor to look for news for as long as it may, each time."""
+    cpu_s, began_s = time.thread_time(), time.monotonic()
+    with running_loop(errors, spin_ns=20_000_000) as loop:
+        for _ in range(20):
+            flag = Flag()
+            loop.call_later(0.025, flag.set)
+            assert loop.pump(flag)
+    assert time.thread_time() - cpu_s < (time.monotonic() - began_s) / 3
 
 
 def test_a_glance_takes_in_what_is_there_and_does_not_wait(loop: Loop) -> None:
