@@ -34,8 +34,8 @@ class Ledger:
         self.last: dict[str, int] = {}
 
     def note(self, caller: str, index: int) -> bool:
-        """Whether the call came after those that this caller made before it."""
-        is_in_order = self.last.get(caller, -1) < index
+        """Whether the call came after those that this caller made before it, or is made again, and may come twice."""
+        is_in_order = self.last.get(caller, -1) < index or dualray.get_runtime_context().get_attempt() > 0
         self.last[caller] = index
         return is_in_order
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dualray.shared.machines.actor_exit import EXIT_TIMER
-from dualray.shared.model.commands import InterruptTask, RunTask, RunTasks, Send
+from dualray.shared.model.commands import DropPayload, DropPayloads, InterruptTask, RunTask, RunTasks, Send
 from dualray.shared.model.errors import ErrorKind
 from dualray.shared.model.events import (
     ActorExitAsked,
@@ -270,3 +270,102 @@ def test_whatever_happens_calls_start_in_order_within_the_limit_and_are_reported
         assert mine == sorted(mine)
     values = worker.machine.values
     assert (values.views, values.table, values.waits) == ({}, {}, {})
+
+
+# ---- Calls that are made again before their earlier attempts were heard of -------------------------------------------
+
+
+def attempt(number: int, attempts: int, *deps: int, owner: str = OTHER) -> TaskPushed:
+    """As `call`, made again so many times."""
+    return dataclasses.replace(call(number, *deps, owner=owner, again=attempts > 0), attempt=attempts)
+
+
+def made(commands: list[Any]) -> list[tuple[int, int]]:
+    """The calls that are to run, with their attempts."""
+    handed = [each for command in commands if isinstance(command, RunTasks) for each in command.tasks]
+    alone = [command for command in commands if isinstance(command, RunTask)]
+    return [(each.spec.task_id[0], each.attempt) for each in (*alone, *handed)]
+
+
+def dropped(commands: list[Any]) -> list[int]:
+    """The calls whose arguments' bytes are dropped."""
+    keys = [command.key for command in commands if isinstance(command, DropPayload)]
+    keys += [key for command in commands if isinstance(command, DropPayloads) for key in command.keys]
+    return [key[0] for key in keys if len(key) == len(tid(0))]
+
+
+@pytest.fixture(params=["one by one", "one at a time", "several at a time"])
+def actor(request: pytest.FixtureRequest) -> OwnerStepper:
+    """The worker of an actor, however many of its methods may run at a time."""
+    if request.param == "one by one":
+        worker = OwnerStepper(WORKER)
+        worker(TaskPushed(spec=constructor(ACTOR), attempt=0, reply_to=HEAD))
+        worker.ran(ACTOR)
+        return worker
+    return make(1 if request.param == "one at a time" else 3)
+
+
+def test_an_attempt_waits_until_the_earlier_one_that_runs_has_ended(actor):
+    """Found by scenarios/actors_swarm.yaml, seed 283: all come at once when a partition ends."""
+    commands = actor(attempt(1, 0), attempt(1, 1), attempt(1, 2))
+    assert made(commands) == [(1, 0)]
+    assert dropped(commands) == []
+    commands = actor.ran(1, small(1))
+    assert (reported(commands), made(commands), dropped(commands)) == ([1], [(1, 2)], [])
+    commands = actor.ran(1, small(1), attempt=2)
+    assert (reported(commands), made(commands), dropped(commands)) == ([1], [], [1])
+
+
+def test_an_attempt_that_has_not_begun_never_does_when_there_is_a_later_one(actor):
+    waiting = made(actor(*(attempt(number, 0) for number in range(1, 5))))
+    waiting += made(actor(attempt(4, 1)))
+    begun = []
+    while waiting:
+        number, attempts = waiting.pop(0)
+        begun.append((number, attempts))
+        waiting += made(actor.ran(number, small(number), attempt=attempts))
+    assert sorted(begun) == [(1, 0), (2, 0), (3, 0), (4, 1)]
+
+
+def test_the_arguments_of_an_attempt_live_as_long_as_one_of_them_waits(actor):
+    actor(attempt(1, 0, 9), attempt(1, 1, 9))
+    commands = actor(arrived(9))
+    assert made(commands) in ([(1, 0)], [(1, 1)])
+    if made(commands) == [(1, 0)]:
+        commands = actor.ran(1, small(1))
+        assert made(commands) + made(actor(arrived(9))) == [(1, 1)]
+    assert sent(commands, ObjectReleased) == []
+    actor.ran(1, small(1), attempt=1)
+    actor(ViewReleased(object_id=oid(9)))
+    assert not actor.machine.values.table
+
+
+def test_a_repeated_call_is_cancelled_where_it_waits(actor):
+    actor(attempt(1, 0), attempt(1, 1))
+    [told] = sent(actor(TaskUnwanted(task_id=tid(1), attempt=1, force=False, recursive=False)), TaskFinished)
+    assert (told.attempt, told.error.kind) == (1, ErrorKind.TASK_CANCELLED)
+    commands = actor.ran(1, small(1))
+    assert (made(commands), dropped(commands)) == ([], [1])
+
+
+def test_a_repeated_call_of_a_process_that_died_never_begins(actor):
+    actor(attempt(1, 0, owner=DRIVER), attempt(1, 1, owner=DRIVER))
+    actor(OwnerDied(address=Address(DRIVER)))
+    commands = actor.ran(1, small(1))
+    assert (made(commands), dropped(commands)) == ([], [1])
+
+
+def test_calls_that_are_made_again_together_are_looked_at_one_by_one(actor):
+    first = call(1)
+    together = TasksPushed(
+        template=first.spec.template,
+        owner=Address(OTHER),
+        parent=first.spec.parent,
+        calls=((tid(1), 1, 10), (tid(2), 0, 10)),
+        actor_id=first.spec.actor_id,
+    )
+    actor(attempt(1, 0))
+    begun = made(actor(together))
+    assert begun in ([], [(2, 0)])
+    begun += made(actor.ran(1, small(1)))
+    assert (1, 1) in begun

@@ -85,6 +85,7 @@ class ActorExecutor:
         self.unreported: dict[TaskID, None] = {}
         """Calls that have ended and wait for borrows to be acknowledged."""
         self._fetch_counter = 0
+        executor.take_up = self._take_up
 
     # ---- Begun -----------------------------------------------------------------------------------------------
 
@@ -94,6 +95,12 @@ class ActorExecutor:
             self.executor.note_arguments(event)
         self._meet(event.reply_to)
         group = self._group_of(event)
+        if event.attempt:
+            for pushed in self._take_unbegun(lambda pushed: pushed.spec.task_id == event.spec.task_id):
+                self.executor.supersede(pushed)
+            if event.spec.task_id in self.calls:
+                self.executor.keep_waiting(event)
+                return
         if event.again:
             group.queue.appendleft(event)
         else:
@@ -102,10 +109,20 @@ class ActorExecutor:
 
     def on_several_pushed(self, event: TasksPushed) -> None:
         """Calls arrived that need nothing but what came with them."""
-        self._meet(event.owner)
         pushes = event.each()
+        if any(pushed.attempt for pushed in pushes):
+            for pushed in pushes:
+                self.on_pushed(pushed)
+            return
+        self._meet(event.owner)
         group = self._group_of(pushes[0])  # they are of one method
         group.queue.extend(pushes)
+        self._start(group)
+
+    def _take_up(self, event: TaskPushed) -> None:
+        """A call need not wait for its earlier attempt any more."""
+        group = self._group_of(event)
+        group.queue.appendleft(event)
         self._start(group)
 
     def _meet(self, peer: Address) -> None:
@@ -207,24 +224,16 @@ class ActorExecutor:
 
     def take_unwanted(self, event: TaskUnwanted) -> None:
         """A call was cancelled: see the module."""
+        if self.executor.cancel_repeated(event):
+            return
         call = self.calls.get(event.task_id)
         if call is not None:
             if self.is_async and call.ended is None and is_attempt(call.pushed, event):
                 self.out.add(InterruptTask(task_id=event.task_id, attempt=event.attempt))
             return
-        for wait_id, (group, pushed) in list(self.fetching.items()):
-            if is_attempt(pushed, event):
-                del self.fetching[wait_id]
-                if wait_id in self.values.waits:
-                    self.values.cancel(wait_id)
-                group.let_go(pushed.reply_to)
-                self.executor.report_cancelled(pushed)
-                self._start(group)
-                return
-        for group in self.groups.values():
-            for pushed in self._take(group, lambda pushed: is_attempt(pushed, event)):
-                self.executor.report_cancelled(pushed)
-                self._start(group)
+        for pushed in self._take_unbegun(lambda pushed: is_attempt(pushed, event)):
+            self.executor.report_cancelled(pushed)
+            self._start(self._group_of(pushed))
 
     def on_exit_asked(self, event: ActorExitAsked) -> None:
         """The actor wants to end: nothing begins any more, and what runs is never reported."""
@@ -236,20 +245,27 @@ class ActorExecutor:
         """What a process that died has pushed is not begun, and of what runs nobody takes the results."""
         for call in self.calls.values():
             call.caller_is_dead = call.caller_is_dead or call.pushed.reply_to in dead
+        for pushed in self._take_unbegun(lambda pushed: pushed.reply_to in dead):
+            self.executor.forget(pushed)
+        for group in self.groups.values():
+            self._start(group)
+
+    def _take_unbegun(self, is_meant: Callable[[TaskPushed], bool]) -> list[TaskPushed]:
+        """Take out of their groups those calls that have not begun."""
+        taken = []
         for wait_id, (group, pushed) in list(self.fetching.items()):
-            if pushed.reply_to in dead:
+            if is_meant(pushed):
                 del self.fetching[wait_id]
                 if wait_id in self.values.waits:
                     self.values.cancel(wait_id)
                 group.let_go(pushed.reply_to)
-                self.executor.forget(pushed)
+                taken.append(pushed)
         for group in self.groups.values():
-            for pushed in self._take(group, lambda pushed: pushed.reply_to in dead):
-                self.executor.forget(pushed)
-            self._start(group)
+            taken += self._take(group, is_meant)
+        return taken
 
     def _take(self, group: Group, is_meant: Callable[[TaskPushed], bool]) -> list[TaskPushed]:
-        """Take from a group those that have not begun."""
+        """Take those out of a group that have not begun, and have no arguments to be fetched any more."""
         queued = [pushed for pushed in group.queue if is_meant(pushed)]
         fetched = [(pushed, opened) for pushed, opened in group.fetched if is_meant(pushed)]
         if queued:

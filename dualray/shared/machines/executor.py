@@ -131,6 +131,10 @@ class Executor:
         self._fetch: WaitID | None = None
         self._is_timed = False
         """Whether the fetch timer is armed."""
+        self.repeated: dict[TaskID, TaskPushed] = {}
+        """Tasks that are made again while an earlier attempt of theirs runs here: they wait until that has ended."""
+        self.take_up: Callable[[TaskPushed], object] = self.queue.appendleft
+        """Called with such a task when it need not wait any more."""
 
     def resume(
         self,
@@ -163,6 +167,8 @@ class Executor:
                 self._become_concurrent(spec.creates)
         if spec.deps:
             self.note_arguments(event)
+        if event.attempt and self._waits_for_earlier(event):
+            return
         if event.again and self.is_actor:
             self._put_first(event)
         else:
@@ -177,6 +183,44 @@ class Executor:
         """Whether it is this attempt that arrived last, of those that are here."""
         last = self.queue[-1] if self.queue else self.handed[-1] if self.handed else self.current
         return last is not None and last.spec.task_id == task_id and last.attempt == attempt
+
+    def _waits_for_earlier(self, event: TaskPushed) -> bool:
+        """Whether an earlier attempt of a task is in hand: then this one waits. One that has not begun never does.
+
+        Who makes an actor's call again was out of reach for longer than he would wait: what he has sent comes all at
+        once when he is not.
+        """
+        task_id = event.spec.task_id
+        for waiting in (self.handed, self.queue):
+            for pushed in waiting:
+                if pushed.spec.task_id == task_id:
+                    if waiting is self.handed:
+                        self.out.add(ForgetTasks(tasks=(pushed,)))
+                    waiting.remove(pushed)
+                    self.supersede(pushed)
+                    return False
+        if self.current is None or self.current.spec.task_id != task_id:
+            return False
+        self.keep_waiting(event)
+        return True
+
+    def keep_waiting(self, event: TaskPushed) -> None:
+        """A task is made again that is in hand: it waits for the end of that; of several the last one."""
+        earlier = self.repeated.pop(event.spec.task_id, None)
+        if earlier is not None:
+            self.supersede(earlier)
+        self.repeated[event.spec.task_id] = event
+
+    def supersede(self, pushed: TaskPushed) -> None:
+        """An attempt never begins: there is another one, which needs what came with it."""
+        if pushed.spec.deps:
+            self.values.release_from_task(pushed.spec.deps)
+
+    def _take_up_repeated(self, task_id: TaskID) -> None:
+        """An attempt has ended: another one need not wait for it any more."""
+        repeated = self.repeated.pop(task_id, None)
+        if repeated is not None:
+            self.take_up(repeated)
 
     def note_arguments(self, event: TaskPushed) -> None:
         """Of a task that has arrived: the arguments that came along are here, the others lie in stores."""
@@ -215,6 +259,10 @@ class Executor:
         """Calls arrived that need nothing but what came with them."""
         if self.current is not None and self._is_last(*event.calls[-1][:2]):
             return  # heard twice
+        if event.actor_id is not None and any(call[1] for call in event.calls):
+            for pushed in event.each():
+                self.on_pushed(pushed)
+            return
         self.queue.extend(event.each())
         if event.owner not in self.values.met:
             if event.actor_id is None:
@@ -390,8 +438,11 @@ class Executor:
         commands.append(Send(to=first.reply_to, message=finished, payloads=keys, urgent=urgent))
         dropped: list[bytes] = [key for key in keys if not self._is_used(key)] if self.values.table else [*keys]
         if first.spec.owner != self.address:
-            dropped += [outcome[0] for outcome in outcomes]
+            dropped += [outcome[0] for outcome in outcomes if outcome[0] not in self.repeated]
         commands.append(DropPayloads(keys=tuple(dropped)))
+        if self.repeated:
+            for outcome in outcomes:
+                self._take_up_repeated(outcome[0])
 
     def _is_used(self, object_id: ObjectID) -> bool:
         """Whether this process needs the bytes of a result for itself."""
@@ -410,8 +461,20 @@ class Executor:
         elif not self.out.is_stirred:
             self.next()  # unless another one is in hand
 
+    def cancel_repeated(self, event: TaskUnwanted) -> bool:
+        """Report a task as cancelled that waits for the end of its earlier attempt; whether it is such a one."""
+        repeated = self.repeated.get(event.task_id)
+        if repeated is None or not is_attempt(repeated, event):
+            return False
+        del self.repeated[event.task_id]
+        self._tell_cancelled(repeated)
+        self.supersede(repeated)
+        return True
+
     def unwanted(self, event: TaskUnwanted) -> bool:
         """End a task, whose owner has cancelled it; whether its worker is to end for that."""
+        if self.cancel_repeated(event):
+            return False
         current = self.current
         if current is not None and is_attempt(current, event):
             if self._fetch is not None and self._fetch in self.values.waits:
@@ -435,6 +498,10 @@ class Executor:
 
     def report_cancelled(self, pushed: TaskPushed) -> None:
         """Report a task that has not begun, and never will."""
+        self._tell_cancelled(pushed)
+        self.forget(pushed)
+
+    def _tell_cancelled(self, pushed: TaskPushed) -> None:
         finished = TaskFinished(
             task_id=pushed.spec.task_id,
             attempt=pushed.attempt,
@@ -445,7 +512,6 @@ class Executor:
             error=cancelled(pushed.spec),
         )
         self.out.send(pushed.reply_to, finished)
-        self.forget(pushed)
 
     def refuse(self, event: TaskPushed | TasksPushed) -> None:
         """A task arrived at a worker that is about to end."""
@@ -529,13 +595,16 @@ class Executor:
             self.out.add(DropPayload(key=object_id))
 
     def forget(self, pushed: TaskPushed) -> None:
-        """Nothing of a pushed task is needed any more."""
+        """Nothing of a pushed task is needed any more, unless it is made again here."""
+        task_id = pushed.spec.task_id
         if pushed.spec.args_bytes and pushed.spec.owner != self.address:  # else we need them in case it runs again
-            self.out.add(DropPayload(key=pushed.spec.task_id))
+            if task_id not in self.repeated:
+                self.out.add(DropPayload(key=task_id))
         if pushed.spec.deps:
             if self.values.loans:
                 self.values.end_loans(pushed.spec.deps)
             self.values.release_from_task(pushed.spec.deps)
+        self._take_up_repeated(task_id)
 
     def on_results_taken(self, event: ResultsTaken) -> None:
         """The owner has borrowed what our results refer to."""
@@ -552,6 +621,9 @@ class Executor:
         for event in [event for event in self.queue if event.reply_to in dead]:
             self.queue.remove(event)
             self.forget(event)
+        for event in [event for event in self.repeated.values() if event.reply_to in dead]:
+            del self.repeated[event.spec.task_id]
+            self.supersede(event)
         for key, (to, nested) in list(self.in_transit.items()):
             if to in dead:
                 del self.in_transit[key]
