@@ -2,7 +2,7 @@
 
 `examine` ends the faults, lets everything come to rest, and looks into every machine that is alive: when the driver
 holds no reference any more, nothing may be left: no value, task, lease, object, payload, want or placement, and the
-resources that are free are all that there are.
+resources that are free are all that there are, but for those of placement groups that nobody has removed.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 from dualray.exceptions import InvariantViolation
 from dualray.shared.machines.head import Head
 from dualray.shared.machines.owner import Owner
-from dualray.shared.model.ids import short
-from dualray.shared.model.states import ActorState
+from dualray.shared.model.ids import PlacementGroupID, short
+from dualray.shared.model.states import ActorState, GroupState
 from dualray.sim.cluster import Cluster
 from dualray.sim.node import NodeProcess
 from dualray.sim.worker import UserProcess
@@ -124,7 +124,7 @@ def _leaks(cluster: Cluster) -> Iterator[str]:
         if isinstance(process, UserProcess):
             yield from _of_owner(process)
         elif isinstance(process, NodeProcess):
-            yield from _of_node(process)
+            yield from _of_node(process, _groups_that_stay(cluster))
     yield from _of_head(cluster)
 
 
@@ -155,7 +155,15 @@ def _of_machine(owner: Owner, who: str) -> Iterator[str]:
     yield from _left(who, "lease requests", owner.leases.requests)
 
 
-def _of_node(process: NodeProcess) -> Iterator[str]:
+def _groups_that_stay(cluster: Cluster) -> frozenset[PlacementGroupID]:
+    """Placement groups that nobody has removed, as a program that has failed may leave them."""
+    head = cluster.head.machine
+    assert isinstance(head, Head)
+    records = head.scheduler.groups.records
+    return frozenset(group for group, record in records.items() if record.state is not GroupState.REMOVED)
+
+
+def _of_node(process: NodeProcess, groups: frozenset[PlacementGroupID]) -> Iterator[str]:
     machine, who = process.machine, process.address
     yield from _left(who, "objects", machine.store.objects)
     yield from _left(who, "stored bytes", process.store.objects)
@@ -164,8 +172,13 @@ def _of_node(process: NodeProcess) -> Iterator[str]:
     yield from _left(who, "leases", machine.scheduler.leases)
     yield from _left(who, "slots", machine.scheduler.waiting)
     scheduler = machine.scheduler
-    if scheduler.free != scheduler.total:
-        yield f"{who} has {scheduler.free} free of {scheduler.total}"
+    free = dict(scheduler.free)
+    for group in groups & scheduler.bundles.keys():
+        for bundle in scheduler.bundles[group].values():
+            for name, units in bundle.resources.units:
+                free[name] += units
+    if free != scheduler.total:
+        yield f"{who} has {free} free of {scheduler.total}"
 
 
 def _of_head(cluster: Cluster) -> Iterator[str]:
