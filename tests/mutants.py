@@ -1,9 +1,10 @@
 """Mutants of the shared policies and machines: does exploration notice them? `python -m tests.mutants --count 200`.
 
 Authors plant what they can catch; so mutants are made by a tool (cosmic-ray's operators), at places that a seed draws.
-Each is put into a copy of the package (tests/planted/tree.py) and explored in processes of its own: scenario by
-scenario, each for so many seeds, until one fails, or does not end, or the run without faults breaks what it expects.
-What survives is printed as a diff, for somebody to say why: it changes nothing, or only speed, or words; or exploration
+Each is put into a copy of the package (tests/planted/tree.py) and run in processes of its own. First the kept runs of
+all scenarios (tests/kept_runs): a mutant that they notice costs, or decides, something else in a run of which every
+figure is known. Then, scenario by scenario, so many seeds, until one fails, or does not end, or the run without faults
+breaks what it expects. What survives is printed as a diff, for somebody to say why: it changes nothing; or exploration
 lacks something. What is not evaluated (annotations, docstrings) is not mutated.
 
 Needs the extra "mutants": `pip install dualray[mutants]`.
@@ -13,12 +14,14 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import difflib
 import json
 import random
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -53,6 +56,9 @@ FIRST = {
     "membership": MIXED,
 }
 
+KEPT_TIMEOUT_S = 240.0
+"""For the kept runs, which take 20 s on an idle machine."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
@@ -71,13 +77,17 @@ class Verdict:
 
     Attributes:
         by: what killed it, or "" when it survived.
-        explored: scenarios that were explored to the end, before it was killed or its time was over.
+        how: "run" (a run fails, or does not end), "figure" (a kept run costs something else), "digest" (all that it
+            costs is the same, and what it decides is not), "explored" (seeds that are not kept); "" when it survived.
+        explored: scenarios that were explored to the end, before it was killed or its time was over; -1 when not even
+            the kept runs were.
     """
 
     path: str
     operator: str
     occurrence: int
     by: str
+    how: str
     explored: int
     seconds: float
     diff: str
@@ -162,9 +172,13 @@ def explore(mutant: Mutant, *, seeds: int, timeout_s: float, scenarios: Sequence
     began_s = time.monotonic()
     first = FIRST.get(Path(mutant.path).stem)
     order = sorted(scenarios, key=lambda name: name != first)
-    by, explored = "", 0
+    by, how, explored = "", "", -1
     with tree_with({mutant.path: mutant.text}) as tree:
-        for name in order:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            done = run_in(tree, ["-m", "tests.kept_runs", "--stop"], timeout_s=max(timeout_s, KEPT_TIMEOUT_S))
+            by, how = _what_differs(done) if done.returncode else ("", "")
+            explored = 0
+        for name in order if explored == 0 and seeds else ():
             left_s = timeout_s - (time.monotonic() - began_s)
             if left_s <= 0 or by:
                 break
@@ -175,7 +189,7 @@ def explore(mutant: Mutant, *, seeds: int, timeout_s: float, scenarios: Sequence
             except subprocess.TimeoutExpired:
                 break
             if done.returncode:
-                by = f"{name}: {_why(done)}"
+                by, how = f"{name}: {_why(done)}", "explored"
             else:
                 explored += 1
     return Verdict(
@@ -183,10 +197,24 @@ def explore(mutant: Mutant, *, seeds: int, timeout_s: float, scenarios: Sequence
         operator=mutant.operator,
         occurrence=mutant.occurrence,
         by=by,
+        how=how,
         explored=explored,
         seconds=time.monotonic() - began_s,
         diff=mutant.diff,
     )
+
+
+def _what_differs(done: subprocess.CompletedProcess[str]) -> tuple[str, str]:
+    """What the kept runs say of a mutant, and of which kind it is."""
+    found = [line for line in done.stdout.splitlines() if not line.startswith("they were kept")][:-1]
+    if not found:  # it did not come so far as to say how many runs there were
+        said = [line for line in (*done.stdout.splitlines(), *done.stderr.splitlines()) if line.strip()]
+        return (said[-1] if said else f"exit code {done.returncode}")[:160], "run"
+    ended = [line for line in found if "ending: expected" in line or "expected it succeeds" in line]
+    if ended:
+        return ended[0][:160], "run"
+    wrong = [line for line in found if "expected" in line]
+    return (wrong or found)[0][:160], "figure" if wrong else "digest"
 
 
 def _why(done: subprocess.CompletedProcess[str]) -> str:
@@ -198,8 +226,8 @@ def _why(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def _survived(verdict: Verdict) -> str:
-    if not verdict.explored:
-        return "NOT EXPLORED: the time was over before the first scenario was; give it more (--timeout)"
+    if verdict.explored < 0:
+        return "NOT RUN: the time was over before the kept runs were; give it more (--timeout)"
     return f"SURVIVED {verdict.explored} of {len(SCENARIOS)} scenarios"
 
 
@@ -209,33 +237,35 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=40, help="mutants to draw")
     parser.add_argument("--skip", type=int, default=0, help="leave out the first so many, which were explored before")
     parser.add_argument("--seed", type=int, default=0, help="of the draw")
-    parser.add_argument("--seeds", type=int, default=40, help="for each scenario")
+    parser.add_argument(
+        "--seeds", type=int, default=40, help="for each scenario that are explored, after the kept runs"
+    )
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds for one mutant")
     parser.add_argument("--json", type=Path, help="add each verdict to this file, a line each")
     options = parser.parse_args()
-    killed, unexplored, survivors = 0, 0, []
+    killed: Counter[str] = Counter()
+    unexplored, survivors = 0, []
     for number, mutant in enumerate(draw(options.count, options.seed)):
         if number < options.skip:
             continue
         verdict = explore(mutant, seeds=options.seeds, timeout_s=options.timeout)
         if verdict.by:
-            killed += 1
-        elif verdict.explored:
+            killed[verdict.how] += 1
+        elif verdict.explored >= 0:
             survivors.append((number, verdict))
         else:
             unexplored += 1
         words = verdict.by or _survived(verdict)
-        print(f"{number}: {verdict.path} {verdict.operator}: {words} ({verdict.seconds:.0f} s)")
+        print(f"{number}: {verdict.path} {verdict.operator}: {verdict.how} {words} ({verdict.seconds:.0f} s)")
         sys.stdout.flush()
         if options.json:
             with options.json.open("a") as lines:
                 lines.write(json.dumps({"number": number, "seed": options.seed, **asdict(verdict)}) + "\n")
-    total = killed + len(survivors)
+    total = killed.total() + len(survivors)
     for number, verdict in survivors:
         print(f"\nsurvivor {number}: {verdict.operator}\n{verdict.diff}")
-    print(
-        f"\n{killed} of {total} killed ({killed / max(total, 1):.0%}); not one scenario explored in time: {unexplored}"
-    )
+    hows = ", ".join(f"{how} {count}" for how, count in sorted(killed.items()))
+    print(f"\n{killed.total()} of {total} killed ({killed.total() / max(total, 1):.0%}): {hows}; not run: {unexplored}")
     return 0
 
 
