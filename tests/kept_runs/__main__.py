@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-MODULES = ("dualray.testing.workloads", "scenarios.swarm_programs")
+MODULES = ("dualray.testing.workloads", "scenarios.swarm_programs", "scenarios.swarm_corners")
 
 
 class _FromTheRoot(importlib.machinery.SourceFileLoader):

@@ -12,6 +12,7 @@ The figures are those of one version of Python and of NumPy: how long a message 
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import resource
@@ -20,7 +21,7 @@ import tempfile
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -29,11 +30,14 @@ from typing import Any
 import msgpack
 import numpy as np
 
+import dualray
 from dualray.shared.model.codec import pack
 from dualray.shared.scenario import Scenario
+from dualray.sim.runtime import SimRuntime
+from dualray.testing.checkers import watch_choices
 from dualray.testing.expectations import judge
-from dualray.testing.outcome import Outcome
-from dualray.testing.run import load_scenario, read_trace, run_scenario
+from dualray.testing.outcome import Outcome, call
+from dualray.testing.run import find_program, load_scenario, outcome_of, read_trace
 from dualray.testing.swarm import Ground, draw_faults, ground_of
 
 ROOT = Path(__file__).parents[2]
@@ -68,7 +72,8 @@ class Figures:
         ending: "" or the error and its words.
         result: a digest of what the program returned.
         kinds: commands and messages by kind of the machine that gave them, trace events by kind.
-        said: a digest of all decisions by kind of machine, each with its time and process.
+        said: a digest of all decisions by kind of machine, each with its time and process; or of trace and tables;
+            and one of what stderr was told.
     """
 
     ending: str
@@ -96,20 +101,42 @@ def _digest(value: Any) -> str:
     return blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=6).hexdigest()
 
 
-def figures_of(scenario: Scenario) -> Figures:
-    """Run it once."""
+def figures_of(scenario: Scenario, *, is_logged: bool = True) -> Figures:
+    """Run it once.
+
+    Args:
+        is_logged: with the decision log, from which kinds and digests come. Without it virtual workers may be folded up
+            (shared/machines/plain_worker.py); then the digests are those of the trace and of the tables.
+    """
+    program = find_program(scenario, SCENARIOS)
+    assert not isinstance(program, Path)
     with tempfile.TemporaryDirectory(prefix="dualray-kept-", dir=_memory_directory()) as directory:
         log = Path(directory)
-        outcome = run_scenario(scenario, directory=SCENARIOS, decision_log=log)
-        ending = f"{outcome.error[0]}: {outcome.message}" if outcome.error else ""
+        started = dualray.init(
+            mode="sim", seed=scenario.seed, scenario=scenario, decision_log=log if is_logged else None
+        )
+        assert isinstance(started, SimRuntime)
+        cluster = started.cluster
+        try:
+            watch_choices(cluster.head.machine.scheduler)
+            with redirect_stderr(io.StringIO()) as heard:
+                result, error, message = call(program)
+                outcome = outcome_of(started, result=result, error=error, message=message)
+        finally:
+            dualray.shutdown()
         figures = Figures(
-            ending=ending,
-            result=_digest(outcome.result),
+            ending=f"{error[0]}: {message}" if error else "",
+            result=_digest(result),
             makespan_ns=outcome.makespan_ns,
             counters=outcome.counters,
             outcome=outcome,
         )
-        _count(figures, log)
+        if is_logged:
+            _count(figures, log)
+        else:
+            rows = [event.row() for event in cluster.trace_events]
+            figures.said = {"trace": _digest(rows), "tables": _digest(cluster.tables)}
+        figures.said["stderr"] = _digest(heard.getvalue())
     return figures
 
 
@@ -149,15 +176,16 @@ class Runs:
 
     def calm(self) -> Figures:
         """The run without faults. It is the second one: a function that was pickled before is pickled otherwise."""
-        run_scenario(self.scenario, directory=SCENARIOS)
+        figures_of(self.scenario, is_logged=False)
         figures = figures_of(self.scenario)
         self._ground = ground_of(figures.outcome)
         return figures
 
     def under_faults(self, seed: int) -> Figures:
-        """The run of a seed; `calm` goes before."""
+        """The run of a seed, every other one with the decision log; `calm` goes before."""
         assert self._ground is not None
-        return figures_of(self.scenario.with_faults(draw_faults(self.scenario, self._ground, seed)))
+        faulty = self.scenario.with_faults(draw_faults(self.scenario, self._ground, seed))
+        return figures_of(faulty, is_logged=seed % 2 == 0)
 
     def broken(self, figures: Figures) -> list[str]:
         """What the run without faults breaks of what its scenario expects."""
@@ -177,17 +205,18 @@ def differences(kept: Mapping[str, Any], found: Mapping[str, Any], about: str) -
         if one == other:
             continue
         if name == "said":
-            who = [kind for kind in {**one, **other} if one.get(kind) != other.get(kind)] if _both(one, other) else []
-            words.append(f"{about}: {' and '.join(sorted(who)) or 'somebody'} decides otherwise, or at another time")
-        elif _both(one, other):
+            words.append(f"{about}: {_who(one, other) or 'somebody'} decides otherwise, or at another time")
+        elif isinstance(one, Mapping) and isinstance(other, Mapping):
             words += differences(one, other, f"{about}, {name}")
         else:
             words.append(f"{about}: {name}: expected {_short(one)}, found {_short(other)}")
     return sorted(words, key=lambda line: "decides otherwise" in line)
 
 
-def _both(one: Any, other: Any) -> bool:
-    return isinstance(one, Mapping) and isinstance(other, Mapping)
+def _who(one: Any, other: Any) -> str:
+    if not isinstance(one, Mapping) or not isinstance(other, Mapping):
+        return ""
+    return " and ".join(sorted(kind for kind in {**one, **other} if one.get(kind) != other.get(kind)))
 
 
 def _short(value: Any) -> str:
@@ -226,7 +255,9 @@ def keep(which: Sequence[str]) -> dict[str, Any]:
         runs = Runs(name)
         calm = runs.calm()
         found = {str(seed): runs.under_faults(seed) for seed in range(SEEDS)}
-        kinds = sum((figures.kinds for figures in found.values()), Counter())
+        kinds: Counter[str] = Counter()
+        for figures in found.values():
+            kinds.update(figures.kinds)
         lines = {seed: figures.line() for seed, figures in found.items()}
         kept[name] = {"calm": calm.calm(), "seeds": lines, "kinds": dict(sorted(kinds.items()))}
     return kept
