@@ -550,6 +550,52 @@ def makes_many(count: int, size: int) -> Any:
         yield _block(index, size)
 
 
+# ---- Many small ones, and streams that are lost --------------------------------------------------------------------
+
+
+@dualray.remote(max_retries=-1, duration=0.0004)
+def tiny(index: int) -> int:
+    """Next to nothing."""
+    return index
+
+
+@dualray.remote(max_retries=-1, duration=0.05)
+def crowds(count: int) -> int:
+    """Makes many small ones; some are not read, some are cancelled."""
+    refs = [tiny.remote(index) for index in range(count)]
+    for ref in refs[-3:]:
+        dualray.cancel(ref)
+    return sum(dualray.get(refs[:-6]))
+
+
+@dualray.remote
+class Reader:
+    """Reads what others own."""
+
+    def total(self, refs: list[Any]) -> int:
+        """Of references."""
+        return sum(int(np.asarray(each).flat[0]) for each in dualray.get(refs))
+
+
+def crowd(*, tasks: int = 300, size: int = 300_000) -> list[Any]:
+    """Many small tasks of several owners at once, on workers that do nothing else; then large items of streams, that
+    are read again when their nodes may be gone."""
+    refs = [tiny.remote(index) for index in range(tasks)]
+    others = [crowds.remote(tasks // 3) for _ in range(3)]
+    once = [tiny.options(max_calls=10, name="once").remote(index) for index in range(30)]
+    few = [tiny.options(max_retries=0, name="few").remote(index) for index in range(10)]
+    sums = [sum(dualray.get(refs)), dualray.get(others), sum(dualray.get(once)), len([outcome(ref) for ref in few])]
+    far = makes_many.options(scheduling_strategy="SPREAD")
+    streams = [list(far.remote(4, size)) for _ in range(4)]
+    chained = [first_of.options(scheduling_strategy="SPREAD").remote(*items) for items in zip(*streams, strict=True)]
+    reader: Any = Reader.options(max_restarts=-1, max_task_retries=-1).remote()  # type: ignore[attr-defined]
+    totals = [reader.total.remote([*items, *refs[:3]]) for items in streams]
+    time.sleep(1.0)
+    again = [first_of.options(scheduling_strategy="SPREAD").remote(*items) for items in streams]
+    more = [tiny.options(scheduling_strategy="SPREAD").remote(index) for index in range(tasks // 2)]
+    return [*sums, dualray.get(chained), dualray.get(totals), dualray.get(again), sum(dualray.get(more))]
+
+
 # ---- Narrow groups -------------------------------------------------------------------------------------------------
 
 TIGHT: tuple[tuple[str, list[dict[str, float]]], ...] = (

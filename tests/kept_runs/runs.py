@@ -12,27 +12,33 @@ The figures are those of one version of Python and of NumPy: how long a message 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import gc
 import io
 import json
+import multiprocessing
 import os
 import resource
 import sys
 import tempfile
-import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import msgpack
 import numpy as np
 
 import dualray
+from dualray.shared.faults import parse_fault
 from dualray.shared.model.codec import pack
+from dualray.shared.model.resources import parse_resources
 from dualray.shared.scenario import Scenario
+from dualray.sim.modelled_programs import run_workload
+from dualray.sim.node import Hardware
 from dualray.sim.runtime import SimRuntime
 from dualray.testing.checkers import watch_choices
 from dualray.testing.expectations import judge
@@ -49,6 +55,22 @@ RUN_TIMEOUT_S = 20.0
 MEMORY_BYTES_MAX = 6 << 30
 """For one process that runs what may be broken: it fails before the machine does."""
 DIFFERENCES_MAX = 12
+
+MODELLED: dict[str, dict[str, Any]] = {
+    "bag": {"tasks": 400, "seconds": 0.0005},
+    "chain": {"length": 20},
+    "shuffle": {"maps": 6, "reduces": 6},
+    "parameter-server": {"workers": 6, "steps": 3},
+    "rollouts": {"simulators": 6, "batch": 18, "updates": 2},
+}
+MODELLED_NODES = 5
+MODELLED_FAULTS: tuple[tuple[str, ...], ...] = (
+    (),
+    ("kill node-2 at 50ms",),
+    ("pause node-1 at 30ms for 20s", "reboot node-3 at 40ms for 1s"),
+)
+"""Programs by name, with what they are given, and the faults under which each runs."""
+MODELS = tuple((name, faults) for name in MODELLED for faults in MODELLED_FAULTS)
 
 SEND = "Send"
 """The command whose message is counted, not itself."""
@@ -82,13 +104,10 @@ class Figures:
     counters: dict[str, int]
     kinds: Counter[str] = field(default_factory=Counter)
     said: dict[str, str] = field(default_factory=dict)
-    outcome: Outcome
 
     def calm(self) -> dict[str, Any]:
         """All of it, but what other figures imply."""
-        figures = asdict(self)
-        del figures["outcome"]
-        return {**figures, "kinds": dict(sorted(self.kinds.items()))}
+        return {**asdict(self), "kinds": dict(sorted(self.kinds.items()))}
 
     def line(self) -> dict[str, Any]:
         """What is kept of a run under faults."""
@@ -101,7 +120,7 @@ def _digest(value: Any) -> str:
     return blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=6).hexdigest()
 
 
-def figures_of(scenario: Scenario, *, is_logged: bool = True) -> Figures:
+def figures_of(scenario: Scenario, *, is_logged: bool = True) -> tuple[Figures, Outcome]:
     """Run it once.
 
     Args:
@@ -119,7 +138,7 @@ def figures_of(scenario: Scenario, *, is_logged: bool = True) -> Figures:
         cluster = started.cluster
         try:
             watch_choices(cluster.head.machine.scheduler)
-            with redirect_stderr(io.StringIO()) as heard:
+            with contextlib.redirect_stderr(io.StringIO()) as heard:
                 result, error, message = call(program)
                 outcome = outcome_of(started, result=result, error=error, message=message)
         finally:
@@ -129,7 +148,6 @@ def figures_of(scenario: Scenario, *, is_logged: bool = True) -> Figures:
             result=_digest(result),
             makespan_ns=outcome.makespan_ns,
             counters=outcome.counters,
-            outcome=outcome,
         )
         if is_logged:
             _count(figures, log)
@@ -137,7 +155,7 @@ def figures_of(scenario: Scenario, *, is_logged: bool = True) -> Figures:
             rows = [event.row() for event in cluster.trace_events]
             figures.said = {"trace": _digest(rows), "tables": _digest(cluster.tables)}
         figures.said["stderr"] = _digest(heard.getvalue())
-    return figures
+    return figures, outcome
 
 
 def _memory_directory() -> str | None:
@@ -166,35 +184,97 @@ def _count(figures: Figures, log: Path) -> None:
 # ---- What is kept, and what is found -------------------------------------------------------------------------------
 
 
+CALM, TOGETHER = -1, -2
+"""What can be asked for in place of a seed: the run without faults, and the kinds of all seeds so far."""
+
+
 class Runs:
-    """The runs of one scenario: the one without faults, and those of its seeds."""
+    """The runs of one scenario, in the order in which they are asked for, the one without faults first."""
 
     def __init__(self, name: str) -> None:
-        self.name = name
         self.scenario = load_scenario(SCENARIOS / f"{name}.yaml")
         self._ground: Ground | None = None
+        self._kinds: Counter[str] = Counter()
 
-    def calm(self) -> Figures:
-        """The run without faults. It is the second one: a function that was pickled before is pickled otherwise."""
-        figures_of(self.scenario, is_logged=False)
-        figures = figures_of(self.scenario)
-        self._ground = ground_of(figures.outcome)
-        return figures
-
-    def under_faults(self, seed: int) -> Figures:
-        """The run of a seed, every other one with the decision log; `calm` goes before."""
+    def run(self, seed: int) -> dict[str, Any] | str:
+        """What is kept of a run, or why it is no run to keep."""
+        if seed == TOGETHER:
+            return dict(sorted(self._kinds.items()))
+        if seed == CALM:
+            return self._calm()
         assert self._ground is not None
         faulty = self.scenario.with_faults(draw_faults(self.scenario, self._ground, seed))
-        return figures_of(faulty, is_logged=seed % 2 == 0)
+        figures, _ = figures_of(faulty, is_logged=seed % 2 == 0)
+        self._kinds.update(figures.kinds)
+        return figures.line()
 
-    def broken(self, figures: Figures) -> list[str]:
-        """What the run without faults breaks of what its scenario expects."""
-        outcome = figures.outcome
-        return [
-            f"{each.what}: expected {each.expected}, found {each.found}"
-            for each in judge(self.scenario, outcome, outcome)
-            if not each.holds
-        ]
+    def _calm(self) -> dict[str, Any] | str:
+        """The run without faults. It is the second one: a function that was pickled before is pickled otherwise."""
+        figures_of(self.scenario, is_logged=False)
+        figures, outcome = figures_of(self.scenario)
+        for each in judge(self.scenario, outcome, outcome):
+            if not each.holds:
+                return f"{each.what}: expected {each.expected}, found {each.found}"
+        self._ground = ground_of(outcome)
+        return figures.calm()
+
+
+def modelled(index: int) -> dict[str, Any]:
+    """What a program costs that is modelled, not executed: its workers are folded up, and write no rows."""
+    name, faults = MODELS[index]
+    total = parse_resources(num_cpus=4, num_gpus=0, resources=None)
+    hardware = [Hardware(total=total, store_bytes=64 << 20)] * MODELLED_NODES
+    return asdict(
+        run_workload(name, MODELLED[name], hardware=hardware, faults=[parse_fault(words) for words in faults])
+    )
+
+
+class Apart:
+    """A process of its own for runs: what is pickled depends on what was pickled before, and a run may never end. A
+    context manager."""
+
+    def __init__(self, run: Callable[[int], dict[str, Any] | str]) -> None:
+        context = multiprocessing.get_context("fork")
+        self._questions, questions = context.Pipe()
+        self._process = context.Process(target=self._serve, args=(run, questions, self._questions), daemon=True)
+        self._process.start()
+        questions.close()
+
+    @staticmethod
+    def _serve(run: Callable[[int], dict[str, Any] | str], questions: Connection, other_end: Connection) -> None:
+        other_end.close()
+        gc.disable()  # when references in circles go, is said here
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
+        with contextlib.suppress(EOFError):
+            while True:
+                question = questions.recv()
+                answer: dict[str, Any] | str
+                try:
+                    answer = run(question)
+                except Exception as error:  # noqa: BLE001  # the one who asked is told
+                    answer = f"{type(error).__name__}: {error}"
+                questions.send(answer)
+                gc.collect()
+                gc.freeze()  # what is left stays: it is not looked through again
+
+    def ask(self, question: int) -> dict[str, Any] | str:
+        """What a run has cost, or why it has not come to its end."""
+        self._questions.send(question)
+        if not self._questions.poll(RUN_TIMEOUT_S):
+            return f"it does not end within {RUN_TIMEOUT_S:g} s"
+        try:
+            answer: dict[str, Any] | str = self._questions.recv()
+        except (EOFError, ConnectionError):
+            return "its process has ended"
+        return answer
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.join()
+        self._questions.close()
 
 
 def differences(kept: Mapping[str, Any], found: Mapping[str, Any], about: str) -> list[str]:
@@ -204,7 +284,9 @@ def differences(kept: Mapping[str, Any], found: Mapping[str, Any], about: str) -
         one, other = kept.get(name), found.get(name)
         if one == other:
             continue
-        if name == "said":
+        if name == "hash":
+            words.append(f"{about}: somebody decides otherwise, or at another time")
+        elif name == "said":
             words.append(f"{about}: {_who(one, other) or 'somebody'} decides otherwise, or at another time")
         elif isinstance(one, Mapping) and isinstance(other, Mapping):
             words += differences(one, other, f"{about}, {name}")
@@ -224,43 +306,57 @@ def _short(value: Any) -> str:
     return text if len(text) <= 160 else f"...{text[-160:]}"
 
 
-def compare(kept: Mapping[str, Any], which: Sequence[str], seeds: int) -> Iterator[tuple[str, int, list[str]]]:
-    """Hold runs against what is kept: all without faults, then seed after seed. Yields (scenario, seed, what differs);
-    the run without faults has the seed -1, and of a scenario that differs there nothing else is run."""
-    runs = {name: Runs(name) for name in which}
-    alike = []
-    for name in which:
-        found = runs[name].calm()
-        told = [f"{name} without faults: {words}" for words in runs[name].broken(found)]
-        told += differences(kept[name]["calm"], found.calm(), f"{name} without faults")
-        if not told:
-            alike.append(name)
-        yield name, -1, told
-    together: dict[str, Counter[str]] = {name: Counter() for name in alike}
-    for seed in range(seeds):
-        for name in alike:
-            found = runs[name].under_faults(seed)
-            together[name].update(found.kinds)
-            yield name, seed, differences(kept[name]["seeds"][str(seed)], found.line(), f"{name}, seed {seed}")
-    if seeds == SEEDS:
-        for name in alike:
-            told = differences(kept[name]["kinds"], dict(together[name]), f"{name}, {seeds} seeds together")
-            yield name, seeds, told
+def compare(kept: Mapping[str, Any], which: Sequence[str], seeds: int) -> Iterator[tuple[str, list[str]]]:
+    """Hold runs against what is kept: all without faults, then seed after seed. Yields which run it was, and what
+    differs; of a scenario that differs without faults nothing else is run."""
+    with contextlib.ExitStack() as stack:
+        models = stack.enter_context(Apart(modelled))
+        for index, (name, faults) in enumerate(MODELS):
+            words = f"{name}, {' and '.join(faults) or 'without faults'}"
+            yield words, _differing(models, index, kept["modelled"][words], f"modelled {words}")
+        apart = {name: stack.enter_context(Apart(Runs(name).run)) for name in which}
+        alike = []
+        for name in which:
+            told = _differing(apart[name], CALM, kept[name]["calm"], f"{name} without faults")
+            if not told:
+                alike.append(name)
+            yield f"{name} without faults", told
+        for seed in range(seeds):
+            for name in alike:
+                about = f"{name}, seed {seed}"
+                yield about, _differing(apart[name], seed, kept[name]["seeds"][str(seed)], about)
+        for name in alike if seeds == SEEDS else ():
+            about = f"{name}, {seeds} seeds together"
+            yield about, _differing(apart[name], TOGETHER, kept[name]["kinds"], about)
+
+
+def _differing(apart: Apart, question: int, kept: Mapping[str, Any], about: str) -> list[str]:
+    found = apart.ask(question)
+    return [f"{about}: {found}"] if isinstance(found, str) else differences(kept, found, about)
 
 
 def keep(which: Sequence[str]) -> dict[str, Any]:
-    """The figures of today's code."""
-    kept: dict[str, Any] = {"written_with": written_with()}
+    """The figures of today's code.
+
+    Raises:
+        RuntimeError: a run breaks down.
+    """
+    kept: dict[str, Any] = {"written_with": written_with(), "modelled": {}}
+    with Apart(modelled) as models:
+        for index, (name, faults) in enumerate(MODELS):
+            kept["modelled"][f"{name}, {' and '.join(faults) or 'without faults'}"] = _sound(models.ask(index))
     for name in which:
-        runs = Runs(name)
-        calm = runs.calm()
-        found = {str(seed): runs.under_faults(seed) for seed in range(SEEDS)}
-        kinds: Counter[str] = Counter()
-        for figures in found.values():
-            kinds.update(figures.kinds)
-        lines = {seed: figures.line() for seed, figures in found.items()}
-        kept[name] = {"calm": calm.calm(), "seeds": lines, "kinds": dict(sorted(kinds.items()))}
+        with Apart(Runs(name).run) as apart:
+            calm = _sound(apart.ask(CALM))
+            seeds = {str(seed): _sound(apart.ask(seed)) for seed in range(SEEDS)}
+            kept[name] = {"calm": calm, "seeds": seeds, "kinds": _sound(apart.ask(TOGETHER))}
     return kept
+
+
+def _sound(found: dict[str, Any] | str) -> dict[str, Any]:
+    if isinstance(found, str):
+        raise RuntimeError(found)
+    return found
 
 
 def write(kept: Mapping[str, Any], path: Path) -> None:
@@ -273,28 +369,6 @@ def write(kept: Mapping[str, Any], path: Path) -> None:
 
 
 # ---- The command ---------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _watched() -> Iterator[list[str]]:
-    """Ends the process when nothing was noted for too long: a loop in broken code ends in no other way."""
-    noted: list[str] = [""]
-    is_over = threading.Event()
-
-    def watch() -> None:
-        last = -1
-        while not is_over.wait(RUN_TIMEOUT_S):
-            if len(noted) == last:
-                print(f"{noted[-1] or 'the first run'}: what comes next does not end within {RUN_TIMEOUT_S:g} s")
-                sys.stdout.flush()
-                os._exit(1)
-            last = len(noted)
-
-    threading.Thread(target=watch, daemon=True).start()
-    try:
-        yield noted
-    finally:
-        is_over.set()
 
 
 def main() -> int:
@@ -313,17 +387,15 @@ def main() -> int:
     kept = json.loads(KEPT.read_text())
     if kept["written_with"] != written_with():
         print(f"they were kept with {kept['written_with']}, and this is {written_with()}: the figures may differ")
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
-    differing = 0
-    with _watched() as noted:
-        for name, seed, told in compare(kept, which, min(options.seeds, SEEDS)):
-            noted.append(f"{name}, seed {seed}" if seed >= 0 else f"{name} without faults")
-            differing += bool(told)
-            for words in told[:DIFFERENCES_MAX]:
-                print(words)
-            if told and options.stop:
-                break
-    print(f"{len(noted) - 1} runs, of which {differing} differ")
+    runs = differing = 0
+    for _, told in compare(kept, which, min(options.seeds, SEEDS)):
+        runs += 1
+        differing += bool(told)
+        for words in told[:DIFFERENCES_MAX]:
+            print(words)
+        if told and options.stop:
+            break
+    print(f"{runs} runs, of which {differing} differ")
     return int(bool(differing))
 
 
