@@ -6,7 +6,7 @@ change that costs nothing but time or messages, that places something worse, or 
 nowhere else. Without faults every kind is kept; under faults one line for each seed, and the kinds of all seeds
 together. Where the change is meant, `python -m tests.kept_runs --write` keeps the new figures.
 
-The figures are those of one version of Python and of NumPy: how long a message is depends on how they pickle.
+The figures are those of one version of Python, NumPy and cloudpickle: how long a message is depends on how they pickle.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
+from importlib.metadata import version
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Self
@@ -83,7 +84,8 @@ def names() -> list[str]:
 
 def written_with() -> dict[str, str]:
     """What the figures depend on, beside the code."""
-    return {"python": ".".join(map(str, sys.version_info[:2])), "numpy": np.__version__.partition(".")[0]}
+    numpy = ".".join(np.__version__.split(".")[:2])
+    return {"python": ".".join(map(str, sys.version_info[:2])), "numpy": numpy, "cloudpickle": version("cloudpickle")}
 
 
 @dataclass(slots=True, kw_only=True)
