@@ -11,6 +11,7 @@ from dualray.shared.faults import parse_fault
 from dualray.shared.scenario_file import parse_scenario
 from dualray.sim.kernel import Kernel
 from dualray.sim.network import Impairment, Network
+from dualray.util.placement_group import placement_group, remove_placement_group
 from dualray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 
@@ -282,6 +283,16 @@ def test_memory_that_strangers_take_ends_tasks_until_they_give_it_back(start):
     runtime = start(["fill memory of node-0 to 0.9 at 0.5s for 3s"], nodes=1, memory="10GiB", extra=MEMORY)
     assert dualray.get(large.options(max_retries=-1).remote()) > 0
     assert 5 < runtime.now_s < 7
+    assert runtime.examine().leaks == []
+
+
+def test_a_placement_group_that_nobody_has_removed_is_nothing_that_was_left(start):
+    """Found by scenarios/features_swarm.yaml, seed 88: its program had failed before it could."""
+    runtime = start(nodes=2, cpus=2)
+    group = placement_group([{"CPU": 1}, {"CPU": 1}], strategy="STRICT_SPREAD")
+    dualray.get(group.ready())
+    assert runtime.examine().leaks == []
+    remove_placement_group(group)
     assert runtime.examine().leaks == []
 
 
