@@ -38,14 +38,10 @@ MUTATED = ("dualray/shared/policies", "dualray/shared/machines")
 FEATURES, MIXED, ACTORS, RETRIES = "features_swarm", "mixed_swarm", "actors_swarm", "retries_swarm"
 SCENARIOS = (
     *(FEATURES, MIXED, ACTORS, RETRIES, "broadcast_swarm", "spill_swarm", "gpus_swarm", "leaving_swarm"),
-    *("parted_swarm", "arguments_swarm", "cancel_swarm", "words_swarm", "tight_swarm", "full_swarm"),
+    *("parted_swarm", "crowd_swarm", "arguments_swarm", "cancel_swarm", "words_swarm", "tight_swarm", "full_swarm"),
     *("state_swarm", "memory_swarm"),
 )
-"""In the order in which they are explored, after the kept runs; FIRST says which comes first for some files.
-
-Not crowd_swarm: it fails without any mutant. A task that has begun on a node that dies, behind one whose report is lost
-with the node, is run again, whatever its max_retries.
-"""
+"""In the order in which they are explored, after the kept runs; FIRST says which comes first for some files."""
 
 FIRST = {
     "values": ACTORS,

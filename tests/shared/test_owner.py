@@ -503,17 +503,33 @@ def test_when_a_worker_dies_only_its_oldest_task_uses_a_retry(ahead):
 
 def test_when_a_worker_dies_its_tasks_run_elsewhere_in_their_old_order(ahead):
     ahead.worker_died()
-    assert pushes(ahead.grant(1, request=1)) == [(2, 1, "node-0/w1"), (3, 0, "node-0/w1"), (4, 0, "node-0/w1")]
+    assert pushes(ahead.grant(1, request=1)) == [(2, 1, "node-0/w1"), (3, 1, "node-0/w1"), (4, 1, "node-0/w1")]
+
+
+def test_a_task_that_may_have_begun_behind_another_is_another_attempt_and_uses_no_retry(ahead):
+    """Found by scenarios/crowd_swarm.yaml: the news of the oldest task's end may have been lost with the worker."""
+    left = {number: ahead.machine.tasks.records[tid(number)].retries_left for number in (2, 3, 4)}
+    ahead.node_died()
+    records = {number: ahead.machine.tasks.records[tid(number)] for number in (2, 3, 4)}
+    assert {number: record.attempt for number, record in records.items()} == {2: 1, 3: 1, 4: 1}
+    assert {number: left[number] - record.retries_left for number, record in records.items()} == {2: 1, 3: 0, 4: 0}
+
+
+def test_tasks_without_retries_are_pushed_one_by_one(driver):
+    """Else one that has begun behind another could begin again, when both are lost with their node."""
+    driver.run(1, duration_ns=1, max_retries=0)
+    assert [number for number, _, _ in pushes(driver.submit(task(2, max_retries=0), task(3, max_retries=0)))] == [2]
+    assert [number for number, _, _ in pushes(driver.finish(2))] == [3]
 
 
 def test_a_task_without_retries_fails_with_its_worker_and_those_behind_it_do_not(driver):
     driver.run(1, duration_ns=1, max_retries=0)
-    driver.submit(task(2, max_retries=0), task(3, max_retries=0))
+    asked = driver.submit(task(2, max_retries=0), task(3, max_retries=0))
     driver.wait(1, ref(oid(2)))
     commands = driver.worker_died()
     assert retries(commands) == []
     assert completed(commands) == [(1, (oid(2),))]
-    assert [asked.count for asked in sent(commands, LeaseRequested)] == [1]
+    assert [each.count for each in sent(asked + commands, LeaseRequested)] == [1]
     assert error_of(driver, oid(2)) == f"f (task 02020202) was lost: {CRASH.message}"
 
 

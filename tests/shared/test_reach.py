@@ -61,13 +61,14 @@ def later(machine: Stepper, timer: str, delay_ns: int = PATIENCE_NS):
 
 @pytest.fixture
 def owner() -> OwnerStepper:
-    """A driver on node-0 that has pushed tasks 1 and 2 to a worker on node-1."""
+    """A driver on node-0 that has pushed tasks 1 and 2 to workers on node-1."""
     driver = OwnerStepper(push_window_max=8)
     driver.submit(task(9))
     driver.grant(node=N1)
     driver.finish(9, worker=W1)  # a short one: the next are pushed ahead
-    driver.submit(task(1, max_retries=1), task(2, max_retries=0))
-    assert [record.worker for record in driver.machine.tasks.records.values()] == [W1, W1]
+    [asked] = sent(driver.submit(task(1, max_retries=1), task(2, max_retries=0)), LeaseRequested)
+    driver.grant(1, request=int(asked.request_id.partition("#")[2]), node=N1)
+    assert [record.worker for record in driver.machine.tasks.records.values()] == [W1, "node-1/w1"]
     return driver
 
 
@@ -95,11 +96,11 @@ def test_after_a_while_all_that_was_pushed_uses_a_retry_and_the_head_is_told(own
 
 def test_a_late_result_is_not_believed(owner) -> None:
     owner(PeerLost(address=W1))
-    later(owner, REACH_TIMER)
+    [asked] = sent(later(owner, REACH_TIMER), LeaseRequested)
     owner.finish(1, worker=W1)
     assert not owner.machine.tasks.records[task(1).task_id].is_done
-    owner.grant(1, request=1)
-    owner.finish(1, attempt=1, worker="node-0/w1")
+    owner.grant(2, request=int(asked.request_id.partition("#")[2]))
+    owner.finish(1, attempt=1, worker="node-0/w2")
     assert task(1).task_id not in owner.machine.tasks.records or owner.machine.tasks.records[task(1).task_id].is_done
 
 

@@ -6,7 +6,8 @@ so many, not again before half of them have come: then for several in one messag
 another it asks for one lease, one more, two, four and so on, and for the rest when it waits. A lease is the right to
 use one worker with its resources: the owner pushes tasks of that shape straight to the worker, as many ahead as
 `push_window_ns` of work (1 while the mean is unknown), so that short tasks are pipelined and long ones are not stuck
-behind one another. Leases that stay idle go back after `lease_idle_ns`, those of one node together.
+behind one another. Tasks without retries are pushed one by one: of several that were lost with a node, nobody knows
+which had begun. Leases that stay idle go back after `lease_idle_ns`, those of one node together.
 
 A worker that blocks in `get` recalls what it has not started, and gets nothing more before its task is done: what it
 waits for may be the very task that would wait behind it. A worker or node that dies gives back what was pushed to
@@ -88,12 +89,25 @@ class Lease:
 
 
 class ShapeQueue:
-    """The tasks of one shape that wait, and the leases that serve them."""
+    """The tasks of one shape that wait, and the leases that serve them. Those that may not run twice have a queue of
+    their own."""
 
-    __slots__ = ("leases", "may_ask", "mean_ns", "requested", "room", "shape", "tasks", "together", "window")
+    __slots__ = (
+        "leases",
+        "may_ask",
+        "mean_ns",
+        "requested",
+        "room",
+        "runs_once",
+        "shape",
+        "tasks",
+        "together",
+        "window",
+    )
 
-    def __init__(self, shape: LeaseShape) -> None:
+    def __init__(self, shape: LeaseShape, *, runs_once: bool) -> None:
         self.shape = shape
+        self.runs_once = runs_once
         self.tasks: deque[TaskID] = deque()
         self.leases: dict[LeaseID, Lease] = {}
         self.room: deque[Lease] = deque()
@@ -128,7 +142,8 @@ class Leases:
         self._requests_max = config.lease_requests_max
         self._window_ns = config.push_window_ns
         self._window_max = config.push_window_max
-        self.queues: dict[LeaseShape, ShapeQueue] = {}
+        self.queues: dict[tuple[LeaseShape, bool], ShapeQueue] = {}
+        """By shape, and by whether their tasks may not run twice."""
         self._queue_of_template: dict[FunctionTemplate, ShapeQueue] = {}
         self._last: tuple[FunctionTemplate, ShapeQueue] | None = None
         """The function that was called last, and where its calls queue: most programs call it again."""
@@ -169,9 +184,10 @@ class Leases:
                 runtime_env=template.runtime_env,
                 name=template.name,
             )
-            queue = self.queues.get(shape)
+            runs_once = template.max_retries == 0
+            queue = self.queues.get((shape, runs_once))
             if queue is None:
-                queue = self.queues[shape] = ShapeQueue(shape)
+                queue = self.queues[shape, runs_once] = ShapeQueue(shape, runs_once=runs_once)
             if not deps:
                 self._queue_of_template[template] = queue
         if not deps:
@@ -304,7 +320,7 @@ class Leases:
     def _retire_if_unused(self, queue: ShapeQueue) -> None:
         """Shapes with arguments of their own would pile up: forget those that nothing needs."""
         if queue.shape.deps and not (queue.tasks or queue.leases or queue.requested):
-            self.queues.pop(queue.shape, None)
+            self.queues.pop((queue.shape, queue.runs_once), None)
 
     # ---- Answers ---------------------------------------------------------------------------------------------
 
@@ -374,8 +390,9 @@ class Leases:
         mean_ns = queue.mean_ns or duration_ns
         weight = min(count, _MEAN_WEIGHT)
         queue.mean_ns = mean_ns = (mean_ns * (_MEAN_WEIGHT - weight) + duration_ns * weight) // _MEAN_WEIGHT or 1
-        window = self._window_ns // mean_ns
-        queue.window = window if 1 <= window <= self._window_max else (self._window_max if window else 1)
+        if not queue.runs_once:
+            window = self._window_ns // mean_ns
+            queue.window = window if 1 <= window <= self._window_max else (self._window_max if window else 1)
         queue.together = min(_TOGETHER_NS // mean_ns, _DEFER_MAX) or 1
         if not lease.has_room:
             self._offer(lease)

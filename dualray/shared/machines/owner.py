@@ -637,7 +637,9 @@ class Owner(Composition):
         return f"{self.tasks.records[task].spec.template.name} (task {short(task)})"
 
     def _attempts_lost(self, tasks: list[TaskID], error: ErrorInfo) -> None:
-        """The oldest task of a lost worker may have been running; the others had not started."""
+        """The oldest task of a lost worker may have been running. The others mostly had not started: they use no retry.
+        But the oldest may have ended, and the news of it be lost with the worker: what begins again is another attempt.
+        Tasks that may not run twice are never behind another one (leases.py)."""
         for position, task in enumerate(tasks):
             record = self.tasks.records[task]
             record.again = True
@@ -646,6 +648,7 @@ class Owner(Composition):
                     self._given_back.append(task)
                     self.out.is_stirred = True
             else:
+                record.attempt += 1
                 self.tasks.set_queued(record)
                 self._given_back.append(task)
                 self.out.is_stirred = True
