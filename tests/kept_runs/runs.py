@@ -17,7 +17,6 @@ import gc
 import io
 import json
 import multiprocessing
-import os
 import resource
 import sys
 import tempfile
@@ -131,7 +130,7 @@ def figures_of(scenario: Scenario, *, is_logged: bool = True) -> tuple[Figures, 
     """
     program = find_program(scenario, SCENARIOS)
     assert not isinstance(program, Path)
-    with tempfile.TemporaryDirectory(prefix="dualray-kept-", dir=_memory_directory()) as directory:
+    with tempfile.TemporaryDirectory() as directory:
         log = Path(directory)
         started = dualray.init(
             mode="sim", seed=scenario.seed, scenario=scenario, decision_log=log if is_logged else None
@@ -158,10 +157,6 @@ def figures_of(scenario: Scenario, *, is_logged: bool = True) -> tuple[Figures, 
             figures.said = {"trace": _digest(rows), "tables": _digest(cluster.tables)}
         figures.said["stderr"] = _digest(heard.getvalue())
     return figures, outcome
-
-
-def _memory_directory() -> str | None:
-    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
 def _count(figures: Figures, log: Path) -> None:
@@ -381,6 +376,11 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="keep what today's code does")
     parser.add_argument("--stop", action="store_true", help="at the first run that differs")
     options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="dualray-kept-") as tempfile.tempdir:  # for runs that are killed, too
+        return _run(options)
+
+
+def _run(options: argparse.Namespace) -> int:
     which = options.scenario or names()
     if options.write:
         before = json.loads(KEPT.read_text()) if KEPT.exists() and options.scenario else {}
