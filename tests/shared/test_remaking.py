@@ -141,6 +141,16 @@ def test_what_can_be_made_again_is_given_up_and_made_near_who_wants_it(driver):
     assert "has no attempt left" in why
 
 
+def test_what_is_being_made_again_for_another_result_may_be_given_up(driver):
+    """Found by scenarios/parted_swarm.yaml, seed 53: it was said to have no attempt left."""
+    driver.submit(task(1, num_returns=2, max_retries=1))
+    driver.grant()
+    driver.wait(1, ref(oid(1, 1)), fetch=False)
+    driver.finish(1, inline=False, returns=2)
+    assert retries(lost(driver, oid(1), 1)) == [(1, 1, "reconstruction")]
+    assert judged(driver, oid(1, 1)) == [None]
+
+
 def test_the_next_time_that_it_is_lost_it_is_made_anywhere(driver):
     driver.run(1, inline=False, max_retries=5)
     judged(driver, oid(1))

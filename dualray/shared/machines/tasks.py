@@ -603,7 +603,9 @@ class Tasks:
             return f"the task that has made it may run on {bound_to} alone"
         if value.moves == MOVES_MAX:
             return f"it was made again {MOVES_MAX} times because some node could have no copy of it"
-        why_kept = self.reconstruction.plan(value.object_id, self).impossible
+        why_kept = None
+        if record is None or record.is_done:  # else it runs again already, for another of its results
+            why_kept = self.reconstruction.plan(value.object_id, self).impossible
         if why_kept is None:
             value.moves += 1
         return why_kept
