@@ -30,6 +30,7 @@ from dualray.shared.model.events import Event, LeaseGranted
 from dualray.shared.model.ids import Address, FunctionID, LeaseID, NodeID, RequestID, root_task_id
 from dualray.shared.model.resources import parse_resources
 from dualray.shared.model.specs import FunctionTemplate, Ref
+from dualray.shared.serialization import deserialize
 
 DRIVER, NODE, WORKER = Address("driver-1"), NodeID("node-0"), Address("node-0/w0")
 STAGES = {
@@ -73,8 +74,11 @@ class _Host:
         self.write_record = self.rows.append
         self.write_records = self.rows.append
         self.put_function = functions.__setitem__
-        self.get_function = functions.__getitem__
         self.now_ns = time.monotonic_ns
+
+    def load_function(self, function: FunctionID) -> Any:
+        """What a worker has loaded."""
+        return deserialize(self._functions[function])
 
     def send(
         self, to: Address, message: Event, payloads: Sequence[tuple[bytes, bytes]], *, urgent: bool = True

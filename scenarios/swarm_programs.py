@@ -31,12 +31,13 @@ class Ledger:
     """Notes who called, and whether each caller's calls come in the order in which they were made."""
 
     def __init__(self) -> None:
-        self.last: dict[str, int] = {}
+        self.noted: dict[str, set[int]] = {}
 
     def note(self, caller: str, index: int) -> bool:
-        """Whether the call came after those that this caller made before it, or is made again, and may come twice."""
-        is_in_order = self.last.get(caller, -1) < index or dualray.get_runtime_context().get_attempt() > 0
-        self.last[caller] = index
+        """Whether the call came after those that this caller made before it, or came already, and is made again."""
+        noted = self.noted.setdefault(caller, set())
+        is_in_order = index in noted or all(each < index for each in noted)
+        noted.add(index)
         return is_in_order
 
     def page(self, content: int, size: int) -> Any:
