@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
+import dualray
 from benchmarks.conftest import MIB, Measure, Row, start
 
 Round = Callable[[], object]
@@ -237,3 +239,21 @@ def started(api: Any) -> Iterator[Any]:
 @pytest.mark.parametrize(("row", "prepare"), ROWS, ids=[row.name for row, _ in ROWS])
 def test_row(row: Row, prepare: Callable[[Any], Round], started: Any, measure: Measure) -> None:
     measure(row, started.__name__, prepare(started), warm=row.warm)
+
+
+PUT_BESIDE_COPY = Row(
+    name="put_beside_copy",
+    operation="put of a 100 MiB uint8 array; other: a copy of it in warm memory",
+    unit="GB/s",
+    rounds=30,
+    gigabytes=100 * MIB / 1e9,
+)
+
+
+def test_put_beside_copy(started: Any, measure_in_turn: Measure) -> None:
+    """What share of the memory's rate a put reaches: by turns, for both move from second to second."""
+    if started is not dualray:
+        pytest.skip("the other one has rows of its own")
+    array, copy = np.zeros(100 * MIB, dtype=np.uint8), np.ones(100 * MIB, dtype=np.uint8)
+    copied = partial(np.copyto, copy, array)
+    measure_in_turn(PUT_BESIDE_COPY, lambda: dualray.put(array), lambda: None, "memcpy", copied, warm=100)
