@@ -134,10 +134,11 @@ class SetOrderPolicy(_Chooses):
 
 
 class WallClockPolicy(_Chooses):
-    """By the real clock: machines are no user code."""
+    """By the real clock: machines are no user code. By its nanoseconds: choices follow one another so evenly that two
+    runs chose the same by its microseconds one time in forty."""
 
     def one_of(self, nodes: list[NodeID]) -> NodeID:
-        return nodes[time.time_ns() // 1000 % len(nodes)]
+        return nodes[time.time_ns() * 2654435761 // 65536 % len(nodes)]
 
 
 class UnseededRandomPolicy(_Chooses):
