@@ -14,7 +14,7 @@ dropped if they have not started.
 
 Relies on: values.py for the fetching; executor.py for what all tasks have in common.
 Guarantees: at most `limit` calls of a group run; the calls of one caller in one group start in the order in which they
-were pushed, but for those that are made again; each is reported exactly once.
+were pushed, but for those that are made again; each is reported once, but for attempts that gave way to a later one.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ A task whose owner has cancelled it is taken from the queue and reported, or int
 actor's method that runs goes on.
 
 Relies on: values.py for the fetching, and for references in results.
-Guarantees: at most one task runs; each task pushed here is reported as finished, or recalled, exactly once.
+Guarantees: at most one task runs; each pushed attempt is reported, or recalled, once, if no later one takes its place.
 """
 
 from __future__ import annotations
