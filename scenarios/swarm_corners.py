@@ -668,3 +668,52 @@ def memory(*, tasks: int = 8) -> list[str]:
     again = [outcome(ref, 60.0) for ref in (*refs, alone)]
     asked = [heavy.options(memory="1GiB", max_retries=2, name="heavy").remote(index) for index in range(6)]
     return [*again, *(outcome(ref, 60.0) for ref in asked)]
+
+
+# ---- What outlives those who own it --------------------------------------------------------------------------------
+
+
+@dualray.remote(max_restarts=-1, max_task_retries=-1)
+class Lender:
+    """Owns blocks, and gives references to them away."""
+
+    @dualray.method(duration=0.1)
+    def lend(self, contents: list[int], size: int) -> list[Any]:
+        """References to blocks that it owns."""
+        return [dualray.put(np.full(size, content, dtype=np.uint8)) for content in contents]
+
+
+@dualray.remote(max_retries=-1, duration=0.2)
+def holds_on(refs: list[Any], contents: list[int], seconds: float) -> int:
+    """Reads blocks whose owner may die meanwhile: those that it has, it has as they were, and may read again. How many
+    that were."""
+    held = []
+    for ref in refs:
+        try:
+            held.append((ref, dualray.get(ref)))
+        except dualray.exceptions.ObjectLostError:
+            break
+    time.sleep(seconds)
+    again = dualray.get([ref for ref, _ in held])
+    for content, (_, first), second in zip(contents, held, again, strict=False):
+        if not (first == content).all() or not (second == content).all():
+            raise AssertionError(f"a block of {content} became {first[0]}, and then {second[0]}")
+    return len(held)
+
+
+def orphans(*, lenders: int = 4, rounds: int = 3, size: int = 300_000) -> list[int]:
+    """Blocks that actors own, and that tasks on other nodes read for a while, one round after the other."""
+    make: Any = Lender.options(num_cpus=0.5, scheduling_strategy="SPREAD")  # type: ignore[attr-defined]
+    made = [make.remote() for _ in range(lenders)]
+    reads = holds_on.options(scheduling_strategy="SPREAD")
+    counts: list[int] = []
+    for number in range(rounds):
+        contents = [[number + 10 * place, number + 10 * place + 1] for place in range(lenders)]
+        lent = [lender.lend.remote(each, size) for lender, each in zip(made, contents, strict=True)]
+        refs = dualray.get(lent)
+        reading = [
+            reads.remote(refs[place], contents[place], seconds) for place in range(lenders) for seconds in (0.3, 1.5)
+        ]
+        del lent, refs
+        counts += dualray.get(reading)
+    return counts

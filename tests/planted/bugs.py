@@ -19,6 +19,7 @@ RETRIES = "retries_swarm"
 GPUS = "gpus_swarm"
 SPILL = "spill_swarm"
 BROADCAST = "broadcast_swarm"
+ORPHANS = "orphans_swarm"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,6 +232,7 @@ BUGS: tuple[PlantedBug, ...] = (
             "        if stored.state is not StoredState.SPILLING:\n"
             "            self._delete(stored)\n\n    def release_all(",
         ),
+        scenario=ORPHANS,
     ),
     PlantedBug(
         name="forgotten dead",
