@@ -39,7 +39,7 @@ FEATURES, MIXED, ACTORS, RETRIES = "features_swarm", "mixed_swarm", "actors_swar
 SCENARIOS = (
     *(FEATURES, MIXED, ACTORS, RETRIES, "broadcast_swarm", "spill_swarm", "gpus_swarm", "leaving_swarm"),
     *("parted_swarm", "crowd_swarm", "arguments_swarm", "cancel_swarm", "words_swarm", "tight_swarm", "full_swarm"),
-    *("state_swarm", "memory_swarm", "orphans_swarm"),
+    *("state_swarm", "memory_swarm", "patient_swarm", "orphans_swarm"),
 )
 """In the order in which they are explored, after the kept runs; FIRST says which comes first for some files."""
 

@@ -18,7 +18,7 @@ ACTORS = "actors_swarm"
 RETRIES = "retries_swarm"
 GPUS = "gpus_swarm"
 SPILL = "spill_swarm"
-BROADCAST = "broadcast_swarm"
+PATIENT = "patient_swarm"
 ORPHANS = "orphans_swarm"
 
 
@@ -210,7 +210,7 @@ BUGS: tuple[PlantedBug, ...] = (
             "        while want.askers:\n            self._decline(want.askers.popleft())\n",
             "        want.askers.clear()\n",
         ),
-        scenario=BROADCAST,
+        scenario=PATIENT,
     ),
     PlantedBug(
         name="unloaded while it is read",
