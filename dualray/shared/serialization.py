@@ -18,6 +18,7 @@ import copyreg
 import io
 import pickle
 import struct
+import sys
 import weakref
 from collections import ChainMap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -139,8 +140,13 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships 
             return deserializer, (serializer(obj),)
         if isinstance(obj, BaseException) and _has_default_reduce(type(obj)):
             return _reduce_exception(obj)
-        if isinstance(obj, type) and not _pickler._should_pickle_by_reference(obj):
-            _name_class(obj)
+        if isinstance(obj, type):
+            if not _pickler._should_pickle_by_reference(obj):
+                _name_class(obj)
+                if not obj.__flags__ & _IMMUTABLE:
+                    _share_module_name(obj)
+        elif type(obj) is FunctionType:
+            _share_module_name(obj)
         return super().reducer_override(obj)
 
 
@@ -167,6 +173,9 @@ def deregister(cls: type[Any]) -> None:
     _registered.pop(cls, None)
 
 
+_IMMUTABLE = 1 << 8
+"""Py_TPFLAGS_IMMUTABLETYPE, of classes that are not written in Python."""
+
 _named_classes: weakref.WeakValueDictionary[str, type] = weakref.WeakValueDictionary()
 
 
@@ -185,6 +194,20 @@ def _name_class(cls: type) -> None:
         else:
             _pickler._DYNAMIC_CLASS_TRACKER_BY_ID[name] = other
             del names[cls]
+
+
+def _share_module_name(target: Any) -> None:
+    """Have a function or class hold its module's name as all others of the module do.
+
+    What is held twice is written once (see `_reduce_code`). A class that is pickled by value shares the name with what
+    it uses of its module and is pickled by name; but when it comes back to its own process, as it does in a simulation,
+    cloudpickle gives it all that it is made of anew, and so another name: it would have another identity from then on.
+    """
+    name = getattr(sys.modules.get(target.__module__), "__name__", None)
+    if name is not target.__module__ and name == target.__module__:
+        target.__module__ = name
+        if isinstance(target, FunctionType) and target.__globals__.get("__name__") == name:
+            target.__globals__["__name__"] = name
 
 
 def _has_default_reduce(cls: type[BaseException]) -> bool:

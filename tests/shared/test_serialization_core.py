@@ -359,6 +359,28 @@ def test_a_function_has_the_same_bytes_whoever_else_has_loaded_it():
     assert serialize(first).to_bytes() == serialize(second).to_bytes()
 
 
+def used_by_name(number):
+    return number + 1
+
+
+class Decorated:
+    """Uses a function of its module."""
+
+    def call(self, number):
+        return used_by_name(number)
+
+
+HIDDEN, Decorated = Decorated, None  # as a decorator does: the class is not found by its name, and is pickled by value
+
+
+def test_a_class_has_the_same_bytes_when_it_has_come_back_to_its_own_process():
+    """cloudpickle then gives it all that it is made of anew. Found by scenarios/orphans_swarm.yaml, run again."""
+    first = serialize(HIDDEN).to_bytes()
+    assert deserialize(first) is HIDDEN
+    assert HIDDEN().call(1) == 2
+    assert serialize(HIDDEN).to_bytes() == first
+
+
 def test_code_with_constants_that_no_compiler_makes_travels_too():
     def gives():
         return "constant"
