@@ -175,7 +175,11 @@ def _reasons(message: str) -> str:
 
 def _without_names(text: str) -> str:
     """The sentence without what differs from run to run: ids, nodes, numbers."""
-    return re.sub(r"[0-9a-f]{8}(:[0-9a-f]+)?|(node-)?\d[\d,.]*(/w\d+)?", "#", text.partition(": ")[0] or text)[:120]
+    names = r"[0-9a-f]{8}(:[0-9a-f]+)?|(node-)?\d[\d,.]*(/w\d+)?"
+    words = re.sub(names, "#", text.partition(": ")[0])
+    if words in ("", "#"):  # that is but the name of who says it
+        words = re.sub(names, "#", text)
+    return words[:120]
 
 
 def explore(

@@ -11,7 +11,9 @@ from dualray.shared.faults import FaultKind, parse_fault
 from dualray.shared.scenario_file import dump_scenario, parse_scenario
 from dualray.testing.determinism import check_determinism
 from dualray.testing.expectations import judge
-from dualray.testing.explore import explore
+from dualray.testing.explore import Judge, explore
+from dualray.testing.outcome import Outcome
+from dualray.testing.pool import Pool
 from dualray.testing.run import load_scenario, run_scenario
 from dualray.testing.shrink import shrink
 from dualray.testing.swarm import Ground, draw_faults, ground_of
@@ -34,6 +36,24 @@ cluster: {nodes: 4, cpus: 2}
 workload: {generate: bag_of_tasks, kwargs: {tasks: 16, seconds: 0.5, size: 150000, strategy: SPREAD}}
 swarm: {kinds: [pause node, partition, slow node, link, restart head], most: 4}
 """
+
+
+@pytest.mark.parametrize(
+    ("violation", "words"),
+    [
+        (
+            "node-1: 20000 units of GPU leased and 10000 free make not 20000",
+            "#: # units of GPU leased and # free make not #",
+        ),
+        ("object 5469fce1:0 is evicted and pinned by ['driver-1']", "object # is evicted and pinned by ['driver-#']"),
+        ("store of node-2: 17 bytes counted, 16 held", "store of #"),
+    ],
+)
+def test_the_class_of_a_failure_says_more_than_who_has_failed(violation, words):
+    bag = scenario(BAG)
+    with Pool(jobs=1, directory=ROOT, timeout_s=60) as pool:
+        found = Judge(pool).problem(bag, Outcome(violations=(violation,)))
+    assert found == (f"violation: {words}", violation)
 
 
 def test_seeds_differ_and_each_is_the_same_again():
