@@ -49,8 +49,10 @@ COMPILED = (
     "dualray/sim/calendar.py",
     "dualray/sim/cluster.py",
     "dualray/sim/fibers.py",
+    "dualray/sim/head.py",
     "dualray/sim/modelled_processes.py",
     "dualray/sim/network.py",
+    "dualray/sim/node.py",
     "dualray/sim/runner.py",
     "dualray/sim/worker.py",
 )

@@ -336,7 +336,7 @@ class Cluster:
     def lose_gpu(self, node: NodeID, gpu: int) -> bool:
         """A GPU falls off the bus; False when the node has none of that id."""
         process = self.nodes[node]
-        if not process.is_alive or gpu not in process.machine.scheduler.gpus:
+        if not process.is_alive or gpu not in process.manager.scheduler.gpus:
             return False
         process.trace(TraceKind.FAULT, node, name="lose gpu")
         process.handle(GpuLost(gpu=gpu))
@@ -459,7 +459,7 @@ class Cluster:
                 for name, reason in process.core.waiters():
                     who = f"{name} on {process.address}" if process.core.execution.is_task else process.address
                     lines.append(f"  {who} waits: {reason}")
-        lines += [f"  on the head: {reason}" for reason in self.head.machine.explain()]
+        lines += [f"  on the head: {reason}" for reason in self.head.control.explain()]
         if self.network.messages_waiting:
             lines.append(f"  a partition holds {self.network.messages_waiting} messages")
         lines += [f"  {node} stands still, and {len(held)} things with it" for node, held in self._paused.items()]

@@ -157,21 +157,19 @@ def _of_machine(owner: Owner, who: str) -> Iterator[str]:
 
 def _groups_that_stay(cluster: Cluster) -> frozenset[PlacementGroupID]:
     """Placement groups that nobody has removed, as a program that has failed may leave them."""
-    head = cluster.head.machine
-    assert isinstance(head, Head)
-    records = head.scheduler.groups.records
+    records = cluster.head.control.scheduler.groups.records
     return frozenset(group for group, record in records.items() if record.state is not GroupState.REMOVED)
 
 
 def _of_node(process: NodeProcess, groups: frozenset[PlacementGroupID]) -> Iterator[str]:
-    machine, who = process.machine, process.address
-    yield from _left(who, "objects", machine.store.objects)
+    manager, who = process.manager, process.address
+    yield from _left(who, "objects", manager.store.objects)
     yield from _left(who, "stored bytes", process.store.objects)
-    yield from _left(who, "writers in line", machine.store.waiting)
-    yield from _left(who, "wants", machine.transfer.wants)
-    yield from _left(who, "leases", machine.scheduler.leases)
-    yield from _left(who, "slots", machine.scheduler.waiting)
-    scheduler = machine.scheduler
+    yield from _left(who, "writers in line", manager.store.waiting)
+    yield from _left(who, "wants", manager.transfer.wants)
+    yield from _left(who, "leases", manager.scheduler.leases)
+    yield from _left(who, "slots", manager.scheduler.waiting)
+    scheduler = manager.scheduler
     free = dict(scheduler.free)
     for group in groups & scheduler.bundles.keys():
         for bundle in scheduler.bundles[group].values():

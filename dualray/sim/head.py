@@ -22,16 +22,17 @@ if TYPE_CHECKING:
 class HeadProcess(MachineProcess):
     """See the module."""
 
-    machine: Head
-
     def __init__(self, *, cluster: Cluster) -> None:
-        super().__init__(cluster=cluster, address=HEAD, node=HEAD, machine=Head(config=cluster.config))
+        control = Head(config=cluster.config)
+        super().__init__(cluster=cluster, address=HEAD, node=HEAD, machine=control)
+        self.control = control
+        """The machine that it runs."""
         self._silences: dict[NodeID, tuple[int, Scheduled]] = {}
         """Nodes of which nothing is heard: the life that fell silent, and the report of that."""
 
     def things(self) -> int:
-        machine = self.machine
-        return 10 + 2 * len(machine.scheduler.views) + len(machine.directory.entries) + len(machine.actors.records)
+        control = self.control
+        return 10 + 2 * len(control.scheduler.views) + len(control.directory.entries) + len(control.actors.records)
 
     def node_fell_silent(self, node: NodeID, incarnation: int) -> None:
         """Nothing is heard of this life of the node from now on."""

@@ -258,7 +258,7 @@ class ModelledCluster(Cluster):
         """Nobody reads the tables."""
 
     def _stuck(self, why: str) -> SimulationDeadlockError:
-        lines = list(self.head.machine.explain())
+        lines = list(self.head.control.explain())
         driver = self.processes.get(DRIVER)
         if isinstance(driver, ModelledDriver):
             lines += driver.waits_explained()

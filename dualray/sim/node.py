@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from dualray.shared.machines.node import Node
 from dualray.shared.model.commands import (
@@ -42,7 +43,6 @@ from dualray.sim.memory import NodeMemory
 from dualray.sim.network import Nic
 from dualray.sim.object_store import StoredBytes, VirtualStore
 from dualray.sim.runner import MachineProcess
-from dualray.sim.worker import UserProcess
 
 if TYPE_CHECKING:
     from dualray.sim.cluster import Cluster
@@ -117,10 +117,8 @@ class _Passing:
 class NodeProcess(MachineProcess):
     """See the module."""
 
-    machine: Node
-
     def __init__(self, *, cluster: Cluster, node: NodeID, incarnation: int, hardware: Hardware) -> None:
-        machine = Node(
+        manager = Node(
             node=node,
             incarnation=incarnation,
             total=hardware.total,
@@ -128,19 +126,22 @@ class NodeProcess(MachineProcess):
             config=cluster.config,
             labels=hardware.labels,
         )
-        super().__init__(cluster=cluster, address=Address(node), node=node, machine=machine)
+        super().__init__(cluster=cluster, address=Address(node), node=node, machine=manager)
+        self.manager = manager
+        """The machine that it runs."""
         self.incarnation = incarnation
         self.hardware = hardware
         self.slowness = 1.0
         """How many times as long work takes as it should: faults."""
         self.store = VirtualStore(cluster.fibers, cluster.cost_model)
-        self.workers: dict[Address, UserProcess] = {}
+        self.workers: dict[Address, Any] = {}
+        """Its virtual workers: `UserProcess`, or what stands for them where nothing is executed."""
         self.memory = NodeMemory(
             kernel=cluster.kernel,
             config=cluster.config,
             size_bytes=hardware.memory_bytes,
-            store=machine.store,
-            workers=lambda: self.workers,
+            store=manager.store,
+            workers=self._workers,
             exceeded=self.handle,
         )
         self._reserving: dict[ObjectID, Scheduled] = {}
@@ -149,8 +150,8 @@ class NodeProcess(MachineProcess):
         self._disk_free_at_ns = 0
 
     def things(self) -> int:
-        machine = self.machine
-        return 10 + 3 * len(machine.scheduler.workers) + len(machine.store.objects) + len(machine.transfer.wants)
+        manager = self.manager
+        return 10 + 3 * len(manager.scheduler.workers) + len(manager.store.objects) + len(manager.transfer.wants)
 
     def perform(self, command: Command) -> None:
         match command:
@@ -207,10 +208,13 @@ class NodeProcess(MachineProcess):
     def may_be_over(self) -> None:
         if not self.is_alive:
             return
-        if self.machine.refused:  # the head takes this life of the node for dead
+        if self.manager.refused:  # the head takes this life of the node for dead
             self.cluster.node_refused(self)
-        elif self.machine.drained:
+        elif self.manager.drained:
             self.cluster.node_left(self)
+
+    def _workers(self) -> dict[Address, Any]:
+        return self.workers
 
     # ---- Workers ---------------------------------------------------------------------------------------------
 
@@ -273,18 +277,22 @@ class NodeProcess(MachineProcess):
 
     def send_bytes(self, command: SendObject, data: StoredBytes, size_bytes: int) -> None:
         """Send the last `size_bytes` of an object."""
-        object_id, to = command.object_id, command.to
+        to = command.to
         receiver = self.cluster.node_process(to)
+        self.cluster.network.transfer(
+            self.node,
+            to,
+            size_bytes,
+            partial(self._sent, command, data, receiver),
+            on_lost=partial(self.sending_failed, command.object_id, to),
+        )
 
-        def arrived() -> None:
-            self.handle(ObjectSent(object_id=object_id, to=to, complete=receiver is not None and receiver.is_alive))
-            if receiver is not None:
-                receiver.accept(object_id, data, NodeID(self.node), command.size_bytes)
-
-        def lost() -> None:
-            self.sending_failed(object_id, to)
-
-        self.cluster.network.transfer(self.node, to, size_bytes, arrived, on_lost=lost)
+    def _sent(self, command: SendObject, data: StoredBytes, receiver: NodeProcess | None) -> None:
+        object_id = command.object_id
+        is_there = receiver is not None and receiver.is_alive
+        self.handle(ObjectSent(object_id=object_id, to=command.to, complete=is_there))
+        if receiver is not None:
+            receiver.accept(object_id, data, NodeID(self.node), command.size_bytes)
 
     def sending_failed(self, object_id: ObjectID, to: NodeID) -> None:
         """Bytes on their way to another node are lost: both ends hear of it."""
@@ -303,7 +311,7 @@ class NodeProcess(MachineProcess):
         self.store.receive(object_id, data)
         self.trace(TraceKind.TRANSFER_ENDED, object_id.hex(), other=source, amount=size_bytes)
         self.handle(ObjectReceived(object_id=object_id, source=source))
-        if self.machine.store.is_readable(object_id):
+        if self.manager.store.is_readable(object_id):
             for passing in self._passing.pop(object_id, ()):
                 passing.has_all(data)
 

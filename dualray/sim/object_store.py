@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from dualray.shared.serialization import ALIGNMENT, copy_bytes
 from dualray.sim.cost_model import CostModel
 from dualray.sim.fibers import FiberScheduler
 
-StoredBytes = np.ndarray[Any, np.dtype[np.uint8]]
+StoredBytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class VirtualStore:

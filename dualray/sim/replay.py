@@ -288,7 +288,7 @@ class ReplayCluster(Cluster):
         """Nobody reads the tables."""
 
     def _stuck(self, why: str) -> SimulationDeadlockError:
-        lines = list(self.head.machine.explain())
+        lines = list(self.head.control.explain())
         for process in self.processes.values():
             if isinstance(process, ModelProcess) and process.is_alive:
                 lines += [words for wait_id in process._resumes for words in process.machine.explain_wait(wait_id)]

@@ -116,7 +116,7 @@ def run_scenario(
     started = dualray.init(mode="sim", seed=scenario.seed, scenario=scenario, decision_log=decision_log)
     try:
         assert isinstance(started, SimRuntime)
-        watch_choices(started.cluster.head.machine.scheduler)
+        watch_choices(started.cluster.head.control.scheduler)
         result, error, message = call(program)
         return outcome_of(started, result=result, error=error, message=message)
     finally:

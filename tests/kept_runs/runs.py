@@ -138,7 +138,7 @@ def figures_of(scenario: Scenario, *, is_logged: bool = True) -> tuple[Figures, 
         assert isinstance(started, SimRuntime)
         cluster = started.cluster
         try:
-            watch_choices(cluster.head.machine.scheduler)
+            watch_choices(cluster.head.control.scheduler)
             with contextlib.redirect_stderr(io.StringIO()) as heard:
                 result, error, message = call(program)
                 outcome = outcome_of(started, result=result, error=error, message=message)
