@@ -30,6 +30,10 @@ class AsyncioSubstitution(MetaPathFinder):
         self._make_loop = make_loop
         self._undo: list[Callable[[], None]] = []
 
+    def move_to(self, user_fiber: Callable[[], Fiber | None], make_loop: Callable[[Fiber], Any]) -> None:
+        """From now on the loops are those of another simulation."""
+        self._user_fiber, self._make_loop = user_fiber, make_loop
+
     def install(self) -> None:
         """Change asyncio, where it is imported already, and else as soon as it is."""
         sys.meta_path.insert(0, self)
@@ -62,21 +66,21 @@ class AsyncioSubstitution(MetaPathFinder):
 
     def change(self, module: ModuleType) -> None:
         """Change one of the two modules."""
-        user_fiber, make_loop = self._user_fiber, self._make_loop
         if module.__name__ == _EVENTS:
+            substitution = self
             policy: Any = module.BaseDefaultEventLoopPolicy
             original_loop = policy.new_event_loop
 
             def new_event_loop(self: Any) -> Any:
-                fiber = user_fiber()
-                return original_loop(self) if fiber is None else make_loop(fiber)
+                fiber = substitution._user_fiber()
+                return original_loop(self) if fiber is None else substitution._make_loop(fiber)
 
             self._replace(policy, "new_event_loop", new_event_loop)
         else:
             original_completed = module.as_completed
 
             def as_completed(fs: Any, *, timeout: float | None = None) -> Any:
-                if user_fiber() is not None:
+                if self._user_fiber() is not None:
                     from dualray.sim.virtual_loop import ordered  # noqa: PLC0415 - asyncio is there by now
 
                     fs = ordered(fs)

@@ -35,20 +35,18 @@ from dualray.shared.model.events import Event, GpuLost, PeerLost, Started
 from dualray.shared.model.ids import HEAD, Address, NodeID, TaskID, node_of
 from dualray.shared.seeding import task_seed
 from dualray.shared.trace import TraceEvent, TraceKind, to_bytes
-from dualray.sim.asyncio_substitution import AsyncioSubstitution
 from dualray.sim.calendar import Calendar
 from dualray.sim.cost_model import CostModel
 from dualray.sim.faults import FaultInjector
 from dualray.sim.fibers import Fiber, FiberScheduler
 from dualray.sim.function_table import FunctionTable
 from dualray.sim.head import HeadProcess
-from dualray.sim.isolation import Isolation, VirtualExit
+from dualray.sim.isolation import VirtualExit
 from dualray.sim.kernel import Kernel, Scheduled
-from dualray.sim.locks import lock_substitutions
 from dualray.sim.network import CONNECTION_LASTS_NS, Network, Nic, Star
 from dualray.sim.node import Hardware, NodeProcess
 from dualray.sim.runner import Process
-from dualray.sim.virtual_time import VirtualTime
+from dualray.sim.stage import Stage, take_stage
 from dualray.sim.worker import UserProcess
 
 if TYPE_CHECKING:
@@ -99,17 +97,8 @@ class Cluster:
         self.fibers = FiberScheduler(self.kernel, on_deadlock=self._deadlock, on_crash=self._on_crash)
         self.clock_ahead_ns: dict[str, int] = {}
         """Of nodes whose clock is set wrong."""
-        self.virtual_time = VirtualTime(self.kernel, self.fibers, ahead_ns=self._clock_ahead_ns)
-        locks = lock_substitutions(self.kernel, self.fibers, _has_threads)
-        self.isolation = Isolation(
-            self.kernel,
-            self.fibers,
-            also=[*self.virtual_time.substitutions(), *locks],  # in this order: a clock stands for itself first
-            has_threads=_has_threads,
-        )
-        self.asyncio = AsyncioSubstitution(
-            self.fibers.user_fiber, lambda fiber: self.new_event_loop(_process_of(fiber))
-        )
+        self._stage: Stage | None = None
+        """What isolates user code, from `isolate` on."""
         self._watches_loops = False
         self._nics: dict[Any, Nic] = {}
         self.network = Network(
@@ -173,6 +162,26 @@ class Cluster:
         driver.core.dispatch(Started(namespace=namespace))
         return driver
 
+    def isolate(self) -> None:
+        """User code runs from now on, and sees the cluster's time, randomness and processes.
+
+        Raises:
+            RuntimeError: another simulation runs in this process.
+        """
+        stage = take_stage()
+        stage.enter(self.kernel, self.fibers, ahead_ns=self._clock_ahead_ns, make_loop=self._new_event_loop_of)
+        self._stage = stage
+
+    def rewrite_function(self, function: object) -> None:
+        """Isolate a function that came by value: it is about to be called."""
+        assert self._stage is not None
+        self._stage.isolation.rewrite_function(function)
+
+    @property
+    def witnessed(self) -> dict[str, str]:
+        """What user code did that no simulation can repeat: by call, the first time in words."""
+        return {} if self._stage is None else self._stage.isolation.witnessed
+
     def start_node(self, node: NodeID, hardware: Hardware, *, incarnation: int = 0) -> None:
         """A machine boots."""
         if hardware.nic is not None:
@@ -233,6 +242,9 @@ class Cluster:
         assert self.driver is not None
         while len(self.driver.core.machine.cluster) < sum(not self.head.is_silent(node) for node in self.nodes):
             self.fibers.sleep_ns(self.network.message_ns(HEAD, DRIVER_NODE))
+
+    def _new_event_loop_of(self, fiber: Fiber) -> VirtualLoop:
+        return self.new_event_loop(_process_of(fiber))
 
     def new_event_loop(self, process: UserProcess) -> VirtualLoop:
         """An event loop for user code of a process."""
@@ -517,8 +529,8 @@ class Cluster:
         try:
             self.fibers.close()
         finally:
-            self.asyncio.uninstall()
-            self.isolation.uninstall()
+            if self._stage is not None:
+                self._stage.leave()
             self._write_logs()
 
     def _write_logs(self) -> None:
@@ -532,10 +544,6 @@ def _process_of(fiber: Fiber) -> UserProcess:
     owner = fiber.owner
     assert isinstance(owner, UserProcess)
     return owner
-
-
-def _has_threads(fiber: Fiber) -> bool:
-    return _process_of(fiber).has_threads
 
 
 def exit_reason(escaped: BaseException) -> str:

@@ -91,7 +91,7 @@ def examine(cluster: Cluster) -> Examination:
         leaks=leaks,
         violations=violations,
         random=_random_digest(cluster),
-        witnessed=[f"{call}: {words}" for call, words in cluster.isolation.witnessed.items()],
+        witnessed=[f"{call}: {words}" for call, words in cluster.witnessed.items()],
     )
 
 

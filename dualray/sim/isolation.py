@@ -156,6 +156,9 @@ HEAP: Final = Heap()
 class Isolation:
     """Isolates the fibers of one simulation, from `install()` to `uninstall()`; also a context manager.
 
+    What stands in other people's modules can stay there for the next simulation: `leave()` ends one and not the other,
+    and `move_to` the next comes before its `install()`.
+
     also: further substitutions to install in the same sweep over all modules, VirtualTime's above all.
     has_threads: whether a fiber is one of several in its process, which then may start no OS threads.
     """
@@ -169,8 +172,8 @@ class Isolation:
         has_threads: Callable[[Fiber], bool] = lambda fiber: False,
     ) -> None:
         self._has_threads = has_threads
-        self._kernel = kernel
-        self._user_fiber = fibers.user_fiber
+        self.kernel = kernel
+        self._fibers = fibers
         self._also = tuple(also)
         self._installed: Substitutions | None = None
         self._collecting: Callable[[], None] | None = None
@@ -181,29 +184,48 @@ class Isolation:
         self.witnessed: dict[str, str] = {}
         """What user code did that no simulation can repeat: by call, the first time in words."""
 
+    def move_to(self, kernel: Kernel, fibers: FiberScheduler) -> None:
+        """It isolates the fibers of another simulation from now on."""
+        self.kernel, self._fibers = kernel, fibers
+
+    def user_fiber(self) -> Fiber | None:
+        """The fiber whose user code the caller is, if any."""
+        return self._fibers.user_fiber()
+
     def install(self) -> None:
         """Isolate from now on. Raises when another simulation of this process does."""
-        if self._installed is not None:
+        if self._collecting is not None:
             raise RuntimeError("this isolation is installed already")
-        installed = Substitutions([*self.substitutions(), *self._also])
-        installed.install()
-        self._installed = installed
+        if self._installed is None:
+            installed = Substitutions([*self.substitutions(), *self._also])
+            installed.install()
+            self._installed = installed
+        else:  # it has stood since the last simulation
+            self._installed.sweep_new_modules()
         self._gc_was_enabled = gc.isenabled()
         gc.disable()
         self._gc_froze = not HEAP.is_frozen and gc.get_freeze_count() == 0
         if self._gc_froze:
             gc.freeze()
-        self._collecting = self._kernel.on_event(_collect, every=GC_YOUNG_EVERY_EVENTS)
+        self._collecting = self.kernel.on_event(_collect, every=GC_YOUNG_EVERY_EVENTS)
 
     def uninstall(self) -> None:
         """Restore everything exactly; does nothing when nothing is installed."""
-        if self._installed is None:
-            return
-        installed, self._installed = self._installed, None
-        installed.uninstall()
+        if self._installed is not None:
+            self._installed.uninstall()
+            self._installed = None
+        self.leave()
+
+    def leave(self) -> None:
+        """The simulation ends, and its replacements stay where they are: nobody is user code any more. Idempotent."""
+        if self._installed is not None:
+            self._installed.restore_functions()
         self._rewritten.clear()
-        if self._collecting is not None:
-            self._collecting()
+        self.witnessed = {}
+        if self._collecting is None:
+            return
+        self._collecting()
+        self._collecting = None
         if self._gc_froze:
             gc.unfreeze()
         if self._gc_was_enabled:
@@ -240,7 +262,7 @@ class Isolation:
     # -- randomness ----------------------------------------------------------------------------------------
 
     def _of_random(self) -> list[Substitution]:
-        user_fiber = self._user_fiber
+        user_fiber = self.user_fiber
         hidden = random._inst  # whose bound methods the module's functions are
 
         def make(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -269,7 +291,7 @@ class Isolation:
         ]
 
     def _of_numpy(self) -> list[Substitution]:
-        user_fiber = self._user_fiber
+        user_fiber = self.user_fiber
         hidden: RandomState = mtrand._rand
 
         def generator() -> RandomState:
@@ -319,7 +341,7 @@ class Isolation:
         ]
 
     def _of_entropy(self) -> list[Substitution]:
-        user_fiber = self._user_fiber
+        user_fiber = self.user_fiber
         real_urandom = os.urandom
 
         def urandom(size: int, /) -> bytes:
@@ -398,7 +420,7 @@ class Isolation:
         ]
 
     def _of_threads(self) -> list[Substitution]:
-        user_fiber, real_start = self._user_fiber, threading.Thread.start
+        user_fiber, real_start = self.user_fiber, threading.Thread.start
 
         def start(self_: threading.Thread) -> None:
             fiber = user_fiber()
@@ -408,7 +430,7 @@ class Isolation:
                         f"thread {self_.name!r} cannot be started in a simulated actor whose methods run at the same "
                         f"time: they are its threads, and their locks are not for others"
                     )
-                at_s = self._kernel.now_ns / 1e9
+                at_s = self.kernel.now_ns / 1e9
                 words = f"a thread was started on {fiber.owner.hostname} at {at_s:.6f} s of virtual time: {self_.name}"
                 self.witnessed.setdefault("threading.Thread.start", words)
             real_start(self_)
@@ -416,7 +438,7 @@ class Isolation:
         return [Substitution(holder=threading.Thread, name="start", replacement=start)]
 
     def _in_user_code(self, original: Callable[..., Any], virtual: Callable[..., Any]) -> Callable[..., Any]:
-        user_fiber = self._user_fiber
+        user_fiber = self.user_fiber
 
         def call(*args: Any, **kwargs: Any) -> Any:
             fiber = user_fiber()

@@ -24,7 +24,7 @@ from dualray.sim.fibers import Fiber, FiberScheduler
 from dualray.sim.kernel import Kernel
 from dualray.sim.virtual_time import READ_STEP_MIN_NS, Substitution
 
-__all__ = ["FiberLock", "FiberRLock", "lock_substitutions"]
+__all__ = ["FiberLock", "FiberRLock", "Locks"]
 
 
 class FiberLock:
@@ -163,32 +163,45 @@ def _imports() -> bool:
     return False
 
 
-def lock_substitutions(
-    kernel: Kernel, fibers: FiberScheduler, has_threads: Callable[[Fiber], bool]
-) -> list[Substitution]:
+class Locks:
     """What makes locks in user code of those fibers that `has_threads` says."""
 
-    def instead_of(original: Callable[..., Any], make: Callable[[Kernel, FiberScheduler], Any]) -> Callable[..., Any]:
+    def __init__(self, kernel: Kernel, fibers: FiberScheduler, has_threads: Callable[[Fiber], bool]) -> None:
+        self._kernel = kernel
+        self._fibers = fibers
+        self._has_threads = has_threads
+
+    def move_to(self, kernel: Kernel, fibers: FiberScheduler) -> None:
+        """From now on they are those of another simulation."""
+        self._kernel, self._fibers = kernel, fibers
+
+    def substitutions(self) -> list[Substitution]:
+        """What is to be replaced, made against what stands there now."""
+        lock = Substitution.of(threading, "Lock", self._instead_of(threading.Lock, FiberLock))
+        return [
+            lock,
+            Substitution(holder=threading, name="_allocate_lock", replacement=lock.replacement),
+            Substitution.of(threading, "RLock", self._instead_of(threading.RLock, FiberRLock)),
+            Substitution(holder=threading, name="_time", replacement=self._instead_of_clock(threading._time)),  # type: ignore[attr-defined]
+            Substitution(holder=queue, name="time", replacement=self._instead_of_clock(queue.time)),  # type: ignore[attr-defined]
+        ]
+
+    def _instead_of(
+        self, original: Callable[..., Any], make: Callable[[Kernel, FiberScheduler], Any]
+    ) -> Callable[..., Any]:
         def new_lock(*args: Any, **kwargs: Any) -> Any:
-            fiber = fibers.user_fiber()
-            if fiber is None or not has_threads(fiber) or _imports():
+            fiber = self._fibers.user_fiber()
+            if fiber is None or not self._has_threads(fiber) or _imports():
                 return original(*args, **kwargs)
-            return make(kernel, fibers)
+            return make(self._kernel, self._fibers)
 
         return new_lock
 
-    def instead_of_clock(original: Callable[[], float]) -> Callable[[], float]:
+    def _instead_of_clock(self, original: Callable[[], float]) -> Any:
         def clock() -> float:
-            fiber = fibers.user_fiber()
-            return original() if fiber is None or not has_threads(fiber) else kernel.now_ns / 1e9
+            fiber = self._fibers.user_fiber()
+            if fiber is None or not self._has_threads(fiber):
+                return original()
+            return self._kernel.now_ns / 1e9
 
-        return clock
-
-    lock = Substitution.of(threading, "Lock", instead_of(threading.Lock, FiberLock))
-    return [
-        lock,
-        Substitution(holder=threading, name="_allocate_lock", replacement=lock.replacement),
-        Substitution.of(threading, "RLock", instead_of(threading.RLock, FiberRLock)),
-        Substitution(holder=threading, name="_time", replacement=staticmethod(instead_of_clock(threading._time))),  # type: ignore[attr-defined]
-        Substitution(holder=queue, name="time", replacement=staticmethod(instead_of_clock(queue.time))),  # type: ignore[attr-defined]
-    ]
+        return staticmethod(clock)

@@ -130,6 +130,8 @@ class Substitutions:
         self._table: dict[int, Any] = {}  # id of what a sweep takes out -> what it puts in
         self._originals: dict[int, Any] = {}  # id of a replacement -> the original; the table of the last sweep
         self._modules_before: frozenset[str] = frozenset()
+        self._modules_swept: set[str] = set()
+        self._standing = 0  # so much of the journal is about modules; the rest is about functions that came by value
         self.installed = False
 
     def install(self) -> None:
@@ -149,13 +151,20 @@ class Substitutions:
                     self._write(vars(entry.holder), entry.name, entry.replacement)
                 else:
                     self._write(entry.holder, entry.name, entry.replacement)
-            table = hash(tuple(self._table))
-            for name, module in list(sys.modules.items()):
-                if name not in _SPARED and name.partition(".")[0] not in _SPARED:
-                    self._sweep_if_new(name, module, table)
+            self.sweep_new_modules()
         except BaseException:
             self.uninstall()
             raise
+
+    def sweep_new_modules(self) -> None:
+        """Put the replacements into modules that have come since they were last looked for."""
+        new = [name for name in sys.modules if name not in self._modules_swept]
+        self._modules_swept.update(new)
+        table = hash(tuple(self._table))
+        for name in new:
+            if name not in _SPARED and name.partition(".")[0] not in _SPARED:
+                self._sweep_if_new(name, sys.modules[name], table)
+        self._standing = len(self._journal)
 
     def uninstall(self) -> None:
         """Restore every place; does nothing when nothing is installed."""
@@ -170,8 +179,14 @@ class Substitutions:
             if name not in self._modules_before or name == "__main__":
                 self._sweep_module(module)
         self._journal.clear()
+        self._modules_swept.clear()
         self._table = {}
         self._originals = {}
+
+    def restore_functions(self) -> None:
+        """Undo what `rewrite_function` has done since modules were swept."""
+        while len(self._journal) > self._standing:
+            self._journal.pop().undo()
 
     def __enter__(self) -> Self:
         self.install()
@@ -321,7 +336,8 @@ class VirtualTime:
     ahead_ns: how far the time of day that a fiber reads is ahead: its node's clock may be set wrong.
 
     The runner puts `substitutions()` into the set that it installs, together with those of isolation;
-    `install()` and `uninstall()` are for using this module alone.
+    `install()` and `uninstall()` are for using this module alone. `move_to` another simulation takes the clocks along:
+    what stands in `time` asks for the kernel and the fibers of now.
     """
 
     def __init__(
@@ -331,6 +347,10 @@ class VirtualTime:
         self._fibers = fibers
         self._ahead_ns = ahead_ns
         self._alone: Substitutions | None = None
+
+    def move_to(self, kernel: Kernel, fibers: FiberScheduler, ahead_ns: Callable[[Fiber], int]) -> None:
+        """From now on these are the clocks of another simulation."""
+        self._kernel, self._fibers, self._ahead_ns = kernel, fibers, ahead_ns
 
     def substitutions(self) -> list[Substitution]:
         """What is to be replaced, made against the functions that stand in `time` now."""
@@ -381,24 +401,22 @@ class VirtualTime:
     # -- the replacements: each holds the original, and calls it for everyone who is not user code ---------
 
     def _make_clock(self, original: Callable[[], Any], offset_ns: int, in_seconds: bool) -> Callable[[], Any]:
-        user_fiber, read_ns = self._fibers.user_fiber, self.read_ns
-        ahead_ns = self._ahead_ns if offset_ns == EPOCH_NS else None  # the others measure intervals
+        is_of_day = offset_ns == EPOCH_NS  # the others measure intervals
 
         def clock() -> Any:
-            fiber = user_fiber()
+            fiber = self._fibers.user_fiber()
             if fiber is None:
                 return original()
-            read = read_ns(fiber) + offset_ns
-            if ahead_ns is not None:
-                read += ahead_ns(fiber)
+            read = self.read_ns(fiber) + offset_ns
+            if is_of_day:
+                read += self._ahead_ns(fiber)
             return read / 1_000_000_000 if in_seconds else read
 
         return clock
 
     def _make_sleep(self, original: Callable[[Any], None]) -> Callable[[Any], None]:
-        fibers = self._fibers
-
         def sleep(seconds: Any, /) -> None:
+            fibers = self._fibers
             if fibers.user_fiber() is None:
                 original(seconds)
             else:

@@ -416,7 +416,7 @@ class UserProcess(Process):
         self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution
     ) -> Any:
         """Call user code, then let the time pass that it takes in virtual time."""
-        self.cluster.isolation.rewrite_function(function)
+        self.cluster.rewrite_function(function)
         memory_bytes = self.cluster.task_memory_bytes(task)
         if memory_bytes:
             self._memory.take(self.address, memory_bytes)
@@ -446,7 +446,7 @@ class UserProcess(Process):
         self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution
     ) -> Any:
         """Call a generator of the user's; let the time pass that each item takes in virtual time."""
-        self.cluster.isolation.rewrite_function(function)
+        self.cluster.rewrite_function(function)
         items = function(*args, **kwargs)
         return self._paced(items, args, kwargs, task) if isinstance(items, Iterator) else items
 
@@ -496,7 +496,7 @@ class UserProcess(Process):
 
         from dualray.aio import call_and_await  # noqa: PLC0415 - as above
 
-        self.cluster.isolation.rewrite_function(function)
+        self.cluster.rewrite_function(function)
         memory, memory_bytes = self._memory, self.cluster.task_memory_bytes(task)
         memory.take(self.address, memory_bytes)
         try:

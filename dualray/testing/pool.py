@@ -28,6 +28,7 @@ from typing import IO, Self, TypeVar
 
 from dualray.shared.scenario import Scenario
 from dualray.sim.isolation import HEAP
+from dualray.sim.stage import stand
 from dualray.testing.determinism import HASH_SEEDS, SURROUNDINGS
 from dualray.testing.outcome import Outcome
 from dualray.testing.run import run_scenario
@@ -214,6 +215,7 @@ def serve(directory: Path) -> None:
     runs, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what programs print
     gc.disable()
+    stand()
     is_first = True
     while True:
         try:

@@ -1,0 +1,124 @@
+"""What stands in other people's modules while a simulation runs, and whose simulation it is.
+
+Clocks, randomness, locks, processes and event loops are replaced where user code looks them up: virtual_time.py,
+isolation.py, locks.py, asyncio_substitution.py. A simulation puts its replacements there and takes them away at its
+end, which takes 2 ms: as long as a small simulation itself. In a process that does nothing but simulate, again and
+again, they stay (`stand`), and ask the simulation of the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from dualray.sim.asyncio_substitution import AsyncioSubstitution
+from dualray.sim.fibers import Fiber, FiberScheduler
+from dualray.sim.isolation import Isolation
+from dualray.sim.kernel import Kernel
+from dualray.sim.locks import Locks
+from dualray.sim.virtual_time import VirtualTime
+
+__all__ = ["Stage", "stand", "take_stage"]
+
+
+class Stage:
+    """The replacements of one simulation after the other: `enter`, `leave`."""
+
+    def __init__(self) -> None:
+        self._kernel = Kernel()
+        """Of no simulation, as are these fibers, while there is none."""
+        self._nobody = FiberScheduler(self._kernel)
+        self._time = VirtualTime(self._kernel, self._nobody)
+        self._locks = Locks(self._kernel, self._nobody, _has_threads)
+        self._asyncio = AsyncioSubstitution(self._nobody.user_fiber, _no_loop)
+        self.isolation = Isolation(
+            self._kernel,
+            self._nobody,
+            also=[*self._time.substitutions(), *self._locks.substitutions()],  # a clock stands for itself first
+            has_threads=_has_threads,
+        )
+        self.stands = False
+        """Whether the replacements stay where they are between two simulations."""
+        self._is_prepared = False
+
+    def enter(
+        self,
+        kernel: Kernel,
+        fibers: FiberScheduler,
+        *,
+        ahead_ns: Callable[[Fiber], int],
+        make_loop: Callable[[Fiber], Any],
+    ) -> None:
+        """A simulation begins.
+
+        Args:
+            ahead_ns: how far the clock of a fiber's node is ahead.
+            make_loop: makes an event loop for a fiber.
+
+        Raises:
+            RuntimeError: another one runs in this process.
+        """
+        before = self.isolation.kernel
+        if before is not self._kernel:
+            raise RuntimeError("another simulation runs in this process: shut it down first")
+        self._move_to(kernel, fibers, ahead_ns, make_loop)
+        try:
+            self.isolation.install()
+            if not self._is_prepared:
+                self._asyncio.install()
+                self._is_prepared = True
+        except BaseException:
+            self._move_to(self._kernel, self._nobody, _on_time, _no_loop)
+            raise
+
+    def leave(self) -> None:
+        """It ends. Idempotent."""
+        if self.stands:
+            self.isolation.leave()
+        else:
+            self._is_prepared = False
+            self._asyncio.uninstall()
+            self.isolation.uninstall()
+        self._move_to(self._kernel, self._nobody, _on_time, _no_loop)
+
+    def _move_to(
+        self,
+        kernel: Kernel,
+        fibers: FiberScheduler,
+        ahead_ns: Callable[[Fiber], int],
+        make_loop: Callable[[Fiber], Any],
+    ) -> None:
+        self._time.move_to(kernel, fibers, ahead_ns)
+        self._locks.move_to(kernel, fibers)
+        self._asyncio.move_to(fibers.user_fiber, make_loop)
+        self.isolation.move_to(kernel, fibers)
+
+
+_STANDING: list[Stage] = []
+"""The one that stays, if this process has one."""
+
+
+def stand() -> None:
+    """This process does nothing but simulate: what its first simulation replaces stays replaced."""
+    stage = Stage()
+    stage.stands = True
+    _STANDING.append(stage)
+
+
+def take_stage() -> Stage:
+    """The stage for a simulation of this process."""
+    return _STANDING[0] if _STANDING else Stage()
+
+
+def _has_threads(fiber: Fiber) -> bool:
+    owner: Any = fiber.owner
+    has_threads: bool = owner.has_threads
+    return has_threads
+
+
+def _on_time(fiber: Fiber) -> int:
+    return 0
+
+
+def _no_loop(fiber: Fiber) -> NoReturn:
+    raise RuntimeError("no simulation runs in this process")
