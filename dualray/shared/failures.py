@@ -63,11 +63,11 @@ def as_payload(function_name: str, exception: Exception) -> tuple[bytes, ErrorIn
 
 
 def _user_traceback(exception: BaseException) -> str:
-    """The traceback without the frames of dualray itself."""
+    """The traceback without the frames of dualray itself; of an error that came about within dualray, its words."""
     frames = exception.__traceback__
     while frames is not None and _is_ours(frames.tb_frame.f_code.co_filename):
         frames = frames.tb_next
-    return "".join(traceback.format_exception(type(exception), exception, frames or exception.__traceback__))
+    return "".join(traceback.format_exception(type(exception), exception, frames))
 
 
 def _is_ours(filename: str) -> bool:
