@@ -40,6 +40,8 @@ FORMAT = "dualray-trace/1"
 class TraceKind(StrEnum):
     """What happened. The first group are actions, each ordered by one command."""
 
+    __hash__ = str.__hash__  # an enumeration's own is a function of Python's, and there are very many events
+
     TASK_PUSHED = "task_pushed"
     TASK_STARTED = "task_started"
     TASK_RETRIED = "task_retried"

@@ -307,7 +307,8 @@ class Cluster:
     def note(self, event: TraceEvent) -> None:
         """A runner did something."""
         self.trace_events.append(event)
-        if self.faults.by_event:
+        anchors = self.faults.anchors
+        if anchors and event.kind in anchors:
             self.faults.happened(event)
 
     def write_record(self, table: str, key: str, fields: tuple[tuple[str, str], ...]) -> None:

@@ -32,7 +32,9 @@ class FaultInjector:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self.by_event: dict[tuple[str, str], list[Fault]] = {}
-        """Those that wait for something to happen: while there are any, `happened` is to be told of everything."""
+        """Those that wait for something to happen."""
+        self.anchors: set[TraceKind] = set()
+        """Kinds of events that some of them wait for: `happened` is to be told of these."""
         self._counts: dict[tuple[str, str], int] = {}
         self._ends: dict[int, tuple[Callable[[], object], Scheduled | None]] = {}
         self._planned: list[Fault] = []
@@ -53,6 +55,7 @@ class FaultInjector:
                 self._cluster.kernel.call_after(max(delay_ns, 0), self._perform, fault, "", daemon=True)
             else:
                 self.by_event.setdefault((fault.event, fault.task_name or ""), []).append(fault)
+                self.anchors.add(TraceKind(fault.event))
 
     def _check(self, fault: Fault, driver_node: NodeID) -> None:
         known = list(self._cluster.nodes)
@@ -93,6 +96,7 @@ class FaultInjector:
     def stop(self) -> None:
         """Faults stop: nothing more is performed, and what can end ends now."""
         self.by_event.clear()
+        self.anchors.clear()
         for number in list(self._ends):
             self._end(number)
         self._planned = [fault for fault in self._planned if fault in self.performed or fault in self.missed]
