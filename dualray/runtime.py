@@ -43,9 +43,11 @@ class Verbs(Protocol):
     address: Address
     node: NodeID
     execution: Execution
-    key: ProcessKey
     is_closed: bool
     runtime_env: str
+
+    @property
+    def key(self) -> ProcessKey: ...
 
     def export(
         self,

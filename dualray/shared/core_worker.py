@@ -167,10 +167,10 @@ class CoreWorker:
         """In place of the owner machine, until more than plain tasks is asked of it: see plain_worker.py."""
         self._owner = None if is_folded else Owner(address=address, node=node, config=config, is_driver=is_driver)
         self.execution = Execution(task_id=root, is_task=not is_driver)
-        self.key = ProcessKey()
+        self._key: ProcessKey | None = None
         self.has_notes = False
         """Whether a subclass notes what events go through `_handle`."""
-        self._children = ChildIds(root, 0)
+        self._children: ChildIds | None = None
         """What the task that submitted last derives the ids of its tasks with."""
         self._contexts: ExecutionContext | None = None
         """Of an actor of which several methods may run at a time."""
@@ -182,17 +182,18 @@ class CoreWorker:
         self.end_reason = "the runtime was shut down"
         self._waits: dict[WaitID, _Wait] = {}
         self._wait_counter = itertools.count()
-        self._exported: set[FunctionID] = set()
+        self._exported: dict[FunctionID, None] = {}
         self._runner = TaskRunner(self)
         self._feasible: dict[FunctionTemplate, None] = {}
         self._feasible_in: tuple[NodeInfo, ...] = ()
         self._feasible_last: FunctionTemplate | None = None
-        self._dropped: deque[ObjectID] = deque()
-        self._released: deque[ObjectID] = deque()
-        self._to_run: deque[RunTask | TaskPushed] = deque()
+        self._dropped: list[ObjectID] = []
+        self._released: list[ObjectID] = []
+        self._to_run: list[RunTask | TaskPushed] = []
+        """Mostly one, and never many: a list takes a tenth of the room of a deque, and workers may be many."""
         self._is_woken = False
         """Whether the host was asked for a step since finalizers were last taken in."""
-        self._ran: deque[Outcome] = deque()
+        self._ran: list[Outcome] = []
         """What tasks have returned that were handed over with others, until it is taken in."""
         self.in_hand: RunTask | TaskPushed | None = None
         """The task that was taken to run, until its user code has ended."""
@@ -207,6 +208,13 @@ class CoreWorker:
         """Whether a coroutine was told that it blocks its loop."""
         self._cancelled_calls: dict[TaskID, int] = {}
         """Methods that run as coroutines and were cancelled, with their attempt."""
+
+    @property
+    def key(self) -> ProcessKey:
+        """What stands for this process where something is kept for each, weakly."""
+        if self._key is None:
+            self._key = ProcessKey()
+        return self._key
 
     @property
     def machine(self) -> Owner:
@@ -294,7 +302,8 @@ class CoreWorker:
         """After an event, and not before: an object that is read over and over again stays pinned meanwhile."""
         self._is_woken = False
         while self._released:
-            self._handle(ViewReleased(object_id=self._released.popleft()))
+            for object_id in _take_all(self._released):
+                self._handle(ViewReleased(object_id=object_id))
 
     def _handle(self, event: Event) -> None:
         now_ns = self.host.now_ns()
@@ -488,7 +497,7 @@ class CoreWorker:
             except DualrayError:
                 self._check_it_goes_on()  # the end that we have heard of meanwhile says more
                 raise
-            self._exported.add(identity)  # not earlier: another thread would not wait until it is there
+            self._exported[identity] = None  # not earlier: another thread would not wait until it is there
         return identity
 
     def _check_it_goes_on(self) -> None:
@@ -666,7 +675,11 @@ class CoreWorker:
             if task_id is None:
                 execution.submitted += 1
                 children = self._children
-                if children.parent is not execution.task_id or children.attempt != execution.attempt:
+                if (
+                    children is None
+                    or children.parent is not execution.task_id
+                    or children.attempt != execution.attempt
+                ):
                     children = self._children = ChildIds(execution.task_id, execution.attempt)
                 task_id = children.of(execution.submitted)
             spec = new_spec(
@@ -1243,7 +1256,7 @@ class CoreWorker:
 
     def _forget_tasks(self, command: ForgetTasks) -> None:
         forgotten = {task.spec.task_id for task in command.tasks}
-        self._to_run = deque([task for task in self._to_run if task.spec.task_id not in forgotten])
+        self._to_run = [task for task in self._to_run if task.spec.task_id not in forgotten]
 
     def _interrupt_task(self, command: InterruptTask) -> None:
         waiting = (self.in_hand, *self._to_run) if self.in_hand is not None else self._to_run
@@ -1276,7 +1289,7 @@ class CoreWorker:
     def next_task(self) -> RunTask | TaskPushed | None:
         """The next task that is to run, if there is one: it counts as begun."""
         with self.host.lock:
-            task = self.in_hand = self._to_run.popleft() if self._to_run else None
+            task = self.in_hand = self._to_run.pop(0) if self._to_run else None
             return task
 
     def execute(self, task: RunTask | TaskPushed) -> None:
@@ -1390,5 +1403,8 @@ def write_row(core: CoreWorker, table: str, key: str, fields: Mapping[str, str])
         core.host.end_step()
 
 
-def _take_all(queue: deque[T]) -> tuple[T, ...]:
-    return tuple([queue.popleft() for _ in range(len(queue))])
+def _take_all(queue: list[T]) -> tuple[T, ...]:
+    """What is in a queue to which others may append meanwhile, and from which nobody else takes."""
+    taken = tuple([queue[index] for index in range(len(queue))])  # not tuple(queue): a finalizer may append within it
+    del queue[: len(taken)]
+    return taken

@@ -68,7 +68,12 @@ class TaskRunner:
         self._method_template: FunctionTemplate | None = None
         self._method_name = ""
         """Of the call that began last."""
-        self._items = ItemMaker(core)
+        self._items: ItemMaker | None = None
+
+    def _item_maker(self) -> ItemMaker:
+        if self._items is None:
+            self._items = ItemMaker(self._core)
+        return self._items
 
     def execute(self, task: RunTask | TaskPushed) -> None:
         """Run one task from its pickled arguments to its sealed results. Called where user code runs."""
@@ -131,7 +136,7 @@ class TaskRunner:
         try:
             function, args, kwargs = self._prepare(task)
             if task.spec.template.streaming:
-                function = AsyncItems(self._items, task, function, self._collector(task))
+                function = AsyncItems(self._item_maker(), task, function, self._collector(task))
             result = await self._host.call_async(function, args, kwargs, self._core.execution)
             del args, kwargs
             returned = _returned(task, result)
@@ -228,7 +233,7 @@ class TaskRunner:
         function, args, kwargs = self._prepare(task)
         spec, core = task.spec, self._core
         if spec.template.streaming:
-            return self._items.make_all(task, function, args, kwargs, self._collector(task))
+            return self._item_maker().make_all(task, function, args, kwargs, self._collector(task))
         if spec.creates is not None:
             self.instance = self._host.call(function, args, kwargs, core.execution)
             return None

@@ -2,15 +2,17 @@
 
 Theory of operation. Each worker loads a function for itself, for the globals of a function that came by value are its
 own: what one worker binds there, another does not see. Most functions consist of what nobody can change, though: code,
-numbers, strings, modules, functions and classes of modules. Of those one is unpickled for the cluster, which nobody
-calls, and each worker gets a new function around the same parts, with dicts of its own. A function with a closure or an
-attribute, one that refers to a mutable value, a class that came by value: all else is unpickled for each worker.
+numbers, strings, modules, functions and classes of modules. Of those one is unpickled for the cluster. If it does not
+bind globals, nor looks as if it might, it is the same for all workers: none could tell. Else nobody calls it, and each
+worker gets a new function around the same parts, with dicts of its own. A function with a closure or an attribute, one
+that refers to a mutable value, a class that came by value: all else is unpickled for each worker.
 """
 
 from __future__ import annotations
 
 import sys
-from types import BuiltinFunctionType, FunctionType, ModuleType
+from dis import opmap
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 from dualray.shared.model.ids import FunctionID
@@ -29,12 +31,20 @@ class FunctionTable:
         self.pickled: dict[FunctionID, bytes] = {}
         self._originals: dict[FunctionID, Export | None] = {}
         """What was unpickled to be copied; None: it cannot be."""
+        self._shared: dict[FunctionID, Export] = {}
 
     def load(self, function: FunctionID) -> Export:
         """What unpickling gives."""
+        shared = self._shared.get(function)
+        if shared is not None:
+            return shared
         if function not in self._originals:
             loaded: Export = deserialize(self.pickled[function])
-            self._originals[function] = loaded if _is_copyable(loaded) else None
+            is_copyable = _is_copyable(loaded)
+            if is_copyable and _binds_nothing(loaded.target) and _binds_nothing(loaded.duration):
+                self._shared[function] = loaded
+                return loaded
+            self._originals[function] = loaded if is_copyable else None
         original = self._originals[function]
         if original is None:
             unpickled: Export = deserialize(self.pickled[function])
@@ -82,6 +92,40 @@ def _is_fixed(value: Any) -> bool:
         module = sys.modules.get(value.__module__ or "")
         return getattr(module, value.__qualname__, None) is value
     return False
+
+
+_BINDING = frozenset({opmap["STORE_GLOBAL"], opmap["DELETE_GLOBAL"]})
+_WAYS_TO_BIND = frozenset(
+    {
+        "globals",
+        "locals",
+        "vars",
+        "exec",
+        "eval",
+        "compile",
+        "setattr",
+        "delattr",
+        "__setattr__",
+        "_getframe",
+        "inspect",
+    }
+    | {"currentframe", "stack", "f_globals", "f_back", "gc", "ctypes", "__globals__", "__dict__", "__code__"}
+    | {"__defaults__", "__kwdefaults__", "__annotations__", "__import__", "__builtins__", "__doc__", "__name__"}
+)
+"""Names by which code can come by its own globals, or by the function that it belongs to."""
+
+
+def _binds_nothing(part: Any) -> bool:
+    """Whether a part of an export, as `_is_copyable` has found it, leaves no trace in itself when it runs."""
+    return _is_fixed(part) or _leaves_globals_alone(part.__code__)
+
+
+def _leaves_globals_alone(code: CodeType) -> bool:
+    return (
+        _BINDING.isdisjoint(code.co_code[::2])
+        and _WAYS_TO_BIND.isdisjoint(code.co_names)
+        and all(_leaves_globals_alone(constant) for constant in code.co_consts if isinstance(constant, CodeType))
+    )
 
 
 def _copy(function: Any, namespaces: dict[int, dict[str, Any]]) -> Any:

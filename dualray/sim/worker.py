@@ -125,7 +125,14 @@ class UserProcess(Process):
     """
 
     def __init__(
-        self, *, cluster: Cluster, address: Address, node: NodeID, store: VirtualStore, root: TaskID, is_driver: bool
+        self,
+        *,
+        cluster: Cluster,
+        address: Address,
+        node: NodeID,
+        store: VirtualStore,
+        root: TaskID | None = None,
+        is_driver: bool = False,
     ) -> None:
         super().__init__(cluster=cluster, address=address, node=node)
         self.pid = cluster.next_pid()
@@ -134,16 +141,8 @@ class UserProcess(Process):
         self.store = store
         self.lock = cluster.fibers.system
         self._calendar: Calendar = cluster.calendar
-        self._make_core = partial(
-            cluster.make_core,
-            address=address,
-            node=node,
-            config=cluster.config,
-            host=self,
-            root=root,
-            is_driver=is_driver,
-            is_folded=not is_driver,
-        )
+        self._root = root
+        self._is_driver = is_driver
         self._core: CoreWorker | None = None
         self._runtime: Any = None
         self._cluster_news: ClusterChanged | None = None
@@ -174,7 +173,15 @@ class UserProcess(Process):
         """What it runs; made when it is first needed."""
         core = self._core
         if core is None:
-            core = self._core = self._make_core()
+            core = self._core = self.cluster.make_core(
+                address=self.address,
+                node=NodeID(self.node),
+                config=self.cluster.config,
+                host=self,
+                root=self._root or root_task_id(self.address, 0),
+                is_driver=self._is_driver,
+                is_folded=not self._is_driver,
+            )
             news, self._cluster_news = self._cluster_news, None
             if news is not None:  # nobody writes down what this process hears, or it would have been sent
                 core.hear_of_cluster(news)
@@ -199,8 +206,7 @@ class UserProcess(Process):
     @classmethod
     def as_worker(cls, *, cluster: Cluster, address: Address, node: NodeID, store: VirtualStore) -> UserProcess:
         """A worker; what it does before its first task derives its ids from its address."""
-        root = root_task_id(address, 0)
-        return cls(cluster=cluster, address=address, node=node, store=store, root=root, is_driver=False)
+        return cls(cluster=cluster, address=address, node=node, store=store)
 
     @property
     def has_threads(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from types import FunctionType
 from typing import Any
 
@@ -27,11 +28,13 @@ SIMPLE = defined(
     """
 def function(x: int, y=(1, 'two'), *, z=3):
     'Said.'
-    return math.sqrt(x), y, z, K
+    return math.sqrt(x), y, z, K or globals()
 """,
     math=math,
     K=7,
 )
+"""It never binds a global, but could: it is copied."""
+INNOCENT = defined("def function(x, y=(1, 2)):\n    return [math.sqrt(x + i + K) for i in y]", math=math, K=7)
 CLOSURE = defined(
     """
 def outer():
@@ -58,7 +61,7 @@ def table_with(target: Any, duration: Any = None) -> tuple[FunctionTable, Functi
 
 
 def test_a_copy_is_what_unpickling_gives() -> None:
-    table, identity = table_with(SIMPLE, defined("def function(x): return K * x", K=0.5))
+    table, identity = table_with(SIMPLE, defined("def function(x): return K * x", K=0.5))  # which one alone would share
     unpickled = deserialize(table.pickled[identity])
     for _ in range(3):
         loaded = table.load(identity)
@@ -92,6 +95,36 @@ def test_what_copies_share_cannot_be_changed() -> None:
     first.__globals__["K"] = 8
     first.__kwdefaults__["z"] = 9
     assert second(4) == table.load(identity).target(4) == (2.0, (1, "two"), 3, 7)
+
+
+@pytest.mark.parametrize("duration", [None, 2.5, defined("def function(x): return K * x", K=0.5)])
+@pytest.mark.parametrize("target", [INNOCENT, table_with])
+def test_what_leaves_no_trace_is_the_same_for_all(target: Any, duration: Any) -> None:
+    table, identity = table_with(target, duration)
+    loaded = table.load(identity)
+    assert table.load(identity) is loaded
+    if target is INNOCENT:
+        assert loaded.target is not INNOCENT
+        assert loaded.target(1) == INNOCENT(1)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def function():\n    global K\n    K = 1",
+        "def function():\n    global K\n    del K",
+        "def function():\n    def inner():\n        global K\n        K = 1\n    return inner",
+        "def function():\n    globals()['K'] = 1",
+        "def function():\n    exec('K = 1')",
+        "def function():\n    return lambda: vars()",
+        "def function():\n    return sys._getframe()",
+    ],
+)
+def test_what_may_bind_a_global_is_a_workers_own(source: str) -> None:
+    table, identity = table_with(defined(source, K=0, sys=sys))
+    first, second = table.load(identity).target, table.load(identity).target
+    assert first is not second
+    assert first.__globals__ is not second.__globals__
 
 
 @pytest.mark.parametrize("function", [CLOSURE, MUTABLE_DEFAULT, MUTABLE_GLOBAL, WITH_ATTRIBUTE, COUNTS])
