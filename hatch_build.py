@@ -41,6 +41,7 @@ COMPILED = (
     "dualray/shared/model/*.py",
     "dualray/shared/arguments.py",
     "dualray/shared/core_worker.py",
+    "dualray/shared/layout.py",
     "dualray/shared/policies/*.py",
     "dualray/shared/task_runner.py",
     "dualray/shared/trace.py",

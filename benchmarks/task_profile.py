@@ -24,13 +24,13 @@ import dualray
 from dualray.real.messages import Post, decode_messages
 from dualray.shared.core_worker import CoreWorker
 from dualray.shared.host import Execution
+from dualray.shared.layout import deserialize
 from dualray.shared.model.commands import WriteRecord, WriteRecords
 from dualray.shared.model.config import Config
 from dualray.shared.model.events import Event, LeaseGranted
 from dualray.shared.model.ids import Address, FunctionID, LeaseID, NodeID, RequestID, root_task_id
 from dualray.shared.model.resources import parse_resources
 from dualray.shared.model.specs import FunctionTemplate, Ref
-from dualray.shared.serialization import deserialize
 
 DRIVER, NODE, WORKER = Address("driver-1"), NodeID("node-0"), Address("node-0/w0")
 STAGES = {

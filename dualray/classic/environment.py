@@ -25,7 +25,8 @@ from typing import Any
 from dualray import runtime
 from dualray.options import unknown_name
 from dualray.shared.host import ProcessKey
-from dualray.shared.serialization import deserialize, serialize
+from dualray.shared.layout import deserialize
+from dualray.shared.serialization import serialize
 
 REGISTER = "register_environment_variable"
 REINITIALIZE = "reinitialize_environment_variable"

@@ -23,6 +23,7 @@ from dualray.settings import limits_of, resolve
 from dualray.shared.arguments import Arguments, pack_arguments, unpack_arguments
 from dualray.shared.failures import as_exception, as_payload
 from dualray.shared.host import Execution, ProcessKey
+from dualray.shared.layout import Serialized, deserialize
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.ids import (
     FIRST_DRIVER,
@@ -43,7 +44,7 @@ from dualray.shared.model.ids import (
 from dualray.shared.model.resources import GPU, UNITS, Resources, fits, shortfall
 from dualray.shared.model.specs import ActorSpec, FunctionTemplate, NamedActor, NodeState, Ref
 from dualray.shared.model.states import TaskState
-from dualray.shared.serialization import Serialized, deserialize, serialize
+from dualray.shared.serialization import serialize
 from dualray.shared.task_runner import Export
 
 NODE = NodeID("node-0")

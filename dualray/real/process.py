@@ -34,13 +34,13 @@ from dualray.real.transport import Transport
 from dualray.shared.core_worker import CoreWorker
 from dualray.shared.decision_log import MachineSpec
 from dualray.shared.host import Execution
+from dualray.shared.layout import deserialize
 from dualray.shared.model.codec import pack, unpack
 from dualray.shared.model.commands import RunTask, WriteRecord, WriteRecords
 from dualray.shared.model.events import Event, PeerLost, TaskPushed, TimerFired
 from dualray.shared.model.ids import HEAD, Address, FunctionID, NodeID, TaskID
 from dualray.shared.model.specs import Ref
 from dualray.shared.seeding import stream_seed, task_seed
-from dualray.shared.serialization import deserialize
 
 if TYPE_CHECKING:
     import asyncio

@@ -42,6 +42,7 @@ from typing import Any
 
 from dualray.shared.core_worker import CoreWorker
 from dualray.shared.host import Host
+from dualray.shared.layout import Serialized
 from dualray.shared.model.codec import pack
 from dualray.shared.model.commands import NoteRetry, RunTask
 from dualray.shared.model.config import Config
@@ -62,7 +63,6 @@ from dualray.shared.model.events import (
 )
 from dualray.shared.model.ids import Address, FunctionID, NodeID, ObjectID, TaskID
 from dualray.shared.model.specs import FunctionTemplate, PlacementGroupSpec, Ref, Streaming
-from dualray.shared.serialization import Serialized
 from dualray.shared.task_runner import Export, TaskRunner
 
 NO_TIMEOUT = -1

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from dualray.exceptions import SerializationError
+from dualray.shared.layout import Serialized, deserialize, deserialize_all, plain_bytes
 from dualray.shared.model.ids import ObjectID
 from dualray.shared.model.specs import Ref
 from dualray.shared.serialization import (
@@ -27,11 +28,7 @@ from dualray.shared.serialization import (
     PLAIN_TYPES,
     SMALL_TYPES,
     Reference,
-    Serialized,
-    deserialize,
-    deserialize_all,
     learn_plain,
-    plain_bytes,
     plain_values,
     serialize,
     serialize_plain,

@@ -25,6 +25,7 @@ from dualray.shared.execution_context import ExecutionContext
 from dualray.shared.failures import as_exception, failure_in_words
 from dualray.shared.host import Execution, Host, ProcessKey, Signal
 from dualray.shared.lateness import why_late
+from dualray.shared.layout import Serialized, deserialize, deserialize_all
 from dualray.shared.machines.owner import Owner
 from dualray.shared.machines.plain_worker import PlainWorker
 from dualray.shared.model.commands import (
@@ -120,7 +121,7 @@ from dualray.shared.model.specs import (
     new_spec,
 )
 from dualray.shared.model.states import ValueState
-from dualray.shared.serialization import Reference, Serialized, deserialize, deserialize_all, serialize
+from dualray.shared.serialization import Reference, serialize
 from dualray.shared.task_runner import Export, TaskRunner
 from dualray.shared.trace import TraceKind
 

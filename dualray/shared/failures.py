@@ -6,9 +6,10 @@ import traceback
 
 from dualray import exceptions
 from dualray.exceptions import DualrayError, TaskError
+from dualray.shared.layout import deserialize
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.ids import TaskID
-from dualray.shared.serialization import deserialize, serialize
+from dualray.shared.serialization import serialize
 
 _ERRORS: dict[ErrorKind, type[DualrayError]] = {
     ErrorKind.APPLICATION: exceptions.TaskError,

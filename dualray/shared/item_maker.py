@@ -11,13 +11,14 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dualray.shared.failures import as_payload
+from dualray.shared.layout import Serialized
 from dualray.shared.model.commands import RunTask
 from dualray.shared.model.errors import ErrorInfo
 from dualray.shared.model.events import ItemMade, ItemsEnded, Result, SpaceWritten, TaskPushed
 from dualray.shared.model.ids import ObjectID, return_object_id
 from dualray.shared.model.specs import Ref, Streaming, TaskSpec
 from dualray.shared.policies.retry import RETRY_FOREVER
-from dualray.shared.serialization import Serialized, serialize
+from dualray.shared.serialization import serialize
 
 if TYPE_CHECKING:
     from dualray.shared.core_worker import CoreWorker

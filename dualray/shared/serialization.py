@@ -1,9 +1,7 @@
 """Values as bytes, and back: pickle protocol 5 with out-of-band buffers, through cloudpickle.
 
-Layout of a serialized value, all integers little-endian: u32 number of buffers; u64 length of the pickle; u64 length of
-each buffer; the pickle; each buffer at the next multiple of 64 bytes. A value that is read from a store has its buffers
-there: numpy arrays, bytes and Arrow tables are made over them without a copy, read-only. Recursive and shared
-structures keep their identity, as pickle keeps it.
+How a pickled value is laid out in memory is in layout.py. Recursive and shared structures keep their identity, as
+pickle keeps it.
 
 References among the values (`Reference`) are noted while pickling, so that the core knows what a value refers to.
 
@@ -17,11 +15,10 @@ import contextlib
 import copyreg
 import io
 import pickle
-import struct
 import sys
 import weakref
 from collections import ChainMap
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from types import CellType, CodeType, FunctionType
 from typing import Any, ClassVar
@@ -31,13 +28,8 @@ import cloudpickle.cloudpickle as _pickler
 import numpy as np
 
 from dualray.exceptions import SerializationError, builtin_base
+from dualray.shared.layout import NO_BUFFERS_BEFORE, Serialized
 from dualray.shared.model.specs import Ref
-
-ALIGNMENT = 64
-"""Bytes; buffers start at multiples of this, as numpy and Arrow like it."""
-
-_LARGE_BYTES = 1024 * 1024
-"""Buffers from this size on are copied without holding the interpreter: that takes 0.2 ms."""
 
 _CULPRIT_DEPTH_MAX = 8
 """How deep the search for what cannot be pickled goes."""
@@ -49,11 +41,6 @@ PLAIN_TYPES = SMALL_TYPES | {str, bytes, complex}
 """Types of values that cannot be changed, and refer to nothing."""
 _PARTS_LOOKED_AT = 1000
 """Parts of a value, after which looking for what is not plain costs more than treating it as not plain."""
-_NO_BUFFERS = struct.Struct("<IQ")
-"""All that goes before the pickle of a value without buffers."""
-_NO_BUFFERS_BEFORE = bytes(4)
-_SMALL_BYTES = 1024
-"""Values below this are copied once more, which takes less time than a view of them."""
 _EMPTY_CELL = CellType()
 """Of a variable that has not been set yet; two empty cells are equal."""
 
@@ -233,53 +220,6 @@ def _revive_exception(cls: type[BaseException], args: tuple[Any, ...]) -> BaseEx
     return error
 
 
-def copy_bytes(target: memoryview, source: memoryview) -> None:
-    """Copy the bytes of something large; numpy lets other threads run meanwhile."""
-    np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))
-
-
-class Serialized:
-    """A value that has been pickled and not been laid out yet."""
-
-    __slots__ = ("buffers", "pickled", "refs", "size_bytes")
-
-    def __init__(self, pickled: bytes, buffers: Sequence[memoryview], refs: tuple[Ref, ...]) -> None:
-        self.pickled = pickled
-        self.buffers = buffers
-        self.refs = refs
-        if not buffers:
-            self.size_bytes = 12 + len(pickled)
-            return
-        end = 12 + 8 * len(buffers) + len(pickled)
-        for buffer in buffers:
-            end = _aligned(end) + buffer.nbytes
-        self.size_bytes = end
-
-    def write_into(self, target: memoryview, copy: Callable[[memoryview, memoryview], None] = copy_bytes) -> None:
-        """Lay the value out in `target`, which has `size_bytes` bytes; `copy` copies what is large."""
-        count = len(self.buffers)
-        lengths = [buffer.nbytes for buffer in self.buffers]
-        struct.pack_into(f"<IQ{count}Q", target, 0, count, len(self.pickled), *lengths)
-        end = 12 + 8 * count
-        target[end : end + len(self.pickled)] = self.pickled
-        end += len(self.pickled)
-        for buffer in self.buffers:
-            start = _aligned(end)
-            end = start + buffer.nbytes
-            if buffer.nbytes < _LARGE_BYTES:
-                target[start:end] = buffer
-            else:
-                copy(target[start:end], buffer)
-
-    def to_bytes(self) -> bytes:
-        """The value laid out in memory of its own."""
-        if not self.buffers:
-            return _NO_BUFFERS.pack(0, len(self.pickled)) + self.pickled
-        target = bytearray(self.size_bytes)
-        self.write_into(memoryview(target))
-        return bytes(target)
-
-
 class Sized:
     """A value that counts as `size_bytes` bytes wherever it goes, if that is more than it has. Reading it gives the
     value alone."""
@@ -289,10 +229,6 @@ class Sized:
     def __init__(self, value: Any, size_bytes: int) -> None:
         self.value = value
         self.size_bytes = size_bytes
-
-
-def _aligned(offset: int) -> int:
-    return (offset + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
 
 
 def serialize(value: Any, what: str = "the value", *about: object) -> Serialized:
@@ -349,12 +285,6 @@ def _serialize_array(array: np.ndarray[Any, np.dtype[Any]]) -> Serialized | None
 _NUMBERS = frozenset("biufc")
 _ARRAY_PICKLES_MAX = 256
 _array_pickles: dict[tuple[np.dtype[Any], tuple[int, ...], bool], bytes] = {}
-
-
-def plain_bytes(value: Any) -> bytes:
-    """`serialize(value).to_bytes()` of what is known to be made of plain values alone."""
-    pickled = pickle.dumps(value, protocol=5)
-    return _NO_BUFFERS.pack(0, len(pickled)) + pickled
 
 
 def serialize_plain(value: Any) -> Serialized:
@@ -453,32 +383,6 @@ def _why_not_pickled(value: Any) -> str | None:
     return None
 
 
-def deserialize(data: bytes | memoryview) -> Any:
-    """The value that was laid out in `data`; its buffers stay there."""
-    if type(data) is bytes and len(data) < _SMALL_BYTES and data.startswith(_NO_BUFFERS_BEFORE):
-        return pickle.loads(data[12:])
-    view = memoryview(data).toreadonly()
-    count, pickled_bytes = _NO_BUFFERS.unpack_from(view)
-    if count == 0:
-        return pickle.loads(view[12 : 12 + pickled_bytes])
-    lengths = struct.unpack_from(f"<{count}Q", view, 12)
-    end = 12 + 8 * count
-    pickled = view[end : end + pickled_bytes]
-    end += pickled_bytes
-    buffers = []
-    for length in lengths:
-        start = _aligned(end)
-        end = start + length
-        buffers.append(view[start:end])
-    return pickle.loads(pickled, buffers=buffers)
-
-
-def deserialize_all(data: Sequence[bytes]) -> list[Any]:
-    """`deserialize` of each of many, most of them small."""
-    loads, before = pickle.loads, _NO_BUFFERS_BEFORE
-    return [loads(each[12:]) if each.startswith(before) else deserialize(each) for each in data]
-
-
 # ---- Values that pickle to the same bytes and back, whoever does it ------------------------------------------------
 
 NOT_PLAIN = object()
@@ -502,7 +406,7 @@ def learn_plain(data: bytes) -> Any:
     """The number, None, short text or short bytes that `data` is, serialized; NOT_PLAIN of anything else, of which
     nothing is unpickled. What was found is noted in `plain_values`."""
     value = NOT_PLAIN
-    if len(data) <= _PLAIN_BYTES_MAX and data.startswith(_NO_BUFFERS_BEFORE) and data[12:14] == _PICKLE_START:
+    if len(data) <= _PLAIN_BYTES_MAX and data.startswith(NO_BUFFERS_BEFORE) and data[12:14] == _PICKLE_START:
         start = 23 if data[14] == _FRAME else 14  # frames have a length of 8 bytes
         opcode, length = data[start], len(data) - start
         wanted = _ALONE_BYTES.get(opcode)

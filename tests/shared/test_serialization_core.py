@@ -14,16 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dualray.exceptions import SerializationError
+from dualray.shared.layout import ALIGNMENT, deserialize
 from dualray.shared.model.specs import Ref
-from dualray.shared.serialization import (
-    ALIGNMENT,
-    NOT_PLAIN,
-    Reference,
-    deserialize,
-    learn_plain,
-    plain_values,
-    serialize,
-)
+from dualray.shared.serialization import NOT_PLAIN, Reference, learn_plain, plain_values, serialize
 from tests.shared.builders import DRIVER, oid, put_id, ref
 
 plain = st.recursive(
@@ -322,7 +315,8 @@ def test_two_classes_that_are_given_one_name_come_back_as_themselves(monkeypatch
 # ---- Functions have an identity ------------------------------------------------------------------------------------
 
 PICKLED_BY_VALUE = """\
-from dualray.shared.serialization import deserialize, serialize
+from dualray.shared.layout import deserialize
+from dualray.shared.serialization import serialize
 
 def is_greek(name):
     "Whether it is one of ours."

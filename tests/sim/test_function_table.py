@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 import dualray
+from dualray.shared.layout import deserialize
 from dualray.shared.model.ids import FunctionID, function_id
-from dualray.shared.serialization import deserialize, serialize
+from dualray.shared.serialization import serialize
 from dualray.shared.task_runner import Export
 from dualray.sim.function_table import FunctionTable
 

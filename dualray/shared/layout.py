@@ -1,0 +1,114 @@
+"""How a pickled value lies in memory, and how it is read from there.
+
+All integers are little-endian: u32 number of buffers; u64 length of the pickle; u64 length of each buffer; the pickle;
+each buffer at the next multiple of 64 bytes. A value that is read from a store has its buffers there: numpy arrays,
+bytes and Arrow tables are made over them without a copy, read-only.
+
+What is pickled, and how, is in serialization.py. Every task passes through here: the wheel compiles it.
+"""
+
+from __future__ import annotations
+
+import pickle
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from dualray.shared.model.specs import Ref
+
+ALIGNMENT = 64
+"""Bytes; buffers start at multiples of this, as numpy and Arrow like it."""
+
+_LARGE_BYTES = 1024 * 1024
+"""Buffers from this size on are copied without holding the interpreter: that takes 0.2 ms."""
+
+_NO_BUFFERS = struct.Struct("<IQ")
+"""All that goes before the pickle of a value without buffers."""
+NO_BUFFERS_BEFORE = bytes(4)
+_SMALL_BYTES = 1024
+"""Values below this are copied once more, which takes less time than a view of them."""
+
+
+def copy_bytes(target: memoryview, source: memoryview) -> None:
+    """Copy the bytes of something large; numpy lets other threads run meanwhile."""
+    np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))
+
+
+class Serialized:
+    """A value that has been pickled and not been laid out yet."""
+
+    __slots__ = ("buffers", "pickled", "refs", "size_bytes")
+
+    def __init__(self, pickled: bytes, buffers: Sequence[memoryview], refs: tuple[Ref, ...]) -> None:
+        self.pickled = pickled
+        self.buffers = buffers
+        self.refs = refs
+        if not buffers:
+            self.size_bytes = 12 + len(pickled)
+            return
+        end = 12 + 8 * len(buffers) + len(pickled)
+        for buffer in buffers:
+            end = _aligned(end) + buffer.nbytes
+        self.size_bytes = end
+
+    def write_into(self, target: memoryview, copy: Callable[[memoryview, memoryview], None] = copy_bytes) -> None:
+        """Lay the value out in `target`, which has `size_bytes` bytes; `copy` copies what is large."""
+        count = len(self.buffers)
+        lengths = [buffer.nbytes for buffer in self.buffers]
+        struct.pack_into(f"<IQ{count}Q", target, 0, count, len(self.pickled), *lengths)
+        end = 12 + 8 * count
+        target[end : end + len(self.pickled)] = self.pickled
+        end += len(self.pickled)
+        for buffer in self.buffers:
+            start = _aligned(end)
+            end = start + buffer.nbytes
+            if buffer.nbytes < _LARGE_BYTES:
+                target[start:end] = buffer
+            else:
+                copy(target[start:end], buffer)
+
+    def to_bytes(self) -> bytes:
+        """The value laid out in memory of its own."""
+        if not self.buffers:
+            return _NO_BUFFERS.pack(0, len(self.pickled)) + self.pickled
+        target = bytearray(self.size_bytes)
+        self.write_into(memoryview(target))
+        return bytes(target)
+
+
+def _aligned(offset: int) -> int:
+    return (offset + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+
+
+def plain_bytes(value: Any) -> bytes:
+    """`serialize(value).to_bytes()` of what is known to be made of plain values alone."""
+    pickled = pickle.dumps(value, protocol=5)
+    return _NO_BUFFERS.pack(0, len(pickled)) + pickled
+
+
+def deserialize(data: bytes | memoryview) -> Any:
+    """The value that was laid out in `data`; its buffers stay there."""
+    if type(data) is bytes and len(data) < _SMALL_BYTES and data.startswith(NO_BUFFERS_BEFORE):
+        return pickle.loads(data[12:])
+    view = memoryview(data).toreadonly()
+    count, pickled_bytes = _NO_BUFFERS.unpack_from(view)
+    if count == 0:
+        return pickle.loads(view[12 : 12 + pickled_bytes])
+    lengths = struct.unpack_from(f"<{count}Q", view, 12)
+    end = 12 + 8 * count
+    pickled = view[end : end + pickled_bytes]
+    end += pickled_bytes
+    buffers = []
+    for length in lengths:
+        start = _aligned(end)
+        end = start + length
+        buffers.append(view[start:end])
+    return pickle.loads(pickled, buffers=buffers)
+
+
+def deserialize_all(data: Sequence[bytes]) -> list[Any]:
+    """`deserialize` of each of many, most of them small."""
+    loads, before = pickle.loads, NO_BUFFERS_BEFORE
+    return [loads(each[12:]) if each.startswith(before) else deserialize(each) for each in data]
