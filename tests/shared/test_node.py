@@ -91,3 +91,12 @@ def test_who_meets_a_process_of_a_node_that_has_died_is_told(node):
     node(NodeDied(node=NodeID("node-1"), incarnation=0))
     assert len(sent(node(met("node-1/w7")), OwnerDied, W0)) == 1
     assert node(met("node-1~1/w7")) == []
+
+
+def test_what_a_driver_had_asked_for_is_not_granted_after_its_death(node):
+    """Found by tests/kept_runs/shuffled.py, seed 303: the news comes from the head, and overtakes what it had sent."""
+    node(OwnerDied(address=Address(DRIVER)))
+    assert node.reserve(oid(1), by=DRIVER, owner=OTHER) == []
+    assert node.want(oid(2), owner=OTHER) == []
+    assert not node.machine.store.objects
+    assert not node.machine.transfer.wants

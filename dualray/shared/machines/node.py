@@ -298,7 +298,7 @@ class Node(Composition):
             self.scheduler.settle(event)
 
     def _on_wanted(self, event: ObjectWanted) -> None:
-        if not self._has_exited(Address(event.requester)):
+        if not self._has_exited(Address(event.requester)) and event.requester not in self.dead:
             self.transfer.want(event.object_id, event.owner, event.requester)
             worker = self.scheduler.workers.get(Address(event.requester))
             if worker is not None and worker.lease is not None and self.store.is_readable(event.object_id):
@@ -309,7 +309,7 @@ class Node(Composition):
         self.store.unpin(event.object_id, event.requester)
 
     def _on_space_requested(self, event: SpaceRequested) -> None:
-        if self._has_exited(event.requester):
+        if self._has_exited(event.requester) or event.requester in self.dead:
             return
         self.store.request_space(
             SpaceRequest(
