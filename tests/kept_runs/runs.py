@@ -6,6 +6,9 @@ change that costs nothing but time or messages, that places something worse, or 
 nowhere else. Without faults every kind is kept; under faults one line for each seed, and the kinds of all seeds
 together. Where the change is meant, `python -m tests.kept_runs --write` keeps the new figures.
 
+So are runs of the machines alone, whose messages are shuffled (shuffled.py): what real processes do, and simulated ones
+do not, happens there.
+
 The figures are those of one version of Python, NumPy and cloudpickle: how long a message is depends on how they pickle.
 """
 
@@ -45,6 +48,7 @@ from dualray.testing.expectations import judge
 from dualray.testing.outcome import Outcome, call
 from dualray.testing.run import find_program, load_scenario, outcome_of, read_trace
 from dualray.testing.swarm import Ground, draw_faults, ground_of
+from tests.kept_runs.shuffled import SHUFFLED, seeds_of, shuffled
 
 ROOT = Path(__file__).parents[2]
 SCENARIOS = ROOT / "scenarios"
@@ -71,6 +75,9 @@ MODELLED_FAULTS: tuple[tuple[str, ...], ...] = (
 )
 """Programs by name, with what they are given, and the faults under which each runs."""
 MODELS = tuple((name, faults) for name in MODELLED for faults in MODELLED_FAULTS)
+
+SHUFFLED_PER_SEED = 30
+"""Shuffled runs for each seed of the scenarios."""
 
 SEND = "Send"
 """The command whose message is counted, not itself."""
@@ -311,13 +318,19 @@ def compare(kept: Mapping[str, Any], which: Sequence[str], seeds: int) -> Iterat
         for index, (name, faults) in enumerate(MODELS):
             words = f"{name}, {' and '.join(faults) or 'without faults'}"
             yield words, _differing(models, index, kept["modelled"][words], f"modelled {words}")
-        apart = {name: stack.enter_context(Apart(Runs(name).run)) for name in which}
+        scenarios = [name for name in which if name != SHUFFLED]
+        apart = {name: stack.enter_context(Apart(Runs(name).run)) for name in scenarios}
         alike = []
-        for name in which:
+        for name in scenarios:
             told = _differing(apart[name], CALM, kept[name]["calm"], f"{name} without faults")
             if not told:
                 alike.append(name)
             yield f"{name} without faults", told
+        if SHUFFLED in which:
+            machines = stack.enter_context(Apart(shuffled))
+            for seed in seeds_of(seeds * SHUFFLED_PER_SEED):
+                about = f"{SHUFFLED}, seed {seed}"
+                yield about, _differing(machines, seed, kept[SHUFFLED]["seeds"][str(seed)], about)
         for seed in range(seeds):
             for name in alike:
                 about = f"{name}, seed {seed}"
@@ -342,7 +355,11 @@ def keep(which: Sequence[str]) -> dict[str, Any]:
     with Apart(modelled) as models:
         for index, (name, faults) in enumerate(MODELS):
             kept["modelled"][f"{name}, {' and '.join(faults) or 'without faults'}"] = _sound(models.ask(index))
-    for name in which:
+    if SHUFFLED in which:
+        with Apart(shuffled) as machines:
+            shuffled_seeds = seeds_of(SEEDS * SHUFFLED_PER_SEED)
+            kept[SHUFFLED] = {"seeds": {str(seed): _sound(machines.ask(seed)) for seed in shuffled_seeds}}
+    for name in [name for name in which if name != SHUFFLED]:
         with Apart(Runs(name).run) as apart:
             calm = _sound(apart.ask(CALM))
             seeds = {str(seed): _sound(apart.ask(seed)) for seed in range(SEEDS)}
@@ -371,7 +388,7 @@ def write(kept: Mapping[str, Any], path: Path) -> None:
 def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m tests.kept_runs", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("scenario", nargs="*", help="names, such as mixed_swarm; default: all")
+    parser.add_argument("scenario", nargs="*", help="names, such as mixed_swarm, and shuffled; default: all")
     parser.add_argument("--seeds", type=int, default=SEEDS, help="of each scenario")
     parser.add_argument("--write", action="store_true", help="keep what today's code does")
     parser.add_argument("--stop", action="store_true", help="at the first run that differs")
@@ -381,7 +398,7 @@ def main() -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    which = options.scenario or names()
+    which = options.scenario or [*names(), SHUFFLED]
     if options.write:
         before = json.loads(KEPT.read_text()) if KEPT.exists() and options.scenario else {}
         write({**before, **keep(which)}, KEPT)

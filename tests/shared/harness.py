@@ -52,7 +52,7 @@ from dualray.shared.model.ids import (
     stream_handle_id,
     task_of,
 )
-from dualray.shared.model.resources import CPU, GPU, UNITS, from_units
+from dualray.shared.model.resources import CPU, GPU, UNITS, demand_in_group, from_units
 from dualray.shared.model.specs import ActorSpec, FunctionTemplate, Ref, Strategy, StrategyKind, Streaming, TaskSpec
 from dualray.shared.model.states import ActorState, TaskState, ValueState
 
@@ -83,7 +83,8 @@ class Body:
     steps: tuple[Step, ...] = ()
     outs: tuple[Out, ...] = (Out(),)
     ending: str = "return"
-    """How its first `bad_attempts` attempts end: "raise", or "exit", which is the end of its process."""
+    """How its first `bad_attempts` attempts end: "raise", or "exit", which is the end of its process; "leave": a method
+    ends its actor in good order."""
     bad_attempts: int = 1
 
 
@@ -122,6 +123,7 @@ class MakeActor:
     restarts: int = 0
     strategy: int = 0
     large: int = 0
+    concurrency: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -466,7 +468,7 @@ class NodeProcess(Process):
 
     def _started(self, address: Address) -> None:
         if address in self.workers:
-            worker = UserProcess.make(self.cluster, address, self.node, is_driver=False)
+            worker = self.cluster.user_class.make(self.cluster, address, self.node, is_driver=False)
             self.workers[address] = worker
             self.handle(e.WorkerReady(worker=address))
 
@@ -803,8 +805,7 @@ class UserProcess(Process):
                 if not self.is_alive:
                     return
                 yield from self._end_items(task, len(body.outs), frame, results)
-            elif body.ending == "exit" and task.attempt < body.bad_attempts and self.cluster.faults_allowed:
-                self.cluster.nodes[self.node].end_worker(self.address, "exited with code 1")
+            elif self._goes(task, body, frame):
                 return
             if body.ending == "raise" and task.attempt < body.bad_attempts:
                 raise Failed
@@ -830,6 +831,18 @@ class UserProcess(Process):
         for ref in returned:
             self.let_go(ref)
         self.drop_frame(frame)
+
+    def _goes(self, task: Runnable, body: Body, frame: Frame) -> bool:
+        """Whether the attempt ends its process, or its actor, in place of a result."""
+        if body.ending == "exit" and task.attempt < body.bad_attempts and self.cluster.faults_allowed:
+            self.cluster.nodes[self.node].end_worker(self.address, "exited with code 1")
+            return True
+        if body.ending == "leave" and task.spec.actor_id is not None:
+            self.in_hand = None
+            self.drop_frame(frame)
+            self.handle(e.ActorExitAsked(task_id=task.spec.task_id))
+            return True
+        return False
 
     def _drop_loans(self, frame: Frame) -> None:
         """A function has returned that was lent its arguments: seldom has it kept them."""
@@ -1096,7 +1109,9 @@ class UserProcess(Process):
                 inside += self.choose(frame.handles, step.handles)
             case MakeActor():
                 placement, strategy, count = from_units({CPU: UNITS}), step.strategy, 0
-                actor["creates"] = ActorSpec(actor_id=ActorID(task_id), max_restarts=step.restarts)
+                actor["creates"] = ActorSpec(
+                    actor_id=ActorID(task_id), max_restarts=step.restarts, max_concurrency=step.concurrency
+                )
                 self.cluster.handles.add(actor_handle_id(ActorID(task_id)))
             case Call():
                 handles = self.choose(frame.handles, (step.handle,))
@@ -1106,6 +1121,10 @@ class UserProcess(Process):
                 actor["actor_handle"] = handles[0].ref
                 actor["actor_id"] = ActorID(handles[0].ref.object_id[:16])
                 inside += self.choose(frame.handles, step.handles)
+        chosen = self.cluster.strategy(strategy)
+        if chosen.group is not None:
+            resources = demand_in_group(resources, chosen.group, chosen.bundle)
+            placement = demand_in_group(placement, chosen.group, chosen.bundle)
         template = FunctionTemplate(
             function_id=FunctionID(b"function"),
             name=type(step).__name__,
@@ -1114,7 +1133,7 @@ class UserProcess(Process):
             num_returns=count,
             max_retries=retries,
             retry_exceptions=isinstance(step, Submit) and step.retry_exceptions,
-            strategy=self.cluster.strategy(strategy),
+            strategy=chosen,
             max_calls=step.max_calls if isinstance(step, Submit) else 0,
             runtime_env=step.runtime_env if isinstance(step, Submit) else "",
             streaming=streaming,
@@ -1259,6 +1278,9 @@ Key: TypeAlias = tuple[str, str]
 class Cluster:
     """See the module."""
 
+    node_class: type[NodeProcess] = NodeProcess
+    user_class: type[UserProcess] = UserProcess
+
     def __init__(self, shape: Shape = Shape(), *, seed: int = 0, **settings: Any) -> None:
         self.shape = shape
         self.rng = random.Random(seed)
@@ -1293,7 +1315,7 @@ class Cluster:
         self.head.handle(e.Started())
         for index in range(len(shape.nodes)):
             self.start_node(index, 0)
-        self.driver = UserProcess.make(self, Address("driver-1"), NodeID("node-0"), is_driver=True)
+        self.driver = self.user_class.make(self, Address("driver-1"), NodeID("node-0"), is_driver=True)
         self.driver.handle(e.Started())
         self.settle()
 
@@ -1311,7 +1333,7 @@ class Cluster:
             total=from_units({CPU: cpus * UNITS, GPU: gpus * UNITS}).units,
             store_bytes=store_bytes,
         )
-        process = NodeProcess(self, spec)
+        process = self.node_class(self, spec)
         self.nodes[NodeID(name)] = process
         self.add(process)
         process.handle(e.Started())
@@ -1615,7 +1637,7 @@ class Cluster:
         _empty("head", "pending requests", head.scheduler.pending)
         for name, view in head.scheduler.views.items():
             _empty("head", f"placements on {name}", view.placed)
-            total = dict(view.info.total.units)
+            total = self.total_of(name, dict(view.info.total.units))
             assert view.free == total, f"the head believes {name} to have {view.free} free of {total}"
         for actor_id, record in head.actors.records.items():
             # Of an actor whose maker died too early, the head has nothing but the subscribers.
@@ -1623,6 +1645,10 @@ class Cluster:
             assert is_over, f"actor {short(actor_id)} lives on: {record.state}"
         _empty("head", "payloads", self.head.payloads)
         _empty("head", "leases of actors", head.actors.by_lease)
+
+    def total_of(self, node: NodeID, total: dict[str, int]) -> dict[str, int]:
+        """What a node offers whose total was this when it joined."""
+        return total
 
     def _check_owner_is_empty(self, process: UserProcess) -> None:
         owner, who = process.machine, process.address
