@@ -16,6 +16,7 @@ from dualray.shared.model.events import (
     LocationsWanted,
     NodeDraining,
     NodeEmptied,
+    NodeJoined,
     NodeReleased,
     ObjectReceived,
     PeerLost,
@@ -144,6 +145,13 @@ def head() -> HeadStepper:
 
 def test_nothing_is_placed_on_a_node_that_leaves(head):
     commands = head.ask(shape(cpus(1)), count=4, via="node-0")
+    assert {to for to, name in sends(commands) if name == "LeaseRequested"} == {N1, N2}
+
+
+def test_nothing_is_placed_there_either_when_it_has_lost_a_gpu_since(head):
+    """Found by tests/kept_runs/shuffled.py: each would be handed back, and placed there again."""
+    head(NodeJoined(info=info("node-0", cpus(7))))
+    commands = head.ask(shape(cpus(1)), count=4, via="node-1")
     assert {to for to, name in sends(commands) if name == "LeaseRequested"} == {N1, N2}
 
 

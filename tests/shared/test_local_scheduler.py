@@ -432,6 +432,14 @@ def test_what_waits_for_more_gpus_than_are_left_goes_back_to_the_head(gpu_node):
     assert [len(report.settled) for report in sent(commands, ResourcesReported)] == [1]
 
 
+def test_what_was_placed_before_a_gpu_was_lost_and_can_never_be_met_now_goes_back_to_the_head(gpu_node):
+    """Found by tests/kept_runs/shuffled.py, seed 252: it waited for ever."""
+    gpu_node(GpuLost(gpu=2))
+    commands = gpu_node.ask(gpu(3), placed=True)
+    assert [(back.count, back.via) for back in sent(commands, LeaseRequested)] == [(1, "node-0")]
+    assert not gpu_node.machine.scheduler.waiting
+
+
 def test_a_node_with_a_part_of_a_gpu_leases_that_part():
     node = NodeStepper(total=cpus(1, gpus=0.5)).with_workers(2)
     commands = node.ask(gpu(0.25), count=3)

@@ -478,7 +478,8 @@ class GlobalScheduler:
         if view is not None and view.info.incarnation == info.incarnation:
             view.info = info
             view.candidate = candidate_of(info, view.free)
-            self.candidates[info.node] = view.candidate
+            if info.node in self.candidates:  # else it is about to leave
+                self.candidates[info.node] = view.candidate
             self.retry_pending()
 
     def on_reported(self, event: ResourcesReported) -> None:

@@ -290,7 +290,8 @@ class LocalScheduler:
 
     def on_requested(self, request: LeaseRequested) -> None:
         """An owner, or the head, asks for leases."""
-        if self.is_draining or not self._has_bundle_for(request.shape):
+        has_lost = request.placed and not fits(self.total, request.shape.placement)  # a GPU, since it was placed here
+        if self.is_draining or has_lost or not self._has_bundle_for(request.shape):
             self._hand_back(request)
             return
         here = request.count if request.placed else self._how_many_fit(request.shape, request.count)
