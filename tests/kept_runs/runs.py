@@ -48,7 +48,7 @@ from dualray.testing.expectations import judge
 from dualray.testing.outcome import Outcome, call
 from dualray.testing.run import find_program, load_scenario, outcome_of, read_trace
 from dualray.testing.swarm import Ground, draw_faults, ground_of
-from tests.kept_runs.shuffled import SHUFFLED, seeds_of, shuffled
+from tests.kept_runs.shuffled import SHUFFLED, shuffled
 
 ROOT = Path(__file__).parents[2]
 SCENARIOS = ROOT / "scenarios"
@@ -328,7 +328,7 @@ def compare(kept: Mapping[str, Any], which: Sequence[str], seeds: int) -> Iterat
             yield f"{name} without faults", told
         if SHUFFLED in which:
             machines = stack.enter_context(Apart(shuffled))
-            for seed in seeds_of(seeds * SHUFFLED_PER_SEED):
+            for seed in range(seeds * SHUFFLED_PER_SEED):
                 about = f"{SHUFFLED}, seed {seed}"
                 yield about, _differing(machines, seed, kept[SHUFFLED]["seeds"][str(seed)], about)
         for seed in range(seeds):
@@ -357,8 +357,8 @@ def keep(which: Sequence[str]) -> dict[str, Any]:
             kept["modelled"][f"{name}, {' and '.join(faults) or 'without faults'}"] = _sound(models.ask(index))
     if SHUFFLED in which:
         with Apart(shuffled) as machines:
-            shuffled_seeds = seeds_of(SEEDS * SHUFFLED_PER_SEED)
-            kept[SHUFFLED] = {"seeds": {str(seed): _sound(machines.ask(seed)) for seed in shuffled_seeds}}
+            runs = range(SEEDS * SHUFFLED_PER_SEED)
+            kept[SHUFFLED] = {"seeds": {str(seed): _sound(machines.ask(seed)) for seed in runs}}
     for name in [name for name in which if name != SHUFFLED]:
         with Apart(Runs(name).run) as apart:
             calm = _sound(apart.ask(CALM))

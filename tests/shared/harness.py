@@ -124,6 +124,8 @@ class MakeActor:
     strategy: int = 0
     large: int = 0
     concurrency: int = 1
+    cpus: int = 0
+    """What it holds while it lives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -1109,6 +1111,7 @@ class UserProcess(Process):
                 inside += self.choose(frame.handles, step.handles)
             case MakeActor():
                 placement, strategy, count = from_units({CPU: UNITS}), step.strategy, 0
+                resources = from_units({CPU: step.cpus * UNITS})
                 actor["creates"] = ActorSpec(
                     actor_id=ActorID(task_id), max_restarts=step.restarts, max_concurrency=step.concurrency
                 )
@@ -1332,11 +1335,16 @@ class Cluster:
             incarnation=incarnation,
             total=from_units({CPU: cpus * UNITS, GPU: gpus * UNITS}).units,
             store_bytes=store_bytes,
+            labels=self.labels_of(index),
         )
         process = self.node_class(self, spec)
         self.nodes[NodeID(name)] = process
         self.add(process)
         process.handle(e.Started())
+
+    def labels_of(self, index: int) -> tuple[tuple[str, str], ...]:
+        """What a node is labelled with."""
+        return ()
 
     def add(self, process: Process) -> None:
         self.processes[process.address] = process

@@ -13,20 +13,34 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from dualray.shared.decision_log import MachineSpec
+from dualray.shared.machines.head import Head
 from dualray.shared.machines.plain_worker import PlainWorker
+from dualray.shared.machines.state_rows import head_rows, late_row, node_rows, owner_rows
 from dualray.shared.model import events as e
 from dualray.shared.model.errors import ErrorInfo
 from dualray.shared.model.ids import ActorID, Address, NodeID, ObjectID, PlacementGroupID, put_object_id, short
 from dualray.shared.model.resources import CPU, GPU, UNITS, from_units
-from dualray.shared.model.specs import GroupStrategy, PlacementGroupSpec, Ref, Strategy, StrategyKind, TaskSpec
+from dualray.shared.model.specs import (
+    GroupStrategy,
+    LabelOperator,
+    LabelTerm,
+    PlacementGroupSpec,
+    Ref,
+    Strategy,
+    StrategyKind,
+    TaskSpec,
+)
+from tests.shared.flaws import found_wrong
 from tests.shared.harness import (
     MS,
     Cluster,
     Content,
     Fiber,
     Frame,
+    Key,
     NodeProcess,
     Op,
+    Process,
     PyRef,
     Runnable,
     Shape,
@@ -34,9 +48,13 @@ from tests.shared.harness import (
     UserProcess,
 )
 
+LABELS = tuple(LabelOperator)
+WITH_LABELS = 50
+"""Strategies from here on demand labels, then prefer them."""
 IN_GROUP = 100
 """Strategies from here on are the driver's placement groups, one after the other, with any bundle, the first, ..."""
 BUNDLES = 3
+TABLES = ("tasks", "actors", "objects", "nodes", "workers", "placement_groups", "store", "calls", "failures", "none")
 
 
 # ---- What happens --------------------------------------------------------------------------------------------------
@@ -73,10 +91,12 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The connection between two processes of different nodes closes. What is on its way comes late."""
+    """Two processes of different nodes do not reach one another for a while; both hear that their connection closed.
+    What is on its way comes late."""
 
     one: int = 0
     other: int = 1
+    ns: int = MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +150,20 @@ class BreakOffPut:
     ns: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Everybody is asked what he has, and what he waits for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flaw:
+    """Everybody's invariants are asked what they say of wrong states."""
+
+
 AnyStep: TypeAlias = Step | MakeGroup | RemoveGroup | Promise | BreakOffPut
-WideOp: TypeAlias = Op | AnyStep | By | DriverEnds | LoseGpu | Drain | Part | OutOfMemory | BadStarts | NoMemory
+WideOp: TypeAlias = (
+    Op | AnyStep | By | DriverEnds | LoseGpu | Drain | Part | OutOfMemory | BadStarts | NoMemory | Look | Flaw
+)
 
 
 # ---- Processes -----------------------------------------------------------------------------------------------------
@@ -197,6 +229,15 @@ class WideUser(UserProcess):
 
     def handle(self, event: e.Event) -> None:
         self.take_in_ran()
+        self._handle_twice(event)
+
+    def take_in_ran(self) -> None:
+        """As ever, in both machines."""
+        if self.ran and self.is_alive:
+            ran, self.ran = tuple(self.ran), []
+            self._handle_twice(e.TasksRan(outcomes=ran))
+
+    def _handle_twice(self, event: e.Event) -> None:
         plain = self.plain if self.is_alive else None
         if plain is None:
             super().handle(event)
@@ -288,6 +329,12 @@ class WideCluster(Cluster):
         self.groups: list[PlacementGroupID] = []
         self.concurrent: dict[ActorID | None, None] = {}
         """Actors whose methods run side by side."""
+        self.holding: list[ActorID] = []
+        """Actors that hold what others may wait for."""
+        self.words: list[str] = []
+        """What was said to those who looked."""
+        self._cut: dict[Key, None] = {}
+        """Channels on which nothing passes."""
         super().__init__(shape, seed=seed, **settings)
         assert isinstance(self.driver, WideUser)
         self.drivers: list[WideUser] = [self.driver]
@@ -303,8 +350,18 @@ class WideCluster(Cluster):
         if isinstance(process, WideUser) and not process.is_driver:
             process.plain = PlainWorker(address=process.address, node=process.node, config=self.config)
 
+    def labels_of(self, index: int) -> tuple[tuple[str, str], ...]:
+        """Zones in turn; every fourth node is in none."""
+        return (("zone", "ab"[index % 2]),) if index % 4 != 3 else ()
+
     def strategy(self, choice: int) -> Strategy:
         """As the step means it."""
+        if WITH_LABELS <= choice < IN_GROUP:
+            term = LabelTerm(key="zone", operator=LABELS[(choice - WITH_LABELS) % len(LABELS)], values=("a",))
+            is_soft = choice - WITH_LABELS >= len(LABELS)
+            return Strategy(
+                kind=StrategyKind.NODE_LABELS, labels=() if is_soft else (term,), preferred=(term,) if is_soft else ()
+            )
         if choice < IN_GROUP:
             return super().strategy(choice)
         if not self.groups:
@@ -317,6 +374,8 @@ class WideCluster(Cluster):
         """Actors that do several things at a time are told apart."""
         if spec.creates is not None and spec.creates.is_concurrent:
             self.concurrent[spec.creates.actor_id] = None
+        if spec.creates is not None and spec.template.resources.units:
+            self.holding.append(spec.creates.actor_id)
 
     def note_error(self, error: ErrorInfo) -> None:
         """What goes wrong here is not told apart."""
@@ -338,6 +397,12 @@ class WideCluster(Cluster):
                     self._node(1 + (index - 1) % (len(self.shape.nodes) - 1)).handle(e.DrainAsked())
             case Part():
                 self._part(op)
+            case Look():
+                self._look()
+            case Flaw():
+                for process in self.processes.values():
+                    if process.is_alive:
+                        self.words += found_wrong(process.machine)
             case OutOfMemory():
                 self._run_out_of_memory(op)
             case BadStarts(node=index, count=count):
@@ -370,8 +435,53 @@ class WideCluster(Cluster):
             return
         self.had_faults = self.had_losses = True
         for process, peer in ((one, other), (other, one)):
-            lost = e.PeerLost(address=peer.address)
-            self.enqueue((peer.key, f"{process.address} loses it"), _hears(process, lost))
+            self._cut[process.key, peer.address] = None
+            process.later(f"loses {peer.address}", _hears(process, e.PeerLost(address=peer.address)))
+        self.sleep(self.driver, op.ns, self._heals((one.key, other.address), (other.key, one.address)))
+
+    def _heals(self, *keys: Key) -> Callable[[], None]:
+        def heal() -> None:
+            for key in keys:
+                self._cut.pop(key, None)
+
+        return heal
+
+    def send(self, sender: Process, to: Address, message: e.Event, payloads: dict[bytes, Content]) -> None:
+        """As ever; of a node that is there again the head has a connection to the life that it knows."""
+        node = self.nodes.get(NodeID(to))
+        if sender is self.head and node is not None and not isinstance(message, e.NodeRefused):
+            head = self.head.machine
+            assert isinstance(head, Head)
+            if head.membership.members[node.node].info.incarnation != node.incarnation:
+                return
+        super().send(sender, to, message, payloads)
+
+    def step(self) -> bool:
+        """As ever, but nothing passes between those that are parted."""
+        held = {key: self.channels.pop(key) for key in self._cut if key in self.channels}
+        try:
+            return super().step()
+        finally:
+            for key, channel in held.items():
+                channel.extend(self.channels.get(key, ()))
+                self.channels[key] = channel
+
+    def _look(self) -> None:
+        """What the state API and `explain` say."""
+        for user in self.living_users():
+            owner = user.machine
+            self.words += [str(owner_rows(owner, table)) for table in TABLES]
+            self.words += [line for wait_id in owner.values.waits for line in owner.explain_wait(wait_id)]
+            for object_id, value in owner.values.table.items():
+                self.words += [str(value), owner.explain_object(object_id), str(late_row(owner, object_id))]
+            self.words += [record.story() for record in owner.tasks.records.values()]
+        for node in self.nodes.values():
+            if node.is_alive:
+                self.words += [str(node_rows(node.machine, table)) for table in TABLES]
+        head = self.head.machine
+        assert isinstance(head, Head)
+        self.words += [str(head_rows(head, table)) for table in TABLES]
+        self.words += [head.starvation.explain(request) for request in head.scheduler.pending]
 
     def _run_out_of_memory(self, op: OutOfMemory) -> None:
         node = self._node(op.node)
@@ -380,7 +490,10 @@ class WideCluster(Cluster):
         node.handle(e.MemoryExceeded(used_bytes=96, limit_bytes=95, workers=sizes))
 
     def finish(self) -> None:
-        """As ever; groups, which may hold what others wait for, end first."""
+        """As ever; groups and actors, which may hold what others wait for, end first."""
+        self._cut.clear()
+        for actor_id in self.holding:
+            self.driver.handle(e.ActorKillAsked(actor_id=actor_id, no_restart=True))
         for driver in self.drivers:
             for group_id in driver.made if driver.is_alive else ():
                 driver.handle(e.PlacementGroupRemovalAsked(group_id=group_id))

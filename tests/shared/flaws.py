@@ -1,0 +1,76 @@
+"""What a machine's invariants say of states that are wrong: each is made from a right one, looked at, and mended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
+
+DEPTH = 4
+"""So far from the machine what it has is looked at."""
+MEMBERS = 2
+"""Of each table, the first so many."""
+PASSED_OVER = frozenset({"out", "config", "table", "address", "node"})
+"""What machines share, and what never changes."""
+
+
+def found_wrong(machine: Any) -> list[str]:
+    """For each flaw, where it is and what the invariants say of it; "" when they see nothing."""
+    said = []
+    for path, holder, name, right, wrong in _flaws(machine, "", 0, {}):
+        setattr(holder, name, wrong)
+        try:
+            machine.check_invariants()
+            words = ""
+        except Exception as error:  # noqa: BLE001  # whatever it is
+            words = f"{type(error).__name__}: {error}"
+        finally:
+            setattr(holder, name, right)
+        said.append(f"{path}: {words}")
+    return said
+
+
+def _flaws(thing: Any, path: str, depth: int, seen: dict[int, None]) -> Iterator[tuple[str, Any, str, Any, Any]]:
+    if id(thing) in seen or depth > DEPTH:
+        return
+    seen[id(thing)] = None
+    for name in _names(thing):
+        right = getattr(thing, name, None)
+        where = f"{path}.{name}"
+        for number, wrong in enumerate(_wrong(right)):
+            yield f"{where} {number}", thing, name, right, wrong
+        for inner in _inside(right):
+            yield from _flaws(inner, where, depth + 1, seen)
+
+
+def _names(thing: Any) -> list[str]:
+    if not type(thing).__module__.startswith("dualray.shared.machines") or callable(thing):
+        return []
+    slots = [name for kind in type(thing).__mro__ for name in getattr(kind, "__slots__", ())]
+    return [name for name in dict.fromkeys([*slots, *getattr(thing, "__dict__", ())]) if name not in PASSED_OVER]
+
+
+def _wrong(right: Any) -> list[Any]:
+    if isinstance(right, bool):
+        return [not right]
+    if isinstance(right, int):
+        return [right + 1, right - 1]
+    if type(right) is dict and right:
+        first, last = next(iter(right)), next(reversed(right))
+        flaws: list[Any] = [_without(right, first)]
+        if isinstance(right[last], int):
+            flaws += [{**right, last: right[last] + 1}, {**right, last: right[last] - 1}]
+        return flaws
+    return []
+
+
+def _without(right: Mapping[Any, Any], key: Any) -> dict[Any, Any]:
+    return {other: value for other, value in right.items() if other != key}
+
+
+def _inside(right: Any) -> list[Any]:
+    if isinstance(right, Mapping) and not isinstance(right, MappingProxyType):
+        return list(right.values())[:MEMBERS]
+    if isinstance(right, (int, str, bytes, tuple)) or right is None:
+        return []
+    return [right]
