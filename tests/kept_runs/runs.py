@@ -7,7 +7,7 @@ nowhere else. Without faults every kind is kept; under faults one line for each 
 together. Where the change is meant, `python -m tests.kept_runs --write` keeps the new figures.
 
 So are runs of the machines alone, whose messages are shuffled (shuffled.py): what real processes do, and simulated ones
-do not, happens there.
+do not, happens there; and what policies choose (choices.py).
 
 The figures are those of one version of Python, NumPy and cloudpickle: how long a message is depends on how they pickle.
 """
@@ -48,6 +48,7 @@ from dualray.testing.expectations import judge
 from dualray.testing.outcome import Outcome, call
 from dualray.testing.run import find_program, load_scenario, outcome_of, read_trace
 from dualray.testing.swarm import Ground, draw_faults, ground_of
+from tests.kept_runs.choices import CHOICES, choices
 from tests.kept_runs.shuffled import SHUFFLED, shuffled
 
 ROOT = Path(__file__).parents[2]
@@ -76,8 +77,11 @@ MODELLED_FAULTS: tuple[tuple[str, ...], ...] = (
 """Programs by name, with what they are given, and the faults under which each runs."""
 MODELS = tuple((name, faults) for name in MODELLED for faults in MODELLED_FAULTS)
 
-SHUFFLED_PER_SEED = 30
-"""Shuffled runs for each seed of the scenarios."""
+APART_FROM_SCENARIOS: dict[str, tuple[Callable[[int], dict[str, Any]], int]] = {
+    CHOICES: (choices, 1),
+    SHUFFLED: (shuffled, 30),
+}
+"""Runs of another kind, and how many of them for each seed of the scenarios."""
 
 SEND = "Send"
 """The command whose message is counted, not itself."""
@@ -318,7 +322,7 @@ def compare(kept: Mapping[str, Any], which: Sequence[str], seeds: int) -> Iterat
         for index, (name, faults) in enumerate(MODELS):
             words = f"{name}, {' and '.join(faults) or 'without faults'}"
             yield words, _differing(models, index, kept["modelled"][words], f"modelled {words}")
-        scenarios = [name for name in which if name != SHUFFLED]
+        scenarios = [name for name in which if name not in APART_FROM_SCENARIOS]
         apart = {name: stack.enter_context(Apart(Runs(name).run)) for name in scenarios}
         alike = []
         for name in scenarios:
@@ -326,11 +330,11 @@ def compare(kept: Mapping[str, Any], which: Sequence[str], seeds: int) -> Iterat
             if not told:
                 alike.append(name)
             yield f"{name} without faults", told
-        if SHUFFLED in which:
-            machines = stack.enter_context(Apart(shuffled))
-            for seed in range(seeds * SHUFFLED_PER_SEED):
-                about = f"{SHUFFLED}, seed {seed}"
-                yield about, _differing(machines, seed, kept[SHUFFLED]["seeds"][str(seed)], about)
+        for name, (run, per_seed) in APART_FROM_SCENARIOS.items():
+            others = stack.enter_context(Apart(run))
+            for seed in range(seeds * per_seed if name in which else 0):
+                about = f"{name}, seed {seed}"
+                yield about, _differing(others, seed, kept[name]["seeds"][str(seed)], about)
         for seed in range(seeds):
             for name in alike:
                 about = f"{name}, seed {seed}"
@@ -355,11 +359,12 @@ def keep(which: Sequence[str]) -> dict[str, Any]:
     with Apart(modelled) as models:
         for index, (name, faults) in enumerate(MODELS):
             kept["modelled"][f"{name}, {' and '.join(faults) or 'without faults'}"] = _sound(models.ask(index))
-    if SHUFFLED in which:
-        with Apart(shuffled) as machines:
-            runs = range(SEEDS * SHUFFLED_PER_SEED)
-            kept[SHUFFLED] = {"seeds": {str(seed): _sound(machines.ask(seed)) for seed in runs}}
-    for name in [name for name in which if name != SHUFFLED]:
+    for name, (run, per_seed) in APART_FROM_SCENARIOS.items():
+        with Apart(run) as others:
+            runs = range(SEEDS * per_seed if name in which else 0)
+            if runs:
+                kept[name] = {"seeds": {str(seed): _sound(others.ask(seed)) for seed in runs}}
+    for name in [name for name in which if name not in APART_FROM_SCENARIOS]:
         with Apart(Runs(name).run) as apart:
             calm = _sound(apart.ask(CALM))
             seeds = {str(seed): _sound(apart.ask(seed)) for seed in range(SEEDS)}
@@ -388,7 +393,7 @@ def write(kept: Mapping[str, Any], path: Path) -> None:
 def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m tests.kept_runs", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("scenario", nargs="*", help="names, such as mixed_swarm, and shuffled; default: all")
+    parser.add_argument("scenario", nargs="*", help="names, such as mixed_swarm, and choices, shuffled; default: all")
     parser.add_argument("--seeds", type=int, default=SEEDS, help="of each scenario")
     parser.add_argument("--write", action="store_true", help="keep what today's code does")
     parser.add_argument("--stop", action="store_true", help="at the first run that differs")
@@ -398,7 +403,7 @@ def main() -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    which = options.scenario or [*names(), SHUFFLED]
+    which = options.scenario or [*names(), *APART_FROM_SCENARIOS]
     if options.write:
         before = json.loads(KEPT.read_text()) if KEPT.exists() and options.scenario else {}
         write({**before, **keep(which)}, KEPT)
