@@ -63,23 +63,46 @@ class Drawer:
         if self._is_so(0.4):
             kinds += [self._rare_fault]
         if self._is_so(0.3):
-            kinds += [self._part]
+            kinds += [self._part, lambda: self._call(1), lambda: self._call(0)]
         ops = [self._by_somebody(self._random.choice(kinds)()) for _ in range(self._random.randint(8, 40))]
         for _ in range(self._of(0, 0, 1, 2)):
             place = self._random.randrange(len(ops))
             ops[place:place] = self._burst()
+        if self._is_so(0.3):
+            place = self._random.randrange(len(ops))
+            ops[place:place] = self._parted_actor()
         if self._is_so(0.3):
             ops.insert(self._random.randrange(len(ops)), w.Flaw())
         return ops
 
     def _burst(self) -> list[w.WideOp]:
         task = h.Submit(body=h.Body(outs=(h.Out(),)), retries=self._of(0, 3, -1))
-        return [self._by_somebody(task)] * self._of(3, 8, 20)
+        cancels = [h.Cancel(self._index(), self._is_so(0.3)) for _ in range(self._of(0, 0, 2, 4))]
+        tasks = [self._by_somebody(task)] * self._of(3, 8, 20)
+        return [*tasks, h.Deliver(self._random.randint(1, 60)), *[self._by_somebody(cancel) for cancel in cancels]]
 
     def _part(self) -> w.WideOp:
-        return w.Part(
-            self._random.randrange(12), self._random.randrange(30), self._of(h.MS, 15_000 * h.MS, 60_000 * h.MS)
-        )
+        lasting_ns = self._of(1, 15_000, 60_000) * h.MS
+        return w.Part(self._random.randrange(12), self._random.randrange(30), lasting_ns, self._is_so(0.6))
+
+    def _parted_actor(self) -> list[w.WideOp]:
+        """An actor on the second node, and calls of it that are under way when it is out of reach."""
+        by = self._random.randrange(self._drivers)
+        actor = h.MakeActor(strategy=4, restarts=self._random.randint(0, 1), concurrency=self._of(1, 1, 3))
+        calls = [
+            h.Call(
+                handle=self._of(0, 0, 1, 2),
+                body=h.Body((h.Sleep(self._of(h.MS, 12_000 * h.MS)),) * self._of(0, 1), (h.Out(self._size()),)),
+                deps=self._several(0, 1),
+                retries=self._of(0, 1, 3),
+            )
+            for _ in range(self._random.randint(1, 4))
+        ]
+        lasting_ns = self._of(1, 15_000, 60_000) * h.MS
+        parted = w.Part(by, 0, lasting_ns, is_of_actor=True)
+        more: list[w.WideOp] = [h.Deliver(self._random.randint(1, 12)), parted]
+        more += [h.Tick() for _ in range(self._random.randint(0, 6))]
+        return [w.By(by, actor), h.Settle(), *[w.By(by, call) for call in calls], *more, w.By(by, calls[0])]
 
     def _by_somebody(self, op: w.WideOp) -> w.WideOp:
         if self._drivers > 1 and isinstance(op, w.AnyStep):
@@ -133,7 +156,7 @@ class Drawer:
             gpus=self._of(0, 0, 0, 0, 1, 2),
             strategy=self._strategy(),
             max_calls=self._of(0, 0, 0, 2),
-            large=self._of(0, 0, 0, 200, 300),
+            large=self._of(0, 0, 0, 0, 200, 300, 650),
         )
 
     def _strategy(self) -> int:
@@ -162,7 +185,7 @@ class Drawer:
             nested=self._several(0, 2),
             restarts=self._random.randint(0, 2),
             strategy=self._strategy(),
-            large=self._of(0, 0, 0, 200, 300),
+            large=self._of(0, 0, 0, 0, 200, 300, 650),
             concurrency=self._of(1, 1, 1, 2, 3),
             cpus=self._of(0, 0, 0, 1),
         )
@@ -175,7 +198,7 @@ class Drawer:
             nested=self._several(0, 2),
             handles=self._several(0, 2),
             retries=self._random.randint(0, 2),
-            large=self._of(0, 0, 0, 200, 300),
+            large=self._of(0, 0, 0, 0, 200, 300, 650),
         )
 
     def _step(self, depth: int) -> h.Step:

@@ -97,6 +97,8 @@ class Part:
     one: int = 0
     other: int = 1
     ns: int = MS
+    is_of_actor: bool = False
+    """Whether one is a driver and the other the worker of an actor, if there is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,6 +333,7 @@ class WideCluster(Cluster):
         """Actors whose methods run side by side."""
         self.holding: list[ActorID] = []
         """Actors that hold what others may wait for."""
+        self._is_finishing = False
         self.words: list[str] = []
         """What was said to those who looked."""
         self._cut: dict[Key, None] = {}
@@ -430,7 +433,12 @@ class WideCluster(Cluster):
 
     def _part(self, op: Part) -> None:
         ends = [process for process in (*self.nodes.values(), *self.users.values()) if process.is_alive]
-        one, other = ends[op.one % len(ends)], ends[op.other % len(ends)]
+        makers = [user for user in self.users.values() if user.is_alive and user.frame.actor_id is not None]
+        if op.is_of_actor and makers:
+            callers = [driver for driver in self.drivers if driver.is_alive]
+            one, other = callers[op.one % len(callers)], makers[op.other % len(makers)]
+        else:
+            one, other = ends[op.one % len(ends)], ends[op.other % len(ends)]
         if one.node == other.node:
             return
         self.had_faults = self.had_losses = True
@@ -491,13 +499,24 @@ class WideCluster(Cluster):
 
     def finish(self) -> None:
         """As ever; groups and actors, which may hold what others wait for, end first."""
-        self._cut.clear()
-        for actor_id in self.holding:
-            self.driver.handle(e.ActorKillAsked(actor_id=actor_id, no_restart=True))
+        self._is_finishing = True
+        self._kill_holding()
         for driver in self.drivers:
             for group_id in driver.made if driver.is_alive else ():
                 driver.handle(e.PlacementGroupRemovalAsked(group_id=group_id))
         super().finish()
+
+    def rest(self) -> None:
+        """As ever; in the end actors that come late and hold what others wait for end, too."""
+        super().rest()
+        while self._is_finishing and self.holding:
+            self._kill_holding()
+            super().rest()
+
+    def _kill_holding(self) -> None:
+        holding, self.holding = self.holding, []
+        for actor_id in holding:
+            self.driver.handle(e.ActorKillAsked(actor_id=actor_id, no_restart=True))
 
     def total_of(self, node: NodeID, total: dict[str, int]) -> dict[str, int]:
         """What a node offers, without the GPUs that it has lost."""
