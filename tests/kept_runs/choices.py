@@ -50,6 +50,8 @@ from dualray.shared.policies.spread import SpreadPlacement
 CHOICES = "choices"
 STEPS = 300
 NODES = 7
+SEARCHED = 200
+"""Bundles of a group for whose places all nodes are searched."""
 NAMES = ("lru", "spill", "none", "dualray.shared.policies.lru:None", "dualray.none:None", ":None", "dualray:")
 
 T = TypeVar("T")
@@ -188,6 +190,8 @@ class _Drawer:
 
     def _reserve(self) -> None:
         bundles = tuple(self._demand() for _ in range(1 + self.up_to(4)))
+        if self.is_so(0.1):  # too many to search for places for all, or too many to find them
+            bundles = tuple(from_units({CPU: self.of(1, 1, 2) * UNITS}) for _ in range(self.of(10, SEARCHED + 1)))
         spec = PlacementGroupSpec(
             group_id=PlacementGroupID(b"group"),
             bundles=bundles,
