@@ -39,7 +39,7 @@ class Stage:
         )
         self.stands = False
         """Whether the replacements stay where they are between two simulations."""
-        self._is_prepared = False
+        self._changes_asyncio = False
 
     def enter(
         self,
@@ -58,15 +58,14 @@ class Stage:
         Raises:
             RuntimeError: another one runs in this process.
         """
-        before = self.isolation.kernel
-        if before is not self._kernel:
+        if self.isolation.kernel is not self._kernel:
             raise RuntimeError("another simulation runs in this process: shut it down first")
         self._move_to(kernel, fibers, ahead_ns, make_loop)
         try:
             self.isolation.install()
-            if not self._is_prepared:
+            if not self._changes_asyncio:
                 self._asyncio.install()
-                self._is_prepared = True
+                self._changes_asyncio = True
         except BaseException:
             self._move_to(self._kernel, self._nobody, _on_time, _no_loop)
             raise
@@ -76,7 +75,7 @@ class Stage:
         if self.stands:
             self.isolation.leave()
         else:
-            self._is_prepared = False
+            self._changes_asyncio = False
             self._asyncio.uninstall()
             self.isolation.uninstall()
         self._move_to(self._kernel, self._nobody, _on_time, _no_loop)
