@@ -132,6 +132,15 @@ class _Evaluated(ast.NodeTransformer):
         return None if isinstance(node.value, ast.Constant) else self.generic_visit(node)
 
 
+def _is_program(text: str) -> bool:
+    """Whether it can be run at all: the tool makes `%` of a lone `*` among the parameters of a function, too."""
+    try:
+        ast.parse(text)
+    except SyntaxError:
+        return False
+    return True
+
+
 def _evaluated(text: str) -> str:
     return ast.dump(_Evaluated().visit(ast.parse(text)))
 
@@ -165,7 +174,9 @@ def draw(count: int, seed: int) -> Iterator[Mutant]:
         occurrence = stream.randrange(places)
         before = (ROOT / path).read_text()
         after = mutate_code(before, get_operator(operator)(), occurrence)
-        if (path, operator, occurrence) in drawn or after is None or _evaluated(after) == _evaluated(before):
+        if (path, operator, occurrence) in drawn or after is None or not _is_program(after):
+            continue
+        if _evaluated(after) == _evaluated(before):
             continue
         drawn.add((path, operator, occurrence))
         diff = "\n".join(difflib.unified_diff(before.splitlines(), after.splitlines(), path, path, "", "", 2, ""))
