@@ -226,7 +226,8 @@ class ModelledCluster(Cluster):
         )
         return network.message_ns(source, destination, MESSAGE_BYTES), bytes_per_s
 
-    def _deliver(self, to: Address, message: Event, payloads: Sequence[tuple[bytes, bytes]]) -> None:
+    def _deliver(self, sent: tuple[Address, Event, Sequence[tuple[bytes, bytes]]]) -> None:
+        to, message, _ = sent
         process = self.processes.get(to)
         if isinstance(process, ModelledProcess):
             process.arrive(message)

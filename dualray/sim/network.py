@@ -52,7 +52,7 @@ from dualray.sim.calendar import Calendar
 from dualray.sim.cost_model import CostModel, time_ns
 from dualray.sim.kernel import LATE, Kernel, Scheduled
 
-__all__ = ["Impairment", "LinkKey", "Network", "Nic", "NodeKey", "Star", "Topology", "Transfer"]
+__all__ = ["Channel", "Impairment", "LinkKey", "Network", "Nic", "NodeKey", "Star", "Topology", "Transfer"]
 
 NodeKey: TypeAlias = Hashable
 LinkKey: TypeAlias = tuple[str, Hashable]
@@ -83,10 +83,6 @@ _OWN: Final = "own"
 
 ROUTES_MAX: Final = 65_536
 """Pairs of nodes and sizes, of which the time of a message is remembered."""
-
-CHANNELS_SWEPT_MIN: Final = 4096
-"""Pairs of processes remembered for the order of their messages before those with nothing under way are
-dropped."""
 
 
 # -- topologies
@@ -224,6 +220,31 @@ class Impairment:
 HEALTHY: Final = Impairment()
 
 
+class Channel:
+    """From one process to another: messages that go through it arrive in order. Who sends keeps it: another one between
+    the same two processes knows nothing of what this one carries."""
+
+    __slots__ = ("arrives_ns", "dst_node", "dst_process", "routes", "size_bytes", "src_node", "src_process", "takes_ns")
+
+    def __init__(self, src_node: NodeKey, dst_node: NodeKey, *, src_process: Hashable, dst_process: Hashable) -> None:
+        self.src_node = src_node
+        self.dst_node = dst_node
+        self.src_process = src_process
+        self.dst_process = dst_process
+        self.arrives_ns = 0
+        """When the last message does."""
+        self.size_bytes = -1
+        """Of the last message on an unimpaired route."""
+        self.takes_ns = 0
+        """How long that took."""
+        self.routes = -1
+        """Which routes it took: see `Network.routes_changed`."""
+
+
+_Held: TypeAlias = tuple[Channel, int, Callable[[Any], object], Any, bool]
+"""A message that a parting holds: what `Network.message` was given."""
+
+
 class Network:
     """Carries messages and transfers between the nodes of one virtual cluster; see the theory of operation.
 
@@ -249,7 +270,7 @@ class Network:
         self.transfers_lost = 0
         self.random: Final = Random(f"network:{seed}")  # for losses and jitter, and for nothing else
         self._parted: dict[tuple[NodeKey, NodeKey], int] = {}  # how many partings hold a pair, by direction
-        self._held: dict[tuple[NodeKey, NodeKey], list[tuple[Any, ...]]] = {}  # messages, by pair, in order
+        self._held: dict[tuple[NodeKey, NodeKey], list[_Held]] = {}  # messages, by pair, in order
         self._stalled: dict[NodeKey, int] = {}
         self._impairments: dict[NodeKey, list[Impairment]] = {}
         self._worse: dict[tuple[NodeKey, NodeKey], Impairment] = {}
@@ -261,8 +282,8 @@ class Network:
         self._calendar: Calendar = kernel.calendar
         self._cost = cost_model
         self._head = head
-        self._arrival_ns: dict[tuple[Hashable, Hashable], int] = {}  # of the last message of a pair of processes
-        self._sweep_channels_at = CHANNELS_SWEPT_MIN
+        self._routes = 0
+        """How often they have changed."""
         self._deliver_message: Callable[[Any], object] = self._deliver
         """One object for all: thousands of messages are under way."""
         self._takes_ns: dict[tuple[NodeKey, NodeKey, int], int] = {}
@@ -317,49 +338,52 @@ class Network:
 
     def message(
         self,
-        src_node: NodeKey,
-        dst_node: NodeKey,
+        channel: Channel,
         size_bytes: int,
-        deliver: Callable[..., object],
-        *args: Any,
-        src_process: Hashable,
-        dst_process: Hashable,
+        deliver: Callable[[Any], object],
+        argument: Any,
         is_sure: bool = False,
     ) -> None:
-        """Call `deliver(*args)` when a message of `size_bytes` has arrived, unless it is lost on its way. One that
+        """Call `deliver(argument)` when a message of `size_bytes` has arrived, unless it is lost on its way. One that
         `is_sure` is not dropped or doubled by an impairment: who sent it asks again until there is an answer."""
         self.messages_sent += 1
-        if not (self._cut or self._parted or self._impairments):  # the way of most messages: nothing goes wrong
-            now_ns = self._calendar.now_ns
-            route = (src_node, dst_node, size_bytes)
-            at_ns = self._takes_ns.get(route, 0)
-            if not at_ns:
-                if len(self._takes_ns) >= ROUTES_MAX:
-                    self._takes_ns.clear()
-                at_ns = self._takes_ns[route] = self.message_ns(src_node, dst_node, size_bytes)
-            at_ns += now_ns
-            arrivals, channel = self._arrival_ns, (src_process, dst_process)
-            before_ns = arrivals.get(channel, 0)
-            if at_ns < before_ns:
-                at_ns = before_ns
-            else:
-                arrivals[channel] = at_ns
-                if len(arrivals) > self._sweep_channels_at:
-                    self._sweep_channels()
-            self._calendar.post(at_ns, self._deliver_message, (src_node, dst_node, self._cuts, deliver, args))
+        if self._cut or self._parted or self._impairments:
+            self._message_with_mishaps(channel, size_bytes, deliver, argument, is_sure)
             return
+        if channel.size_bytes != size_bytes or channel.routes != self._routes:
+            self._measure(channel, size_bytes)
+        at_ns = self._calendar.now_ns + channel.takes_ns
+        if at_ns < channel.arrives_ns:
+            at_ns = channel.arrives_ns
+        else:
+            channel.arrives_ns = at_ns
+        self._calendar.post(at_ns, self._deliver_message, (channel, self._cuts, deliver, argument))
+
+    def _measure(self, channel: Channel, size_bytes: int) -> None:
+        """How long such a message takes where nothing goes wrong."""
+        route = (channel.src_node, channel.dst_node, size_bytes)
+        takes_ns = self._takes_ns.get(route, 0)
+        if not takes_ns:
+            if len(self._takes_ns) >= ROUTES_MAX:
+                self._takes_ns.clear()
+            takes_ns = self._takes_ns[route] = self.message_ns(channel.src_node, channel.dst_node, size_bytes)
+        channel.size_bytes, channel.routes, channel.takes_ns = size_bytes, self._routes, takes_ns
+
+    def _message_with_mishaps(
+        self, channel: Channel, size_bytes: int, deliver: Callable[[Any], object], argument: Any, is_sure: bool
+    ) -> None:
+        src_node, dst_node = channel.src_node, channel.dst_node
         if self._cut and (src_node in self._cut or dst_node in self._cut):
             self.messages_dropped += 1
             return
         if self._parted and (src_node, dst_node) in self._parted:
             self.messages_held += 1
-            held = (size_bytes, deliver, args, src_process, dst_process, is_sure)
+            held: _Held = (channel, size_bytes, deliver, argument, is_sure)
             self._held.setdefault((src_node, dst_node), []).append(held)
             if self._on_held is not None:
-                self._on_held(src_node, dst_node, src_process, dst_process)
+                self._on_held(src_node, dst_node, channel.src_process, channel.dst_process)
             return
         now_ns = self._calendar.now_ns
-        channel = (src_process, dst_process)
         takes_ns = self.message_ns(src_node, dst_node, size_bytes)
         again = False
         if self._impairments and src_node != dst_node:
@@ -370,13 +394,11 @@ class Network:
                     self.messages_dropped += 1
                     return
                 again = bool(worse.duplicate) and self.random.random() < worse.duplicate
-        delay_ns = max(takes_ns, self._arrival_ns.get(channel, 0) - now_ns)
-        self._arrival_ns[channel] = now_ns + delay_ns
-        if len(self._arrival_ns) > self._sweep_channels_at:
-            self._sweep_channels()
+        delay_ns = max(takes_ns, channel.arrives_ns - now_ns)
+        channel.arrives_ns = now_ns + delay_ns
         if again:
             deliver = self._once(deliver)
-        message = (src_node, dst_node, self._cuts, deliver, args)
+        message = (channel, self._cuts, deliver, argument)
         self._calendar.post(now_ns + delay_ns, self._deliver_message, message)
         if again:
             later_ns = delay_ns + round(self.random.random() * takes_ns)
@@ -385,34 +407,31 @@ class Network:
     def routes_changed(self) -> None:
         """What the topology says of a route may be another now."""
         self._takes_ns.clear()
+        self._routes += 1
 
-    def _deliver(self, message: tuple[NodeKey, NodeKey, int, Callable[..., object], tuple[Any, ...]]) -> None:
-        src_node, dst_node, cuts_at_sending, deliver, args = message
+    def _deliver(self, message: tuple[Channel, int, Callable[[Any], object], Any]) -> None:
+        channel, cuts_at_sending, deliver, argument = message
         if self._cuts != cuts_at_sending and (
-            self._cut_at.get(src_node, 0) > cuts_at_sending or self._cut_at.get(dst_node, 0) > cuts_at_sending
+            self._cut_at.get(channel.src_node, 0) > cuts_at_sending
+            or self._cut_at.get(channel.dst_node, 0) > cuts_at_sending
         ):
             self.messages_dropped += 1
             return
-        deliver(*args)
+        deliver(argument)
 
-    def _once(self, deliver: Callable[..., object]) -> Callable[..., object]:
+    def _once(self, deliver: Callable[[Any], object]) -> Callable[[Any], object]:
         """What the receiving end of a connection does with the segments of one message: it takes them once."""
         is_known = False
 
-        def take(*args: Any) -> None:
+        def take(argument: Any) -> None:
             nonlocal is_known
             if is_known:
                 self.messages_doubled += 1
             else:
                 is_known = True
-                deliver(*args)
+                deliver(argument)
 
         return take
-
-    def _sweep_channels(self) -> None:
-        now_ns = self._calendar.now_ns
-        self._arrival_ns = {channel: at for channel, at in self._arrival_ns.items() if at > now_ns}
-        self._sweep_channels_at = max(CHANNELS_SWEPT_MIN, 2 * len(self._arrival_ns))
 
     # -- cuts ----------------------------------------------------------------------------------------------
 
@@ -447,17 +466,8 @@ class Network:
         if self._parted[pair]:
             return
         del self._parted[pair]
-        for size_bytes, deliver, args, src_process, dst_process, is_sure in self._held.pop(pair, ()):
-            self.message(
-                src_node,
-                dst_node,
-                size_bytes,
-                deliver,
-                *args,
-                src_process=src_process,
-                dst_process=dst_process,
-                is_sure=is_sure,
-            )
+        for channel, size_bytes, deliver, argument, is_sure in self._held.pop(pair, ()):
+            self.message(channel, size_bytes, deliver, argument, is_sure)
         self._reconsider(src_node)
 
     def is_parted(self, src_node: NodeKey, dst_node: NodeKey) -> bool:

@@ -103,15 +103,8 @@ class _Passing:
         receiver = self.node.cluster.node_process(self.command.to)
         if receiver is not None:
             failed = ReceiveFailed(object_id=self.command.object_id, source=NodeID(self.node.node))
-            self.node.cluster.network.message(
-                self.node.node,
-                self.command.to,
-                0,
-                receiver.handle,
-                failed,
-                src_process=self.node.address,
-                dst_process=receiver.address,
-            )
+            cluster = self.node.cluster
+            cluster.network.message(cluster.channel(self.node, receiver.address), 0, receiver.handle, failed)
 
 
 class NodeProcess(MachineProcess):
@@ -241,9 +234,7 @@ class NodeProcess(MachineProcess):
         self.memory.free(address)
         exited = WorkerExited(worker=address, reason=reason)
         # Behind what the worker has sent.
-        self.cluster.network.message(
-            self.node, self.node, 0, self.handle, exited, src_process=address, dst_process=self.address
-        )
+        self.cluster.network.message(self.cluster.channel(worker, self.address), 0, self.handle, exited)
 
     # ---- Bytes -----------------------------------------------------------------------------------------------
 

@@ -46,7 +46,6 @@ from dualray.sim.node import Hardware
 from dualray.sim.replayed import Replayed, Step
 from dualray.sim.runner import Process
 
-_ROUTES_MAX = 65_536
 """Pairs of nodes and sizes, of which the time of a message is remembered."""
 _TASK_ID_BYTES = 16
 _TRANSFER_NS_MIN = 100_000
@@ -112,8 +111,6 @@ class ReplayCluster(Cluster):
         self.is_anchored = any(fault.at_ns is None for fault in faults)
         self._hardware = list(hardware)
         self._cold_start_ns = cold_start_ns
-        self._takes_ns: dict[tuple[str, str, int], int] = {}
-        self._arrival_ns: dict[tuple[Process, Process], int] = {}
         """Of the last message of each pair of processes."""
         self._planned = tuple(faults)
         self.is_steady = not faults and all(each.speed == 1.0 for each in hardware)
@@ -228,35 +225,13 @@ class ReplayCluster(Cluster):
         if destination is None:
             self.send(sender, to, message, ())
             return
-        if not self._planned and type(destination) is ModelProcess:
-            # Nothing cuts, parts or impairs this network: what `Network.message` would do, in fewer steps.
-            route = (sender.node, destination.node, size_bytes)
-            takes_ns = self._takes_ns.get(route)
-            if takes_ns is None:
-                if len(self._takes_ns) >= _ROUTES_MAX:
-                    self._takes_ns.clear()
-                takes_ns = self._takes_ns[route] = self.network.message_ns(*route)
-            kernel = self.kernel
-            at_ns = kernel.now_ns + takes_ns
-            channel = (sender, destination)
-            before_ns = self._arrival_ns.get(channel, 0)
-            if at_ns < before_ns:
-                at_ns = before_ns
-            self._arrival_ns[channel] = at_ns
-            kernel.post(at_ns, destination.take_in, message)
-            return
-        self.network.message(
-            sender.node,
-            destination.node,
-            size_bytes,
-            self._deliver_to,
-            destination,
-            message,
-            src_process=sender.address,
-            dst_process=to,
-        )
+        if type(destination) is ModelProcess:
+            self.network.message(self.channel(sender, to), size_bytes, destination.take_in, message)
+        else:
+            self.network.message(self.channel(sender, to), size_bytes, self._deliver_to, (destination, message))
 
-    def _deliver_to(self, process: Process, message: Event) -> None:
+    def _deliver_to(self, sent: tuple[Process, Event]) -> None:
+        process, message = sent
         if process.is_alive:
             process.receive(message, ())
 

@@ -24,6 +24,7 @@ from dualray.shared.model.events import Event, NodeRefused, NodeReleased, TaskPu
 from dualray.shared.model.ids import Address
 from dualray.shared.trace import TraceEvent, TraceKind
 from dualray.sim.calendar import Calendar, Timer
+from dualray.sim.network import Channel
 
 if TYPE_CHECKING:
     from dualray.sim.cluster import Cluster
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 class Process:
     """A virtual process: an address on a node."""
 
-    __slots__ = ("_timers", "address", "cluster", "decisions", "is_alive", "links", "node", "number")
+    __slots__ = ("_timers", "address", "channels", "cluster", "decisions", "is_alive", "links", "node", "number")
 
     is_traced = True
 
@@ -44,8 +45,10 @@ class Process:
         self.decisions: DecisionLog | None = None
         self.number = -1
         """In order of appearance."""
+        self.channels: dict[Address, Channel] | None = None
+        """To whom it has sent: see `Cluster.channel`."""
         self.links: dict[Address, Any] | None = None
-        """Of a modelled run: to whom it has sent."""
+        """The same in a modelled run, where nothing goes wrong on the network."""
         self._timers: dict[str, Timer] | None = None
 
     def receive(self, message: Event, payloads: Sequence[tuple[bytes, bytes]]) -> None:

@@ -27,6 +27,7 @@ from dualray.shared.task_runner import Export
 from dualray.sim.calendar import Calendar, Timer
 from dualray.sim.collectives import all_reduce_ns, broadcast_ns
 from dualray.sim.fibers import Fiber, FiberKilled, FiberScheduler
+from dualray.sim.network import Channel
 from dualray.sim.object_store import VirtualStore
 from dualray.sim.runner import Process
 
@@ -604,23 +605,14 @@ class UserProcess(Process):
         size_bytes = len(self.cluster.functions.pickled[function])
         answered = FiberSignal(self.cluster.fibers)
         asked = (self.address, "functions")
+        there = Channel(self.node, HEAD, src_process=asked, dst_process=HEAD)
+        back = Channel(HEAD, self.node, src_process=HEAD, dst_process=asked)
+        network = self.cluster.network
 
         def answer() -> None:
-            self.cluster.network.message(
-                HEAD, self.node, size_bytes, answered.set, src_process=HEAD, dst_process=asked, is_sure=True
-            )
+            network.message(back, size_bytes, lambda _: answered.set(), None, is_sure=True)
 
-        self.cluster.network.message(
-            self.node,
-            HEAD,
-            0,
-            self.cluster.when_running,
-            HEAD,
-            answer,
-            src_process=asked,
-            dst_process=HEAD,
-            is_sure=True,
-        )
+        network.message(there, 0, lambda _: self.cluster.when_running(HEAD, answer), None, is_sure=True)
         answered.wait()
         return self.cluster.functions.load(function)
 

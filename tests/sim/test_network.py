@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from dualray.sim.cost_model import CostModel, time_ns
 from dualray.sim.kernel import Kernel
-from dualray.sim.network import CHANNELS_SWEPT_MIN, LinkKey, Network, Nic, NodeKey, Star, Transfer
+from dualray.sim.network import Channel, LinkKey, Network, Nic, NodeKey, Star, Transfer
 
 MB = 1_000_000
 SIMGRID = json.loads((Path(__file__).parents[1] / "data" / "simgrid_flows.json").read_text())["cases"]
@@ -34,6 +34,7 @@ class Cluster:
         self.cost = CostModel(**parameters)
         self.kernel = Kernel()
         self.network = Network(self.kernel, self.cost, topology=topology, head=head)
+        self.channels: dict[tuple[str, str], Channel] = {}
         self.log: list[tuple[Any, int]] = []
 
     def note(self, name: Any) -> None:
@@ -43,9 +44,11 @@ class Cluster:
         return lambda: self.note(name)
 
     def send(self, src: NodeKey, dst: NodeKey, size_bytes: int, name: Any, *, src_process: str = "") -> None:
-        self.network.message(
-            src, dst, size_bytes, self.note, name, src_process=f"{src}{src_process}", dst_process=f"{dst}"
-        )
+        pair = (f"{src}{src_process}", f"{dst}")
+        channel = self.channels.get(pair)
+        if channel is None:
+            channel = self.channels[pair] = Channel(src, dst, src_process=pair[0], dst_process=pair[1])
+        self.network.message(channel, size_bytes, self.note, name)
 
     def transfer(self, src: NodeKey, dst: NodeKey, size_bytes: int, name: Any) -> Transfer:
         return self.network.transfer(src, dst, size_bytes, self.noting(name), on_lost=self.noting((name, "lost")))
@@ -134,15 +137,24 @@ def test_a_large_message_does_not_delay_another_process() -> None:
     assert cluster.log[1][1] == cluster.log[2][1]
 
 
-def test_channels_with_nothing_under_way_are_forgotten() -> None:
-    cluster = Cluster()
-    for number in range(5 * CHANNELS_SWEPT_MIN):
-        cluster.send(1, 2, 0, number, src_process=str(number))
-        if number % 100 == 0:
-            run_out(cluster.kernel)
-    assert len(cluster.network._arrival_ns) <= 2 * CHANNELS_SWEPT_MIN
-    run_out(cluster.kernel)
-    assert len(cluster.log) == 5 * CHANNELS_SWEPT_MIN
+def test_a_channel_takes_new_sizes_and_new_routes_at_once() -> None:
+    nics = {2: Nic(bytes_per_s=10**9, latency_ns=50_000)}
+    cost = CostModel(nic_bytes_per_s=10**9, nic_latency_ns=50_000)
+    cluster = Cluster(topology=Star(cost, nics=nics), nic_bytes_per_s=10**9, nic_latency_ns=50_000)
+    arrived = []
+    for size_bytes, latency_ns in ((0, 50_000), (1000, 50_000), (1000, 90_000), (0, 90_000)):
+        nics[2] = Nic(bytes_per_s=10**9, latency_ns=latency_ns)
+        cluster.network.routes_changed()
+        began_ns = cluster.kernel.now_ns
+        cluster.send(1, 2, size_bytes, "message")
+        assert (
+            cluster.network.message_ns(1, 2, size_bytes)
+            == cluster.cost.node_message_ns + 50_000 + latency_ns + size_bytes
+        )
+        run_out(cluster.kernel)
+        arrived.append(cluster.log[-1][1] - began_ns)
+    software_ns = cluster.cost.node_message_ns
+    assert arrived == [software_ns + each for each in (100_000, 101_000, 141_000, 140_000)]
 
 
 # -- transfers ---------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import dualray
 from dualray.shared.faults import parse_fault
 from dualray.shared.scenario_file import parse_scenario
 from dualray.sim.kernel import Kernel
-from dualray.sim.network import Impairment, Network
+from dualray.sim.network import Channel, Impairment, Network
 from dualray.util.placement_group import placement_group, remove_placement_group
 from dualray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -473,10 +473,11 @@ def make_network():
 def test_held_messages_come_in_order_when_the_parting_ends():
     kernel, network = make_network()
     arrived: list[int] = []
+    channel = Channel("a", "b", src_process="p", dst_process="q")
     network.part("a", "b")
     network.part("a", "b")
     for number in range(5):
-        network.message("a", "b", 10, arrived.append, number, src_process="p", dst_process="q")
+        network.message(channel, 10, arrived.append, number)
     network.join("a", "b")
     kernel.run_until(lambda: False)
     assert arrived == [] and network.messages_waiting == 5
@@ -489,7 +490,7 @@ def test_what_a_partition_holds_for_a_node_that_dies_is_gone():
     kernel, network = make_network()
     arrived: list[int] = []
     network.part("a", "b")
-    network.message("a", "b", 10, arrived.append, 1, src_process="p", dst_process="q")
+    network.message(Channel("a", "b", src_process="p", dst_process="q"), 10, arrived.append, 1)
     network.cut("b")
     network.heal("b")
     network.join("a", "b")
