@@ -41,8 +41,10 @@ COMPILED = (
     "dualray/shared/model/*.py",
     "dualray/shared/arguments.py",
     "dualray/shared/core_worker.py",
+    "dualray/shared/execution.py",
     "dualray/shared/layout.py",
     "dualray/shared/policies/*.py",
+    "dualray/shared/seeding.py",
     "dualray/shared/task_runner.py",
     "dualray/shared/trace.py",
     "dualray/real/loop.py",
@@ -71,7 +73,7 @@ EXTENSIBLE = ("Cluster", "CoreWorker", "MachineProcess", "Process", "TaskRunner"
 NEVER_PICKLED = ("/events.py", "/commands.py")
 """Modules of which no instance is pickled: messages and logs are written by the codec."""
 
-ACYCLIC = ("Value", "TaskRecord", "Failure", "TraceEvent")
+ACYCLIC = ("Channel", "Execution", "Failure", "TaskRecord", "TraceEvent", "Value")
 """Classes of which there are many, whose instances never lead back to themselves: the garbage collector need not look
 at them. So are the dataclasses of the model: events, commands, specs."""
 

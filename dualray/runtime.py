@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dualray.exceptions import DualrayError, NotInitializedError
-from dualray.shared.host import Execution, ProcessKey
+from dualray.shared.execution import Execution
+from dualray.shared.host import ProcessKey
 from dualray.shared.model.ids import Address, FunctionID, NodeID, ObjectID, PlacementGroupID
 from dualray.shared.model.resources import Resources
 from dualray.shared.model.specs import (
@@ -42,9 +43,11 @@ class Verbs(Protocol):
 
     address: Address
     node: NodeID
-    execution: Execution
     is_closed: bool
     runtime_env: str
+
+    @property
+    def execution(self) -> Execution: ...
 
     @property
     def key(self) -> ProcessKey: ...

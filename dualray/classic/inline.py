@@ -21,8 +21,9 @@ from dualray.exceptions import DualrayError, ObjectLostError
 from dualray.real.runtime import total_of
 from dualray.settings import limits_of, resolve
 from dualray.shared.arguments import Arguments, pack_arguments, unpack_arguments
+from dualray.shared.execution import Execution
 from dualray.shared.failures import as_exception, as_payload
-from dualray.shared.host import Execution, ProcessKey
+from dualray.shared.host import ProcessKey
 from dualray.shared.layout import Serialized, deserialize
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.ids import (

@@ -33,7 +33,7 @@ from dualray.real.session import LOOPBACK, Session
 from dualray.real.transport import Transport
 from dualray.shared.core_worker import CoreWorker
 from dualray.shared.decision_log import MachineSpec
-from dualray.shared.host import Execution
+from dualray.shared.execution import Execution
 from dualray.shared.layout import deserialize
 from dualray.shared.model.codec import pack, unpack
 from dualray.shared.model.commands import RunTask, WriteRecord, WriteRecords

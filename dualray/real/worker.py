@@ -111,8 +111,8 @@ def main(argv: Mapping[str, str]) -> None:
         is_due=core.is_to_be_interrupted,
         takes=core.takes_interrupt,
     )
-    sys.stdout = marked_stream(1, lambda: core.execution_here, errors="replace")
-    sys.stderr = marked_stream(2, lambda: core.execution_here, errors="backslashreplace")
+    sys.stdout = marked_stream(1, lambda: core.execution, errors="replace")
+    sys.stderr = marked_stream(2, lambda: core.execution, errors="backslashreplace")
     runtime.set_current(WorkerRuntime(process))
     stacks.answer(process.session.stacks, address, lambda: stacks.describe_worker(core, process.loops_of_calls))
     visible = VisibleGpus(process.session.gpu_names)

@@ -14,7 +14,7 @@ or to fetch on its account.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -35,15 +35,15 @@ from dualray.shared.serialization import (
 )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Arguments:
     """Packed arguments; no payload when there are none. `put` holds the references that packing has made: the task
     takes them over. `embedded` are those whose values are in the payload, some perhaps more than once."""
 
-    payload: bytes = b""
-    deps: list[Ref] = field(default_factory=list)
+    payload: bytes
+    deps: list[Ref]
+    put: list[Ref]
     nested: tuple[Ref, ...] = ()
-    put: list[Ref] = field(default_factory=list)
     embedded: Sequence[Ref] = ()
 
 
@@ -70,8 +70,8 @@ def pack_arguments(
     if _are_plain(args, kwargs):
         payload = plain_bytes((list(args), dict(kwargs), []))
         if len(payload) <= inline_bytes_max:
-            return Arguments(payload=payload)
-    arguments = Arguments()
+            return Arguments(payload=payload, deps=[], put=[])
+    arguments = Arguments(payload=b"", deps=[], put=[])
     packing = _Packing(args, kwargs, arguments)
     packed = packing.packed
     count = len(args) + len(kwargs)
@@ -202,7 +202,7 @@ def _stands_for_value(kind: type[Any]) -> bool:
     return kind not in SMALL_TYPES and issubclass(kind, Reference) and kind.is_value
 
 
-NO_ARGUMENTS = Arguments()
+NO_ARGUMENTS = Arguments(payload=b"", deps=[], put=[])
 _UNCHANGED = 3
 """Parts of a payload without values that were embedded."""
 

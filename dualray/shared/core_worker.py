@@ -16,18 +16,19 @@ import json
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar
 
 from dualray import exceptions
 from dualray.exceptions import DualrayError, GetTimeoutError, SerializationError
 from dualray.shared.arguments import NO_ARGUMENTS, pack_arguments
-from dualray.shared.execution_context import ExecutionContext
+from dualray.shared.execution import Execution, ExecutionContext
 from dualray.shared.failures import as_exception, failure_in_words
-from dualray.shared.host import Execution, Host, ProcessKey, Signal
+from dualray.shared.host import Host, ProcessKey, Signal
 from dualray.shared.lateness import why_late
 from dualray.shared.layout import Serialized, deserialize, deserialize_all
 from dualray.shared.machines.owner import Owner
 from dualray.shared.machines.plain_worker import PlainWorker
+from dualray.shared.machines.tasks import TASK_TABLE
 from dualray.shared.model.commands import (
     ArmTimer,
     CancelTimer,
@@ -167,7 +168,7 @@ class CoreWorker:
         self._folded = PlainWorker(address=address, node=node, config=config) if is_folded else None
         """In place of the owner machine, until more than plain tasks is asked of it: see plain_worker.py."""
         self._owner = None if is_folded else Owner(address=address, node=node, config=config, is_driver=is_driver)
-        self.execution = Execution(task_id=root, is_task=not is_driver)
+        self._execution = Execution(task_id=root, is_task=not is_driver)
         self._key: ProcessKey | None = None
         self.has_notes = False
         """Whether a subclass notes what events go through `_handle`."""
@@ -268,12 +269,32 @@ class CoreWorker:
             if self._dropped or self._is_woken:
                 self._take_in_dropped()
             for message, payloads in messages:
-                if payloads:
-                    self.payloads.update(payloads)
+                for key, data in payloads:
+                    self.payloads[key] = data
                 self._handle(message)
             if self._released:
                 self._take_in_released()
             self.host.end_step()
+
+    def begins(self, pushed: TaskPushed, payloads: Sequence[tuple[bytes, bytes]]) -> bool:
+        """A call was pushed: whether it is the next to run, and nothing else follows from that; then that has happened.
+        As `on_messages`, in fewer steps: most workers get nothing but such calls. Only where nobody else could take a
+        step meanwhile."""
+        folded = self._folded
+        if folded is None or self._to_run or not self._has_nothing_queued():
+            return False
+        if not folded.starts(pushed, self.host.now_ns()):
+            return False
+        for key, data in payloads:
+            self.payloads[key] = data
+        self._to_run.append(pushed)
+        return True
+
+    def _has_nothing_queued(self) -> bool:
+        """Whether an event could be handled now without anything before it, and nobody notes events."""
+        return not (
+            self._ran or self._dropped or self._released or self._is_woken or self.has_notes or self.host.is_logged
+        )
 
     def take_in_finalizers(self) -> None:
         """References and views that Python has dropped, and results of tasks, are reported to the machine."""
@@ -401,7 +422,8 @@ class CoreWorker:
                 )
         payloads: Sequence[tuple[bytes, bytes]] = ()
         if command.payloads:
-            payloads = [(key, self.payloads[key]) for key in command.payloads if key in self.payloads]
+            found = [(key, self.payloads.get(key)) for key in command.payloads]
+            payloads = [(key, data) for key, data in found if data is not None]
         self.host.send(command.to, message, payloads, urgent=command.urgent)
 
     # ---- Waiting ---------------------------------------------------------------------------------------------
@@ -1191,14 +1213,14 @@ class CoreWorker:
     def enter(self, execution: Execution) -> None:
         """The caller runs a task from now on."""
         if self._contexts is None:
-            self.execution = execution
+            self._execution = execution
         else:
             self._contexts.enter(execution)
 
     @property
-    def execution_here(self) -> Execution:
+    def execution(self) -> Execution:
         """The task that the caller runs, and always the same object for it."""
-        return self.execution if self._contexts is None else self._contexts.here
+        return self._execution if self._contexts is None else self._contexts.here
 
     def take_environment(self, text: str) -> None:
         """The task in hand, and all that follow here, run with a runtime environment.
@@ -1212,8 +1234,7 @@ class CoreWorker:
 
     def become_concurrent(self, promises: ActorSpec) -> None:
         """An actor is about to be constructed of which several methods may run at a time."""
-        contexts = self._contexts = ExecutionContext(self.execution)
-        self.execution = cast(Execution, contexts)
+        self._contexts = ExecutionContext(self._execution)
         start = self.host.start_on_loop if promises.is_async else self.host.start_beside
         performers = self._performers = self._make_performers()
         if promises.is_async:
@@ -1338,11 +1359,36 @@ class CoreWorker:
             result = Result(object_id=return_object_id(task_id, 0), size_bytes=size_bytes, inline=True)
             self.report_ran(TaskRan(task_id=task_id, attempt=task.attempt, results=(result,), error=None), duration_ns)
             return
+        if (
+            self._folded is not None
+            and not self._to_run
+            and self._report_alone(self._folded, task, size_bytes, duration_ns)
+        ):
+            return
         self._ran.append((task_id, task.attempt, size_bytes, duration_ns))
         if not self._to_run:
             self.take_in_finalizers()
         elif len(self._ran) == 1:
             self.host.wake()
+
+    def _report_alone(self, folded: PlainWorker, task: RunTask | TaskPushed, size_bytes: int, duration_ns: int) -> bool:
+        """Report a task that is the only one here, if nothing else is to be done: as `TasksRan`, in fewer steps."""
+        pushed = folded.current
+        if pushed is None or not self._has_nothing_queued():
+            return False
+        host, spec = self.host, task.spec
+        with host.lock:
+            finished = folded.report(size_bytes, host.now_ns(), duration_ns)
+            if finished is None:
+                return False
+            fields = folded.row_fields(spec, pushed.attempt)
+            host.write_record(WriteRecord(table=TASK_TABLE, key=spec.task_id.hex(), fields=fields))
+            object_id = return_object_id(spec.task_id, 0)
+            host.send(pushed.reply_to, finished, ((object_id, self.payloads.pop(object_id)),), urgent=True)
+            if spec.owner != self.address:
+                self.payloads.pop(spec.task_id, None)
+            host.end_step()
+        return True
 
 
 class _Callback:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any, Protocol
 
+from dualray.shared.execution import Execution
 from dualray.shared.model.commands import Command, RunTask, WriteRecord, WriteRecords
 from dualray.shared.model.events import Event, TaskPushed
-from dualray.shared.model.ids import ActorID, Address, FunctionID, TaskID
-from dualray.shared.model.specs import FunctionTemplate, Ref, TaskSpec
+from dualray.shared.model.ids import Address, FunctionID, TaskID
+from dualray.shared.model.specs import Ref
 from dualray.shared.trace import TraceKind
 
 
@@ -22,49 +22,6 @@ class ProcessKey:
     worker's is, have no weak references."""
 
     __slots__ = ("__weakref__",)
-
-
-@dataclass(slots=True, kw_only=True)
-class Execution:
-    """The task that runs in a process, or the driver's implicit one: what ids are derived from."""
-
-    task_id: TaskID
-    attempt: int = 0
-    name: str = "driver"
-    gpu_ids: tuple[int, ...] = ()
-    actor_id: ActorID | None = None
-    resources: FunctionTemplate | None = None
-    duration: Any = None
-    constructor: TaskSpec | None = None
-    """Of the actor that this runs in."""
-    actor_life: int = 0
-    """How often that actor had been restarted."""
-    is_task: bool = True
-    submitted: int = 0
-    puts: int = 0
-
-
-def new_execution(
-    task_id: TaskID, attempt: int, template: FunctionTemplate, gpu_ids: tuple[int, ...], duration: Any
-) -> Execution:
-    """That of a plain task. One is made for every task: this takes a third of the time of the constructor."""
-    execution = _new(Execution)
-    execution.task_id = task_id
-    execution.attempt = attempt
-    execution.name = template.name
-    execution.gpu_ids = gpu_ids
-    execution.actor_id = None
-    execution.resources = template
-    execution.duration = duration
-    execution.constructor = None
-    execution.actor_life = attempt
-    execution.is_task = True
-    execution.submitted = 0
-    execution.puts = 0
-    return execution
-
-
-_new = object.__new__
 
 
 class Signal(Protocol):

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from dualray.exceptions import TaskCancelledError
 from dualray.shared.arguments import unpack_arguments
+from dualray.shared.execution import Execution, new_execution
 from dualray.shared.failures import as_payload
-from dualray.shared.host import Execution, new_execution
 from dualray.shared.item_maker import AsyncItems, ItemMaker, store_result
 from dualray.shared.layout import plain_bytes
 from dualray.shared.machines.tasks import cancelled

@@ -29,7 +29,7 @@ from dualray.exceptions import SimulationDeadlockError
 from dualray.shared.core_worker import CoreWorker
 from dualray.shared.decision_log import DecisionLog, MachineSpec
 from dualray.shared.distributions import Distribution
-from dualray.shared.host import Execution
+from dualray.shared.execution import Execution
 from dualray.shared.model.config import Config
 from dualray.shared.model.events import Event, GpuLost, PeerLost, Started
 from dualray.shared.model.ids import HEAD, Address, NodeID, TaskID, node_of

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 from dualray import runtime
 from dualray.runtime_env import Swapped
 from dualray.shared.core_worker import CoreWorker, write_row
-from dualray.shared.host import Execution
+from dualray.shared.execution import Execution
 from dualray.shared.model.commands import RunTask, WriteRecord, WriteRecords
 from dualray.shared.model.events import ClusterChanged, Event, NodeDied, OwnerDied, TaskPushed, TimerFired
 from dualray.shared.model.ids import HEAD, Address, FunctionID, NodeID, TaskID, root_task_id
@@ -228,6 +228,8 @@ class UserProcess(Process):
             return
         if self.cluster._paused and self.cluster.is_paused(self.node):
             self.cluster.when_running(self.node, self.receive, message, payloads)
+        elif isinstance(message, TaskPushed) and self.core.begins(message, payloads):
+            self.tasks_came()
         else:
             self.core.on_messages(((message, payloads),))
 

@@ -38,7 +38,7 @@ from dualray.shared.model.events import (
     TasksRan,
 )
 from dualray.shared.model.ids import Address, NodeID, TaskID, lives_on, return_object_id, short
-from dualray.shared.model.specs import NodeInfo
+from dualray.shared.model.specs import NodeInfo, TaskSpec
 from dualray.shared.model.states import TaskState
 
 _RUN_MAX = 32
@@ -234,13 +234,15 @@ class PlainWorker:
             self._next(now_ns, commands)
         return commands
 
-    def report(self, size_bytes: int, now_ns: int) -> TasksFinished | None:
+    def report(self, size_bytes: int, now_ns: int, duration_ns: int | None = None) -> TasksFinished | None:
         """The task in hand has returned one small value, and it is the only one here: what is sent to its owner. As
-        `handle(TasksRan)`, which would answer with one Send, where no rows are kept; None: nothing has happened yet."""
+        `handle(TasksRan)`, which would answer with one Send, and where rows are kept with a row (`row_fields`) before
+        and what it drops after it; None: nothing has happened yet. It has run for `duration_ns`, or since it came."""
         pushed = self.current
-        if pushed is None or self._handed or self._queue or self.keeps_rows:
+        if pushed is None or self._handed or self._queue:
             return None
-        duration_ns = now_ns - self._started_ns
+        if duration_ns is None:
+            duration_ns = now_ns - self._started_ns
         self.current = None
         self._started_ns = now_ns
         finished = _new(TasksFinished)
@@ -248,6 +250,13 @@ class PlainWorker:
         finished.node = self.node
         finished.outcomes = ((pushed.spec.task_id, pushed.attempt, size_bytes, duration_ns),)
         return finished
+
+    def row_fields(self, spec: TaskSpec, attempt: int) -> tuple[tuple[str, str], ...]:
+        """The row of a task that has ended here."""
+        fields = self._fields
+        if fields is None:
+            fields = self._fields = FinishedFields(self.address)
+        return fields.of(spec, attempt)
 
     def _several_ran(self, event: TasksRan, now_ns: int) -> list[Command]:
         commands: list[Command] = []
@@ -279,13 +288,11 @@ class PlainWorker:
     def _report(self, first: TaskPushed, outcomes: list[Outcome], commands: list[Command]) -> None:
         keys: tuple[bytes, ...] = tuple([return_object_id(outcome[0], 0) for outcome in outcomes])
         if self.keeps_rows:
-            if self._fields is None:
-                self._fields = FinishedFields(self.address)
             commands.append(
                 WriteRecords(
                     table=TASK_TABLE,
                     keys=tuple([outcome[0].hex() for outcome in outcomes]),
-                    fields=self._fields.of(first.spec, first.attempt),
+                    fields=self.row_fields(first.spec, first.attempt),
                 )
             )
         finished = TasksFinished(worker=self.address, node=self.node, outcomes=tuple(outcomes))
