@@ -279,7 +279,8 @@ class UserProcess(Process):
     def send(
         self, to: Address, message: Event, payloads: Sequence[tuple[bytes, bytes]], *, urgent: bool = True
     ) -> None:
-        self.cluster.send(self, to, message, payloads)
+        if self.is_alive:  # user code that unwinds in a process that is dead may still come here
+            self.cluster.send(self, to, message, payloads)
 
     def end_step(self) -> None:
         """Messages were sent as they came."""
@@ -593,11 +594,13 @@ class UserProcess(Process):
             raise self._escaped
 
     def write_record(self, record: WriteRecord) -> None:
-        self.cluster.write_record(record.table, record.key, record.fields)
+        if self.is_alive:
+            self.cluster.write_record(record.table, record.key, record.fields)
 
     def write_records(self, records: WriteRecords) -> None:
-        for key in records.keys:
-            self.cluster.write_record(records.table, key, records.fields)
+        if self.is_alive:
+            for key in records.keys:
+                self.cluster.write_record(records.table, key, records.fields)
 
     def put_function(self, function: FunctionID, pickled: bytes) -> None:
         self.cluster.functions.pickled[function] = pickled

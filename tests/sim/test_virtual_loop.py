@@ -120,3 +120,27 @@ def test_the_order_of_events_depends_on_the_seed_alone():
         ray.shutdown()
     assert orders[0] == orders[1]
     assert sorted(orders[0]) == list(range(20))
+
+
+class Counts:
+    async def items(self):
+        for number in range(4):
+            await asyncio.sleep(1.0)
+            yield number
+
+    async def touch(self):
+        return "touched"
+
+
+def test_a_dead_process_says_nothing_while_its_coroutines_unwind():
+    """What the generator raises when its loop is torn down is no answer: the call is tried again elsewhere."""
+    ray.init(mode="sim", nodes=2, faults=["kill worker when Counts.touch starts 1"])
+    try:
+        actor = ray.remote(max_restarts=1, max_task_retries=1)(Counts).remote()
+        items = actor.items.options(num_returns="streaming").remote()
+        time.sleep(2.5)
+        touched = actor.touch.remote()
+        assert [ray.get(item) for item in items] == [0, 1, 2, 3]
+        assert ray.get(touched) == "touched"
+    finally:
+        ray.shutdown()
