@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import pytest
 
 from dualray.shared.model.events import NodeJoined
+from dualray.shared.model.specs import Streaming
 from tests.shared.builders import HeadStepper, cpus, info
 from tests.shared.harness import (
     Body,
@@ -348,6 +349,32 @@ STORIES = (
             Get(refs=(1,)),
         ),
         seed=5,
+    ),
+    # ---- Generators
+    Story(
+        "a node waited for ever for an item that was an error, or was not made at all, when it was made again",
+        Shape(nodes=((2, 0, 1000),)),
+        (
+            Submit(body=stored(300, 300, 300, 300), retries=2, streaming=Streaming.DYNAMIC),
+            Settle(),
+            Get(),
+            Settle(),
+            Submit(deps=(1, 2, 3, 4)),
+        ),
+        faults=False,
+    ),
+    Story(
+        "an old copy was kept of an item that was an error when it was made again",
+        Shape(nodes=((2, 0, 1000),)),
+        (
+            Submit(body=stored(450, 450, 450), retries=1, streaming=Streaming.DYNAMIC),
+            Settle(),
+            Get(),
+            Settle(),
+            Submit(deps=(1, 2, 3)),
+        ),
+        seed=4,
+        faults=False,
     ),
 )
 

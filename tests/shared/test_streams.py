@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from dualray.shared.model.commands import CompleteWait, DropPayload
-from dualray.shared.model.errors import ErrorKind
+from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.events import (
     ItemMade,
     ItemReported,
@@ -249,10 +249,22 @@ def test_an_item_that_is_not_made_again_fails():
     taken(driver, 1)
     driver.finish(1)
     driver(*lost_and_pushed(driver))
-    driver.finish(1, attempt=1)
+    commands = driver.finish(1, attempt=1)
     value = driver.machine.values.table[oid(1, 1)]
     assert value.error.kind is ErrorKind.RECONSTRUCTION_FAILED
     assert "made 0 items when it ran again" in value.error.message
+    assert sent(commands, ObjectFailed, HEAD) == [ObjectFailed(object_id=oid(1, 1), error=value.error)]
+
+
+def test_nodes_are_told_of_an_item_that_is_an_error_when_it_is_made_again():
+    driver = started(streaming=Streaming.DYNAMIC)
+    driver(item(1, inline=False))
+    driver.finish(1, nested=(ref(oid(1, 1)),))
+    driver(*lost_and_pushed(driver))
+    raised = ErrorInfo(kind=ErrorKind.APPLICATION, message="the store is full")
+    commands = driver(replace(item(1, attempt=1), error=raised))
+    assert state_of(driver, 1) is ValueState.FAILED
+    assert sent(commands, ObjectFailed, HEAD) == [ObjectFailed(object_id=oid(1, 1), error=raised)]
 
 
 def test_a_generator_that_runs_again_for_an_item_is_closed_when_it_has_made_it():

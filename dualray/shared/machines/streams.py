@@ -15,7 +15,8 @@ items go, and the worker is told to close the generator after the item that it m
 A dynamic call has no consumer: its one result refers to all items, and the stream holds them until it is there.
 
 An item that was lost is made again like any result, by running the task again. When that happens while an attempt runs
-that has passed the item already, the task runs once more after it.
+that has passed the item already, the task runs once more after it. An item may come out otherwise than before, as an
+error, or not at all: then nodes that wait for it are told.
 
 Relies on: items of an attempt come in order, and before its end.
 Guarantees: each index is given once, with one value; the consumer sees every item that was made, then the error, if
@@ -30,8 +31,8 @@ from dualray.shared.machines.base import Outbox, ensure
 from dualray.shared.machines.values import Failure, Value, Values
 from dualray.shared.model.commands import DropPayload
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
-from dualray.shared.model.events import ItemReported, ItemsRead, ItemTaken, ResultsTaken
-from dualray.shared.model.ids import ObjectID, TaskID, return_index, return_object_id, short, stream_handle_id
+from dualray.shared.model.events import ItemReported, ItemsRead, ItemTaken, ObjectFailed, ResultsTaken
+from dualray.shared.model.ids import HEAD, ObjectID, TaskID, return_index, return_object_id, short, stream_handle_id
 from dualray.shared.model.specs import Streaming
 from dualray.shared.model.states import TaskState, ValueState
 
@@ -198,7 +199,7 @@ class Streams:
         elif event.error is not None:
             failure = value.failed_with = Failure(event.task_id, record.spec.template.name, event.error)
             failure.carriers = 1
-            self.values.set_failed(value, event.error)
+            self._fail(value, event.error)
         elif result.inline:
             self.values.set_inline(value, result.size_bytes, result.nested)
         else:
@@ -238,8 +239,14 @@ class Streams:
                     else "the task that made it has no attempt left"
                 )
                 message = f"Object {short(value.object_id)} was lost and cannot be made again: {how}."
-                self.values.set_failed(value, ErrorInfo(kind=ErrorKind.RECONSTRUCTION_FAILED, message=message))
+                self._fail(value, ErrorInfo(kind=ErrorKind.RECONSTRUCTION_FAILED, message=message))
         return again
+
+    def _fail(self, value: Value, error: ErrorInfo) -> None:
+        """An item is not there, or not any more: nodes that wait for a copy would wait for ever."""
+        if value.demanded:
+            self.out.send(HEAD, ObjectFailed(object_id=value.object_id, error=error))
+        self.values.set_failed(value, error)
 
     def failing(self, record: TaskRecord) -> list[ObjectID]:
         """The task has failed for good: the items that are to carry its error."""
