@@ -108,6 +108,16 @@ def test_what_is_made_again_is_not_in_vain_while_something_comes_of_it(driver, p
         driver.finish(1, attempt=losses, inline=False)
 
 
+def test_what_comes_out_small_when_it_was_lost_twice_is_told():
+    """It was lost again before its owner had heard of the copy: a node waits for it all the time."""
+    driver = OwnerStepper()
+    driver.run(1, inline=False, max_retries=5)
+    lost(driver, oid(1), 1)
+    lost(driver, oid(1), 2)
+    assert retries(driver.finish(1, attempt=1, inline=False)) == [(1, 2, "reconstruction")]
+    assert sent(driver.finish(1, attempt=2), ObjectFailed, HEAD)
+
+
 # ---- Copies that a node cannot have
 
 

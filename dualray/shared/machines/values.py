@@ -398,8 +398,8 @@ class Values:
         value.sealer_died = value.asked_again = False
         if by is not None and by not in self.met:
             self.meet(by)
-        value.demanded = False
-        if value.losses_demanded > value.losses_answered:  # it has been made again, and the copy has gone meanwhile
+        value.demanded = value.losses_demanded > value.losses_answered
+        if value.demanded:  # it has been made again, and the copy has gone meanwhile
             self.remake_wanted.append(value.object_id)
             self.out.is_stirred = True
         self._contain(value, nested)
