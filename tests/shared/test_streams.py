@@ -277,6 +277,34 @@ def test_a_generator_that_runs_again_for_an_item_is_closed_when_it_has_made_it()
     assert sent(driver(item(1, inline=False, attempt=1)), ItemsRead, W0)[-1].is_wanted is False
 
 
+def two_items_of_which_the_first_is_made_again(**options) -> OwnerStepper:
+    driver = started(**options)
+    driver(item(1, inline=False), item(2, inline=False))
+    taken(driver, 1)
+    taken(driver, 2)
+    driver.finish(1)
+    driver(dropped(oid(1, 0), HANDLE))
+    driver(*lost_and_pushed(driver))
+    return driver
+
+
+def test_an_item_that_is_lost_when_the_generator_was_told_to_make_no_more_has_it_go_on():
+    driver = two_items_of_which_the_first_is_made_again()
+    assert sent(driver(item(1, inline=False, attempt=1)), ItemsRead, W0)[-1].is_wanted is False
+    assert sent(lost(driver, 2), ItemsRead, W0)[-1].is_wanted
+
+
+def test_an_item_that_is_lost_when_the_generator_has_been_closed_has_it_run_once_more():
+    driver = two_items_of_which_the_first_is_made_again()
+    driver(item(1, inline=False, attempt=1))
+    lost(driver, 2)
+    commands = driver.finish(1, attempt=1) + driver.push_deferred()
+    assert [push.attempt for push in sent(commands, TaskPushed, W0)] == [2]
+    assert state_of(driver, 2) is ValueState.PENDING
+    driver.finish(1, attempt=2)
+    assert "made 0 items when it ran again" in driver.machine.values.table[oid(1, 2)].error.message
+
+
 # ---- Dynamic ---------------------------------------------------------------------------------------------------------
 
 

@@ -15,8 +15,8 @@ items go, and the worker is told to close the generator after the item that it m
 A dynamic call has no consumer: its one result refers to all items, and the stream holds them until it is there.
 
 An item that was lost is made again like any result, by running the task again. When that happens while an attempt runs
-that has passed the item already, the task runs once more after it. An item may come out otherwise than before, as an
-error, or not at all: then nodes that wait for it are told.
+that has passed the item already, or was told to make no more, the task runs once more after it. An item may come out
+otherwise than before, as an error, or not at all: then nodes that wait for it are told.
 
 Relies on: items of an attempt come in order, and before its end.
 Guarantees: each index is given once, with one value; the consumer sees every item that was made, then the error, if
@@ -47,6 +47,7 @@ class Stream:
 
     __slots__ = (
         "attempt",
+        "closed",
         "has_ended",
         "has_stored",
         "is_held",
@@ -71,6 +72,8 @@ class Stream:
         self.attempt = 0
         self.passed = 0
         """Items that this attempt has made."""
+        self.closed = -1
+        """The last attempt that was told to make no more."""
 
 
 class Streams:
@@ -153,11 +156,14 @@ class Streams:
     def _tell(self, record: TaskRecord, stream: Stream) -> None:
         """The worker is told how far the consumer is."""
         if record.state is TaskState.PUSHED and record.worker is not None:
+            is_wanted = not self._is_unwanted(record, stream)
+            if not is_wanted:
+                stream.closed = record.attempt
             message = ItemsRead(
                 task_id=record.spec.task_id,
                 attempt=record.attempt,
                 taken=stream.next - 1 if stream.is_held else 1 << 62,
-                is_wanted=not self._is_unwanted(record, stream),
+                is_wanted=is_wanted,
             )
             self.out.send(record.worker, message)
 
@@ -216,31 +222,35 @@ class Streams:
             self.tasks.free(result.object_id)
 
     def finish(self, record: TaskRecord) -> TaskRecord | None:
-        """The generator has returned. The record, if the task is to run once more: for items that were lost when this
-        attempt had passed them."""
+        """The generator has returned. The record, if the task is to run once more: for items that were lost too late
+        for this attempt to make them again."""
         stream = record.stream
         assert stream is not None
-        task_id = record.spec.task_id
         if stream.attempt != record.attempt:  # it has made nothing
             stream.attempt, stream.passed = record.attempt, 0
         self._end(record, stream)
-        again = None
-        for index in list(stream.lost):
-            value = self.values.table.get(return_object_id(task_id, index))
-            if value is None or value.state is not ValueState.PENDING:
-                del stream.lost[index]
-            elif index <= stream.passed and self.tasks.may_run_again(task_id):
-                again = record
-            else:
-                del stream.lost[index]
-                how = (
-                    f"{record.spec.template.name} made {stream.passed} items when it ran again"
-                    if index > stream.passed
-                    else "the task that made it has no attempt left"
-                )
-                message = f"Object {short(value.object_id)} was lost and cannot be made again: {how}."
-                self._fail(value, ErrorInfo(kind=ErrorKind.RECONSTRUCTION_FAILED, message=message))
-        return again
+        if not stream.lost:
+            return None
+        lost = self._still_lost(record.spec.task_id, stream)
+        is_closed = stream.closed == record.attempt
+        missed = {index: value for index, value in lost.items() if index <= stream.passed or is_closed}
+        can_run_again = self.tasks.may_run_again(record.spec.task_id)
+        stream.lost = dict.fromkeys(missed) if can_run_again else {}
+        for index, value in lost.items():
+            if index not in missed:
+                self._give_up(value, f"{record.spec.template.name} made {stream.passed} items when it ran again")
+            elif not can_run_again:
+                self._give_up(value, "the task that made it has no attempt left")
+        return record if stream.lost else None
+
+    def _still_lost(self, task_id: TaskID, stream: Stream) -> dict[int, Value]:
+        """The items that are being made again, and are not there, as long as somebody wants them."""
+        found = ((index, self.values.table.get(return_object_id(task_id, index))) for index in stream.lost)
+        return {index: value for index, value in found if value is not None and value.state is ValueState.PENDING}
+
+    def _give_up(self, value: Value, why: str) -> None:
+        message = f"Object {short(value.object_id)} was lost and cannot be made again: {why}."
+        self._fail(value, ErrorInfo(kind=ErrorKind.RECONSTRUCTION_FAILED, message=message))
 
     def _fail(self, value: Value, error: ErrorInfo) -> None:
         """An item is not there, or not any more: nodes that wait for a copy would wait for ever."""
@@ -287,6 +297,8 @@ class Streams:
         index = return_index(value.object_id)
         if index:
             record.stream.lost[index] = None
+            if record.stream.closed == record.attempt:  # it may be in time to go on
+                self._tell(record, record.stream)
 
     def run_again(self, record: TaskRecord, wanted: Value | None) -> None:
         """The task is about to run again: for `wanted`, and for what of its items was freed, and may be needed."""
