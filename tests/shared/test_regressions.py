@@ -376,6 +376,18 @@ STORIES = (
         seed=4,
         faults=False,
     ),
+    Story(
+        "a generator whose items find no room together was run again for ever",
+        Shape(nodes=((2, 0, 1000),)),
+        (
+            Submit(body=stored(650, 650), retries=-1, streaming=Streaming.DYNAMIC),
+            Settle(),
+            Get(),
+            Settle(),
+            Submit(deps=(1, 2)),
+        ),
+        faults=False,
+    ),
 )
 
 

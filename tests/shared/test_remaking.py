@@ -11,15 +11,17 @@ from dualray.shared.model.errors import ErrorKind
 from dualray.shared.model.events import (
     CopiesDoubted,
     CopiesJudged,
+    ItemReported,
     LeaseRequested,
     LocationsWanted,
     ObjectDemanded,
     ObjectFailed,
     RefsDropped,
+    Result,
 )
-from dualray.shared.model.ids import HEAD, NodeID, PlacementGroupID
-from dualray.shared.model.specs import LabelOperator, LabelTerm, Strategy, StrategyKind
-from tests.shared.builders import OwnerStepper, oid, put_id, ref, sent, task
+from dualray.shared.model.ids import HEAD, Address, NodeID, PlacementGroupID
+from dualray.shared.model.specs import LabelOperator, LabelTerm, Strategy, StrategyKind, Streaming
+from tests.shared.builders import OwnerStepper, oid, put_id, ref, sent, task, tid
 from tests.shared.test_owner import pushes, retries
 
 
@@ -106,6 +108,34 @@ def test_what_is_made_again_is_not_in_vain_while_something_comes_of_it(driver, p
             driver.wait(losses, ref(oid(2)))
         assert retries(lost(driver, oid(1), losses)) == [(1, losses, "reconstruction")]
         driver.finish(1, attempt=losses, inline=False)
+
+
+def why_given_up(*, is_held_up: bool = False) -> list[str]:
+    """A task waits for an item of a generator that is lost again and again, behind the attempt that has made it."""
+    driver = OwnerStepper()
+    spec = task(1, max_retries=-1)
+    spec.template = replace(spec.template, streaming=Streaming.DYNAMIC)
+    driver.submit(spec)
+    driver.grant()
+    made = Result(object_id=oid(1, 1), size_bytes=10, inline=False)
+    report = ItemReported(task_id=tid(1), attempt=0, worker=Address("node-0/w0"), result=made)
+    commands = driver(report)
+    driver.submit(task(2, deps=(ref(oid(1, 1)),)))
+    for attempt in range(3 * REMAKES_IN_VAIN_MAX):
+        driver(replace(report, attempt=attempt))
+        driver(ObjectDemanded(object_id=oid(1, 1), losses=attempt + 1, is_held_up=is_held_up))
+        commands += driver.finish(1, attempt=attempt, nested=(ref(oid(1, 1)),)) + driver.push_deferred()
+    return [failed.error.message for failed in sent(commands, ObjectFailed, HEAD)]
+
+
+def test_what_a_generator_makes_again_in_vain_is_given_up_with_the_way_out():
+    [why] = why_given_up()
+    assert "it was made again 10 times, and lost each time" in why
+    assert "Set object_store_memory= higher" in why
+
+
+def test_what_a_generator_makes_for_a_node_that_is_held_up_is_not_in_vain():
+    assert why_given_up(is_held_up=True) == []
 
 
 def test_what_comes_out_small_when_it_was_lost_twice_is_told():

@@ -15,8 +15,9 @@ items go, and the worker is told to close the generator after the item that it m
 A dynamic call has no consumer: its one result refers to all items, and the stream holds them until it is there.
 
 An item that was lost is made again like any result, by running the task again. When that happens while an attempt runs
-that has passed the item already, or was told to make no more, the task runs once more after it. An item may come out
-otherwise than before, as an error, or not at all: then nodes that wait for it are told.
+that has passed the item already, or was told to make no more, the task runs once more after it; not for ever, if that
+is in vain (tasks.py). An item may come out otherwise than before, as an error, or not at all: then nodes that wait for
+it are told.
 
 Relies on: items of an attempt come in order, and before its end.
 Guarantees: each index is given once, with one value; the consumer sees every item that was made, then the error, if
@@ -67,8 +68,8 @@ class Stream:
         self.has_ended = False
         self.has_stored = False
         """Whether an item came that may be lost."""
-        self.lost: dict[int, None] = {}
-        """Items that are being made again."""
+        self.lost: dict[int, bool] = {}
+        """Items that are being made again, and whether for who is held up: that is not in vain."""
         self.attempt = 0
         self.passed = 0
         """Items that this attempt has made."""
@@ -234,13 +235,14 @@ class Streams:
         lost = self._still_lost(record.spec.task_id, stream)
         is_closed = stream.closed == record.attempt
         missed = {index: value for index, value in lost.items() if index <= stream.passed or is_closed}
-        can_run_again = self.tasks.may_run_again(record.spec.task_id)
-        stream.lost = dict.fromkeys(missed) if can_run_again else {}
+        counted = [value for index, value in missed.items() if not stream.lost[index]]
+        why_not = self.tasks.why_not_again(record, counted) if missed else None
+        stream.lost = {} if why_not is not None else dict.fromkeys(missed, False)
         for index, value in lost.items():
             if index not in missed:
                 self._give_up(value, f"{record.spec.template.name} made {stream.passed} items when it ran again")
-            elif not can_run_again:
-                self._give_up(value, "the task that made it has no attempt left")
+            elif why_not is not None:
+                self._give_up(value, why_not)
         return record if stream.lost else None
 
     def _still_lost(self, task_id: TaskID, stream: Stream) -> dict[int, Value]:
@@ -291,12 +293,12 @@ class Streams:
 
     # ---- Items that were lost --------------------------------------------------------------------------------
 
-    def note_lost(self, record: TaskRecord, value: Value) -> None:
+    def note_lost(self, record: TaskRecord, value: Value, *, is_held_up: bool) -> None:
         """The value is being made again by the task that runs."""
         assert record.stream is not None
         index = return_index(value.object_id)
         if index:
-            record.stream.lost[index] = None
+            record.stream.lost[index] = is_held_up
             if record.stream.closed == record.attempt:  # it may be in time to go on
                 self._tell(record, record.stream)
 
@@ -310,7 +312,7 @@ class Streams:
                 continue
             if value.state is not ValueState.PENDING:
                 self.values.set_remaking(value)
-            stream.lost[index] = None
+            stream.lost[index] = False
 
     def check_invariants(self) -> None:
         for task_id, stream in self.consumed.items():

@@ -561,6 +561,13 @@ class Tasks:
             return False  # its actor has ended with the last handle
         return record.state is TaskState.FINISHED and record.retries_left != 0
 
+    def why_not_again(self, record: TaskRecord, lost: Sequence[Value]) -> str | None:
+        """Why a task that has ended now does not run again for results that were lost meanwhile, if so; `lost` are
+        those that may be made in vain."""
+        if not self.may_run_again(record.spec.task_id):
+            return "the task that made it has no attempt left"
+        return IN_VAIN if self._is_in_vain(record, lost) else None
+
     def on_demanded(self, event: ObjectDemanded) -> None:
         """A node wants an object of ours and the head knows no copy: it is lost, or the news of it is on its way."""
         error = self._why_not(event.object_id)
@@ -637,10 +644,10 @@ class Tasks:
             self.values.set_remaking(value)
             value.is_in_doubt = True
             if record.stream is not None:
-                self.streams.note_lost(record, value)
+                self.streams.note_lost(record, value, is_held_up=is_held_up)
             return
         plan = self.reconstruction.plan(value.object_id, self)
-        if plan.impossible is None and record is not None and not is_held_up and self._is_in_vain(record, value):
+        if plan.impossible is None and record is not None and not is_held_up and self._is_in_vain(record, (value,)):
             plan = Plan(impossible=IN_VAIN)
         if plan.impossible is not None:
             kind = ErrorKind.RECONSTRUCTION_FAILED
@@ -654,12 +661,12 @@ class Tasks:
             self.records[task].near = near
             self._run_again(self.records[task], value)
 
-    def _is_in_vain(self, record: TaskRecord, value: Value) -> bool:
-        """Whether a result that waiting tasks need is made again and again, and nothing comes of it: since it was first
-        made again no other task has come to its end, none was submitted, and nobody's wait is over. What is made for a
-        node that is held up, or was evicted by one, is not counted: its store may be full of what stands still behind a
+    def _is_in_vain(self, record: TaskRecord, lost: Sequence[Value]) -> bool:
+        """Whether results that waiting tasks need are made again and again, and nothing comes of it: since the first
+        time no other task has come to its end, none was submitted, and nobody's wait is over. What is made for a node
+        that is held up, or was evicted by one, is not counted: its store may be full of what stands still behind a
         partition, and that has an end."""
-        if not value.task_uses:
+        if not any(value.task_uses for value in lost):
             return False
         standing = frozenset(task for task, each in self.records.items() if not (each.is_done or each.has_finished))
         still = standing, frozenset(wait_id for wait_id, wait in self.values.waits.items() if not wait.timed)
