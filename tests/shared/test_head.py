@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dualray.shared.machines.directory import NO_DEMAND
 from dualray.shared.machines.head import ANNOUNCE_TIMER
 from dualray.shared.model.commands import ArmTimer, CancelTimer, DropPayload, Send, WriteRecord
 from dualray.shared.model.config import Config
@@ -28,6 +29,7 @@ from dualray.shared.model.events import (
     CopyWanted,
     DriverJoined,
     DriverLeft,
+    ItemsDoubted,
     LeasedWorkerDied,
     LeaseGranted,
     LeaseRefused,
@@ -755,6 +757,17 @@ def test_a_copy_that_is_reported_after_its_object_was_freed_is_asked_about(head)
     assert [asked.losses for asked in sent(commands, ObjectDemanded, DRIVER)] == [-1]
     unwanted = ObjectFailed(object_id=X, error=error(ErrorKind.OBJECT_LOST))
     assert told(head(unwanted), ObjectsFreed) == ["node-1"]
+
+
+def test_the_items_of_a_generator_that_had_lost_attempts_are_asked_about(head):
+    head.added(oid(1, 1), "node-1")
+    head.added(oid(2, 1), "node-1")
+    head(ObjectRemoved(object_id=oid(1, 1), node=N1, incarnation=0))
+    asked = sent(head(ItemsDoubted(task_id=tid(1))), ObjectDemanded, DRIVER)
+    assert asked == [ObjectDemanded(object_id=oid(1, 1), losses=NO_DEMAND)]
+    asked = sent(head.added(oid(1, 2), "node-1"), ObjectDemanded, DRIVER)
+    assert asked == [ObjectDemanded(object_id=oid(1, 2), losses=NO_DEMAND)], "the news of it came late"
+    assert sent(head.added(oid(2, 2), "node-1"), ObjectDemanded) == []
 
 
 def test_who_waits_for_an_object_that_can_not_be_made_again_is_told_why(head):

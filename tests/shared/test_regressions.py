@@ -377,6 +377,31 @@ STORIES = (
         faults=False,
     ),
     Story(
+        "an item was kept whose worker had died before its owner heard of it, and no attempt was left",
+        Shape(nodes=((3, 0, 1000),)),
+        (
+            Submit(
+                body=Body(outs=(Out(450), Out(), Out(300), Out(300)), ending="exit", bad_attempts=2),
+                streaming=Streaming.DYNAMIC,
+            ),
+            Settle(),
+        ),
+        seed=6,
+    ),
+    Story(
+        "an item was kept that the last attempt did not make again",
+        Shape(nodes=((3, 0, 1000),)),
+        (
+            Submit(
+                body=Body(outs=(Out(450), Out(), Out(300), Out(300)), ending="exit", bad_attempts=2),
+                retries=1,
+                streaming=Streaming.DYNAMIC,
+            ),
+            Settle(),
+        ),
+        seed=11,
+    ),
+    Story(
         "a generator whose items find no room together was run again for ever",
         Shape(nodes=((2, 0, 1000),)),
         (

@@ -11,6 +11,7 @@ from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.events import (
     ItemMade,
     ItemReported,
+    ItemsDoubted,
     ItemsEnded,
     ItemsRead,
     ItemTaken,
@@ -166,6 +167,23 @@ def test_without_an_attempt_left_the_death_of_the_worker_is_the_next_item():
     commands = driver.worker_died()
     assert driver.machine.values.table[oid(1, 2)].error.kind is CRASH.kind
     assert oid(1, 2) in [message.object_id for message in sent(commands, ObjectFailed, HEAD)]  # it may be sealed
+
+
+@pytest.mark.parametrize("retries", [0, 1])
+def test_items_of_which_the_news_may_be_lost_are_asked_about_when_it_ends(retries):
+    driver = started(max_retries=retries)
+    commands = driver.worker_died()
+    if retries:
+        assert not sent(commands, ItemsDoubted)
+        driver.grant(1, request=1)
+        commands = driver.finish(1, attempt=1, worker=W1)
+    assert sent(commands, ItemsDoubted, HEAD) == [ItemsDoubted(task_id=tid(1))]
+
+
+@pytest.mark.parametrize("failed", [None, RAISED])
+def test_nothing_is_asked_about_when_the_only_attempt_has_ended_by_itself(failed):
+    driver = started(max_retries=0)
+    assert not sent(driver.finish(1, failed=failed), ItemsDoubted)
 
 
 def test_references_in_an_item_are_acknowledged_to_its_worker():

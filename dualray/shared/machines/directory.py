@@ -11,6 +11,8 @@ The news of a copy may come after the news that its object is free, or has faile
 processes: the copy was sealed or fetched meanwhile, or it is that of an attempt that was given up. The last objects
 that were freed are therefore noted. When a copy of one is reported its owner is asked (ObjectDemanded, with NO_DEMAND
 for the losses): it answers only when it does not want the copy, which may also be a new one, of a task that runs again.
+So it is about the items of a generator that has ended and had lost attempts (ItemsDoubted): nobody knows which items
+such an attempt has stored.
 
 Who asks for a copy is told whom to ask, in an order that the broadcast policy chooses, and counts from then on as one
 that is receiving it (Pull): the next to ask may be sent to him. Each answer has a number, its turn. A node serves what
@@ -42,6 +44,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from dualray.shared.machines.base import Outbox
 from dualray.shared.model.commands import WriteRecord
@@ -51,6 +54,7 @@ from dualray.shared.model.events import (
     CopiesJudged,
     CopyKept,
     CopyWanted,
+    ItemsDoubted,
     LocationsKnown,
     LocationsWanted,
     NodeEmptied,
@@ -60,18 +64,18 @@ from dualray.shared.model.events import (
     ObjectRemoved,
     ObjectsFreed,
 )
-from dualray.shared.model.ids import Address, NodeID, ObjectID, short
+from dualray.shared.model.ids import Address, NodeID, ObjectID, TaskID, short, task_of
 from dualray.shared.model.specs import LeaseShape
 from dualray.shared.policies.broadcast import BroadcastPolicy, Source
 
 FREED_MAX = 100_000
-"""Freed objects that are noted; of more, those noted first are forgotten."""
+"""Freed objects that are noted, and generators; of more, those noted first are forgotten."""
 
 RELAYS_MAX = 3
 """Nodes that are had to fetch an object for one that cannot reach its holders, one after the other."""
 
 NO_DEMAND = -1
-"""Losses of an object of which a copy is known, but perhaps not wanted."""
+"""Losses of an object that is known, but perhaps not wanted."""
 
 
 @dataclass(slots=True)
@@ -144,6 +148,8 @@ class Directory:
         self.staying = staying
         self.entries: dict[ObjectID, Entry] = {}
         self.freed: dict[ObjectID, None] = {}
+        self.doubted: dict[TaskID, None] = {}
+        """Generators of whose items there may be copies that their owners know nothing of."""
         self.relays: dict[ObjectID, Relay] = {}
         self.away: dict[ObjectID, dict[NodeID, dict[NodeID, None]]] = {}
         """Of objects that some nodes cannot be brought, which nodes are out of the reach of these."""
@@ -165,8 +171,8 @@ class Directory:
         entry = self.entries.get(event.object_id)
         if entry is None:
             entry = self.entries[event.object_id] = Entry(event.owner)
-            if event.object_id in self.freed:
-                self.out.send(event.owner, ObjectDemanded(object_id=event.object_id, losses=NO_DEMAND))
+            if event.object_id in self.freed or (self.doubted and task_of(event.object_id) in self.doubted):
+                self._doubt(event.object_id, entry)
         elif 0 < event.turn <= entry.stale_turn:
             self.out.send(Address(event.node), ObjectsFreed(object_ids=(event.object_id,)))
             return
@@ -182,6 +188,17 @@ class Directory:
             self.relays.pop(event.object_id, None)  # who cannot reach this node, either, asks again
         if self.away:
             self._is_served(event.object_id, event.node)
+
+    def _doubt(self, object_id: ObjectID, entry: Entry) -> None:
+        """Ask the owner of an object whether it wants it."""
+        self.out.send(entry.owner, ObjectDemanded(object_id=object_id, losses=NO_DEMAND))
+
+    def on_items_doubted(self, event: ItemsDoubted) -> None:
+        """A generator has ended, and some attempt of it was lost."""
+        _note(self.doubted, event.task_id)
+        for object_id, entry in self.entries.items():
+            if task_of(object_id) == event.task_id:
+                self._doubt(object_id, entry)
 
     def on_removed(self, event: ObjectRemoved) -> None:
         """A node has a copy no more."""
@@ -347,10 +364,7 @@ class Directory:
             self._forget(object_id, ErrorInfo(kind=ErrorKind.OBJECT_LOST, message=message))
 
     def _forget(self, object_id: ObjectID, error: ErrorInfo) -> None:
-        self.freed.pop(object_id, None)
-        self.freed[object_id] = None
-        if len(self.freed) > FREED_MAX:
-            del self.freed[next(iter(self.freed))]
+        _note(self.freed, object_id)
         entry = self.entries.pop(object_id, None)
         if entry is not None:
             for node in entry.nodes:
@@ -428,6 +442,13 @@ class Directory:
             for node in entry.nodes if entry is not None else ():
                 held[node] = held.get(node, 0) + max(entry.size_bytes if entry is not None else 0, 1)
         return held
+
+
+def _note(noted: dict[Any, None], each: ObjectID | TaskID) -> None:
+    noted.pop(each, None)
+    noted[each] = None
+    if len(noted) > FREED_MAX:
+        del noted[next(iter(noted))]
 
 
 def _owner_died(object_id: ObjectID, owner: Address) -> ErrorInfo:

@@ -19,6 +19,10 @@ that has passed the item already, or was told to make no more, the task runs onc
 is in vain (tasks.py). An item may come out otherwise than before, as an error, or not at all: then nodes that wait for
 it are told.
 
+An attempt that is lost may have stored items of which the news is lost, too. An item that another attempt makes again
+is the same object; of the others nobody knows. So when a generator ends of which an attempt was lost, the head asks
+about each copy of an item that it knows (directory.py).
+
 Relies on: items of an attempt come in order, and before its end.
 Guarantees: each index is given once, with one value; the consumer sees every item that was made, then the error, if
 there is one, then the end.
@@ -32,7 +36,7 @@ from dualray.shared.machines.base import Outbox, ensure
 from dualray.shared.machines.values import Failure, Value, Values
 from dualray.shared.model.commands import DropPayload
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
-from dualray.shared.model.events import ItemReported, ItemsRead, ItemTaken, ObjectFailed, ResultsTaken
+from dualray.shared.model.events import ItemReported, ItemsDoubted, ItemsRead, ItemTaken, ObjectFailed, ResultsTaken
 from dualray.shared.model.ids import HEAD, ObjectID, TaskID, return_index, return_object_id, short, stream_handle_id
 from dualray.shared.model.specs import Streaming
 from dualray.shared.model.states import TaskState, ValueState
@@ -41,6 +45,8 @@ if TYPE_CHECKING:
     from dualray.shared.machines.tasks import TaskRecord, Tasks
 
 NO_MORE = ErrorInfo(kind=ErrorKind.OBJECT_LOST, message="There is no such item: the generator has ended before it.")
+_SAID_AT_THE_END = (ErrorKind.APPLICATION, ErrorKind.TASK_CANCELLED)
+"""What a generator has ended with that has come to its end: the news of its items was before that."""
 
 
 class Stream:
@@ -230,6 +236,8 @@ class Streams:
         if stream.attempt != record.attempt:  # it has made nothing
             stream.attempt, stream.passed = record.attempt, 0
         self._end(record, stream)
+        if record.attempt:
+            self._doubt(record)
         if not stream.lost:
             return None
         lost = self._still_lost(record.spec.task_id, stream)
@@ -250,6 +258,10 @@ class Streams:
         found = ((index, self.values.table.get(return_object_id(task_id, index))) for index in stream.lost)
         return {index: value for index, value in found if value is not None and value.state is ValueState.PENDING}
 
+    def _doubt(self, record: TaskRecord) -> None:
+        """An attempt was lost, perhaps with the news of items that it had stored, and no other one has made them."""
+        self.out.send(HEAD, ItemsDoubted(task_id=record.spec.task_id))
+
     def _give_up(self, value: Value, why: str) -> None:
         message = f"Object {short(value.object_id)} was lost and cannot be made again: {why}."
         self._fail(value, ErrorInfo(kind=ErrorKind.RECONSTRUCTION_FAILED, message=message))
@@ -260,7 +272,7 @@ class Streams:
             self.out.send(HEAD, ObjectFailed(object_id=value.object_id, error=error))
         self.values.set_failed(value, error)
 
-    def failing(self, record: TaskRecord) -> list[ObjectID]:
+    def failing(self, record: TaskRecord, error: ErrorInfo) -> list[ObjectID]:
         """The task has failed for good: the items that are to carry its error."""
         stream = record.stream
         assert stream is not None
@@ -274,6 +286,8 @@ class Streams:
                 value.container_uses += 1
             carriers.append(value.object_id)
         self._end(record, stream)
+        if record.attempt or record.again or (record.was_pushed and error.kind not in _SAID_AT_THE_END):
+            self._doubt(record)
         return carriers
 
     def _end(self, record: TaskRecord, stream: Stream) -> None:

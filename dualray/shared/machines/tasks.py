@@ -471,7 +471,7 @@ class Tasks:
             return_object_id(spec.task_id, index) for index in range(0 if spec.creates else spec.template.num_returns)
         ]
         if record.stream is not None:
-            results += self.streams.failing(record)
+            results += self.streams.failing(record, error)
         for object_id in results:
             value = self.values.table.get(object_id)
             if record.was_pushed and (value is None or value.state is not ValueState.STORED):

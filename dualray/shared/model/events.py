@@ -1052,6 +1052,14 @@ class CopiesJudged:
 
 
 @dataclass(slots=True, kw_only=True)
+class ItemsDoubted:
+    """Owner to head: an attempt of a generator was lost, perhaps with the news of items that it had stored. Ask about
+    each item that you know of, or will hear of."""
+
+    task_id: TaskID
+
+
+@dataclass(slots=True, kw_only=True)
 class ObjectsFreed:
     """Owner to head, head to nodes: nobody wants these objects any more."""
 
@@ -1536,6 +1544,7 @@ HeadMessage: TypeAlias = (
     | NodeEmptied
     | CopyKept
     | CopiesJudged
+    | ItemsDoubted
     | WorkerDied
     | DriverJoined
     | DriverLeft
