@@ -12,6 +12,7 @@ from dualray.shared.model.events import (
     DrainAsked,
     LeaseRequested,
     LeaseReturned,
+    LeasesRecalled,
     LeaseWanted,
     LocationsWanted,
     NodeDraining,
@@ -20,6 +21,7 @@ from dualray.shared.model.events import (
     NodeReleased,
     ObjectReceived,
     PeerLost,
+    ResourcesReported,
     TimerFired,
 )
 from dualray.shared.model.ids import HEAD, Address, LeaseID, NodeID
@@ -66,6 +68,14 @@ def test_it_tells_the_head_and_wants_its_leases_back(node):
 def test_what_was_placed_there_and_waits_goes_back_to_the_head(node):
     (again,) = sent(node(DrainAsked()), LeaseRequested, HEAD)
     assert (again.request_id, again.count, again.placed, again.via) == ("driver-1#1", 1, False, "node-0")
+
+
+def test_what_a_process_waits_for_that_is_out_of_reach_goes_back_to_the_head(node):
+    node.ask(shape(cpus(2)), placed=True, request="driver-2#0", owner="driver-2")
+    commands = node(LeasesRecalled(owner=Address("driver-2")))
+    assert [again.request_id for again in sent(commands, LeaseRequested, HEAD)] == ["driver-2#0"]
+    assert sent(commands, ResourcesReported, HEAD)[-1].settled == ("driver-2#0",)
+    assert [slot.owner for slot in node.machine.scheduler.waiting.values()] == [DRIVER]
 
 
 @pytest.mark.parametrize("placed", [True, False])

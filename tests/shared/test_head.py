@@ -35,6 +35,7 @@ from dualray.shared.model.events import (
     LeaseRefused,
     LeaseRequested,
     LeaseReturned,
+    LeasesRecalled,
     LocationsKnown,
     LocationsWanted,
     NodeDied,
@@ -547,6 +548,18 @@ def test_copies_that_cannot_be_brought_to_a_node_are_given_up_and_the_object_is_
     assert head.machine.scheduler.parted
     head.added(X, "node-0")
     assert not (head.machine.directory.relays or head.machine.directory.away)
+
+
+def test_what_is_placed_on_a_node_that_its_owner_turns_out_not_to_reach_is_given_back(head):
+    """Found by scenarios/parted_swarm.yaml, seed 80: what a lease waited for was made again where it could not be
+    brought from, until it was given up."""
+    head.ask(shape(cpus(2)), request="driver-1#0")
+    head.ask(shape(cpus(1)), request="driver-1#1")
+    head.ask(shape(cpus(1)), request="node-1/w0#0", owner="node-1/w0")
+    assert set(head.machine.scheduler.owners_waiting(N1)) == {DRIVER, "node-1/w0"}
+    head.added(X, "node-0")
+    head(cut_off("node-1", "node-0"))
+    assert sent(head(YES), LeasesRecalled, "node-1") == [LeasesRecalled(owner=Address(DRIVER))]
 
 
 def test_a_holder_that_dies_is_no_copy_to_wait_for(head):

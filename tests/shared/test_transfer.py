@@ -707,6 +707,15 @@ def test_a_source_that_does_not_answer_is_out_of_reach_and_the_head_hears_of_it(
     assert sent(node.want(Y), LocationsWanted, HEAD)[0].unreachable == (N1,)
 
 
+def test_what_is_out_of_reach_and_nobody_waits_for_any_more_is_not_asked_for_again(node):
+    node.want(X)
+    node.locations(X, "node-1")
+    wait_on(node, 4)
+    node(ObjectReleased(object_id=X, requester=Address(A)))
+    assert node.locations(X, "node-1") == []
+    assert not node.machine.transfer.wants
+
+
 def test_who_is_heard_again_is_in_reach_and_so_is_everybody_after_a_while(node):
     node.want(X)
     node.locations(X, "node-1")

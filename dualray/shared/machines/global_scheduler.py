@@ -20,8 +20,8 @@ in line as it came.
 A machine and a node that do not reach one another (reach.py) are parted for `PARTED_PATIENCES` times
 `link_patience_ns`: nothing of that machine is placed there, whatever is free. A request that no other node could ever
 take waits until then, and is tried there again; when it turns out that they are parted still, it is refused. So are a
-node that waits for an object and one whose copy cannot be brought there (directory.py); what is to run on a node if
-possible runs in its reach if not.
+node that waits for an object and one whose copy cannot be brought there (directory.py): what processes of the one wait
+for on the other is given back then, and placed anew. What is to run on a node if possible runs in its reach if not.
 
 Relies on: each node settles each placed request once for each lease.
 Guarantees: a request is with one node, or waiting here, or refused.
@@ -246,6 +246,12 @@ class GlobalScheduler:
             if until_ns > self.out.now_ns:
                 away[node] = times
         return away
+
+    def owners_waiting(self, node: NodeID) -> list[Address]:
+        """Whose requests were placed on a node and are not settled."""
+        view = self.views.get(node)
+        placed = view.placed.values() if view is not None else ()
+        return list(dict.fromkeys(requests[0].owner for requests in placed))
 
     def part(self, one: NodeID, other: NodeID) -> None:
         """Two nodes do not reach one another."""

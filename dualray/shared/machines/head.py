@@ -48,6 +48,7 @@ from dualray.shared.model.events import (
     LeaseGranted,
     LeaseRefused,
     LeaseRequested,
+    LeasesRecalled,
     LinkLost,
     LocationsWanted,
     NodeDied,
@@ -196,6 +197,14 @@ class Head(Composition):
         self.out.send(event.process if event.by_node else Address(event.node), event)
         self.scheduler.part(self._home_of(event.process), event.node)
 
+    def _part(self, one: NodeID, other: NodeID) -> None:
+        """Two nodes do not reach one another: what processes of each wait for on the other is placed elsewhere."""
+        self.scheduler.part(one, other)
+        for node, home in ((one, other), (other, one)):
+            for owner in self.scheduler.owners_waiting(node):
+                if self._home_of(owner) == home:
+                    self.out.send(Address(node), LeasesRecalled(owner=owner))
+
     def _home_of(self, process: Address) -> NodeID:
         """The node on whose machine a driver or worker runs."""
         return self.membership.drivers.get(process) or node_of(process)
@@ -272,7 +281,7 @@ class Head(Composition):
                 self._announce_cluster()
                 self.scheduler.on_node_changed(self.membership.changed.popleft())
             elif self.directory.parted:
-                self.scheduler.part(*self.directory.parted.pop(0))
+                self._part(*self.directory.parted.pop(0))
             elif self.directory.copies_lost:
                 self.directory.copies_lost.clear()
                 self.scheduler.on_copies_lost()

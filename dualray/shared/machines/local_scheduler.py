@@ -322,17 +322,23 @@ class LocalScheduler:
         if request.placed:
             self.settle(request)
 
+    def give_back(self, owner: Address) -> None:
+        """What a process waits for here is to be placed elsewhere."""
+        for slot in [slot for slot in self.waiting.values() if slot.owner == owner]:
+            self._give_back(slot)
+
+    def _give_back(self, slot: Slot) -> None:
+        self._stop_waiting(slot)
+        self._release(slot.key)
+        self._hand_back(
+            LeaseRequested(request_id=slot.request_id, owner=slot.owner, shape=slot.shape, count=1, placed=slot.placed)
+        )
+
     def start_draining(self) -> None:
         """Grant nothing more, and have back what is granted."""
         self.is_draining = True
         for slot in list(self.waiting.values()):
-            self._stop_waiting(slot)
-            self._release(slot.key)
-            self._hand_back(
-                LeaseRequested(
-                    request_id=slot.request_id, owner=slot.owner, shape=slot.shape, count=1, placed=slot.placed
-                )
-            )
+            self._give_back(slot)
         for lease in self.leases.values():
             if lease.worker is not None:
                 self._want_back(lease)

@@ -243,6 +243,10 @@ class Transfer:
         if want is None or want.source is not None or self.store.is_here(event.object_id):
             return
         want.asked = False
+        if not (want.users or want.watchers):
+            self._turn_away(want)
+            del self.wants[event.object_id]
+            return
         want.turn = event.turn
         want.size_bytes = event.size_bytes
         want.owner = event.owner
@@ -257,8 +261,6 @@ class Transfer:
             self._ask_for_room(want)
             return
         self._turn_away(want)  # nothing is brought for now
-        if not want.watchers:
-            del self.wants[event.object_id]
 
     def _ask_for_room(self, want: Want) -> None:
         if self._is_under_way(want):

@@ -558,6 +558,13 @@ class TurnWanted:
     owner: Address
 
 
+@dataclass(slots=True, kw_only=True)
+class LeasesRecalled:
+    """Head to node: you and the machine of this process do not reach one another. Give back what it waits for."""
+
+    owner: Address
+
+
 # ---- Tasks: owner <-> worker ---------------------------------------------------------------------------------
 
 
@@ -1484,6 +1491,7 @@ NodeMessage: TypeAlias = (
     | LeaseReturned
     | LeasesReturned
     | TurnWanted
+    | LeasesRecalled
     | BundleWanted
     | BundlesUnwanted
     | RowsRequested
