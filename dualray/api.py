@@ -488,7 +488,9 @@ class RuntimeContext:
         return {name: value for name, value in found.items() if value is not None}
 
     def get_attempt(self) -> int:
-        """How often this task has been tried before."""
+        """How often this task has been tried before, as far as anybody knows: more often than `max_retries` allows, if
+        earlier attempts stood behind another task when their worker was lost. Such a one may have begun, so that the
+        next is another attempt; it uses no retry, for it mostly had not."""
         return self._verbs.execution.attempt
 
     def get_accelerator_ids(self) -> dict[str, list[str]]:
