@@ -207,6 +207,15 @@ def test_who_holds_its_end_lets_it_go_on():
     assert told.taken > 1_000_000
 
 
+def test_an_attempt_that_was_given_up_is_told_so_when_it_makes_an_item():
+    """Else a method that may be no further ahead, whose caller has lost the connection, kept its actor for ever."""
+    driver = started(ahead_max=1)
+    driver.worker_died()
+    driver.grant(1, request=1)
+    [told] = sent(driver(item(1)), ItemsRead, W0)
+    assert told == ItemsRead(task_id=tid(1), attempt=0, taken=1 << 62, is_wanted=False)
+
+
 def test_only_who_may_be_held_back_is_told_what_was_taken():
     for ahead_max, told in ((0, []), (2, [ItemsRead(task_id=tid(1), attempt=0, taken=1, is_wanted=True)])):
         driver = started(ahead_max=ahead_max)
