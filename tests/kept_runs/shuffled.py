@@ -25,6 +25,10 @@ SETTINGS: tuple[dict[str, Any], ...] = (
     {"pull_bytes_max": 400, "broadcast_receivers_max": 1},
     {"kept_room_bytes_max": 0},
     {"refusals_max": 2, "store_wait_ns": 5 * h.MS},
+    {"store_objects_max": 3, "store_wait_ns": 5 * h.MS},
+    {"push_window_max": 1, "lease_idle_ns": 0, "lease_turn_ns": h.MS},
+    {"fetch_patience_ns": 0, "locality_bytes_max": 0, "broadcast_receivers_max": 1},
+    {"wait_told_ns": 1000, "drain_timeout_ns": h.MS},
 )
 """Limits that a cluster may have: small ones, at which things happen that are seldom else."""
 
@@ -67,7 +71,7 @@ class Drawer:
         ops = [self._by_somebody(self._random.choice(kinds)()) for _ in range(self._random.randint(8, 40))]
         for _ in range(self._of(0, 0, 1, 2)):
             place = self._random.randrange(len(ops))
-            ops[place:place] = self._burst()
+            ops[place:place] = self._of(self._burst, self._burst, self._chain, self._fetches, self._leaving)()
         if self._is_so(0.3):
             place = self._random.randrange(len(ops))
             ops[place:place] = self._parted_actor()
@@ -78,8 +82,42 @@ class Drawer:
     def _burst(self) -> list[w.WideOp]:
         task = h.Submit(body=h.Body(outs=(h.Out(),)), retries=self._of(0, 3, -1))
         cancels = [h.Cancel(self._index(), self._is_so(0.3)) for _ in range(self._of(0, 0, 2, 4))]
-        tasks = [self._by_somebody(task)] * self._of(3, 8, 20)
+        tasks = [self._by_somebody(task)] * self._of(3, 8, 20, 40, 80)
         return [*tasks, h.Deliver(self._random.randint(1, 60)), *[self._by_somebody(cancel) for cancel in cancels]]
+
+    def _chain(self) -> list[w.WideOp]:
+        """Tasks each of which waits for the one before, looked at while the first one runs."""
+        first = h.Submit(body=h.Body((h.Sleep(5 * h.MS),)))
+        others = [h.Submit(deps=(-1,), cpus=self._of(0, 1)) for _ in range(self._of(2, 4, 8, 12))]
+        steps: list[w.AnyStep] = [first, *others, h.Get((-1,))]
+        by = self._random.randrange(self._drivers)
+        ops: list[w.WideOp] = [w.By(by, step) for step in steps]
+        return [*ops, h.Deliver(self._random.randint(1, 40)), w.Look()]
+
+    def _fetches(self) -> list[w.WideOp]:
+        """Objects on their way to a node that has no memory for them, or ends."""
+        by = self._random.randrange(self._drivers)
+        count, node = self._random.randint(2, 3), self._random.randint(1, 3)
+        ops: list[w.WideOp] = [w.By(by, h.Put(self._of(300, 450))) for _ in range(count)]
+        ops += [h.Settle(), w.NoMemory(node, self._of(0, 2, 4, 4))]
+        strategy = 2 + 2 * node
+        ops += [w.By(by, h.Submit(deps=(-1 - place,), strategy=strategy)) for place in range(0, 2 * count, 2)]
+        ops += [h.Deliver(self._random.randint(5, 60))]
+        ends: tuple[Callable[[], w.WideOp], ...] = (
+            lambda: h.KillNode(node, self._is_so(0.5)),
+            h.Tick,
+            lambda: w.By(by, h.Cancel(-1)),
+            lambda: w.Drain(node),
+        )
+        ops += [self._of(*ends)() for _ in range(self._random.randint(0, 3))]
+        return [*ops, h.Deliver(self._random.randint(1, 40))]
+
+    def _leaving(self) -> list[w.WideOp]:
+        """Several nodes are told to leave at once, some of them twice."""
+        ops: list[w.WideOp] = []
+        for _ in range(self._random.randint(2, 4)):
+            ops += [w.Drain(self._random.randint(1, 3)), h.Deliver(self._of(1, 1, 5, 20))]
+        return ops
 
     def _part(self) -> w.WideOp:
         lasting_ns = self._of(1, 15_000, 60_000) * h.MS
@@ -179,11 +217,14 @@ class Drawer:
         )
 
     def _actor(self, depth: int) -> h.MakeActor:
+        restarts, body = self._of(0, 1, 2, -1), self._body(depth)
+        if restarts < 0 and body.bad_attempts > 2:  # what restarts without end must not end without end
+            body = h.Body(body.steps, body.outs, body.ending, 2)
         return h.MakeActor(
-            body=self._body(depth),
+            body=body,
             deps=self._several(0, 2),
             nested=self._several(0, 2),
-            restarts=self._random.randint(0, 2),
+            restarts=restarts,
             strategy=self._strategy(),
             large=self._of(0, 0, 0, 0, 200, 300, 650),
             concurrency=self._of(1, 1, 1, 2, 3),
@@ -191,14 +232,17 @@ class Drawer:
         )
 
     def _call(self, depth: int) -> h.Call:
+        streaming = self._of(*[Streaming.NO] * 5, Streaming.STREAMING)
         return h.Call(
             handle=self._index(),
-            body=self._body(depth),
+            body=self._body(depth, outs=5 if streaming else 2),
             deps=self._several(0, 2),
             nested=self._several(0, 2),
             handles=self._several(0, 2),
             retries=self._random.randint(0, 2),
             large=self._of(0, 0, 0, 0, 200, 300, 650),
+            streaming=streaming,
+            ahead_max=self._of(0, 0, 1, 2),
         )
 
     def _step(self, depth: int) -> h.Step:
@@ -242,6 +286,9 @@ class Drawer:
             lambda: h.DropStream(self._index()),
             lambda: self._step(0),
             lambda: self._submit(1),
+            lambda: self._actor(0),
+            lambda: self._call(0),
+            lambda: self._call(0),
         ]
         return self._random.choice(makers)()
 

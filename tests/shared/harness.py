@@ -137,6 +137,8 @@ class Call:
     handles: tuple[int, ...] = ()
     retries: int = 0
     large: int = 0
+    streaming: Streaming = Streaming.NO
+    ahead_max: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -1107,7 +1109,6 @@ class UserProcess(Process):
                 resources = placement = from_units({CPU: step.cpus * UNITS, GPU: step.gpus * UNITS})
                 strategy, retries = step.strategy, step.retries
                 streaming, ahead_max = step.streaming, step.ahead_max
-                count = 1 if streaming else count
                 inside += self.choose(frame.handles, step.handles)
             case MakeActor():
                 placement, strategy, count = from_units({CPU: UNITS}), step.strategy, 0
@@ -1120,10 +1121,11 @@ class UserProcess(Process):
                 handles = self.choose(frame.handles, (step.handle,))
                 if not handles:
                     return
-                retries = step.retries
+                retries, streaming, ahead_max = step.retries, step.streaming, step.ahead_max
                 actor["actor_handle"] = handles[0].ref
                 actor["actor_id"] = ActorID(handles[0].ref.object_id[:16])
                 inside += self.choose(frame.handles, step.handles)
+        count = 1 if streaming else count
         chosen = self.cluster.strategy(strategy)
         if chosen.group is not None:
             resources = demand_in_group(resources, chosen.group, chosen.bundle)
@@ -1165,8 +1167,13 @@ class UserProcess(Process):
                 self.cluster.safe.add(object_id)
             frame.refs.append(PyRef(Ref(object_id, self.address)))
         if streaming is Streaming.STREAMING:
-            handle, item = stream_handle_id(task_id), return_object_id(task_id, 1)
-            frame.streams.append(Consumer(PyRef(Ref(handle, self.address)), PyRef(Ref(item, self.address))))
+            self._consume(task_id, frame)
+
+    def _consume(self, task_id: TaskID, frame: Frame) -> None:
+        handle, item = stream_handle_id(task_id), return_object_id(task_id, 1)
+        frame.streams.append(Consumer(PyRef(Ref(handle, self.address)), PyRef(Ref(item, self.address))))
+        if self.is_driver and self.cluster.is_ending:
+            self.drop_streams(frame)
 
     def _timeout(self, refs: Sequence[PyRef], timeout_ns: int | None) -> int | None:
         """A task that waits for an actor without end may wait for itself: it waits for a while instead."""
@@ -1297,6 +1304,7 @@ class Cluster:
         self.place_counter = 0
         self.steps = 0
         self.faults_allowed = True
+        self.is_ending = False
         self.trace: Callable[[Address, int, e.Event, list[c.Command]], None] | None = None
         self.channels: dict[Key, deque[Callable[[], None]]] = {}
         self._ranks: dict[Key, float] = {}
@@ -1606,7 +1614,7 @@ class Cluster:
 
     def finish(self) -> None:
         """End the faults, come to rest, drop every reference, and demand that nothing is left."""
-        self.faults_allowed = False
+        self.faults_allowed, self.is_ending = False, True
         self.hear(all_nodes=True)
         for process in self.living_users():
             if process.is_driver:

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 from dualray.shared.decision_log import MachineSpec
 from dualray.shared.machines.head import Head
+from dualray.shared.machines.owner import Owner
 from dualray.shared.machines.plain_worker import PlainWorker
 from dualray.shared.machines.state_rows import head_rows, late_row, node_rows, owner_rows
 from dualray.shared.model import events as e
@@ -54,7 +55,10 @@ WITH_LABELS = 50
 IN_GROUP = 100
 """Strategies from here on are the driver's placement groups, one after the other, with any bundle, the first, ..."""
 BUNDLES = 3
-TABLES = ("tasks", "actors", "objects", "nodes", "workers", "placement_groups", "store", "calls", "failures", "none")
+TABLES = (
+    *("tasks", "objects", "waits", "workers", "actors", "named_actors", "namespaces", "nodes", "placement_groups"),
+    *("processes", "none"),
+)
 
 
 # ---- What happens --------------------------------------------------------------------------------------------------
@@ -476,20 +480,9 @@ class WideCluster(Cluster):
 
     def _look(self) -> None:
         """What the state API and `explain` say."""
-        for user in self.living_users():
-            owner = user.machine
-            self.words += [str(owner_rows(owner, table)) for table in TABLES]
-            self.words += [line for wait_id in owner.values.waits for line in owner.explain_wait(wait_id)]
-            for object_id, value in owner.values.table.items():
-                self.words += [str(value), owner.explain_object(object_id), str(late_row(owner, object_id))]
-            self.words += [record.story() for record in owner.tasks.records.values()]
-        for node in self.nodes.values():
-            if node.is_alive:
-                self.words += [str(node_rows(node.machine, table)) for table in TABLES]
-        head = self.head.machine
-        assert isinstance(head, Head)
-        self.words += [str(head_rows(head, table)) for table in TABLES]
-        self.words += [head.starvation.explain(request) for request in head.scheduler.pending]
+        for process in (*self.living_users(), *self.nodes.values(), self.head):
+            if process.is_alive:
+                self.words += told_by(process.machine)
 
     def _run_out_of_memory(self, op: OutOfMemory) -> None:
         node = self._node(op.node)
@@ -521,6 +514,25 @@ class WideCluster(Cluster):
     def total_of(self, node: NodeID, total: dict[str, int]) -> dict[str, int]:
         """What a node offers, without the GPUs that it has lost."""
         return dict(self.nodes[node].machine.scheduler.total)
+
+
+def told_by(machine: Any) -> list[str]:
+    """What a machine says to those who look."""
+    if isinstance(machine, Owner):
+        return _told_by_owner(machine)
+    if isinstance(machine, Head):
+        words = [str(head_rows(machine, table)) for table in TABLES]
+        words += [machine.starvation.explain(request) for request in machine.scheduler.pending]
+        return [*words, *machine.explain()]
+    return [str(node_rows(machine, table)) for table in TABLES]
+
+
+def _told_by_owner(owner: Owner) -> list[str]:
+    words = [str(owner_rows(owner, table)) for table in TABLES]
+    words += [line for wait_id in owner.values.waits for line in owner.explain_wait(wait_id)]
+    for object_id, value in owner.values.table.items():
+        words += [str(value), value.story(), owner.explain_object(object_id), str(late_row(owner, object_id))]
+    return words + [record.story() for record in owner.tasks.records.values()]
 
 
 def _hears(process: Any, event: e.Event) -> Callable[[], None]:
