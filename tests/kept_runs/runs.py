@@ -7,7 +7,8 @@ nowhere else. Without faults every kind is kept; under faults one line for each 
 together. Where the change is meant, `python -m tests.kept_runs --write` keeps the new figures.
 
 So are runs of the machines alone, whose messages are shuffled (shuffled.py): what real processes do, and simulated ones
-do not, happens there; and what policies choose (choices.py).
+do not, happens there; histories that no cluster has, told to one machine (distorted.py); and what policies choose
+(choices.py).
 
 The figures are those of one version of Python, NumPy and cloudpickle: how long a message is depends on how they pickle.
 """
@@ -49,6 +50,7 @@ from dualray.testing.outcome import Outcome, call
 from dualray.testing.run import find_program, load_scenario, outcome_of, read_trace
 from dualray.testing.swarm import Ground, draw_faults, ground_of
 from tests.kept_runs.choices import CHOICES, choices
+from tests.kept_runs.distorted import DISTORTED, distorted
 from tests.kept_runs.shuffled import SHUFFLED, shuffled
 
 ROOT = Path(__file__).parents[2]
@@ -80,6 +82,7 @@ MODELS = tuple((name, faults) for name in MODELLED for faults in MODELLED_FAULTS
 APART_FROM_SCENARIOS: dict[str, tuple[Callable[[int], dict[str, Any]], int]] = {
     CHOICES: (choices, 1),
     SHUFFLED: (shuffled, 30),
+    DISTORTED: (distorted, 30),
 }
 """Runs of another kind, and how many of them for each seed of the scenarios."""
 
@@ -393,7 +396,9 @@ def write(kept: Mapping[str, Any], path: Path) -> None:
 def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m tests.kept_runs", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("scenario", nargs="*", help="names, such as mixed_swarm, and choices, shuffled; default: all")
+    parser.add_argument(
+        "scenario", nargs="*", help="names, such as mixed_swarm, and choices, shuffled, distorted; default: all"
+    )
     parser.add_argument("--seeds", type=int, default=SEEDS, help="of each scenario")
     parser.add_argument("--write", action="store_true", help="keep what today's code does")
     parser.add_argument("--stop", action="store_true", help="at the first run that differs")

@@ -28,7 +28,14 @@ def test_the_runs_are_those_that_are_kept():
 
 
 def test_every_scenario_is_kept():
-    assert set(json.loads(KEPT.read_text())) == {"written_with", "modelled", "choices", "shuffled", *names()}
+    assert set(json.loads(KEPT.read_text())) == {
+        "written_with",
+        "modelled",
+        "choices",
+        "shuffled",
+        "distorted",
+        *names(),
+    }
 
 
 def test_a_difference_says_which_figure_it_is():
