@@ -174,7 +174,7 @@ class Streams:
             )
             self.out.send(record.worker, message)
 
-    def _give_up(self, event: ItemReported) -> None:
+    def _close(self, event: ItemReported) -> None:
         """Nobody waits for this attempt any more; it may have been told before it had made anything, or never."""
         closed = ItemsRead(task_id=event.task_id, attempt=event.attempt, taken=1 << 62, is_wanted=False)
         self.out.send(event.worker, closed)
@@ -192,7 +192,7 @@ class Streams:
         stream = record.stream if record is not None else None
         if record is None or stream is None:
             self._drop(event, self.values.table.get(object_id))
-            self._give_up(event)
+            self._close(event)
             return
         if stream.attempt != event.attempt:
             stream.attempt, stream.passed = event.attempt, 0
