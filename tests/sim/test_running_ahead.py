@@ -1,4 +1,5 @@
-"""Tasks whose fiber ends before their time is over: nobody can tell."""
+"""Short ways that a simulation takes: a fiber ends before its task's time is over, a worker begins and reports plain
+calls in fewer steps. Nobody can tell."""
 
 from __future__ import annotations
 
@@ -18,9 +19,9 @@ FAULTS: tuple[list[str], ...] = (
 )
 
 
-def program(faults, *, runs_ahead):
+def program(faults, *, runs_ahead=True, decision_log=None):
     """What a program has seen, and what its cluster has traced."""
-    runtime: Any = dualray.init(mode="sim", nodes=3, num_cpus=2, seed=7, faults=faults)
+    runtime: Any = dualray.init(mode="sim", nodes=3, num_cpus=2, seed=7, faults=faults, decision_log=decision_log)
     runtime.cluster.runs_ahead = runs_ahead
     square = dualray.remote(duration=0.5)(lambda number: number * number)
     name = dualray.remote(duration=lambda number: number / 10)(lambda number: f"number {number}")
@@ -90,3 +91,11 @@ def test_tasks_that_run_at_a_time_need_one_greenlet():
         assert len(runtime.cluster.fibers._pool) == began
     finally:
         dualray.shutdown()
+
+
+@pytest.mark.parametrize("faults", FAULTS, ids=lambda faults: faults[0] if faults else "calm")
+def test_whose_decisions_are_written_down_takes_no_short_way_and_does_the_same(faults, tmp_path):
+    short = program(faults)
+    written = program(faults, decision_log=tmp_path)
+    assert list(tmp_path.glob("*.decisions"))
+    assert short[:2] == written[:2], "but for messages that tell idle workers of the cluster, everything"
