@@ -18,6 +18,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Final
 
+from dualray.shared.interruption import is_importing
+
 _AGAIN_S: Final = 0.001
 _FINALIZERS: Final = frozenset({"__del__", "_released", "_on_view_released"})
 """Names of functions that the garbage collector calls: anybody's `__del__`, and the end of a view of the store."""
@@ -57,7 +59,9 @@ class Interrupts:
 
     def deliver(self) -> None:
         """Call the handler that was held back, if one was: of a thread that has left the loop."""
-        if self._is_held and threading.get_ident() == threading.main_thread().ident:
+        is_main = threading.get_ident() == threading.main_thread().ident
+        # No variable for the frame: what is raised from here would be held by it, and it by itself.
+        if self._is_held and is_main and not self._must_wait(sys._getframe()):
             self._call(sys._getframe())
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -65,12 +69,16 @@ class Interrupts:
             self._is_sent_again = False
             if not self._is_held:  # it was delivered meanwhile
                 return
-        if not self._is_busy() and not _is_finalizing(frame):
+        if not self._is_busy() and not self._must_wait(frame):
             self._call(frame)
             return
         self._is_held = True
         self._leave()
         start_new_thread(self._send_again, ())
+
+    def _must_wait(self, frame: FrameType | None) -> bool:
+        """Whether it would do harm there."""
+        return _is_finalizing(frame)
 
     def _call(self, frame: FrameType | None) -> None:
         self._is_held = False
@@ -93,7 +101,8 @@ class Interrupts:
 
 class TaskInterrupts(Interrupts):
     """The KeyboardInterrupt of a task that is cancelled: raised in its own code, on a worker's main thread, and never
-    in dualray's before or behind it. The signal is one that does nothing where nobody handles it.
+    in dualray's before or behind it, nor in the middle of an import, which the tasks after it need. The signal is one
+    that does nothing where nobody handles it.
 
     Args:
         is_in_user_code: whether the task's own code is under way, or waits.
@@ -130,6 +139,9 @@ class TaskInterrupts(Interrupts):
             super()._on_signal(number, frame)
         else:
             self._is_held = self._is_sent_again = False
+
+    def _must_wait(self, frame: FrameType | None) -> bool:
+        return super()._must_wait(frame) or is_importing(frame)
 
     def _raise_in_task(self, number: int, frame: FrameType | None) -> None:
         if self._takes():

@@ -49,6 +49,7 @@ from dataclasses import dataclass
 from enum import Enum
 from sys import getprofile
 from threading import get_ident
+from types import FrameType
 from typing import Any, Final, Literal, Protocol
 
 from greenlet import GreenletExit, getcurrent, greenlet
@@ -125,6 +126,11 @@ class Fiber:
     def is_undisturbed(self) -> bool:
         """Whether nothing was thrown at it while it runs: it could wait now."""
         return not (self.killed or self._answered)
+
+    def frame(self) -> FrameType | None:
+        """Where it waits; None: nowhere."""
+        found: FrameType | None = None if self._greenlet is None else self._greenlet.gr_frame
+        return found
 
     def __repr__(self) -> str:
         return f"<Fiber of {self.owner!r} {self.state.value}{' killed' if self.killed else ''}>"

@@ -16,6 +16,7 @@ from dualray import runtime
 from dualray.runtime_env import Swapped
 from dualray.shared.core_worker import CoreWorker, write_row
 from dualray.shared.execution import Execution
+from dualray.shared.interruption import is_importing
 from dualray.shared.model.commands import RunTask, WriteRecord, WriteRecords
 from dualray.shared.model.events import ClusterChanged, Event, NodeDied, OwnerDied, TaskPushed, TimerFired
 from dualray.shared.model.ids import HEAD, Address, FunctionID, NodeID, TaskID, root_task_id
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 
 _TINY_BYTES = 512
 """More than a result has of which the task may run ahead of its time."""
+INTERRUPT_AGAIN_NS = 1_000_000
+"""Until a task that was cancelled while it imports a module is looked at again, as in real mode."""
 OWED_NS_MAX = 50_000
 """Of submissions that are not paid for yet: about as much as two messages within a node take."""
 
@@ -346,7 +349,11 @@ class UserProcess(Process):
                 self.cluster.fibers.spawn_soon(self, partial(self._end_cancelled, task, start_ns))
             return
         fiber = self._task_fiber
-        if fiber is not None and self.core.is_in_user_code and self.core.takes_interrupt():
+        if fiber is None or not self.core.is_in_user_code or not self.core.is_to_be_interrupted():
+            return
+        if is_importing(fiber.frame()):
+            self.cluster.kernel.call_after(INTERRUPT_AGAIN_NS, self.interrupt)
+        elif self.core.takes_interrupt():
             self.cluster.fibers.throw(fiber, KeyboardInterrupt())
 
     def _execute(self, task: RunTask | TaskPushed) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 import pytest
@@ -92,6 +93,42 @@ def test_what_a_task_returns_in_spite_of_it_stands(tally: Tally):
     started(tally)
     ray.cancel(ref)
     assert get(ref) == "all the same"
+
+
+_SLOW = """
+import os
+import time
+from pathlib import Path
+import registry
+
+if "slow" in registry.names:
+    raise RuntimeError("this module was imported before")
+registry.names.add("slow")
+Path(__file__).with_name("began").write_text(str(os.getpid()))
+time.sleep(0.5)
+Path(__file__).with_name("ended").touch()
+"""
+
+
+def test_an_import_is_not_interrupted(tmp_path):
+    (tmp_path / "slow_to_import.py").write_text(_SLOW)
+    (tmp_path / "registry.py").write_text("names = set()")
+
+    @ray.remote(runtime_env={"env_vars": {"PYTHONPATH": str(tmp_path)}})
+    def use(seconds):
+        import slow_to_import
+
+        time.sleep(seconds)
+        return os.getpid(), slow_to_import.registry.names
+
+    ref = use.remote(LONG_S)
+    began = tmp_path / "began"
+    eventually(began.exists, "the import has begun")
+    ray.cancel(ref)
+    with pytest.raises(TaskCancelledError):
+        get(ref)
+    assert (tmp_path / "ended").exists()
+    assert get(use.remote(0)) == (int(began.read_text()), {"slow"})
 
 
 def test_a_task_that_computes_is_interrupted(tally: Tally):
