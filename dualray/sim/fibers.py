@@ -212,10 +212,17 @@ class FiberScheduler:
         self._current: Fiber | None = None
         self._ready: deque[Fiber] = deque()
         self._pool: list[Any] = []
+        self._keeps_pool = False
+        """Whether the greenlets in it are for the simulations to come, too."""
         self._live: dict[Fiber, None] = {}  # spawned and not ended, in the order of their spawning
         self._end: tuple[Fiber, BaseException | None] | None = None  # the fiber that just ended, for the hub
 
     # -- from the kernel's side ----------------------------------------------------------------------------
+
+    def share_greenlets(self, pool: list[Any]) -> None:
+        """Take idle greenlets from here, and leave them here at the end: another simulation has made them, and the next
+        one goes on with them. Before the driver is adopted, and on one thread."""
+        self._pool, self._keeps_pool = pool, True
 
     def adopt_current(self, owner: FiberOwner, *, seed: bytes = b"") -> Fiber:
         """Make the calling greenlet the driver's fiber. Returns in it, as user code; `close()` undoes it."""
@@ -409,8 +416,14 @@ class FiberScheduler:
                 self._retire(fiber)
                 self._report(fiber, exc)
                 return
-            target = fiber._greenlet = self._pool.pop() if self._pool else greenlet(self._body, self._hub)
-            value = fiber
+            if self._pool:
+                target = self._pool.pop()
+                if self._keeps_pool:
+                    target.parent = self._hub
+            else:
+                target = greenlet(_run_fibers, self._hub)
+            fiber._greenlet = target
+            value = [self, fiber]
         fiber.state = _RUNNING
         if self.on_resume is not None:
             self.on_resume(fiber)
@@ -435,33 +448,6 @@ class FiberScheduler:
             self._live.pop(fiber, None)
             self.abandoned.append(fiber)
             self.on_crash(fiber, RuntimeError(f"{fiber!r} went on after {RETHROWS_MAX} FiberKilled"))
-
-    def _body(self, fiber: Fiber | None) -> None:
-        """What a pooled greenlet runs: one fiber after another, until it is handed None."""
-        greenlet_here: Any = getcurrent()
-        while fiber is not None:
-            escaped: BaseException | None = None
-            fn = fiber._fn
-            assert fn is not None
-            # By itself: to others a greenlet without a Python frame, as where this is compiled, seems to be running.
-            greenlet_here.gr_context = Context()
-            if getprofile() is not None:
-                _cut_profile()
-            try:
-                fn()
-            except GreenletExit:
-                return  # the last reference to an unclosed simulation is gone
-            except BaseException as exc:  # noqa: BLE001  # reported by the hub
-                escaped = exc
-            self._retire(fiber)
-            if escaped is None:
-                fiber._thrown = None  # it knows the frames that it was thrown into, and they know the fiber
-            self._end = (fiber, escaped)
-            if len(self._pool) >= POOL_GREENLETS_MAX:
-                return
-            self._pool.append(greenlet_here)
-            fiber = fn = escaped = None  # an idle greenlet keeps nothing of the user's alive
-            fiber = self._hub.switch()
 
     def _retire(self, fiber: Fiber) -> None:
         fiber.state = _ENDED
@@ -508,9 +494,49 @@ class FiberScheduler:
                 self._run(fiber)
             except BaseException as exc:  # noqa: BLE001  # raised below, when every fiber had its turn
                 first = first or exc
-        for idle in self._pool:
-            idle.switch(None)
-        self._pool.clear()
+        if not self._keeps_pool:
+            for idle in self._pool:
+                idle.switch([])
+            self._pool.clear()
         self._ready.clear()
         if first is not None:
             raise first
+
+
+# -- in a greenlet -----------------------------------------------------------------------------------------
+
+
+def _run_fibers(ordered: list[Any]) -> None:
+    """What a pooled greenlet runs: one fiber after another, until nothing is ordered. It is ordered a scheduler and a
+    fiber, in a list, which it empties: what a greenlet was first called with lives as long as itself."""
+    greenlet_here: Any = getcurrent()
+    while ordered:
+        scheduler: FiberScheduler | None = ordered[0]
+        fiber: Fiber | None = ordered[1]
+        ordered.clear()
+        assert scheduler is not None
+        assert fiber is not None
+        escaped: BaseException | None = None
+        fn = fiber._fn
+        assert fn is not None
+        # By itself: to others a greenlet without a Python frame, as where this is compiled, seems to be running.
+        greenlet_here.gr_context = Context()
+        if getprofile() is not None:
+            _cut_profile()
+        try:
+            fn()
+        except GreenletExit:
+            return  # the last reference to an unclosed simulation is gone
+        except BaseException as exc:  # noqa: BLE001  # reported by the hub
+            escaped = exc
+        scheduler._retire(fiber)
+        if escaped is None:
+            fiber._thrown = None  # it knows the frames that it was thrown into, and they know the fiber
+        scheduler._end = (fiber, escaped)
+        if len(scheduler._pool) >= POOL_GREENLETS_MAX:
+            return
+        scheduler._pool.append(greenlet_here)
+        hub = scheduler._hub
+        scheduler = fiber = fn = escaped = None  # an idle greenlet keeps nothing of the user's alive
+        greenlet_here.gr_context = None
+        ordered = hub.switch()

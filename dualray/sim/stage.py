@@ -40,6 +40,8 @@ class Stage:
         self.stands = False
         """Whether the replacements stay where they are between two simulations."""
         self._changes_asyncio = False
+        self._greenlets: list[Any] = []
+        """Idle ones, if it stays: each costs a new mapping of memory."""
 
     def enter(
         self,
@@ -61,6 +63,8 @@ class Stage:
         if self.isolation.kernel is not self._kernel:
             raise RuntimeError("another simulation runs in this process: shut it down first")
         self._move_to(kernel, fibers, ahead_ns, make_loop)
+        if self.stands:
+            fibers.share_greenlets(self._greenlets)
         try:
             self.isolation.install()
             if not self._changes_asyncio:

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -537,6 +538,50 @@ def test_greenlets_are_reused_and_none_is_left_after_close() -> None:
     before = greenlets_alive()
     use_greenlets()
     assert greenlets_alive() <= before
+
+
+def test_simulations_that_share_greenlets_leave_them_to_the_next_and_nothing_with_them() -> None:
+    idle: list[Any] = []
+    owners: list[weakref.ref[Any]] = []
+    variable: contextvars.ContextVar[Any] = contextvars.ContextVar("variable")
+
+    class Person(Owner):
+        pass
+
+    def simulate(names: list[str]) -> list[int]:
+        used: list[int] = []
+        kernel = Kernel()
+        fibers = FiberScheduler(kernel)
+        fibers.share_greenlets(idle)
+        fibers.adopt_current(Owner("driver"))
+
+        def task() -> None:
+            assert variable.get(None) is None
+            fiber = fibers.current()
+            assert fiber is not None
+            variable.set(fiber.owner)
+            used.append(id(greenlet.getcurrent()))
+            fibers.sleep_ns(5)
+
+        for name in names:
+            owner = Person(name)
+            owners.append(weakref.ref(owner))
+            kernel.call_after(1, fibers.spawn, owner, task)
+        fibers.sleep_ns(3)
+        if len(names) < 3:  # the others end with the simulation
+            fibers.sleep_ns(9)
+        fibers.close()
+        return used
+
+    first = simulate(["a", "b", "c"])
+    second = simulate(["d", "e"])
+    third = simulate(["f", "g", "h", "i"])
+    assert len(set(first)) == 3
+    assert set(second) < set(first)
+    assert set(first) < set(third)
+    assert len(idle) == 4
+    gc.collect()
+    assert [owner() for owner in owners] == [None] * 9
 
 
 def test_a_second_simulation_starts_from_zero() -> None:
