@@ -67,8 +67,8 @@ INTERPRETED = {
 }
 """What COMPILED would take in, and why it is left out; so are packages' own modules."""
 
-EXTENSIBLE = ("Cluster", "CoreWorker", "MachineProcess", "Process", "TaskRunner")
-"""Compiled classes that have subclasses in modules that are not compiled; and so may all policies."""
+EXTENSIBLE = ("Cluster", "CoreWorker", "Due", "MachineProcess", "Process", "TaskRunner")
+"""Compiled classes that have subclasses in modules that are not compiled, or in tests; and so may all policies."""
 
 NEVER_PICKLED = ("/events.py", "/commands.py")
 """Modules of which no instance is pickled: messages and logs are written by the codec."""

@@ -1,9 +1,9 @@
 """The queue of the event kernel, its clock, and the loop that performs what is due.
 
-Theory of operation. An entry is a tuple: time, priority and sequence, which order it, and then either a function and
-its argument (what was posted: most of what happens), or a timer or an event of the kernel's (kernel.py), which may have
-been cancelled meanwhile. Everything that happens passes through here, so that this is one of the modules that the wheel
-compiles; it knows nothing of SimPy, and is handed what performs an event.
+Theory of operation. An entry is a tuple: time, priority and sequence, which order it, and then a function and its
+argument (what was posted), a `Due`, which knows what happens (messages: most of what does), or a timer or an event of
+the kernel's (kernel.py), which may have been cancelled meanwhile. Everything that happens passes through here, so that
+this is one of the modules that the wheel compiles; it knows nothing of SimPy, and is handed what performs an event.
 
 The queue is a calendar: a sorted list for the current "day" (about 33 us), of which the first part is over, and
 unsorted lists for later days, sorted when their day comes. The order is that of one heap; what is not due today just
@@ -52,6 +52,16 @@ class Hook:
         self.fn = fn
         self.every = every
         self.due = due
+
+
+class Due:
+    """What happens at its time and is never cancelled; see `Calendar.post_due`."""
+
+    __slots__ = ()
+
+    def happen(self) -> None:
+        """It is time."""
+        raise NotImplementedError
 
 
 class Timer:
@@ -132,8 +142,13 @@ class Calendar:
         else:
             entries.append((at_ns, NORMAL_PRIORITY, sequence, fn, argument))
 
+    def post_due(self, at_ns: int, due: Due) -> None:
+        """As `post`, of what knows itself what happens: a call less where this is compiled."""
+        assert at_ns >= self.now_ns, f"{at_ns} ns are in the past"
+        self.enter(at_ns, NORMAL_PRIORITY, due, True)
+
     def enter(self, at_ns: int, priority: int, event: object, is_live: bool) -> None:
-        """Perform an event of the kernel's at a time, unless it is cancelled before."""
+        """Perform a `Due`, or, unless it is cancelled before, a timer or an event of the kernel's."""
         sequence = self._sequence
         self._sequence = sequence + 1
         if is_live:
@@ -177,6 +192,8 @@ class Calendar:
 
     def _is_gone(self, event: Any) -> bool:
         """Whether an entry's event was cancelled."""
+        if isinstance(event, Due):
+            return False
         return not event.is_armed if type(event) is Timer else self._is_cancelled(event)
 
     def forget(self, was_live: bool) -> None:
@@ -242,6 +259,12 @@ class Calendar:
                 self.live -= 1
                 self.events_performed += 1
                 entry[3](entry[4])
+            elif isinstance(entry[3], Due):
+                due: Due = entry[3]
+                self.now_ns = entry[0]
+                self.live -= 1
+                self.events_performed += 1
+                due.happen()
             elif type(entry[3]) is Timer:
                 timer: Timer = entry[3]
                 if not timer.is_armed:

@@ -43,9 +43,9 @@ from dualray.sim.function_table import FunctionTable
 from dualray.sim.head import HeadProcess
 from dualray.sim.isolation import VirtualExit
 from dualray.sim.kernel import Kernel, Scheduled
-from dualray.sim.network import CONNECTION_LASTS_NS, Channel, Network, Nic, Star
+from dualray.sim.network import CONNECTION_LASTS_NS, Network, Nic, Star
 from dualray.sim.node import Hardware, NodeProcess
-from dualray.sim.runner import Process
+from dualray.sim.runner import Letter, Line, Process
 from dualray.sim.stage import Stage, take_stage
 from dualray.sim.worker import UserProcess
 
@@ -110,8 +110,6 @@ class Cluster:
             on_held=self._on_held,
         )
         self.network.on_rate = self._nic_rate
-        self._deliver_sent: Callable[[Any], object] = self._deliver
-        """One object for all: thousands of messages are under way."""
         self._durations = dict(durations or {})
         self._memory = dict(memory or {})
         self._paused: dict[str, deque[tuple[Callable[..., object], tuple[Any, ...]]]] = {}
@@ -273,29 +271,27 @@ class Cluster:
         size_bytes = MESSAGE_BYTES
         for _, data in payloads:
             size_bytes += len(data)
-        channels = sender.channels
-        channel = channels.get(to) if channels is not None else None
-        if channel is None:
-            channel = self.channel(sender, to)
-        self.network.message(channel, size_bytes, self._deliver_sent, (to, message, payloads))
+        lines = sender.lines
+        line = lines.get(to) if lines is not None else None
+        if line is None:
+            line = self.line(sender, to)
+        self.network.send(Letter(self.network, line, message, payloads), size_bytes)
 
-    def channel(self, sender: Process, to: Address) -> Channel:
+    def line(self, sender: Process, to: Address) -> Line:
         """What goes from a process to an address: whatever the sender sends there, in order."""
-        channels = sender.channels
-        if channels is None:
-            channels = sender.channels = {}
-        channel = channels.get(to)
-        if channel is None:
-            destination = self.processes.get(to)
-            node = destination.node if destination is not None else node_of(to)
-            channel = channels[to] = Channel(sender.node, node, src_process=sender.address, dst_process=to)
-        return channel
+        lines = sender.lines
+        if lines is None:
+            lines = sender.lines = {}
+        line = lines.get(to)
+        if line is None:
+            line = lines[to] = Line(sender, to, self.processes)
+        return line
 
-    def _deliver(self, sent: tuple[Address, Event, Sequence[tuple[bytes, bytes]]]) -> None:
-        to, message, payloads = sent
+    def tell(self, to: Address, message: Event) -> None:
+        """A process notices something by itself: as if a message had arrived."""
         process = self.processes.get(to)
         if process is not None and process.is_alive:
-            process.receive(message, payloads)
+            process.receive(message, ())
 
     def _on_held(self, src_node: Any, dst_node: Any, src: Any, dst: Any) -> None:
         """What a partition holds is not acknowledged: in time, its connection breaks. Heartbeats tell of the head; and
@@ -310,7 +306,7 @@ class Cluster:
         del self.network.breaking[src, dst]
         if self.network.is_parted(src_node, dst_node):
             for end, other in ((src, dst), (dst, src)):
-                self._deliver((end, PeerLost(address=other), ()))
+                self.tell(end, PeerLost(address=other))
 
     def note(self, event: TraceEvent) -> None:
         """A runner did something."""
@@ -374,7 +370,7 @@ class Cluster:
         self.nodes_left += 1
         process.die()
         closed = PeerLost(address=process.address)
-        self.network.message(self.channel(process, HEAD), 0, self.head.handle, closed)
+        self.network.message(self.line(process, HEAD), 0, self.head.handle, closed)
         self.hearing_changed()
 
     def pause(self, node: str) -> None:

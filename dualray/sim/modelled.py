@@ -214,7 +214,7 @@ class ModelledCluster(Cluster):
 
     def send(self, sender: Process, to: Address, message: Event, payloads: Sequence[tuple[bytes, bytes]]) -> None:
         if not self.model.send(sender, to, message):
-            super().send(sender, to, message, ())
+            self.network.message(self.line(sender, to), MESSAGE_BYTES, self._take_in, (to, message))
 
     def _price(self, source: str, destination: str) -> tuple[int, int]:
         """What a message costs from one node to another, and each of its bytes."""
@@ -226,8 +226,10 @@ class ModelledCluster(Cluster):
         )
         return network.message_ns(source, destination, MESSAGE_BYTES), bytes_per_s
 
-    def _deliver(self, sent: tuple[Address, Event, Sequence[tuple[bytes, bytes]]]) -> None:
-        to, message, _ = sent
+    def _take_in(self, sent: tuple[Address, Event]) -> None:
+        self.tell(*sent)
+
+    def tell(self, to: Address, message: Event) -> None:
         process = self.processes.get(to)
         if isinstance(process, ModelledProcess):
             process.arrive(message)

@@ -48,11 +48,11 @@ from heapq import heapify, heappop, heappush
 from random import Random
 from typing import Any, Final, Protocol, TypeAlias
 
-from dualray.sim.calendar import Calendar
+from dualray.sim.calendar import Calendar, Due
 from dualray.sim.cost_model import CostModel, time_ns
 from dualray.sim.kernel import LATE, Kernel, Scheduled
 
-__all__ = ["Channel", "Impairment", "LinkKey", "Network", "Nic", "NodeKey", "Star", "Topology", "Transfer"]
+__all__ = ["Channel", "Delivery", "Impairment", "LinkKey", "Network", "Nic", "NodeKey", "Star", "Topology", "Transfer"]
 
 NodeKey: TypeAlias = Hashable
 LinkKey: TypeAlias = tuple[str, Hashable]
@@ -241,8 +241,56 @@ class Channel:
         """Which routes it took: see `Network.routes_changed`."""
 
 
-_Held: TypeAlias = tuple[Channel, int, Callable[[Any], object], Any, bool]
-"""A message that a parting holds: what `Network.message` was given."""
+class Delivery(Due):
+    """A message that goes through a channel. Subclasses say what comes of it when it arrives."""
+
+    __slots__ = ("_cuts_at_sending", "_has_arrived", "channel", "is_doubled", "network")
+
+    def __init__(self, network: Network, channel: Channel) -> None:
+        self.network = network
+        self.channel = channel
+        self.is_doubled = False
+        """Whether it is under way twice."""
+        self._has_arrived = False
+        self._cuts_at_sending = 0
+
+    def arrive(self) -> None:
+        """It has arrived."""
+        raise NotImplementedError
+
+    def goes(self, cuts: int) -> None:
+        """It is on its way, after so many cuts of the network."""
+        self._cuts_at_sending = cuts
+
+    def happen(self) -> None:
+        network = self.network
+        if network._cuts != self._cuts_at_sending and network.has_cut(self.channel, self._cuts_at_sending):
+            network.messages_dropped += 1
+            return
+        if self.is_doubled:  # what the receiving end of a connection does with a segment: it takes it once
+            if self._has_arrived:
+                network.messages_doubled += 1
+                return
+            self._has_arrived = True
+        self.arrive()
+
+
+class _Call(Delivery):
+    """A call where a message arrives."""
+
+    __slots__ = ("_argument", "_deliver")
+
+    def __init__(self, network: Network, channel: Channel, deliver: Callable[[Any], object], argument: Any) -> None:
+        super().__init__(network, channel)
+        self._deliver = deliver
+        self._argument = argument
+
+    def arrive(self) -> None:
+        self._deliver(self._argument)
+
+
+_Held: TypeAlias = tuple[Delivery, int, bool]
+"""A message that a parting holds: what `Network.send` was given."""
 
 
 class Network:
@@ -284,8 +332,6 @@ class Network:
         self._head = head
         self._routes = 0
         """How often they have changed."""
-        self._deliver_message: Callable[[Any], object] = self._deliver
-        """One object for all: thousands of messages are under way."""
         self._takes_ns: dict[tuple[NodeKey, NodeKey, int], int] = {}
         """Of messages on routes that nothing impairs."""
         self._cut: dict[NodeKey, None] = {}
@@ -344,12 +390,17 @@ class Network:
         argument: Any,
         is_sure: bool = False,
     ) -> None:
-        """Call `deliver(argument)` when a message of `size_bytes` has arrived, unless it is lost on its way. One that
-        `is_sure` is not dropped or doubled by an impairment: who sent it asks again until there is an answer."""
+        """`send` what calls `deliver(argument)` when it arrives."""
+        self.send(_Call(self, channel, deliver, argument), size_bytes, is_sure)
+
+    def send(self, delivery: Delivery, size_bytes: int, is_sure: bool = False) -> None:
+        """Have a message of `size_bytes` arrive after its time, unless it is lost on its way. One that `is_sure` is not
+        dropped or doubled by an impairment: who sent it asks again until there is an answer."""
         self.messages_sent += 1
         if self._cut or self._parted or self._impairments:
-            self._message_with_mishaps(channel, size_bytes, deliver, argument, is_sure)
+            self._send_with_mishaps(delivery, size_bytes, is_sure)
             return
+        channel = delivery.channel
         if channel.size_bytes != size_bytes or channel.routes != self._routes:
             self._measure(channel, size_bytes)
         at_ns = self._calendar.now_ns + channel.takes_ns
@@ -357,7 +408,8 @@ class Network:
             at_ns = channel.arrives_ns
         else:
             channel.arrives_ns = at_ns
-        self._calendar.post(at_ns, self._deliver_message, (channel, self._cuts, deliver, argument))
+        delivery.goes(self._cuts)
+        self._calendar.post_due(at_ns, delivery)
 
     def _measure(self, channel: Channel, size_bytes: int) -> None:
         """How long such a message takes where nothing goes wrong."""
@@ -369,17 +421,15 @@ class Network:
             takes_ns = self._takes_ns[route] = self.message_ns(channel.src_node, channel.dst_node, size_bytes)
         channel.size_bytes, channel.routes, channel.takes_ns = size_bytes, self._routes, takes_ns
 
-    def _message_with_mishaps(
-        self, channel: Channel, size_bytes: int, deliver: Callable[[Any], object], argument: Any, is_sure: bool
-    ) -> None:
+    def _send_with_mishaps(self, delivery: Delivery, size_bytes: int, is_sure: bool) -> None:
+        channel = delivery.channel
         src_node, dst_node = channel.src_node, channel.dst_node
         if self._cut and (src_node in self._cut or dst_node in self._cut):
             self.messages_dropped += 1
             return
         if self._parted and (src_node, dst_node) in self._parted:
             self.messages_held += 1
-            held: _Held = (channel, size_bytes, deliver, argument, is_sure)
-            self._held.setdefault((src_node, dst_node), []).append(held)
+            self._held.setdefault((src_node, dst_node), []).append((delivery, size_bytes, is_sure))
             if self._on_held is not None:
                 self._on_held(src_node, dst_node, channel.src_process, channel.dst_process)
             return
@@ -396,42 +446,21 @@ class Network:
                 again = bool(worse.duplicate) and self.random.random() < worse.duplicate
         delay_ns = max(takes_ns, channel.arrives_ns - now_ns)
         channel.arrives_ns = now_ns + delay_ns
+        delivery.goes(self._cuts)
+        self._calendar.post_due(now_ns + delay_ns, delivery)
         if again:
-            deliver = self._once(deliver)
-        message = (channel, self._cuts, deliver, argument)
-        self._calendar.post(now_ns + delay_ns, self._deliver_message, message)
-        if again:
+            delivery.is_doubled = True
             later_ns = delay_ns + round(self.random.random() * takes_ns)
-            self._calendar.post(now_ns + later_ns, self._deliver_message, message)
+            self._calendar.post_due(now_ns + later_ns, delivery)
 
     def routes_changed(self) -> None:
         """What the topology says of a route may be another now."""
         self._takes_ns.clear()
         self._routes += 1
 
-    def _deliver(self, message: tuple[Channel, int, Callable[[Any], object], Any]) -> None:
-        channel, cuts_at_sending, deliver, argument = message
-        if self._cuts != cuts_at_sending and (
-            self._cut_at.get(channel.src_node, 0) > cuts_at_sending
-            or self._cut_at.get(channel.dst_node, 0) > cuts_at_sending
-        ):
-            self.messages_dropped += 1
-            return
-        deliver(argument)
-
-    def _once(self, deliver: Callable[[Any], object]) -> Callable[[Any], object]:
-        """What the receiving end of a connection does with the segments of one message: it takes them once."""
-        is_known = False
-
-        def take(argument: Any) -> None:
-            nonlocal is_known
-            if is_known:
-                self.messages_doubled += 1
-            else:
-                is_known = True
-                deliver(argument)
-
-        return take
+    def has_cut(self, channel: Channel, cuts: int) -> bool:
+        """Whether one of its ends has been cut off since there were so many cuts."""
+        return self._cut_at.get(channel.src_node, 0) > cuts or self._cut_at.get(channel.dst_node, 0) > cuts
 
     # -- cuts ----------------------------------------------------------------------------------------------
 
@@ -466,8 +495,8 @@ class Network:
         if self._parted[pair]:
             return
         del self._parted[pair]
-        for channel, size_bytes, deliver, argument, is_sure in self._held.pop(pair, ()):
-            self.message(channel, size_bytes, deliver, argument, is_sure)
+        for delivery, size_bytes, is_sure in self._held.pop(pair, ()):
+            self.send(delivery, size_bytes, is_sure)
         self._reconsider(src_node)
 
     def is_parted(self, src_node: NodeKey, dst_node: NodeKey) -> bool:

@@ -104,7 +104,7 @@ class _Passing:
         if receiver is not None:
             failed = ReceiveFailed(object_id=self.command.object_id, source=NodeID(self.node.node))
             cluster = self.node.cluster
-            cluster.network.message(cluster.channel(self.node, receiver.address), 0, receiver.handle, failed)
+            cluster.network.message(cluster.line(self.node, receiver.address), 0, receiver.handle, failed)
 
 
 class NodeProcess(MachineProcess):
@@ -234,7 +234,7 @@ class NodeProcess(MachineProcess):
         self.memory.free(address)
         exited = WorkerExited(worker=address, reason=reason)
         # Behind what the worker has sent.
-        self.cluster.network.message(self.cluster.channel(worker, self.address), 0, self.handle, exited)
+        self.cluster.network.message(self.cluster.line(worker, self.address), 0, self.handle, exited)
 
     # ---- Bytes -----------------------------------------------------------------------------------------------
 

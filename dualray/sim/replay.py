@@ -44,7 +44,7 @@ from dualray.sim.cost_model import CostModel
 from dualray.sim.model_process import Execution, ModelProcess
 from dualray.sim.node import Hardware
 from dualray.sim.replayed import Replayed, Step
-from dualray.sim.runner import Process
+from dualray.sim.runner import Letter, Process
 
 """Pairs of nodes and sizes, of which the time of a message is remembered."""
 _TASK_ID_BYTES = 16
@@ -225,15 +225,11 @@ class ReplayCluster(Cluster):
         if destination is None:
             self.send(sender, to, message, ())
             return
+        line = self.line(sender, to)
         if type(destination) is ModelProcess:
-            self.network.message(self.channel(sender, to), size_bytes, destination.take_in, message)
+            self.network.message(line, size_bytes, destination.take_in, message)
         else:
-            self.network.message(self.channel(sender, to), size_bytes, self._deliver_to, (destination, message))
-
-    def _deliver_to(self, sent: tuple[Process, Event]) -> None:
-        process, message = sent
-        if process.is_alive:
-            process.receive(message, ())
+            self.network.send(Letter(self.network, line, message, ()), size_bytes)
 
     def note(self, event: TraceEvent) -> None:
         result = self.result

@@ -21,19 +21,59 @@ from dualray.shared.model.commands import (
     WriteRecord,
 )
 from dualray.shared.model.events import Event, NodeRefused, NodeReleased, TaskPushed, TimerFired
-from dualray.shared.model.ids import Address
+from dualray.shared.model.ids import Address, node_of
 from dualray.shared.trace import TraceEvent, TraceKind
 from dualray.sim.calendar import Calendar, Timer
-from dualray.sim.network import Channel
+from dualray.sim.network import Channel, Delivery, Network
 
 if TYPE_CHECKING:
     from dualray.sim.cluster import Cluster
 
 
+class Line(Channel):
+    """A channel to whichever process has an address."""
+
+    __slots__ = ("_process", "_processes", "_to")
+
+    def __init__(self, sender: Process, to: Address, processes: dict[Address, Process]) -> None:
+        process = processes.get(to)
+        node = process.node if process is not None else node_of(to)
+        super().__init__(sender.node, node, src_process=sender.address, dst_process=to)
+        self._to = to
+        self._processes = processes
+        self._process = process
+
+    def receiver(self) -> Process | None:
+        """The process, if it is alive."""
+        process = self._process
+        if process is None or not process.is_alive:
+            process = self._process = self._processes.get(self._to)
+            if process is None or not process.is_alive:
+                return None
+        return process
+
+
+class Letter(Delivery):
+    """A message from machine to machine, with the bytes that travel beside it."""
+
+    __slots__ = ("_line", "_message", "_payloads")
+
+    def __init__(self, network: Network, line: Line, message: Event, payloads: Sequence[tuple[bytes, bytes]]) -> None:
+        super().__init__(network, line)
+        self._line = line
+        self._message = message
+        self._payloads = payloads
+
+    def arrive(self) -> None:
+        receiver = self._line.receiver()
+        if receiver is not None:
+            receiver.receive(self._message, self._payloads)
+
+
 class Process:
     """A virtual process: an address on a node."""
 
-    __slots__ = ("_timers", "address", "channels", "cluster", "decisions", "is_alive", "links", "node", "number")
+    __slots__ = ("_timers", "address", "cluster", "decisions", "is_alive", "lines", "links", "node", "number")
 
     is_traced = True
 
@@ -45,8 +85,8 @@ class Process:
         self.decisions: DecisionLog | None = None
         self.number = -1
         """In order of appearance."""
-        self.channels: dict[Address, Channel] | None = None
-        """To whom it has sent: see `Cluster.channel`."""
+        self.lines: dict[Address, Line] | None = None
+        """To whom it has sent: see `Cluster.line`."""
         self.links: dict[Address, Any] | None = None
         """The same in a modelled run, where nothing goes wrong on the network."""
         self._timers: dict[str, Timer] | None = None

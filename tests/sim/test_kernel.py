@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import pytest
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from simpy.core import EmptySchedule
 
-from dualray.sim.calendar import DAY_BITS, TOMBSTONES_MIN
+from dualray.sim.calendar import DAY_BITS, TOMBSTONES_MIN, Due
 from dualray.sim.kernel import LATE, NORMAL, URGENT, Kernel, Scheduled
 
 DAY_NS = 1 << DAY_BITS
@@ -45,18 +45,36 @@ def test_events_happen_in_the_order_of_time_priority_and_sequence() -> None:
     assert kernel.events_performed == 6
 
 
+class Calls(Due):
+    def __init__(self, fn: Callable[[int], object], number: int) -> None:
+        self.fn = fn
+        self.number = number
+
+    def happen(self) -> None:
+        self.fn(self.number)
+
+
 def random_program(seed: int, events_max: int) -> list[tuple[int, int]]:
     """Events beget and cancel events on all sides of the day's border. Returns (time, number) as performed."""
     kernel, chance = Kernel(), random.Random(seed)
-    made: list[Scheduled] = []
+    made: list[Scheduled | None] = []
     seen: list[tuple[int, int]] = []
     cancelled = 0
     spans = (0, 1, DAY_NS - 1, DAY_NS, DAY_NS + 1, 5 * DAY_NS)
 
     def schedule() -> None:
         if len(made) < events_max:
-            delay_ns, priority = chance.choice(spans), chance.choice((URGENT, NORMAL, LATE))
-            made.append(kernel.call_after(delay_ns, perform, len(made), priority=priority))
+            number, delay_ns = len(made), chance.choice(spans)
+            how = chance.randrange(5)
+            if how == 0:
+                kernel.calendar.post(kernel.now_ns + delay_ns, perform, number)
+                made.append(None)
+            elif how == 1:
+                kernel.calendar.post_due(kernel.now_ns + delay_ns, Calls(perform, number))
+                made.append(None)
+            else:
+                priority = chance.choice((URGENT, NORMAL, LATE))
+                made.append(kernel.call_after(delay_ns, perform, number, priority=priority))
 
     def perform(number: int) -> None:
         nonlocal cancelled
@@ -64,7 +82,8 @@ def random_program(seed: int, events_max: int) -> list[tuple[int, int]]:
         for _ in range(chance.randrange(4)):
             schedule()
         while chance.random() < 0.4:
-            cancelled += made[chance.randrange(len(made))].cancel()
+            victim = made[chance.randrange(len(made))]
+            cancelled += victim is not None and victim.cancel()
 
     schedule()
     run_out(kernel)
