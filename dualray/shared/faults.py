@@ -46,7 +46,6 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import lru_cache
 from typing import Any
 
 from dualray.shared.units import parse_time_ns, time_words
@@ -234,7 +233,6 @@ _WHAT: dict[FaultKind, re.Pattern[str]] = {
 EXAMPLES = "'kill node-5 at 2.5s', 'kill node-5 when f starts 40' or 'kill worker when f starts 3'"
 
 
-@lru_cache(maxsize=10_000)  # exploration says every fault in words, and asks three times what they mean
 def parse_fault(text: str) -> Fault:
     """A fault in words; see the module.
 

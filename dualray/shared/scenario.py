@@ -21,6 +21,7 @@ from pydantic import (
     ConfigDict,
     Field,
     PlainSerializer,
+    PrivateAttr,
     WithJsonSchema,
     field_validator,
     model_validator,
@@ -334,10 +335,20 @@ class FaultModel(_Model):
     delay: Time = 0
     jitter: Time = 0
 
+    _said: Fault | None = PrivateAttr(default=None)
+    """What `words` say."""
+
+    @classmethod
+    def of(cls, fault: Fault) -> FaultModel:
+        """The one whose words say this."""
+        model = cls.model_construct(words=str(fault))
+        model._said = fault
+        return model
+
     @model_validator(mode="after")
     def _complete(self) -> FaultModel:
         if self.words is not None:
-            parse_fault(self.words)
+            self._said = parse_fault(self.words)
             return self
         actions = [name for name in _ACTIONS if getattr(self, name) is not None]
         if len(actions) != 1:
@@ -367,8 +378,8 @@ class FaultModel(_Model):
         Raises:
             ValueError: a node that there is not, or a fault that makes no sense.
         """
-        if self.words is not None:
-            yield parse_fault(self.words)
+        if self._said is not None:
+            yield self._said
             return
         for fault in self._of_each_node(cluster):
             for at_ns in self._times():
@@ -649,7 +660,7 @@ class Scenario(_Model):
 
     def with_faults(self, faults: Iterable[Fault]) -> Scenario:
         """The same with these faults, in words, and no others."""
-        return self.model_copy(update={"faults": [FaultModel(words=str(fault)) for fault in faults]})
+        return self.model_copy(update={"faults": [FaultModel.of(fault) for fault in faults]})
 
     def planned(self) -> tuple[Fault, ...]:
         """Every fault, one by one.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 
 import pytest
 
@@ -76,7 +77,9 @@ def test_a_scenario_is_written_and_read_back():
     scenario = parse()
     assert parse(dump_scenario(scenario)) == scenario
     expanded = scenario.with_faults(scenario.planned())
+    assert parse(dump_scenario(expanded)) == expanded
     assert parse(dump_scenario(expanded)).planned() == scenario.planned()
+    assert pickle.loads(pickle.dumps(expanded)).planned() == scenario.planned()
 
 
 @pytest.mark.parametrize(
