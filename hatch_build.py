@@ -48,9 +48,12 @@ COMPILED = (
     "dualray/shared/task_runner.py",
     "dualray/shared/trace.py",
     "dualray/real/loop.py",
+    "dualray/report/summary.py",
     "dualray/real/messages.py",
     "dualray/sim/calendar.py",
     "dualray/sim/cluster.py",
+    "dualray/sim/examination.py",
+    "dualray/sim/faults.py",
     "dualray/sim/fibers.py",
     "dualray/sim/head.py",
     "dualray/sim/modelled_processes.py",
@@ -58,6 +61,8 @@ COMPILED = (
     "dualray/sim/node.py",
     "dualray/sim/runner.py",
     "dualray/sim/worker.py",
+    "dualray/testing/checkers.py",
+    "dualray/testing/coverage.py",
 )
 INTERPRETED = {
     "dualray/shared/model/codec.py": "writes Python at run time",

@@ -8,13 +8,12 @@ resources that are free are all that there are, but for those of placement group
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Sized
+from collections.abc import Sized
 from dataclasses import dataclass
 from typing import Any
 
 from dualray.exceptions import InvariantViolation
 from dualray.shared.machines.head import Head
-from dualray.shared.machines.owner import Owner
 from dualray.shared.model.ids import PlacementGroupID, short
 from dualray.shared.model.states import ActorState, GroupState
 from dualray.sim.cluster import Cluster
@@ -63,12 +62,12 @@ def examine(cluster: Cluster) -> Examination:
     try:
         with cluster.fibers.system:
             is_at_rest = _come_to_rest(cluster)
-            if _holds_references(cluster) or next(_leaks(cluster), None) is not None:  # what is left may be garbage
+            if _holds_references(cluster) or _leaks(cluster):  # what is left may be garbage
                 gc.collect()
                 is_at_rest = _come_to_rest(cluster)
         cluster.check_invariants()
         if not _holds_references(cluster):
-            leaks = list(_leaks(cluster))
+            leaks = _leaks(cluster)
             if not is_at_rest:
                 leaks.insert(0, f"the cluster did not come to rest within {REST_STEPS_MAX} s of virtual time")
     except InvariantViolation as violation:
@@ -115,22 +114,25 @@ def _holds_references(cluster: Cluster) -> bool:
     return any(value.local_refs for value in cluster.driver.core.machine.values.table.values())
 
 
-def _leaks(cluster: Cluster) -> Iterator[str]:
+def _leaks(cluster: Cluster) -> list[str]:
+    left: list[str] = []
+    records = cluster.head.control.scheduler.groups.records
+    groups = {group for group, record in records.items() if record.state is not GroupState.REMOVED}
     for process in cluster.processes.values():
         if not process.is_alive:
             continue
-        if isinstance(process, UserProcess) and process.is_untouched:
-            continue
         if isinstance(process, UserProcess):
-            yield from _of_owner(process)
+            if not process.is_untouched:
+                _look_at_owner(process, left)
         elif isinstance(process, NodeProcess):
-            yield from _of_node(process, _groups_that_stay(cluster))
-    yield from _of_head(cluster)
+            _look_at_node(process, groups, left)
+    _look_at_head(cluster, left)
+    return left
 
 
-def _left(who: str, what: str, things: Sized) -> Iterator[str]:
+def _look_for(things: Sized, what: str, who: str, left: list[str]) -> None:
     if things:
-        yield f"{who} keeps {len(things)} {what}: {_some(things)}"
+        left.append(f"{who} keeps {len(things)} {what}: {_some(things)}")
 
 
 def _some(things: Any) -> str:
@@ -138,54 +140,47 @@ def _some(things: Any) -> str:
     return ", ".join(shown) + (", ..." if len(things) > len(shown) else "")
 
 
-def _of_owner(process: UserProcess) -> Iterator[str]:
+def _look_at_owner(process: UserProcess, left: list[str]) -> None:
     core, who = process.core, process.address
     if not core.is_folded:
-        yield from _of_machine(core.machine, who)
-    yield from _left(who, "payloads", core.payloads)
+        owner = core.machine
+        _look_for(owner.values.table, "values", who, left)
+        _look_for(owner.values.waits, "waits", who, left)
+        _look_for(owner.values.unacknowledged, "borrows that are not acknowledged", who, left)
+        _look_for(owner.values.views, "views", who, left)
+        _look_for(owner.tasks.records, "task records", who, left)
+        _look_for(owner.leases.leases, "leases", who, left)
+        _look_for(owner.leases.requests, "lease requests", who, left)
+    _look_for(core.payloads, "payloads", who, left)
 
 
-def _of_machine(owner: Owner, who: str) -> Iterator[str]:
-    yield from _left(who, "values", owner.values.table)
-    yield from _left(who, "waits", owner.values.waits)
-    yield from _left(who, "borrows that are not acknowledged", owner.values.unacknowledged)
-    yield from _left(who, "views", owner.values.views)
-    yield from _left(who, "task records", owner.tasks.records)
-    yield from _left(who, "leases", owner.leases.leases)
-    yield from _left(who, "lease requests", owner.leases.requests)
-
-
-def _groups_that_stay(cluster: Cluster) -> frozenset[PlacementGroupID]:
-    """Placement groups that nobody has removed, as a program that has failed may leave them."""
-    records = cluster.head.control.scheduler.groups.records
-    return frozenset(group for group, record in records.items() if record.state is not GroupState.REMOVED)
-
-
-def _of_node(process: NodeProcess, groups: frozenset[PlacementGroupID]) -> Iterator[str]:
+def _look_at_node(process: NodeProcess, groups: set[PlacementGroupID], left: list[str]) -> None:
+    """`groups` are placement groups that nobody has removed, as a program that has failed may leave them."""
     manager, who = process.manager, process.address
-    yield from _left(who, "objects", manager.store.objects)
-    yield from _left(who, "stored bytes", process.store.objects)
-    yield from _left(who, "writers in line", manager.store.waiting)
-    yield from _left(who, "wants", manager.transfer.wants)
-    yield from _left(who, "leases", manager.scheduler.leases)
-    yield from _left(who, "slots", manager.scheduler.waiting)
+    _look_for(manager.store.objects, "objects", who, left)
+    _look_for(process.store.objects, "stored bytes", who, left)
+    _look_for(manager.store.waiting, "writers in line", who, left)
+    _look_for(manager.transfer.wants, "wants", who, left)
+    _look_for(manager.scheduler.leases, "leases", who, left)
+    _look_for(manager.scheduler.waiting, "slots", who, left)
     scheduler = manager.scheduler
     free = dict(scheduler.free)
-    for group in groups & scheduler.bundles.keys():
-        for bundle in scheduler.bundles[group].values():
-            for name, units in bundle.resources.units:
-                free[name] += units
+    for group, bundles in scheduler.bundles.items():
+        if group in groups:
+            for bundle in bundles.values():
+                for name, units in bundle.resources.units:
+                    free[name] += units
     if free != scheduler.total:
-        yield f"{who} has {free} free of {scheduler.total}"
+        left.append(f"{who} has {free} free of {scheduler.total}")
 
 
-def _of_head(cluster: Cluster) -> Iterator[str]:
+def _look_at_head(cluster: Cluster, left: list[str]) -> None:
     head = cluster.head.machine
     assert isinstance(head, Head)
-    yield from _left("the head", "objects in its directory", head.directory.entries)
-    yield from _left("the head", "lease requests", head.scheduler.pending)
+    _look_for(head.directory.entries, "objects in its directory", "the head", left)
+    _look_for(head.scheduler.pending, "lease requests", "the head", left)
     for node, view in head.scheduler.views.items():
-        yield from _left("the head", f"placements on {node}", view.placed)
+        _look_for(view.placed, f"placements on {node}", "the head", left)
     for actor_id, record in head.actors.records.items():
         if record.state is not ActorState.DEAD and record.spec is not None:
-            yield f"the head keeps actor {short(actor_id)}, which is {record.state}"
+            left.append(f"the head keeps actor {short(actor_id)}, which is {record.state}")
