@@ -19,16 +19,19 @@ if TYPE_CHECKING:
     from dualray.shared.policies.placement import ClusterView, Placement, PlacementPolicy
     from dualray.testing.outcome import Outcome
 
-HONEST_ERRORS = frozenset(
+UNSCHEDULABLE = frozenset(
+    {"ActorUnschedulableError", "PlacementGroupUnschedulableError", "TaskUnschedulableError"},
+)
+"""What no cluster of today's nodes can take."""
+
+HONEST_ERRORS = UNSCHEDULABLE | frozenset(
     {
         "ActorDiedError",
         "ActorUnavailableError",
-        "ActorUnschedulableError",
         "NodeDiedError",
         "ObjectLostError",
         "ObjectStoreFullError",
         "OutOfMemoryError",
-        "TaskUnschedulableError",
         "WorkerCrashedError",
     }
 )

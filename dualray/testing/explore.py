@@ -25,7 +25,7 @@ from pathlib import Path
 from dualray.shared.faults import FaultKind, parse_fault
 from dualray.shared.scenario import Expect, Scenario
 from dualray.shared.scenario_file import dump_scenario
-from dualray.testing.checkers import compare
+from dualray.testing.checkers import UNSCHEDULABLE, compare
 from dualray.testing.coverage import SITUATIONS
 from dualray.testing.determinism import compare_recorded
 from dualray.testing.expectations import judge as verdicts_of
@@ -161,7 +161,7 @@ def _must_succeed(scenario: Scenario, outcome: Outcome) -> bool:
         return False
     if "ObjectStoreFullError" in outcome.error:
         return not any(fault.startswith("fill ") for fault in outcome.performed)
-    if "TaskUnschedulableError" in outcome.error:  # every node that could take the task was gone for a while
+    if UNSCHEDULABLE & set(outcome.error):  # every node that could take it was gone for a while
         takes_away = ("kill node", "reboot", "drain", "pause", "partition", "lose gpu", "restart head", "link")
         return not any(fault.startswith(takes_away) for fault in outcome.performed)
     return True

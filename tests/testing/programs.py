@@ -3,6 +3,7 @@
 import os
 
 import dualray
+from dualray.util.placement_group import placement_group
 
 RUNS: list[str] = []
 
@@ -44,3 +45,11 @@ def keeps_a_promise():
         name="attempt", max_retries=-1
     )
     return sum(dualray.get([attempt.remote() for _ in range(6)]))
+
+
+def makes_a_group_late():
+    """Wants three nodes, when some may be gone."""
+    dualray.get([named.options(duration=0.1).remote(number) for number in range(24)])
+    group = placement_group([{"CPU": 1}] * 3, strategy="STRICT_SPREAD")
+    dualray.get(group.ready())
+    return 0

@@ -108,6 +108,16 @@ def test_a_wrong_result_is_found():
     assert found.findings[0].problem == "its result is 1, and without faults 0"
 
 
+def test_what_the_nodes_that_are_left_cannot_take_is_an_honest_error():
+    late = scenario(
+        "name: late\ncluster: {nodes: 3, cpus: 2}\nworkload: {function: 'tests.testing.programs:makes_a_group_late'}\n"
+        "expect: {same_as_without_faults: true}\nswarm: {kinds: [kill node], most: 4}\n"
+    )
+    found = explore(late, seeds=range(20))
+    assert found.findings == []
+    assert found.coverage["program ended with PlacementGroupUnschedulableError"][0] > 3
+
+
 def test_a_run_that_does_not_end_is_ended_and_said_so():
     spins = scenario("name: spins\nworkload: {function: 'tests.testing.programs:spins'}\n")
     with pytest.raises(RuntimeError, match="spins fails without any fault: it did not end within 3 s of wall time"):
