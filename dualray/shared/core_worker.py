@@ -165,6 +165,7 @@ class CoreWorker:
         self.node = node
         self.config = config
         self.host = host
+        self.is_traced, self.is_logged = host.is_traced, host.is_logged
         self._folded = PlainWorker(address=address, node=node, config=config) if is_folded else None
         """In place of the owner machine, until more than plain tasks is asked of it: see plain_worker.py."""
         self._owner = None if is_folded else Owner(address=address, node=node, config=config, is_driver=is_driver)
@@ -247,6 +248,54 @@ class CoreWorker:
         else:
             self.machine.check_invariants()
 
+    # ---- What every call asks of the host --------------------------------------------------------------------
+    # A mode whose host is compiled may answer these itself, without a call through Python for each: sim/core.py.
+
+    def now_ns(self) -> int:
+        """The host's."""
+        return self.host.now_ns()
+
+    def begin_step(self) -> None:
+        """Take the host's lock."""
+        self.host.lock.__enter__()
+
+    def leave_step(self) -> None:
+        """Give it back."""
+        self.host.lock.__exit__(None, None, None)
+
+    def end_step(self) -> None:
+        """What was sent may go out."""
+        self.host.end_step()
+
+    def send_out(
+        self, to: Address, message: Event, payloads: Sequence[tuple[bytes, bytes]], urgent: bool = True
+    ) -> None:
+        """The host's `send`."""
+        self.host.send(to, message, payloads, urgent=urgent)
+
+    def trace(
+        self, kind: TraceKind, subject: str, other: str, name: str, amount: int, deps: tuple[str, ...] = ()
+    ) -> None:
+        """The host's."""
+        self.host.trace(kind, subject, other=other, name=name, amount=amount, deps=deps)
+
+    def write_record(self, record: WriteRecord) -> None:
+        """The host's."""
+        self.host.write_record(record)
+
+    def call(
+        self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution
+    ) -> Any:
+        """The host's."""
+        return self.host.call(function, args, kwargs, task)
+
+    def ends_later(self, task: RunTask | TaskPushed, size_bytes: int, start_ns: int) -> bool:
+        """Whether the time of the task in hand, whose code has returned, is not over; `end_small` is called then."""
+        if not self.host.is_ahead:
+            return False
+        self.host.end_later(task, size_bytes, start_ns)
+        return True
+
     # ---- One step --------------------------------------------------------------------------------------------
 
     def dispatch(self, event: Event) -> None:
@@ -263,7 +312,8 @@ class CoreWorker:
 
     def on_messages(self, messages: Iterable[tuple[Event, Sequence[tuple[bytes, bytes]]]]) -> None:
         """Messages have arrived, each with the bytes that travel beside it."""
-        with self.host.lock:
+        self.begin_step()
+        try:
             if self._ran:
                 self._take_in_ran()
             if self._dropped or self._is_woken:
@@ -274,7 +324,9 @@ class CoreWorker:
                 self._handle(message)
             if self._released:
                 self._take_in_released()
-            self.host.end_step()
+            self.end_step()
+        finally:
+            self.leave_step()
 
     def begins(self, pushed: TaskPushed, payloads: Sequence[tuple[bytes, bytes]]) -> bool:
         """A call was pushed: whether it is the next to run, and nothing else follows from that; then that has happened.
@@ -283,7 +335,7 @@ class CoreWorker:
         folded = self._folded
         if folded is None or self._to_run or not self._has_nothing_queued():
             return False
-        if not folded.starts(pushed, self.host.now_ns()):
+        if not folded.starts(pushed, self.now_ns()):
             return False
         for key, data in payloads:
             self.payloads[key] = data
@@ -292,9 +344,7 @@ class CoreWorker:
 
     def _has_nothing_queued(self) -> bool:
         """Whether an event could be handled now without anything before it, and nobody notes events."""
-        return not (
-            self._ran or self._dropped or self._released or self._is_woken or self.has_notes or self.host.is_logged
-        )
+        return not (self._ran or self._dropped or self._released or self._is_woken or self.has_notes or self.is_logged)
 
     def take_in_finalizers(self) -> None:
         """References and views that Python has dropped, and results of tasks, are reported to the machine."""
@@ -328,7 +378,7 @@ class CoreWorker:
                 self._handle(ViewReleased(object_id=object_id))
 
     def _handle(self, event: Event) -> None:
-        now_ns = self.host.now_ns()
+        now_ns = self.now_ns()
         folded = self._folded
         if folded is None:
             commands = self.machine.handle(event, now_ns)
@@ -336,7 +386,7 @@ class CoreWorker:
             commands = folded.handle(event, now_ns)
             if folded.owner is not None:
                 self._owner, self._folded = folded.owner, None
-        if self.host.is_logged:
+        if self.is_logged:
             self.host.log(event, now_ns, commands)
         self._perform(commands)
 
@@ -394,7 +444,7 @@ class CoreWorker:
             self.payloads[command.target] = self.payloads[command.source]
 
     def _note_retry(self, command: NoteRetry) -> None:
-        self.host.trace(TraceKind.TASK_RETRIED, command.task_id.hex(), other=command.reason, amount=command.attempt)
+        self.trace(TraceKind.TASK_RETRIED, command.task_id.hex(), command.reason, "", command.attempt)
 
     def _tell_failure(self, command: TellFailure) -> None:
         self.host.tell(failure_in_words(command.task_id, command.name, command.error))
@@ -411,9 +461,9 @@ class CoreWorker:
 
     def _send(self, command: Send) -> None:
         message = command.message
-        if self.host.is_traced and isinstance(message, TaskPushed | TasksPushed):
+        if self.is_traced and isinstance(message, TaskPushed | TasksPushed):
             for push in (message,) if isinstance(message, TaskPushed) else message.each():
-                self.host.trace(
+                self.trace(
                     TraceKind.TASK_PUSHED,
                     push.spec.task_id.hex(),
                     other=command.to,
@@ -424,7 +474,7 @@ class CoreWorker:
         if command.payloads:
             found = [(key, self.payloads.get(key)) for key in command.payloads]
             payloads = [(key, data) for key, data in found if data is not None]
-        self.host.send(command.to, message, payloads, urgent=command.urgent)
+        self.send_out(command.to, message, payloads, command.urgent)
 
     # ---- Waiting ---------------------------------------------------------------------------------------------
 
@@ -692,8 +742,8 @@ class CoreWorker:
                 look=self._look_at_arguments,
             )
         payload = arguments.payload
-        host = self.host
-        with host.lock:
+        self.begin_step()
+        try:
             execution = self.execution
             if task_id is None:
                 execution.submitted += 1
@@ -720,24 +770,26 @@ class CoreWorker:
                 spec.creates = replace(creates, actor_id=ActorID(task_id))
             if payload:
                 self.payloads[task_id] = payload
-            if self.has_notes or host.is_logged:
+            if self.has_notes or self.is_logged:
                 self._submit_observed(spec, tuple(arguments.embedded))
-                host.end_step()
+                self.end_step()
             else:
-                if host.is_traced:
+                if self.is_traced:
                     self._trace_submitted(spec, arguments.embedded)
-                commands = self.machine.submit(spec, host.now_ns())
+                commands = self.machine.submit(spec, self.now_ns())
                 if commands:
                     self._perform(commands)
-                    host.end_step()  # before the rest: the worker may begin
+                    self.end_step()  # before the rest: the worker may begin
             if arguments.put:
                 # From now on the task holds what packing has put; not earlier: another thread may take in finalizers.
                 self._dropped.extend(ref.object_id for ref in arguments.put)
             if self._dropped or self._released:
                 self._take_in_finalizers()
-                host.end_step()
+                self.end_step()
+        finally:
+            self.leave_step()
         try:
-            host.breathe()
+            self.host.breathe()
         except BaseException:  # a task that is cancelled: it will never have the references
             for ref in self._returns(task_id, template) if creates is None else ():
                 self.drop(ref.object_id)
@@ -773,7 +825,7 @@ class CoreWorker:
     def _submit_observed(self, spec: TaskSpec, embedded: tuple[Ref, ...]) -> None:
         """What is submitted is traced, logged or noted; `embedded` are the arguments whose values are in its
         payload."""
-        if self.host.is_traced:
+        if self.is_traced:
             self._trace_submitted(spec, embedded)
         self._handle(TaskSubmitted(spec=spec))
 
@@ -781,9 +833,7 @@ class CoreWorker:
         deps: tuple[str, ...] = ()
         if spec.deps or embedded or spec.nested:
             deps = tuple([ref.object_id.hex() for ref in (*spec.deps, *embedded, *spec.nested)])
-        self.host.trace(
-            TraceKind.TASK_SUBMITTED, spec.task_id.hex(), name=spec.template.name, amount=spec.args_bytes, deps=deps
-        )
+        self.trace(TraceKind.TASK_SUBMITTED, spec.task_id.hex(), "", spec.template.name, spec.args_bytes, deps)
 
     def _next_task_id(self) -> TaskID:
         with self.host.lock:
@@ -867,7 +917,7 @@ class CoreWorker:
             execution.puts += 1
             object_id = put_object_id(execution.task_id, execution.attempt, execution.puts)
             self.payloads[object_id] = data
-            if self._ran or self._dropped or self._released or self.has_notes or host.is_logged or serialized.refs:
+            if self._ran or self._dropped or self._released or self.has_notes or self.is_logged or serialized.refs:
                 self.dispatch(
                     ValuePut(object_id=object_id, size_bytes=serialized.size_bytes, inline=True, nested=serialized.refs)
                 )
@@ -918,7 +968,7 @@ class CoreWorker:
         nobody logs events."""
         host = self.host
         with host.lock:
-            if self._dropped or self._ran or self._released or self._has_ended or self.has_notes or host.is_logged:
+            if self._dropped or self._ran or self._released or self._has_ended or self.has_notes or self.is_logged:
                 return False  # what is taken in first may decide, or hear of it
             rooms = self.machine.rooms
             place = rooms.place_of(object_id) if rooms.take(object_id, serialized.size_bytes) else None
@@ -1310,9 +1360,12 @@ class CoreWorker:
 
     def next_task(self) -> RunTask | TaskPushed | None:
         """The next task that is to run, if there is one: it counts as begun."""
-        with self.host.lock:
+        self.begin_step()
+        try:
             task = self.in_hand = self._to_run.pop(0) if self._to_run else None
             return task
+        finally:
+            self.leave_step()
 
     def execute(self, task: RunTask | TaskPushed) -> None:
         """Run one task. Called where user code runs."""
@@ -1376,18 +1429,21 @@ class CoreWorker:
         pushed = folded.current
         if pushed is None or not self._has_nothing_queued():
             return False
-        host, spec = self.host, task.spec
-        with host.lock:
-            finished = folded.report(size_bytes, host.now_ns(), duration_ns)
+        spec = task.spec
+        self.begin_step()
+        try:
+            finished = folded.report(size_bytes, self.now_ns(), duration_ns)
             if finished is None:
                 return False
             fields = folded.row_fields(spec, pushed.attempt)
-            host.write_record(WriteRecord(table=TASK_TABLE, key=spec.task_id.hex(), fields=fields))
+            self.write_record(WriteRecord(table=TASK_TABLE, key=spec.task_id.hex(), fields=fields))
             object_id = return_object_id(spec.task_id, 0)
-            host.send(pushed.reply_to, finished, ((object_id, self.payloads.pop(object_id)),), urgent=True)
+            self.send_out(pushed.reply_to, finished, ((object_id, self.payloads.pop(object_id)),))
             if spec.owner != self.address:
                 self.payloads.pop(spec.task_id, None)
-            host.end_step()
+            self.end_step()
+        finally:
+            self.leave_step()
         return True
 
 

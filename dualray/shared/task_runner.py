@@ -106,9 +106,7 @@ class TaskRunner:
             self._core.dispatch(ActorExitAsked(task_id=task.spec.task_id))
             return
         if small_bytes:
-            if self._host.is_ahead:
-                self._host.end_later(task, small_bytes, start_ns)
-            else:
+            if not self._core.ends_later(task, small_bytes, start_ns):
                 self.end_small(task, small_bytes, start_ns)
         else:
             self._core.in_hand = None
@@ -117,9 +115,9 @@ class TaskRunner:
     def end_small(self, task: RunTask | TaskPushed, size_bytes: int, start_ns: int) -> None:
         """A task ends with one small result, which is stored."""
         self._core.in_hand = None
-        if self._host.is_traced:
+        if self._core.is_traced:
             self._trace_end(task, None)
-        self._core.report_small(task, size_bytes, self._host.now_ns() - start_ns)
+        self._core.report_small(task, size_bytes, self._core.now_ns() - start_ns)
 
     def end_cancelled(self, task: RunTask | TaskPushed, start_ns: int) -> None:
         """A task was cancelled when its code had returned, and its time was not over."""
@@ -156,7 +154,7 @@ class TaskRunner:
 
     def _enter(self, task: RunTask | TaskPushed) -> int:
         """What the caller does from now on belongs to the task; when that is."""
-        start_ns = self._host.now_ns()
+        start_ns = self._core.now_ns()
         spec = task.spec
         core = self._core
         execution = core.execution
@@ -190,8 +188,8 @@ class TaskRunner:
                     actor_life=execution.actor_life,
                 )
             )
-        if self._host.is_traced:
-            self._host.trace(TraceKind.TASK_STARTED, spec.task_id.hex(), name=spec.template.name, amount=task.attempt)
+        if self._core.is_traced:
+            core.trace(TraceKind.TASK_STARTED, spec.task_id.hex(), "", spec.template.name, task.attempt)
         return start_ns
 
     def _failed(self, task: RunTask | TaskPushed, exception: Exception) -> ErrorInfo:
@@ -211,10 +209,10 @@ class TaskRunner:
         """Report the end of a task. `returned` is what it has returned: who is given it keeps it until this is over,
         also where this is compiled, which lets go of a variable with its last use."""
         spec = task.spec
-        if self._host.is_traced:
+        if self._core.is_traced:
             self._trace_end(task, error)
         ran = TaskRan(task_id=spec.task_id, attempt=task.attempt, results=tuple(results), error=error)
-        duration_ns = self._host.now_ns() - start_ns
+        duration_ns = self._core.now_ns() - start_ns
         if spec.template.streaming:  # its end goes behind its items, and waits for no other
             self._core.report_ran(ran, duration_ns, is_alone=True)
         else:
@@ -222,13 +220,8 @@ class TaskRunner:
 
     def _trace_end(self, task: RunTask | TaskPushed, error: ErrorInfo | None) -> None:
         spec = task.spec
-        self._host.trace(
-            TraceKind.TASK_ENDED,
-            spec.task_id.hex(),
-            name=spec.template.name,
-            amount=task.attempt,
-            other=error.kind if error else "",
-        )
+        other = error.kind if error else ""
+        self._core.trace(TraceKind.TASK_ENDED, spec.task_id.hex(), other, spec.template.name, task.attempt)
 
     def _call(self, task: RunTask | TaskPushed) -> Any:
         function, args, kwargs = self._prepare(task)
@@ -236,15 +229,15 @@ class TaskRunner:
         if spec.template.streaming:
             return self._item_maker().make_all(task, function, args, kwargs, self._collector(task))
         if spec.creates is not None:
-            self.instance = self._host.call(function, args, kwargs, core.execution)
+            self.instance = self._core.call(function, args, kwargs, core.execution)
             return None
         if spec.actor_id is not None:
-            return self._host.call(function, args, kwargs, core.execution)
+            return self._core.call(function, args, kwargs, core.execution)
         core.is_in_user_code = True
         try:
             if core.is_interrupt_due and core.takes_interrupt():
                 raise KeyboardInterrupt
-            return self._host.call(function, args, kwargs, core.execution)
+            return self._core.call(function, args, kwargs, core.execution)
         finally:
             core.is_in_user_code = False
 

@@ -36,6 +36,7 @@ from dualray.shared.model.ids import HEAD, Address, NodeID, TaskID, node_of
 from dualray.shared.seeding import task_seed
 from dualray.shared.trace import TraceEvent, TraceKind, to_bytes
 from dualray.sim.calendar import Calendar
+from dualray.sim.core import VirtualCore
 from dualray.sim.cost_model import CostModel
 from dualray.sim.faults import FaultInjector
 from dualray.sim.fibers import Fiber, FiberScheduler
@@ -90,6 +91,8 @@ class Cluster:
     ) -> None:
         self.config = config
         self.cost_model = cost_model
+        self.submit_ns: int = cost_model.submit_ns
+        self.dispatch_ns: int = cost_model.dispatch_ns
         self.seed = seed
         self.is_closed = False
         self.kernel = Kernel()
@@ -127,7 +130,7 @@ class Cluster:
         self.trace_events: list[TraceEvent] = []
         self.tables: dict[str, dict[str, tuple[tuple[str, str], ...]]] = {}
         self.functions = FunctionTable()
-        self.make_core: Callable[..., CoreWorker] = CoreWorker
+        self.make_core: Callable[..., CoreWorker] = VirtualCore
         """Makes the core of each process that runs user code."""
         self.make_worker: Callable[..., Any] = UserProcess.as_worker
         """Makes the process of each virtual worker."""

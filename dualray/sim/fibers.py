@@ -57,7 +57,7 @@ from greenlet import GreenletExit, getcurrent, greenlet
 from dualray.sim.calendar import Calendar
 from dualray.sim.kernel import Kernel
 
-__all__ = ["Fiber", "FiberKilled", "FiberOwner", "FiberScheduler", "FiberState"]
+__all__ = ["Fiber", "FiberKilled", "FiberOwner", "FiberScheduler", "FiberState", "SystemSection"]
 
 RETHROWS_MAX: Final = 16
 """Parks of a killed fiber that raise `FiberKilled` again before the fiber is abandoned."""
@@ -144,7 +144,7 @@ def _raise_crash(fiber: Fiber, exc: BaseException) -> None:
     raise RuntimeError(f"{exc!r} escaped from {fiber!r}") from exc
 
 
-class _SystemSection:
+class SystemSection:
     """`with` this, code on a fiber's greenlet is not user code. Reentrant; a park inside keeps it."""
 
     __slots__ = ("_fibers",)
@@ -152,15 +152,23 @@ class _SystemSection:
     def __init__(self, fibers: FiberScheduler) -> None:
         self._fibers = fibers
 
-    def __enter__(self) -> None:
+    def begin(self) -> None:
+        """As `with` does."""
         fiber = self._fibers._current
         if fiber is not None and getcurrent() is fiber._greenlet:
             fiber.system_depth += 1
 
-    def __exit__(self, *exc_info: object) -> Literal[False]:
+    def leave(self) -> None:
+        """As the end of the block does."""
         fiber = self._fibers._current
         if fiber is not None and getcurrent() is fiber._greenlet:
             fiber.system_depth -= 1
+
+    def __enter__(self) -> None:
+        self.begin()
+
+    def __exit__(self, *exc_info: object) -> Literal[False]:
+        self.leave()
         return False
 
 
@@ -202,7 +210,7 @@ class FiberScheduler:
         self.on_resume = on_resume
         self.on_suspend = on_suspend
         self.hold: Callable[[Fiber], bool] | None = None
-        self.system: Final = _SystemSection(self)
+        self.system: Final = SystemSection(self)
         self.driver: Fiber | None = None
         self.abandoned: list[Fiber] = []
         self.closed = False

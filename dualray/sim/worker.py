@@ -144,7 +144,7 @@ class UserProcess(Process):
         self.is_silent = False
         self.store = store
         self.lock = cluster.fibers.system
-        self._calendar: Calendar = cluster.calendar
+        self.calendar: Calendar = cluster.calendar
         self._root = root
         self._is_driver = is_driver
         self._core: CoreWorker | None = None
@@ -277,7 +277,7 @@ class UserProcess(Process):
     # ---- Host ------------------------------------------------------------------------------------------------
 
     def now_ns(self) -> int:
-        return self._calendar.now_ns
+        return self.calendar.now_ns
 
     def send(
         self, to: Address, message: Event, payloads: Sequence[tuple[bytes, bytes]], *, urgent: bool = True
@@ -291,7 +291,7 @@ class UserProcess(Process):
     def breathe(self) -> None:
         """A call was submitted. What that costs is paid in virtual time, for several calls at once, so that a switch
         is not paid for each."""
-        self._owed_ns += self.cluster.cost_model.submit_ns
+        self._owed_ns += self.cluster.submit_ns
         if self._owed_ns >= OWED_NS_MAX:
             owed_ns, self._owed_ns = self._owed_ns, 0
             self.cluster.fibers.sleep_ns(owed_ns)
@@ -303,8 +303,8 @@ class UserProcess(Process):
         """Start a fiber for the next task when this step, and the task in hand, are over."""
         if not self._is_running:
             self._is_running = True
-            calendar = self._calendar
-            calendar.post(calendar.now_ns + self.cluster.cost_model.dispatch_ns, _start_next, self)
+            calendar = self.calendar
+            calendar.post(calendar.now_ns + self.cluster.dispatch_ns, _start_next, self)
 
     def spawn(self, function: Callable[[], object]) -> None:
         self._spawned += 1
@@ -390,7 +390,7 @@ class UserProcess(Process):
     def end_later(self, task: RunTask | TaskPushed, size_bytes: int, start_ns: int) -> None:
         self.is_ahead = False
         self._ahead = (task, size_bytes, start_ns)
-        calendar = self._calendar
+        calendar = self.calendar
         self._end_timer = calendar.arm(calendar.now_ns + self._time_left_ns, _end, self)
 
     def _end(self) -> None:
@@ -413,7 +413,7 @@ class UserProcess(Process):
 
     def _forget_end(self) -> None:
         if self._end_timer is not None:
-            self._calendar.disarm(self._end_timer)
+            self.calendar.disarm(self._end_timer)
         self._ahead = self._end_timer = None
 
     def _spawn(self, function: Callable[[], object], seed: bytes) -> None:
@@ -532,7 +532,7 @@ class UserProcess(Process):
         return round(cost_ns * self.cluster.slowness_of(NodeID(self.node)))
 
     def start_beside(self, task: RunTask) -> None:
-        self.cluster.kernel.call_after(self.cluster.cost_model.dispatch_ns, self._begin_beside, task)
+        self.cluster.kernel.call_after(self.cluster.dispatch_ns, self._begin_beside, task)
 
     def _begin_beside(self, task: RunTask) -> None:
         if self.cluster.is_paused(self.node):
@@ -541,7 +541,7 @@ class UserProcess(Process):
             self._spawn(partial(self.core.execute, task), task_seed(self.cluster.seed, task.spec.task_id))
 
     def start_on_loop(self, task: RunTask) -> None:
-        self.cluster.kernel.call_after(self.cluster.cost_model.dispatch_ns, self._begin_on_loop, task)
+        self.cluster.kernel.call_after(self.cluster.dispatch_ns, self._begin_on_loop, task)
 
     def _begin_on_loop(self, task: RunTask) -> None:
         if self.cluster.is_paused(self.node):
@@ -577,7 +577,7 @@ class UserProcess(Process):
     def cancel_on_loop(self, task: TaskID) -> None:
         # Behind what was told to begin before; and in two turns: a coroutine that is cancelled before its first line
         # would never be reported.
-        self.cluster.kernel.call_after(self.cluster.cost_model.dispatch_ns, self._cancel_coroutine, task)
+        self.cluster.kernel.call_after(self.cluster.dispatch_ns, self._cancel_coroutine, task)
 
     def _cancel_coroutine(self, task: TaskID) -> None:
         if self.cluster.is_paused(self.node):

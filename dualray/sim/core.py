@@ -1,0 +1,85 @@
+"""The core worker of a virtual process: what every call asks of its host is asked without a step through Python.
+
+`Host` is a protocol, whose methods are looked up by name, also where both sides are compiled. A task asks twenty times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from dualray.shared.core_worker import CoreWorker
+from dualray.shared.execution import Execution
+from dualray.shared.model.commands import RunTask, WriteRecord
+from dualray.shared.model.config import Config
+from dualray.shared.model.events import Event, TaskPushed
+from dualray.shared.model.ids import Address, NodeID, TaskID
+from dualray.shared.trace import TraceKind
+from dualray.sim.calendar import Calendar
+from dualray.sim.fibers import SystemSection
+from dualray.sim.worker import UserProcess
+
+
+class VirtualCore(CoreWorker):
+    """See the module."""
+
+    def __init__(
+        self,
+        *,
+        address: Address,
+        node: NodeID,
+        config: Config,
+        host: UserProcess,
+        root: TaskID,
+        is_driver: bool,
+        is_folded: bool = False,
+    ) -> None:
+        super().__init__(
+            address=address,
+            node=node,
+            config=config,
+            host=host,
+            root=root,
+            is_driver=is_driver,
+            is_folded=is_folded,
+        )
+        self._process = host
+        self._calendar: Calendar = host.calendar
+        self._system: SystemSection = host.lock
+
+    def now_ns(self) -> int:
+        return self._calendar.now_ns
+
+    def begin_step(self) -> None:
+        self._system.begin()
+
+    def leave_step(self) -> None:
+        self._system.leave()
+
+    def end_step(self) -> None:
+        """Messages were sent as they came."""
+
+    def send_out(
+        self, to: Address, message: Event, payloads: Sequence[tuple[bytes, bytes]], urgent: bool = True
+    ) -> None:
+        self._process.send(to, message, payloads)
+
+    def trace(
+        self, kind: TraceKind, subject: str, other: str, name: str, amount: int, deps: tuple[str, ...] = ()
+    ) -> None:
+        self._process.trace(kind, subject, other=other, name=name, amount=amount, deps=deps)
+
+    def write_record(self, record: WriteRecord) -> None:
+        self._process.write_record(record)
+
+    def call(
+        self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution
+    ) -> Any:
+        return self._process.call(function, args, kwargs, task)
+
+    def ends_later(self, task: RunTask | TaskPushed, size_bytes: int, start_ns: int) -> bool:
+        process = self._process
+        if not process.is_ahead:
+            return False
+        process.end_later(task, size_bytes, start_ns)
+        return True
