@@ -18,7 +18,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Final
 
-from dualray.shared.interruption import is_importing
+from dualray.shared.interruption import IMPORT_PATIENCE_S, is_importing
 
 _AGAIN_S: Final = 0.001
 _FINALIZERS: Final = frozenset({"__del__", "_released", "_on_view_released"})
@@ -101,8 +101,8 @@ class Interrupts:
 
 class TaskInterrupts(Interrupts):
     """The KeyboardInterrupt of a task that is cancelled: raised in its own code, on a worker's main thread, and never
-    in dualray's before or behind it, nor in the middle of an import, which the tasks after it need. The signal is one
-    that does nothing where nobody handles it.
+    in dualray's before or behind it, nor, for a while, in the middle of an import, which the tasks after it need. The
+    signal is one that does nothing where nobody handles it.
 
     Args:
         is_in_user_code: whether the task's own code is under way, or waits.
@@ -125,6 +125,8 @@ class TaskInterrupts(Interrupts):
         self._is_in_user_code = is_in_user_code
         self._is_due = is_due
         self._takes = takes
+        self._waits_until_s: float | None = None
+        """While it waits for an import."""
 
     def install(self) -> None:
         self._previous = self._raise_in_task
@@ -139,11 +141,19 @@ class TaskInterrupts(Interrupts):
             super()._on_signal(number, frame)
         else:
             self._is_held = self._is_sent_again = False
+            self._waits_until_s = None
 
     def _must_wait(self, frame: FrameType | None) -> bool:
-        return super()._must_wait(frame) or is_importing(frame)
+        if super()._must_wait(frame):
+            return True
+        if not is_importing(frame):
+            return False
+        if self._waits_until_s is None:
+            self._waits_until_s = time.monotonic() + IMPORT_PATIENCE_S
+        return time.monotonic() < self._waits_until_s
 
     def _raise_in_task(self, number: int, frame: FrameType | None) -> None:
+        self._waits_until_s = None
         if self._takes():
             raise KeyboardInterrupt
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from types import FrameType
 
+IMPORT_PATIENCE_S = 60.0
+"""How long a task that is cancelled is left alone while it imports: a module may wait for what never comes."""
+
 _IMPORTER = "<frozen importlib._bootstrap>"
 
 

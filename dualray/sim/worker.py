@@ -16,7 +16,7 @@ from dualray import runtime
 from dualray.runtime_env import Swapped
 from dualray.shared.core_worker import CoreWorker, write_row
 from dualray.shared.execution import Execution
-from dualray.shared.interruption import is_importing
+from dualray.shared.interruption import IMPORT_PATIENCE_S, is_importing
 from dualray.shared.model.commands import RunTask, WriteRecord, WriteRecords
 from dualray.shared.model.events import ClusterChanged, Event, NodeDied, OwnerDied, TaskPushed, TimerFired
 from dualray.shared.model.ids import HEAD, Address, FunctionID, NodeID, TaskID, root_task_id
@@ -342,6 +342,9 @@ class UserProcess(Process):
 
     def interrupt(self) -> None:
         """At its next step, which is the one that it waits for."""
+        self._interrupt(self.calendar.now_ns + round(IMPORT_PATIENCE_S * 1e9))
+
+    def _interrupt(self, import_until_ns: int) -> None:
         if self._ahead is not None:
             if self.core.takes_interrupt():
                 task, _, start_ns = self._ahead
@@ -351,8 +354,8 @@ class UserProcess(Process):
         fiber = self._task_fiber
         if fiber is None or not self.core.is_in_user_code or not self.core.is_to_be_interrupted():
             return
-        if is_importing(fiber.frame()):
-            self.cluster.kernel.call_after(INTERRUPT_AGAIN_NS, self.interrupt)
+        if self.calendar.now_ns < import_until_ns and is_importing(fiber.frame()):
+            self.cluster.kernel.call_after(INTERRUPT_AGAIN_NS, self._interrupt, import_until_ns)
         elif self.core.takes_interrupt():
             self.cluster.fibers.throw(fiber, KeyboardInterrupt())
 

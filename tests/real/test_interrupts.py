@@ -9,10 +9,12 @@ import sys
 import textwrap
 import threading
 import time
+from importlib import import_module
+from pathlib import Path
 
 import pytest
 
-from dualray.real.interrupts import Interrupts
+from dualray.real.interrupts import Interrupts, TaskInterrupts
 
 PROGRAM = """
     import os, random, signal, sys, threading, time
@@ -116,3 +118,36 @@ def test_the_users_own_handler_is_called(presses: object) -> None:
     assert seen == [signal.SIGINT]
     interrupts.restore()
     assert callable(signal.getsignal(signal.SIGINT))
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_task_is_left_alone_while_it_imports_but_not_for_ever(
+    ends: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dualray.real.interrupts.IMPORT_PATIENCE_S", 10.0 if ends else 0.2)
+    name = f"imported_slowly_{ends}"
+    (tmp_path / f"{name}.py").write_text(f"import time\ntime.sleep({0.3 if ends else 30})\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    before = signal.getsignal(signal.SIGURG)
+    is_due = [True]
+    interrupts = TaskInterrupts(
+        lambda: False,
+        lambda: None,
+        is_in_user_code=lambda: True,
+        is_due=lambda: bool(is_due),
+        takes=lambda: bool(is_due) and is_due.pop(),
+    )
+
+    def task() -> None:
+        import_module(name)
+        time.sleep(10)
+
+    interrupts.install()
+    try:
+        threading.Timer(0.1, interrupts.send).start()
+        with pytest.raises(KeyboardInterrupt):
+            task()
+        assert (name in sys.modules) is ends
+    finally:
+        signal.signal(signal.SIGURG, before)
+        sys.modules.pop(name, None)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import dualray
+from dualray.exceptions import TaskCancelledError
 from dualray.sim.runtime import SimRuntime
 from dualray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -245,3 +246,22 @@ def test_shutdown_leaves_the_mask_of_gpus_as_it_was_also_while_tasks_run(start, 
     dualray.shutdown()
     assert os.environ.get("CUDA_VISIBLE_DEVICES") == mask
     del refs
+
+
+def test_an_import_that_does_not_end_is_interrupted_in_the_end(start, tmp_path) -> None:
+    (tmp_path / "never_imported.py").write_text("import time\ntime.sleep(3600)\n")
+    runtime = start(num_cpus=1)
+
+    @dualray.remote(runtime_env={"env_vars": {"PYTHONPATH": str(tmp_path)}})
+    def use():
+        import never_imported
+
+        return never_imported
+
+    ref = use.remote()
+    time.sleep(1)
+    cancelled_s = runtime.now_s
+    dualray.cancel(ref)
+    with pytest.raises(TaskCancelledError):
+        dualray.get(ref)
+    assert runtime.now_s - cancelled_s == pytest.approx(60.0, abs=0.1)
