@@ -46,7 +46,6 @@ from dualray.sim.node import Hardware
 from dualray.sim.replayed import Replayed, Step
 from dualray.sim.runner import Letter, Process
 
-"""Pairs of nodes and sizes, of which the time of a message is remembered."""
 _TASK_ID_BYTES = 16
 _TRANSFER_NS_MIN = 100_000
 """Less computing than this is not looked at."""
