@@ -39,6 +39,7 @@ GROUP = "dualray._core"
 COMPILED = (
     "dualray/shared/machines/*.py",
     "dualray/shared/model/*.py",
+    "dualray/runtime.py",
     "dualray/shared/arguments.py",
     "dualray/shared/core_worker.py",
     "dualray/shared/execution.py",
@@ -60,6 +61,7 @@ COMPILED = (
     "dualray/sim/modelled_processes.py",
     "dualray/sim/network.py",
     "dualray/sim/node.py",
+    "dualray/sim/rates.py",
     "dualray/sim/runner.py",
     "dualray/sim/worker.py",
     "dualray/testing/checkers.py",
@@ -69,7 +71,7 @@ INTERPRETED = {
     "dualray/shared/model/codec.py": "writes Python at run time",
     "dualray/shared/model/records.py": "makes classes at run time",
     "dualray/shared/model/config.py": "read once",
-    "dualray/shared/model/resources.py": "says what users wrote wrong; mypyc would say it first, in its words",
+    "dualray/shared/model/demands.py": "says what users wrote wrong; mypyc would say it first, in its words",
 }
 """What COMPILED would take in, and why it is left out; so are packages' own modules."""
 
@@ -143,10 +145,12 @@ def spell_out(text: str, name: str) -> str:
             at_the_end.append(f'setattr({node.name}, "__annotations__", {texts!r})')
             options = {each.arg for each in decorator.keywords if ast.unparse(each.value) == "True"} - {"slots"}
             options |= {f"{each.arg}=False" for each in decorator.keywords if ast.unparse(each.value) == "False"}
-            if not any(isinstance(each.value, ast.Call) for each in fields):  # field(...): made at run time
+            if all(not isinstance(each.value, ast.Call) or _factory(each) for each in fields):  # else made at run time
                 _fill(lines, node.end_lineno or 0, _constructor(fields, is_keyword_only="kw_only" in options))
                 if "frozen" in options:  # its constructor assigns
-                    options = options - {"frozen"} | {"unsafe_hash"}
+                    options -= {"frozen"}
+                    if not any(isinstance(each, ast.FunctionDef) and each.name == "__hash__" for each in node.body):
+                        options |= {"unsafe_hash"}
                 options |= {"init=False"}
             words = ", ".join(sorted(each if "=" in each else f"{each}=True" for each in options if each))
             lines[decorator.lineno - 1 : decorator.end_lineno] = [
@@ -180,13 +184,27 @@ def _is_slotted(decorator: ast.expr) -> bool:
 
 
 def _constructor(fields: list[ast.AnnAssign], *, is_keyword_only: bool) -> str:
-    parameters = [
-        f"{_name(each)}: {ast.unparse(each.annotation)}" + (f" = {ast.unparse(each.value)}" if each.value else "")
-        for each in fields
-    ]
+    parameters = []
+    values = []
+    for field in fields:
+        name, annotation, default = _name(field), ast.unparse(field.annotation), field.value
+        factory = _factory(field)
+        if factory:
+            parameters.append(f"{name}: {annotation} | None = None")
+            values.append(f"self.{name} = {factory}() if {name} is None else {name}")
+        else:
+            parameters.append(f"{name}: {annotation}" + (f" = {ast.unparse(default)}" if default else ""))
+            values.append(f"self.{name} = {name}")
     star = ["*"] if is_keyword_only and fields else []
-    body = "; ".join(f"self.{_name(each)} = {_name(each)}" for each in fields) or "pass"
-    return f"    def __init__({', '.join(['self', *star, *parameters])}) -> None: {body}"
+    return f"    def __init__({', '.join(['self', *star, *parameters])}) -> None: {'; '.join(values) or 'pass'}"
+
+
+def _factory(field: ast.AnnAssign) -> str:
+    """`dict` of `field(default_factory=dict)`; "": it is something else."""
+    made = field.value
+    if isinstance(made, ast.Call) and [each.arg for each in made.keywords] == ["default_factory"] and not made.args:
+        return ast.unparse(made.keywords[0].value)
+    return ""
 
 
 def _spell_out_making(body: list[ast.stmt], lines: list[str]) -> None:

@@ -27,9 +27,9 @@ from dualray.shared.execution import Execution
 from dualray.shared.layout import deserialize
 from dualray.shared.model.commands import WriteRecord, WriteRecords
 from dualray.shared.model.config import Config
+from dualray.shared.model.demands import parse_resources
 from dualray.shared.model.events import Event, LeaseGranted
 from dualray.shared.model.ids import Address, FunctionID, LeaseID, NodeID, RequestID, root_task_id
-from dualray.shared.model.resources import parse_resources
 from dualray.shared.model.specs import FunctionTemplate, Ref
 
 DRIVER, NODE, WORKER = Address("driver-1"), NodeID("node-0"), Address("node-0/w0")

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from dualray.shared.faults import parse_fault
 from dualray.shared.model.config import Config
-from dualray.shared.model.resources import parse_resources
+from dualray.shared.model.demands import parse_resources
 from dualray.shared.scenario_file import ScenarioError
 from dualray.shared.units import parse_size_bytes, size_words, time_words
 from dualray.sim.cost_model import CostModel

@@ -239,6 +239,36 @@ def quickly(key):
         lent(size_bytes=1)
 
 
+def test_a_record_keeps_its_own_hash_and_makes_what_each_has_for_itself(build, monkeypatch):
+    text = """\
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Lent:
+    \"""Something.\"""
+
+    key: bytes
+    held: dict[str, int] = field(default_factory=dict)
+
+    def __hash__(self) -> int:
+        return 7
+
+
+"""
+    module = ModuleType("lent")
+    monkeypatch.setitem(sys.modules, "lent", module)
+    vars(module)["mypyc_attr"] = lambda **_: lambda cls: cls
+    exec(build.spell_out(text, "dualray/shared/model/lent.py"), vars(module))
+    first, second = module.Lent(b"a"), module.Lent(b"a")
+    first.held["x"] = 1
+    assert second.held == {}
+    assert module.Lent(b"a", {"x": 1}) == first
+    assert hash(first) == 7
+
+
 def test_a_wheel_is_of_python_alone_where_that_is_asked_for_or_no_compiler_is_there(build, monkeypatch):
     monkeypatch.setenv("DUALRAY_PURE", "1")
     assert build.why_pure() == "DUALRAY_PURE is set"

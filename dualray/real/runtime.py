@@ -19,8 +19,9 @@ from dualray.real.children import Children
 from dualray.real.gpus import gpus_to_offer
 from dualray.shared.labels import labels_of_nodes
 from dualray.shared.model.config import Config
+from dualray.shared.model.demands import parse_resources
 from dualray.shared.model.ids import Address
-from dualray.shared.model.resources import Resources, parse_resources
+from dualray.shared.model.resources import Resources
 
 if TYPE_CHECKING:
     from dualray.real.driver import RealRuntime

@@ -30,7 +30,8 @@ from pydantic import (
 from dualray import exceptions
 from dualray.shared.distributions import Distribution, parse_distribution
 from dualray.shared.faults import ALL, EVENT_ANCHORS, Fault, FaultKind, check_fault, parse_fault, parse_skew_ns
-from dualray.shared.model.resources import Resources, parse_resources
+from dualray.shared.model.demands import parse_resources
+from dualray.shared.model.resources import Resources
 from dualray.shared.nearest import nearest
 from dualray.shared.units import parse_rate_bytes_per_s, parse_size_bytes, parse_time_ns, time_words
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from dualray.shared.nearest import nearest
 from dualray.shared.units import parse_rate_bytes_per_s, parse_time_ns
+from dualray.sim.rates import time_ns
 
 __all__ = ["CostModel", "Param"]
 
@@ -118,8 +119,3 @@ class CostModel:
     def copy_ns(self, size_bytes: int) -> int:
         """Time to copy `size_bytes` at memory bandwidth, rounded up."""
         return time_ns(size_bytes, self.memory_bytes_per_s)
-
-
-def time_ns(size_bytes: int, bytes_per_s: int) -> int:
-    """Nanoseconds that `size_bytes` take at `bytes_per_s`, rounded up, in exact integers."""
-    return -(-size_bytes * 1_000_000_000 // bytes_per_s)

@@ -17,7 +17,8 @@ from typing import Any, TypeAlias
 
 from dualray.shared.faults import Fault
 from dualray.shared.model.config import Config
-from dualray.shared.model.resources import NOTHING, parse_resources
+from dualray.shared.model.demands import parse_resources
+from dualray.shared.model.resources import NOTHING
 from dualray.shared.model.specs import DEFAULT_STRATEGY, Ref, Strategy, StrategyKind
 from dualray.shared.nearest import nearest
 from dualray.sim.cost_model import CostModel

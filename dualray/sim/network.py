@@ -49,8 +49,9 @@ from random import Random
 from typing import Any, Final, Protocol, TypeAlias
 
 from dualray.sim.calendar import Calendar, Due
-from dualray.sim.cost_model import CostModel, time_ns
+from dualray.sim.cost_model import CostModel
 from dualray.sim.kernel import LATE, Kernel, Scheduled
+from dualray.sim.rates import time_ns
 
 __all__ = ["Channel", "Delivery", "Impairment", "LinkKey", "Network", "Nic", "NodeKey", "Star", "Topology", "Transfer"]
 

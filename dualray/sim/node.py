@@ -37,11 +37,11 @@ from dualray.shared.model.events import (
 from dualray.shared.model.ids import Address, NodeID, ObjectID
 from dualray.shared.model.resources import Resources
 from dualray.shared.trace import TraceKind
-from dualray.sim.cost_model import time_ns
 from dualray.sim.kernel import Scheduled
 from dualray.sim.memory import NodeMemory
 from dualray.sim.network import Nic
 from dualray.sim.object_store import StoredBytes, VirtualStore
+from dualray.sim.rates import time_ns
 from dualray.sim.runner import MachineProcess
 
 if TYPE_CHECKING:

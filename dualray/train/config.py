@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from dualray.shared.model.resources import MEMORY, memory_bytes, parse_named
+from dualray.shared.model.demands import memory_bytes, parse_named
+from dualray.shared.model.resources import MEMORY
 
 CPU = "CPU"
 GPU = "GPU"

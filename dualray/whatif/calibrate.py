@@ -41,7 +41,7 @@ from dualray.recording.calibration import Calibration
 from dualray.recording.file import read_record_file
 from dualray.recording.graph import SUBMIT, Graph, graph_of
 from dualray.shared.model.config import Config
-from dualray.shared.model.resources import parse_resources
+from dualray.shared.model.demands import parse_resources
 from dualray.sim.cost_model import CostModel
 from dualray.sim.network import Nic
 from dualray.sim.node import Hardware

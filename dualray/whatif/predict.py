@@ -25,7 +25,8 @@ from dualray.recording.calibration import Calibration, load_calibration
 from dualray.recording.file import read_record_file
 from dualray.recording.graph import Graph, TaskNode, graph_of
 from dualray.shared.model.config import Config
-from dualray.shared.model.resources import CPU, GPU, parse_named
+from dualray.shared.model.demands import parse_named
+from dualray.shared.model.resources import CPU, GPU
 from dualray.shared.units import parse_time_ns, time_words
 from dualray.sim.cost_model import CostModel
 from dualray.sim.network import Nic

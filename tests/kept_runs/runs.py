@@ -39,7 +39,7 @@ import numpy as np
 import dualray
 from dualray.shared.faults import parse_fault
 from dualray.shared.model.codec import pack
-from dualray.shared.model.resources import parse_resources
+from dualray.shared.model.demands import parse_resources
 from dualray.shared.scenario import Scenario
 from dualray.sim.modelled_programs import run_workload
 from dualray.sim.node import Hardware

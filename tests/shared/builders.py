@@ -16,6 +16,7 @@ from dualray.shared.machines.node import Node
 from dualray.shared.machines.owner import Owner
 from dualray.shared.model.commands import Command, CompleteWait, ReserveSpace, RunTask, RunTasks, Send
 from dualray.shared.model.config import Config
+from dualray.shared.model.demands import parse_resources
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.events import (
     ActorChanged,
@@ -61,7 +62,7 @@ from dualray.shared.model.ids import (
     put_object_id,
     return_object_id,
 )
-from dualray.shared.model.resources import NOTHING, Resources, parse_resources
+from dualray.shared.model.resources import NOTHING, Resources
 from dualray.shared.model.specs import (
     DEFAULT_STRATEGY,
     ActorSpec,

@@ -9,6 +9,7 @@ from dualray.shared.machines.head import Head
 from dualray.shared.machines.node import Node
 from dualray.shared.model.commands import Send, StartWorker, StopWorker
 from dualray.shared.model.config import Config
+from dualray.shared.model.demands import parse_resources
 from dualray.shared.model.errors import ErrorKind
 from dualray.shared.model.events import (
     BundlesUnwanted,
@@ -29,7 +30,7 @@ from dualray.shared.model.events import (
     WorkerReady,
 )
 from dualray.shared.model.ids import Address, NodeID, PlacementGroupID, RequestID, WaitID
-from dualray.shared.model.resources import Resources, demand_in_group, parse_resources
+from dualray.shared.model.resources import Resources, demand_in_group
 from dualray.shared.model.specs import (
     BundleReport,
     GroupStrategy,

@@ -7,19 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dualray.shared.model.resources import (
-    MEMORY_MAX,
-    NOTHING,
-    UNITS,
-    Resources,
-    add,
-    bulk,
-    fits,
-    from_units,
-    parse_named,
-    parse_resources,
-    shortfall,
-)
+from dualray.shared.model.demands import MEMORY_MAX, parse_named, parse_resources
+from dualray.shared.model.resources import NOTHING, UNITS, Resources, add, bulk, fits, from_units, shortfall
 from tests.shared.builders import cpus
 
 names = st.sampled_from(["CPU", "GPU", "disk", "memory"])

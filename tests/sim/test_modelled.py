@@ -14,7 +14,7 @@ from dualray.cli import app
 from dualray.shared.faults import parse_fault
 from dualray.shared.machines.owner import Owner
 from dualray.shared.model.config import Config
-from dualray.shared.model.resources import parse_resources
+from dualray.shared.model.demands import parse_resources
 from dualray.sim.cost_model import CostModel
 from dualray.sim.modelled import ModelledCluster, ModelledProcess, ModelledWorker
 from dualray.sim.modelled_programs import PROGRAMS, make_workload, run_workload

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from dualray.shared.units import parse_size_bytes, size_words
+from dualray.shared.units import size_words
 
 UNITS = 10_000
 """Units in 1.0 of a resource."""
@@ -21,10 +21,6 @@ GPU = "GPU"
 MEMORY = "memory"
 GPU_MASK = "CUDA_VISIBLE_DEVICES"
 """The variable of the environment that says which GPUs a process may use."""
-AMOUNT_MAX = 1_000_000
-"""More of one resource than this in one demand is taken for a mistake."""
-MEMORY_MAX = 2**46
-"""As AMOUNT_MAX, in bytes, of memory: 64 TiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +69,14 @@ def bulk(resources: Resources) -> float:
 
 # ---- Bundles: what a placement group has reserved on a node is offered there under names of its own, as in R ----
 
-_BUNDLE = "_group_"
+BUNDLE = "_group_"
 
 
 def bundle_resources(reserved: Resources, group: bytes, index: int) -> Resources:
     """What a node offers to tasks of a bundle: under the bundle's name, and under that of the whole group, for tasks
     that take any bundle."""
-    named = {f"{name}{_BUNDLE}{group.hex()}": amount for name, amount in reserved.units}
-    named |= {f"{name}{_BUNDLE}{index}_{group.hex()}": amount for name, amount in reserved.units}
+    named = {f"{name}{BUNDLE}{group.hex()}": amount for name, amount in reserved.units}
+    named |= {f"{name}{BUNDLE}{index}_{group.hex()}": amount for name, amount in reserved.units}
     return from_units(named)
 
 
@@ -88,24 +84,24 @@ def demand_in_group(demand: Resources, group: bytes, index: int) -> Resources:
     """What a task demands that runs in a bundle; index -1: in any."""
     if index >= 0:
         return bundle_resources(demand, group, index)
-    return from_units({f"{name}{_BUNDLE}{group.hex()}": amount for name, amount in demand.units})
+    return from_units({f"{name}{BUNDLE}{group.hex()}": amount for name, amount in demand.units})
 
 
 def is_of_bundle(name: str) -> bool:
     """Whether the name is that of something reserved by a placement group."""
-    return _BUNDLE in name
+    return BUNDLE in name
 
 
 def is_cpu(name: str) -> bool:
     """Whether the name is that of CPUs: a node's own, or those of a bundle."""
-    return name == CPU or name.startswith(CPU + _BUNDLE)
+    return name == CPU or name.startswith(CPU + BUNDLE)
 
 
 def gpu_units(resources: Resources) -> int:
     """The GPUs among the resources: a node's own, or those of a bundle."""
     most = 0
     for name, amount in resources.units:
-        if amount > most and (name == GPU or name.startswith(GPU + _BUNDLE)):
+        if amount > most and (name == GPU or name.startswith(GPU + BUNDLE)):
             most = amount
     return most
 
@@ -119,13 +115,13 @@ def visible(amounts: Mapping[str, int]) -> dict[str, int]:
     """Amounts by the names that users gave: those of bundles under their plain ones."""
     plain: dict[str, int] = {}
     for name, amount in amounts.items():
-        bare = name.partition(_BUNDLE)[0]
+        bare = name.partition(BUNDLE)[0]
         plain[bare] = max(plain.get(bare, 0), amount)
     return plain
 
 
 def _bundle_words(name: str) -> str:
-    index, _, group = name.partition(_BUNDLE)[2].rpartition("_")
+    index, _, group = name.partition(BUNDLE)[2].rpartition("_")
     return f" in {f'bundle {index}' if index else 'a bundle'} of placement group {group[:8]}"
 
 
@@ -137,82 +133,6 @@ def without_bundles(amounts: Mapping[str, int]) -> dict[str, int]:
 def from_units(amounts: Mapping[str, int]) -> Resources:
     """Resources from units; zero amounts are left out."""
     return Resources(tuple(sorted((name, amount) for name, amount in amounts.items() if amount)))
-
-
-def parse_resources(
-    *,
-    num_cpus: float | None,
-    num_gpus: float | None,
-    resources: Mapping[str, float] | None,
-    memory: float | str | None = None,
-) -> Resources:
-    """What a user wrote, checked and rounded to ten-thousandths; `memory` in bytes, or a text such as "2GiB".
-
-    Raises:
-        ValueError: an amount that is negative, absurd (over 1,000,000; of memory over 64 TiB), below 0.0001, or above 1
-            and not whole for GPUs; CPU, GPU or memory inside `resources`; an empty name.
-        TypeError: an amount that is no number, a name that is no string, or `resources` that is no mapping.
-    """
-    if resources is not None and not isinstance(resources, Mapping):
-        raise TypeError(f"resources={resources!r} must be a dict of name to amount, such as {{'disk': 1}}")
-    if resources is not None and any(_BUNDLE in str(name) for name in resources):
-        raise ValueError(f"resources={dict(resources)!r}: names with {_BUNDLE!r} are those of placement groups")
-    amounts: dict[str, int] = {}
-    for option, name, amount in (("num_cpus", CPU, num_cpus), ("num_gpus", GPU, num_gpus)):
-        if amount is not None:
-            amounts[name] = _units_of(option, amount)
-    for name, amount in (resources or {}).items():
-        if not isinstance(name, str):
-            raise TypeError(f"resources={dict(resources or {})!r}: the name {name!r} must be a string")
-        if not name:
-            raise ValueError(f"resources={dict(resources or {})!r}: an empty resource name")
-        if name in _OPTIONS:
-            raise ValueError(f"resources names {name!r}; use {_OPTIONS[name]}= for it")
-        amounts[name] = _units_of(f"resources[{name!r}]", amount)
-    gpu = amounts.get(GPU, 0)
-    if gpu > UNITS and gpu % UNITS:
-        raise ValueError(f"num_gpus={gpu / UNITS:g}: more than one GPU must be a whole number of GPUs")
-    if memory is not None:
-        amounts[MEMORY] = memory_bytes("memory", memory) * UNITS
-    return from_units(amounts)
-
-
-_OPTIONS = {CPU: "num_cpus", GPU: "num_gpus", MEMORY: "memory"}
-
-
-def parse_named(amounts: Mapping[str, float]) -> Resources:
-    """As `parse_resources`, of one mapping in which CPU, GPU and memory stand by their names."""
-    custom = {name: amount for name, amount in amounts.items() if name not in _OPTIONS}
-    return parse_resources(
-        num_cpus=amounts.get(CPU), num_gpus=amounts.get(GPU), memory=amounts.get(MEMORY), resources=custom
-    )
-
-
-def memory_bytes(option: str, value: float | str) -> int:
-    """A size of memory as a user wrote it, in whole bytes: a number, or a text such as "2GiB".
-
-    Raises:
-        ValueError: a number below 0 or above 64 TiB, or a text that is no size.
-        TypeError: neither a number nor a text.
-    """
-    if isinstance(value, str):
-        value = int(value) if value.isdecimal() else parse_size_bytes(value, option)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{option}={value!r} must be a number of bytes, or a text such as '2GiB'")
-    if not 0 <= value <= MEMORY_MAX:  # NaN fails this comparison too
-        raise ValueError(f"{option}={value!r} must be between 0 and {MEMORY_MAX:,} bytes (64 TiB)")
-    return -int(-value // 1)
-
-
-def _units_of(option: str, amount: float) -> int:
-    if isinstance(amount, bool) or not isinstance(amount, int | float):
-        raise TypeError(f"{option}={amount!r} must be a number")
-    if not 0 <= amount <= AMOUNT_MAX:  # NaN fails this comparison too
-        raise ValueError(f"{option}={amount!r} must be between 0 and {AMOUNT_MAX:,}")
-    units = round(amount * UNITS)
-    if amount and not units:
-        raise ValueError(f"{option}={amount!r} is below the smallest step, 0.0001")
-    return units
 
 
 def fits(free: Mapping[str, int], demand: Resources) -> bool:
