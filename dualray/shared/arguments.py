@@ -67,10 +67,6 @@ def pack_arguments(
     """
     if not args and not kwargs:
         return NO_ARGUMENTS
-    if _are_plain(args, kwargs):
-        payload = plain_bytes((list(args), dict(kwargs), []))
-        if len(payload) <= inline_bytes_max:
-            return Arguments(payload=payload, deps=[], put=[])
     arguments = Arguments(payload=b"", deps=[], put=[])
     packing = _Packing(args, kwargs, arguments)
     packed = packing.packed
@@ -101,6 +97,14 @@ def pack_arguments(
         dependencies = frozenset(arguments.deps)
         arguments.nested = tuple([ref for ref in serialized.refs if ref not in dependencies])
     return arguments
+
+
+def pack_plain(args: Sequence[Any], kwargs: Mapping[str, Any], inline_bytes_max: int) -> bytes:
+    """The payload of a call with these arguments, if nothing among them is to be replaced or stored; else nothing."""
+    if not _are_plain(args, kwargs):
+        return b""
+    payload = plain_bytes((list(args), dict(kwargs), []))
+    return payload if len(payload) <= inline_bytes_max else b""
 
 
 def _are_plain(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

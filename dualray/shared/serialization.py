@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import copyreg
 import io
+import marshal
 import pickle
 import sys
 import weakref
@@ -28,7 +29,7 @@ import cloudpickle.cloudpickle as _pickler
 import numpy as np
 
 from dualray.exceptions import SerializationError, builtin_base
-from dualray.shared.layout import NO_BUFFERS_BEFORE, Serialized
+from dualray.shared.layout import MARSHALLED_BEFORE, MARSHALLED_START, NO_BUFFERS_BEFORE, Serialized, array_forms
 from dualray.shared.model.specs import Ref
 
 _CULPRIT_DEPTH_MAX = 8
@@ -277,7 +278,10 @@ def _serialize_array(array: np.ndarray[Any, np.dtype[Any]]) -> Serialized | None
     if pickled is None:
         if len(_array_pickles) >= _ARRAY_PICKLES_MAX:
             _array_pickles.clear()
+            array_forms.clear()
         pickled = _array_pickles[key] = pickle.dumps(array, protocol=5, buffer_callback=lambda buffer: False)
+        if array.size:
+            array_forms[pickled] = dtype, array.shape
     # numpy's stub lacks the buffer protocol on 3.11
     return Serialized(pickled, (pickle.PickleBuffer(array).raw(),), ())  # type: ignore[arg-type]
 
@@ -406,7 +410,10 @@ def learn_plain(data: bytes) -> Any:
     """The number, None, short text or short bytes that `data` is, serialized; NOT_PLAIN of anything else, of which
     nothing is unpickled. What was found is noted in `plain_values`."""
     value = NOT_PLAIN
-    if len(data) <= _PLAIN_BYTES_MAX and data.startswith(NO_BUFFERS_BEFORE) and data[12:14] == _PICKLE_START:
+    if len(data) <= _PLAIN_BYTES_MAX and data.startswith(MARSHALLED_BEFORE):
+        found = marshal.loads(data[MARSHALLED_START:])
+        value = found if type(found) in PLAIN_TYPES else NOT_PLAIN
+    elif len(data) <= _PLAIN_BYTES_MAX and data.startswith(NO_BUFFERS_BEFORE) and data[12:14] == _PICKLE_START:
         start = 23 if data[14] == _FRAME else 14  # frames have a length of 8 bytes
         opcode, length = data[start], len(data) - start
         wanted = _ALONE_BYTES.get(opcode)

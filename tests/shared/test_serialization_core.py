@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dualray.exceptions import SerializationError
-from dualray.shared.layout import ALIGNMENT, deserialize
+from dualray.shared.layout import ALIGNMENT, array_forms, deserialize, deserialize_all, plain_bytes
 from dualray.shared.model.specs import Ref
 from dualray.shared.serialization import NOT_PLAIN, Reference, learn_plain, plain_values, serialize
 from tests.shared.builders import DRIVER, oid, put_id, ref
@@ -134,6 +134,29 @@ def test_plain_short_values_alone_are_known_by_their_bytes(value):
     assert plain_values[data] is learned
 
 
+@given(plain)
+def test_plain_values_come_back_marshalled(value):
+    data = plain_bytes(value)
+    for read in (deserialize(data), deserialize(memoryview(data)), *deserialize_all([data])):
+        assert read == value
+        assert type(read) is type(value)
+
+
+@given(st.text(max_size=20) | st.integers() | st.floats() | st.booleans() | st.none() | st.binary(max_size=20))
+def test_short_values_that_were_marshalled_are_known_by_their_bytes(value):
+    learned = learn_plain(plain_bytes(value))
+    assert type(learned) is type(value)
+    assert learned == value or value != value  # not a number
+    assert learn_plain(plain_bytes([value])) is NOT_PLAIN
+
+
+def test_equal_values_are_marshalled_alike_whoever_else_holds_them():
+    interned, made = "a_name", b"a_name".decode()
+    assert interned is not made
+    assert plain_bytes([interned, interned]) == plain_bytes([interned, made])
+    assert plain_bytes(([interned], {interned: 1}, [])) == plain_bytes(([made], {made: 1}, []))
+
+
 class _Unpickled:
     def __reduce__(self) -> tuple[Any, ...]:
         return pytest.fail, ("it was unpickled",)
@@ -153,6 +176,28 @@ def test_an_array_lies_where_its_bytes_lie():
     data = serialize({"weights": np.arange(1000.0)}).to_bytes()
     weights = deserialize(data)["weights"]
     assert np.shares_memory(weights, np.frombuffer(data, dtype=np.uint8))
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(6.0).reshape(2, 3),
+        np.float32(3) * np.ones(()),
+        np.zeros((0, 3)),
+        np.arange(3, dtype=">i4"),
+        np.ones((2, 2), complex),
+    ],
+)
+def test_an_array_of_a_known_form_is_what_unpickling_gives(array):
+    array = np.asarray(array)
+    data = serialize(array).to_bytes()
+    known = deserialize(data)
+    array_forms.clear()
+    unpickled = deserialize(data)
+    for read in (known, unpickled):
+        assert (read.dtype, read.shape, read.flags.c_contiguous) == (array.dtype, array.shape, True)
+        assert read.tobytes() == array.tobytes()
+        assert not read.flags.writeable
 
 
 def test_what_was_read_cannot_be_written_also_over_writable_memory():
