@@ -20,7 +20,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from dualray import exceptions
 from dualray.exceptions import DualrayError, GetTimeoutError, SerializationError
-from dualray.shared.arguments import NO_ARGUMENTS, pack_arguments
+from dualray.shared.arguments import NO_ARGUMENTS, pack_arguments, pack_plain
 from dualray.shared.execution import Execution, ExecutionContext
 from dualray.shared.failures import as_exception, failure_in_words
 from dualray.shared.host import Host, ProcessKey, Signal
@@ -149,6 +149,9 @@ class CoreWorker:
 
     _performers: dict[type[Any], Callable[[Any], object]] | None = None
     """How the less frequent commands are carried out; made when there is one."""
+    _hex_of: TaskID | None = None
+    """Whose text `_hex` is."""
+    _hex = ""
 
     def __init__(
         self,
@@ -248,6 +251,12 @@ class CoreWorker:
         else:
             self.machine.check_invariants()
 
+    def hex_of(self, task_id: TaskID) -> str:
+        """A task's id as texts have it: mostly that of the task which was asked for last."""
+        if task_id is not self._hex_of:
+            self._hex_of, self._hex = task_id, task_id.hex()
+        return self._hex
+
     # ---- What every call asks of the host --------------------------------------------------------------------
     # A mode whose host is compiled may answer these itself, without a call through Python for each: sim/core.py.
 
@@ -272,6 +281,10 @@ class CoreWorker:
     ) -> None:
         """The host's `send`."""
         self.host.send(to, message, payloads, urgent=urgent)
+
+    def breathe(self) -> None:
+        """The host's."""
+        self.host.breathe()
 
     def trace(
         self, kind: TraceKind, subject: str, other: str, name: str, amount: int, deps: tuple[str, ...] = ()
@@ -461,19 +474,24 @@ class CoreWorker:
 
     def _send(self, command: Send) -> None:
         message = command.message
-        if self.is_traced and isinstance(message, TaskPushed | TasksPushed):
+        if self.is_traced and isinstance(message, (TaskPushed, TasksPushed)):
             for push in (message,) if isinstance(message, TaskPushed) else message.each():
                 self.trace(
                     TraceKind.TASK_PUSHED,
-                    push.spec.task_id.hex(),
+                    self.hex_of(push.spec.task_id),
                     other=command.to,
                     name=push.spec.template.name,
                     amount=push.attempt,
                 )
         payloads: Sequence[tuple[bytes, bytes]] = ()
         if command.payloads:
-            found = [(key, self.payloads.get(key)) for key in command.payloads]
-            payloads = [(key, data) for key, data in found if data is not None]
+            keys, kept = command.payloads, self.payloads
+            if len(keys) == 1:  # the way of most calls
+                [key] = keys
+                only = kept.get(key)
+                payloads = () if only is None else ((key, only),)
+            else:
+                payloads = [(key, kept[key]) for key in keys if key in kept]
         self.send_out(command.to, message, payloads, command.urgent)
 
     # ---- Waiting ---------------------------------------------------------------------------------------------
@@ -731,7 +749,10 @@ class CoreWorker:
         """Submit a call: of a function, of the method of an actor that `handle` names, or of the constructor of one
         that promises `creates`; `task_id` is its id, if it has one already."""
         arguments = NO_ARGUMENTS
+        payload = b""
         if args or kwargs:
+            payload = pack_plain(args, kwargs, self.config.inline_bytes_max)
+        if not payload and (args or kwargs):
             arguments = pack_arguments(
                 template.name,
                 args,
@@ -741,7 +762,7 @@ class CoreWorker:
                 drop=self.drop,
                 look=self._look_at_arguments,
             )
-        payload = arguments.payload
+            payload = arguments.payload
         self.begin_step()
         try:
             execution = self.execution
@@ -789,7 +810,7 @@ class CoreWorker:
         finally:
             self.leave_step()
         try:
-            self.host.breathe()
+            self.breathe()
         except BaseException:  # a task that is cancelled: it will never have the references
             for ref in self._returns(task_id, template) if creates is None else ():
                 self.drop(ref.object_id)
@@ -833,7 +854,7 @@ class CoreWorker:
         deps: tuple[str, ...] = ()
         if spec.deps or embedded or spec.nested:
             deps = tuple([ref.object_id.hex() for ref in (*spec.deps, *embedded, *spec.nested)])
-        self.trace(TraceKind.TASK_SUBMITTED, spec.task_id.hex(), "", spec.template.name, spec.args_bytes, deps)
+        self.trace(TraceKind.TASK_SUBMITTED, self.hex_of(spec.task_id), "", spec.template.name, spec.args_bytes, deps)
 
     def _next_task_id(self) -> TaskID:
         with self.host.lock:
@@ -1436,7 +1457,7 @@ class CoreWorker:
             if finished is None:
                 return False
             fields = folded.row_fields(spec, pushed.attempt)
-            self.write_record(WriteRecord(table=TASK_TABLE, key=spec.task_id.hex(), fields=fields))
+            self.write_record(WriteRecord(table=TASK_TABLE, key=self.hex_of(spec.task_id), fields=fields))
             object_id = return_object_id(spec.task_id, 0)
             self.send_out(pushed.reply_to, finished, ((object_id, self.payloads.pop(object_id)),))
             if spec.owner != self.address:

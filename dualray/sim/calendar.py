@@ -89,6 +89,8 @@ class Calendar:
         "_hook_due",
         "_hooks",
         "_is_cancelled",
+        "_last_day",
+        "_last_entries",
         "_perform",
         "_sequence",
         "_sweep_at",
@@ -116,6 +118,9 @@ class Calendar:
         self._today_end_ns = 1 << DAY_BITS
         self._day_numbers: list[int] = []
         """A heap of the keys of `days`."""
+        self._last_day = -1
+        self._last_entries: list[Entry] = []
+        """Of the day to come that was entered last: what happens at a time often leads to what happens at another."""
         self._tombstones = 0
         self._sweep_at: int = TOMBSTONES_MIN
         self._hooks: list[Hook] = []
@@ -134,13 +139,7 @@ class Calendar:
         if at_ns < self._today_end_ns:
             _insert(self.today, (at_ns, NORMAL_PRIORITY, sequence, fn, argument), self._done)
             return
-        day = at_ns >> DAY_BITS
-        entries = self.days.get(day)
-        if entries is None:
-            self.days[day] = [(at_ns, NORMAL_PRIORITY, sequence, fn, argument)]
-            heappush(self._day_numbers, day)
-        else:
-            entries.append((at_ns, NORMAL_PRIORITY, sequence, fn, argument))
+        self._day_of(at_ns).append((at_ns, NORMAL_PRIORITY, sequence, fn, argument))
 
     def post_due(self, at_ns: int, due: Due) -> None:
         """As `post`, of what knows itself what happens: a call less where this is compiled."""
@@ -157,13 +156,19 @@ class Calendar:
         if at_ns < self._today_end_ns:
             _insert(self.today, entry, self._done)
             return
+        self._day_of(at_ns).append(entry)
+
+    def _day_of(self, at_ns: int) -> list[Entry]:
+        """The entries of a day that has not come."""
         day = at_ns >> DAY_BITS
+        if day == self._last_day:
+            return self._last_entries
         entries = self.days.get(day)
         if entries is None:
-            self.days[day] = [entry]
+            entries = self.days[day] = []
             heappush(self._day_numbers, day)
-        else:
-            entries.append(entry)
+        self._last_day, self._last_entries = day, entries
+        return entries
 
     def _open_next_day(self) -> bool:
         """Make the next day with entries today; False when there is none. Today must be over."""
@@ -171,6 +176,8 @@ class Calendar:
             return False
         day: int = heappop(self._day_numbers)
         today = self.days.pop(day)
+        if day == self._last_day:
+            self._last_day = -1
         if len(today) > 1:
             today.sort()
         self.today, self._done = today, 0

@@ -78,6 +78,11 @@ class Cluster:
     """Whether the fiber of a task may end before its time is over (worker.py). A test switches it off: nothing
     changes."""
 
+    _last_s = 0.0
+    """What `whole_ns` was asked for last."""
+    _last_ns = 0
+    _rewritten_last: object = None
+
     def __init__(
         self,
         *,
@@ -93,7 +98,7 @@ class Cluster:
         self.cost_model = cost_model
         self.submit_ns: int = cost_model.submit_ns
         self.dispatch_ns: int = cost_model.dispatch_ns
-        self.seed = seed
+        self.seed, self.seed_before = seed, task_seed(seed, TaskID(b""))  # with which the seeds of all tasks begin
         self.is_closed = False
         self.kernel = Kernel()
         self.calendar: Calendar = self.kernel.calendar
@@ -177,8 +182,10 @@ class Cluster:
 
     def rewrite_function(self, function: object) -> None:
         """Isolate a function that came by value: it is about to be called."""
-        assert self._stage is not None
-        self._stage.isolation.rewrite_function(function)
+        if function is not self._rewritten_last:
+            assert self._stage is not None
+            self._stage.isolation.rewrite_function(function)
+            self._rewritten_last = function
 
     @property
     def witnessed(self) -> dict[str, str]:
@@ -222,7 +229,7 @@ class Cluster:
         process.number = self._processes_counted
         self._processes_counted += 1
         self.processes[process.address] = process
-        if isinstance(process, UserProcess):
+        if self._log_directory is not None and isinstance(process, UserProcess):
             spec = MachineSpec(
                 kind="owner",
                 address=process.address,
@@ -320,7 +327,10 @@ class Cluster:
 
     def write_record(self, table: str, key: str, fields: tuple[tuple[str, str], ...]) -> None:
         """A row of the control plane's tables."""
-        self.tables.setdefault(table, {})[key] = fields
+        rows = self.tables.get(table)
+        if rows is None:
+            rows = self.tables[table] = {}
+        rows[key] = fields
 
     # ---- Faults ----------------------------------------------------------------------------------------------
 
@@ -439,6 +449,12 @@ class Cluster:
                 draw = Random(task_seed(self.seed, task.task_id) + b":duration").random
                 return distribution.sample_ns(draw)
         return self.cost_model.task_duration_ns
+
+    def whole_ns(self, seconds: float) -> int:
+        """Of a function that says how long it takes: most tasks run the same one as the task before."""
+        if seconds != self._last_s:
+            self._last_s, self._last_ns = seconds, round(seconds * 1e9)
+        return self._last_ns
 
     def task_memory_bytes(self, task: Execution) -> int:
         """What a task takes of its node's memory while it runs: the scenario's table, else nothing."""

@@ -64,6 +64,9 @@ class VirtualCore(CoreWorker):
     ) -> None:
         self._process.send(to, message, payloads)
 
+    def breathe(self) -> None:
+        self._process.breathe()
+
     def trace(
         self, kind: TraceKind, subject: str, other: str, name: str, amount: int, deps: tuple[str, ...] = ()
     ) -> None:

@@ -943,7 +943,7 @@ class ModelledDriver(ModelledProcess):
         if type(step) is int:
             self._calendar.post(self._calendar.now_ns + step, self._advance, None)
             return
-        assert isinstance(step, Get | Wait)
+        assert isinstance(step, (Get, Wait))
         is_get = isinstance(step, Get)
         event = WaitStarted(
             wait_id=self._next_wait(),

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 
 from dualray import runtime
 from dualray.runtime_env import Swapped
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 _TINY_BYTES = 512
 """More than a result has of which the task may run ahead of its time."""
+_SMALL: Final = 1 << 60
+"""Integers below this are compared at once."""
 INTERRUPT_AGAIN_NS = 1_000_000
 """Until a task that was cancelled while it imports a module is looked at again, as in real mode."""
 OWED_NS_MAX = 50_000
@@ -222,7 +224,7 @@ class UserProcess(Process):
     def gpu_names(self) -> tuple[str, ...]:
         """Of this node's GPUs, as they were at first: their numbers."""
         units = self.cluster.nodes[NodeID(self.node)].hardware.total.get(GPU)
-        return tuple(str(gpu) for gpu in range(-(-units // UNITS)))
+        return tuple([str(gpu) for gpu in range(-(-units // UNITS))]) if units else ()
 
     # ---- Process ---------------------------------------------------------------------------------------------
 
@@ -336,9 +338,10 @@ class UserProcess(Process):
             return
         if task.spec.actor_id is None:  # a method: its actor has them for life
             self.visible_gpus = ",".join([self.gpu_names[gpu] for gpu in task.gpu_ids]) if task.gpu_ids else ""
-        seed = task_seed(self.cluster.seed, task.spec.task_id)
-        self.cluster.seeds_handed_out.update(seed)
-        self.cluster.fibers.spawn(self, partial(self._execute, task), seed=seed)
+        cluster = self.cluster
+        seed = cluster.seed_before + task.spec.task_id
+        cluster.seeds_handed_out.update(seed)
+        cluster.fibers.spawn(self, _Call(self, task), seed=seed)
 
     def interrupt(self) -> None:
         """At its next step, which is the one that it waits for."""
@@ -359,7 +362,7 @@ class UserProcess(Process):
         elif self.core.takes_interrupt():
             self.cluster.fibers.throw(fiber, KeyboardInterrupt())
 
-    def _execute(self, task: RunTask | TaskPushed) -> None:
+    def execute(self, task: RunTask | TaskPushed) -> None:
         fiber = self._task_fiber = self.cluster.fibers.current()
         assert fiber is not None
         self._fibers[fiber] = None
@@ -529,10 +532,15 @@ class UserProcess(Process):
 
     def _cost_ns(self, task: Execution, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
         duration = task.duration
-        if callable(duration):
-            duration = duration(*args, **kwargs)
-        cost_ns = self.cluster.task_cost_ns(task) if duration is None else round(duration * 1e9)
-        return round(cost_ns * self.cluster.slowness_of(NodeID(self.node)))
+        cluster = self.cluster
+        if duration is None:
+            cost_ns = cluster.task_cost_ns(task)
+        elif type(duration) is float:
+            cost_ns = cluster.whole_ns(duration)
+        else:
+            cost_ns = round((duration(*args, **kwargs) if callable(duration) else duration) * 1e9)
+        slowness = cluster.slowness_of(NodeID(self.node))
+        return cost_ns if slowness == 1.0 else round(cost_ns * slowness)
 
     def start_beside(self, task: RunTask) -> None:
         self.cluster.kernel.call_after(self.cluster.dispatch_ns, self._begin_beside, task)
@@ -660,6 +668,19 @@ class UserProcess(Process):
             self.core.take_in_finalizers()
 
 
+class _Call:
+    """Has a process run a task."""
+
+    __slots__ = ("_process", "_task")
+
+    def __init__(self, process: UserProcess, task: RunTask | TaskPushed) -> None:
+        self._process = process
+        self._task = task
+
+    def __call__(self) -> None:
+        self._process.execute(self._task)
+
+
 def _start_next(process: UserProcess) -> None:
     process._start_next()
 
@@ -672,7 +693,8 @@ def _is_tiny(value: Any) -> bool:
     """Whether it is immutable, refers to nothing, and is so small when pickled that it travels with a report."""
     kind = type(value)
     if kind is int:
-        return int(value.bit_length()) < _TINY_BYTES
+        number: int = value
+        return -_SMALL < number < _SMALL or number.bit_length() < _TINY_BYTES
     if kind is str or kind is bytes:
         return len(value) < _TINY_BYTES // 4
     return kind in PLAIN_TYPES

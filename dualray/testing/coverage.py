@@ -126,8 +126,8 @@ class _Watch:
             self.reached["task retried on another node"] += 1
         self._attempts[event.subject] = event.amount, event.process
         self._running.setdefault(event.process, set()).add(event.subject)
-        self._in[event.subject] += 1
-        self.reached["task began twice at once"] += self._in[event.subject] == 2
+        attempts = self._in[event.subject] = self._in.get(event.subject, 0) + 1
+        self.reached["task began twice at once"] += attempts == 2
 
     def _on_ended(self, event: TraceEvent) -> None:
         if event.other:
