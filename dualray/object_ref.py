@@ -31,9 +31,11 @@ class CountedReference(Reference):
 
     def __del__(self) -> None:
         # __init__ may not have run, and at interpreter exit there may be nobody left to tell.
-        verbs = getattr(self, "holder", None)
-        if verbs is not None:
-            verbs.drop(self.ref.object_id)
+        try:
+            drop = self.holder.drop
+        except AttributeError:
+            return
+        drop(self.ref[0])
 
     def check(self) -> None:
         """Raise when the cluster that the reference belongs to is gone.

@@ -190,7 +190,7 @@ class CoreWorker:
         self._wait_counter = itertools.count()
         self._exported: dict[FunctionID, None] = {}
         self._runner = TaskRunner(self)
-        self._feasible: dict[FunctionTemplate, None] = {}
+        self._feasible: dict[FunctionTemplate, None] | None = None
         self._feasible_in: tuple[NodeInfo, ...] = ()
         self._feasible_last: FunctionTemplate | None = None
         self._dropped: list[ObjectID] = []
@@ -212,7 +212,7 @@ class CoreWorker:
         """Whether this is an actor whose methods are coroutines."""
         self._has_warned = False
         """Whether a coroutine was told that it blocks its loop."""
-        self._cancelled_calls: dict[TaskID, int] = {}
+        self._cancelled_calls: dict[TaskID, int] | None = None
         """Methods that run as coroutines and were cancelled, with their attempt."""
 
     @property
@@ -721,10 +721,11 @@ class CoreWorker:
             )
 
     def _check_feasible(self, template: FunctionTemplate, error: type[DualrayError]) -> None:
-        if self._feasible_in is not self.machine.cluster:
+        feasible = self._feasible
+        if feasible is None or self._feasible_in is not self.machine.cluster:
             self._feasible_in = self.machine.cluster
-            self._feasible.clear()
-        if template in self._feasible:
+            feasible = self._feasible = {}
+        if template in feasible:
             return
         shape = LeaseShape(
             resources=template.resources, placement=template.placement, strategy=template.strategy, name=template.name
@@ -734,7 +735,7 @@ class CoreWorker:
             raise error(f"{template.name} can never run in this cluster: {why}.")
         if (why := self.machine.why_waiting(shape)) is not None:
             self.host.tell(f"dualray: {template.name} waits for a node that can take it, for {why}.\n")
-        self._feasible[template] = None
+        feasible[template] = None
 
     def _submit(
         self,
@@ -1318,7 +1319,8 @@ class CoreWorker:
         try:
             await self._runner.execute_async(task)
         finally:
-            self._cancelled_calls.pop(task.spec.task_id, None)
+            if self._cancelled_calls is not None:
+                self._cancelled_calls.pop(task.spec.task_id, None)
 
     def _warn_of_blocked_loop(self, event: _WaitEvent) -> None:
         """A method that is a coroutine, and blocks its loop, is told so, once."""
@@ -1332,12 +1334,15 @@ class CoreWorker:
             )
 
     def _cancel_call(self, command: InterruptTask) -> None:
+        if self._cancelled_calls is None:
+            self._cancelled_calls = {}
         self._cancelled_calls[command.task_id] = command.attempt
         self.host.cancel_on_loop(command.task_id)
 
     def was_call_cancelled(self, task: RunTask) -> bool:
         """Whether a method that runs as a coroutine was cancelled by who made the call."""
-        return self._cancelled_calls.get(task.spec.task_id) == task.attempt
+        cancelled = self._cancelled_calls
+        return cancelled is not None and cancelled.get(task.spec.task_id) == task.attempt
 
     def _run_task(self, command: RunTask) -> None:
         self._to_run.append(command)

@@ -17,7 +17,7 @@ import marshal
 import pickle
 import struct
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -36,6 +36,8 @@ MARSHALLED_BEFORE = b"\xff\xff\xff\xff"
 MARSHALLED_START = len(MARSHALLED_BEFORE)
 _MARSHAL_VERSION = 2
 """Later ones write whether a value is held elsewhere too: equal values would have different bytes."""
+_dumps: Final = marshal.dumps
+_loads: Final = marshal.loads
 _SMALL_BYTES = 1024
 """Values below this are copied once more, which takes less time than a view of them."""
 
@@ -93,19 +95,19 @@ def _aligned(offset: int) -> int:
 
 def plain_bytes(value: Any) -> bytes:
     """What is known to be made of plain values alone, to be read with `deserialize`."""
-    return MARSHALLED_BEFORE + marshal.dumps(value, _MARSHAL_VERSION)
+    return MARSHALLED_BEFORE + _dumps(value, _MARSHAL_VERSION)
 
 
 def deserialize(data: bytes | memoryview) -> Any:
     """The value that was laid out in `data`; its buffers stay there."""
     if type(data) is bytes:
-        if data.startswith(MARSHALLED_BEFORE):
-            return marshal.loads(data[MARSHALLED_START:])
+        if data[MARSHALLED_START - 1] == MARSHALLED_BEFORE[-1]:  # so many buffers there are never
+            return _loads(data[MARSHALLED_START:])
         if len(data) < _SMALL_BYTES and data.startswith(NO_BUFFERS_BEFORE):
             return pickle.loads(data[12:])
     view = memoryview(data).toreadonly()
     if view[:MARSHALLED_START] == MARSHALLED_BEFORE:
-        return marshal.loads(view[MARSHALLED_START:])
+        return _loads(view[MARSHALLED_START:])
     count, pickled_bytes = _NO_BUFFERS.unpack_from(view)
     if count == 0:
         return pickle.loads(view[12 : 12 + pickled_bytes])
@@ -132,5 +134,5 @@ their bytes: of those that this process has pickled of late. Unpickling them tak
 
 def deserialize_all(data: Sequence[bytes]) -> list[Any]:
     """`deserialize` of each of many, most of them small."""
-    loads, before, start = marshal.loads, MARSHALLED_BEFORE, MARSHALLED_START
+    loads, before, start = _loads, MARSHALLED_BEFORE, MARSHALLED_START
     return [loads(each[start:]) if each.startswith(before) else deserialize(each) for each in data]

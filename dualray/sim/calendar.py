@@ -18,7 +18,6 @@ events, and nowhere else.
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Callable, Sized
 from heapq import heappop, heappush
 from typing import Any, Final, TypeAlias
@@ -38,7 +37,6 @@ Entry: TypeAlias = tuple[Any, ...]
 _POSTED: Final = 5
 """Length of the entry of what was posted."""
 
-_insert: Final = insort
 _OVER: Final[Entry] = ()
 """What stands for an entry that was performed: what it has led to may be gone."""
 
@@ -137,7 +135,7 @@ class Calendar:
         self._sequence = sequence + 1
         self.live += 1
         if at_ns < self._today_end_ns:
-            _insert(self.today, (at_ns, NORMAL_PRIORITY, sequence, fn, argument), self._done)
+            self._insert(at_ns, NORMAL_PRIORITY, (at_ns, NORMAL_PRIORITY, sequence, fn, argument))
             return
         self._day_of(at_ns).append((at_ns, NORMAL_PRIORITY, sequence, fn, argument))
 
@@ -154,9 +152,23 @@ class Calendar:
             self.live += 1
         entry: Entry = (at_ns, priority, sequence, event)
         if at_ns < self._today_end_ns:
-            _insert(self.today, entry, self._done)
+            self._insert(at_ns, priority, entry)
             return
         self._day_of(at_ns).append(entry)
+
+    def _insert(self, at_ns: int, priority: int, entry: Entry) -> None:
+        """Enter what happens today: behind all that was entered before for the same time and priority."""
+        today = self.today
+        first, last = self._done, len(today)
+        while first < last:
+            middle = (first + last) // 2
+            other = today[middle]
+            other_ns: int = other[0]
+            if other_ns > at_ns or (other_ns == at_ns and other[1] > priority):
+                last = middle
+            else:
+                first = middle + 1
+        today.insert(first, entry)
 
     def _day_of(self, at_ns: int) -> list[Entry]:
         """The entries of a day that has not come."""

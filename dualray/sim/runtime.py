@@ -48,13 +48,10 @@ class SimRuntime:
     def __init__(self, cluster: Cluster, driver: UserProcess, report: Path | None = None) -> None:
         self.cluster = cluster
         self._driver = driver
+        self.verbs: CoreWorker = driver.core
         self._report = report
         self.record: RunNotes | None = None
         """Makes the record of this run, at the end."""
-
-    @property
-    def verbs(self) -> CoreWorker:
-        return self._driver.core
 
     @property
     def gpu_names(self) -> tuple[str, ...]:

@@ -163,9 +163,9 @@ class UserProcess(Process):
         """Its runtime environment."""
         self._owed_ns = 0
         self._spawned = 0
-        self._loops: dict[str, VirtualLoop] = {}
+        self._loops: dict[str, VirtualLoop] | None = None
         """By concurrency group."""
-        self._coroutines: dict[TaskID, asyncio.Task[None]] = {}
+        self._coroutines: dict[TaskID, asyncio.Task[None]] | None = None
         self._escaped: BaseException | None = None
         self._task_fiber: Fiber | None = None
         self.is_ahead = False
@@ -559,6 +559,8 @@ class UserProcess(Process):
             self.cluster.when_running(self.node, self._begin_on_loop, task)
         elif self.is_alive:
             group = task.spec.template.concurrency_group
+            if self._loops is None:
+                self._loops, self._coroutines = {}, {}
             loop = self._loops.get(group)
             if loop is None:
                 loop = self._loops[group] = self.cluster.new_event_loop(self)
@@ -568,11 +570,12 @@ class UserProcess(Process):
     def _begin_coroutine(self, loop: VirtualLoop, task: RunTask) -> None:
         running = loop.create_task(self.core.execute_async(task))
         task_id = task.spec.task_id
+        assert self._coroutines is not None
         self._coroutines[task_id] = running  # the loop keeps only weak references
         running.add_done_callback(lambda ended: self._end_coroutine(task_id, ended))
 
     def _end_coroutine(self, task_id: TaskID, ended: asyncio.Task[None]) -> None:
-        if self._coroutines.get(task_id) is ended:  # else it was made again meanwhile
+        if self._coroutines is not None and self._coroutines.get(task_id) is ended:  # else it was made again meanwhile
             del self._coroutines[task_id]
         error = ended.exception() if not ended.cancelled() else None
         if error is not None:
@@ -593,12 +596,12 @@ class UserProcess(Process):
     def _cancel_coroutine(self, task: TaskID) -> None:
         if self.cluster.is_paused(self.node):
             self.cluster.when_running(self.node, self._cancel_coroutine, task)
-        elif self.is_alive:
+        elif self.is_alive and self._loops is not None:
             for loop in self._loops.values():
                 loop.call_soon_threadsafe(loop.call_soon, self._cancel_if_running, loop, task)
 
     def _cancel_if_running(self, loop: VirtualLoop, task: TaskID) -> None:
-        running = self._coroutines.get(task)
+        running = self._coroutines.get(task) if self._coroutines is not None else None
         if running is not None and running.get_loop() is loop:
             running.cancel()
 
@@ -606,7 +609,8 @@ class UserProcess(Process):
         try:
             loop.run_forever()
         finally:
-            self._coroutines.clear()
+            if self._coroutines is not None:
+                self._coroutines.clear()
             loop.close_all()
         if self._escaped is not None:
             raise self._escaped
