@@ -149,9 +149,8 @@ class CoreWorker:
 
     _performers: dict[type[Any], Callable[[Any], object]] | None = None
     """How the less frequent commands are carried out; made when there is one."""
-    _hex_of: TaskID | None = None
-    """Whose text `_hex` is."""
-    _hex = ""
+    _hex_known: tuple[TaskID, str] | None = None
+    """The task whose id `hex_of` was asked for last, and what it said: together, for any thread may ask."""
 
     def __init__(
         self,
@@ -253,9 +252,10 @@ class CoreWorker:
 
     def hex_of(self, task_id: TaskID) -> str:
         """A task's id as texts have it: mostly that of the task which was asked for last."""
-        if task_id is not self._hex_of:
-            self._hex_of, self._hex = task_id, task_id.hex()
-        return self._hex
+        known = self._hex_known
+        if known is None or known[0] is not task_id:
+            known = self._hex_known = (task_id, task_id.hex())
+        return known[1]
 
     # ---- What every call asks of the host --------------------------------------------------------------------
     # A mode whose host is compiled may answer these itself, without a call through Python for each: sim/core.py.

@@ -5,10 +5,8 @@ each buffer at the next multiple of 64 bytes. A value that is read from a store 
 bytes and Arrow tables are made over them without a copy, read-only.
 
 Plain values that travel with a message (numbers, texts, the arguments of most calls) are marshalled in place of being
-pickled, which takes a third of the time: four bytes that no number of buffers has, and what marshal writes. Whoever
-reads it runs the Python that wrote it; functions ask for that anyway.
-
-What is pickled, and how, is in serialization.py. Every task passes through here: the wheel compiles it.
+pickled, in less than half of the instructions: four bytes that no number of buffers has, and what marshal writes.
+Whoever reads it runs the Python that wrote it; functions ask for that anyway.
 """
 
 from __future__ import annotations
@@ -120,7 +118,7 @@ def deserialize(data: bytes | memoryview) -> Any:
         start = _aligned(end)
         end = start + length
         buffers.append(view[start:end])
-    if count == 1:
+    if count == 1 and pickled_bytes < _SMALL_BYTES:
         form = array_forms.get(bytes(pickled))
         if form is not None:
             return np.frombuffer(buffers[0], form[0]).reshape(form[1])
@@ -129,7 +127,7 @@ def deserialize(data: bytes | memoryview) -> Any:
 
 array_forms: dict[bytes, tuple[np.dtype[Any], tuple[int, ...]]] = {}
 """Types and shapes of arrays of numbers, in C's order and with at least one of them, by what is pickled of them beside
-their bytes: of those that this process has pickled of late. Unpickling them takes ten times as long."""
+their bytes: of those that this process has pickled of late. Unpickling them takes twice as long."""
 
 
 def deserialize_all(data: Sequence[bytes]) -> list[Any]:
