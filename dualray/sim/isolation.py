@@ -66,8 +66,12 @@ from dualray.sim.virtual_time import Substitution, Substitutions
 
 __all__ = ["Isolation", "VirtualExit"]
 
-GC_YOUNG_EVERY_EVENTS: Final = 50_000
-"""Events between two collections of young objects (`gc.collect(1)`)."""
+GC_YOUNG_EVERY_EVENTS: Final = 1_000
+"""Events between two collections of young objects (`gc.collect(1)`): those of so few are still in the processor's
+cache, and to look through them later costs three times as much."""
+
+GC_FIRST_EVENTS: Final = 10_000
+"""Events before the first collection: to look through the whole of a small cluster is not worth it sooner."""
 
 GC_FULL_FIRST_EVENTS: Final = 1_000_000
 """Events until the first full collection; each next one comes after twice as many, as the heap may have
@@ -482,5 +486,7 @@ def _receive(signal_number: int) -> None:
 
 def _collect(events_performed: int) -> None:
     """The fixed counts at which garbage is collected, as functions of the count alone."""
+    if events_performed < GC_FIRST_EVENTS:
+        return
     full, left = divmod(events_performed, GC_FULL_FIRST_EVENTS)
     gc.collect(2 if left == 0 and full & (full - 1) == 0 else 1)

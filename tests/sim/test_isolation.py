@@ -23,7 +23,7 @@ from numpy.random import mtrand
 
 from dualray.sim import isolation
 from dualray.sim.fibers import FiberScheduler
-from dualray.sim.isolation import GC_FULL_FIRST_EVENTS, GC_YOUNG_EVERY_EVENTS, Isolation, VirtualExit
+from dualray.sim.isolation import GC_FIRST_EVENTS, GC_FULL_FIRST_EVENTS, GC_YOUNG_EVERY_EVENTS, Isolation, VirtualExit
 from dualray.sim.kernel import Kernel
 from dualray.sim.virtual_time import VirtualTime
 
@@ -313,6 +313,7 @@ class Gauge:
 
 def test_garbage_is_collected_at_fixed_counts_of_events(monkeypatch: Any) -> None:
     monkeypatch.setattr(isolation, "GC_YOUNG_EVERY_EVENTS", 100)
+    monkeypatch.setattr(isolation, "GC_FIRST_EVENTS", 100)
     monkeypatch.setattr(Gauge, "ended", 0)
     gc.collect()
     thresholds = gc.get_threshold()
@@ -350,6 +351,7 @@ def test_full_collections_come_at_doubling_counts(monkeypatch: Any) -> None:
         4 * GC_FULL_FIRST_EVENTS,
     ]
     assert {generation for _, generation in collected} == {1, 2}
+    assert min(at for at, _ in collected) == GC_FIRST_EVENTS
 
 
 def test_collection_that_was_off_stays_off_and_a_freeze_of_others_stays() -> None:
