@@ -31,7 +31,6 @@ from dualray.shared.serialization import (
     learn_plain,
     plain_values,
     serialize,
-    serialize_plain,
 )
 
 
@@ -70,15 +69,17 @@ def pack_arguments(
     arguments = Arguments(payload=b"", deps=[], put=[])
     packing = _Packing(args, kwargs, arguments)
     packed = packing.packed
-    count = len(args) + len(kwargs)
-    is_plain = packing.replace_references(look, inline_bytes_max // 2) == count
+    packing.replace_references(look, inline_bytes_max // 2)
     try:
-        for place, value in _each(packed) if not is_plain else ():
+        for place, value in _each(packed) if not _are_plain(*packed) else ():
             if type(value) is np.ndarray and value.nbytes > inline_bytes_max:  # there is no need to try
                 packing.store_if_large(place, value, name, put, inline_bytes_max)
-        is_plain = is_plain or len(arguments.put) == count
+        if _are_plain(*packed):
+            arguments.payload = plain_bytes(packing.whole())
+            if len(arguments.payload) <= inline_bytes_max:
+                return arguments
         try:
-            serialized = serialize_plain(packing.whole()) if is_plain else serialize(packing.whole())
+            serialized = serialize(packing.whole())
         except SerializationError:
             for place, value in _each(packed):
                 serialize(value, f"argument {place!r} of {name}")
@@ -108,7 +109,7 @@ def pack_plain(args: Sequence[Any], kwargs: Mapping[str, Any], inline_bytes_max:
 
 
 def _are_plain(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether there is nothing among the arguments to be replaced, and C's pickler is enough."""
+    """Whether there is nothing among the arguments to be replaced, and marshal is enough."""
     for value in args:
         if type(value) not in PLAIN_TYPES:
             return False
@@ -152,8 +153,10 @@ class _Packing:
         self._places.append(index)
         (self.packed[0] if type(place) is int else self.packed[1])[place] = None  # type: ignore[index]
 
-    def replace_references(self, look: Callable[[Sequence[Reference]], Sequence[bytes | None]], bytes_left: int) -> int:
-        """Take references out, the values of some in, up to so many bytes; how many arguments were references."""
+    def replace_references(
+        self, look: Callable[[Sequence[Reference]], Sequence[bytes | None]], bytes_left: int
+    ) -> None:
+        """Take references out, the values of some in, up to so many bytes."""
         args, kwargs = self.packed
         places: list[int | str] = []
         references: list[Reference] = []
@@ -171,7 +174,7 @@ class _Packing:
                 places.append(name)
                 references.append(value)
         if not references:
-            return 0
+            return
         indices, embedded, known = self._indices, self._embedded, plain_values
         gone_in: list[Ref] = []
         for place, reference, data in zip(places, references, look(references), strict=True):
@@ -199,7 +202,6 @@ class _Packing:
                 index = indices[ref] = -len(embedded)
             self._put(place, index)
         self._arguments.embedded = gone_in
-        return len(references)
 
 
 def _stands_for_value(kind: type[Any]) -> bool:

@@ -291,11 +291,6 @@ _ARRAY_PICKLES_MAX = 256
 _array_pickles: dict[tuple[np.dtype[Any], tuple[int, ...], bool], bytes] = {}
 
 
-def serialize_plain(value: Any) -> Serialized:
-    """`serialize` of what is known to be made of plain values alone."""
-    return Serialized(pickle.dumps(value, protocol=5), (), ())
-
-
 def _is_plain(value: Any) -> bool:
     """Whether C's pickler alone is enough: plain values, arrays, lists, tuples and dicts, and not too many of them."""
     seen = 0

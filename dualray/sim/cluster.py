@@ -23,7 +23,7 @@ from fnmatch import fnmatchcase
 from hashlib import blake2b
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from dualray.exceptions import SimulationDeadlockError
 from dualray.shared.core_worker import CoreWorker
@@ -65,6 +65,7 @@ INVARIANTS_THINGS = 500
 STANDSTILL_EVENTS_MAX = 5_000_000
 """Events at one instant of virtual time, after which the machines are taken to be in a loop: 10,000 nodes start with
 about a million."""
+_DEFAULT_COSTS: Final = CostModel()
 FIRST_PID = 1 << 22
 """Above what any real process has (pid_max of Linux): a virtual pid is never taken for a real one."""
 
@@ -591,7 +592,7 @@ def make_cluster(settings: Mapping[str, Any], config: Config) -> Cluster:
     if directory is not None:
         directory.mkdir(parents=True, exist_ok=True)
     seed = settings["seed"] or 0
-    defaults = CostModel()
+    defaults = _DEFAULT_COSTS
     if settings["calibration"] is not None:
         defaults = defaults.with_changes(settings["calibration"].costs, "calibration")
     if scenario is None:

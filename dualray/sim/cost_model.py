@@ -105,6 +105,8 @@ class CostModel:
         Raises:
             ValueError: an unknown parameter (with the nearest), or a value that it cannot have.
         """
+        if not changes:
+            return self
         known = [it.name for it in fields(self)]
         values: dict[str, int] = {}
         for name, value in changes.items():

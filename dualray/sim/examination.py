@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Sized
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from dualray.exceptions import InvariantViolation
 from dualray.shared.machines.head import Head
@@ -25,8 +24,7 @@ REST_STEPS_MAX = 300
 """Seconds of virtual time that a cluster may take to come to rest: several times every timeout of the core."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Examination:
+class Examination(NamedTuple):
     """What became of a run. The fields are plain values: it can be written as JSON.
 
     Attributes:

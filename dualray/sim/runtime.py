@@ -7,7 +7,6 @@ import os
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,7 +90,7 @@ class SimRuntime:
                 self.record.write(self.cluster, ended_ns)
             if self._report is not None:
                 trace = [event.row() for event in self.cluster.trace_events]
-                self._report.write_text(json.dumps({"examination": asdict(self.examine()), "trace": trace}))
+                self._report.write_text(json.dumps({"examination": self.examine()._asdict(), "trace": trace}))
         finally:
             self.cluster.close()
             if self.cluster.fibers.on_resume is enter_process_with_gpus:

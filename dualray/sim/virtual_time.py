@@ -158,7 +158,10 @@ class Substitutions:
 
     def sweep_new_modules(self) -> None:
         """Put the replacements into modules that have come since they were last looked for."""
-        new = [name for name in sys.modules if name not in self._modules_swept]
+        if sys.modules.keys() <= self._modules_swept:
+            new = []
+        else:
+            new = [name for name in sys.modules if name not in self._modules_swept]
         self._modules_swept.update(new)
         table = hash(tuple(self._table))
         for name in new:

@@ -8,7 +8,6 @@ faults, leaks, and what the oracles of `checkers.py` have to say about the trace
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import sys
 import tempfile
@@ -125,7 +124,7 @@ def run_scenario(
 
 def outcome_of(started: SimRuntime, *, result: Any = None, error: tuple[str, ...] = (), message: str = "") -> Outcome:
     """What became of a program that has ended, in the simulation that is still up; it comes to rest first."""
-    examination = dataclasses.asdict(started.examine())
+    examination = started.examine()._asdict()
     return make_outcome(result, error, message, started.cluster.trace_events, examination)
 
 
