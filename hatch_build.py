@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
+from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 try:
     from hatchling.builders.hooks.plugin.interface import BuildHookInterface
@@ -116,9 +118,11 @@ def spell_out(text: str, name: str) -> str:
     - Its annotations are kept as text: the codec reads them (model/codec.py), and mypyc keeps the simplest alone.
     - An instance that is made without its constructor, which saves time in CPython, is made with it: C is faster.
     - Classes that are extended, pickled, or acyclic say so.
+    - Constants of the module are final: others are looked up by name, in a dict, wherever they are used.
     """
     tree = ast.parse(text)
     lines = text.split("\n")
+    _spell_out_constants(tree, lines)
     at_the_end: list[str] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.For | ast.If):
@@ -205,6 +209,45 @@ def _factory(field: ast.AnnAssign) -> str:
     if isinstance(made, ast.Call) and [each.arg for each in made.keywords] == ["default_factory"] and not made.args:
         return ast.unparse(made.keywords[0].value)
     return ""
+
+
+def _spell_out_constants(tree: ast.Module, lines: list[str]) -> None:
+    """`NAME = ...`, in capitals and assigned once, as `NAME: Final = ...`. What is a member of an enum has the enum for
+    its type: as a literal, mypy would take an attribute that was compared with it to keep its value through calls."""
+    stored = Counter(
+        name
+        for node in ast.walk(tree)
+        for name in (node.names if isinstance(node, ast.Global) else [node.id] if _is_stored(node) else [])
+    )
+
+    def final(target: ast.expr, value: ast.expr | None) -> str | None:
+        if value is None or not isinstance(target, ast.Name) or stored[target.id] != 1:
+            return None
+        if not re.fullmatch("_?[A-Z][A-Z0-9_]+", target.id):
+            return None
+        is_member = isinstance(value, ast.Attribute) and isinstance(value.value, ast.Name) and value.attr.isupper()
+        return f"{target.id}: _typing.Final" + (f"[{ast.unparse(value.value)}]" if is_member else "")
+
+    for node in tree.body:
+        first = node.lineno - 1
+        if isinstance(node, ast.AnnAssign):
+            words, annotation = final(node.target, node.value), ast.unparse(node.annotation)
+            if words is not None and node.annotation.lineno == node.annotation.end_lineno and "Final" not in annotation:
+                rest = lines[first].encode()[node.annotation.end_col_offset :].decode()
+                lines[first] = f"{words.partition('[')[0]}[{annotation}]{rest}"
+        elif isinstance(node, ast.Assign) and len(node.targets) == 1:
+            target = node.targets[0]
+            if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple) and node.end_lineno == node.lineno:
+                pairs = zip(target.elts, node.value.elts, strict=True)
+                spelled = [(final(each, value), ast.unparse(value)) for each, value in pairs]
+                if all(words for words, _ in spelled):
+                    lines[first] = "; ".join(f"{words} = {value}" for words, value in spelled)
+            elif (words := final(target, node.value)) is not None:
+                lines[first] = words + lines[first][target.end_col_offset :]
+
+
+def _is_stored(node: ast.AST) -> TypeGuard[ast.Name]:
+    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
 
 
 def _spell_out_making(body: list[ast.stmt], lines: list[str]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from dualray.exceptions import DualrayError, NotInitializedError
 from dualray.shared.execution import Execution
@@ -213,7 +213,7 @@ class _Ambient:
         self.runtime: Runtime | None = None
 
 
-_ambient = _Ambient()
+_ambient: Final = _Ambient()
 
 
 def set_current(runtime: Runtime | None) -> Runtime | None:

@@ -239,6 +239,44 @@ def quickly(key):
         lent(size_bytes=1)
 
 
+def test_constants_are_spelled_out_as_final_and_what_may_change_is_not(build):
+    text = """\
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any, Final, TypeVar
+
+T = TypeVar("T")
+NOTES_MAX = 256
+_SOUGHT: dict[str, "Any"] = {"é": 1}
+KEPT: Final = 1
+_READY, _OVER = State.READY, State.OVER
+_TABLE = frozenset(
+    {1}
+)
+count = 1
+TAKEN = 1
+TAKEN = 2
+SWITCHED = False
+
+
+def switch() -> None:
+    global SWITCHED
+    SWITCHED = True
+"""
+    spelled = build.spell_out(text, "dualray/shared/model/lent.py").split("\n")
+    assert spelled[6:13] == [
+        "NOTES_MAX: _typing.Final = 256",
+        """_SOUGHT: _typing.Final[dict[str, 'Any']] = {"é": 1}""",
+        "KEPT: Final = 1",
+        "_READY: _typing.Final[State] = State.READY; _OVER: _typing.Final[State] = State.OVER",
+        "_TABLE: _typing.Final = frozenset(",
+        "    {1}",
+        ")",
+    ]
+    assert [line for line in spelled if "_typing.Final" in line] == [spelled[6], spelled[7], spelled[9], spelled[10]]
+
+
 def test_a_record_keeps_its_own_hash_and_makes_what_each_has_for_itself(build, monkeypatch):
     text = """\
 from __future__ import annotations

@@ -20,13 +20,11 @@ from typing import Any
 import numpy as np
 
 from dualray.exceptions import SerializationError
-from dualray.shared.layout import Serialized, deserialize, deserialize_all, plain_bytes
+from dualray.shared.layout import PLAIN_TYPES, SMALL_TYPES, Serialized, deserialize, deserialize_all, plain_bytes
 from dualray.shared.model.ids import ObjectID
 from dualray.shared.model.specs import Ref
 from dualray.shared.serialization import (
     NOT_PLAIN,
-    PLAIN_TYPES,
-    SMALL_TYPES,
     Reference,
     learn_plain,
     plain_values,

@@ -21,6 +21,12 @@ import numpy as np
 
 from dualray.shared.model.specs import Ref
 
+SMALL_TYPES = frozenset({int, float, bool, type(None)})
+"""Types of values that never need a place of their own."""
+
+PLAIN_TYPES = SMALL_TYPES | {str, bytes, complex}
+"""Types of values that cannot be changed, and refer to nothing."""
+
 ALIGNMENT = 64
 """Bytes; buffers start at multiples of this, as numpy and Arrow like it."""
 
@@ -125,7 +131,7 @@ def deserialize(data: bytes | memoryview) -> Any:
     return pickle.loads(pickled, buffers=buffers)
 
 
-array_forms: dict[bytes, tuple[np.dtype[Any], tuple[int, ...]]] = {}
+array_forms: Final[dict[bytes, tuple[np.dtype[Any], tuple[int, ...]]]] = {}
 """Types and shapes of arrays of numbers, in C's order and with at least one of them, by what is pickled of them beside
 their bytes: of those that this process has pickled of late. Unpickling them takes twice as long."""
 

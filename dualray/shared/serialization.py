@@ -29,17 +29,19 @@ import cloudpickle.cloudpickle as _pickler
 import numpy as np
 
 from dualray.exceptions import SerializationError, builtin_base
-from dualray.shared.layout import MARSHALLED_BEFORE, MARSHALLED_START, NO_BUFFERS_BEFORE, Serialized, array_forms
+from dualray.shared.layout import (
+    MARSHALLED_BEFORE,
+    MARSHALLED_START,
+    NO_BUFFERS_BEFORE,
+    PLAIN_TYPES,
+    Serialized,
+    array_forms,
+)
 from dualray.shared.model.specs import Ref
 
 _CULPRIT_DEPTH_MAX = 8
 """How deep the search for what cannot be pickled goes."""
 
-SMALL_TYPES = frozenset({int, float, bool, type(None)})
-"""Types of values that never need a place of their own."""
-
-PLAIN_TYPES = SMALL_TYPES | {str, bytes, complex}
-"""Types of values that cannot be changed, and refer to nothing."""
 _PARTS_LOOKED_AT = 1000
 """Parts of a value, after which looking for what is not plain costs more than treating it as not plain."""
 _EMPTY_CELL = CellType()

@@ -15,14 +15,14 @@ from dualray.shared.arguments import unpack_arguments
 from dualray.shared.execution import Execution, new_execution
 from dualray.shared.failures import as_payload
 from dualray.shared.item_maker import AsyncItems, ItemMaker, store_result
-from dualray.shared.layout import plain_bytes
+from dualray.shared.layout import PLAIN_TYPES, plain_bytes
 from dualray.shared.machines.tasks import cancelled
 from dualray.shared.model.commands import RunTask
 from dualray.shared.model.errors import ErrorInfo
 from dualray.shared.model.events import ActorExitAsked, Result, TaskPushed, TaskRan
 from dualray.shared.model.ids import FunctionID, return_object_id
 from dualray.shared.model.specs import FunctionTemplate, Ref, Streaming, TaskSpec
-from dualray.shared.serialization import PLAIN_TYPES, serialize
+from dualray.shared.serialization import serialize
 from dualray.shared.trace import TraceKind
 
 if TYPE_CHECKING:

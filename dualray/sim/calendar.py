@@ -22,6 +22,9 @@ from collections.abc import Callable, Sized
 from heapq import heappop, heappush
 from typing import Any, Final, TypeAlias
 
+_heappush: Final = heappush
+_heappop: Final = heappop
+
 DAY_BITS: Final = 15
 """A day of the calendar is 2**15 ns, about 33 us: shorter than what most messages and all tasks take."""
 
@@ -178,7 +181,7 @@ class Calendar:
         entries = self.days.get(day)
         if entries is None:
             entries = self.days[day] = []
-            heappush(self._day_numbers, day)
+            _heappush(self._day_numbers, day)
         self._last_day, self._last_entries = day, entries
         return entries
 
@@ -186,7 +189,7 @@ class Calendar:
         """Make the next day with entries today; False when there is none. Today must be over."""
         if not self._day_numbers:
             return False
-        day: int = heappop(self._day_numbers)
+        day: int = _heappop(self._day_numbers)
         today = self.days.pop(day)
         if day == self._last_day:
             self._last_day = -1

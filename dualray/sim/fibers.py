@@ -59,6 +59,10 @@ from dualray.sim.kernel import Kernel
 
 __all__ = ["Fiber", "FiberKilled", "FiberOwner", "FiberScheduler", "FiberState", "SystemSection"]
 
+_getcurrent: Final = getcurrent
+_getprofile: Final = getprofile
+"""By these names they are not looked up in a dict where this is compiled."""
+
 RETHROWS_MAX: Final = 16
 """Parks of a killed fiber that raise `FiberKilled` again before the fiber is abandoned."""
 
@@ -155,13 +159,13 @@ class SystemSection:
     def begin(self) -> None:
         """As `with` does."""
         fiber = self._fibers._current
-        if fiber is not None and getcurrent() is fiber._greenlet:
+        if fiber is not None and _getcurrent() is fiber._greenlet:
             fiber.system_depth += 1
 
     def leave(self) -> None:
         """As the end of the block does."""
         fiber = self._fibers._current
-        if fiber is not None and getcurrent() is fiber._greenlet:
+        if fiber is not None and _getcurrent() is fiber._greenlet:
             fiber.system_depth -= 1
 
     def __enter__(self) -> None:
@@ -176,7 +180,7 @@ def _cut_profile() -> None:
     """Another greenlet runs now. cProfile keeps one stack of calls for a thread: it ends those that are under way, so
     that none is taken for the caller of what runs here, and begins anew. A call is counted once, with the time up to
     where it first waited."""
-    profiler: Any = getprofile()  # typeshed knows Python's own profile functions only
+    profiler: Any = _getprofile()  # typeshed knows Python's own profile functions only
     if isinstance(profiler, Profile):
         profiler.disable()
         profiler.enable()
@@ -237,7 +241,7 @@ class FiberScheduler:
         if self.driver is not None:
             raise RuntimeError("this scheduler has its driver already")
         driver = Fiber(owner, None, seed)
-        driver._greenlet = getcurrent()
+        driver._greenlet = _getcurrent()
         self.driver = driver
         self._thread_id = get_ident()
         self._hub = greenlet(self._hub_loop)  # a child of the driver: its end returns to close()
@@ -254,7 +258,7 @@ class FiberScheduler:
             raise RuntimeError("the simulation is closed" if self._closing else "adopt the driver before spawning")
         fiber = Fiber(owner, fn, seed)
         self._live[fiber] = None
-        if self._current is None and getcurrent() is self._hub:
+        if self._current is None and _getcurrent() is self._hub:
             self._run(fiber)
         else:
             self._ready.append(fiber)
@@ -315,21 +319,21 @@ class FiberScheduler:
     def current(self) -> Fiber | None:
         """The fiber on whose greenlet the caller runs; None on the hub and in other greenlets and threads."""
         fiber = self._current
-        if fiber is None or getcurrent() is not fiber._greenlet:
+        if fiber is None or _getcurrent() is not fiber._greenlet:
             return None
         return fiber
 
     def user_fiber(self) -> Fiber | None:
         """The current fiber if the caller is user code; None inside `with fibers.system:`."""
         fiber = self._current
-        if fiber is None or fiber.system_depth or getcurrent() is not fiber._greenlet:
+        if fiber is None or fiber.system_depth or _getcurrent() is not fiber._greenlet:
             return None
         return fiber
 
     def park(self) -> Any:
         """Wait, in virtual time, until `wake` or `throw`; returns or raises what they were given."""
         fiber = self._current
-        if fiber is None or getcurrent() is not fiber._greenlet:
+        if fiber is None or _getcurrent() is not fiber._greenlet:
             raise self._misuse()
         if fiber.killed and fiber._exc is None:
             self._rethrow(fiber)
@@ -344,13 +348,13 @@ class FiberScheduler:
         try:
             return self._hub.switch()
         finally:
-            if getprofile() is not None:
+            if _getprofile() is not None:
                 _cut_profile()
 
     def sleep_ns(self, delay_ns: int) -> None:
         """Park the current fiber for `delay_ns` of virtual time."""
         fiber = self._current
-        if fiber is None or getcurrent() is not fiber._greenlet:
+        if fiber is None or _getcurrent() is not fiber._greenlet:
             raise self._misuse()
         assert not fiber._answered or fiber._exc is not None, f"{fiber!r} sleeps on an answer to another wait"
         calendar = self._calendar
@@ -369,7 +373,7 @@ class FiberScheduler:
                 "a simulated program blocks on the thread that called init, and this is another OS thread: "
                 "calls that wait (get, wait, sleep in virtual time) cannot be made from here"
             )
-        if getcurrent() is self._hub:
+        if _getcurrent() is self._hub:
             return RuntimeError("the kernel cannot wait for itself: park() was called from an event")
         return RuntimeError("park() was called from a greenlet that is not a fiber of this simulation")
 
@@ -381,7 +385,7 @@ class FiberScheduler:
         fiber.state = _ABANDONED
         while True:
             try:
-                getcurrent().parent.switch()  # the hub, or whoever drops the last reference to this greenlet
+                _getcurrent().parent.switch()  # the hub, or whoever drops the last reference to this greenlet
             except BaseException:  # noqa: BLE001  # whatever goes up from here is swallowed by the user's code
                 continue
 
@@ -442,7 +446,7 @@ class FiberScheduler:
             else:
                 target.throw(exc)
         finally:
-            if getprofile() is not None:
+            if _getprofile() is not None:
                 _cut_profile()
             self._current = None
             if self.on_suspend is not None:
@@ -517,7 +521,7 @@ class FiberScheduler:
 def _run_fibers(ordered: list[Any]) -> None:
     """What a pooled greenlet runs: one fiber after another, until nothing is ordered. It is ordered a scheduler and a
     fiber, in a list, which it empties: what a greenlet was first called with lives as long as itself."""
-    greenlet_here: Any = getcurrent()
+    greenlet_here: Any = _getcurrent()
     while ordered:
         scheduler: FiberScheduler | None = ordered[0]
         fiber: Fiber | None = ordered[1]
@@ -529,7 +533,7 @@ def _run_fibers(ordered: list[Any]) -> None:
         assert fn is not None
         # By itself: to others a greenlet without a Python frame, as where this is compiled, seems to be running.
         greenlet_here.gr_context = Context()
-        if getprofile() is not None:
+        if _getprofile() is not None:
             _cut_profile()
         try:
             fn()

@@ -15,9 +15,8 @@ from dis import opmap
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
-from dualray.shared.layout import deserialize
+from dualray.shared.layout import PLAIN_TYPES, deserialize
 from dualray.shared.model.ids import FunctionID
-from dualray.shared.serialization import PLAIN_TYPES
 from dualray.shared.task_runner import Export
 
 

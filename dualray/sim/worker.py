@@ -17,13 +17,13 @@ from dualray.runtime_env import Swapped
 from dualray.shared.core_worker import CoreWorker, write_row
 from dualray.shared.execution import Execution
 from dualray.shared.interruption import IMPORT_PATIENCE_S, is_importing
+from dualray.shared.layout import PLAIN_TYPES
 from dualray.shared.model.commands import RunTask, WriteRecord, WriteRecords
 from dualray.shared.model.events import ClusterChanged, Event, NodeDied, OwnerDied, TaskPushed, TimerFired
 from dualray.shared.model.ids import HEAD, Address, FunctionID, NodeID, TaskID, root_task_id
 from dualray.shared.model.resources import GPU, GPU_MASK, UNITS
 from dualray.shared.model.specs import Ref
 from dualray.shared.seeding import task_seed
-from dualray.shared.serialization import PLAIN_TYPES
 from dualray.shared.task_runner import Export
 from dualray.sim.calendar import Calendar, Timer
 from dualray.sim.collectives import all_reduce_ns, broadcast_ns
@@ -306,7 +306,7 @@ class UserProcess(Process):
         if not self._is_running:
             self._is_running = True
             calendar = self.calendar
-            calendar.post(calendar.now_ns + self.cluster.dispatch_ns, _start_next, self)
+            calendar.post(calendar.now_ns + self.cluster.dispatch_ns, _START_NEXT, self)
 
     def spawn(self, function: Callable[[], object]) -> None:
         self._spawned += 1
@@ -397,7 +397,7 @@ class UserProcess(Process):
         self.is_ahead = False
         self._ahead = (task, size_bytes, start_ns)
         calendar = self.calendar
-        self._end_timer = calendar.arm(calendar.now_ns + self._time_left_ns, _end, self)
+        self._end_timer = calendar.arm(calendar.now_ns + self._time_left_ns, _END, self)
 
     def _end(self) -> None:
         """The time of a task is over whose code has returned before."""
@@ -691,6 +691,10 @@ def _start_next(process: UserProcess) -> None:
 
 def _end(process: UserProcess) -> None:
     process._end()
+
+
+_START_NEXT: Final = _start_next
+_END: Final = _end
 
 
 def _is_tiny(value: Any) -> bool:
