@@ -107,11 +107,14 @@ def pack_plain(args: Sequence[Any], kwargs: Mapping[str, Any], inline_bytes_max:
 
 
 def _are_plain(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether there is nothing among the arguments to be replaced, and marshal is enough."""
+    """Whether there is nothing among the arguments to be replaced, and marshal is enough: it is not where a name is of
+    a class of its own, as members of a StrEnum are."""
     for value in args:
         if type(value) not in PLAIN_TYPES:
             return False
-    return not kwargs or PLAIN_TYPES.issuperset(map(type, kwargs.values()))
+    return not kwargs or (
+        PLAIN_TYPES.issuperset(map(type, kwargs.values())) and _NAME_TYPES.issuperset(map(type, kwargs))
+    )
 
 
 class _Packing:
@@ -207,6 +210,7 @@ def _stands_for_value(kind: type[Any]) -> bool:
 
 
 NO_ARGUMENTS = Arguments(payload=b"", deps=[], put=[])
+_NAME_TYPES = frozenset({str})
 _UNCHANGED = 3
 """Parts of a payload without values that were embedded."""
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import time
+from enum import StrEnum
 
 import numpy as np
 import pytest
@@ -18,6 +19,19 @@ _seen: list[int] = []
 def add(a, b=10, *rest, c=0, **more):
     """Add everything."""
     return a + b + sum(rest) + c + sum(more.values())
+
+
+class Option(StrEnum):
+    B = "b"
+
+
+@ray.remote
+class Adder:
+    def __init__(self, b):
+        self.b = b
+
+    def b_of(self, b):
+        return self.b, b
 
 
 @ray.remote
@@ -64,6 +78,12 @@ def test_arguments_are_passed_as_python_passes_them():
     assert get(add.remote(1)) == 11
     assert get(add.remote(1, b=2)) == 3
     assert get(add.remote(1, 2, 3, 4, c=5, d=6)) == 21
+
+
+def test_names_of_keyword_arguments_may_be_of_a_class_of_their_own():
+    assert get(add.remote(1, **{Option.B: 2})) == 3
+    assert get(add.remote(ray.put(1), **{Option.B: 2})) == 3
+    assert get(Adder.remote(**{Option.B: 3}).b_of.remote(**{Option.B: 4})) == (3, 4)
 
 
 def test_references_as_arguments_are_replaced_by_their_values():
