@@ -82,7 +82,7 @@ class _Drawer:
         faults = []
         for _ in range(count):
             fault = self._fault(self._kind(kinds))
-            check_fault(fault, f"'{fault}'")
+            check_fault(fault)
             faults.append(fault)
         return tuple(faults)
 

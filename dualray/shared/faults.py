@@ -43,9 +43,10 @@ What can end does so after `for ...`; without it, it stays.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
 from enum import StrEnum
+from operator import attrgetter
 from typing import Any
 
 from dualray.shared.units import parse_time_ns, time_words
@@ -149,6 +150,10 @@ class Fault:
         names = (self.node, *self.nodes, *self.others)
         return tuple(name for name in names if name not in ("", "head", ALL))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """In C as far as it goes: exploration pickles some for each seed."""
+        return _restore, _VALUES(self)
+
     def __str__(self) -> str:
         lasting = f" for {time_words(self.for_ns)}" if self.for_ns is not None else ""
         return f"{self._what()} {self._when()}{lasting}"
@@ -198,6 +203,14 @@ class Fault:
             return f"when {self.event} {self.start}"
         verb = next(verb for verb, event in TASK_ANCHORS.items() if event == self.event)
         return f"when {self.task_name} {verb} {self.start}"
+
+
+_FIELDS = tuple(each.name for each in fields(Fault))
+_VALUES = attrgetter(*_FIELDS)
+
+
+def _restore(*values: Any) -> Fault:
+    return Fault(**dict(zip(_FIELDS, values, strict=True)))
 
 
 # ---- Words -------------------------------------------------------------------------------------------------------
@@ -301,46 +314,51 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(","))
 
 
-def check_fault(fault: Fault, what: str) -> None:
+def check_fault(fault: Fault, what: str = "") -> None:
     """What can be said of a fault without knowing the cluster.
 
     Raises:
-        ValueError: one sentence that begins with `what`.
+        ValueError: one sentence that begins with `what`, by default the fault in words.
     """
+    wrong = next(_what_is_wrong(fault), None)
+    if wrong is not None:
+        what = what or f"'{fault}'"
+        raise ValueError(f"{what}: {wrong}")
+
+
+def _what_is_wrong(fault: Fault) -> Iterator[str]:
     if fault.start < 1:
-        raise ValueError(f"{what}: starts are counted from 1")
+        yield "starts are counted from 1"
     if fault.at_ns is None and fault.task_name is None and fault.event not in EVENT_ANCHORS:
-        raise ValueError(f"{what}: {fault.event!r} is no anchor; known are {', '.join(EVENT_ANCHORS)}")
+        yield f"{fault.event!r} is no anchor; known are {', '.join(EVENT_ANCHORS)}"
     if fault.kind is FaultKind.KILL_WORKER and fault.task_name is None:
-        raise ValueError(f"{what}: say which worker, by the task that it starts: 'when f starts 3'")
+        yield "say which worker, by the task that it starts: 'when f starts 3'"
     if fault.kind in NEEDS_DURATION and fault.for_ns is None:
-        raise ValueError(f"{what}: say for how long, as in 'for 3s'")
+        yield "say for how long, as in 'for 3s'"
     if fault.kind not in MAY_END and fault.for_ns is not None:
-        raise ValueError(f"{what}: a {fault.kind} does not end; leave out 'for'")
+        yield f"a {fault.kind} does not end; leave out 'for'"
     if fault.kind is FaultKind.SLOW_NODE and not fault.factor > 0:
-        raise ValueError(f"{what}: the factor must be above 0; 4 means four times as slow")
+        yield "the factor must be above 0; 4 means four times as slow"
     if fault.kind in (FaultKind.FILL_STORE, FaultKind.FILL_MEMORY) and not 0 < fault.factor <= 1:
-        raise ValueError(f"{what}: the share must be above 0 and at most 1; 0.9 leaves a tenth")
+        yield "the share must be above 0 and at most 1; 0.9 leaves a tenth"
     if fault.kind is FaultKind.SKEW_CLOCK and not fault.skew_ns:
-        raise ValueError(f"{what}: say by how much: 'by 30s' sets the clock ahead, 'by -30s' back")
+        yield "say by how much: 'by 30s' sets the clock ahead, 'by -30s' back"
     if fault.kind is FaultKind.LINK:
-        _check_link(fault, what)
+        yield from _what_is_wrong_with_link(fault)
     if fault.node in ("head", ALL) and fault.kind is not FaultKind.LINK:
-        raise ValueError(
-            f"{what}: this befalls a node such as node-3; for the head there are 'restart head' and 'link'"
-        )
+        yield "this befalls a node such as node-3; for the head there are 'restart head' and 'link'"
     if fault.kind is FaultKind.PARTITION:
         both = [name for name in fault.nodes if name in fault.others]
         if both:
-            raise ValueError(f"{what}: {both[0]} is on both sides")
+            yield f"{both[0]} is on both sides"
 
 
-def _check_link(fault: Fault, what: str) -> None:
+def _what_is_wrong_with_link(fault: Fault) -> Iterator[str]:
     if not (fault.bandwidth > 0 and fault.latency > 0):
-        raise ValueError(f"{what}: bandwidth and latency are factors above 0; 0.1 is a tenth (to cut, use partition)")
+        yield "bandwidth and latency are factors above 0; 0.1 is a tenth (to cut, use partition)"
     if not 0 <= fault.loss < 1:
-        raise ValueError(f"{what}: loss is a share of all segments, from 0 to below 1")
+        yield "loss is a share of all segments, from 0 to below 1"
     if not 0 <= fault.drop < 1:
-        raise ValueError(f"{what}: drop is a share of all messages, from 0 to below 1 (to cut, use partition)")
+        yield "drop is a share of all messages, from 0 to below 1 (to cut, use partition)"
     if not 0 <= fault.duplicate <= 1:
-        raise ValueError(f"{what}: duplicate is a share of all messages, from 0 to 1")
+        yield "duplicate is a share of all messages, from 0 to 1"

@@ -22,7 +22,7 @@ from fractions import Fraction
 from functools import partial
 from pathlib import Path
 
-from dualray.shared.faults import FaultKind, parse_fault
+from dualray.shared.faults import Fault, FaultKind, parse_fault
 from dualray.shared.scenario import Expect, Scenario
 from dualray.shared.scenario_file import dump_scenario
 from dualray.testing.checkers import UNSCHEDULABLE, compare
@@ -227,15 +227,14 @@ def explore(
             found = []
             if not run.is_repetition:
                 state.seeds += 1
-                _count(state, run.scenario, outcome)
-                found.append(judge.problem(run.scenario, outcome))
+                _count(state, run.faults or (), outcome)
+                found.append(judge.problem(scenario, outcome))
             if run.record is not None and repetitions.is_second(seed, run, outcome):
                 state.repeated += 1
                 found.append(repetitions.problem(seed))
-            faults = tuple(str(fault) for fault in run.scenario.planned())
-            state.findings += [
-                Finding(seed=seed, kind=kind, problem=problem, faults=faults) for kind, problem in filter(None, found)
-            ]
+            for kind, problem in filter(None, found):
+                faults = tuple(str(fault) for fault in run.faults or ())
+                state.findings.append(Finding(seed=seed, kind=kind, problem=problem, faults=faults))
             on_progress(state)
         state.findings.sort(key=lambda finding: finding.seed)
         if shrink_to is not None:
@@ -269,12 +268,12 @@ class _Repetitions:
         self._done: dict[int, list[tuple[Run, Outcome | Broken]]] = {}
         """Of each seed of which not both runs have been compared."""
 
-    def runs(self, seed: int, scenario: Scenario) -> tuple[Run, ...]:
+    def runs(self, seed: int, scenario: Scenario, faults: tuple[Fault, ...]) -> tuple[Run, ...]:
         """What a seed takes: one run, or two."""
         if math.ceil((seed + 1) * self._share) == math.ceil(seed * self._share):
-            return (Run(scenario),)
+            return (Run(scenario, faults),)
         first, second = self._directory / f"{seed}-first", self._directory / f"{seed}-second"
-        return Run(scenario, first), Run(scenario, second, is_repetition=True)
+        return Run(scenario, faults, first), Run(scenario, faults, second, is_repetition=True)
 
     def is_second(self, seed: int, run: Run, outcome: Outcome | Broken) -> bool:
         """Take in what came of one of the two; whether the other one is there already."""
@@ -309,18 +308,18 @@ def _each_run(
     stop_after: int,
     repetitions: _Repetitions,
 ) -> Iterator[tuple[tuple[int, Run], Run]]:
+    planned = scenario.planned()
     for seed in seeds:
         if len(state.findings) >= stop_after:
             return
-        faulty = scenario.with_faults((*scenario.planned(), *draw_faults(scenario, ground, seed)))
-        for run in repetitions.runs(seed, faulty):
+        faults = (*planned, *draw_faults(scenario, ground, seed))
+        for run in repetitions.runs(seed, scenario, faults):
             yield (seed, run), run
 
 
-def _count(state: Exploration, faulty: Scenario, outcome: Outcome | Broken) -> None:
-    planned = faulty.planned()
-    state.faults_planned += len(planned)
-    state.kinds_planned.update(str(fault.kind) for fault in planned)
+def _count(state: Exploration, faults: tuple[Fault, ...], outcome: Outcome | Broken) -> None:
+    state.faults_planned += len(faults)
+    state.kinds_planned.update(str(fault.kind) for fault in faults)
     if isinstance(outcome, Broken):
         return
     state.faults_performed += len(outcome.performed)

@@ -1,8 +1,8 @@
 """Processes that run scenarios for exploration: one at a time each, and ended when one takes too long.
 
-A worker reads a pickled `Run` and answers with a pickled `Outcome`, or with what went wrong. (To write and to read a
-scenario as YAML takes as long as half a small run.) What the program prints goes nowhere. A worker that dies, or does
-not answer in time, is replaced; the run that it had is `Broken`.
+A worker reads scenario, faults and record of a `Run`, pickled, and answers with a pickled `Outcome`, or with what went
+wrong. (To write and to read a scenario as YAML takes as long as half a small run.) What the program prints goes
+nowhere. A worker that dies, or does not answer in time, is replaced; the run that it had is `Broken`.
 
 Workers are of two sorts, which differ in PYTHONHASHSEED and in the rest of what `dualray scenario check` varies: those
 for first runs, and those for repetitions. Neither ever does the work of the other.
@@ -26,6 +26,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self, TypeVar
 
+from dualray.shared.faults import Fault
 from dualray.shared.scenario import Scenario
 from dualray.sim.isolation import HEAP
 from dualray.sim.stage import stand
@@ -41,12 +42,14 @@ class Run:
     """What a worker is asked for.
 
     Attributes:
+        faults: instead of the scenario's own; None: those. Runs that have the scenario's object in common send it once.
         record: a new directory, for decision logs and trace in `log/` and for the program's temporary files in `tmp/`;
             None records nothing.
         is_repetition: which sort of worker it is for.
     """
 
     scenario: Scenario
+    faults: tuple[Fault, ...] | None = None
     record: Path | None = None
     is_repetition: bool = False
 
@@ -82,6 +85,7 @@ class _Worker:
             },
         )
         self.deadline_s = 0.0
+        self._knows: Scenario | None = None
 
     @property
     def answers(self) -> IO[bytes]:
@@ -91,8 +95,10 @@ class _Worker:
     def ask(self, run: Run, timeout_s: float) -> None:
         assert self.process.stdin is not None
         self.deadline_s = time.monotonic() + timeout_s
-        pickle.dump(run, self.process.stdin)
+        scenario = None if run.scenario is self._knows else run.scenario
+        pickle.dump((scenario, run.faults, run.record), self.process.stdin)
         self.process.stdin.flush()
+        self._knows = run.scenario
 
     def answer(self) -> Outcome | Broken:
         try:
@@ -202,11 +208,11 @@ def _temporary_files(directory: Path) -> Iterator[None]:
             os.environ["TMPDIR"] = variable
 
 
-def _perform(run: Run, directory: Path) -> Outcome:
-    if run.record is None:
-        return run_scenario(run.scenario, directory=directory)
-    with _temporary_files(run.record / "tmp"):
-        return run_scenario(run.scenario, directory=directory, decision_log=run.record / "log")
+def _perform(scenario: Scenario, directory: Path, record: Path | None) -> Outcome:
+    if record is None:
+        return run_scenario(scenario, directory=directory)
+    with _temporary_files(record / "tmp"):
+        return run_scenario(scenario, directory=directory, decision_log=record / "log")
 
 
 def serve(directory: Path) -> None:
@@ -217,14 +223,17 @@ def serve(directory: Path) -> None:
     gc.disable()
     stand()
     is_first = True
+    known: Scenario | None = None
     while True:
         try:
-            run: Run = pickle.load(runs)
+            scenario, faults, record = pickle.load(runs)
         except EOFError:
             return
+        known = scenario or known
+        assert known is not None
         answer: Outcome | str
         try:
-            answer = _perform(run, directory)
+            answer = _perform(known if faults is None else known.with_faults(faults), directory, record)
         except Exception as error:  # noqa: BLE001  # the one who asked is told
             answer = f"{type(error).__name__}: {error}"
         answers.write(pickle.dumps(answer))

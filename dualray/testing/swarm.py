@@ -9,8 +9,8 @@ of a task; the others come at a time within that run. Every fault that can end e
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 from dualray.shared.faults import ALL, MAY_END, Fault, FaultKind, check_fault
 from dualray.shared.scenario import DRIVER_NODE_NAME, Scenario
@@ -63,8 +63,9 @@ class Drawer:
         count = self._random.randint(1, swarm.most)
         faults = []
         for _ in range(count):
-            fault = self._anchored(self._what(self._random.choice(kinds)))
-            check_fault(fault, f"'{fault}'")
+            fields = self._what(self._random.choice(kinds))
+            fault = Fault(**(fields | self._anchor(fields)))
+            check_fault(fault)
             faults.append(fault)
         return tuple(faults)
 
@@ -81,25 +82,35 @@ class Drawer:
             return True
         return bool(self._victims)
 
-    def _what(self, kind: FaultKind) -> Fault:
-        """The fault, with an anchor that is still to be drawn."""
+    def _what(self, kind: FaultKind) -> dict[str, Any]:
+        """The fields of the fault, with an anchor that is still to be drawn."""
         draw = self._random
-        lasting_ns = self._lasting_ns() if kind in MAY_END else None
-        fault = Fault(kind=kind, at_ns=0, for_ns=lasting_ns)
+        fields: dict[str, Any] = {"kind": kind, "at_ns": 0, "for_ns": self._lasting_ns() if kind in MAY_END else None}
         node = draw.choice(self._victims or [DRIVER_NODE_NAME])
-        makers: dict[FaultKind, Callable[[], Fault]] = {
-            FaultKind.KILL_WORKER: lambda: replace(fault, at_ns=None, task_name=draw.choice(list(self._ground.starts))),
-            FaultKind.KILL_ACTOR: lambda: replace(fault, actor=draw.choice(self._ground.actors)),
-            FaultKind.PARTITION: lambda: self._partition(fault),
-            FaultKind.SLOW_NODE: lambda: replace(fault, node=node, factor=float(draw.choice((2, 5, 20)))),
-            FaultKind.FILL_STORE: lambda: replace(fault, node=node, factor=draw.choice((0.5, 0.9, 1.0))),
-            FaultKind.FILL_MEMORY: lambda: self._memory(fault),
-            FaultKind.SKEW_CLOCK: lambda: replace(fault, node=node, skew_ns=draw.choice((-60, -1, 1, 60)) * 10**9),
-            FaultKind.LINK: lambda: self._link(fault),
-            FaultKind.LOSE_GPU: lambda: self._gpu(fault),
-            FaultKind.RESTART_HEAD: lambda: fault,
-        }
-        return makers.get(kind, lambda: replace(fault, node=node))()
+        match kind:
+            case FaultKind.KILL_WORKER:
+                fields |= {"at_ns": None, "task_name": draw.choice(list(self._ground.starts))}
+            case FaultKind.KILL_ACTOR:
+                fields["actor"] = draw.choice(self._ground.actors)
+            case FaultKind.PARTITION:
+                fields |= self._partition()
+            case FaultKind.SLOW_NODE:
+                fields |= {"node": node, "factor": float(draw.choice((2, 5, 20)))}
+            case FaultKind.FILL_STORE:
+                fields |= {"node": node, "factor": draw.choice((0.5, 0.9, 1.0))}
+            case FaultKind.FILL_MEMORY:
+                fields |= self._memory()
+            case FaultKind.SKEW_CLOCK:
+                fields |= {"node": node, "skew_ns": draw.choice((-60, -1, 1, 60)) * 10**9}
+            case FaultKind.LINK:
+                fields |= self._link()
+            case FaultKind.LOSE_GPU:
+                fields |= self._gpu()
+            case FaultKind.RESTART_HEAD:
+                pass
+            case _:
+                fields["node"] = node
+        return fields
 
     def _lasting_ns(self) -> int:
         """Log-normal about the scenario's median: some end before anybody has noticed, some long after."""
@@ -107,52 +118,52 @@ class Drawer:
         lasting_ns = median_ns * 2 ** self._random.gauss(0, 2)
         return max(MILLISECOND_NS, round(lasting_ns / MILLISECOND_NS) * MILLISECOND_NS)
 
-    def _partition(self, fault: Fault) -> Fault:
+    def _partition(self) -> dict[str, Any]:
         count = self._random.randint(1, len(self._victims))
         nodes = tuple(sorted(self._random.sample(self._victims, count)))
         rest = [name for name in self._nodes if name not in nodes]
         if self._random.random() < 0.5 or not rest:
-            return replace(fault, nodes=nodes)
+            return {"nodes": nodes}
         others = tuple(sorted(self._random.sample(rest, self._random.randint(1, len(rest)))))
-        return replace(fault, nodes=nodes, others=others, one_way=self._random.random() < 0.5)
+        return {"nodes": nodes, "others": others, "one_way": self._random.random() < 0.5}
 
-    def _link(self, fault: Fault) -> Fault:
+    def _link(self) -> dict[str, Any]:
         draw = self._random
         node = ALL if draw.random() < 0.5 else draw.choice(list(self._nodes))
         how = draw.randrange(5)
         if how == 0:
-            return replace(fault, node=node, bandwidth=draw.choice((0.5, 0.1, 0.01)))
+            return {"node": node, "bandwidth": draw.choice((0.5, 0.1, 0.01))}
         if how == 1:
-            return replace(fault, node=node, latency=float(draw.choice((10, 100, 1000))))
+            return {"node": node, "latency": float(draw.choice((10, 100, 1000)))}
         if how == 2:
-            return replace(fault, node=node, loss=draw.choice((0.001, 0.01, 0.1)))
+            return {"node": node, "loss": draw.choice((0.001, 0.01, 0.1))}
         if how == 3:  # and never `drop`: no connection that lives loses a message for good
-            return replace(fault, node=node, duplicate=draw.choice((0.01, 0.1, 1.0)))
-        return replace(fault, node=node, jitter_ns=draw.choice((1, 10, 100)) * MILLISECOND_NS)
+            return {"node": node, "duplicate": draw.choice((0.01, 0.1, 1.0))}
+        return {"node": node, "jitter_ns": draw.choice((1, 10, 100)) * MILLISECOND_NS}
 
-    def _memory(self, fault: Fault) -> Fault:
+    def _memory(self) -> dict[str, Any]:
         node = self._random.choice([name for name in self._victims if self._nodes[name].memory])
-        return replace(fault, node=node, factor=self._random.choice((0.5, 0.9, 1.0)))
+        return {"node": node, "factor": self._random.choice((0.5, 0.9, 1.0))}
 
-    def _gpu(self, fault: Fault) -> Fault:
+    def _gpu(self) -> dict[str, Any]:
         node = self._random.choice([name for name in self._victims if self._nodes[name].gpus >= 1])
-        return replace(fault, node=node, gpu=self._random.randrange(int(self._nodes[node].gpus)))
+        return {"node": node, "gpu": self._random.randrange(int(self._nodes[node].gpus))}
 
-    def _anchored(self, fault: Fault) -> Fault:
+    def _anchor(self, of: dict[str, Any]) -> dict[str, Any]:
+        """When the fault with these fields comes."""
         draw = self._random
-        if fault.kind is FaultKind.KILL_WORKER:
-            assert fault.task_name is not None
+        if of["kind"] is FaultKind.KILL_WORKER:
             event = draw.choice(("task_started", "task_ended"))
-            return replace(fault, event=event, start=draw.randint(1, self._ground.starts[fault.task_name]))
+            return {"event": event, "start": draw.randint(1, self._ground.starts[of["task_name"]])}
         how = draw.random()
         if how < 0.25 and self._ground.starts:
             name = draw.choice(list(self._ground.starts))
-            return replace(fault, at_ns=None, task_name=name, start=draw.randint(1, self._ground.starts[name]))
+            return {"at_ns": None, "task_name": name, "start": draw.randint(1, self._ground.starts[name])}
         if how < 0.5 and self._ground.events:
             event = draw.choice(list(self._ground.events))
-            return replace(fault, at_ns=None, event=event, start=draw.randint(1, self._ground.events[event]))
+            return {"at_ns": None, "event": event, "start": draw.randint(1, self._ground.events[event])}
         within_ns = self._scenario.swarm.within or max(self._ground.ended_ns, MILLISECOND_NS)
-        return replace(fault, at_ns=draw.randrange(within_ns) // 1000 * 1000)
+        return {"at_ns": draw.randrange(within_ns) // 1000 * 1000}
 
 
 def draw_faults(scenario: Scenario, ground: Ground, seed: int) -> tuple[Fault, ...]:
