@@ -376,17 +376,26 @@ def get_gpu_ids() -> list[int | str]:
     They are what CUDA_VISIBLE_DEVICES of the task says: numbers, or, where whoever started the node has named its GPUs
     otherwise, UUIDs such as "GPU-5f0e...".
     """
-    return [int(name) if name.isdigit() else name for name in _context("get_gpu_ids").get_accelerator_ids()[GPU]]
+    return [
+        int(name) if name.isdigit() else name
+        for name in RuntimeContext(runtime.current("get_gpu_ids")).get_accelerator_ids()[GPU]
+    ]
 
 
 @dataclass(frozen=True, slots=True)
 class RuntimeContext:
     """Where this code runs; see `get_runtime_context`."""
 
-    _verbs: runtime.Verbs
-    mode: str
-    """`real` or `sim`."""
-    _gpu_names: tuple[str, ...] = ()
+    _runtime: runtime.Runtime
+
+    @property
+    def mode(self) -> str:
+        """`real` or `sim`."""
+        return self._runtime.mode
+
+    @property
+    def _verbs(self) -> runtime.Verbs:
+        return self._runtime.verbs
 
     def get_node_id(self) -> str:
         """The node, such as `node-0`."""
@@ -495,7 +504,8 @@ class RuntimeContext:
 
     def get_accelerator_ids(self) -> dict[str, list[str]]:
         """`{"GPU": [...]}`: the GPUs that the task or actor holds, as `get_gpu_ids` has them, as text."""
-        return {GPU: [self._gpu_names[gpu] for gpu in self._verbs.execution.gpu_ids]}
+        names = self._runtime.gpu_names
+        return {GPU: [names[gpu] for gpu in self._verbs.execution.gpu_ids]}
 
     def get_assigned_resources(self) -> dict[str, float]:
         """What the task or actor holds, by name."""
@@ -505,12 +515,7 @@ class RuntimeContext:
 
 def get_runtime_context() -> RuntimeContext:
     """Where this code runs: job, node, worker, task, actor, attempt, resources, placement group."""
-    return _context("get_runtime_context")
-
-
-def _context(verb: str) -> RuntimeContext:
-    current = runtime.current(verb)
-    return RuntimeContext(current.verbs, current.mode, current.gpu_names)
+    return RuntimeContext(runtime.current("get_runtime_context"))
 
 
 __all__ = [

@@ -42,6 +42,10 @@ class Setting:
     help: str
 
 
+PREFIX = "DUALRAY_"
+"""Of the environment's variables."""
+
+
 @dataclass(frozen=True, slots=True)
 class Resolved:
     """A setting's value, and where it came from: argument, environment, the file's name, or default."""
@@ -405,13 +409,14 @@ def resolve(arguments: Mapping[str, Any]) -> dict[str, Resolved]:
             mode was given in the code, an argument that belongs to the other mode.
     """
     file_name, from_file = _read_file()
+    environment = {name for name in os.environ if name.startswith(PREFIX)}
     resolved: dict[str, Resolved] = {}
     for name, setting in SETTINGS.items():
-        text = os.environ.get(f"DUALRAY_{name.upper()}")
+        variable = PREFIX + name.upper()
         if name in arguments:
             resolved[name] = Resolved(setting.parse(name, arguments[name]), "argument")
-        elif text is not None:
-            resolved[name] = Resolved(setting.parse(f"DUALRAY_{name.upper()}", text), "environment")
+        elif variable in environment:
+            resolved[name] = Resolved(setting.parse(variable, os.environ[variable]), "environment")
         elif name in from_file:
             resolved[name] = Resolved(setting.parse(f"{name} in {file_name}", from_file[name]), file_name)
         else:

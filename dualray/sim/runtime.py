@@ -31,7 +31,8 @@ from dualray.sim.worker import (
 )
 
 if TYPE_CHECKING:
-    from dualray.shared.scenario import Scenario  # it imports pydantic, which a run without a scenario does not need
+    # It imports pydantic, which a run without a scenario does not need.
+    from dualray.shared.scenario import NodeGroup, Scenario
     from dualray.sim.notes import RunNotes
 
 DEFAULT_CPUS = 4
@@ -160,14 +161,15 @@ def _hardware(settings: Mapping[str, Any]) -> list[Hardware]:
 
 def hardware_of_scenario(scenario: Scenario) -> list[Hardware]:
     """Every node's, in order."""
-    return [
-        Hardware(
-            total=group.total,
-            store_bytes=group.object_store,
-            speed=group.speed,
-            memory_bytes=group.memory or 0,
-            nic=Nic(bytes_per_s=group.network.bandwidth, latency_ns=group.network.latency // 2),
-            labels=as_pairs(group.labels),
-        )
-        for _, group in scenario.cluster.each_node()
-    ]
+    return [hardware for group in scenario.cluster.groups() for hardware in [_hardware_of_group(group)] * group.count]
+
+
+def _hardware_of_group(group: NodeGroup) -> Hardware:
+    return Hardware(
+        total=group.total,
+        store_bytes=group.object_store,
+        speed=group.speed,
+        memory_bytes=group.memory or 0,
+        nic=Nic(bytes_per_s=group.network.bandwidth, latency_ns=group.network.latency // 2),
+        labels=as_pairs(group.labels),
+    )

@@ -131,6 +131,7 @@ class Substitutions:
         self._originals: dict[int, Any] = {}  # id of a replacement -> the original; the table of the last sweep
         self._modules_before: frozenset[str] = frozenset()
         self._modules_swept: set[str] = set()
+        self._modules_seen: tuple[str, ...] = ()  # when they were last looked for
         self._standing = 0  # so much of the journal is about modules; the rest is about functions that came by value
         self.installed = False
 
@@ -158,15 +159,15 @@ class Substitutions:
 
     def sweep_new_modules(self) -> None:
         """Put the replacements into modules that have come since they were last looked for."""
-        if sys.modules.keys() <= self._modules_swept:
-            new = []
-        else:
-            new = [name for name in sys.modules if name not in self._modules_swept]
-        self._modules_swept.update(new)
-        table = hash(tuple(self._table))
-        for name in new:
-            if name not in _SPARED and name.partition(".")[0] not in _SPARED:
-                self._sweep_if_new(name, sys.modules[name], table)
+        names = tuple(sys.modules)
+        if names != self._modules_seen:
+            self._modules_seen = names
+            new = [name for name in names if name not in self._modules_swept]
+            self._modules_swept.update(new)
+            table = hash(tuple(self._table))
+            for name in new:
+                if name not in _SPARED and name.partition(".")[0] not in _SPARED:
+                    self._sweep_if_new(name, sys.modules[name], table)
         self._standing = len(self._journal)
 
     def uninstall(self) -> None:
@@ -183,6 +184,7 @@ class Substitutions:
                 self._sweep_module(module)
         self._journal.clear()
         self._modules_swept.clear()
+        self._modules_seen = ()
         self._table = {}
         self._originals = {}
 
