@@ -483,6 +483,7 @@ class NodeStepper(Stepper[Node]):
         *,
         count: int = 1,
         placed: bool = False,
+        incarnation: int = 0,
         owner: str = DRIVER,
         request: str = "driver-1#0",
     ) -> list[Command]:
@@ -493,6 +494,7 @@ class NodeStepper(Stepper[Node]):
                 shape=shape() if demand is None else demand,
                 count=count,
                 placed=placed,
+                incarnation=incarnation,
             )
         )
 

@@ -224,6 +224,12 @@ def test_a_new_incarnation_ends_the_last_one(head):
     assert {died.incarnation for died in sent(commands, NodeDied)} == {0}
 
 
+def test_what_was_placed_is_placed_again_on_the_new_incarnation_and_says_so(head):
+    head.ask(shape(cpus(2)), count=2)
+    (again,) = sent(head(NodeJoined(info=info("node-0", incarnation=1))), LeaseRequested, "node-0")
+    assert (again.placed, again.incarnation) == (True, 1)
+
+
 def test_an_earlier_incarnation_is_refused_and_its_news_dropped(head):
     head(NodeJoined(info=info("node-0", incarnation=2)))
     assert told(head(NodeJoined(info=info("node-0", incarnation=1))), NodeRefused) == ["node-0"]

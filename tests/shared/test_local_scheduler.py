@@ -146,6 +146,14 @@ def test_what_the_head_has_placed_here_waits_here(node):
     assert len(grants(node(returned(0)))) == 1
 
 
+@pytest.mark.parametrize("lives", [(0, 1), (1, 0)])
+def test_what_the_head_has_placed_on_another_life_of_this_node_is_not_taken(lives):
+    meant_for, here = lives
+    node = NodeStepper(total=cpus(2), incarnation=here).with_workers(2)
+    assert node.ask(placed=True, incarnation=meant_for) == []
+    assert len(grants(node.ask(placed=True, incarnation=here, count=2))) == 2
+
+
 def test_of_what_waits_the_first_that_fits_goes_first(node):
     node.ask(request="a", count=2)
     node.ask(shape(cpus(2), name="g"), placed=True, request="b")

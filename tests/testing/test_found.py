@@ -41,6 +41,17 @@ cluster: {nodes: 4, cpus: 2}
 workload: {generate: parameter_server, kwargs: {workers: 1, steps: 1, seconds: 0.3, size: 112406}}
 faults: [kill worker when ParameterServer.read ends 1]
 """,
+    "placed on an earlier life": """
+# The head, back again, places requests on a node of which it hears next that it has died and joined anew; what it sent
+# comes to the new life. It places them again, and the node served both: more than the head had placed there.
+name: placed-on-an-earlier-life
+cluster: {nodes: 11}
+workload: {generate: bag_of_tasks, kwargs: {tasks: 48}}
+faults:
+- drain node-7 when piece starts 5 for 0.576s
+- restart head when piece starts 5 for 1s
+- drain node-10 at 0.1s for 0.778s
+""",
     "hold and wait": """
 # Tasks that wait on one node have some of their arguments brought and pinned, and wait for room for the others, which
 # those of the next hold: the store is full of arguments of which no task has all. After 10 s a task that has something

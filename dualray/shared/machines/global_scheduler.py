@@ -9,8 +9,9 @@ refused; in an open cluster it waits all the same).
 What a node is believed to have free is what it last reported, less what was placed there and is neither allocated nor
 settled yet: so one report that is late cannot make two placements of one CPU. What is allocated waits for a worker, and
 the report counts it: an actor that takes nothing while it lives keeps nobody from being placed while it starts. What
-was not settled when its node died is placed again. A placement that waits for an argument of which no copy exists takes
-nothing: else the task that makes the argument again might find no room.
+was not settled when its node died is placed again; a later life of the node, which it may still come to, does not take
+it. A placement that waits for an argument of which no copy exists takes nothing: else the task that makes the argument
+again might find no room.
 
 Several drivers share the cluster: of what waits, the driver that holds the fewest leases is served first. While one
 waits that has less than its share, another that has more gives a lease back every `lease_turn_ns`, as soon as what it
@@ -322,6 +323,7 @@ class GlobalScheduler:
             shape=request.shape,
             count=count,
             placed=True,
+            incarnation=self.views[node].info.incarnation,
             via=request.via,
         )
         self.out.send(Address(node), placed)

@@ -290,6 +290,8 @@ class LocalScheduler:
 
     def on_requested(self, request: LeaseRequested) -> None:
         """An owner, or the head, asks for leases."""
+        if request.placed and request.incarnation != self.incarnation:
+            return  # placed on another life of this node: the head hears that it is over, and places it again
         has_lost = request.placed and not fits(self.total, request.shape.placement)  # a GPU, since it was placed here
         if self.is_draining or has_lost or not self._has_bundle_for(request.shape):
             self._hand_back(request)

@@ -431,14 +431,15 @@ class ReceiveFailed:
 
 @dataclass(slots=True, kw_only=True)
 class LeaseRequested:
-    """An owner wants `count` leases of a shape. `placed` is set by the head: queue it here, do not spill it back.
-    `via` is the node that spilled it back."""
+    """An owner wants `count` leases of a shape. `placed` is set by the head: queue it here, do not spill it back; it
+    holds for that life of the node, its `incarnation`. `via` is the node that spilled it back."""
 
     request_id: RequestID
     owner: Address
     shape: LeaseShape
     count: int
     placed: bool = False
+    incarnation: int = 0
     via: NodeID | None = None
 
 
