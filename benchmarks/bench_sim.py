@@ -158,7 +158,10 @@ CASES = {
     ),
     "executed_1000": Case(what="executed functions, 1,000 nodes", aim=0.04, run=lambda tasks: _executed(tasks // 10)),
     "seeds": Case(
-        what="explored seeds, 11 nodes, 100 tasks, 2 jobs", aim=200, run=lambda tasks: _explored(1000), unit="seeds"
+        what="explored seeds, 11 nodes, 100 tasks, 2 jobs",
+        aim=200,
+        run=lambda tasks: _explored(tasks // 100),
+        unit="seeds",
     ),
 }
 
