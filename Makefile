@@ -74,6 +74,7 @@ bench-transfer: env $(VENV)/.installed-bench  ## Measure objects between nodes b
 bench-compare: env  ## Hold the last `make bench` against the committed ratios, and name what got slower
 	$(BIN)/python -m benchmarks.compare $(COMPARE_ARGS)
 
+build: export DUALRAY_PROFILE ?= 1
 build: env  ## Build the wheel into dist/, its core compiled where there is a C compiler (DUALRAY_PURE=1: never)
 	@rm -rf dist
 	$(BIN)/python -m build --wheel --outdir dist .

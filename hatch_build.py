@@ -4,6 +4,10 @@
 say. Without a C compiler, or with DUALRAY_PURE=1, the wheel holds Python alone and says so while it is built. The
 compiled modules lie beside their sources, which Python then leaves unread.
 
+With DUALRAY_PROFILE=1, as `make build` has it, gcc compiles twice: the second time it knows from the first which ways
+the core goes (benchmarks/training.py), keeps those together and inlines across modules. That takes twice as long, and
+the environment of the build needs what dualray needs to run.
+
 What is compiled is a copy, in build/core, in which some is spelled out that CPython does at run time (`spell_out`):
 mypyc compiles what stands in the source. Constructors of dataclasses are the larger part of it.
 
@@ -21,6 +25,7 @@ import subprocess
 import sys
 import sysconfig
 from collections import Counter
+from copy import copy
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -34,6 +39,16 @@ PURE_VARIABLE = "DUALRAY_PURE"
 
 OPTIMISE_VARIABLE = "DUALRAY_OPTIMISE"
 """The C compiler's -O, from 0 to 3; if not set 2, with which a task waits a tenth less for instructions than with 1."""
+
+PROFILE_VARIABLE = "DUALRAY_PROFILE"
+"""Set to 1, the core is compiled with a profile of its own."""
+
+TRAINING = "benchmarks/training.py"
+"""What runs while that is taken."""
+
+WATCHED = ("-fprofile-generate",)
+GUIDED = ("-fprofile-use", "-fprofile-partial-training", "-Wno-missing-profile", "-flto=auto", "-fno-fat-lto-objects")
+"""gcc's options, for compiling and linking; `partial-training`: what did not run is not compiled for size."""
 
 GROUP = "dualray._core"
 """The library that holds all compiled modules; beside each source lies a stub that finds it."""
@@ -100,11 +115,23 @@ def why_pure() -> str | None:
         return f"{PURE_VARIABLE} is set"
     if sys.implementation.name != "cpython":
         return f"mypyc compiles for CPython, and this is {sys.implementation.name}"
-    compiler = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0]
-    if shutil.which(compiler) is None:
-        return f"there is no C compiler ({compiler})"
+    if shutil.which(_compiler()) is None:
+        return f"there is no C compiler ({_compiler()})"
     header = Path(sysconfig.get_paths()["include"], "Python.h")
     return None if header.exists() else f"Python's headers are missing ({header})"
+
+
+def why_unguided() -> str | None:
+    """Why the core is compiled without a profile; None: with one."""
+    if os.environ.get(PROFILE_VARIABLE, "0") in ("", "0"):
+        return f"{PROFILE_VARIABLE} is not set"
+    says = subprocess.run([_compiler(), "-v"], capture_output=True, text=True).stderr
+    return None if "gcc version" in says else f"{_compiler()} is not gcc"
+
+
+def _compiler() -> str:
+    words: str = os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc"
+    return words.split(maxsplit=1)[0]
 
 
 # ---- Spelling out ----------------------------------------------------------------------------------------------------
@@ -290,7 +317,7 @@ def compile_core(root: Path, directory: Path) -> list[tuple[Path, str]]:
     wheel.
 
     Raises:
-        RuntimeError: mypyc or the C compiler has refused; it has said why.
+        RuntimeError: mypyc, the C compiler or the training has failed; it has said why.
     """
     shutil.rmtree(directory, ignore_errors=True)
     shutil.copytree(root / "dualray", directory / "dualray", ignore=shutil.ignore_patterns("__pycache__", "*.so"))
@@ -303,15 +330,19 @@ def compile_core(root: Path, directory: Path) -> list[tuple[Path, str]]:
     if subprocess.run(
         command, cwd=directory, env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     ).returncode:
-        raise RuntimeError("mypyc or the C compiler has refused it, as is said above")
+        raise RuntimeError("mypyc, the C compiler or the training has failed, as is said above")
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
-    built = sorted((directory / "out").rglob(f"*{suffix}"))
-    return [(path, path.relative_to(directory / "out").as_posix()) for path in built]
+    built = sorted((directory / OUT).rglob(f"*{suffix}"))
+    return [(path, path.relative_to(directory / OUT).as_posix()) for path in built]
+
+
+OUT = "out"
+"""Where libraries lie, below the directory that is compiled in."""
 
 
 def _compile_here(names: list[str]) -> None:
     from mypyc.build import mypycify  # of the build's own environment
-    from setuptools import Distribution
+    from pybind11.setup_helpers import ParallelCompile
 
     Path("mypy.ini").write_text(
         "[mypy]\nexplicit_package_bases = True\nnamespace_packages = True\nignore_missing_imports = True\n"
@@ -326,10 +357,37 @@ def _compile_here(names: list[str]) -> None:
     )
     for extension in extensions:  # where a group's name has dots, mypyc puts its headers elsewhere than it looks
         extension.include_dirs.append(str(Path("build", *GROUP.split(".")[:-1])))
-        if os.name == "posix":  # functions that nobody replaces are called directly, not through a table
-            extension.extra_compile_args.append("-fvisibility=hidden")
-    command: Any = Distribution({"name": "dualray", "ext_modules": extensions}).get_command_obj("build_ext")
-    command.build_lib, command.build_temp, command.parallel = "out", "temp", os.cpu_count()
+        if os.name == "posix":  # functions that nobody replaces are called directly, not through a table; and a product
+            # is rounded before it is added to, as in Python, also by processors that can do both at once
+            extension.extra_compile_args += ["-fvisibility=hidden", "-ffp-contract=off"]
+    ParallelCompile().install()
+    if why_unguided() is None:
+        _build(extensions, ".", WATCHED)  # beside its sources
+        training = Path(__file__).resolve().parent / TRAINING
+        path = os.pathsep.join([str(Path.cwd()), *filter(None, sys.path)])
+        ran = subprocess.run(
+            [sys.executable, str(training)],
+            env={**os.environ, "PYTHONPATH": path},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        if ran.returncode:  # else what its programs print under faults is nobody's news
+            sys.exit(f"{ran.stdout}\n{training} has failed")
+        _build(extensions, OUT, GUIDED)
+    else:
+        _build(extensions, OUT, ())
+
+
+def _build(extensions: list[Any], directory: str, options: tuple[str, ...]) -> None:
+    from setuptools import Distribution
+
+    told = [copy(each) for each in extensions]
+    for extension in told:
+        extension.extra_compile_args = [*extension.extra_compile_args, *options]
+        extension.extra_link_args = [*extension.extra_link_args, *extension.extra_compile_args]
+    command: Any = Distribution({"name": "dualray", "ext_modules": told}).get_command_obj("build_ext")
+    command.build_lib, command.build_temp, command.parallel, command.force = directory, "temp", os.cpu_count(), True
     command.ensure_finalized()
     command.run()
 
@@ -344,7 +402,10 @@ class CoreBuildHook(BuildHookInterface):
 
     def dependencies(self) -> list[str]:
         """What compiling needs, where it is done."""
-        return [] if why_pure() else ["mypy[mypyc]~=2.4", "setuptools>=70"]
+        if why_pure():
+            return []
+        training = [] if why_unguided() else self.metadata.core.dependencies
+        return ["mypy[mypyc]~=2.4", "pybind11>=2.13", "setuptools>=70", *training]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Called before the wheel is packed; `version` is "standard" or "editable"."""

@@ -69,7 +69,7 @@ for mode in ("real", "sim"):
 
 def run(*command: str | Path, cwd: Path, **environment: str) -> str:
     """What the command prints; it sees neither this tree nor this environment."""
-    hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "DUALRAY_PURE")
+    hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "DUALRAY_PURE", "DUALRAY_PROFILE")
     finished = subprocess.run(
         command,
         cwd=cwd,
@@ -103,12 +103,13 @@ def build() -> ModuleType:
 
 @pytest.fixture(scope="module")
 def compiled(build, tmp_path_factory) -> Path:
-    """A directory with the compiled wheel's package: with that on PYTHONPATH, this environment runs it."""
+    """A directory with the package of the wheel that `make build` makes: with that on PYTHONPATH, this environment
+    runs it."""
     if (why := build.why_pure()) is not None:
         pytest.skip(why)
     directory = tmp_path_factory.mktemp("compiled")
     command = (sys.executable, "-m", "build", "--wheel", "--outdir", directory / "dist", ROOT)
-    run(*command, cwd=directory, DUALRAY_PURE="0")
+    run(*command, cwd=directory, DUALRAY_PURE="0", DUALRAY_PROFILE="1")
     (path,) = (directory / "dist").glob("*.whl")
     run(
         sys.executable,
@@ -315,8 +316,24 @@ def test_a_wheel_is_of_python_alone_where_that_is_asked_for_or_no_compiler_is_th
     assert build.why_pure() == "there is no C compiler (a-compiler-that-is-not-there)"
 
 
+def test_a_profile_is_taken_where_that_is_asked_for_and_gcc_compiles(build, monkeypatch):
+    monkeypatch.delenv("DUALRAY_PROFILE", raising=False)
+    assert build.why_unguided() == "DUALRAY_PROFILE is not set"
+    monkeypatch.setenv("DUALRAY_PROFILE", "1")
+    monkeypatch.setenv("CC", "echo")
+    assert build.why_unguided() == "echo is not gcc"
+    if shutil.which("gcc"):
+        monkeypatch.setenv("CC", "gcc -pthread")
+        assert build.why_unguided() is None
+
+
+def test_what_the_profile_is_taken_of_is_there(build):
+    assert (ROOT / build.TRAINING).is_file()
+    assert f'"/{build.TRAINING}"' in (ROOT / "pyproject.toml").read_text()  # and in the source distribution
+
+
 @pytest.mark.slow
-@pytest.mark.timeout(1800)  # compiling takes two minutes of a processor
+@pytest.mark.timeout(1800)  # compiling takes minutes
 def test_compiled_core_trains_the_demo_in_both_modes(compiled, tmp_path):
     says = "import dualray; print(dualray.__compiled__, dualray.__file__)"
     assert run(sys.executable, "-c", says, cwd=tmp_path, PYTHONPATH=str(compiled)).split() == [
