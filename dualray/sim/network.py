@@ -557,6 +557,10 @@ class Network:
             link.bytes_per_s = self._bytes_per_s(link.key)
         if changed:
             self._change(changed)
+        for transfer in list(self._transfers.get(node, ())):
+            if transfer._links:  # what bounds it alone is another rate now
+                self._take_off(transfer)
+                self._put_on(transfer)
 
     def _stands_still(self, transfer: Transfer) -> bool:
         ends = (transfer.src_node, transfer.dst_node)

@@ -527,3 +527,25 @@ def test_losses_bound_a_flow_as_mathis_says():
     kernel.run_until(lambda: False)
     bytes_per_s = 1.22 * 1460 / (200e-6 * 0.1)
     assert done[0] == pytest.approx(100_000 + 10_000_000 / bytes_per_s * 1e9, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "worse", [Impairment(loss=0.1), Impairment(loss=0.1, latency=100.0), Impairment(bandwidth=0.1)]
+)
+def test_a_flow_takes_up_its_speed_when_its_link_is_mended_and_loses_it_when_it_gets_worse(worse):
+    def end_ns(*changes: tuple[int, str]) -> int:
+        kernel, network = make_network()
+        done: list[int] = []
+        network.transfer("a", "b", 10**9, lambda: done.append(kernel.now_ns))
+        for at_ns, change in changes:
+            kernel.call_after(at_ns, getattr(network, change), "b", worse)
+        kernel.run_until(lambda: bool(done))
+        return done[0]
+
+    healthy = end_ns()
+    for_ever = end_ns((0, "impair"))
+    assert for_ever > 2 * healthy
+    lasts = healthy // 4
+    assert end_ns((0, "impair"), (lasts, "repair")) <= healthy + lasts  # a flow that began while it was worse
+    assert end_ns((lasts, "impair")) > for_ever // 2  # one that began before
+    assert healthy < end_ns((lasts, "impair"), (2 * lasts, "repair")) <= healthy + lasts
