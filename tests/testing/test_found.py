@@ -52,6 +52,16 @@ faults:
 - restart head when piece starts 5 for 1s
 - drain node-10 at 0.1s for 0.778s
 """,
+    "a bundle on an earlier life": """
+# The head asks a node to reserve a bundle; the node has left and joined anew before it hears of that. The head places
+# the bundle again, and the new life keeps what it was asked for the earlier one, for ever.
+name: a-bundle-on-an-earlier-life
+cluster: {nodes: [{}, {cpus: 3, gpus: 2}, {labels: {rack: b}}, {cpus: 1, gpus: 1}]}
+workload: {function: "scenarios.swarm_corners:tight"}
+faults:
+- partition node-2,node-3 when placement_group.ready starts 1 for 5s
+- drain node-3 at 2s for 0.134s
+""",
     "hold and wait": """
 # Tasks that wait on one node have some of their arguments brought and pinned, and wait for room for the others, which
 # those of the next hold: the store is full of arguments of which no task has all. After 10 s a task that has something
@@ -63,7 +73,7 @@ workload: {generate: tree_reduce, kwargs: {leaves: 96, fan_in: 4, seconds: 0.2, 
 }
 
 
-OPEN: set[str] = set()
+OPEN = {"a bundle on an earlier life"}
 LONG = {"several results"}
 """144 MB of results in 96 MB of stores, which evict and make again: some 10 s."""
 NOT_MENDED = pytest.mark.xfail(strict=True, raises=AssertionError, reason="found by exploration, not mended yet")
