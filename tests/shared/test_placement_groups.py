@@ -119,6 +119,15 @@ def test_a_group_is_noted_and_its_nodes_are_asked():
     assert head.state == "CREATED"
 
 
+def test_a_bundle_is_asked_of_one_life_of_a_node():
+    head = HeadSteps(nodes=1)
+    [(_, wanted)] = sent(head.ask(spec(ONE)), BundleWanted)
+    assert (wanted.attempt, wanted.incarnation) == (1, 0)
+    info = NodeInfo(node=NodeID("node-0"), incarnation=3, total=amounts(cpu=2), store_bytes=1)
+    [(to, wanted)] = sent(head(NodeJoined(info=info)), BundleWanted)
+    assert (to, wanted.attempt, wanted.incarnation) == ("node-0", 2, 3)
+
+
 def test_what_is_asked_for_and_not_answered_counts_as_taken():
     head = HeadSteps()
     head.ask(spec(amounts(cpu=2), amounts(cpu=1)))
@@ -242,7 +251,7 @@ class NodeSteps:
         return commands
 
     def reserve(self, index: int, resources: Resources, attempt: int = 1) -> BundleReport:
-        commands = self(BundleWanted(group_id=GROUP, index=index, resources=resources, attempt=attempt))
+        commands = self(BundleWanted(group_id=GROUP, index=index, resources=resources, attempt=attempt, incarnation=0))
         [(_, reported)] = sent(commands, ResourcesReported)
         [report] = reported.bundles
         return report
@@ -251,6 +260,13 @@ class NodeSteps:
         request = lease(demand, index)
         placed = LeaseRequested(request_id=request.request_id, owner=DRIVER, shape=request.shape, count=1, placed=True)
         return sent(self(placed), LeaseGranted)
+
+
+def test_a_node_drops_what_was_asked_of_another_life():
+    node = NodeSteps()
+    wanted = BundleWanted(group_id=GROUP, index=0, resources=ONE, attempt=1, incarnation=1)
+    assert node(wanted) == []
+    assert node.machine.scheduler.bundles == {}
 
 
 def test_a_node_reserves_what_fits_and_refuses_the_rest():

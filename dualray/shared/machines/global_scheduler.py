@@ -38,7 +38,7 @@ from dualray.shared.machines.placement_groups import PlacementGroups
 from dualray.shared.model.commands import ArmTimer
 from dualray.shared.model.config import Config
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
-from dualray.shared.model.events import LeaseRefused, LeaseRequested, ResourcesReported, TurnWanted
+from dualray.shared.model.events import BundleWanted, LeaseRefused, LeaseRequested, ResourcesReported, TurnWanted
 from dualray.shared.model.ids import HEAD, Address, NodeID, ObjectID, PlacementGroupID, RequestID, is_driver, node_of
 from dualray.shared.model.resources import Resources, fits
 from dualray.shared.model.specs import LeaseShape, NodeInfo, StrategyKind
@@ -328,11 +328,18 @@ class GlobalScheduler:
         )
         self.out.send(Address(node), placed)
 
-    def _reserve_bundle(self, node: NodeID, group: PlacementGroupID, index: int, resources: Resources) -> None:
+    def _reserve_bundle(
+        self, node: NodeID, group: PlacementGroupID, index: int, resources: Resources, attempt: int
+    ) -> None:
+        """Ask a node to reserve a bundle, and count that as taken until it answers."""
         view = self.views[node]
         view.reserving[group, index] = resources
         view.take(resources)
         self.candidates.touch(node)
+        wanted = BundleWanted(
+            group_id=group, index=index, resources=resources, attempt=attempt, incarnation=view.info.incarnation
+        )
+        self.out.send(Address(node), wanted)
 
     def _is_stalled(self, request: LeaseRequested) -> bool:
         return not all(self._has_copy(hint.object_id) for hint in request.shape.deps)

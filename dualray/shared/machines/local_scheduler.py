@@ -546,6 +546,8 @@ class LocalScheduler:
 
     def on_bundle_wanted(self, event: BundleWanted) -> None:
         """Reserve a bundle, if it fits here and now."""
+        if event.incarnation != self.incarnation:
+            return  # asked of another life of this node: the head hears that it is over, and places the bundle again
         units = gpu_units(event.resources)
         fitting = fits(self.free, event.resources) and (not units or self._gpu_places(units, DEFAULT_STRATEGY) > 0)
         is_ending = event.index in self.bundles.get(event.group_id, {})

@@ -27,7 +27,6 @@ from dualray.shared.model.config import Config
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.events import (
     BundlesUnwanted,
-    BundleWanted,
     PlacementGroupNoted,
     PlacementGroupRequested,
 )
@@ -72,7 +71,7 @@ class PlacementGroups:
         config: Config,
         nodes: Callable[[], tuple[NodeInfo, ...]],
         candidates: Mapping[NodeID, Candidate],
-        reserve: Callable[[NodeID, PlacementGroupID, int, Resources], None],
+        reserve: Callable[[NodeID, PlacementGroupID, int, Resources, int], None],
     ) -> None:
         self.out = out
         self.config = config
@@ -131,12 +130,7 @@ class PlacementGroups:
         record.asked = dict(sorted(places.items()))
         record.reason = "its nodes have been asked to reserve it"
         for index, node in record.asked.items():
-            resources = record.spec.bundles[index]
-            self._reserve(node, record.spec.group_id, index, resources)
-            wanted = BundleWanted(
-                group_id=record.spec.group_id, index=index, resources=resources, attempt=record.attempt
-            )
-            self.out.send(Address(node), wanted)
+            self._reserve(node, record.spec.group_id, index, record.spec.bundles[index], record.attempt)
 
     # ---- Answers ---------------------------------------------------------------------------------------------
 

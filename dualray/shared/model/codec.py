@@ -29,7 +29,7 @@ from dualray.shared.model.commands import Command
 from dualray.shared.model.events import Event, Result
 from dualray.shared.model.specs import FunctionTemplate
 
-PROTOCOL_VERSION = 17
+PROTOCOL_VERSION = 18
 """Raised whenever an event, a command or a field of one changes."""
 
 _TEMPLATES_MAX = 4096

@@ -518,12 +518,14 @@ class WorkerUnblocked:
 
 @dataclass(slots=True, kw_only=True)
 class BundleWanted:
-    """Head to node: reserve this bundle, or say at once that you cannot. `attempt` counts the group's attempts."""
+    """Head to node: reserve this bundle, or say at once that you cannot. `attempt` counts the group's attempts. It
+    holds for that life of the node, its `incarnation`."""
 
     group_id: PlacementGroupID
     index: int
     resources: Resources
     attempt: int
+    incarnation: int
 
 
 @dataclass(slots=True, kw_only=True)
