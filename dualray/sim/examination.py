@@ -13,6 +13,7 @@ from collections.abc import Sized
 from typing import Any, NamedTuple
 
 from dualray.exceptions import InvariantViolation
+from dualray.shared.machines.global_scheduler import PARTED_TIMER
 from dualray.shared.machines.head import Head
 from dualray.shared.model.ids import PlacementGroupID, short
 from dualray.shared.model.states import ActorState, GroupState
@@ -105,7 +106,8 @@ def _come_to_rest(cluster: Cluster) -> bool:
         cluster.fibers.sleep_ns(REST_STEP_NS)
         if cluster.kernel.events_pending == 0:
             return True
-    return False
+    # That two nodes did not reach one another the head remembers for up to twelve times `link_patience_ns`.
+    return cluster.kernel.events_pending == 1 and cluster.head.is_armed(PARTED_TIMER)
 
 
 def _holds_references(cluster: Cluster) -> bool:

@@ -125,6 +125,10 @@ class Process:
         if armed is not None:
             self.cluster.calendar.disarm(armed)
 
+    def is_armed(self, timer: str) -> bool:
+        """Whether a timer of this process is still to come."""
+        return self._timers is not None and timer in self._timers
+
     def _due(self, timer: str) -> None:
         if self._timers:
             self._timers.pop(timer, None)

@@ -62,6 +62,16 @@ faults:
 - partition node-2,node-3 when placement_group.ready starts 1 for 5s
 - drain node-3 at 2s for 0.134s
 """,
+    "remembered as parted": """
+# Two nodes lose their connection while they cannot reach one another, and the head remembers that for 3,000 s. Nothing
+# else is left to happen; still the cluster was said not to have come to rest.
+name: remembered-as-parted
+cluster: {nodes: 6, object_store: 64MiB, network: {bandwidth: 125MB/s}}
+workload: {function: "scenarios.swarm_programs:broadcast", kwargs: {blocks: 1, readers: 8, size: 22499957}}
+config: {link_patience_ns: 250_000_000_000}
+faults:
+- partition node-3,node-5 to node-0 when look starts 8 for 38.804s
+""",
     "hold and wait": """
 # Tasks that wait on one node have some of their arguments brought and pinned, and wait for room for the others, which
 # those of the next hold: the store is full of arguments of which no task has all. After 10 s a task that has something
