@@ -1,6 +1,7 @@
 """Ids: derived, never drawn.
 
-A task's id is a digest of (parent task, parent attempt, counter); an object's id is its task's id and an index. A
+A task's id is a part of a digest of (parent task, parent attempt, counter // 5), for five tasks find room in one
+digest, and to make it takes longer than anything else about an id; an object's id is its task's id and an index. A
 program whose tasks are deterministic and submit from one thread therefore gives the same ids in both modes, in every
 run. Ids are plain bytes or strings under distinct names: they hash, sort, pickle and print at the speed of the
 built-in types, and mypy keeps them apart.
@@ -39,7 +40,8 @@ FIRST_DRIVER = Address("driver-1")
 _TASK_ID_BYTES = 16
 _DIGEST_BYTES = 12
 _CHILD = Struct(">IQ")
-_ATTEMPT_BYTES = 4
+_CHILDREN = 5
+"""Ids that are cut from one digest, which has 64 bytes at most."""
 _FIRST = bytes(4)
 _PUT_BIT = 1 << 31
 _ATTEMPT_SHIFT = 24
@@ -55,26 +57,30 @@ def root_task_id(seed: str, job: int) -> TaskID:
 
 def child_task_id(parent: TaskID, parent_attempt: int, counter: int) -> TaskID:
     """The id of the `counter`-th task that one attempt of `parent` submits: of the same job."""
-    digest = blake2b(parent + _CHILD.pack(parent_attempt, counter), digest_size=_DIGEST_BYTES).digest()
-    return TaskID(digest + parent[_DIGEST_BYTES:])
+    return ChildIds(parent, parent_attempt).of(counter)
 
 
 class ChildIds:
-    """`child_task_id` of many tasks of one attempt, in half the time each."""
+    """`child_task_id` of many tasks of one attempt, in a fifth of the time when they are asked for in order."""
 
-    __slots__ = ("_digest", "_job", "attempt", "parent")
+    __slots__ = ("_block", "_digest", "_job", "attempt", "parent")
 
     def __init__(self, parent: TaskID, attempt: int) -> None:
         self.parent = parent
         self.attempt = attempt
-        self._digest = blake2b(parent + _CHILD.pack(attempt, 0)[:_ATTEMPT_BYTES], digest_size=_DIGEST_BYTES)
         self._job = parent[_DIGEST_BYTES:]
+        self._block = -1
+        self._digest = b""
 
     def of(self, counter: int) -> TaskID:
         """The id of the `counter`-th task."""
-        digest = self._digest.copy()
-        digest.update(counter.to_bytes(8, "big"))
-        return TaskID(digest.digest() + self._job)
+        block = counter // _CHILDREN
+        if block != self._block:
+            said = self.parent + _CHILD.pack(self.attempt, block)
+            self._digest = blake2b(said, digest_size=_CHILDREN * _DIGEST_BYTES).digest()
+            self._block = block
+        begin = (counter - block * _CHILDREN) * _DIGEST_BYTES
+        return TaskID(self._digest[begin : begin + _DIGEST_BYTES] + self._job)
 
 
 def job_of(any_id: bytes) -> int:
