@@ -180,27 +180,27 @@ class NodeProcess(MachineProcess):
                 self.store.reserve(object_id, size_bytes, lambda error: self._on_reserved(object_id, error))
             case EvictObject(object_id=object_id):
                 self.moved["evicted"].add(self.store.size_of(object_id))
-                self.recorder.trace(TraceKind.OBJECT_EVICTED, object_id.hex())
+                self.recorder.trace(TraceKind.OBJECT_EVICTED, object_id)
                 self.store.delete(object_id)
             case DeleteObject(object_id=object_id):
-                self.recorder.trace(TraceKind.OBJECT_DELETED, object_id.hex())
+                self.recorder.trace(TraceKind.OBJECT_DELETED, object_id)
                 self.streams.delete(object_id)
             case RenameObject(room_id=room_id, object_id=object_id, size_bytes=size_bytes):
-                self.recorder.trace(TraceKind.OBJECT_STORED, object_id.hex(), amount=size_bytes)
+                self.recorder.trace(TraceKind.OBJECT_STORED, object_id, amount=size_bytes)
                 self.store.rename(room_id, object_id, size_bytes)
             case SpillObject(object_id=object_id, size_bytes=size_bytes):
-                self.recorder.trace(TraceKind.OBJECT_SPILLED, object_id.hex(), amount=size_bytes)
+                self.recorder.trace(TraceKind.OBJECT_SPILLED, object_id, amount=size_bytes)
                 self.disk.write(object_id, self.store.open(object_id), lambda error: self._on_spilled(object_id, error))
             case UnloadObject(object_id=object_id):
                 self.store.delete(object_id)
             case RestoreObject(object_id=object_id, size_bytes=size_bytes):
-                self.recorder.trace(TraceKind.OBJECT_RESTORED, object_id.hex(), amount=size_bytes)
+                self.recorder.trace(TraceKind.OBJECT_RESTORED, object_id, amount=size_bytes)
                 target = self.store.create(object_id, size_bytes)
                 self.disk.read(object_id, target, lambda error: self._on_restored(object_id, error))
             case DeleteSpilled(object_id=object_id):
                 self.disk.delete(object_id)
             case SendObject(object_id=object_id, size_bytes=size_bytes, to=to, offset=offset):
-                self.recorder.trace(TraceKind.TRANSFER_STARTED, object_id.hex(), other=to, amount=size_bytes - offset)
+                self.recorder.trace(TraceKind.TRANSFER_STARTED, object_id, other=to, amount=size_bytes - offset)
                 self.streams.send(command)
             case ReceiveObject():
                 self.streams.receive(command)
@@ -257,7 +257,7 @@ class NodeProcess(MachineProcess):
             super().receive_raw(peer, header, buffers)
 
     def _on_received(self, object_id: ObjectID, source: NodeID, size_bytes: int) -> None:
-        self.recorder.trace(TraceKind.TRANSFER_ENDED, object_id.hex(), other=source, amount=size_bytes)
+        self.recorder.trace(TraceKind.TRANSFER_ENDED, object_id, other=source, amount=size_bytes)
 
     # ---- Workers ---------------------------------------------------------------------------------------------
 

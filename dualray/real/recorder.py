@@ -51,7 +51,7 @@ class Recorder:
     def trace(
         self,
         kind: TraceKind,
-        subject: str,
+        about: str | bytes,
         *,
         other: str = "",
         name: str = "",
@@ -60,7 +60,7 @@ class Recorder:
     ) -> None:
         """Note what this process does."""
         if self._trace is not None:
-            event = TraceEvent(time.monotonic_ns(), kind, self._address, subject, other, name, amount, deps)
+            event = TraceEvent(time.monotonic_ns(), kind, self._address, about, other, name, amount, deps)
             self._trace.write(to_bytes((event,)))
 
     def close(self) -> None:

@@ -191,7 +191,7 @@ class MachineProcess:
             spec = command.message.spec
             self.recorder.trace(
                 TraceKind.TASK_PUSHED,
-                spec.task_id.hex(),
+                spec.task_id,
                 other=command.to,
                 name=spec.template.name,
                 amount=command.message.attempt,

@@ -149,8 +149,6 @@ class CoreWorker:
 
     _performers: dict[type[Any], Callable[[Any], object]] | None = None
     """How the less frequent commands are carried out; made when there is one."""
-    _hex_known: tuple[TaskID, str] | None = None
-    """The task whose id `hex_of` was asked for last, and what it said: together, for any thread may ask."""
 
     def __init__(
         self,
@@ -250,13 +248,6 @@ class CoreWorker:
         else:
             self.machine.check_invariants()
 
-    def hex_of(self, task_id: TaskID) -> str:
-        """A task's id as texts have it: mostly that of the task which was asked for last."""
-        known = self._hex_known
-        if known is None or known[0] is not task_id:
-            known = self._hex_known = (task_id, task_id.hex())
-        return known[1]
-
     # ---- What every call asks of the host --------------------------------------------------------------------
     # A mode whose host is compiled may answer these itself, without a call through Python for each: sim/core.py.
 
@@ -287,10 +278,10 @@ class CoreWorker:
         self.host.breathe()
 
     def trace(
-        self, kind: TraceKind, subject: str, other: str, name: str, amount: int, deps: tuple[str, ...] = ()
+        self, kind: TraceKind, about: str | bytes, other: str, name: str, amount: int, deps: tuple[str, ...] = ()
     ) -> None:
         """The host's."""
-        self.host.trace(kind, subject, other=other, name=name, amount=amount, deps=deps)
+        self.host.trace(kind, about, other=other, name=name, amount=amount, deps=deps)
 
     def write_record(self, record: WriteRecord) -> None:
         """The host's."""
@@ -457,7 +448,7 @@ class CoreWorker:
             self.payloads[command.target] = self.payloads[command.source]
 
     def _note_retry(self, command: NoteRetry) -> None:
-        self.trace(TraceKind.TASK_RETRIED, command.task_id.hex(), command.reason, "", command.attempt)
+        self.trace(TraceKind.TASK_RETRIED, command.task_id, command.reason, "", command.attempt)
 
     def _tell_failure(self, command: TellFailure) -> None:
         self.host.tell(failure_in_words(command.task_id, command.name, command.error))
@@ -478,7 +469,7 @@ class CoreWorker:
             for push in (message,) if isinstance(message, TaskPushed) else message.each():
                 self.trace(
                     TraceKind.TASK_PUSHED,
-                    self.hex_of(push.spec.task_id),
+                    push.spec.task_id,
                     other=command.to,
                     name=push.spec.template.name,
                     amount=push.attempt,
@@ -855,7 +846,7 @@ class CoreWorker:
         deps: tuple[str, ...] = ()
         if spec.deps or embedded or spec.nested:
             deps = tuple([ref.object_id.hex() for ref in (*spec.deps, *embedded, *spec.nested)])
-        self.trace(TraceKind.TASK_SUBMITTED, self.hex_of(spec.task_id), "", spec.template.name, spec.args_bytes, deps)
+        self.trace(TraceKind.TASK_SUBMITTED, spec.task_id, "", spec.template.name, spec.args_bytes, deps)
 
     def _next_task_id(self) -> TaskID:
         with self.host.lock:
@@ -983,7 +974,7 @@ class CoreWorker:
                 return
             serialized.write_into(store.create(object_id, serialized.size_bytes), store.copy)
             store.seal(object_id)
-            self.host.trace(TraceKind.OBJECT_STORED, object_id.hex(), amount=serialized.size_bytes)
+            self.host.trace(TraceKind.OBJECT_STORED, object_id, amount=serialized.size_bytes)
 
     def _take_kept_room(self, object_id: ObjectID, serialized: Serialized) -> bool:
         """Write an argument where this process keeps room, if it does: as a SpaceWanted that leads to no message, where
@@ -1462,7 +1453,7 @@ class CoreWorker:
             if finished is None:
                 return False
             fields = folded.row_fields(spec, pushed.attempt)
-            self.write_record(WriteRecord(table=TASK_TABLE, key=self.hex_of(spec.task_id), fields=fields))
+            self.write_record(WriteRecord(table=TASK_TABLE, key=spec.task_id.hex(), fields=fields))
             object_id = return_object_id(spec.task_id, 0)
             self.send_out(pushed.reply_to, finished, ((object_id, self.payloads.pop(object_id)),))
             if spec.owner != self.address:

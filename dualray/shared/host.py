@@ -170,7 +170,7 @@ class Host(Protocol):
     def trace(
         self,
         kind: TraceKind,
-        subject: str,
+        about: str | bytes,
         *,
         other: str = "",
         name: str = "",

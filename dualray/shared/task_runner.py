@@ -189,7 +189,7 @@ class TaskRunner:
                 )
             )
         if self._core.is_traced:
-            core.trace(TraceKind.TASK_STARTED, core.hex_of(spec.task_id), "", spec.template.name, task.attempt)
+            core.trace(TraceKind.TASK_STARTED, spec.task_id, "", spec.template.name, task.attempt)
         return start_ns
 
     def _failed(self, task: RunTask | TaskPushed, exception: Exception) -> ErrorInfo:
@@ -222,7 +222,7 @@ class TaskRunner:
         spec = task.spec
         other = error.kind if error else ""
         core = self._core
-        core.trace(TraceKind.TASK_ENDED, core.hex_of(spec.task_id), other, spec.template.name, task.attempt)
+        core.trace(TraceKind.TASK_ENDED, spec.task_id, other, spec.template.name, task.attempt)
 
     def _call(self, task: RunTask | TaskPushed) -> Any:
         function, args, kwargs = self._prepare(task)

@@ -79,19 +79,26 @@ ACTIONS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class TraceEvent:
-    """One row. `subject` is a task's or object's id in hex, or a worker's or node's name; `other` is the peer (whom a
-    push or transfer goes to) or the reason; `amount` counts bytes, or the attempt of a task. A simulated node's
-    NODE_STARTED says in `deps` what it has (`CPU 40000` in units, `object_store` in bytes, `nic` in bytes a second);
-    NIC_RATE, what flows `in` or `out` (`other`) of a node from now on, in bytes a second."""
+    """One row. `subject` is a task's or object's id in hex, or a worker's or node's name, and `about` is the same, but
+    an id may be its bytes: there are very many events, and few are looked at. `other` is the peer (whom a push or
+    transfer goes to) or the reason; `amount` counts bytes, or the attempt of a task. A simulated node's NODE_STARTED
+    says in `deps` what it has (`CPU 40000` in units, `object_store` in bytes, `nic` in bytes a second); NIC_RATE, what
+    flows `in` or `out` (`other`) of a node from now on, in bytes a second."""
 
     time_ns: int
     kind: TraceKind
     process: str
-    subject: str
+    about: str | bytes
     other: str = ""
     name: str = ""
     amount: int = 0
     deps: tuple[str, ...] = ()
+
+    @property
+    def subject(self) -> str:
+        """What the event is about, as text."""
+        about = self.about
+        return about if isinstance(about, str) else about.hex()
 
     def row(self) -> tuple[Any, ...]:
         """The event as plain values."""

@@ -68,9 +68,9 @@ class VirtualCore(CoreWorker):
         self._process.breathe()
 
     def trace(
-        self, kind: TraceKind, subject: str, other: str, name: str, amount: int, deps: tuple[str, ...] = ()
+        self, kind: TraceKind, about: str | bytes, other: str, name: str, amount: int, deps: tuple[str, ...] = ()
     ) -> None:
-        self._process.trace(kind, subject, other=other, name=name, amount=amount, deps=deps)
+        self._process.trace(kind, about, other=other, name=name, amount=amount, deps=deps)
 
     def write_record(self, record: WriteRecord) -> None:
         self._process.write_record(record)

@@ -376,7 +376,7 @@ class ModelProcess(Process):
             )
             return
         if model.is_anchored:
-            self.trace(TraceKind.TASK_STARTED, spec.task_id.hex(), name=spec.template.name, amount=task.attempt)
+            self.trace(TraceKind.TASK_STARTED, spec.task_id, name=spec.template.name, amount=task.attempt)
         if not self._lives():  # a fault was anchored here
             return
         if self._interrupted is not None and self._interrupted == spec.task_id:

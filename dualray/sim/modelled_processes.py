@@ -651,7 +651,7 @@ class ModelledWorker(ModelledProcess):
             self.model.cluster.when_running(self.node, self._begin, what)
             return
         spec = task.spec
-        self.trace(TraceKind.TASK_STARTED, spec.task_id.hex(), name=spec.template.name, amount=task.attempt)
+        self.trace(TraceKind.TASK_STARTED, spec.task_id, name=spec.template.name, amount=task.attempt)
         if self.is_alive:
             self._calendar.post(max(at_ns, self._calendar.now_ns), self._ended, task)
 

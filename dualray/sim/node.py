@@ -157,32 +157,30 @@ class NodeProcess(MachineProcess):
             case ReserveSpace(object_id=object_id):  # virtual memory is there as soon as it is wanted
                 self._reserving[object_id] = self.cluster.kernel.call_after(0, self._reserved, object_id)
             case EvictObject(object_id=object_id):
-                self.trace(TraceKind.OBJECT_EVICTED, object_id.hex())
+                self.trace(TraceKind.OBJECT_EVICTED, object_id)
                 self.store.delete(object_id)
             case DeleteObject(object_id=object_id):
-                self.trace(TraceKind.OBJECT_DELETED, object_id.hex())
+                self.trace(TraceKind.OBJECT_DELETED, object_id)
                 if object_id in self._reserving:
                     self._reserving.pop(object_id).cancel()
                 self.store.delete(object_id)
                 for passing in self._passing.pop(object_id, ()):
                     passing.break_off()
             case RenameObject(room_id=room_id, object_id=object_id, size_bytes=size_bytes):
-                self.trace(TraceKind.OBJECT_STORED, object_id.hex(), amount=size_bytes)
+                self.trace(TraceKind.OBJECT_STORED, object_id, amount=size_bytes)
                 self.store.rename(room_id, object_id, size_bytes)
             case SpillObject(object_id=object_id, size_bytes=size_bytes):
-                self.trace(TraceKind.OBJECT_SPILLED, object_id.hex(), amount=size_bytes)
+                self.trace(TraceKind.OBJECT_SPILLED, object_id, amount=size_bytes)
                 self._use_disk(size_bytes, self._spilled, object_id)
             case UnloadObject(object_id=object_id):
                 self.store.delete(object_id)
             case RestoreObject(object_id=object_id, size_bytes=size_bytes):
-                self.trace(TraceKind.OBJECT_RESTORED, object_id.hex(), amount=size_bytes)
+                self.trace(TraceKind.OBJECT_RESTORED, object_id, amount=size_bytes)
                 self._use_disk(size_bytes, self._restored, object_id)
             case DeleteSpilled(object_id=object_id):
                 self.store.spilled.pop(object_id, None)
             case SendObject():
-                self.trace(
-                    TraceKind.TRANSFER_STARTED, command.object_id.hex(), other=command.to, amount=command.size_bytes
-                )
+                self.trace(TraceKind.TRANSFER_STARTED, command.object_id, other=command.to, amount=command.size_bytes)
                 if command.object_id in self.store.objects:
                     data = self.store.objects[command.object_id]
                     self.send_bytes(command, data, command.size_bytes - command.offset)
@@ -300,7 +298,7 @@ class NodeProcess(MachineProcess):
             self.cluster.when_running(self.node, self.accept, object_id, data, source, size_bytes)
             return
         self.store.receive(object_id, data)
-        self.trace(TraceKind.TRANSFER_ENDED, object_id.hex(), other=source, amount=size_bytes)
+        self.trace(TraceKind.TRANSFER_ENDED, object_id, other=source, amount=size_bytes)
         self.handle(ObjectReceived(object_id=object_id, source=source))
         if self.manager.store.is_readable(object_id):
             for passing in self._passing.pop(object_id, ()):

@@ -160,7 +160,7 @@ class Process:
     def trace(
         self,
         kind: TraceKind,
-        subject: str,
+        about: str | bytes,
         *,
         other: str = "",
         name: str = "",
@@ -172,7 +172,7 @@ class Process:
         if wanted is not None and kind not in wanted:
             return
         cluster = self.cluster
-        cluster.note(TraceEvent(cluster.calendar.now_ns, kind, self.address, subject, other, name, amount, deps))
+        cluster.note(TraceEvent(cluster.calendar.now_ns, kind, self.address, about, other, name, amount, deps))
 
 
 class MachineProcess(Process):
@@ -229,7 +229,7 @@ class MachineProcess(Process):
             spec = message.spec
             self.trace(
                 TraceKind.TASK_PUSHED,
-                spec.task_id.hex(),
+                spec.task_id,
                 other=command.to,
                 name=spec.template.name,
                 amount=message.attempt,
