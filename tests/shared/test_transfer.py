@@ -629,6 +629,19 @@ def test_those_that_want_to_know_where_an_object_is_hear_in_their_order_that_it_
     assert [user for user, _, _ in transfer.unavailable] == watchers
 
 
+def test_those_that_want_to_know_where_an_object_is_hear_that_its_task_found_no_room(node):
+    """The error is the object's. A pull that finds no room here says nothing of it: they wait on."""
+    transfer = node.machine.transfer
+    full = error(ErrorKind.STORE_FULL, "full")
+    transfer.locate(X, Address(A), "slot 1")
+    transfer.on_refused(X, full)
+    assert not transfer.unavailable
+    assert list(transfer.wants[X].watchers) == ["slot 1"]
+    transfer.on_failed(X, full)
+    assert [(user, each.is_final) for user, _, each in transfer.unavailable] == [("slot 1", True)]
+    assert not transfer.wants
+
+
 # ---- Lives -----------------------------------------------------------------------------------------------------------
 
 

@@ -72,6 +72,16 @@ config: {link_patience_ns: 250_000_000_000}
 faults:
 - partition node-3,node-5 to node-0 when look starts 8 for 38.804s
 """,
+    "failed for want of room": """
+# A task that is to make a lost object again finds no room for it: the object's error is that a store is full. A node on
+# which a task waits for that object took it for one of its own store's, and asked again, and so on without end.
+name: failed-for-want-of-room
+cluster: {nodes: 4, cpus: 2, object_store: 2MiB}
+workload: {generate: mixed, kwargs: {tasks: 12, seconds: 0.3, size: 400000}}
+policies: {eviction: spill}
+faults: [reboot node-2 at 0.758s for 2.276s, fill node-1 to 0.9 when transfer_started 16 for 10.611s]
+expect: {error: {type: ObjectStoreFullError}}
+""",
     "hold and wait": """
 # Tasks that wait on one node have some of their arguments brought and pinned, and wait for room for the others, which
 # those of the next hold: the store is full of arguments of which no task has all. After 10 s a task that has something

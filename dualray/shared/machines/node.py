@@ -453,7 +453,7 @@ class Node(Composition):
         elif store.denied:
             request, error = store.denied.popleft()
             if is_incoming(request.user) or request.user == RESTORING:
-                transfer.on_failed(request.object_id, error)
+                transfer.on_refused(request.object_id, error)
             else:
                 self.out.send(Address(request.user), SpaceDenied(object_id=request.object_id, error=error))
         elif store.contested:

@@ -342,7 +342,7 @@ class Transfer:
             want.sources.clear()
             want.offset = 0
             if want.refusal is not None and want.refusals >= self.config.refusals_max:
-                self.on_failed(want.object_id, replace(want.refusal, is_final=True))
+                self.on_refused(want.object_id, replace(want.refusal, is_final=True))
                 return
             self._end_pull(want.object_id)
             self._break_off(want)
@@ -590,19 +590,32 @@ class Transfer:
             self.arrived.append((user, object_id, stored.size_bytes))
 
     def on_failed(self, object_id: ObjectID, error: ErrorInfo) -> None:
-        """The object will not come."""
-        want = self.wants.pop(object_id, None)
+        """There is no such object: its owner, or the head, says so."""
+        if error.kind is ErrorKind.STORE_FULL:  # for the task that was to make it: here nobody has to make room
+            error = replace(error, is_final=True)
+        want = self._give_up(object_id, error)
+        if want is not None:
+            self.unavailable.extend([(each, object_id, error) for each in want.watchers if each not in want.users])
+
+    def on_refused(self, object_id: ObjectID, error: ErrorInfo) -> None:
+        """The object cannot come here now. Who waits for a copy to be anywhere waits on."""
+        want = self._give_up(object_id, error)
         if want is None:
             return
-        self._end_pull(object_id)
-        self._break_off(want)
-        for user in want.users:
-            self.unavailable.append((user, object_id, error))
         for watcher in [each for each in want.watchers if each not in want.users]:
             if error.kind is not ErrorKind.STORE_FULL:
                 self.unavailable.append((watcher, object_id, error))
             elif self.locate(object_id, want.owner, watcher):
                 self.located.append((watcher, object_id))
+
+    def _give_up(self, object_id: ObjectID, error: ErrorInfo) -> Want | None:
+        """End a want; who was to use the object is told why."""
+        want = self.wants.pop(object_id, None)
+        if want is not None:
+            self._end_pull(object_id)
+            self._break_off(want)
+            self.unavailable.extend([(user, object_id, error) for user in want.users])
+        return want
 
     # ---- The other side ----------------------------------------------------------------------------------------
 
