@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from hashlib import blake2b
+from math import inf, prod
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
@@ -37,6 +38,7 @@ from dualray.shared.seeding import task_seed
 from dualray.shared.trace import TraceEvent, TraceKind, to_bytes
 from dualray.sim.calendar import Calendar
 from dualray.sim.core import VirtualCore
+from dualray.sim.cores import Cores
 from dualray.sim.cost_model import CostModel
 from dualray.sim.faults import FaultInjector
 from dualray.sim.fibers import Fiber, FiberScheduler
@@ -83,6 +85,7 @@ class Cluster:
     """What `whole_ns` was asked for last."""
     _last_ns = 0
     _rewritten_last: object = None
+    _does_pace_change = False
 
     def __init__(
         self,
@@ -200,6 +203,9 @@ class Cluster:
             self.network.routes_changed()
         process = NodeProcess(cluster=self, node=node, incarnation=incarnation, hardware=hardware)
         self.nodes[node] = process
+        if self._does_pace_change:
+            process.cores = self._cores_of(node)
+            process.pace_changed()
         spec = MachineSpec(
             kind="node",
             address=node,
@@ -214,6 +220,17 @@ class Cluster:
         self.add(process)
         process.trace(TraceKind.NODE_STARTED, node, deps=self._has(node, hardware))
         process.handle(Started())
+
+    def let_pace_change(self) -> None:
+        """Faults may slow or stop what computes while it does."""
+        if not self._does_pace_change:
+            self._does_pace_change = True
+            for node, process in self.nodes.items():
+                process.cores = self._cores_of(node)
+
+    def _cores_of(self, node: NodeID) -> Cores | None:
+        """Where a machine that boots does its work: at full speed, for who computes here has leased his CPUs."""
+        return Cores(self.kernel, inf)
 
     def _has(self, node: NodeID, hardware: Hardware) -> tuple[str, ...]:
         """What a node is made of, as the trace says it."""
@@ -390,6 +407,7 @@ class Cluster:
     def pause(self, node: str) -> None:
         """A machine, or the head's, stands still from now on."""
         self._paused.setdefault(node, deque())
+        self._pace_changed(node)
         self.fibers.hold = self._hold
         self.network.stall(node)
         self.hearing_changed()
@@ -399,6 +417,11 @@ class Cluster:
         if node in self._paused:
             self._let_go(node)
             self.hearing_changed()
+
+    def _pace_changed(self, machine: str) -> None:
+        process = self.nodes.get(NodeID(machine))
+        if process is not None:  # it is not the head's
+            process.pace_changed()
 
     def is_paused(self, node: str) -> bool:
         """Whether the machine stands still."""
@@ -424,6 +447,7 @@ class Cluster:
         if node not in self._paused:
             return
         waiting = self._paused.pop(node)
+        self._pace_changed(node)
         self.network.unstall(node)
         if not self._paused:
             self.fibers.hold = None
@@ -465,9 +489,9 @@ class Cluster:
         return 0
 
     def slowness_of(self, node: NodeID) -> float:
-        """How many times as long as it should work takes on a node now."""
+        """How many times as long as it should work takes on a node, but for what its cores know."""
         process = self.nodes[node]
-        return process.slowness / process.hardware.speed
+        return (1.0 if process.cores is not None else prod(process.slowed)) / process.hardware.speed
 
     def _clock_ahead_ns(self, fiber: Fiber) -> int:
         owner = fiber.owner

@@ -3,6 +3,7 @@
 Everything that computes has a weight, the cores that it would use alone. While the weights add up to no more than
 there are cores, all go on at full speed; beyond that each gets its share. `slowdown` says what company costs even then
 (memory bandwidth, caches, clock speed): with a total weight of w, work takes `1 + slowdown * (w - 1)` times as long.
+A fault may change the speed of all at any time; at 0 the machine stands still.
 
 All work goes on at one rate, so that one number, how far it has come, tells who ends next: adding and ending take
 O(log n), and a machine on which nobody waits for a core has one event for each piece of work.
@@ -35,13 +36,26 @@ class Work:
 class Cores:
     """See the module."""
 
-    __slots__ = ("_at_ns", "_come", "_cores", "_count", "_heap", "_kernel", "_rate", "_slowdown", "_timer", "_weight")
+    __slots__ = (
+        "_at_ns",
+        "_come",
+        "_cores",
+        "_count",
+        "_heap",
+        "_kernel",
+        "_rate",
+        "_slowdown",
+        "_speed",
+        "_timer",
+        "_weight",
+    )
 
     def __init__(self, kernel: Kernel, cores: float, slowdown: float = 0.0) -> None:
         self._kernel = kernel
         self._cores = max(cores, 1e-6)
         self._slowdown = slowdown
         self._weight = 0.0
+        self._speed = 1.0
         self._rate = 1.0
         self._come = 0.0
         """Nanoseconds of work that whoever has been here all the time has done."""
@@ -63,6 +77,13 @@ class Cores:
         if self._changed() or self._heap[0][2] is work:
             self._arm()
         return work
+
+    def set_speed(self, speed: float) -> None:
+        """What computes here goes on at so many times its usual speed."""
+        self._catch_up()
+        self._speed = speed
+        if self._changed():
+            self._arm()
 
     def cancel(self, work: Work) -> None:
         """Whoever does it has died."""
@@ -93,6 +114,7 @@ class Cores:
         rate = 1.0 if weight <= self._cores else self._cores / weight
         if self._slowdown and weight > 1.0:
             rate /= 1.0 + self._slowdown * (min(weight, self._cores) - 1.0)
+        rate *= self._speed
         if rate == self._rate:
             return False
         self._rate = rate
@@ -102,23 +124,26 @@ class Cores:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._heap:
+        if self._heap and self._rate:
             left_ns = (self._heap[0][0] - self._come) / self._rate
             self._timer = self._kernel.call_after(max(0, -int(-left_ns // 1)), self._due)
 
     def _due(self) -> None:
         self._timer = None
         self._catch_up()
-        heap, ended = self._heap, []
+        heap = self._heap
+        ended: list[Work] = []
         while heap and (heap[0][2].fn is None or heap[0][0] <= self._come + 1.0):
             work = heappop(heap)[2]
             if work.fn is not None:
                 self._weight -= work.weight
-                ended.append((work.fn, work.args))
-                work.fn = None
+                work.weight = 0.0
+                ended.append(work)
         if not heap:
             self._weight = 0.0  # rounding does not add up
         self._changed()
         self._arm()
-        for fn, args in ended:
-            fn(*args)
+        for work in ended:
+            fn, work.fn = work.fn, None
+            if fn is not None:  # else one that ended with it has cancelled it
+                fn(*work.args)

@@ -20,6 +20,8 @@ from dualray.sim.worker import UserProcess
 if TYPE_CHECKING:
     from dualray.sim.cluster import Cluster
 
+_CHANGE_PACE = (FaultKind.SLOW_NODE, FaultKind.PAUSE_NODE)
+
 
 class FaultInjector:
     """See the module.
@@ -50,6 +52,8 @@ class FaultInjector:
         for fault in faults:
             self._check(fault, driver_node)
             self._planned.append(fault)
+            if fault.kind in _CHANGE_PACE:
+                self._cluster.let_pace_change()
             if fault.at_ns is not None:
                 delay_ns = fault.at_ns - self._cluster.kernel.now_ns
                 self._cluster.kernel.call_after(max(delay_ns, 0), self._perform, fault, "", daemon=True)
@@ -213,10 +217,12 @@ class FaultInjector:
     def _slow(self, fault: Fault) -> None:
         node = self._cluster.nodes[NodeID(fault.node)]
         self._note(fault, fault.node)
-        node.slowness *= fault.factor
+        node.slowed.append(fault.factor)
+        node.pace_changed()
 
         def recover() -> None:
-            node.slowness /= fault.factor
+            node.slowed.remove(fault.factor)
+            node.pace_changed()
 
         self._lasts(fault, recover)
 

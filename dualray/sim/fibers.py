@@ -55,6 +55,7 @@ from typing import Any, Final, Literal, Protocol
 from greenlet import GreenletExit, getcurrent, greenlet
 
 from dualray.sim.calendar import Calendar
+from dualray.sim.cores import Cores
 from dualray.sim.kernel import Kernel
 
 __all__ = ["Fiber", "FiberKilled", "FiberOwner", "FiberScheduler", "FiberState", "SystemSection"]
@@ -363,6 +364,18 @@ class FiberScheduler:
             self.park()
         except BaseException:
             calendar.disarm(timer)
+            raise
+
+    def compute(self, cores: Cores, work_ns: int) -> None:
+        """Park the current fiber until a machine has done so much work."""
+        fiber = self.current()
+        if fiber is None:
+            raise self._misuse()
+        work = cores.run(work_ns, 1.0, self.wake, fiber)
+        try:
+            self.park()
+        except BaseException:
+            cores.cancel(work)
             raise
 
     def _misuse(self) -> RuntimeError:

@@ -636,15 +636,24 @@ class ModelledWorker(ModelledProcess):
         now_ns = calendar.now_ns
         self._running = task
         self._began_ns = now_ns
-        at_ns = now_ns + model.begins_ns(task.spec, self.node)
+        takes_ns = model.begins_ns(task.spec, self.node)
         if model.is_anchored:
-            calendar.post(now_ns + model.cost_model.dispatch_ns, self._begin, (task, at_ns))
+            dispatch_ns = model.cost_model.dispatch_ns
+            calendar.post(now_ns + dispatch_ns, self._begin, (task, max(takes_ns - dispatch_ns, 0)))
         else:
-            calendar.post(at_ns, self._ended, task)
+            self._compute(takes_ns, self._ended, task)
+
+    def _compute(self, takes_ns: int, then: Callable[[Any], None], what: Any) -> None:
+        """Call `then(what)` when so much work is done."""
+        cores = None if self.model.is_steady else self.model.cluster.nodes[NodeID(self.node)].cores
+        if cores is None:
+            self._calendar.post(self._calendar.now_ns + takes_ns, then, what)
+        else:
+            cores.run(takes_ns, 1.0, then, what)
 
     def _begin(self, what: tuple[RunTask | TaskPushed, int]) -> None:
         """Where a fault may be anchored at the begin of a task: it begins with an event of its own."""
-        task, at_ns = what
+        task, left_ns = what
         if not self.is_alive:
             return
         if self.model.cluster.is_paused(self.node):
@@ -653,7 +662,7 @@ class ModelledWorker(ModelledProcess):
         spec = task.spec
         self.trace(TraceKind.TASK_STARTED, spec.task_id, name=spec.template.name, amount=task.attempt)
         if self.is_alive:
-            self._calendar.post(max(at_ns, self._calendar.now_ns), self._ended, task)
+            self._compute(left_ns, self._ended, task)
 
     def _run_tasks(self, command: RunTasks) -> None:
         tasks, model = command.tasks, self.model
@@ -666,7 +675,7 @@ class ModelledWorker(ModelledProcess):
                 self._running = tasks
                 for spec in specs:
                     model.begins_ns(spec, self.node)
-                self._calendar.post(self._calendar.now_ns + together_ns, self._all_ended, (tasks, takes))
+                self._compute(together_ns, self._all_ended, (tasks, takes))
                 return
         for task in tasks:
             self._run_task(task)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from dualray.shared.machines.node import Node
@@ -37,6 +38,7 @@ from dualray.shared.model.events import (
 from dualray.shared.model.ids import Address, NodeID, ObjectID
 from dualray.shared.model.resources import Resources
 from dualray.shared.trace import TraceKind
+from dualray.sim.cores import Cores
 from dualray.sim.kernel import Scheduled
 from dualray.sim.memory import NodeMemory
 from dualray.sim.network import Nic
@@ -124,8 +126,10 @@ class NodeProcess(MachineProcess):
         """The machine that it runs."""
         self.incarnation = incarnation
         self.hardware = hardware
-        self.slowness = 1.0
-        """How many times as long work takes as it should: faults."""
+        self.slowed: list[float] = []
+        """How many times as long work takes, for each fault that slows this machine now."""
+        self.cores: Cores | None = None
+        """What computes here, where a fault may slow or stop it while it does."""
         self.store = VirtualStore(cluster.fibers, cluster.cost_model)
         self.workers: dict[Address, Any] = {}
         """Its virtual workers: `UserProcess`, or what stands for them where nothing is executed."""
@@ -141,6 +145,11 @@ class NodeProcess(MachineProcess):
         self._passing: dict[ObjectID, list[_Passing]] = {}
         """What is passed on while it is still on its way here."""
         self._disk_free_at_ns = 0
+
+    def pace_changed(self) -> None:
+        """The machine got slow, stands still, or does so no more."""
+        if self.cores is not None:
+            self.cores.set_speed(0.0 if self.cluster.is_paused(self.node) else 1.0 / prod(self.slowed))
 
     def things(self) -> int:
         manager = self.manager

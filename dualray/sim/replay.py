@@ -121,6 +121,7 @@ class ReplayCluster(Cluster):
         for index, each in enumerate(hardware):
             own = cores if cores is not None else max(1.0, each.total.get(CPU) / UNITS)
             self.cores[NodeID(f"node-{index}")] = host or Cores(self.kernel, own, slowdown)
+        self._has_host = host is not None
 
     def run(self) -> Replayed:
         """Run the program to its end, its failure, or a deadlock."""
@@ -246,6 +247,10 @@ class ReplayCluster(Cluster):
                 pass
         if self._planned:
             self.faults.happened(event)
+
+    def _cores_of(self, node: NodeID) -> Cores | None:
+        """Its own; what all machines share, one of them cannot slow: there work takes longer from its begin on."""
+        return None if self._has_host else self.cores[node]
 
     def _take_cores(self, event: TraceEvent) -> None:
         """A transfer costs both ends computing: as much as it takes where nothing but the software bounds it."""

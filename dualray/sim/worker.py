@@ -27,6 +27,7 @@ from dualray.shared.seeding import task_seed
 from dualray.shared.task_runner import Export
 from dualray.sim.calendar import Calendar, Timer
 from dualray.sim.collectives import all_reduce_ns, broadcast_ns
+from dualray.sim.cores import Cores, Work
 from dualray.sim.fibers import Fiber, FiberKilled, FiberScheduler
 from dualray.sim.network import Channel
 from dualray.sim.object_store import VirtualStore
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
     from dualray.sim.cluster import Cluster
     from dualray.sim.memory import NodeMemory
+    from dualray.sim.node import NodeProcess
     from dualray.sim.virtual_loop import VirtualLoop
 
 
@@ -173,6 +175,8 @@ class UserProcess(Process):
         self._ahead: tuple[RunTask | TaskPushed, int, int] | None = None
         """A task that has run ahead of its time, the bytes of its result, and when it began."""
         self._end_timer: Timer | None = None
+        self._end_work: tuple[Cores, Work] | None = None
+        """In its place, where the machine may get slow or stand still."""
 
     @property
     def core(self) -> CoreWorker:
@@ -396,8 +400,12 @@ class UserProcess(Process):
     def end_later(self, task: RunTask | TaskPushed, size_bytes: int, start_ns: int) -> None:
         self.is_ahead = False
         self._ahead = (task, size_bytes, start_ns)
-        calendar = self.calendar
-        self._end_timer = calendar.arm(calendar.now_ns + self._time_left_ns, _END, self)
+        cores = self._machine.cores
+        if cores is None:
+            calendar = self.calendar
+            self._end_timer = calendar.arm(calendar.now_ns + self._time_left_ns, _END, self)
+        else:
+            self._end_work = cores, cores.run(self._time_left_ns, 1.0, self._end)
 
     def _end(self) -> None:
         """The time of a task is over whose code has returned before."""
@@ -408,7 +416,7 @@ class UserProcess(Process):
             return
         assert self._ahead is not None
         task, size_bytes, start_ns = self._ahead
-        self._ahead = self._end_timer = None
+        self._ahead = self._end_timer = self._end_work = None
         self.core.end_small(task, size_bytes, start_ns)
         self._task_is_over()
 
@@ -420,7 +428,10 @@ class UserProcess(Process):
     def _forget_end(self) -> None:
         if self._end_timer is not None:
             self.calendar.disarm(self._end_timer)
-        self._ahead = self._end_timer = None
+        elif self._end_work is not None:
+            cores, work = self._end_work
+            cores.cancel(work)
+        self._ahead = self._end_timer = self._end_work = None
 
     def _spawn(self, function: Callable[[], object], seed: bytes) -> None:
         self.cluster.seeds_handed_out.update(seed)
@@ -450,15 +461,19 @@ class UserProcess(Process):
                 self.is_ahead = True
                 self._time_left_ns = cost_ns
             else:
-                self.cluster.fibers.sleep_ns(cost_ns)
+                self._compute(cost_ns)
             return result
         finally:
             if memory_bytes and self.is_alive and not isinstance(function, type):  # a constructor's is the actor's
                 self._memory.take(self.address, -memory_bytes)
 
     @property
+    def _machine(self) -> NodeProcess:
+        return self.cluster.nodes[NodeID(self.node)]
+
+    @property
     def _memory(self) -> NodeMemory:
-        return self.cluster.nodes[NodeID(self.node)].memory
+        return self._machine.memory
 
     def take_environment(self, text: str) -> None:
         environment = Swapped(text)
@@ -488,10 +503,10 @@ class UserProcess(Process):
                     item = next(items) if error is None else cast(Generator[Any], items).throw(error)
                 except StopIteration:
                     if is_first:
-                        self.cluster.fibers.sleep_ns(self._cost_ns(task, args, kwargs))
+                        self._compute(self._cost_ns(task, args, kwargs))
                     return
                 if is_first or task.duration is not None:  # what tables say is the time of a call as a whole
-                    self.cluster.fibers.sleep_ns(self._cost_ns(task, args, kwargs))
+                    self._compute(self._cost_ns(task, args, kwargs))
                 is_first, error = False, None
                 try:
                     yield item
@@ -515,16 +530,14 @@ class UserProcess(Process):
         self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution
     ) -> Any:
         """As `call`; the loop goes on while the time passes."""
-        import asyncio  # noqa: PLC0415 - most simulations do without
-
-        from dualray.aio import call_and_await  # noqa: PLC0415 - as above
+        from dualray.aio import call_and_await  # noqa: PLC0415 - it imports asyncio
 
         self.cluster.rewrite_function(function)
         memory, memory_bytes = self._memory, self.cluster.task_memory_bytes(task)
         memory.take(self.address, memory_bytes)
         try:
             return await call_and_await(
-                function, args, kwargs, lambda: asyncio.sleep(self._cost_ns(task, args, kwargs) / 1e9)
+                function, args, kwargs, lambda: self._compute_async(self._cost_ns(task, args, kwargs))
             )
         finally:
             if self.is_alive:
@@ -541,6 +554,29 @@ class UserProcess(Process):
             cost_ns = round((duration(*args, **kwargs) if callable(duration) else duration) * 1e9)
         slowness = cluster.slowness_of(NodeID(self.node))
         return cost_ns if slowness == 1.0 else round(cost_ns * slowness)
+
+    def _compute(self, cost_ns: int) -> None:
+        """Let the time pass that work takes on this machine."""
+        cores = self._machine.cores
+        if cores is None:
+            self.cluster.fibers.sleep_ns(cost_ns)
+        else:
+            self.cluster.fibers.compute(cores, cost_ns)
+
+    async def _compute_async(self, cost_ns: int) -> None:
+        """As `_compute`; the loop goes on."""
+        import asyncio  # noqa: PLC0415 - most simulations do without
+
+        cores = self._machine.cores
+        if cores is None:
+            await asyncio.sleep(cost_ns / 1e9)
+            return
+        is_done = asyncio.Event()
+        work = cores.run(cost_ns, 1.0, asyncio.get_running_loop().call_soon_threadsafe, is_done.set)
+        try:
+            await is_done.wait()
+        finally:
+            cores.cancel(work)
 
     def start_beside(self, task: RunTask) -> None:
         self.cluster.kernel.call_after(self.cluster.dispatch_ns, self._begin_beside, task)

@@ -153,6 +153,19 @@ def test_slow_machines_take_longer():
     assert slow.makespan_ns == pytest.approx(2 * fast.makespan_ns, rel=0.05)
 
 
+@pytest.mark.parametrize(
+    ("fault", "takes_s"),
+    [
+        ("slow node-1 by 5 at 2s for 4s", 13.2),
+        ("pause node-1 at 2s for 3s", 13.0),
+        ("slow node-1 by 5 when piece starts 1 for 4s", 13.2),
+    ],
+)
+def test_a_task_under_way_goes_on_as_fast_as_its_machine(fault, takes_s):
+    _, result = run("bag", {"tasks": 16, "seconds": 10.0}, nodes(2), faults=[fault])
+    assert result.makespan_ns / 1e9 == pytest.approx(takes_s, abs=0.05)
+
+
 def test_a_demand_that_no_node_can_meet_is_refused_at_once():
     with pytest.raises(ValueError, match=r"piece can never run here: it demands 9 CPU; the nearest node, node-0"):
         run_workload("bag", {"tasks": 1, "cpus": 9}, hardware=nodes(2))

@@ -16,6 +16,7 @@ FAULTS: tuple[list[str], ...] = (
     ["kill worker when square starts 3"],
     ["kill node-1 at 2.3s"],
     ["pause node-1 at 2.4s for 3s"],
+    ["slow node-1 by 7 at 2.4s for 1s"],
 )
 
 

@@ -4,6 +4,7 @@ import re
 import time
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
 import dualray
@@ -160,6 +161,59 @@ def test_a_slow_node_takes_longer_and_a_fast_one_less(start):
     runtime = start(["slow node-1 by 4 at 0s"])
     places(3)
     assert 4 < runtime.now_s < 4.2
+
+
+def long_task():
+    return 1
+
+
+def long_stream():
+    yield 1
+
+
+def long_array():
+    return np.ones(1)
+
+
+class Patient:
+    @dualray.method(duration=10.0)
+    async def long(self):
+        return 1
+
+
+PACES = {
+    "slow, and well again": (["slow node-1 by 5 at 2s for 4s"], 10 + 4 * 4 / 5),
+    "slow twice at a time": (["slow node-1 by 5 at 2s for 4s", "slow node-1 by 2 at 3s for 1s"], 10 + 3 * 4 / 5 + 0.9),
+    "standing still": (["pause node-1 at 2s for 3s"], 10 + 3),
+    "both": (["slow node-1 by 5 at 2s for 4s", "pause node-1 at 3s for 1s"], 10 + 3 * 4 / 5 + 1),
+    "slow at its begin": (["slow node-1 by 20 at 0s for 1s"], 10 + 1 - 1 / 20),
+    "for ever": (["slow node-1 by 2 at 8s"], 8 + 2 * 2),
+}
+
+
+@pytest.mark.parametrize("kind", ["task", "array", "stream", "coroutine"])
+@pytest.mark.parametrize(("faults", "takes_s"), PACES.values(), ids=PACES)
+def test_a_task_under_way_goes_on_as_fast_as_its_machine(start, faults, takes_s, kind):
+    """Ten seconds of work, which begins before the machine gets slow and ends after it is well again."""
+    runtime = start(faults)
+    there = NodeAffinitySchedulingStrategy("node-1", soft=False)
+    if kind == "coroutine":
+        patient = dualray.remote(scheduling_strategy=there)(Patient).remote()
+        assert dualray.get(patient.long.remote()) == 1
+    elif kind == "stream":
+        stream = dualray.remote(scheduling_strategy=there, duration=10.0)(long_stream).remote()
+        assert [dualray.get(ref) for ref in stream] == [1]
+    else:  # what returns something small ends early, and is reported when its time is over
+        function = {"task": long_task, "array": long_array}[kind]
+        assert dualray.get(dualray.remote(scheduling_strategy=there, duration=10.0)(function).remote()) == 1
+    assert runtime.now_s == pytest.approx(takes_s, abs=0.1)
+
+
+def test_a_worker_that_is_killed_while_its_machine_is_slow_leaves_nothing(start):
+    runtime = start(["slow node-1 by 1000 at 0s for 5s", "kill worker when where starts 2"])
+    assert len(places(3)) == 3
+    assert runtime.now_s < 8
+    assert runtime.examine().leaks == []
 
 
 def test_latencies_that_multiply_have_an_end(start):

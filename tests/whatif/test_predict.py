@@ -187,6 +187,18 @@ def test_faults_of_a_scenario_cost_time(bag, tmp_path):
     assert "there is no 'node-2'" in too_small.lacks
 
 
+@pytest.mark.parametrize(
+    ("fault", "takes_s"),
+    [("slow node-1 by 5 at 2s for 4s", 13.2), ("pause node-1 at 2s for 3s", 13.0), ("slow node-1 by 2 at 8s", 12.0)],
+)
+def test_a_task_under_way_goes_on_as_fast_as_its_machine(tmp_path, fault, takes_s):
+    scenario = tmp_path / "pace.yaml"
+    scenario.write_text(f"name: pace\ncluster: {{nodes: 2}}\nworkload: {{generate: bag_of_tasks}}\nfaults: [{fault}]\n")
+    record(tmp_path / "run.parquet", "bag_of_tasks", 2, {"tasks": 4, "seconds": 10.0})
+    found = whatif.predict(tmp_path / "run.parquet", nodes=[2], cpus=[2], faults=[scenario], seeds=1, jobs=1)
+    assert found.rows[0].makespan_s == pytest.approx(takes_s, abs=0.1)
+
+
 def test_a_cluster_in_which_the_program_cannot_run_says_what_lacks(tmp_path):
     record(tmp_path / "run.parquet", "bag_of_tasks", 1, {"tasks": 4, "cpus": 2, "size": 30_000_000})
     found = whatif.predict(tmp_path / "run.parquet", cpus=[1, 2], store=["8MiB", "1GiB"], seeds=1, jobs=1)
