@@ -67,8 +67,8 @@ __all__ = [
     "call",
 ]
 
-HASH_EVERY_EVENTS = 10_000
-"""So often what has happened is taken into the event hash."""
+HASH_EVERY_EVENTS = 1_000
+"""So often what has happened is taken into the event hash: while the processor has it at hand."""
 
 
 @dataclass(slots=True, kw_only=True)
