@@ -71,6 +71,7 @@ COMPILED = (
     "dualray/sim/calendar.py",
     "dualray/sim/cluster.py",
     "dualray/sim/core.py",
+    "dualray/sim/cores.py",
     "dualray/sim/examination.py",
     "dualray/sim/faults.py",
     "dualray/sim/fibers.py",

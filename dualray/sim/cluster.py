@@ -230,7 +230,7 @@ class Cluster:
 
     def _cores_of(self, node: NodeID) -> Cores | None:
         """Where a machine that boots does its work: at full speed, for who computes here has leased his CPUs."""
-        return Cores(self.kernel, inf)
+        return Cores(self.calendar, inf)
 
     def _has(self, node: NodeID, hardware: Hardware) -> tuple[str, ...]:
         """What a node is made of, as the trace says it."""

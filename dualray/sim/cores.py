@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heappop, heappush
+from math import ceil
 from typing import Any
 
-from dualray.sim.kernel import Kernel, Scheduled
+from dualray.sim.calendar import Calendar, Timer
 
 _IDLE_WEIGHT = 0.05
 """What uses less of a core than this sleeps, and is not held up by others."""
@@ -24,13 +25,14 @@ _IDLE_WEIGHT = 0.05
 class Work:
     """A piece of work under way."""
 
-    __slots__ = ("args", "event", "fn", "weight")
+    __slots__ = ("args", "fn", "timer", "weight")
 
     def __init__(self, fn: Callable[..., object], args: tuple[Any, ...], weight: float) -> None:
         self.fn: Callable[..., object] | None = fn
         self.args = args
         self.weight = weight
-        self.event: Scheduled | None = None
+        self.timer: Timer | None = None
+        """Of what sleeps."""
 
 
 class Cores:
@@ -38,11 +40,11 @@ class Cores:
 
     __slots__ = (
         "_at_ns",
+        "_calendar",
         "_come",
         "_cores",
         "_count",
         "_heap",
-        "_kernel",
         "_rate",
         "_slowdown",
         "_speed",
@@ -50,8 +52,8 @@ class Cores:
         "_weight",
     )
 
-    def __init__(self, kernel: Kernel, cores: float, slowdown: float = 0.0) -> None:
-        self._kernel = kernel
+    def __init__(self, calendar: Calendar, cores: float, slowdown: float = 0.0) -> None:
+        self._calendar = calendar
         self._cores = max(cores, 1e-6)
         self._slowdown = slowdown
         self._weight = 0.0
@@ -62,13 +64,13 @@ class Cores:
         self._at_ns = 0
         self._heap: list[tuple[float, int, Work]] = []
         self._count = 0
-        self._timer: Scheduled | None = None
+        self._timer: Timer | None = None
 
     def run(self, work_ns: float, weight: float, fn: Callable[..., object], *args: Any) -> Work:
         """Call `fn(*args)` when so much work is done."""
         work = Work(fn, args, weight)
         if weight < _IDLE_WEIGHT:
-            work.event = self._kernel.call_after(round(work_ns), self._slept, work)
+            work.timer = self._calendar.arm(self._calendar.now_ns + round(work_ns), self._slept, work)
             return work
         self._catch_up()
         self._count += 1
@@ -90,8 +92,8 @@ class Cores:
         if work.fn is None:
             return
         work.fn = None
-        if work.event is not None:
-            work.event.cancel()
+        if work.timer is not None:
+            self._calendar.disarm(work.timer)
             return
         self._catch_up()
         self._weight -= work.weight
@@ -99,12 +101,12 @@ class Cores:
             self._arm()
 
     def _slept(self, work: Work) -> None:
-        fn, work.fn, work.event = work.fn, None, None
+        fn, work.fn, work.timer = work.fn, None, None
         assert fn is not None
         fn(*work.args)
 
     def _catch_up(self) -> None:
-        now_ns = self._kernel.now_ns
+        now_ns = self._calendar.now_ns
         self._come += (now_ns - self._at_ns) * self._rate
         self._at_ns = now_ns
 
@@ -122,13 +124,13 @@ class Cores:
 
     def _arm(self) -> None:
         if self._timer is not None:
-            self._timer.cancel()
+            self._calendar.disarm(self._timer)
             self._timer = None
         if self._heap and self._rate:
             left_ns = (self._heap[0][0] - self._come) / self._rate
-            self._timer = self._kernel.call_after(max(0, -int(-left_ns // 1)), self._due)
+            self._timer = self._calendar.arm(self._calendar.now_ns + max(0, ceil(left_ns)), self._due, None)
 
-    def _due(self) -> None:
+    def _due(self, _: None) -> None:
         self._timer = None
         self._catch_up()
         heap = self._heap

@@ -117,10 +117,10 @@ class ReplayCluster(Cluster):
         self.is_simple = self.is_steady and not with_steps and config.inline_bytes_max == graph.inline_bytes_max
         """Whether what a task does is seen by its owner alone."""
         self.cores: dict[NodeID, Cores] = {}
-        host = Cores(self.kernel, host_cores, slowdown) if host_cores is not None else None
+        host = Cores(self.calendar, host_cores, slowdown) if host_cores is not None else None
         for index, each in enumerate(hardware):
             own = cores if cores is not None else max(1.0, each.total.get(CPU) / UNITS)
-            self.cores[NodeID(f"node-{index}")] = host or Cores(self.kernel, own, slowdown)
+            self.cores[NodeID(f"node-{index}")] = host or Cores(self.calendar, own, slowdown)
         self._has_host = host is not None
 
     def run(self) -> Replayed:

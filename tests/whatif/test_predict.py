@@ -270,7 +270,7 @@ def test_cores_are_shared_fairly():
     def run(cores: Cores, name: str, work_ns: int, weight: float = 1.0) -> Any:
         return cores.run(work_ns, weight, lambda: ended.__setitem__(name, kernel.now_ns))
 
-    cores = Cores(kernel, 2)
+    cores = Cores(kernel.calendar, 2)
     for name in "abcd":
         run(cores, name, 1_000_000)
     run(cores, "sleeper", 1_500_000, 0.0)
@@ -282,7 +282,7 @@ def test_cores_are_shared_fairly():
     # Five shared two cores for 0.5 ms, then four did: 0.2 ms of work are done, and 0.8 ms take 1.6 ms.
     assert all(ended[name] == pytest.approx(2_100_000, abs=2) for name in "abcd")
     ended.clear()
-    slowed = Cores(kernel, 4, slowdown=0.1)
+    slowed = Cores(kernel.calendar, 4, slowdown=0.1)
     began_ns = kernel.now_ns
     run(slowed, "a", 1_000_000)
     run(slowed, "b", 1_000_000)
