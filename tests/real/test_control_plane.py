@@ -254,6 +254,20 @@ def test_redis_is_killed_and_comes_back_with_its_tables(directory: Path, monkeyp
     directory.rmdir()  # the second start found it there, so it was not its own
 
 
+@needs_redis
+def test_no_sync_to_disk_holds_back_what_was_acknowledged(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `everysec` Redis puts writes off while a sync takes long, and loses them when it is killed then. How long a
+    disk takes no test can say, so this one looks at what the server goes by."""
+    monkeypatch.setenv("DUALRAY_CONTROL_PLANE", "redis")
+    server = start_server(directory, PASSWORD, append_only=True)
+    try:
+        with client(server) as raw:
+            assert raw.config_get("appendonly") == {"appendonly": "yes"}
+            assert raw.config_get("appendfsync") == {"appendfsync": "no"}
+    finally:
+        server.stop()
+
+
 # -- the server --------------------------------------------------------------------------------------------------
 
 
