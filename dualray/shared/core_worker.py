@@ -241,6 +241,28 @@ class CoreWorker:
         else:
             self.machine.cluster = news.nodes
 
+    def take_over(self, plain: PlainWorker, to_run: TaskPushed | None, in_hand: RunTask | TaskPushed | None) -> None:
+        """Go on with the machine of a process that had no core: with a task that is to run, or one in hand."""
+        self._folded = plain
+        if to_run is not None:
+            self._to_run.append(to_run)
+        self.in_hand = in_hand
+
+    def remember(self, payload: tuple[bytes, bytes] | None, function: FunctionID | None, export: Export | None) -> None:
+        """It keeps what that process did: one payload, and the one function that it has loaded."""
+        if payload is not None:
+            self.payloads[payload[0]] = payload[1]
+        loaded = self._runner.loaded
+        if function is None or export is None:
+            loaded.clear()
+        elif loaded.get(function) is not export:
+            loaded.clear()
+            loaded[function] = export
+
+    def export_of(self, function: FunctionID) -> Export | None:
+        """What it has loaded."""
+        return self._runner.loaded.get(function)
+
     def check_invariants(self) -> None:
         """A full sweep over the machine."""
         if self._folded is not None:

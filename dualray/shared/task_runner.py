@@ -27,6 +27,7 @@ from dualray.shared.trace import TraceKind
 
 if TYPE_CHECKING:
     from dualray.shared.core_worker import CoreWorker
+    from dualray.shared.host import Host
 
 METHOD_OPTIONS = "__dualray_method_options__"
 """The attribute under which an actor class's method carries its options."""
@@ -61,8 +62,8 @@ class TaskRunner:
 
     def __init__(self, core: CoreWorker) -> None:
         self._core = core
-        self._host = core.host
-        self._loaded: dict[FunctionID, Export] = {}
+        self._host: Host = core.host
+        self.loaded: dict[FunctionID, Export] = {}
         self.instance: Any = None
         self.reports_small = True
         """Whether a small result may be reported without a TaskRan."""
@@ -70,6 +71,10 @@ class TaskRunner:
         self._method_name = ""
         """Of the call that began last."""
         self._items: ItemMaker | None = None
+
+    def serve(self, host: Host) -> None:
+        """Run tasks for another process from now on."""
+        self._host = host
 
     def _item_maker(self) -> ItemMaker:
         if self._items is None:
@@ -197,8 +202,8 @@ class TaskRunner:
         payload, error = as_payload(task.spec.template.name, exception)
         self._core.payloads[return_object_id(task.spec.task_id, 0)] = payload
         template = task.spec.template
-        if template.retry_exceptions and template.function_id in self._loaded:
-            retried = self._loaded[template.function_id].retried
+        if template.retry_exceptions and template.function_id in self.loaded:
+            retried = self.loaded[template.function_id].retried
             if retried is not None and not isinstance(exception, retried):
                 return replace(error, is_final=True)
         return error
@@ -272,9 +277,9 @@ class TaskRunner:
 
     def load(self, function: FunctionID) -> Export:
         """What the function table has of this id, loaded once."""
-        export = self._loaded.get(function)
+        export = self.loaded.get(function)
         if export is None:
-            export = self._loaded[function] = self._host.load_function(function)
+            export = self.loaded[function] = self._host.load_function(function)
         return export
 
     def _store_small(self, task: RunTask | TaskPushed, value: Any, results: list[Result]) -> int:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from hashlib import blake2b
-from math import inf, prod
+from math import inf
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
@@ -31,9 +31,10 @@ from dualray.shared.core_worker import CoreWorker
 from dualray.shared.decision_log import DecisionLog, MachineSpec
 from dualray.shared.distributions import Distribution
 from dualray.shared.execution import Execution
+from dualray.shared.machines.plain_worker import PlainWorker
 from dualray.shared.model.config import Config
-from dualray.shared.model.events import Event, GpuLost, PeerLost, Started
-from dualray.shared.model.ids import HEAD, Address, NodeID, TaskID, node_of
+from dualray.shared.model.events import Event, GpuLost, PeerLost, Started, TaskPushed
+from dualray.shared.model.ids import HEAD, Address, NodeID, TaskID, node_of, root_task_id
 from dualray.shared.seeding import task_seed
 from dualray.shared.trace import TraceEvent, TraceKind, to_bytes
 from dualray.sim.calendar import Calendar
@@ -100,8 +101,7 @@ class Cluster:
     ) -> None:
         self.config = config
         self.cost_model = cost_model
-        self.submit_ns: int = cost_model.submit_ns
-        self.dispatch_ns: int = cost_model.dispatch_ns
+        self.submit_ns, self.dispatch_ns = cost_model.submit_ns, cost_model.dispatch_ns
         self.seed, self.seed_before = seed, task_seed(seed, TaskID(b""))  # with which the seeds of all tasks begin
         self.is_closed = False
         self.kernel = Kernel()
@@ -139,6 +139,7 @@ class Cluster:
         self.trace_events: list[TraceEvent] = []
         self.tables: dict[str, dict[str, tuple[tuple[str, str], ...]]] = {}
         self.functions = FunctionTable()
+        self._spare_cores: list[VirtualCore] = []
         self.make_core: Callable[..., CoreWorker] = VirtualCore
         """Makes the core of each process that runs user code."""
         self.make_worker: Callable[..., Any] = UserProcess.as_worker
@@ -283,6 +284,33 @@ class Cluster:
             watch_loops(self.fibers)
         return VirtualLoop(self.kernel, self.fibers, process.spawn)
 
+    @property
+    def lends_cores(self) -> bool:
+        """Whether a worker may do without a core of its own while it runs plain tasks: nobody looks at it."""
+        return self.runs_ahead and self.make_core is VirtualCore
+
+    def lend_core(self, process: UserProcess, plain: PlainWorker, task: TaskPushed) -> VirtualCore:
+        """A core for a plain task of a worker that has none."""
+        if self._spare_cores:
+            core = self._spare_cores.pop()
+        else:
+            root = root_task_id(process.address, 0)
+            core = VirtualCore(
+                address=process.address,
+                node=NodeID(process.node),
+                config=self.config,
+                host=process,
+                root=root,
+                is_driver=False,
+                is_folded=True,
+            )
+        core.serve(process, plain, task)
+        return core
+
+    def take_back(self, core: VirtualCore) -> None:
+        """A core that was lent is free again; all that it knew is with its process."""
+        self._spare_cores.append(core)
+
     def next_pid(self) -> int:
         """The pid of a new virtual process."""
         self._pids += 1
@@ -299,10 +327,9 @@ class Cluster:
         size_bytes = MESSAGE_BYTES
         for _, data in payloads:
             size_bytes += len(data)
-        lines = sender.lines
-        line = lines.get(to) if lines is not None else None
-        if line is None:
-            line = self.line(sender, to)
+        line = sender.last_line
+        if line is None or line.to is not to:
+            line = sender.last_line = self.line(sender, to)
         self.network.send(Letter(self.network, line, message, payloads), size_bytes)
 
     def line(self, sender: Process, to: Address) -> Line:
@@ -490,8 +517,7 @@ class Cluster:
 
     def slowness_of(self, node: NodeID) -> float:
         """How many times as long as it should work takes on a node, but for what its cores know."""
-        process = self.nodes[node]
-        return (1.0 if process.cores is not None else prod(process.slowed)) / process.hardware.speed
+        return self.nodes[node].slowness
 
     def _clock_ahead_ns(self, fiber: Fiber) -> int:
         owner = fiber.owner
@@ -514,7 +540,7 @@ class Cluster:
         """The wait-for graph, in words."""
         lines = []
         for process in self.processes.values():
-            if isinstance(process, UserProcess) and process.is_alive and not process.is_untouched:
+            if isinstance(process, UserProcess) and process.is_alive and process.has_core:
                 for name, reason in process.core.waiters():
                     who = f"{name} on {process.address}" if process.core.execution.is_task else process.address
                     lines.append(f"  {who} waits: {reason}")

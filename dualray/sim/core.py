@@ -10,6 +10,7 @@ from typing import Any
 
 from dualray.shared.core_worker import CoreWorker
 from dualray.shared.execution import Execution
+from dualray.shared.machines.plain_worker import PlainWorker
 from dualray.shared.model.commands import RunTask, WriteRecord
 from dualray.shared.model.config import Config
 from dualray.shared.model.events import Event, TaskPushed
@@ -46,6 +47,15 @@ class VirtualCore(CoreWorker):
         self._process = host
         self._calendar: Calendar = host.calendar
         self._system: SystemSection = host.lock
+
+    def serve(self, process: UserProcess, plain: PlainWorker, task: TaskPushed) -> None:
+        """Be the core of a process that has none, while a plain task runs; nobody else has this one now."""
+        self.address, self.node = process.address, NodeID(process.node)
+        self.host = self._process = process
+        self._runner.serve(process)
+        self.payloads.clear()
+        self._folded = plain
+        self.in_hand = task
 
     def now_ns(self) -> int:
         return self._calendar.now_ns

@@ -124,7 +124,7 @@ def _leaks(cluster: Cluster) -> list[str]:
         if not process.is_alive:
             continue
         if isinstance(process, UserProcess):
-            if not process.is_untouched:
+            if process.has_core:
                 _look_at_owner(process, left)
         elif isinstance(process, NodeProcess):
             _look_at_node(process, groups, left)

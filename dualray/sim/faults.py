@@ -176,7 +176,7 @@ class FaultInjector:
 
     def _kill_actor(self, name: str) -> bool:
         for process in self._cluster.processes.values():
-            if isinstance(process, UserProcess) and process.is_alive and process is not self._cluster.driver:
+            if isinstance(process, UserProcess) and process.is_alive and process.has_core:
                 execution = process.core.execution
                 if execution.actor_id is not None and execution.name.partition(".")[0] == name:
                     return self._cluster.kill_worker(process.address, name="kill actor")

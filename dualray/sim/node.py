@@ -146,6 +146,13 @@ class NodeProcess(MachineProcess):
         """What is passed on while it is still on its way here."""
         self._disk_free_at_ns = 0
 
+    @property
+    def slowness(self) -> float:
+        """How many times as long as it should work takes here, but for what its cores know."""
+        if not self.slowed or self.cores is not None:
+            return 1.0 / self.hardware.speed
+        return prod(self.slowed) / self.hardware.speed
+
     def pace_changed(self) -> None:
         """The machine got slow, stands still, or does so no more."""
         if self.cores is not None:

@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 class Line(Channel):
     """A channel to whichever process has an address."""
 
-    __slots__ = ("_process", "_processes", "_to")
+    __slots__ = ("_process", "_processes", "to")
 
     def __init__(self, sender: Process, to: Address, processes: dict[Address, Process]) -> None:
         process = processes.get(to)
         node = process.node if process is not None else node_of(to)
         super().__init__(sender.node, node, src_process=sender.address, dst_process=to)
-        self._to = to
+        self.to = to
         self._processes = processes
         self._process = process
 
@@ -47,7 +47,7 @@ class Line(Channel):
         """The process, if it is alive."""
         process = self._process
         if process is None or not process.is_alive:
-            process = self._process = self._processes.get(self._to)
+            process = self._process = self._processes.get(self.to)
             if process is None or not process.is_alive:
                 return None
         return process
@@ -73,7 +73,18 @@ class Letter(Delivery):
 class Process:
     """A virtual process: an address on a node."""
 
-    __slots__ = ("_timers", "address", "cluster", "decisions", "is_alive", "lines", "links", "node", "number")
+    __slots__ = (
+        "_timers",
+        "address",
+        "cluster",
+        "decisions",
+        "is_alive",
+        "last_line",
+        "lines",
+        "links",
+        "node",
+        "number",
+    )
 
     is_traced = True
 
@@ -85,6 +96,8 @@ class Process:
         self.decisions: DecisionLog | None = None
         self.number = -1
         """In order of appearance."""
+        self.last_line: Line | None = None
+        """To whom it has sent last: workers seldom have to do with anybody else."""
         self.lines: dict[Address, Line] | None = None
         """To whom it has sent: see `Cluster.line`."""
         self.links: dict[Address, Any] | None = None

@@ -18,6 +18,8 @@ from dualray.shared.core_worker import CoreWorker, write_row
 from dualray.shared.execution import Execution
 from dualray.shared.interruption import IMPORT_PATIENCE_S, is_importing
 from dualray.shared.layout import PLAIN_TYPES
+from dualray.shared.machines.plain_worker import PlainWorker
+from dualray.shared.machines.tasks import TASK_TABLE
 from dualray.shared.model.commands import RunTask, WriteRecord, WriteRecords
 from dualray.shared.model.events import ClusterChanged, Event, NodeDied, OwnerDied, TaskPushed, TimerFired
 from dualray.shared.model.ids import HEAD, Address, FunctionID, NodeID, TaskID, root_task_id
@@ -25,6 +27,7 @@ from dualray.shared.model.resources import GPU, GPU_MASK, UNITS
 from dualray.shared.model.specs import Ref
 from dualray.shared.seeding import task_seed
 from dualray.shared.task_runner import Export
+from dualray.shared.trace import TraceKind
 from dualray.sim.calendar import Calendar, Timer
 from dualray.sim.collectives import all_reduce_ns, broadcast_ns
 from dualray.sim.cores import Cores, Work
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from dualray.sim.cluster import Cluster
+    from dualray.sim.core import VirtualCore
     from dualray.sim.memory import NodeMemory
     from dualray.sim.node import NodeProcess
     from dualray.sim.virtual_loop import VirtualLoop
@@ -86,7 +90,10 @@ class WorkerRuntime:
 
     def __init__(self, process: UserProcess) -> None:
         self._process = process
-        self.verbs = process.core
+
+    @property
+    def verbs(self) -> CoreWorker:
+        return self._process.core
 
     @property
     def gpu_names(self) -> tuple[str, ...]:
@@ -130,6 +137,11 @@ class UserProcess(Process):
     A task that is given and returns immutable values alone, most of them numbers, has nothing left to do when its code
     has returned, however long it takes: its fiber ends (`_runs_ahead`), and what it has returned is reported when its
     time is over. Thousands of tasks that run at a time then need one greenlet.
+
+    A worker that is handed nothing but such tasks, of one function, needs no core worker either: it has the folded
+    machine (`_plain`) and what is in hand, and a core of the cluster's is lent to it while its code runs. Whoever asks
+    for `core` gives it one of its own, in the state that it is in; that is for good. Thousands of workers that take
+    turns then wait for a third of the memory.
     """
 
     def __init__(
@@ -143,64 +155,98 @@ class UserProcess(Process):
         is_driver: bool = False,
     ) -> None:
         super().__init__(cluster=cluster, address=address, node=node)
+        # What every task touches comes first, and lies together where this is compiled.
+        self.calendar: Calendar = cluster.calendar
+        self._core: CoreWorker | None = None
+        self._lent: VirtualCore | None = None
+        """What runs the task in hand, if it is the cluster's."""
+        self._plain: PlainWorker | None = None
+        """The machine of a process that has begun with a task before it had a core."""
+        self._next: TaskPushed | None = None
+        """In a process without a core, the task that is to run."""
+        self._bytes: tuple[bytes, bytes] | None = None
+        """There, the arguments of that task, or the result of the one that has run ahead, with their id."""
+        self._export_id: FunctionID | None = None
+        self._export: Export | None = None
+        """There, the one function that it has loaded."""
+        self._is_running = False
+        """Whether a task runs, or is about to."""
+        self.is_ahead = False
+        self._ahead: RunTask | TaskPushed | None = None
+        """A task that has run ahead of its time."""
+        self._ahead_bytes = 0
+        """Of its result."""
+        self._ahead_since_ns = 0
+        self._time_left_ns = 0
+        self._end_timer: Timer | None = None
+        self._end_work: tuple[Cores, Work] | None = None
+        """In its place, where the machine may get slow or stand still."""
+        self._task_fiber: Fiber | None = None
+        self._fibers: dict[Fiber, None] | None = None
+        """What runs here, where that is more than `_task_fiber`."""
+        self.visible_gpus: str | None = None if is_driver else ""
+        """Its CUDA_VISIBLE_DEVICES while it does not run; None: not set."""
+        self._last_machine: NodeProcess | None = None
+        self._runtime: Any = None
+        self.environment: Swapped | None = None
+        """Its runtime environment."""
+        self._cluster_news: ClusterChanged | None = None
+        """What it was told of the cluster, while it has no core: many workers are never told anything else."""
+
         self.pid = cluster.next_pid()
         self.hostname = str(node)
         self.is_silent = False
         self.store = store
         self.lock = cluster.fibers.system
-        self.calendar: Calendar = cluster.calendar
-        self._root = root
-        self._is_driver = is_driver
-        self._core: CoreWorker | None = None
-        self._runtime: Any = None
-        self._cluster_news: ClusterChanged | None = None
-        """What it was told of the cluster, while it has no core: many workers are never told anything else."""
-        self.visible_gpus: str | None = None if is_driver else ""
-        """Its CUDA_VISIBLE_DEVICES while it does not run; None: not set."""
-        self._fibers: dict[Fiber, None] = {}
+        self._root, self._is_driver = root, is_driver
         self._wake_scheduled = False
-        self._is_running = False
-        """Whether a task runs, or is about to."""
-        self.environment: Swapped | None = None
-        """Its runtime environment."""
         self._owed_ns = 0
         self._spawned = 0
         self._loops: dict[str, VirtualLoop] | None = None
         """By concurrency group."""
         self._coroutines: dict[TaskID, asyncio.Task[None]] | None = None
         self._escaped: BaseException | None = None
-        self._task_fiber: Fiber | None = None
-        self.is_ahead = False
-        self._time_left_ns = 0
-        self._ahead: tuple[RunTask | TaskPushed, int, int] | None = None
-        """A task that has run ahead of its time, the bytes of its result, and when it began."""
-        self._end_timer: Timer | None = None
-        self._end_work: tuple[Cores, Work] | None = None
-        """In its place, where the machine may get slow or stand still."""
 
     @property
     def core(self) -> CoreWorker:
         """What it runs; made when it is first needed."""
         core = self._core
-        if core is None:
-            core = self._core = self.cluster.make_core(
-                address=self.address,
-                node=NodeID(self.node),
-                config=self.cluster.config,
-                host=self,
-                root=self._root or root_task_id(self.address, 0),
-                is_driver=self._is_driver,
-                is_folded=not self._is_driver,
-            )
-            news, self._cluster_news = self._cluster_news, None
-            if news is not None:  # nobody writes down what this process hears, or it would have been sent
-                core.hear_of_cluster(news)
+        return self._have_core() if core is None else core
+
+    def _have_core(self) -> CoreWorker:
+        core: CoreWorker | None = self._lent
+        if core is not None:
+            self._core, self._lent, self._plain = core, None, None
+            return core
+        core = self._core = self.cluster.make_core(
+            address=self.address,
+            node=NodeID(self.node),
+            config=self.cluster.config,
+            host=self,
+            root=self._root or root_task_id(self.address, 0),
+            is_driver=self._is_driver,
+            is_folded=not self._is_driver,
+        )
+        news, self._cluster_news = self._cluster_news, None
+        if news is not None:  # nobody writes down what this process hears, or it would have been sent
+            core.hear_of_cluster(news)
+        plain, self._plain = self._plain, None
+        if plain is not None:
+            core.take_over(plain, self._next, self._ahead)
+            core.remember(self._bytes, self._export_id, self._export)
+            self._next = self._bytes = None
         return core
 
     @property
-    def is_untouched(self) -> bool:
-        """Whether nothing has ever happened to it."""
-        return self._core is None
+    def _here(self) -> CoreWorker:
+        """What runs the task in hand, which stays whose it is."""
+        lent = self._lent
+        return self.core if lent is None else lent
+
+    @property
+    def has_core(self) -> bool:
+        """Whether it has a core of its own: who has none waits for nothing, and owns nothing."""
+        return self._core is not None
 
     @property
     def runtime(self) -> Any:
@@ -221,8 +267,8 @@ class UserProcess(Process):
     @property
     def has_threads(self) -> bool:
         """Whether it is an actor of which several methods may run at a time, each in a fiber."""
-        core = self.core
-        return not core.is_folded and core.machine.actor_executor is not None
+        core = self._core
+        return core is not None and not core.is_folded and core.machine.actor_executor is not None
 
     @property
     def gpu_names(self) -> tuple[str, ...]:
@@ -237,14 +283,40 @@ class UserProcess(Process):
             return
         if self.cluster._paused and self.cluster.is_paused(self.node):
             self.cluster.when_running(self.node, self.receive, message, payloads)
-        elif isinstance(message, TaskPushed) and self.core.begins(message, payloads):
+        elif isinstance(message, TaskPushed) and (
+            self._begins(message, payloads) or self.core.begins(message, payloads)
+        ):
             self.tasks_came()
+        elif isinstance(message, ClusterChanged) and self._core is None and self._plain is not None:
+            self._plain.handle(message, self.calendar.now_ns)
         else:
             self.core.on_messages(((message, payloads),))
 
+    def _begins(self, pushed: TaskPushed, payloads: Sequence[tuple[bytes, bytes]]) -> bool:
+        """As `CoreWorker.begins`, without a core."""
+        if self._core is not None or self._lent is not None or self.decisions is not None or len(payloads) > 1:
+            return False
+        template = pushed.spec.template
+        if self._export_id != template.function_id and self._export_id is not None:
+            return False
+        if template.runtime_env or not template.has_one_result or not self.cluster.lends_cores:
+            return False
+        plain = self._plain
+        if plain is None:
+            plain = self._plain = PlainWorker(address=self.address, node=NodeID(self.node), config=self.cluster.config)
+            if self._cluster_news is not None:
+                plain.handle(self._cluster_news, self.calendar.now_ns)
+                self._cluster_news = None
+        if not plain.starts(pushed, self.calendar.now_ns):
+            return False
+        self._next = pushed
+        for sent in payloads:
+            self._bytes = sent
+        return True
+
     def hears(self, message: Event) -> bool:
         """News of the cluster, while nothing has ever happened to this process: kept until something does."""
-        if self._core is not None or self.decisions is not None:
+        if self._core is not None or self._plain is not None or self.decisions is not None:
             return False
         if isinstance(message, ClusterChanged):
             self._cluster_news = message
@@ -257,6 +329,8 @@ class UserProcess(Process):
     def check_invariants(self) -> None:
         if self._core is not None:
             self._core.check_invariants()
+        elif self._plain is not None:
+            self._plain.check_invariants()
 
     def things(self) -> int:
         core = self._core
@@ -272,11 +346,13 @@ class UserProcess(Process):
         super().die()
         self.close()
         self._forget_end()
-        for fiber in list(self._fibers):
+        for fiber in self._all_fibers():
             self.cluster.fibers.throw(fiber, FiberKilled(f"{self.address} died"))
 
     def close(self) -> None:
         """Nothing happens here any more."""
+        if self._lent is not None:  # code that unwinds may still come to it
+            self._have_core()
         if self._core is not None:
             self._core.is_closed = True
 
@@ -336,10 +412,16 @@ class UserProcess(Process):
         if self.cluster._paused and self.cluster.is_paused(self.node):
             self.cluster.when_running(self.node, self._start_next)
             return
-        task = self.core.next_task()
+        task: RunTask | TaskPushed | None = self._next if self._core is None else self._core.next_task()
         if task is None:
             self._is_running = False
             return
+        if self._core is None:
+            assert self._plain is not None
+            assert self._next is not None
+            self._lent = self.cluster.lend_core(self, self._plain, self._next)
+            self._lent.remember(self._bytes, self._export_id, self._export)
+            self._next = self._bytes = None
         if task.spec.actor_id is None:  # a method: its actor has them for life
             self.visible_gpus = ",".join([self.gpu_names[gpu] for gpu in task.gpu_ids]) if task.gpu_ids else ""
         cluster = self.cluster
@@ -354,9 +436,9 @@ class UserProcess(Process):
     def _interrupt(self, import_until_ns: int) -> None:
         if self._ahead is not None:
             if self.core.takes_interrupt():
-                task, _, start_ns = self._ahead
+                task = self._ahead
                 self._forget_end()
-                self.cluster.fibers.spawn_soon(self, partial(self._end_cancelled, task, start_ns))
+                self.cluster.fibers.spawn_soon(self, partial(self._end_cancelled, task, self._ahead_since_ns))
             return
         fiber = self._task_fiber
         if fiber is None or not self.core.is_in_user_code or not self.core.is_to_be_interrupted():
@@ -369,24 +451,46 @@ class UserProcess(Process):
     def execute(self, task: RunTask | TaskPushed) -> None:
         fiber = self._task_fiber = self.cluster.fibers.current()
         assert fiber is not None
-        self._fibers[fiber] = None
+        if self._fibers is not None:
+            self._fibers[fiber] = None
         try:
-            self.core.execute(task)
+            self._here.execute(task)
         finally:
             self._task_fiber = None
-            self._fibers.pop(fiber, None)
+            if self._fibers is not None:
+                self._fibers.pop(fiber, None)
+            if self._lent is not None:
+                self._give_back(self._lent, task)
             if self._ahead is None:
                 self._task_is_over()
 
+    def _give_back(self, lent: VirtualCore, task: RunTask | TaskPushed) -> None:
+        """The code of a task has returned that a core was lent for, and nobody but the task has seen that."""
+        if self._ahead is None:  # an error, or a result that is not small: there may be more to it than is kept here
+            self._have_core()
+            return
+        self._lent = None
+        self._bytes = lent.payloads.popitem()  # what came last: the result
+        if self._export_id is None:
+            self._export_id = task.spec.template.function_id
+            self._export = lent.export_of(self._export_id)
+        self.cluster.take_back(lent)
+
+    def _all_fibers(self) -> list[Fiber]:
+        """What runs here, as it began."""
+        if self._fibers is not None:
+            return list(self._fibers)
+        return [] if self._task_fiber is None else [self._task_fiber]
+
     def _task_is_over(self) -> None:
         self._is_running = False
-        if self.core.has_tasks and self.is_alive:
+        if self._core is not None and self._core.has_tasks and self.is_alive:
             self.tasks_came()
 
     def _runs_ahead(self, result: Any, args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution) -> bool:
         """Whether nobody could tell if the task in hand ended now, and was reported later."""
         fiber, template = self._task_fiber, task.resources
-        if fiber is None or not fiber.is_undisturbed or not self.core.may_run_ahead or not _is_tiny(result):
+        if fiber is None or not fiber.is_undisturbed or not self._here.may_run_ahead or not _is_tiny(result):
             return False
         if task.actor_id is not None or template is None or not template.has_one_result:
             return False
@@ -399,7 +503,7 @@ class UserProcess(Process):
 
     def end_later(self, task: RunTask | TaskPushed, size_bytes: int, start_ns: int) -> None:
         self.is_ahead = False
-        self._ahead = (task, size_bytes, start_ns)
+        self._ahead, self._ahead_bytes, self._ahead_since_ns = task, size_bytes, start_ns
         cores = self._machine.cores
         if cores is None:
             calendar = self.calendar
@@ -414,11 +518,33 @@ class UserProcess(Process):
         if self.cluster._paused and self.cluster.is_paused(self.node):
             self.cluster.when_running(self.node, self._end)
             return
-        assert self._ahead is not None
-        task, size_bytes, start_ns = self._ahead
+        task = self._ahead
+        assert task is not None
         self._ahead = self._end_timer = self._end_work = None
-        self.core.end_small(task, size_bytes, start_ns)
+        if self._core is None:
+            self._end_alone(task, self._ahead_since_ns)
+        else:
+            self._core.end_small(task, self._ahead_bytes, self._ahead_since_ns)
         self._task_is_over()
+
+    def _end_alone(self, task: RunTask | TaskPushed, start_ns: int) -> None:
+        """As `CoreWorker.end_small`, without a core: nothing else can have happened since."""
+        spec, now_ns = task.spec, self.calendar.now_ns
+        result, plain = self._bytes, self._plain
+        assert result is not None
+        self.trace(TraceKind.TASK_ENDED, spec.task_id, name=spec.template.name, amount=task.attempt)
+        if self._core is not None or plain is None:  # a fault that waited for this has told it something
+            self.core.report_small(task, len(result[1]), now_ns - start_ns)
+            return
+        self._bytes = None
+        pushed = plain.current
+        finished = plain.report(len(result[1]), now_ns, now_ns - start_ns)
+        assert pushed is not None
+        assert finished is not None
+        if self.is_alive:
+            fields = plain.row_fields(spec, pushed.attempt)
+            self.cluster.write_record(TASK_TABLE, spec.task_id.hex(), fields)
+            self.cluster.send(self, pushed.reply_to, finished, (result,))
 
     def _end_cancelled(self, task: RunTask | TaskPushed, start_ns: int) -> None:
         if self.is_alive:
@@ -440,6 +566,8 @@ class UserProcess(Process):
     def _run_in_fiber(self, function: Callable[[], object]) -> None:
         fiber = self.cluster.fibers.current()
         assert fiber is not None
+        if self._fibers is None:
+            self._fibers = {} if self._task_fiber is None else {self._task_fiber: None}
         self._fibers[fiber] = None
         try:
             function()
@@ -469,7 +597,10 @@ class UserProcess(Process):
 
     @property
     def _machine(self) -> NodeProcess:
-        return self.cluster.nodes[NodeID(self.node)]
+        machine = self._last_machine
+        if machine is None or not machine.is_alive:
+            machine = self._last_machine = self.cluster.nodes[NodeID(self.node)]
+        return machine
 
     @property
     def _memory(self) -> NodeMemory:
@@ -552,7 +683,7 @@ class UserProcess(Process):
             cost_ns = cluster.whole_ns(duration)
         else:
             cost_ns = round((duration(*args, **kwargs) if callable(duration) else duration) * 1e9)
-        slowness = cluster.slowness_of(NodeID(self.node))
+        slowness = self._machine.slowness
         return cost_ns if slowness == 1.0 else round(cost_ns * slowness)
 
     def _compute(self, cost_ns: int) -> None:

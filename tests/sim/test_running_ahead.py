@@ -3,13 +3,14 @@ calls in fewer steps. Nobody can tell."""
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any
 
 import pytest
 
 import dualray
-from dualray.exceptions import TaskCancelledError
+from dualray.exceptions import TaskCancelledError, TaskError
 
 FAULTS: tuple[list[str], ...] = (
     [],
@@ -100,3 +101,81 @@ def test_whose_decisions_are_written_down_takes_no_short_way_and_does_the_same(f
     written = program(faults, decision_log=tmp_path)
     assert list(tmp_path.glob("*.decisions"))
     assert short[:2] == written[:2], "but for messages that tell idle workers of the cluster, everything"
+
+
+def lists(number):
+    return [number]
+
+
+def fails(number):
+    raise ValueError(number)
+
+
+def asks_who_it_is(number):
+    return dualray.get_runtime_context().get_task_id()
+
+
+def puts(number):
+    return dualray.get(dualray.put(number))
+
+
+def naps(number):
+    time.sleep(1.0)
+    return number
+
+
+@pytest.mark.parametrize(
+    ("function", "has_core"),
+    [(abs, False), (lists, True), (fails, True), (asks_who_it_is, True), (puts, True), (naps, False)],
+    ids=lambda part: getattr(part, "__name__", ""),
+)
+def test_a_worker_gets_a_core_of_its_own_when_it_does_more_than_plain_tasks(function, has_core):
+    runtime: Any = dualray.init(mode="sim", nodes=1, num_cpus=1)
+    try:
+        task = dualray.remote(duration=1.0)(lambda number: function(number))
+        for number in range(3):
+            try:
+                dualray.get(task.remote(number))
+            except TaskError:
+                assert function is fails
+        [worker] = [process for process in runtime.cluster.processes.values() if "/" in process.address]
+        assert worker.has_core is has_core
+        assert not runtime.examine().leaks
+    finally:
+        dualray.shutdown()
+
+
+def test_a_worker_that_is_handed_another_function_gets_a_core_that_knows_both():
+    runtime: Any = dualray.init(mode="sim", nodes=1, num_cpus=1)
+    try:
+        calls = [dualray.remote(duration=1.0)(lambda number, factor=factor: number * factor) for factor in (2, 3)]
+        began = []
+        for call in (*calls, *calls):
+            began.append(runtime.now_s)
+            assert dualray.get(call.remote(7)) in (14, 21)
+        [worker] = [process for process in runtime.cluster.processes.values() if "/" in process.address]
+        assert worker.has_core
+        took = [after - before for before, after in zip(began, [*began[1:], runtime.now_s], strict=True)]
+        assert took[2] < took[1], "the function was asked for once"
+        assert took[3] < took[1]
+    finally:
+        dualray.shutdown()
+
+
+def test_a_core_that_is_lent_has_nothing_left_of_whom_it_served_before():
+    """Two workers take turns with one core, and a third, which fails, keeps what it had."""
+    runtime: Any = dualray.init(mode="sim", nodes=3, num_cpus=1)
+    try:
+        where = dualray.remote(duration=1.0, max_retries=1)(lambda number: os.getpid() if number < 90 else 1 // 0)
+        pids = dualray.get([where.remote(number) for number in range(3)])
+        assert len(set(pids)) == 3
+        assert set(dualray.get([where.remote(number) for number in range(3)])) == set(pids)
+        with pytest.raises(TaskError):
+            dualray.get(where.remote(90))
+        workers = [process for process in runtime.cluster.processes.values() if "/" in process.address]
+        assert sum(worker.has_core for worker in workers) == 1
+        assert {worker.pid for worker in workers} == set(pids)
+        assert len({dualray.get(where.remote(number)) for number in range(30)}) <= 3
+        assert not runtime.examine().leaks
+    finally:
+        dualray.shutdown()
