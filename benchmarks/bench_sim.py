@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +45,8 @@ BAGS = (
 )
 NODES = {"sim_bag_100": 100, "sim_bag_1000": 1000}
 STORE_BYTES = 2 * 1024**3
+READ_TOGETHER = 1000
+"""Results of executed functions, where some are ahead of what was read."""
 
 
 # ---- make bench ------------------------------------------------------------------------------------------------------
@@ -121,12 +124,19 @@ def _bag(hardware: list[Hardware], tasks: int, seconds: float, **demand: float) 
     return tasks
 
 
-def _executed(tasks: int) -> int:
-    """User functions, with an argument and a result that are pickled."""
+def _executed(tasks: int, ahead: int) -> int:
+    """User functions, with an argument and a result that are pickled, and so many of them ahead of what was read."""
     dualray.init(mode="sim", nodes=1000, num_cpus=8)
     square = dualray.remote(duration=0.1)(lambda number: number * number)
+    refs: deque[dualray.ObjectRef[int]] = deque()
+    total = 0
     try:
-        total = sum(dualray.get([square.remote(number) for number in range(tasks)]))
+        for number in range(tasks):
+            refs.append(square.remote(number))
+            if len(refs) == ahead:
+                total += sum(dualray.get([refs.popleft() for _ in range(READ_TOGETHER)]))
+        total += sum(dualray.get(list(refs)))
+        refs.clear()
     finally:
         dualray.shutdown()
     assert total == sum(number * number for number in range(tasks))
@@ -156,7 +166,16 @@ CASES = {
         aim=0.065 / 1.5,
         run=lambda tasks: _bag(_mixed(1000), tasks, 0.1, memory=2 * 1024**3),
     ),
-    "executed_1000": Case(what="executed functions, 1,000 nodes", aim=0.04, run=lambda tasks: _executed(tasks // 10)),
+    "executed_1000": Case(
+        what="executed functions, 1,000 nodes, 16,000 ahead",
+        aim=0.04,
+        run=lambda tasks: _executed(tasks, 16_000),
+    ),
+    "burst_1000": Case(
+        what="executed functions, 1,000 nodes, all at once",
+        aim=0.04,
+        run=lambda tasks: _executed(tasks // 10, tasks),
+    ),
     "seeds": Case(
         what="explored seeds, 11 nodes, 100 tasks, 2 jobs",
         aim=200,
