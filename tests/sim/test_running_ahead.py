@@ -15,6 +15,9 @@ from dualray.exceptions import TaskCancelledError, TaskError
 FAULTS: tuple[list[str], ...] = (
     [],
     ["kill worker when square starts 3"],
+    ["kill worker when square ends 3"],
+    ["kill worker when square ends 1", "kill node-2 when square ends 5"],
+    ["pause node-1 when square ends 2 for 1s", "kill worker when square ends 4"],
     ["kill node-1 at 2.3s"],
     ["pause node-1 at 2.4s for 3s"],
     ["slow node-1 by 7 at 2.4s for 1s"],
@@ -25,10 +28,13 @@ def program(faults, *, runs_ahead=True, decision_log=None):
     """What a program has seen, and what its cluster has traced."""
     runtime: Any = dualray.init(mode="sim", nodes=3, num_cpus=2, seed=7, faults=faults, decision_log=decision_log)
     runtime.cluster.runs_ahead = runs_ahead
-    square = dualray.remote(duration=0.5)(lambda number: number * number)
     name = dualray.remote(duration=lambda number: number / 10)(lambda number: f"number {number}")
     nap = dualray.remote(duration=1.0)(lambda: time.sleep(0.25))
     several = dualray.remote(duration=0.1)(lambda numbers: list(numbers))
+
+    @dualray.remote(duration=0.5)
+    def square(number):
+        return number * number
 
     @dualray.remote(duration=0.2)
     def asks(number):
@@ -51,6 +57,7 @@ def program(faults, *, runs_ahead=True, decision_log=None):
                 seen.append("cancelled")
         seen.append(time.monotonic())
         fibers = len(runtime.cluster.fibers._pool)
+        assert len(runtime.cluster.faults.performed) == len(faults), "the run has what it is about"
         trace = [event.row() for event in runtime.cluster.trace_events]
         return seen, trace, runtime.examine(), fibers
     finally:
