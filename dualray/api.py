@@ -56,6 +56,7 @@ def init(
     faults: Sequence[Any] | None = None,
     scenario: Any = None,
     calibration: Any = None,
+    sim_unsafe: str | None = None,
     ignore_reinit_error: bool = False,
 ) -> runtime.Runtime:
     """Start a cluster and connect this process to it as the driver.
@@ -96,6 +97,9 @@ def init(
             its faults come before `faults`.
         calibration: sim mode: a calibration file; its costs take the place of the cost model's defaults, and
             a scenario's `costs` take precedence. See docs/whatif.md.
+        sim_unsafe: sim mode: what becomes of calls of tasks and actors that lead out of the simulation (sockets,
+            processes): "refuse" them with a PermissionError that names the call (the default), or "allow" them, in real
+            time. See docs/simulation.md.
         ignore_reinit_error: return the current runtime instead of raising when there is one.
 
     Each argument may also come from the environment or a config file; see dualray/settings.py.

@@ -254,6 +254,12 @@ def _infeasible(name: str, value: Any) -> str | None:
     return None if value is None else str(value)
 
 
+def _sim_unsafe(name: str, value: Any) -> str:
+    if value not in ("refuse", "allow"):
+        raise ValueError(f"{name}={value!r} must be 'refuse' or 'allow'")
+    return str(value)
+
+
 def _runtime_env(name: str, value: Any) -> str:
     return runtime_env.parse(name, _json(name, value) if isinstance(value, str) else value).to_text()
 
@@ -336,6 +342,13 @@ SETTINGS = {
             modes=MODES,
             parse=_runtime_env,
             help="environment variables and import paths of all tasks and actors; JSON",
+        ),
+        Setting(
+            name="sim_unsafe",
+            default="refuse",
+            modes=("sim",),
+            parse=_sim_unsafe,
+            help="refuse or allow: what becomes of calls of tasks that lead out of the simulation, such as sockets",
         ),
         Setting(name="limits", default=None, modes=MODES, parse=_limits, help="limits and policies of the core"),
         Setting(name="log_to_driver", default=True, modes=("real",), parse=_flag, help="show what workers print"),

@@ -175,14 +175,18 @@ class Cluster:
         driver.core.dispatch(Started(namespace=namespace))
         return driver
 
-    def isolate(self) -> None:
+    def isolate(self, *, allows_outside: bool = False) -> None:
         """User code runs from now on, and sees the cluster's time, randomness and processes.
+
+        Args:
+            allows_outside: whether tasks may make calls that lead out of the simulation.
 
         Raises:
             RuntimeError: another simulation runs in this process.
         """
         stage = take_stage()
         stage.enter(self.kernel, self.fibers, ahead_ns=self._clock_ahead_ns, make_loop=self._new_event_loop_of)
+        stage.isolation.allows_outside = allows_outside
         self._stage = stage
 
     def rewrite_function(self, function: object) -> None:

@@ -35,7 +35,7 @@ Directories. The order in which a directory lists its entries is the file system
 
 Witnesses. A thread of user code is a thread of the interpreter, and runs in real time: what it does, and when, is not
 the simulation's to order. It is let go, and noted in `witnessed`: such a run cannot be promised to be the same again,
-and `dualray scenario check` says so.
+and `dualray scenario check` says so. So is what leads out of the simulation (outside.py), where it is allowed.
 
 Garbage collection must not decide anything: automatic collection is off while a simulation runs, and is
 performed at fixed counts of events. What was alive before is frozen, so that these collections do not scan
@@ -60,6 +60,7 @@ import numpy as np
 from numpy.random import MT19937, RandomState, mtrand
 
 from dualray.shared.seeding import stream_seed
+from dualray.sim import outside
 from dualray.sim.fibers import Fiber, FiberScheduler
 from dualray.sim.kernel import Kernel
 from dualray.sim.virtual_time import Substitution, Substitutions
@@ -187,6 +188,8 @@ class Isolation:
         """Functions that were rewritten already, by identity: what they bind later is replaced already."""
         self.witnessed: dict[str, str] = {}
         """What user code did that no simulation can repeat: by call, the first time in words."""
+        self.allows_outside = False
+        """Whether tasks may make calls that lead out of the simulation."""
 
     def move_to(self, kernel: Kernel, fibers: FiberScheduler) -> None:
         """It isolates the fibers of another simulation from now on."""
@@ -261,7 +264,19 @@ class Isolation:
             *self._of_process(),
             *self._of_directories(),
             *self._of_threads(),
+            *outside.substitutions(self.user_fiber, self._refuses),
         ]
+
+    def _refuses(self, fiber: Fiber, call: str) -> bool:
+        """Whether a call that leads out of the simulation is refused there; else it is noted."""
+        if fiber is not self._fibers.driver and not self.allows_outside:
+            return True
+        self._witness(call, f"{call}() was called on {fiber.owner.hostname}")
+        return False
+
+    def _witness(self, call: str, words: str) -> None:
+        """User code does what cannot be promised to be the same again."""
+        self.witnessed.setdefault(call, f"{words} at {self.kernel.now_ns / 1e9:.6f} s of virtual time")
 
     # -- randomness ----------------------------------------------------------------------------------------
 
@@ -434,9 +449,7 @@ class Isolation:
                         f"thread {self_.name!r} cannot be started in a simulated actor whose methods run at the same "
                         f"time: they are its threads, and their locks are not for others"
                     )
-                at_s = self.kernel.now_ns / 1e9
-                words = f"a thread was started on {fiber.owner.hostname} at {at_s:.6f} s of virtual time: {self_.name}"
-                self.witnessed.setdefault("threading.Thread.start", words)
+                self._witness("threading.Thread.start", f"thread {self_.name!r} was started on {fiber.owner.hostname}")
             real_start(self_)
 
         return [Substitution(holder=threading.Thread, name="start", replacement=start)]

@@ -130,7 +130,7 @@ def start(settings: Mapping[str, Any], config: Config) -> SimRuntime:
     has_gpus = driver.visible_gpus is not None or any(node.total.get(GPU) for node in hardware)
     cluster.fibers.on_resume = enter_process_with_gpus if has_gpus else enter_process
     cluster.fibers.on_suspend = leave_process_with_gpus if has_gpus else leave_process
-    cluster.isolate()
+    cluster.isolate(allows_outside=settings["sim_unsafe"] == "allow")
     try:
         cluster.fibers.adopt_current(driver, seed=b"%d:driver" % cluster.seed)
         cluster.wait_until_ready()

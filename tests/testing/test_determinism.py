@@ -11,7 +11,7 @@ from dualray.testing.determinism import check_determinism
 
 ROOT = Path(__file__).parents[2]
 FOUND = "the first event that differs"
-WITNESSED = "a thread was started on node-"
+WITNESSED = "was started on node-"
 SAME = None
 
 SOURCES = {

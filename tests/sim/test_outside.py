@@ -1,0 +1,133 @@
+"""What leads out of a simulation: refused in tasks by name, let go and noted in the driver."""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+import os
+import socket
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+
+import dualray
+from dualray.exceptions import TaskError
+
+CALLS = {
+    "socket.socket": lambda: socket.socket(),
+    "socket.create_connection": lambda: socket.create_connection(("127.0.0.1", 1)),
+    "socket.getaddrinfo": lambda: socket.getaddrinfo("localhost", 80),
+    "subprocess.Popen": lambda: subprocess.run([sys.executable, "-c", ""], check=True),
+    "os.system": lambda: os.system("true"),
+    "os.fork": lambda: os.fork(),
+    "os.posix_spawn": lambda: os.posix_spawn("/bin/true", ["true"], {}),
+    "os.execv": lambda: os.execv("/bin/true", ["true"]),
+    "multiprocessing.Process.start": lambda: multiprocessing.Process(target=print).start(),
+}
+
+
+def simulate(**settings):
+    runtime: Any = dualray.init(mode="sim", nodes=2, **settings)
+    return runtime
+
+
+@pytest.fixture(autouse=True)
+def _ends():
+    yield
+    dualray.shutdown()
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_task_is_refused_by_the_name_of_the_call(name):
+    runtime = simulate()
+    call = dualray.remote(max_retries=0)(CALLS[name])
+    with pytest.raises(PermissionError, match=rf"{name}\(\) leads out of the simulation.*node-.*sim_unsafe=\"allow\""):
+        dualray.get(call.remote())
+    assert runtime.cluster.witnessed == {}
+
+
+class Caller:
+    def run(self):
+        return subprocess.check_output(["echo", "run"], text=True)
+
+    async def run_in_a_coroutine(self):
+        return self.run()
+
+
+@pytest.mark.parametrize("method", ["run", "run_in_a_coroutine"])
+def test_an_actor_is_refused_and_lives_on(method):
+    simulate()
+    caller: Any = dualray.remote(Caller).remote()
+    for _ in range(2):
+        with pytest.raises(TaskError, match=r"subprocess.Popen\(\) leads out"):
+            dualray.get(getattr(caller, method).remote())
+
+
+def test_who_allows_it_gets_it_and_is_told():
+    runtime = simulate(sim_unsafe="allow")
+
+    @dualray.remote
+    def pair():
+        first, second = socket.socketpair()
+        with first, second:
+            first.sendall(b"words")
+            return second.recv(5), subprocess.check_output(["echo", "run"], text=True), multiprocess()
+
+    def multiprocess():
+        process = multiprocessing.get_context("spawn").Process(target=time.perf_counter)
+        process.start()
+        process.join()
+        return process.exitcode
+
+    assert dualray.get(pair.remote()) == (b"words", "run\n", 0)
+    assert {"socket.socket", "subprocess.Popen", "multiprocessing.Process.start"} <= set(runtime.cluster.witnessed)
+    assert runtime.cluster.witnessed["socket.socket"].startswith("socket.socket() was called on node-")
+
+
+def test_the_driver_is_let_go_and_it_is_noted():
+    runtime = simulate()
+    time.sleep(1.5)
+    assert subprocess.check_output(["echo", "run"], text=True) == "run\n"
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        with socket.create_connection(listening.getsockname()):
+            pass
+    [words] = [words for call, words in runtime.cluster.witnessed.items() if call == "subprocess.Popen"]
+    assert words == f"subprocess.Popen() was called on node-0 at {runtime.now_s:.6f} s of virtual time"
+    assert "socket.create_connection" in runtime.cluster.witnessed
+
+
+def test_a_module_may_look_at_its_machine_while_it_is_imported(tmp_path, monkeypatch):
+    (tmp_path / "looks_at_its_machine.py").write_text(
+        "import subprocess\nfound = subprocess.check_output(['echo', 'found'], text=True)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    runtime = simulate()
+
+    @dualray.remote
+    def imports():
+        return importlib.import_module("looks_at_its_machine").found
+
+    assert dualray.get(imports.remote()) == "found\n"
+    assert runtime.cluster.witnessed == {}
+
+
+def test_afterwards_everything_is_as_it_was():
+    before = socket.socket.__init__, subprocess.Popen.__init__, os.system
+    simulate()
+    dualray.shutdown()
+    assert (socket.socket.__init__, subprocess.Popen.__init__, os.system) == before
+    simulate(sim_unsafe="allow")
+    dualray.shutdown()
+    simulate()
+    with pytest.raises(PermissionError):
+        dualray.get(dualray.remote(os.system).remote("true"))
+
+
+def test_a_setting_that_is_neither_is_refused():
+    with pytest.raises(ValueError, match="sim_unsafe='maybe' must be 'refuse' or 'allow'"):
+        simulate(sim_unsafe="maybe")
