@@ -24,7 +24,7 @@ from dualray.shared.interruption import is_importing
 from dualray.sim.fibers import Fiber
 from dualray.sim.virtual_time import Substitution
 
-CONSTRUCTORS: Final = (
+METHODS: Final = (
     (socket.socket, "__init__", "socket.socket"),
     (subprocess.Popen, "__init__", "subprocess.Popen"),
     (multiprocessing.process.BaseProcess, "start", "multiprocessing.Process.start"),
@@ -56,7 +56,7 @@ def substitutions(user_fiber: Callable[[], Fiber | None], refuses: Callable[[Fib
 
     replaced = [
         Substitution(holder=holder, name=method, replacement=guarded(vars(holder)[method], name))
-        for holder, method, name in CONSTRUCTORS
+        for holder, method, name in METHODS
     ]
     replaced += [
         Substitution.of(module, name, guarded(getattr(module, name), f"{module.__name__}.{name}"))

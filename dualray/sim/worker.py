@@ -141,7 +141,7 @@ class UserProcess(Process):
     A worker that is handed nothing but such tasks, of one function, needs no core worker either: it has the folded
     machine (`_plain`) and what is in hand, and a core of the cluster's is lent to it while its code runs. Whoever asks
     for `core` gives it one of its own, in the state that it is in; that is for good. Thousands of workers that take
-    turns then wait for a third of the memory.
+    turns then wait for less memory.
     """
 
     def __init__(
