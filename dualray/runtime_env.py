@@ -10,7 +10,7 @@ import difflib
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -193,15 +193,19 @@ class Swapped:
     """An environment that this process has while a virtual one runs, and not otherwise.
 
     Modules that are imported from its paths are its own, too: two environments may have different ones of one name.
+
+    text: as `RuntimeEnv.to_text` makes it; "" for one that differs in nothing yet.
+    of_others: variables that are set at each switch by somebody else.
     """
 
-    def __init__(self, text: str) -> None:
-        self._environment = from_text(text)
-        self._environment.check_paths("on this node")
-        self._variables: dict[str, str] = dict(self._environment.env_vars)
-        """Those that differ from everybody's: as it has left them."""
-        self._paths = self._environment.import_paths
-        self._directory = self._environment.working_dir
+    def __init__(self, text: str, of_others: Collection[str] = ()) -> None:
+        environment = from_text(text)
+        environment.check_paths("on this node")
+        self._variables: dict[str, str | None] = dict(environment.env_vars)
+        """Those that differ from everybody's, as it has left them; None: it has none of that name."""
+        self._of_others = frozenset(of_others) - self._variables.keys()
+        self._paths = environment.import_paths
+        self._directory = environment.working_dir
         self._modules: dict[str, ModuleType] = {}
         self._outer_variables: dict[str, str] = {}
         self._outer_path: list[str] = []
@@ -212,7 +216,7 @@ class Swapped:
     def enter(self) -> None:
         """It runs."""
         self._outer_variables = dict(os.environ)
-        os.environ.update(self._variables)
+        _set_variables(self._variables)
         if self._paths:
             self._outer_path, sys.path[:] = list(sys.path), [*self._paths, *sys.path]
             self._outer_modules = {name: sys.modules[name] for name in self._modules if name in sys.modules}
@@ -235,12 +239,14 @@ class Swapped:
                 sys.modules.pop(name, None)
             sys.modules.update(self._outer_modules)
         now, before = dict(os.environ), self._outer_variables
-        self._variables = {name: value for name, value in now.items() if before.get(name) != value}
-        for name in self._variables:
-            if name in before:
-                os.environ[name] = before[name]
-            else:
-                del os.environ[name]
+        names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+        self._variables = {name: now.get(name) for name in names if name not in self._of_others}
+        _set_variables({name: before.get(name) for name in self._variables})
+
+    def will_change_directory(self) -> None:
+        """It runs, and is about to have a working directory of its own."""
+        if self._directory is None:
+            self._directory = self._outer_directory = str(Path.cwd())
 
     def _note_modules(self) -> None:
         roots = tuple(f"{path}{os.sep}" for path in self._paths)
@@ -248,3 +254,11 @@ class Swapped:
             file = getattr(module, "__file__", None)
             if isinstance(file, str) and file.startswith(roots):
                 self._modules[name] = module
+
+
+def _set_variables(variables: Mapping[str, str | None]) -> None:
+    for name, value in variables.items():
+        if value is not None:
+            os.environ[name] = value
+        else:
+            os.environ.pop(name, None)

@@ -106,7 +106,7 @@ class Cluster:
         self.is_closed = False
         self.kernel = Kernel()
         self.calendar: Calendar = self.kernel.calendar
-        self.fibers = FiberScheduler(self.kernel, on_deadlock=self._deadlock, on_crash=self._on_crash)
+        self.fibers = FiberScheduler(self.kernel, on_deadlock=self._deadlock, on_crash=self.end_by)
         self.clock_ahead_ns: dict[str, int] = {}
         """Of nodes whose clock is set wrong."""
         self._stage: Stage | None = None
@@ -528,7 +528,7 @@ class Cluster:
         assert isinstance(owner, UserProcess)
         return self.clock_ahead_ns.get(owner.node, 0)
 
-    def _on_crash(self, fiber: Fiber, escaped: BaseException) -> None:
+    def end_by(self, fiber: Fiber, escaped: BaseException) -> None:
         """Something escaped from user code that is no Exception: its process is over, the simulation is not."""
         process = fiber.owner
         if isinstance(escaped, Exception) or not isinstance(process, UserProcess) or process is self.driver:
@@ -548,6 +548,8 @@ class Cluster:
                 for name, reason in process.core.waiters():
                     who = f"{name} on {process.address}" if process.core.execution.is_task else process.address
                     lines.append(f"  {who} waits: {reason}")
+            if isinstance(process, UserProcess) and process.is_alive:
+                lines += [f"  {process.address} waits: {words}" for words in process.waits_for_locks()]
         lines += [f"  on the head: {reason}" for reason in self.head.control.explain()]
         if self.network.messages_waiting:
             lines.append(f"  a partition holds {self.network.messages_waiting} messages")

@@ -62,11 +62,11 @@ def examine(cluster: Cluster) -> Examination:
     try:
         with cluster.fibers.system:
             is_at_rest = _come_to_rest(cluster)
-            if _holds_references(cluster) or _leaks(cluster):  # what is left may be garbage
+            if _goes_on(cluster) or _leaks(cluster):  # what is left may be garbage
                 gc.collect()
                 is_at_rest = _come_to_rest(cluster)
         cluster.check_invariants()
-        if not _holds_references(cluster):
+        if not _goes_on(cluster):
             leaks = _leaks(cluster)
             if not is_at_rest:
                 leaks.insert(0, f"the cluster did not come to rest within {REST_STEPS_MAX} s of virtual time")
@@ -110,10 +110,13 @@ def _come_to_rest(cluster: Cluster) -> bool:
     return cluster.kernel.events_pending == 1 and cluster.head.is_armed(PARTED_TIMER)
 
 
-def _holds_references(cluster: Cluster) -> bool:
-    """Whether the program could still read a value."""
-    assert cluster.driver is not None
-    return any(value.local_refs for value in cluster.driver.core.machine.values.table.values())
+def _goes_on(cluster: Cluster) -> bool:
+    """Whether the program could still read a value, or has threads that run."""
+    driver = cluster.driver
+    assert driver is not None
+    return any(value.local_refs for value in driver.core.machine.values.table.values()) or any(
+        process.has_threads for process in cluster.processes.values() if isinstance(process, UserProcess)
+    )
 
 
 def _leaks(cluster: Cluster) -> list[str]:

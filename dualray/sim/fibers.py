@@ -106,8 +106,8 @@ class Fiber:
     owner: the virtual process whose code it runs.
     seed: what dualray.sim.isolation derives its randomness from.
     killed: it was thrown a `FiberKilled`.
-    `clock_reads` and `clock_read_ns` belong to virtual_time, `streams` to isolation, `loop` to virtual_loop; they
-    are slots here because looking them up by fiber would cost more than the work they do.
+    `clock_reads` and `clock_read_ns` belong to virtual_time, `streams` to isolation, `thread` to threads, `loop` to
+    virtual_loop; they are slots here because looking them up by fiber would cost more than the work they do.
     """
 
     owner: FiberOwner
@@ -119,6 +119,7 @@ class Fiber:
     clock_reads: int = 0
     clock_read_ns: int = -1
     streams: Any = None
+    thread: Any = None
     loop: Any = None  # while it does not run: its running event loop, and what asyncio hooks into generators with
     _greenlet: Any = None
     _value: Any = None
@@ -377,6 +378,10 @@ class FiberScheduler:
         except BaseException:
             cores.cancel(work)
             raise
+
+    def is_elsewhere(self) -> bool:
+        """Whether the caller has nothing to do with the fibers: an OS thread of its own, or the simulation is over."""
+        return self.closed or self._hub is None or get_ident() != self._thread_id
 
     def _misuse(self) -> RuntimeError:
         if self.closed or self._hub is None:

@@ -28,14 +28,14 @@ virtual process (SIGINT: KeyboardInterrupt), one to anybody else is refused.
 Exits. `sys.exit`, `os._exit` and `os.abort` raise `VirtualExit`; the runner that catches it ends the
 virtual worker. It is a SystemExit, so that `except SystemExit` around `sys.exit` works and a driver script
 that exits still ends its interpreter, with its code. Unlike the real `os._exit`, it runs `finally` blocks
-on its way.
+on its way. In a thread that user code has started, `sys.exit` ends the thread, and the others end the process of it.
 
 Directories. The order in which a directory lists its entries is the file system's; in user code `os.listdir` and
 `os.scandir`, and with them `os.walk`, `glob` and `pathlib`, list them by name.
 
-Witnesses. A thread of user code is a thread of the interpreter, and runs in real time: what it does, and when, is not
-the simulation's to order. It is let go, and noted in `witnessed`: such a run cannot be promised to be the same again,
-and `dualray scenario check` says so. So is what leads out of the simulation (outside.py), where it is allowed.
+Witnesses. What leads out of the simulation (outside.py), where it is allowed, and OS threads of libraries (threads.py)
+run in real time: what they do, and when, is not the simulation's to order. It is noted in `witnessed`: such a run
+cannot be promised to be the same again, and `dualray scenario check` says so.
 
 Garbage collection must not decide anything: automatic collection is off while a simulation runs, and is
 performed at fixed counts of events. What was alive before is frozen, so that these collections do not scan
@@ -51,8 +51,7 @@ import random
 import signal
 import socket
 import sys
-import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FunctionType
 from typing import Any, Final, NoReturn, Self
 
@@ -77,6 +76,10 @@ GC_FIRST_EVENTS: Final = 10_000
 GC_FULL_FIRST_EVENTS: Final = 1_000_000
 """Events until the first full collection; each next one comes after twice as many, as the heap may have
 grown."""
+
+
+_FROZEN_BY_PYTHON: Final = 375 if sys.version_info[:2] == (3, 12) else 0
+"""Objects that the interpreter has frozen before anybody could."""
 
 
 class VirtualExit(SystemExit):
@@ -165,7 +168,7 @@ class Isolation:
     and `move_to` the next comes before its `install()`.
 
     also: further substitutions to install in the same sweep over all modules, VirtualTime's above all.
-    has_threads: whether a fiber is one of several in its process, which then may start no OS threads.
+    of_modules: by type, what makes the replacement of an object that a module of the user's has under a name.
     """
 
     def __init__(
@@ -174,12 +177,12 @@ class Isolation:
         fibers: FiberScheduler,
         *,
         also: Iterable[Substitution] = (),
-        has_threads: Callable[[Fiber], bool] = lambda fiber: False,
+        of_modules: Mapping[type, Callable[[Any], Any]] | None = None,
     ) -> None:
-        self._has_threads = has_threads
         self.kernel = kernel
         self._fibers = fibers
         self._also = tuple(also)
+        self._of_modules = of_modules
         self._installed: Substitutions | None = None
         self._collecting: Callable[[], None] | None = None
         self._gc_was_enabled = False
@@ -204,14 +207,14 @@ class Isolation:
         if self._collecting is not None:
             raise RuntimeError("this isolation is installed already")
         if self._installed is None:
-            installed = Substitutions([*self.substitutions(), *self._also])
+            installed = Substitutions([*self.substitutions(), *self._also], self._of_modules)
             installed.install()
             self._installed = installed
         else:  # it has stood since the last simulation
             self._installed.sweep_new_modules()
         self._gc_was_enabled = gc.isenabled()
         gc.disable()
-        self._gc_froze = not HEAP.is_frozen and gc.get_freeze_count() == 0
+        self._gc_froze = not HEAP.is_frozen and gc.get_freeze_count() <= _FROZEN_BY_PYTHON
         if self._gc_froze:
             gc.freeze()
         self._collecting = self.kernel.on_event(_collect, every=GC_YOUNG_EVERY_EVENTS)
@@ -263,7 +266,6 @@ class Isolation:
             *self._of_entropy(),
             *self._of_process(),
             *self._of_directories(),
-            *self._of_threads(),
             *outside.substitutions(self.user_fiber, self._refuses),
         ]
 
@@ -271,10 +273,10 @@ class Isolation:
         """Whether a call that leads out of the simulation is refused there; else it is noted."""
         if fiber is not self._fibers.driver and not self.allows_outside:
             return True
-        self._witness(call, f"{call}() was called on {fiber.owner.hostname}")
+        self.witness(call, f"{call}() was called on {fiber.owner.hostname}")
         return False
 
-    def _witness(self, call: str, words: str) -> None:
+    def witness(self, call: str, words: str) -> None:
         """User code does what cannot be promised to be the same again."""
         self.witnessed.setdefault(call, f"{words} at {self.kernel.now_ns / 1e9:.6f} s of virtual time")
 
@@ -387,11 +389,32 @@ class Isolation:
             """Replace `holder.name` by `virtual(fiber, *args)` in user code."""
             return Substitution.of(holder, name, self._in_user_code(getattr(holder, name), virtual))
 
+        def is_started(fiber: Fiber) -> bool:
+            return fiber.thread is not None and fiber.thread.was_started
+
+        def end(fiber: Fiber, ended: BaseException) -> NoReturn:
+            if is_started(fiber):
+                fiber.thread.end_process(fiber, ended)
+                self._fibers.park()
+            raise ended
+
         def exit_with(fiber: Fiber, code: Any = None) -> NoReturn:
+            if is_started(fiber):
+                raise SystemExit(code)
             raise VirtualExit(code)
 
+        def exit_now(fiber: Fiber, code: Any = None) -> NoReturn:
+            end(fiber, VirtualExit(code))
+
         def abort(fiber: Fiber) -> NoReturn:
-            raise VirtualExit.by_signal(signal.SIGABRT)
+            end(fiber, VirtualExit.by_signal(signal.SIGABRT))
+
+        def receive(fiber: Fiber, signal_number: int) -> None:
+            """What a signal to oneself does to a virtual process."""
+            if signal_number == signal.SIGINT:
+                raise KeyboardInterrupt
+            if signal_number != 0:
+                end(fiber, VirtualExit.by_signal(signal_number))
 
         def kill(fiber: Fiber, pid: int, signal_number: int) -> None:
             if pid != fiber.owner.pid:
@@ -399,13 +422,10 @@ class Isolation:
                     errno.EPERM,
                     f"pid {pid}: code in a simulation can signal only its own process, {fiber.owner.pid}",
                 )
-            _receive(signal_number)
+            receive(fiber, signal_number)
 
         def killpg(fiber: Fiber, group: int, signal_number: int) -> NoReturn:
             raise PermissionError(errno.EPERM, "there are no process groups in a simulation")
-
-        def raise_signal(fiber: Fiber, signal_number: int) -> None:
-            _receive(signal_number)
 
         def stay_off(fiber: Fiber) -> None:
             """Automatic collection would make the run depend on how many objects the interpreter holds."""
@@ -414,15 +434,15 @@ class Isolation:
             of(os, "getpid", lambda fiber: fiber.owner.pid),
             of(socket, "gethostname", lambda fiber: fiber.owner.hostname),
             of(sys, "exit", exit_with),
-            of(os, "_exit", exit_with),
+            of(os, "_exit", exit_now),
             of(os, "abort", abort),
             of(os, "kill", kill),
             of(os, "killpg", killpg),
-            of(signal, "raise_signal", raise_signal),
+            of(signal, "raise_signal", receive),
             of(gc, "enable", stay_off),
         ]
 
-    # -- directories and threads ---------------------------------------------------------------------------
+    # -- directories ---------------------------------------------------------------------------------------
 
     def _of_directories(self) -> list[Substitution]:
         def listdir(fiber: Fiber, *args: Any, **kwargs: Any) -> list[Any]:
@@ -437,22 +457,6 @@ class Isolation:
             Substitution.of(os, "listdir", self._in_user_code(real_listdir, listdir)),
             Substitution.of(os, "scandir", self._in_user_code(real_scandir, scandir)),
         ]
-
-    def _of_threads(self) -> list[Substitution]:
-        user_fiber, real_start = self.user_fiber, threading.Thread.start
-
-        def start(self_: threading.Thread) -> None:
-            fiber = user_fiber()
-            if fiber is not None:
-                if self._has_threads(fiber):
-                    raise RuntimeError(
-                        f"thread {self_.name!r} cannot be started in a simulated actor whose methods run at the same "
-                        f"time: they are its threads, and their locks are not for others"
-                    )
-                self._witness("threading.Thread.start", f"thread {self_.name!r} was started on {fiber.owner.hostname}")
-            real_start(self_)
-
-        return [Substitution(holder=threading.Thread, name="start", replacement=start)]
 
     def _in_user_code(self, original: Callable[..., Any], virtual: Callable[..., Any]) -> Callable[..., Any]:
         user_fiber = self.user_fiber
@@ -487,14 +491,6 @@ class _Sorted:
     def close(self) -> None:
         """Give no more entries."""
         self._entries = iter(())
-
-
-def _receive(signal_number: int) -> None:
-    """What a signal to oneself does to a virtual process."""
-    if signal_number == signal.SIGINT:
-        raise KeyboardInterrupt
-    if signal_number != 0:
-        raise VirtualExit.by_signal(signal_number)
 
 
 def _collect(events_performed: int) -> None:

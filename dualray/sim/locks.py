@@ -1,12 +1,13 @@
-"""Locks of the threads of an actor, which are fibers in a simulation.
+"""Locks of user code, whose threads are fibers in a simulation.
 
-A method that waits for a real lock would stop the one OS thread that all fibers share, for ever: whoever is to release
-it could not run. So in user code of actors of which several methods may run at a time, `threading.Lock` and
-`threading.RLock` make locks for fibers, which park; and with them conditions, events, semaphores, barriers and
-`queue.Queue`, which are made of these. Who waits is served in the order of arrival, in virtual time.
+A fiber that waits for a real lock would stop the one OS thread that all fibers share, for ever: whoever is to release
+it could not run. So in user code `threading.Lock` and `threading.RLock` make locks for fibers, which park; and with
+them conditions, events, semaphores, barriers, `queue.Queue` and, here, `queue.SimpleQueue`, which are made of these.
+Who waits is served in the order of arrival, in virtual time.
 
-Locks that were made elsewhere stay real: those of modules, of libraries, and of code that runs one task at a time. They
-are no obstacle as long as nobody waits in virtual time while he holds one.
+A lock that a module of the user's made when it was imported, and keeps under a name of its own, is each virtual
+process's own while the simulation runs (`ModuleLock`), as each real process has its own. What else was made before, or
+is made by libraries, stays real: no obstacle as long as nobody waits in virtual time while he holds it.
 """
 
 from __future__ import annotations
@@ -15,20 +16,29 @@ import math
 import queue
 import sys
 import threading
+import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, Final, NoReturn
 
-from dualray.sim.fibers import Fiber, FiberScheduler
+from dualray.shared.interruption import is_importing
+from dualray.sim import virtual_time
+from dualray.sim.fibers import Fiber, FiberOwner, FiberScheduler
 from dualray.sim.kernel import Kernel
-from dualray.sim.virtual_time import READ_STEP_MIN_NS, Substitution
+from dualray.sim.virtual_time import READ_STEP_MIN_NS, Substitution, is_users
 
-__all__ = ["FiberLock", "FiberRLock", "Locks"]
+__all__ = ["FiberLock", "FiberRLock", "Locks", "ModuleLock", "stays_real", "words_of_wait"]
+
+LOOK_AGAIN_S: Final = 0.001
+"""Until an OS thread that waits for a lock of fibers looks again."""
 
 
 class FiberLock:
     """`threading.Lock` among fibers."""
+
+    __slots__ = ("__weakref__", "_fibers", "_is_locked", "_kernel", "_waiting")
+    kind = "_thread.lock"
 
     def __init__(self, kernel: Kernel, fibers: FiberScheduler) -> None:
         self._kernel = kernel
@@ -49,10 +59,7 @@ class FiberLock:
             return False
         fiber = self._fibers.current()
         if fiber is None:
-            raise RuntimeError(
-                "a lock that belongs to the fibers of a simulated actor is waited for by an OS thread: start no "
-                "threads in an actor with max_concurrency, its methods are the threads"
-            )
+            return self._acquire_elsewhere(timeout)
         self._waiting.append(fiber)
         alarm = None
         if timeout != -1:  # not shorter than the shortest sleep: who waits for the rest of a time must see it pass
@@ -70,6 +77,18 @@ class FiberLock:
             if alarm is not None:
                 alarm.cancel()
         return has_it
+
+    def _acquire_elsewhere(self, timeout: float) -> bool:
+        """As `acquire`, in real time: for an OS thread, of a library or after the simulation."""
+        if not self._fibers.is_elsewhere():
+            raise RuntimeError("the kernel of a simulation cannot wait for a lock of its user code")
+        until = math.inf if timeout == -1 else time.monotonic() + timeout
+        while self._is_locked:
+            if time.monotonic() >= until:
+                return False
+            time.sleep(LOOK_AGAIN_S)
+        self._is_locked = True
+        return True
 
     def _give_up(self, fiber: Fiber) -> None:
         if fiber in self._waiting:
@@ -97,23 +116,32 @@ class FiberLock:
     ) -> None:
         self.release()
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"cannot pickle '{self.kind}' object")
+
     def __repr__(self) -> str:
-        return f"<{'locked' if self._is_locked else 'unlocked'} {type(self).__name__}>"
+        return f"<{'locked' if self._is_locked else 'unlocked'} {self.kind} of a simulation>"
 
 
 class FiberRLock:
     """`threading.RLock` among fibers."""
 
+    __slots__ = ("__weakref__", "_count", "_fibers", "_lock", "_owner")
+    kind = "_thread.RLock"
+
     def __init__(self, kernel: Kernel, fibers: FiberScheduler) -> None:
         self._lock = FiberLock(kernel, fibers)
         self._fibers = fibers
-        self._owner: Fiber | None = None
+        self._owner: Fiber | int | None = None
         self._count = 0
+
+    def _me(self) -> Fiber | int:
+        return self._fibers.current() or threading.get_ident()
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """As `threading.RLock.acquire`; the timeout counts virtual seconds."""
-        me = self._fibers.current()
-        if self._count and self._owner is me:
+        me = self._me()
+        if self._count and self._owner == me:
             self._count += 1
             return True
         if not self._lock.acquire(blocking, timeout):
@@ -141,7 +169,7 @@ class FiberRLock:
     # What `threading.Condition` asks of the lock that it is given.
 
     def _is_owned(self) -> bool:
-        return bool(self._count) and self._owner is self._fibers.current()
+        return bool(self._count) and self._owner == self._me()
 
     def _release_save(self) -> int:
         count, self._count, self._owner = self._count, 0, None
@@ -150,58 +178,179 @@ class FiberRLock:
 
     def _acquire_restore(self, count: int) -> None:
         self._lock.acquire()
-        self._owner, self._count = self._fibers.current(), count
+        self._owner, self._count = self._me(), count
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"cannot pickle '{self.kind}' object")
+
+    def __repr__(self) -> str:
+        return f"<{'locked' if self._count else 'unlocked'} {self.kind} of a simulation, count={self._count}>"
 
 
-def _imports() -> bool:
-    """Whether a module is being imported: its locks are for others, too."""
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None:
-        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
-            return True
+class ModuleLock:
+    """A lock that a module of the user's has: each virtual process's own in user code, and elsewhere the real one."""
+
+    __slots__ = ("__weakref__", "_kernel", "_locks", "_own", "_real")
+    make: type[FiberLock | FiberRLock] = FiberLock
+
+    def __init__(self, real: Any, locks: Locks) -> None:
+        self._real = real
+        self._locks = locks
+        self._kernel: Kernel | None = None
+        self._own: dict[FiberOwner, FiberLock | FiberRLock] = {}
+
+    def _here(self) -> Any:
+        locks = self._locks
+        fiber = locks.fibers.user_fiber()
+        if fiber is None:
+            return self._real
+        if self._kernel is not locks.kernel:  # another simulation
+            self._kernel, self._own = locks.kernel, {}
+        own = self._own.get(fiber.owner)
+        if own is None:
+            own = self._own[fiber.owner] = self.make(locks.kernel, locks.fibers)
+        return own
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """As `threading.Lock.acquire`."""
+        taken: bool = self._here().acquire(blocking, timeout)
+        return taken
+
+    def release(self) -> None:
+        """As `threading.Lock.release`."""
+        self._here().release()
+
+    def locked(self) -> bool:
+        """Whether somebody of this process has it."""
+        taken: bool = self._here().locked()
+        return taken
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self.release()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"cannot pickle '{self.make.kind}' object")
+
+    def __repr__(self) -> str:
+        return repr(self._here())
+
+
+class ModuleRLock(ModuleLock):
+    """As ModuleLock, of `threading.RLock`."""
+
+    __slots__ = ()
+    make = FiberRLock
+
+    def _is_owned(self) -> bool:
+        owned: bool = self._here()._is_owned()
+        return owned
+
+    def _release_save(self) -> Any:
+        return self._here()._release_save()
+
+    def _acquire_restore(self, state: Any) -> None:
+        self._here()._acquire_restore(state)
+
+
+FiberLock.__name__ = ModuleLock.__name__ = "lock"  # as who reads an error knows them
+FiberRLock.__name__ = ModuleRLock.__name__ = "RLock"
+
+_OF_THREADS: Final = frozenset({"_threading_local", "concurrent", "dualray", "multiprocessing", "queue", "threading"})
+"""Packages that make threads and locks for whoever called them."""
+_WITH_OS_THREADS: Final = frozenset({"jax", "keras", "tensorflow", "torch"})
+"""Libraries whose threads keep state in C, where a fiber has none of its own."""
+
+
+def stays_real(frame: FrameType | None) -> bool:
+    """Whether a lock or a thread that is made there is one of the interpreter's: a module is being imported, whose
+    locks are for others, too, or it is the thread, or the lock, of a library that needs an OS thread."""
+    while frame is not None and _package(frame) in _OF_THREADS:
         frame = frame.f_back
-    return False
+    if frame is not None and _package(frame) in _WITH_OS_THREADS:
+        return True
+    return is_importing(frame)
+
+
+def words_of_wait(fiber: Fiber) -> str | None:
+    """What a fiber waits for, and where its user's code is; None: it waits for no lock."""
+    frame = fiber.frame()
+    while frame is not None and frame.f_code.co_filename != __file__ and _package(frame) == "dualray":
+        frame = frame.f_back
+    if frame is None or frame.f_code.co_filename != __file__:
+        return None
+    call = "Lock.acquire"
+    while frame is not None and (package := _package(frame)) in _OF_THREADS:
+        if package != "dualray":
+            call = frame.f_code.co_qualname
+        frame = frame.f_back
+    where = "" if frame is None else f" in {frame.f_code.co_filename}, line {frame.f_lineno}"
+    return f"{call}(){where} has not returned"
+
+
+def _package(frame: FrameType) -> str:
+    name: object = frame.f_globals.get("__name__")
+    return name.partition(".")[0] if isinstance(name, str) else ""
 
 
 class Locks:
-    """What makes locks in user code of those fibers that `has_threads` says."""
+    """What makes locks in user code."""
 
-    def __init__(self, kernel: Kernel, fibers: FiberScheduler, has_threads: Callable[[Fiber], bool]) -> None:
-        self._kernel = kernel
-        self._fibers = fibers
-        self._has_threads = has_threads
+    def __init__(self, kernel: Kernel, fibers: FiberScheduler) -> None:
+        self.kernel = kernel
+        self.fibers = fibers
+        self._of_modules = self.of_modules()
 
     def move_to(self, kernel: Kernel, fibers: FiberScheduler) -> None:
         """From now on they are those of another simulation."""
-        self._kernel, self._fibers = kernel, fibers
+        self.kernel, self.fibers = kernel, fibers
+
+    def of_modules(self) -> Mapping[type, Callable[[Any], Any]]:
+        """What stands for locks that modules of the user's keep: by their type."""
+        return {
+            type(threading.Lock()): lambda real: ModuleLock(real, self),
+            type(threading.RLock()): lambda real: ModuleRLock(real, self),
+        }
 
     def substitutions(self) -> list[Substitution]:
         """What is to be replaced, made against what stands there now."""
-        lock = Substitution.of(threading, "Lock", self._instead_of(threading.Lock, FiberLock))
+        lock = Substitution.of(threading, "Lock", self._instead_of(threading.Lock, self._lock), FiberLock)
+        simple_queue = self._instead_of(queue.SimpleQueue, queue._PySimpleQueue)  # type: ignore[attr-defined]
+        clock = self._instead_of_clock
         return [
             lock,
-            Substitution(holder=threading, name="_allocate_lock", replacement=lock.replacement),
-            Substitution.of(threading, "RLock", self._instead_of(threading.RLock, FiberRLock)),
-            Substitution(holder=threading, name="_time", replacement=self._instead_of_clock(threading._time)),  # type: ignore[attr-defined]
-            Substitution(holder=queue, name="time", replacement=self._instead_of_clock(queue.time)),  # type: ignore[attr-defined]
+            Substitution.of(threading, "_allocate_lock", self._instead_of(threading._allocate_lock, self._lock)),  # type: ignore[attr-defined]
+            Substitution.of(threading, "RLock", self._instead_of(threading.RLock, self._rlock)),
+            Substitution(holder=threading, name="_time", replacement=clock(threading._time)),  # type: ignore[attr-defined]
+            Substitution(holder=queue, name="time", replacement=clock(queue.time)),  # type: ignore[attr-defined]
+            Substitution.of(queue, "SimpleQueue", simple_queue, queue._PySimpleQueue),  # type: ignore[attr-defined]
         ]
 
-    def _instead_of(
-        self, original: Callable[..., Any], make: Callable[[Kernel, FiberScheduler], Any]
-    ) -> Callable[..., Any]:
-        def new_lock(*args: Any, **kwargs: Any) -> Any:
-            fiber = self._fibers.user_fiber()
-            if fiber is None or not self._has_threads(fiber) or _imports():
-                return original(*args, **kwargs)
-            return make(self._kernel, self._fibers)
+    def _lock(self) -> FiberLock:
+        return FiberLock(self.kernel, self.fibers)
 
-        return new_lock
+    def _rlock(self) -> FiberRLock:
+        return FiberRLock(self.kernel, self.fibers)
+
+    def _instead_of(self, original: Callable[..., Any], make: Callable[[], Any]) -> Callable[..., Any]:
+        def new(*args: Any, **kwargs: Any) -> Any:
+            if self.fibers.user_fiber() is None:
+                return original(*args, **kwargs)
+            caller: Any = sys._getframe(1)
+            if caller.f_globals is vars(virtual_time):  # it is called by what stands for a class
+                caller = caller.f_back
+            if not stays_real(caller):
+                return make(*args, **kwargs)
+            made = original(*args, **kwargs)
+            stand_in = self._of_modules.get(type(made))
+            return made if stand_in is None or not is_users(caller.f_globals) else stand_in(made)
+
+        return new
 
     def _instead_of_clock(self, original: Callable[[], float]) -> Any:
         def clock() -> float:
-            fiber = self._fibers.user_fiber()
-            if fiber is None or not self._has_threads(fiber):
-                return original()
-            return self._kernel.now_ns / 1e9
+            return original() if self.fibers.user_fiber() is None else self.kernel.now_ns / 1e9
 
         return staticmethod(clock)

@@ -96,6 +96,8 @@ class SimRuntime:
             self.cluster.close()
             if self.cluster.fibers.on_resume is enter_process_with_gpus:
                 show_gpus(self._driver.visible_gpus)  # tasks that had not ended came after the driver
+            if self._driver.environment is not None:
+                self._driver.environment.enter()
 
 
 def start(settings: Mapping[str, Any], config: Config) -> SimRuntime:

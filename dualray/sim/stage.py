@@ -1,9 +1,9 @@
 """What stands in other people's modules while a simulation runs, and whose simulation it is.
 
-Clocks, randomness, locks, processes and event loops are replaced where user code looks them up: virtual_time.py,
-isolation.py, locks.py, asyncio_substitution.py. A simulation puts its replacements there and takes them away at its
-end, which takes 2 ms: as long as a small simulation itself. In a process that does nothing but simulate, again and
-again, they stay (`stand`), and ask the simulation of the time.
+Clocks, randomness, locks, threads, processes, environments and event loops are replaced where user code looks them up:
+virtual_time.py, isolation.py, locks.py, threads.py, surroundings.py, asyncio_substitution.py. A simulation puts its
+replacements there and takes them away at its end, which takes 2 ms: as long as a small simulation itself. In a process
+that does nothing but simulate, again and again, they stay (`stand`), and ask the simulation of the time.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from dualray.sim import surroundings
 from dualray.sim.asyncio_substitution import AsyncioSubstitution
 from dualray.sim.fibers import Fiber, FiberScheduler
 from dualray.sim.isolation import Isolation
 from dualray.sim.kernel import Kernel
 from dualray.sim.locks import Locks
+from dualray.sim.threads import Threads, silence, unsilence
 from dualray.sim.virtual_time import VirtualTime
 
 __all__ = ["Stage", "stand", "take_stage"]
@@ -29,13 +31,19 @@ class Stage:
         """Of no simulation, as are these fibers, while there is none."""
         self._nobody = FiberScheduler(self._kernel)
         self._time = VirtualTime(self._kernel, self._nobody)
-        self._locks = Locks(self._kernel, self._nobody, _has_threads)
+        self._locks = Locks(self._kernel, self._nobody)
+        self._threads = Threads(self._kernel, self._nobody, self._witness)
         self._asyncio = AsyncioSubstitution(self._nobody.user_fiber, _no_loop)
         self.isolation = Isolation(
             self._kernel,
             self._nobody,
-            also=[*self._time.substitutions(), *self._locks.substitutions()],  # a clock stands for itself first
-            has_threads=_has_threads,
+            also=[  # a clock stands for itself first
+                *self._time.substitutions(),
+                *self._locks.substitutions(),
+                *self._threads.substitutions(),
+                *surroundings.substitutions(self._user_fiber),
+            ],
+            of_modules=self._locks.of_modules(),
         )
         self.stands = False
         """Whether the replacements stay where they are between two simulations."""
@@ -69,6 +77,7 @@ class Stage:
             self.isolation.install()
             if not self._changes_asyncio:
                 self._asyncio.install()
+                silence()
                 self._changes_asyncio = True
         except BaseException:
             self._move_to(self._kernel, self._nobody, _on_time, _no_loop)
@@ -81,8 +90,15 @@ class Stage:
         else:
             self._changes_asyncio = False
             self._asyncio.uninstall()
+            unsilence()
             self.isolation.uninstall()
         self._move_to(self._kernel, self._nobody, _on_time, _no_loop)
+
+    def _user_fiber(self) -> Fiber | None:
+        return self.isolation.user_fiber()
+
+    def _witness(self, call: str, words: str) -> None:
+        self.isolation.witness(call, words)
 
     def _move_to(
         self,
@@ -93,6 +109,7 @@ class Stage:
     ) -> None:
         self._time.move_to(kernel, fibers, ahead_ns)
         self._locks.move_to(kernel, fibers)
+        self._threads.move_to(kernel, fibers)
         self._asyncio.move_to(fibers.user_fiber, make_loop)
         self.isolation.move_to(kernel, fibers)
 
@@ -111,12 +128,6 @@ def stand() -> None:
 def take_stage() -> Stage:
     """The stage for a simulation of this process."""
     return _STANDING[0] if _STANDING else Stage()
-
-
-def _has_threads(fiber: Fiber) -> bool:
-    owner: Any = fiber.owner
-    has_threads: bool = owner.has_threads
-    return has_threads
 
 
 def _on_time(fiber: Fiber) -> int:

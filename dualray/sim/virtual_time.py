@@ -52,7 +52,15 @@ from typing import Any, Final, Self
 from dualray.sim.fibers import Fiber, FiberScheduler
 from dualray.sim.kernel import Kernel
 
-__all__ = ["EPOCH_NS", "Replacement", "Substitution", "Substitutions", "VirtualTime"]
+__all__ = [
+    "EPOCH_NS",
+    "Replacement",
+    "Substitution",
+    "Substitutions",
+    "TypeReplacement",
+    "VirtualTime",
+    "is_users",
+]
 
 EPOCH_NS: Final = 1_577_836_800 * 10**9
 """What `time.time_ns()` reads at the start of every simulation: 2020-01-01 00:00:00 UTC."""
@@ -79,6 +87,51 @@ class Replacement(staticmethod):  # type: ignore[type-arg]  # generic in the stu
         return self.__qualname__
 
 
+class TypeReplacement:
+    """As a Replacement, for a class: it can be asked for instances, be a base, and is pickled by reference.
+
+    kinds: what it makes beside instances of the class.
+    base: gives what is inherited from where it is a base.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        original: type,
+        kinds: tuple[type, ...],
+        base: Callable[[], type] | None = None,
+    ) -> None:
+        self._function, self._original, self._kinds = function, original, kinds
+        self._base = base or (lambda: original)
+        self.__doc__ = original.__doc__
+        self.__qualname__ = self.__name__ = original.__name__
+        self.__module__ = function.__module__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._function(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._original, name)
+
+    def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type, ...]:
+        return (self._base(),)
+
+    def __instancecheck__(self, instance: object) -> bool:
+        return isinstance(instance, (self._original, *self._kinds))
+
+    def __subclasscheck__(self, cls: type) -> bool:
+        return issubclass(cls, (self._original, *self._kinds))
+
+    def __or__(self, other: Any) -> Any:
+        return self._original | other
+
+    def __ror__(self, other: Any) -> Any:
+        return other | self._original
+
+    def __reduce__(self) -> str:
+        return self.__qualname__
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Substitution:
     """Put `replacement` where `holder` (a module, or a class) has the attribute `name`."""
@@ -88,12 +141,22 @@ class Substitution:
     replacement: Any
 
     @staticmethod
-    def of(holder: ModuleType, name: str, function: Callable[..., Any]) -> Substitution:
-        """A Replacement that looks like `holder.name`, calls `function`, and is pickled by that name."""
+    def of(holder: ModuleType, name: str, function: Callable[..., Any], *kinds: type) -> Substitution:
+        """A Replacement that looks like `holder.name`, calls `function`, and is pickled by that name.
+
+        kinds: of a class, what it makes beside instances of that.
+        """
+        original = getattr(holder, name)
         function.__module__ = holder.__name__
         function.__name__ = function.__qualname__ = name
-        function.__doc__ = getattr(holder, name).__doc__
-        return Substitution(holder=holder, name=name, replacement=Replacement(function))
+        function.__doc__ = original.__doc__
+        replacement: Any = Replacement(function)
+        if isinstance(original, type):
+            replacement = TypeReplacement(function, original, kinds)
+        return Substitution(holder=holder, name=name, replacement=replacement)
+
+
+_MISSING: Final = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,22 +173,30 @@ class _Writing:
             if self.target.get(self.name) is self.new:
                 self.target[self.name] = self.old
         elif _stored(self.target, self.name) is self.new:
-            setattr(self.target, self.name, self.old)
+            if self.old is _MISSING:
+                delattr(self.target, self.name)
+            else:
+                setattr(self.target, self.name, self.old)
 
 
 def _stored(target: Any, name: str) -> Any:
-    """The attribute as it is stored, not as it is bound."""
-    return vars(target).get(name) if isinstance(target, type) else getattr(target, name, None)
+    """The attribute as it is stored, not as it is bound; what a class has inherited is missing."""
+    return vars(target).get(name, _MISSING) if isinstance(target, type) else getattr(target, name, _MISSING)
 
 
 class Substitutions:
     """Replacements that stand in other people's modules from `install()` to `uninstall()`.
 
     Also a context manager. One set of them can stand in a process at a time.
+
+    of_modules: by type, what makes the replacement of an object that a module of the user's has under a name.
     """
 
-    def __init__(self, substitutions: Iterable[Substitution]) -> None:
+    def __init__(
+        self, substitutions: Iterable[Substitution], of_modules: Mapping[type, Callable[[Any], Any]] | None = None
+    ) -> None:
         self._substitutions = tuple(substitutions)
+        self._of_modules = of_modules or {}
         self._journal: list[_Writing] = []
         self._table: dict[int, Any] = {}  # id of what a sweep takes out -> what it puts in
         self._originals: dict[int, Any] = {}  # id of a replacement -> the original; the table of the last sweep
@@ -139,7 +210,7 @@ class Substitutions:
         """Put every replacement into its place and into the modules that bound the original earlier."""
         if self.installed:
             raise RuntimeError("these substitutions are installed already")
-        stored = [vars(entry.holder)[entry.name] for entry in self._substitutions]
+        stored = [_stored(entry.holder, entry.name) for entry in self._substitutions]
         if any(isinstance(original, Replacement) for original in stored):
             raise RuntimeError("another simulation runs in this process: shut it down first")
         self._modules_before = frozenset(sys.modules)
@@ -251,7 +322,7 @@ class Substitutions:
             return
         writings = len(self._journal)
         self._sweep_module(module)
-        if len(self._journal) == writings and str(namespace.get("__file__")).startswith(_LIBRARIES):
+        if len(self._journal) == writings and not is_users(namespace):
             _CLEAN[name] = bound
 
     def _sweep_module(self, module: object) -> None:
@@ -265,6 +336,8 @@ class Substitutions:
             for name, value in list(namespace.items()):
                 if id(value) in self._table:
                     self._write(namespace, name, self._table[id(value)])
+        if not self._of_modules.keys().isdisjoint(map(type, values)):
+            self._replace_of_modules(namespace, namespace, namespace)
         for value in values:
             if type(value) is FunctionType:
                 if value.__module__ == module_name:
@@ -272,12 +345,20 @@ class Substitutions:
             elif isinstance(value, type) and vars(value).get("__module__") == module_name:
                 self._sweep_class(value)
 
+    def _replace_of_modules(self, target: Any, attributes: Mapping[str, Any], module: Mapping[str, Any]) -> None:
+        if self.installed and is_users(module):
+            for name, value in list(attributes.items()):
+                if type(value) in self._of_modules:
+                    self._write(target, name, self._of_modules[type(value)](value))
+
     def _sweep_class(self, cls: type) -> None:
         values = list(vars(cls).values())
         if not self._table.keys().isdisjoint(map(id, values)):
             for name, value in list(vars(cls).items()):
                 if id(value) in self._table:
                     self._write(cls, name, self._table[id(value)])
+        if not self._of_modules.keys().isdisjoint(map(type, values)):
+            self._replace_of_modules(cls, vars(cls), vars(sys.modules[cls.__module__]))
         for value in values:
             if type(value) is FunctionType:
                 self._sweep_function(value)
@@ -298,13 +379,18 @@ class Substitutions:
 
 
 _LIBRARIES: Final = (
-    *dict.fromkeys(sysconfig.get_path(name) for name in ("purelib", "platlib")),
+    *dict.fromkeys(sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib", "platstdlib")),
     str(Path(__file__).parents[1]),
 )
-"""Where installed libraries are, and dualray itself."""
+"""Where Python's and installed libraries are, and dualray itself."""
 _CLEAN: Final[dict[str, int]] = {}
 """Of libraries' modules that bind nothing that is replaced, what they bind, as a hash of identities."""
 _SPARED: Final = EXCLUDED | sys.stdlib_module_names
+
+
+def is_users(namespace: Mapping[str, Any]) -> bool:
+    """Whether a module is the user's own: no library's."""
+    return not str(namespace.get("__file__")).startswith(_LIBRARIES)
 
 
 def _is_filled(cell: CellType) -> bool:

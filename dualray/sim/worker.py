@@ -32,6 +32,7 @@ from dualray.sim.calendar import Calendar, Timer
 from dualray.sim.collectives import all_reduce_ns, broadcast_ns
 from dualray.sim.cores import Cores, Work
 from dualray.sim.fibers import Fiber, FiberKilled, FiberScheduler
+from dualray.sim.locks import words_of_wait
 from dualray.sim.network import Channel
 from dualray.sim.object_store import VirtualStore
 from dualray.sim.runner import Process
@@ -143,6 +144,9 @@ class UserProcess(Process):
     for `core` gives it one of its own, in the state that it is in; that is for good. Thousands of workers that take
     turns then wait for less memory.
     """
+
+    threads: Any = None
+    """What dualray.sim.threads keeps here."""
 
     def __init__(
         self,
@@ -264,11 +268,9 @@ class UserProcess(Process):
         """A worker; what it does before its first task derives its ids from its address."""
         return cls(cluster=cluster, address=address, node=node, store=store)
 
-    @property
-    def has_threads(self) -> bool:
-        """Whether it is an actor of which several methods may run at a time, each in a fiber."""
-        core = self._core
-        return core is not None and not core.is_folded and core.machine.actor_executor is not None
+    def is_main(self, fiber: Fiber) -> bool:
+        """Whether a fiber is its main thread: the driver's script, or a task."""
+        return fiber is self._task_fiber or fiber is self.cluster.fibers.driver
 
     @property
     def gpu_names(self) -> tuple[str, ...]:
@@ -492,6 +494,8 @@ class UserProcess(Process):
         fiber, template = self._task_fiber, task.resources
         if fiber is None or not fiber.is_undisturbed or not self._here.may_run_ahead or not _is_tiny(result):
             return False
+        if self._fibers is not None and len(self._fibers) > 1:  # it has threads
+            return False
         if task.actor_id is not None or template is None or not template.has_one_result:
             return False
         if not self.cluster.runs_ahead or self.cluster.config.inline_bytes_max < _TINY_BYTES:
@@ -563,16 +567,50 @@ class UserProcess(Process):
         self.cluster.seeds_handed_out.update(seed)
         self.cluster.fibers.spawn(self, partial(self._run_in_fiber, function), seed=seed)
 
-    def _run_in_fiber(self, function: Callable[[], object]) -> None:
-        fiber = self.cluster.fibers.current()
-        assert fiber is not None
+    @property
+    def has_threads(self) -> bool:
+        """Whether threads that user code has started run here."""
+        return self.is_alive and self.threads is not None and bool(self.threads.started)
+
+    def start_thread(self, function: Callable[[], object], seed: bytes) -> Fiber:
+        """User code starts a thread.
+
+        Raises:
+            FiberKilled: this process is dead.
+        """
+        if not self.is_alive:
+            raise FiberKilled(f"{self.address} died")
+        if self._core is None:
+            self._have_core()
+        self.cluster.seeds_handed_out.update(seed)
+        fiber = self.cluster.fibers.spawn(self, partial(self._run_in_fiber, function), seed=seed)
+        self._take_in(fiber)
+        return fiber
+
+    def waits_for_locks(self) -> list[str]:
+        """Of each of its fibers that waits for another one, in words."""
+        driver = self.cluster.fibers.driver
+        fibers = [driver, *self._all_fibers()] if self._is_driver and driver is not None else self._all_fibers()
+        return [words for words in map(words_of_wait, fibers) if words is not None]
+
+    def end_by_thread(self, fiber: Fiber, escaped: BaseException) -> None:
+        """A thread ends this process soon: of the driver, it surfaces in its main thread."""
+        self.cluster.kernel.call_after(0, self.cluster.end_by, fiber, escaped)
+
+    def _take_in(self, fiber: Fiber) -> None:
         if self._fibers is None:
             self._fibers = {} if self._task_fiber is None else {self._task_fiber: None}
         self._fibers[fiber] = None
+
+    def _run_in_fiber(self, function: Callable[[], object]) -> None:
+        fiber = self.cluster.fibers.current()
+        assert fiber is not None
+        self._take_in(fiber)
         try:
             function()
         finally:
-            self._fibers.pop(fiber, None)
+            if self._fibers is not None:
+                self._fibers.pop(fiber, None)
 
     def call(
         self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution
@@ -607,9 +645,22 @@ class UserProcess(Process):
         return self._machine.memory
 
     def take_environment(self, text: str) -> None:
-        environment = Swapped(text)
-        environment.enter()  # it runs: its fiber leaves it when it is suspended
-        self.environment = environment
+        if self.environment is not None:
+            with self.cluster.fibers.system:
+                self.environment.leave()
+        self.environment = self._entered(text)
+
+    def own_environment(self) -> Swapped:
+        """Its user code is about to change variables or the working directory: they are its own from now on."""
+        if self.environment is None:
+            self.environment = self._entered("")
+        return self.environment
+
+    def _entered(self, text: str) -> Swapped:
+        with self.cluster.fibers.system:
+            environment = Swapped(text, (GPU_MASK,))
+            environment.enter()  # it runs: its fiber leaves it when it is suspended
+        return environment
 
     def iterate(
         self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution

@@ -134,7 +134,7 @@ def test_who_waits_for_running_tasks_is_told_nothing(start, capfd):
 
 def test_shutdown_ends_the_waits_of_other_threads(start, mode):
     if mode == "sim":
-        pytest.skip("a simulation has one thread")
+        pytest.skip("threads of a simulation end with it")
     start()
     holder = Actor.options(num_cpus=2).remote()
     get(holder.answer.remote())

@@ -75,14 +75,35 @@ def listdir():
 def thread():
     """A thread takes part."""
 
-    def race() -> int:
-        seen: list[int] = []
-        racer = threading.Thread(target=seen.append, args=(1,), name="racer")
-        racer.start()
-        racer.join()
-        return len(seen)
+    def race() -> list[str]:
+        seen: list[str] = []
+
+        def run(name: str, pause: float) -> None:
+            for _ in range(5):
+                time.sleep(pause + random.random() / 100)
+                seen.append(name)
+
+        racers = [threading.Thread(target=run, args=(name, 0.01 / len(name))) for name in NAMES]
+        for racer in racers:
+            racer.start()
+        for racer in racers:
+            racer.join()
+        return seen
 
     return dualray.get(dualray.remote(race).remote())
+
+
+def os_thread():
+    """A library takes part that has threads of its own."""
+
+    def write() -> bool:
+        import tensorflow as tf
+
+        with tempfile.TemporaryDirectory() as directory, tf.Graph().as_default() as graph:
+            tf.compat.v1.summary.FileWriter(directory, graph).close()
+            return any(Path(directory).iterdir())
+
+    return dualray.get(dualray.remote(write).remote())
 
 
 def unseeded_random():

@@ -1,0 +1,58 @@
+"""The environment's variables and the working directory: each virtual process's own.
+
+All fibers share those of the interpreter. A process that changes them, `os.environ[...] = ...` or `os.chdir(...)` in
+user code, has them swapped from then on: as it has left them while it runs, and as they were for everybody else. They
+are the interpreter's while it runs, so that libraries in C see them, too. Who changes nothing pays nothing. What a
+module changes while it is imported is for everybody, as the module is.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, Protocol, cast
+
+from dualray.runtime_env import Swapped
+from dualray.shared.interruption import is_importing
+from dualray.sim.fibers import Fiber, FiberOwner
+from dualray.sim.virtual_time import Substitution
+
+__all__ = ["substitutions"]
+
+
+class Surrounded(FiberOwner, Protocol):
+    """A process that may have an environment of its own."""
+
+    def own_environment(self) -> Swapped:
+        """Its own from now on."""
+
+
+def substitutions(user_fiber: Callable[[], Fiber | None]) -> list[Substitution]:
+    """What is replaced."""
+    environ: type = type(os.environ)
+
+    def changing(original: Callable[..., Any]) -> Callable[..., Any]:
+        def change(*args: Any) -> Any:
+            fiber = user_fiber()
+            if fiber is not None and not is_importing(sys._getframe()):
+                cast(Surrounded, fiber.owner).own_environment()
+            return original(*args)
+
+        return change
+
+    def moving(original: Callable[..., Any]) -> Callable[..., Any]:
+        def move(*args: Any, **kwargs: Any) -> Any:
+            fiber = user_fiber()
+            if fiber is not None:
+                cast(Surrounded, fiber.owner).own_environment().will_change_directory()
+            return original(*args, **kwargs)
+
+        return move
+
+    return [
+        Substitution(holder=environ, name="__setitem__", replacement=changing(vars(environ)["__setitem__"])),
+        Substitution(holder=environ, name="__delitem__", replacement=changing(vars(environ)["__delitem__"])),
+        Substitution.of(os, "chdir", moving(os.chdir)),
+        Substitution.of(os, "fchdir", moving(os.fchdir)),
+    ]
