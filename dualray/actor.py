@@ -140,6 +140,7 @@ class ActorClass(Generic[C]):
                 duration=options.duration,
                 what=f"actor class {self._name}",
                 collect=DynamicObjectRefGenerator.collect,
+                sim_unsafe=options.sim_unsafe,
             ),
             name=self._name,
             resources=held,

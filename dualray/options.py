@@ -58,6 +58,8 @@ class TaskOptions:
             function does not run. Real mode runs it. Default True.
         returns, returns_size: what each result of a call that is not executed is, and as how many bytes it counts in
             stores and on the network (an int, or a text such as "2GiB"). Default: None, and what that has.
+        sim_unsafe: sim mode only: "allow" or "refuse": what becomes of calls that lead out of the simulation, such as
+            sockets and subprocesses. Default: as `init(sim_unsafe=)` says.
         _generator_backpressure_num_objects: items that a generator makes ahead of its consumer; then it waits and lends
             its CPU. Default: any number.
     """
@@ -78,6 +80,7 @@ class TaskOptions:
     execute: bool = True
     returns: Any = None
     returns_size: int | str | None = None
+    sim_unsafe: str | None = None
     _generator_backpressure_num_objects: int | None = None
 
     def demand(self) -> Resources:
@@ -107,7 +110,8 @@ class ActorOptions:
             `@method(concurrency_group="io")`. `max_concurrency` is the limit of all others.
         max_pending_calls: calls that one process may have without an answer; one more raises
             PendingCallsLimitExceeded. Default -1: any number.
-        scheduling_strategy, label_selector, runtime_env, duration: as for tasks; `duration` is that of the constructor.
+        scheduling_strategy, label_selector, runtime_env, duration, sim_unsafe: as for tasks; `duration` is that of the
+            constructor.
     """
 
     num_cpus: float | None = None
@@ -127,6 +131,7 @@ class ActorOptions:
     lifetime: str | None = None
     runtime_env: Mapping[str, Any] | None = None
     duration: Duration = None
+    sim_unsafe: str | None = None
 
     def demands(self) -> tuple[Resources, Resources]:
         """What a node must offer to place the actor, and what the actor holds."""
@@ -207,6 +212,8 @@ def _check(options: TaskOptions | ActorOptions | MethodOptions, what: str) -> No
         if group is not None and not isinstance(group, str):
             raise TypeError(f"{what}: concurrency_group={group!r} must be a str")
         return
+    if options.sim_unsafe not in (None, "allow", "refuse"):
+        raise ValueError(f"{what}: sim_unsafe={options.sim_unsafe!r} must be 'allow' or 'refuse'")
     if isinstance(options, ActorOptions):
         _check_actor(options, what)
     try:

@@ -110,6 +110,7 @@ class RemoteFunction(Generic[R]):
                 what=what,
                 collect=DynamicObjectRefGenerator.collect if streaming is Streaming.DYNAMIC else None,
                 retried=None if isinstance(retried, bool) else tuple(retried),
+                sim_unsafe=options.sim_unsafe,
             ),
             name=self._name,
             resources=demand,

@@ -60,6 +60,7 @@ class Verbs(Protocol):
         what: str,
         collect: Callable[[Sequence[Ref]], Any] | None = None,
         retried: tuple[type[BaseException], ...] | None = None,
+        sim_unsafe: str | None = None,
     ) -> FunctionID: ...
 
     def submit_task(self, template: FunctionTemplate, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Ref]: ...

@@ -112,9 +112,10 @@ class InlineProcess(InlineRefusals):
         what: str,
         collect: Callable[[Sequence[Ref]], Any] | None = None,
         retried: tuple[type[BaseException], ...] | None = None,
+        sim_unsafe: str | None = None,
     ) -> FunctionID:
         """Put a function or class into the function table."""
-        pickled = serialize(Export(target, duration, collect, retried), what).to_bytes()
+        pickled = serialize(Export(target, duration, collect, retried, sim_unsafe), what).to_bytes()
         identity = function_id(pickled)
         self._shared.functions[identity] = pickled
         return identity

@@ -585,11 +585,13 @@ class CoreWorker:
         what: str,
         collect: Callable[[Sequence[Ref]], Any] | None = None,
         retried: tuple[type[BaseException], ...] | None = None,
+        sim_unsafe: str | None = None,
     ) -> FunctionID:
         """Put a function or class into the function table, once. `collect` makes the result of a dynamic generator out
-        of its items; `retried` are the exceptions for which a call is tried again, if not all are."""
+        of its items; `retried` are the exceptions for which a call is tried again, if not all are; `sim_unsafe` is what
+        becomes of calls that lead out of a simulation."""
         try:
-            pickled = serialize(Export(target, duration, collect, retried), what).to_bytes()
+            pickled = serialize(Export(target, duration, collect, retried, sim_unsafe), what).to_bytes()
         except SerializationError:
             serialize(target, what)  # raises, and names the part of the function or class
             raise

@@ -29,6 +29,8 @@ class Execution:
     """Of the actor that this runs in."""
     actor_life: int = 0
     """How often that actor had been restarted."""
+    sim_unsafe: str | None = None
+    """What becomes of its calls that lead out of a simulation, if it says so."""
     is_task: bool = True
     submitted: int = 0
     puts: int = 0
@@ -48,6 +50,7 @@ def new_execution(
     execution.duration = duration
     execution.constructor = None
     execution.actor_life = attempt
+    execution.sim_unsafe = None
     execution.is_task = True
     execution.submitted = 0
     execution.puts = 0

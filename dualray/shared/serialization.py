@@ -21,7 +21,7 @@ import weakref
 from collections import ChainMap
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from types import CellType, CodeType, FunctionType
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType
 from typing import Any, ClassVar
 
 import cloudpickle
@@ -137,11 +137,21 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships 
                     _share_module_name(obj)
         elif type(obj) is FunctionType:
             _share_module_name(obj)
+        elif type(obj) is BuiltinFunctionType and (place := replaced_builtins.get(id(obj))) is not None:
+            return _stands_at, place
         return super().reducer_override(obj)
 
 
 _registered: dict[type[Any], tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {}
 """Of classes that users have serializers for: serializer and deserializer. Of this process, as in Ray."""
+
+replaced_builtins: dict[int, tuple[str, str]] = {}
+"""Of functions in C in whose places others stand in this process, by identity: the module and the name."""
+
+
+def _stands_at(module: str, name: str) -> Any:
+    return getattr(sys.modules[module], name)
+
 
 _NEVER_ASKED = (bool, bytearray, bytes, complex, dict, float, frozenset, int, list, set, str, tuple, type, type(None))
 """Classes whose instances pickle writes without asking anybody."""

@@ -51,10 +51,13 @@ class Export:
     """Makes the result of a dynamic generator out of its items."""
     retried: tuple[type[BaseException], ...] | None = None
     """The exceptions for which a call is tried again; None: all, if any."""
+    sim_unsafe: str | None = None
+    """What becomes of calls that lead out of a simulation: "allow" or "refuse"; None: as the simulation says."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Said here, it is the same where the core is compiled: a function's id is a digest of this.
-        return Export, (self.target, self.duration, self.collect, self.retried)
+        said = (self.target, self.duration, self.collect, self.retried)
+        return Export, said if self.sim_unsafe is None else (*said, self.sim_unsafe)
 
 
 class TaskRunner:
@@ -191,6 +194,7 @@ class TaskRunner:
                     resources=execution.resources,
                     constructor=execution.constructor,
                     actor_life=execution.actor_life,
+                    sim_unsafe=execution.sim_unsafe,
                 )
             )
         if self._core.is_traced:
@@ -260,7 +264,8 @@ class TaskRunner:
             del values
         export = self.load(spec.template.function_id)
         if spec.actor_id is None:
-            self._core.execution.duration = export.duration
+            execution = self._core.execution
+            execution.duration, execution.sim_unsafe = export.duration, export.sim_unsafe
             return export.target, args, kwargs
         if spec.template is not self._method_template:
             self._method_template, self._method_name = spec.template, spec.template.name.rpartition(".")[2]

@@ -169,6 +169,7 @@ class Isolation:
 
     also: further substitutions to install in the same sweep over all modules, VirtualTime's above all.
     of_modules: by type, what makes the replacement of an object that a module of the user's has under a name.
+    sim_unsafe: what the task or actor that a fiber runs says of calls that lead out of the simulation, if it does.
     """
 
     def __init__(
@@ -178,7 +179,9 @@ class Isolation:
         *,
         also: Iterable[Substitution] = (),
         of_modules: Mapping[type, Callable[[Any], Any]] | None = None,
+        sim_unsafe: Callable[[Fiber], str | None] = lambda fiber: None,
     ) -> None:
+        self._sim_unsafe = sim_unsafe
         self.kernel = kernel
         self._fibers = fibers
         self._also = tuple(also)
@@ -192,7 +195,7 @@ class Isolation:
         self.witnessed: dict[str, str] = {}
         """What user code did that no simulation can repeat: by call, the first time in words."""
         self.allows_outside = False
-        """Whether tasks may make calls that lead out of the simulation."""
+        """Whether tasks that do not say so may make calls that lead out of the simulation."""
 
     def move_to(self, kernel: Kernel, fibers: FiberScheduler) -> None:
         """It isolates the fibers of another simulation from now on."""
@@ -271,7 +274,9 @@ class Isolation:
 
     def _refuses(self, fiber: Fiber, call: str) -> bool:
         """Whether a call that leads out of the simulation is refused there; else it is noted."""
-        if fiber is not self._fibers.driver and not self.allows_outside:
+        driver, said = self._fibers.driver, self._sim_unsafe(fiber)
+        is_allowed = self.allows_outside if said is None else said == "allow"
+        if not is_allowed and (driver is None or fiber.owner is not driver.owner):
             return True
         self.witness(call, f"{call}() was called on {fiber.owner.hostname}")
         return False

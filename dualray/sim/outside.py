@@ -2,7 +2,7 @@
 
 A connection to elsewhere, and a process that is started, go on in real time and are answered by what is no part of the
 simulation: what a task does so takes no virtual time, and may come out otherwise the next time. A task or an actor that
-makes such a call is refused by name, unless the simulation allows it (`init(sim_unsafe="allow")`); then, and always in
+makes such a call is refused by name, unless it, or the simulation, says `sim_unsafe="allow"`; then, and always in
 the driver, which feeds the program, the call is made and noted, and `dualray scenario check` says so. `os.fork` and
 `os.exec*` are among them: they would copy, or replace, the simulator. What a module does while it is imported is left
 alone: libraries look at their machine then.
@@ -48,7 +48,7 @@ def substitutions(user_fiber: Callable[[], Fiber | None], refuses: Callable[[Fib
                     errno.EPERM,
                     f"{name}() leads out of the simulation: what a task on {fiber.owner.hostname} does there takes "
                     f"real time, and may come out otherwise the next time. Give the task a duration= and return what "
-                    f'it would, or allow all such calls with dualray.init(mode="sim", sim_unsafe="allow")',
+                    f'it would, or allow it: sim_unsafe="allow" among its options, or in dualray.init(mode="sim", ...)',
                 )
             return original(*args, **kwargs)
 

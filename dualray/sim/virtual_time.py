@@ -34,7 +34,8 @@ replacements that modules bound while they stood. One that is kept where no swee
 attribute, a closure) does no harm: without a simulation, it calls the original.
 
 A replacement is a `staticmethod` object: it is callable, does not turn into a method as a class attribute
-(nor do the built-in functions that it stands for), and is pickled as `time.sleep`, by reference.
+(nor do the built-in functions that it stands for), and is pickled as `time.sleep`, by reference. So is what it
+replaces, if somebody has kept that: `dualray.remote(time.sleep)`.
 """
 
 from __future__ import annotations
@@ -46,9 +47,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import CellType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
 from typing import Any, Final, Self
 
+from dualray.shared.serialization import replaced_builtins
 from dualray.sim.fibers import Fiber, FiberScheduler
 from dualray.sim.kernel import Kernel
 
@@ -218,6 +220,8 @@ class Substitutions:
         try:
             for entry, original in zip(self._substitutions, stored, strict=True):
                 if isinstance(entry.holder, ModuleType):
+                    if isinstance(original, BuiltinFunctionType):
+                        replaced_builtins.setdefault(id(original), (entry.holder.__name__, entry.name))
                     self._table.setdefault(id(original), entry.replacement)
                     self._originals[id(entry.replacement)] = original
                     self._write(vars(entry.holder), entry.name, entry.replacement)
@@ -246,6 +250,7 @@ class Substitutions:
         if not self.installed:
             return
         self.installed = False
+        replaced_builtins.clear()
         while self._journal:
             self._journal.pop().undo()
         # What was bound while the replacements stood: by a task's imports, or in a notebook.
@@ -281,7 +286,7 @@ class Substitutions:
         rest = [function]
         while rest:
             item = rest.pop()
-            if id(item) in seen:
+            if id(item) in seen or isinstance(item, Replacement | TypeReplacement):  # which knows the original
                 continue
             seen.add(id(item))
             if isinstance(item, MethodType):

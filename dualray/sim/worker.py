@@ -268,6 +268,11 @@ class UserProcess(Process):
         """A worker; what it does before its first task derives its ids from its address."""
         return cls(cluster=cluster, address=address, node=node, store=store)
 
+    @property
+    def sim_unsafe(self) -> str | None:
+        """What the task in hand says of calls that lead out of the simulation."""
+        return self._here.execution.sim_unsafe
+
     def is_main(self, fiber: Fiber) -> bool:
         """Whether a fiber is its main thread: the driver's script, or a task."""
         return fiber is self._task_fiber or fiber is self.cluster.fibers.driver

@@ -29,6 +29,11 @@ CALLS = {
 }
 
 
+MACHINE_PIDS_MAX = 4_194_304
+FORK = dualray.remote(max_retries=0)(os.fork)
+"""Made before there is a simulation, it is the builtin itself."""
+
+
 def simulate(**settings):
     runtime: Any = dualray.init(mode="sim", nodes=2, **settings)
     return runtime
@@ -44,7 +49,9 @@ def _ends():
 def test_a_task_is_refused_by_the_name_of_the_call(name):
     runtime = simulate()
     call = dualray.remote(max_retries=0)(CALLS[name])
-    with pytest.raises(PermissionError, match=rf"{name}\(\) leads out of the simulation.*node-.*sim_unsafe=\"allow\""):
+    with pytest.raises(
+        PermissionError, match=rf"{name}\(\) leads out of the simulation.*node-.*sim_unsafe=\"allow\" among"
+    ):
         dualray.get(call.remote())
     assert runtime.cluster.witnessed == {}
 
@@ -79,6 +86,48 @@ def test_who_allows_it_gets_it_and_is_told():
     assert dualray.get(pair.remote()) == (b"words", "run\n")
     assert {"socket.socket", "subprocess.Popen"} <= set(runtime.cluster.witnessed)
     assert runtime.cluster.witnessed["socket.socket"].startswith("socket.socket() was called on node-")
+
+
+def call_out():
+    return subprocess.check_output(["echo", "run"], text=True)
+
+
+def test_a_task_says_it_itself():
+    simulate()
+    allowed = dualray.remote(sim_unsafe="allow")(call_out)
+    assert dualray.get([allowed.remote(), allowed.remote()]) == ["run\n"] * 2
+    refused = dualray.remote(call_out)
+    with pytest.raises(PermissionError, match=r'sim_unsafe="allow" among its options'):
+        dualray.get(refused.remote())
+    assert dualray.get(refused.options(sim_unsafe="allow").remote()) == "run\n"
+
+
+def test_a_task_refuses_what_the_simulation_allows():
+    simulate(sim_unsafe="allow")
+    assert dualray.get(dualray.remote(call_out).remote()) == "run\n"
+    with pytest.raises(PermissionError):
+        dualray.get(dualray.remote(sim_unsafe="refuse")(call_out).remote())
+
+
+@pytest.mark.parametrize("method", ["run", "run_in_a_coroutine"])
+def test_an_actor_says_it_for_life(method):
+    simulate()
+    caller: Any = dualray.remote(sim_unsafe="allow")(Caller).remote()
+    for _ in range(2):
+        assert dualray.get(getattr(caller, method).remote()) == "run\n"
+
+
+@pytest.mark.parametrize("options", [{"max_retries": 0}, {"max_restarts": 0}])
+def test_an_option_that_is_neither_is_refused(options):
+    made = call_out if "max_retries" in options else Caller
+    with pytest.raises(ValueError, match="sim_unsafe='maybe' must be 'allow' or 'refuse'"):
+        dualray.remote(sim_unsafe="maybe", **options)(made)
+
+
+def test_a_builtin_that_leads_out_is_refused_as_a_task():
+    simulate()
+    with pytest.raises(PermissionError, match=r"os.fork\(\) leads out of the simulation"):
+        dualray.get(FORK.remote())
 
 
 def test_the_driver_is_let_go_and_it_is_noted():
@@ -125,3 +174,17 @@ def test_afterwards_everything_is_as_it_was():
 def test_a_setting_that_is_neither_is_refused():
     with pytest.raises(ValueError, match="sim_unsafe='maybe' must be 'refuse' or 'allow'"):
         simulate(sim_unsafe="maybe")
+
+
+KEPT: list[Any] = [dualray.remote(function) for function in (time.sleep, os.getpid, os.listdir)]
+
+
+def test_builtins_that_were_kept_are_the_simulation_s(tmp_path):
+    sleep, getpid, listdir = KEPT
+    runtime = simulate()
+    assert dualray.get(sleep.remote(5)) is None
+    assert 5 <= runtime.now_s < 5.1
+    assert dualray.get(getpid.remote()) > MACHINE_PIDS_MAX
+    for number in range(9, 0, -1):
+        (tmp_path / str(number)).touch()
+    assert dualray.get(listdir.remote(str(tmp_path))) == [str(number) for number in range(1, 10)]
