@@ -26,7 +26,7 @@ from dualray.shared.interruption import is_importing
 from dualray.sim import virtual_time
 from dualray.sim.fibers import Fiber, FiberOwner, FiberScheduler
 from dualray.sim.kernel import Kernel
-from dualray.sim.virtual_time import READ_STEP_MIN_NS, Substitution, is_users
+from dualray.sim.virtual_time import READ_STEP_MIN_NS, Substitution, TypeReplacement, is_users
 
 __all__ = ["FiberLock", "FiberRLock", "Locks", "ModuleLock", "stays_real", "words_of_wait"]
 
@@ -116,6 +116,11 @@ class FiberLock:
     ) -> None:
         self.release()
 
+    def _at_fork_reinit(self) -> None:
+        """A process was forked: nobody has it there."""
+        self._is_locked = False
+        self._waiting.clear()
+
     def __reduce__(self) -> NoReturn:
         raise TypeError(f"cannot pickle '{self.kind}' object")
 
@@ -165,6 +170,10 @@ class FiberRLock:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.release()
+
+    def _at_fork_reinit(self) -> None:
+        self._lock._at_fork_reinit()
+        self._owner, self._count = None, 0
 
     # What `threading.Condition` asks of the lock that it is given.
 
@@ -224,6 +233,9 @@ class ModuleLock:
         """Whether somebody of this process has it."""
         taken: bool = self._here().locked()
         return taken
+
+    def _at_fork_reinit(self) -> None:
+        self._here()._at_fork_reinit()
 
     def __enter__(self) -> bool:
         return self.acquire()
@@ -317,7 +329,6 @@ class Locks:
     def substitutions(self) -> list[Substitution]:
         """What is to be replaced, made against what stands there now."""
         lock = Substitution.of(threading, "Lock", self._instead_of(threading.Lock, self._lock), FiberLock)
-        simple_queue = self._instead_of(queue.SimpleQueue, queue._PySimpleQueue)  # type: ignore[attr-defined]
         clock = self._instead_of_clock
         return [
             lock,
@@ -325,8 +336,20 @@ class Locks:
             Substitution.of(threading, "RLock", self._instead_of(threading.RLock, self._rlock)),
             Substitution(holder=threading, name="_time", replacement=clock(threading._time)),  # type: ignore[attr-defined]
             Substitution(holder=queue, name="time", replacement=clock(queue.time)),  # type: ignore[attr-defined]
-            Substitution.of(queue, "SimpleQueue", simple_queue, queue._PySimpleQueue),  # type: ignore[attr-defined]
+            Substitution(holder=queue, name="SimpleQueue", replacement=self._simple_queue()),
         ]
+
+    def _simple_queue(self) -> TypeReplacement:
+        original, virtual = queue.SimpleQueue, queue._PySimpleQueue  # type: ignore[attr-defined]
+
+        def base() -> type:
+            is_real = self.fibers.user_fiber() is None or stays_real(sys._getframe(1))
+            made: type = original if is_real else virtual
+            return made
+
+        new = self._instead_of(original, virtual)
+        new.__module__ = "queue"
+        return TypeReplacement(new, original, (virtual,), base)
 
     def _lock(self) -> FiberLock:
         return FiberLock(self.kernel, self.fibers)

@@ -124,6 +124,10 @@ class TypeReplacement:
     def __subclasscheck__(self, cls: type) -> bool:
         return issubclass(cls, (self._original, *self._kinds))
 
+    def __getitem__(self, item: Any) -> Any:
+        original: Any = self._original
+        return original[item]
+
     def __or__(self, other: Any) -> Any:
         return self._original | other
 

@@ -73,6 +73,33 @@ def test_a_timeout_is_virtual():
     assert run(wait) == pytest.approx(3_000, abs=0.1)
 
 
+def test_queues_can_be_inherited_from_and_subscripted():
+    simulate()
+
+    def subclassed() -> tuple[list[int], bool]:
+        class Named(queue.SimpleQueue[int]):
+            name = "named"
+
+        class Own(threading.local):
+            value = 0
+
+        named, own, taken = Named(), Own(), []
+
+        def take() -> None:
+            own.value += 1
+            taken.append(named.get())
+            taken.append(own.value)
+
+        thread = threading.Thread(target=take)
+        thread.start()
+        own.value = 7
+        named.put(5)
+        thread.join()
+        return taken, isinstance(named, queue.SimpleQueue)
+
+    assert run(subclassed) == ([5, 1], True)
+
+
 def test_asyncio_and_threads():
     simulate()
 
