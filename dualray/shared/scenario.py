@@ -295,6 +295,19 @@ _ACTIONS = (
 )
 
 
+_OF_LINKS = frozenset({"bandwidth", "delay", "drop", "duplicate", "jitter", "latency", "loss"})
+_BELONGS_TO: dict[str, tuple[str, ...]] = {
+    "by": ("slow", "skew"),
+    "share": ("fill", "fill_memory"),
+    "gpu": ("lose_gpu",),
+    "from_": ("partition",),
+    "to_": ("partition",),
+    "back_after": ("reboot", "drain", "kill", "restart", "pause"),
+    **dict.fromkeys(_OF_LINKS, ("link",)),
+}
+"""Of what is said of a fault, the actions that it is said of."""
+
+
 class FaultModel(_Model):
     """One fault: an anchor (`at`, `every` or `when`), exactly one action, and what belongs to it."""
 
@@ -357,8 +370,11 @@ class FaultModel(_Model):
         anchors = [name for name in ("at", "every", "when") if getattr(self, name) is not None]
         if len(anchors) != 1:
             raise ValueError(f"say exactly one of at, every and when, not {' and '.join(anchors) or 'none'}")
-        if self.times > 1 and self.every is None:
+        if "times" in self.model_fields_set and self.every is None:
             raise ValueError("times belongs to every")
+        if self.every is not None and "times" not in self.model_fields_set:
+            raise ValueError("every needs times: how often")
+        self._check_details(actions[0])
         if self.slow is not None and not (isinstance(self.by, float) and self.by > 0):
             raise ValueError("slow needs by: how many times as slow, a number above 0")
         if self.skew is not None:
@@ -372,6 +388,19 @@ class FaultModel(_Model):
         if len([it for it in (self.lasting, self.heal_after, self.back_after) if it is not None]) > 1:
             raise ValueError("for, heal_after and back_after say the same: give one")
         return self
+
+    def _check_details(self, action: str) -> None:
+        """What is said must belong to the action."""
+        fields = type(self).model_fields
+        for name in sorted(self.model_fields_set & _BELONGS_TO.keys()):
+            owners = _BELONGS_TO[name]
+            if action not in owners:
+                said = fields[name].alias or name
+                raise ValueError(f"{said} belongs to {' and '.join(owners)}, not to {action}")
+        if action != "kill" and getattr(self, action) == ("worker",):
+            raise ValueError(f"{action} takes nodes: of a worker there is kill alone")
+        if action == "link" and not self.model_fields_set & _OF_LINKS:
+            raise ValueError(f"link needs what changes: {', '.join(sorted(_OF_LINKS))}")
 
     def faults(self, cluster: ClusterModel) -> Iterator[Fault]:
         """The faults that this stands for: one for each node and time.

@@ -385,8 +385,6 @@ def _bad_fault(fault: Fault, cluster: ClusterModel) -> Iterator[str]:
 
 def cuts_driver_off(fault: Fault) -> str:
     """Why a partition would end the program, or "": the head takes the driver for dead with its node."""
-    one, other = fault.nodes, fault.others
-    apart = (DRIVER_NODE_NAME in one and (not other or HEAD_NAME in other)) or (
-        HEAD_NAME in one and (not other or DRIVER_NODE_NAME in other)
-    )
+    ends, one, other = {DRIVER_NODE_NAME, HEAD_NAME}, set(fault.nodes), set(fault.others)
+    apart = one & ends and (other & ends if other else not ends <= one)
     return f"it parts the driver, on {DRIVER_NODE_NAME}, from the head, and would end the program" if apart else ""

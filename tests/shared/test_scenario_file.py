@@ -180,3 +180,9 @@ def test_draws_of_a_distribution_lie_where_they_should(text, low_ns, high_ns):
     draws = [distribution.sample_ns(lambda number=number: number / 1000) for number in range(1000)]
     assert low_ns <= min(draws) <= max(draws) <= high_ns
     assert draws == sorted(draws)
+
+
+def test_a_partition_may_have_the_driver_and_the_head_on_one_side():
+    for sides in ("[node-0, head]", "[node-0, node-1, head]", "[node-1], from: [node-2]"):
+        [_, fault, *_] = parse(GOOD.replace("[node-1, node-2]", sides)).planned()
+        assert fault.kind is FaultKind.PARTITION

@@ -38,6 +38,27 @@ BAD = {
         "costs: {worker_start: 5ms}\nexpect:",
         "6: costs.worker_start: the cost model has no parameter 'worker_start'. Did you mean 'worker_start_ns'?",
     ),
+    "what belongs to another fault": (
+        "{at: 2ms, reboot: node-1, back_after: 1s}",
+        "{at: 2ms, kill: node-1, by: 3.0}",
+        "5: faults[0]: by belongs to slow and skew, not to kill",
+    ),
+    "a link to somewhere": (
+        "{at: 2ms, reboot: node-1, back_after: 1s}",
+        "{at: 2ms, link: node-1, to: node-2, latency: 10.0}",
+        "5: faults[0]: to belongs to partition, not to link",
+    ),
+    "a link that does not change": (
+        "{at: 2ms, reboot: node-1, back_after: 1s}",
+        "{at: 2ms, link: node-1}",
+        "5: faults[0]: link needs what changes: bandwidth, delay, drop, duplicate, jitter, latency, loss",
+    ),
+    "a slow worker": (
+        "{at: 2ms, reboot: node-1, back_after: 1s}",
+        "{when: {task_started: piece}, slow: worker, by: 3.0}",
+        "5: faults[0]: slow takes nodes: of a worker there is kill alone",
+    ),
+    "every so often, and not how often": ("at: 2ms", "every: 2ms", "5: faults[0]: every needs times: how often"),
     "an unknown node": ("node-1", "node-9", "5: faults[0]: there is no 'node-9'; nodes are node-0 to node-3"),
     "a fault after the end": (
         "2ms",
