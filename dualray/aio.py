@@ -109,6 +109,9 @@ class ReferenceFuture(Future[T]):
         with self._condition:  # `_finish` may be called before `get_async` has returned
             self._awaited = verbs.get_async(ref, lambda: verbs.spawn(self._finish))
 
+    def __hash__(self) -> int:
+        return int.from_bytes(self._ref.object_id[:8], "little")  # the same in every process
+
     def result(self, timeout: float | None = None) -> T:
         """The value, waiting for it.
 

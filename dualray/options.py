@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 from dualray import runtime_env
+from dualray.shared.distributions import parse_distribution
 from dualray.shared.labels import label_term, parse_selector
 from dualray.shared.model.demands import parse_resources
 from dualray.shared.model.ids import NodeID
@@ -27,7 +28,7 @@ from dualray.util.scheduling_strategies import (
 )
 
 _ONE_CPU = Resources(((CPU, UNITS),))
-Duration = float | Callable[..., float] | None
+Duration = float | str | Callable[..., float | str] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +53,8 @@ class TaskOptions:
             unless the task that makes the call runs in a placement group that captures its children.
         label_selector: what the labels of the node must meet: {"zone": "a"}; see docs/api/placement.md.
         name: what messages and traces call it. Default: the function's name.
-        duration: sim mode only: seconds of virtual time that a call takes, or each item of a generator; or a function
-            of its arguments that says.
+        duration: sim mode only: seconds of virtual time that a call takes, or each item of a generator; a time or a
+            distribution as text, "250ms" or "lognormal(2s, 0.5)"; or a function of its arguments that says.
         execute: sim mode only: False models a call: it is scheduled, gets its arguments and takes its time, but the
             function does not run. Real mode runs it. Default True.
         returns, returns_size: what each result of a call that is not executed is, and as how many bytes it counts in
@@ -202,9 +203,11 @@ def _check(options: TaskOptions | ActorOptions | MethodOptions, what: str) -> No
         _check_retried(options.retry_exceptions, what)
         _check_modelled(options, what)
     duration = options.duration
-    if duration is not None and not callable(duration):
+    if isinstance(duration, str):
+        parse_distribution(duration, f"{what}: duration")
+    elif duration is not None and not callable(duration):
         if isinstance(duration, bool) or not isinstance(duration, int | float):
-            raise TypeError(f"{what}: duration={duration!r} must be seconds, or a function of the arguments")
+            raise TypeError(f"{what}: duration={duration!r} must be seconds, text, or a function of the arguments")
         if not duration >= 0:
             raise ValueError(f"{what}: duration={duration!r} must not be negative")
     if isinstance(options, MethodOptions):

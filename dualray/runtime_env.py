@@ -10,6 +10,7 @@ import difflib
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -223,14 +224,14 @@ class Swapped:
             sys.modules.update(self._modules)
             self._module_count = len(sys.modules)
         if self._directory is not None:
-            self._outer_directory = str(Path.cwd())
-            os.chdir(self._directory)
+            self._outer_directory = _directory_now(self._outer_directory)
+            _change_to(self._directory)
 
     def leave(self) -> None:
         """It does not run any more."""
         if self._directory is not None:
-            self._directory = str(Path.cwd())
-            os.chdir(self._outer_directory)
+            self._directory = _directory_now(self._directory)
+            _change_to(self._outer_directory)
         if self._paths:
             sys.path[:] = self._outer_path
             if len(sys.modules) != self._module_count:
@@ -243,10 +244,17 @@ class Swapped:
         self._variables = {name: now.get(name) for name in names if name not in self._of_others}
         _set_variables({name: before.get(name) for name in self._variables})
 
+    def is_for_everybody(self, name: str) -> None:
+        """It runs, and a variable was changed that is not its own."""
+        if name in os.environ:
+            self._outer_variables[name] = os.environ[name]
+        else:
+            self._outer_variables.pop(name, None)
+
     def will_change_directory(self) -> None:
         """It runs, and is about to have a working directory of its own."""
         if self._directory is None:
-            self._directory = self._outer_directory = str(Path.cwd())
+            self._directory = self._outer_directory = _directory_now("/")
 
     def _note_modules(self) -> None:
         roots = tuple(f"{path}{os.sep}" for path in self._paths)
@@ -262,3 +270,21 @@ def _set_variables(variables: Mapping[str, str | None]) -> None:
             os.environ[name] = value
         else:
             os.environ.pop(name, None)
+
+
+def _directory_now(known: str) -> str:
+    """The working directory; what is known of it, where it has been removed."""
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:
+        return known
+
+
+def _change_to(directory: str) -> None:
+    """Into a directory that may have been removed: then into one that was, for nobody else."""
+    try:
+        os.chdir(directory)
+    except OSError:
+        removed = tempfile.mkdtemp()
+        os.chdir(removed)
+        Path(removed).rmdir()

@@ -114,7 +114,7 @@ def message_of(error_type, call, *args, **kwargs):
             "scheduling_strategy='SPRED' must be 'DEFAULT', 'SPREAD' or a",
         ),
         (lambda: f.options(duration=-1), "duration=-1 must not be negative"),
-        (lambda: f.options(duration="1s"), "duration='1s' must be seconds, or a function of the arguments"),
+        (lambda: f.options(duration="soon"), "duration: 'soon' is not understood"),
         (lambda: f.options(name=3), "name=3 must be a str"),
         (lambda: f.options(retry_exceptions="yes"), "retry_exceptions='yes' must be True, False or a list"),
     ],

@@ -260,6 +260,9 @@ class UserProcess:
     def cancel_timer(self, timer: str) -> None:
         self._timers.cancel(timer)
 
+    def has_looked(self) -> None:
+        """Time passes by itself."""
+
     def new_signal(self) -> Signal:
         return Signal(self)
 

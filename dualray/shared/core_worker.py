@@ -1042,6 +1042,8 @@ class CoreWorker:
             return ready
         values = dict(zip(wait.ready, self.read_all(wait.ready), strict=True))
         if len(values) < len(distinct):
+            if timeout_ns == 0:
+                self.host.has_looked()
             raise self._timed_out(distinct, values, timeout_ns)
         return [values[ref.object_id] for ref in refs]
 
@@ -1147,6 +1149,8 @@ class CoreWorker:
                 task_id=self._waiting_task(),
             )
         )
+        if timeout_ns == 0 and len(wait.ready) < num_returns:
+            self.host.has_looked()
         return frozenset(wait.ready)
 
     def has_ended_before(self, item: Ref) -> bool:

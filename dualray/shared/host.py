@@ -71,6 +71,9 @@ class Host(Protocol):
     def breathe(self) -> None:
         """User code goes on without waiting: news may be taken in, if some has come."""
 
+    def has_looked(self) -> None:
+        """User code has looked whether something is there, has not waited, and it was not."""
+
     def now_ns(self) -> int: ...
 
     def send(

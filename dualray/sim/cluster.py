@@ -22,6 +22,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from hashlib import blake2b
 from math import inf
+from numbers import Real
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
@@ -29,7 +30,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 from dualray.exceptions import SimulationDeadlockError
 from dualray.shared.core_worker import CoreWorker
 from dualray.shared.decision_log import DecisionLog, MachineSpec
-from dualray.shared.distributions import Distribution
+from dualray.shared.distributions import Distribution, parse_distribution
 from dualray.shared.execution import Execution
 from dualray.shared.machines.plain_worker import PlainWorker
 from dualray.shared.model.config import Config
@@ -122,7 +123,7 @@ class Cluster:
             on_held=self._on_held,
         )
         self.network.on_rate = self._nic_rate
-        self._durations = dict(durations or {})
+        self._durations, self._distributions = dict(durations or {}), dict[str, Distribution]()
         self._memory = dict(memory or {})
         self._paused: dict[str, deque[tuple[Callable[..., object], tuple[Any, ...]]]] = {}
         """What waits on machines that stand still."""
@@ -286,7 +287,7 @@ class Cluster:
         if not self._watches_loops:
             self._watches_loops = True
             watch_loops(self.fibers)
-        return VirtualLoop(self.kernel, self.fibers, process.spawn)
+        return VirtualLoop(self.kernel, self.fibers)
 
     @property
     def lends_cores(self) -> bool:
@@ -500,11 +501,32 @@ class Cluster:
         """What a task without a duration of its own takes: the scenario's table, else the cost model's default."""
         for pattern, distribution in self._durations.items():
             if fnmatchcase(task.name, pattern):
-                if distribution.name == "constant":
-                    return distribution.first_ns
-                draw = Random(task_seed(self.seed, task.task_id) + b":duration").random
-                return distribution.sample_ns(draw)
+                return self._draw_ns(distribution, task)
         return self.cost_model.task_duration_ns
+
+    def _draw_ns(self, distribution: Distribution, task: Execution) -> int:
+        if distribution.name == "constant":
+            return distribution.first_ns
+        return distribution.sample_ns(Random(task_seed(self.seed, task.task_id) + b":duration").random)
+
+    def said_ns(self, said: object, task: Execution) -> int:
+        """What a task's `duration=` says, or the function that it is: seconds, or a distribution as text.
+
+        Raises:
+            TypeError, ValueError: it is neither; the message names the task.
+        """
+        what = f"{task.name}: duration"
+        if isinstance(said, str):
+            distribution = self._distributions.get(said)
+            if distribution is None:
+                distribution = self._distributions[said] = parse_distribution(said, what)
+            return self._draw_ns(distribution, task)
+        if isinstance(said, bool) or not isinstance(said, Real):
+            raise TypeError(f"{what} gave {said!r}: it must be seconds, or a distribution such as 'exponential(2s)'")
+        seconds = float(said)
+        if not 0 <= seconds < inf:
+            raise ValueError(f"{what} gave {said!r}: it must be seconds, at least 0")
+        return round(seconds * 1e9)
 
     def whole_ns(self, seconds: float) -> int:
         """Of a function that says how long it takes: most tasks run the same one as the task before."""
@@ -531,6 +553,8 @@ class Cluster:
     def end_by(self, fiber: Fiber, escaped: BaseException) -> None:
         """Something escaped from user code that is no Exception: its process is over, the simulation is not."""
         process = fiber.owner
+        if fiber.killed and fiber.thread is not None and fiber.thread.was_started:
+            return  # a thread of a dead process, which does not let itself be ended, runs no more
         if isinstance(escaped, Exception) or not isinstance(process, UserProcess) or process is self.driver:
             raise escaped
         self.nodes[NodeID(process.node)].end_worker(process.address, exit_reason(escaped))

@@ -196,6 +196,8 @@ class FiberScheduler:
         that was abandoned. What it raises surfaces in the driver; the default raises.
     on_resume, on_suspend: called on the hub before a fiber runs and after it stopped running. They may be
         assigned until the driver is adopted.
+    awaits: asked when nothing is left to happen, if it is set: whether a fiber is ready all the same, woken by an OS
+        thread.
     hold: asked on the hub before a fiber that is ready runs, if it is set: True when it may not run now; who
         answers so gives it to `release` later. Set while a virtual machine stands still.
     """
@@ -216,6 +218,7 @@ class FiberScheduler:
         self.on_resume = on_resume
         self.on_suspend = on_suspend
         self.hold: Callable[[Fiber], bool] | None = None
+        self.awaits: Callable[[], bool] | None = None
         self.system: Final = SystemSection(self)
         self.driver: Fiber | None = None
         self.abandoned: list[Fiber] = []
@@ -310,6 +313,19 @@ class FiberScheduler:
         fiber._value = None
         fiber._exc = fiber._thrown = exc
         return True
+
+    def running(self) -> Fiber | None:
+        """The one that runs, for whoever watches; None: the kernel, or the driver."""
+        fiber = self._current
+        return None if fiber is self.driver else fiber
+
+    def fibers(self) -> list[Fiber]:
+        """All that have not ended, the driver first."""
+        return [*self._live] if self.driver is None else [self.driver, *self._live]
+
+    def is_ready(self) -> bool:
+        """Whether there is one that can go on."""
+        return bool(self._ready)
 
     def release(self, fiber: Fiber) -> None:
         """Let a fiber run that `hold` has held back, unless it has ended meanwhile."""
@@ -417,7 +433,7 @@ class FiberScheduler:
                     fiber = ready.popleft()
                     if self.hold is None or not self.hold(fiber):
                         self._run(fiber)
-                elif not self._calendar.run_until_any(ready):
+                elif not self._calendar.run_until_any(ready) and not (self.awaits is not None and self.awaits()):
                     self._surface(self.on_deadlock())
             except GreenletExit:
                 return  # the last reference to an unclosed simulation is gone

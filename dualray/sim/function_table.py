@@ -11,6 +11,7 @@ that refers to a mutable value, a class that came by value: all else is unpickle
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from dis import opmap
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
@@ -54,7 +55,7 @@ class FunctionTable:
         duration = original.duration
         if type(duration) is FunctionType:
             duration = _copy(duration, namespaces)
-        return Export(target, duration, original.collect, original.retried)
+        return replace(original, target=target, duration=duration)
 
 
 def _is_copyable(export: Export) -> bool:

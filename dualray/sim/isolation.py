@@ -21,9 +21,11 @@ numpy's generator is not swapped with `set_bit_generator`: that is paid at every
 second value of a Gaussian pair of whoever is outside. Not covered: `random._inst`, `uuid.uuid1` (the
 machine's), and generators that C libraries keep for themselves.
 
-Identity. `os.getpid()` and `socket.gethostname()` are those of the fiber's owner. Because a virtual pid may
-belong to a real stranger, the calls that take one are answered here, too: a signal to oneself ends the
-virtual process (SIGINT: KeyboardInterrupt), one to anybody else is refused.
+Identity. `os.getpid()`, `socket.gethostname()`, `platform.node()` and the name in `os.uname()` are those of the
+fiber's owner; `os.getppid()` is the same for all. Because a virtual pid may belong to a real stranger, the calls that
+take one are answered here, too: a signal to oneself goes to the handler that the virtual process has set, and ends it
+where it has set none (SIGINT: KeyboardInterrupt); one to anybody else is refused. So are alarms, which would strike the
+simulator. Handlers of the driver are the interpreter's.
 
 Exits. `sys.exit`, `os._exit` and `os.abort` raise `VirtualExit`; the runner that catches it ends the
 virtual worker. It is a SystemExit, so that `except SystemExit` around `sys.exit` works and a driver script
@@ -47,6 +49,7 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import platform
 import random
 import signal
 import socket
@@ -60,7 +63,7 @@ from numpy.random import MT19937, RandomState, mtrand
 
 from dualray.shared.seeding import stream_seed
 from dualray.sim import outside
-from dualray.sim.fibers import Fiber, FiberScheduler
+from dualray.sim.fibers import Fiber, FiberOwner, FiberScheduler
 from dualray.sim.kernel import Kernel
 from dualray.sim.virtual_time import Substitution, Substitutions
 
@@ -77,6 +80,9 @@ GC_FULL_FIRST_EVENTS: Final = 1_000_000
 """Events until the first full collection; each next one comes after twice as many, as the heap may have
 grown."""
 
+
+PARENT_PID: Final = 4_194_304
+"""Of all virtual processes: no machine gives it to a process, nor the simulation."""
 
 _FROZEN_BY_PYTHON: Final = 375 if sys.version_info[:2] == (3, 12) else 0
 """Objects that the interpreter has frozen before anybody could."""
@@ -196,6 +202,8 @@ class Isolation:
         """What user code did that no simulation can repeat: by call, the first time in words."""
         self.allows_outside = False
         """Whether tasks that do not say so may make calls that lead out of the simulation."""
+        self._handlers: dict[FiberOwner, dict[int, Any]] = {}
+        """Of signals, that virtual processes have set."""
 
     def move_to(self, kernel: Kernel, fibers: FiberScheduler) -> None:
         """It isolates the fibers of another simulation from now on."""
@@ -204,6 +212,10 @@ class Isolation:
     def user_fiber(self) -> Fiber | None:
         """The fiber whose user code the caller is, if any."""
         return self._fibers.user_fiber()
+
+    def running(self) -> Fiber | None:
+        """The fiber that runs, whoever asks, unless it is the driver's."""
+        return self._fibers.running()
 
     def install(self) -> None:
         """Isolate from now on. Raises when another simulation of this process does."""
@@ -235,6 +247,7 @@ class Isolation:
             self._installed.restore_functions()
         self._rewritten.clear()
         self.witnessed = {}
+        self._handlers = {}
         if self._collecting is None:
             return
         self._collecting()
@@ -274,12 +287,16 @@ class Isolation:
 
     def _refuses(self, fiber: Fiber, call: str) -> bool:
         """Whether a call that leads out of the simulation is refused there; else it is noted."""
-        driver, said = self._fibers.driver, self._sim_unsafe(fiber)
+        said = self._sim_unsafe(fiber)
         is_allowed = self.allows_outside if said is None else said == "allow"
-        if not is_allowed and (driver is None or fiber.owner is not driver.owner):
+        if not is_allowed and fiber.owner is not self._driver_owner():
             return True
         self.witness(call, f"{call}() was called on {fiber.owner.hostname}")
         return False
+
+    def _driver_owner(self) -> FiberOwner | None:
+        driver = self._fibers.driver
+        return None if driver is None else driver.owner
 
     def witness(self, call: str, words: str) -> None:
         """User code does what cannot be promised to be the same again."""
@@ -394,6 +411,36 @@ class Isolation:
             """Replace `holder.name` by `virtual(fiber, *args)` in user code."""
             return Substitution.of(holder, name, self._in_user_code(getattr(holder, name), virtual))
 
+        def handlers(fiber: Fiber) -> dict[int, Any]:
+            return self._handlers.setdefault(fiber.owner, {})
+
+        def set_handler(fiber: Fiber, signal_number: int, handler: Any) -> Any:
+            if fiber.owner is self._driver_owner():
+                return real_signal(signal_number, handler)
+            real_getsignal(signal_number)  # which refuses what is none
+            before = handlers(fiber).get(signal_number)
+            handlers(fiber)[signal_number] = handler
+            return real_getsignal(signal_number) if before is None else before
+
+        def get_handler(fiber: Fiber, signal_number: int) -> Any:
+            if fiber.owner is self._driver_owner():
+                return real_getsignal(signal_number)
+            return handlers(fiber).get(signal_number) or real_getsignal(signal_number)
+
+        def no_alarm(fiber: Fiber, *args: Any) -> Any:
+            if fiber.owner is not self._driver_owner():
+                raise PermissionError(
+                    errno.EPERM, "alarms are real time's, and would strike the simulator: wait in a thread instead"
+                )
+            return real_alarm(*args) if len(args) == 1 else real_setitimer(*args)
+
+        def uname(fiber: Fiber) -> os.uname_result:
+            system, _, *rest = real_uname()
+            return os.uname_result((system, fiber.owner.hostname, *rest))
+
+        real_signal, real_getsignal = signal.signal, signal.getsignal
+        real_alarm, real_setitimer, real_uname = signal.alarm, signal.setitimer, os.uname
+
         def is_started(fiber: Fiber) -> bool:
             return fiber.thread is not None and fiber.thread.was_started
 
@@ -416,9 +463,14 @@ class Isolation:
 
         def receive(fiber: Fiber, signal_number: int) -> None:
             """What a signal to oneself does to a virtual process."""
-            if signal_number == signal.SIGINT:
+            handler = handlers(fiber).get(signal_number, signal.SIG_DFL)
+            if handler == signal.SIG_IGN:
+                return
+            if callable(handler):
+                handler(signal_number, sys._getframe(2))
+            elif signal_number == signal.SIGINT:
                 raise KeyboardInterrupt
-            if signal_number != 0:
+            elif signal_number != 0:
                 end(fiber, VirtualExit.by_signal(signal_number))
 
         def kill(fiber: Fiber, pid: int, signal_number: int) -> None:
@@ -437,7 +489,14 @@ class Isolation:
 
         return [
             of(os, "getpid", lambda fiber: fiber.owner.pid),
+            of(os, "getppid", lambda fiber: PARENT_PID),
+            of(os, "uname", uname),
             of(socket, "gethostname", lambda fiber: fiber.owner.hostname),
+            of(platform, "node", lambda fiber: fiber.owner.hostname),
+            of(signal, "signal", set_handler),
+            of(signal, "getsignal", get_handler),
+            of(signal, "alarm", no_alarm),
+            of(signal, "setitimer", no_alarm),
             of(sys, "exit", exit_with),
             of(os, "_exit", exit_now),
             of(os, "abort", abort),

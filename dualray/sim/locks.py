@@ -19,6 +19,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import FrameType, TracebackType
 from typing import Any, Final, NoReturn
 
@@ -26,24 +27,44 @@ from dualray.shared.interruption import is_importing
 from dualray.sim import virtual_time
 from dualray.sim.fibers import Fiber, FiberOwner, FiberScheduler
 from dualray.sim.kernel import Kernel
-from dualray.sim.virtual_time import READ_STEP_MIN_NS, Substitution, TypeReplacement, is_users
+from dualray.sim.virtual_time import READ_STEP_MIN_NS, Substitution, TypeReplacement, is_users, read_step_ns
 
-__all__ = ["FiberLock", "FiberRLock", "Locks", "ModuleLock", "stays_real", "words_of_wait"]
+__all__ = ["FiberLock", "FiberRLock", "Locks", "ModuleLock", "makes_threads", "poll", "stays_real", "words_of_wait"]
 
 LOOK_AGAIN_S: Final = 0.001
 """Until an OS thread that waits for a lock of fibers looks again."""
 
 
+_GUARD: Final = threading.Lock()
+
+
+def poll(kernel: Kernel, fibers: FiberScheduler) -> bool:
+    """User code looks whether something has happened, and it has not. Who looks again and again at one instant waits a
+    moment each time, as who reads the clock: else nothing would ever happen. Whether it has waited."""
+    fiber = fibers.user_fiber()
+    if fiber is None:
+        return False
+    waited = fiber.clock_read_ns == kernel.now_ns
+    if waited:
+        fibers.sleep_ns(read_step_ns(fiber))
+    else:
+        fiber.clock_reads = 0
+    fiber.clock_read_ns = kernel.now_ns
+    return waited
+
+
 class FiberLock:
     """`threading.Lock` among fibers."""
 
-    __slots__ = ("__weakref__", "_fibers", "_is_locked", "_kernel", "_waiting")
+    __slots__ = ("__weakref__", "_fibers", "_granted", "_is_locked", "_kernel", "_waiting")
     kind = "_thread.lock"
 
     def __init__(self, kernel: Kernel, fibers: FiberScheduler) -> None:
         self._kernel = kernel
         self._fibers = fibers
         self._is_locked = False
+        self._granted: Fiber | None = None
+        """Whom it was handed to, and who does not run yet."""
         self._waiting: deque[Fiber] = deque()
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
@@ -52,12 +73,11 @@ class FiberLock:
             raise ValueError("can't specify a timeout for a non-blocking call")
         if timeout < 0 and timeout != -1:
             raise ValueError("timeout value must be a non-negative number")
-        if not self._is_locked:
-            self._is_locked = True
+        if self._take():
             return True
-        if not blocking or timeout == 0:
-            return False
         fiber = self._fibers.current()
+        if not blocking or timeout == 0:
+            return fiber is not None and poll(self._kernel, self._fibers) and self._take()
         if fiber is None:
             return self._acquire_elsewhere(timeout)
         self._waiting.append(fiber)
@@ -70,24 +90,32 @@ class FiberLock:
         except BaseException:
             if fiber in self._waiting:
                 self._waiting.remove(fiber)
-            elif self._is_locked:
-                self.release()  # it was handed over just then
+            elif self._granted is fiber:
+                self.release()
             raise
         finally:
+            if self._granted is fiber:
+                self._granted = None
             if alarm is not None:
                 alarm.cancel()
         return has_it
+
+    def _take(self, guard: Any = _GUARD) -> bool:  # also when the interpreter ends, and modules are empty
+        with guard:  # OS threads may come here, too
+            if self._is_locked:
+                return False
+            self._is_locked = True
+            return True
 
     def _acquire_elsewhere(self, timeout: float) -> bool:
         """As `acquire`, in real time: for an OS thread, of a library or after the simulation."""
         if not self._fibers.is_elsewhere():
             raise RuntimeError("the kernel of a simulation cannot wait for a lock of its user code")
         until = math.inf if timeout == -1 else time.monotonic() + timeout
-        while self._is_locked:
+        while not self._take():
             if time.monotonic() >= until:
                 return False
             time.sleep(LOOK_AGAIN_S)
-        self._is_locked = True
         return True
 
     def _give_up(self, fiber: Fiber) -> None:
@@ -99,10 +127,17 @@ class FiberLock:
         """As `threading.Lock.release`: the one that waits longest has it from now on."""
         if not self._is_locked:
             raise RuntimeError("release unlocked lock")
+        self._granted = None
         while self._waiting:
-            if self._fibers.wake(self._waiting.popleft(), True):
+            fiber = self._waiting.popleft()
+            if self._fibers.wake(fiber, True):
+                self._granted = fiber
                 return
         self._is_locked = False
+
+    def _is_owned(self) -> bool:
+        """What a Condition asks before it waits: it would try to take the lock."""
+        return self._is_locked
 
     def locked(self) -> bool:
         """Whether somebody has it."""
@@ -286,6 +321,11 @@ def stays_real(frame: FrameType | None) -> bool:
     return is_importing(frame)
 
 
+def makes_threads(frame: FrameType) -> bool:
+    """Whether what runs there makes threads for whoever called it."""
+    return _package(frame) in _OF_THREADS
+
+
 def words_of_wait(fiber: Fiber) -> str | None:
     """What a fiber waits for, and where its user's code is; None: it waits for no lock."""
     frame = fiber.frame()
@@ -313,6 +353,8 @@ class Locks:
     def __init__(self, kernel: Kernel, fibers: FiberScheduler) -> None:
         self.kernel = kernel
         self.fibers = fibers
+        self._stand_ins: dict[int, ModuleLock] = {}
+        """By the identity of the real lock, which they keep alive."""
         self._of_modules = self.of_modules()
 
     def move_to(self, kernel: Kernel, fibers: FiberScheduler) -> None:
@@ -321,10 +363,15 @@ class Locks:
 
     def of_modules(self) -> Mapping[type, Callable[[Any], Any]]:
         """What stands for locks that modules of the user's keep: by their type."""
-        return {
-            type(threading.Lock()): lambda real: ModuleLock(real, self),
-            type(threading.RLock()): lambda real: ModuleRLock(real, self),
-        }
+        kinds: dict[type, type[ModuleLock]] = {type(threading.Lock()): ModuleLock, type(threading.RLock()): ModuleRLock}
+        return {lock: partial(self._stand_in, kind) for lock, kind in kinds.items()}
+
+    def _stand_in(self, kind: type[ModuleLock], real: Any) -> ModuleLock:
+        """The one that stands for a lock, whatever names it has."""
+        found = self._stand_ins.get(id(real))
+        if found is None:
+            found = self._stand_ins[id(real)] = kind(real, self)
+        return found
 
     def substitutions(self) -> list[Substitution]:
         """What is to be replaced, made against what stands there now."""
@@ -348,7 +395,7 @@ class Locks:
             return made
 
         new = self._instead_of(original, virtual)
-        new.__module__ = "queue"
+        new.__module__, new.__name__ = "queue", "SimpleQueue"
         return TypeReplacement(new, original, (virtual,), base)
 
     def _lock(self) -> FiberLock:

@@ -85,6 +85,9 @@ class SimRuntime:
         self._driver.is_silent = True
 
     def shutdown(self) -> None:
+        fibers = self.cluster.fibers
+        if fibers.current() is not fibers.driver:
+            raise RuntimeError("dualray.shutdown() was called in a thread: a simulation is ended by the main thread")
         ended_ns = self.cluster.kernel.now_ns
         try:
             if self.record is not None:

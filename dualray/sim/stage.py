@@ -8,6 +8,7 @@ that does nothing but simulate, again and again, they stay (`stand`), and ask th
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -19,6 +20,7 @@ from dualray.sim.kernel import Kernel
 from dualray.sim.locks import Locks
 from dualray.sim.threads import Threads, silence, unsilence
 from dualray.sim.virtual_time import VirtualTime
+from dualray.sim.watchdog import Watchdog
 
 __all__ = ["Stage", "stand", "take_stage"]
 
@@ -49,6 +51,8 @@ class Stage:
         self.stands = False
         """Whether the replacements stay where they are between two simulations."""
         self._changes_asyncio = False
+        self._waits_at_exit = False
+        self._watchdog: Watchdog | None = None
         self._greenlets: list[Any] = []
         """Idle ones, if it stays: each costs a new mapping of memory."""
 
@@ -79,19 +83,36 @@ class Stage:
             if not self._changes_asyncio:
                 self._asyncio.install()
                 silence()
+                if not self._waits_at_exit:
+                    self._waits_at_exit = True
+                    atexit.register(self._threads.wait_at_exit)
                 self._changes_asyncio = True
+            if self._watchdog is None:
+                self._watchdog = Watchdog(lambda: self.isolation.kernel.events_performed, self._who_runs)
         except BaseException:
             self._move_to(self._kernel, self._nobody, _on_time, _no_loop)
             raise
+
+    def _who_runs(self) -> str | None:
+        """Whose user code runs; None: nobody's, or that of the driver, who may well think or compute."""
+        kernel, fiber = self.isolation.kernel, self.isolation.running()
+        if fiber is None:
+            return None
+        return f"user code on {fiber.owner.hostname}, at {kernel.now_ns / 1e9:.6f} s of virtual time,"
 
     def leave(self) -> None:
         """It ends. Idempotent."""
         if self.stands:
             self.isolation.leave()
         else:
+            if self._watchdog is not None:
+                self._watchdog.stop()
+                self._watchdog = None
             self._changes_asyncio = False
             self._asyncio.uninstall()
             unsilence()
+            self._waits_at_exit = False
+            atexit.unregister(self._threads.wait_at_exit)
             self.isolation.uninstall()
         self._move_to(self._kernel, self._nobody, _on_time, _no_loop)
 

@@ -24,6 +24,8 @@ __all__ = ["substitutions"]
 class Surrounded(FiberOwner, Protocol):
     """A process that may have an environment of its own."""
 
+    environment: Swapped | None
+
     def own_environment(self) -> Swapped:
         """Its own from now on."""
 
@@ -33,11 +35,18 @@ def substitutions(user_fiber: Callable[[], Fiber | None]) -> list[Substitution]:
     environ: type = type(os.environ)
 
     def changing(original: Callable[..., Any]) -> Callable[..., Any]:
-        def change(*args: Any) -> Any:
+        def change(self: Any, name: str, *value: Any) -> Any:
             fiber = user_fiber()
-            if fiber is not None and not is_importing(sys._getframe()):
-                cast(Surrounded, fiber.owner).own_environment()
-            return original(*args)
+            if fiber is None:
+                return original(self, name, *value)
+            owner = cast(Surrounded, fiber.owner)
+            is_imported = is_importing(sys._getframe())
+            if not is_imported:
+                owner.own_environment()
+            original(self, name, *value)
+            if is_imported and owner.environment is not None:
+                owner.environment.is_for_everybody(name)
+            return None
 
         return change
 

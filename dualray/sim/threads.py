@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import _thread
 import _threading_local
+import concurrent.futures
 import itertools
 import logging
 import multiprocessing.connection
@@ -29,42 +30,84 @@ import os
 import queue
 import sys
 import threading
+import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, _base
+from concurrent.futures import Future, ThreadPoolExecutor, _base, thread
 from math import ceil, inf
 from multiprocessing.util import Finalize
+from types import FrameType
 from typing import Any, Final, Protocol, cast
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from dualray.sim.fibers import Fiber, FiberKilled, FiberOwner, FiberScheduler
 from dualray.sim.kernel import Kernel
-from dualray.sim.locks import FiberLock, stays_real
-from dualray.sim.virtual_time import Substitution, TypeReplacement
+from dualray.sim.locks import LOOK_AGAIN_S, FiberLock, makes_threads, poll, stays_real, words_of_wait
+from dualray.sim.virtual_time import Substitution, TypeReplacement, is_users
+from dualray.sim.watchdog import THREAD
 
 __all__ = ["Threads"]
 
+_SERVERS: Final = frozenset({"http.server", "socketserver", "wsgiref.simple_server", "xmlrpc.server"})
+"""Modules of which a method serves until it is told to stop, by sockets."""
 _REAL_QUEUE: Final = queue.SimpleQueue
 LOOK_FIRST_NS: Final = 1_000_000
 LOOK_NS_MAX: Final = 100_000_000
 """Who waits for a pipe looks again after so long, and each time after twice as long, up to so long."""
+IDENTS_OF_PROCESS: Final = 1 << 16
+"""Identities of threads that each process has, from the first one on: its pid times this."""
+OS_PATIENCE_S: Final = 1.0
+"""Before there is a deadlock where OS threads may release what is waited for."""
 _USES_HANDLES: Final = sys.version_info >= (3, 13)
+
+
+class _End:
+    """Whether a thread has ended: what `join` and `is_alive` take for the lock of an OS thread."""
+
+    def __init__(self, kernel: Kernel, fibers: FiberScheduler) -> None:
+        self._lock = FiberLock(kernel, fibers)
+        self._lock.acquire()
+        self._was_interrupted = False
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Wait until it has; whether it has."""
+        try:
+            has_ended = self._lock.acquire(blocking, timeout)
+        except BaseException:
+            self._was_interrupted = True
+            raise
+        if has_ended:
+            self._lock.release()
+        return has_ended
+
+    def release(self) -> None:
+        """Nobody holds it."""
+
+    def locked(self) -> bool:
+        """Whether it goes on. Asked by a `join` that was interrupted, it says no: the other answer is taken for an
+        end, before Python 3.13."""
+        was_interrupted, self._was_interrupted = self._was_interrupted, False
+        return not was_interrupted and self._lock.locked()
+
+    def come(self) -> None:
+        """It has ended."""
+        if self._lock.locked():
+            self._lock.release()
 
 
 class _Handle:
     """What stands for the OS thread in a Thread, from Python 3.13 on."""
 
-    def __init__(self, lock: FiberLock, ident: int) -> None:
-        self._lock = lock
+    def __init__(self, end: _End, ident: int) -> None:
+        self._end = end
         self.ident = ident
 
     def is_done(self) -> bool:
         """Whether the thread has ended."""
-        return not self._lock.locked()
+        return self._end.acquire(blocking=False)
 
     def join(self, timeout: float | None = None) -> None:
         """Wait until it has."""
-        if self._lock.acquire(timeout=-1 if timeout is None else max(timeout, 0)):
-            self._lock.release()
+        self._end.acquire(timeout=-1 if timeout is None else max(timeout, 0))
 
 
 class ThreadOwner(FiberOwner, Protocol):
@@ -94,38 +137,55 @@ class _OfProcess:
 
     def __init__(self, pid: int) -> None:
         self.main = threading.Thread(name="MainThread", daemon=False)
-        self.alive: dict[int, threading.Thread] = {}
-        """By their identity, in the order of their beginning."""
-        self.pools: WeakKeyDictionary[ThreadPoolExecutor, ThreadPoolExecutor] = WeakKeyDictionary()
-        """In place of those that others have made."""
         self.started = 0
         """Threads that user code has started, and that have not ended."""
+        self.alive: dict[int, threading.Thread] = {}
+        """By their identity, in the order of their beginning."""
+        self.idle: list[threading.Thread] = []
+        """Of those that run one method of an actor after the other."""
+        self.pools: WeakKeyDictionary[ThreadPoolExecutor, ThreadPoolExecutor] = WeakKeyDictionary()
+        """In place of those that others have made."""
+        self.queues: WeakKeyDictionary[threading.Thread, Any] = WeakKeyDictionary()
+        """Of threads of pools."""
         self.names = itertools.count(1)
         self.pool_names = itertools.count()
-        self._idents = itertools.count(pid)
-        self._ends: dict[int, FiberLock] = {}
-        """What is released when a thread has ended."""
+        self._methods = itertools.count()
+        self._idents = itertools.count(pid * IDENTS_OF_PROCESS)
+        self._ends: dict[int, _End] = {}
 
     def begins(self, begun: threading.Thread, kernel: Kernel, fibers: FiberScheduler) -> None:
         """A thread is there."""
-        has_ended = FiberLock(kernel, fibers)
-        has_ended.acquire()
+        end = _End(kernel, fibers)
         it: Any = begun
         it._ident = it._native_id = next(self._idents)
         if _USES_HANDLES:
-            it._handle = _Handle(has_ended, it._ident)
+            it._handle = _Handle(end, it._ident)
         else:
-            it._tstate_lock = has_ended
+            it._tstate_lock = end
         it._started.set()
         self.alive[it._ident] = begun
-        self._ends[it._ident] = has_ended
+        self._ends[it._ident] = end
+
+    def of_method(self, kernel: Kernel, fibers: FiberScheduler) -> threading.Thread:
+        """One of those that run methods and event loops."""
+        if self.idle:
+            return self.idle.pop()
+        made = threading.Thread(name=f"dualray-call_{next(self._methods)}", daemon=False)
+        self.begins(made, kernel, fibers)
+        return made
+
+    def fiber_ended(self, fiber: Fiber) -> None:
+        """What a fiber of a method or a loop was is free."""
+        known: _OfFiber | None = fiber.thread
+        if known is not None and not known.was_started and known.thread is not self.main:
+            self.idle.append(known.thread)
 
     def ended(self, ident: int) -> None:
         """It is not there any more. Idempotent."""
         self.alive.pop(ident, None)
-        has_ended = self._ends.pop(ident, None)
-        if has_ended is not None:
-            has_ended.release()
+        end = self._ends.pop(ident, None)
+        if end is not None:
+            end.come()
 
     def all_ended(self) -> None:
         """The simulation is over."""
@@ -172,14 +232,20 @@ class Threads:
         self._witness = witness
         self._futures = itertools.count(1)
         self._processes: list[_OfProcess] = []
+        self._pools: WeakSet[ThreadPoolExecutor] = WeakSet()
+        """That were made in this simulation."""
 
     def move_to(self, kernel: Kernel, fibers: FiberScheduler) -> None:
         """From now on they are those of another simulation; all of the last one have ended."""
         self._kernel, self._fibers = kernel, fibers
+        fibers.awaits = self._await_os_threads
         self._futures = itertools.count(1)
         for process in self._processes:
             process.all_ended()
         self._processes.clear()
+        for pool in list(self._pools):
+            _renew(pool)
+        self._pools.clear()
 
     # ---- Who one is ------------------------------------------------------------------------------------------
 
@@ -198,9 +264,7 @@ class Threads:
             process = self._of_process(fiber)
             here = process.main
             if not _owner(fiber).is_main(fiber):  # it runs a method, or a loop
-                here = threading.Thread(name=f"Dummy-{next(process.names)}", daemon=True)
-                process.begins(here, self._kernel, self._fibers)
-                del process.alive[here.ident or 0]  # nobody says when it ends
+                here = process.of_method(self._kernel, self._fibers)
             found = fiber.thread = _OfFiber(here, was_started=False)
         return found
 
@@ -209,7 +273,7 @@ class Threads:
     def _start(self, fiber: Fiber, new: Any) -> None:
         if not new._initialized:
             raise RuntimeError("thread.__init__() not called")
-        if new._started.is_set():
+        if new._started._flag:
             raise RuntimeError("threads can only be started once")
         here = self._of_fiber(fiber)
         here.started += 1
@@ -235,6 +299,38 @@ class Threads:
         finally:
             process.started -= 1
             process.ended(it.ident)
+
+    def _await_os_threads(self) -> bool:
+        """Nothing is left to happen, and somebody waits for what an OS thread may do: give it time, real one. Whether
+        it has done so."""
+        own = (threading.main_thread().name, THREAD)
+        others = [each for each in threading._active.values() if each.name not in own]  # type: ignore[attr-defined]
+        fibers = self._fibers
+        if not others or not any(words_of_wait(fiber) for fiber in fibers.fibers()):
+            return False
+        until_s = time.monotonic() + OS_PATIENCE_S
+        while not fibers.is_ready() and time.monotonic() < until_s:
+            time.sleep(LOOK_AGAIN_S)
+        if fibers.is_ready():
+            self._witness(
+                "threading.Lock.release", f"the OS thread {others[-1].name!r}, or another one, released a lock"
+            )
+        return fibers.is_ready()
+
+    # ---- The end ---------------------------------------------------------------------------------------------
+
+    def wait_at_exit(self) -> None:
+        """The interpreter ends, and the simulation still goes on: as for OS threads, wait for those of the driver that
+        are no daemons."""
+        driver = self._fibers.user_fiber()
+        if driver is None or driver is not self._fibers.driver or _owner(driver).threads is None:
+            return
+        process = self._of_process(driver)
+        for waiting in list(process.queues.values()):
+            waiting.put(None)
+        for each in list(process.alive.values()):
+            if each is not process.main and not each.daemon:
+                each.join()
 
     # ---- What is replaced ------------------------------------------------------------------------------------
 
@@ -267,6 +363,7 @@ class Threads:
             Substitution(holder=threading, name="local", replacement=self._make_local()),
             *self._of_futures(),
             *self._of_pipes(),
+            *self._of_polls(),
         ]
 
     def _instead_of(self, original: Callable[..., Any], virtual: Callable[[Fiber], Any]) -> Callable[..., Any]:
@@ -294,15 +391,30 @@ class Threads:
             fiber = self._fibers.user_fiber()
             if fiber is None:
                 original(self_)
-            elif stays_real(sys._getframe(1)):
+            elif stays_real(sys._getframe(1)) or self._serves(fiber, self_, sys._getframe(1)):
                 self._witness(
                     "threading.Thread.start", f"the OS thread {self_.name!r} was started on {fiber.owner.hostname}"
                 )
-                original(self_)
+                with self._fibers.system:  # until it has begun, nothing else happens
+                    original(self_)
             else:
                 self._start(fiber, self_)
 
         return start
+
+    def _serves(self, fiber: Fiber, new: Any, caller: FrameType) -> bool:
+        """Whether it is a thread with which a library serves the driver: one that it starts itself, or a server's."""
+        driver = self._fibers.driver
+        if driver is None or fiber.owner is not driver.owner:
+            return False
+        target = getattr(new, "_target", None)
+        if getattr(target, "__module__", None) in _SERVERS:
+            return True
+        return (
+            caller.f_globals.get("__name__") != "__main__"
+            and not is_users(caller.f_globals)
+            and not makes_threads(caller)
+        )
 
     def _make_start_new_thread(self) -> Callable[..., int]:
         original = _thread.start_new_thread
@@ -338,7 +450,7 @@ class Threads:
         def local(*args: Any, **kwargs: Any) -> Any:
             return original(*args, **kwargs) if base() is original else virtual(*args, **kwargs)
 
-        local.__module__ = "threading"
+        local.__module__, local.__name__ = "threading", "local"
         return TypeReplacement(local, original, (virtual,), base)
 
     def _of_pipes(self) -> list[Substitution]:
@@ -368,47 +480,117 @@ class Threads:
             Substitution(holder=Finalize, name="__call__", replacement=call_finalizer),
         ]
 
+    def _of_polls(self) -> list[Substitution]:
+        """Who looks again and again whether something has happened waits a moment each time."""
+        is_set, get, empty = threading.Event.is_set, queue.Queue.get, queue.Queue.empty
+
+        def event_is_set(self_: Any) -> bool:
+            return is_set(self_) or (poll(self._kernel, self._fibers) and is_set(self_))
+
+        def queue_get(self_: Any, block: bool = True, timeout: float | None = None) -> Any:
+            if block or self_._qsize() or not poll(self._kernel, self._fibers):
+                return get(self_, block, timeout)
+            return get(self_, block=False)
+
+        simple: Any = queue._PySimpleQueue  # type: ignore[attr-defined]
+        simple_get, simple_empty = simple.get, simple.empty
+
+        def simple_queue_get(self_: Any, block: bool = True, timeout: float | None = None) -> Any:
+            if not block and simple_empty(self_):
+                poll(self._kernel, self._fibers)
+            return simple_get(self_, block, timeout)
+
+        def simple_queue_empty(self_: Any) -> bool:
+            return simple_empty(self_) and not (poll(self._kernel, self._fibers) and not simple_empty(self_))
+
+        def queue_empty(self_: Any) -> bool:
+            return empty(self_) and not (poll(self._kernel, self._fibers) and not empty(self_))
+
+        return [
+            Substitution(holder=threading.Event, name="is_set", replacement=event_is_set),
+            Substitution(holder=queue.Queue, name="get", replacement=queue_get),
+            Substitution(holder=queue.Queue, name="empty", replacement=queue_empty),
+            Substitution(holder=simple, name="get", replacement=simple_queue_get),
+            Substitution(holder=simple, name="empty", replacement=simple_queue_empty),
+        ]
+
     # ---- concurrent.futures ----------------------------------------------------------------------------------
 
     def _of_futures(self) -> list[Substitution]:
-        counter, init = ThreadPoolExecutor._counter, _base.Future.__init__  # type: ignore[attr-defined]
+        counter = ThreadPoolExecutor._counter  # type: ignore[attr-defined]
 
         def pool_number() -> int:
             fiber = self._fibers.user_fiber()
             number: int = counter() if fiber is None else next(self._of_process(fiber).pool_names)
             return number
 
-        def new_future(self_: Any) -> None:
-            init(self_)
-            if self._fibers.user_fiber() is not None:
-                self_.dualray_number = next(self._futures)
+        def new_future() -> Future[Any]:
+            return Future() if self._fibers.user_fiber() is None else _NumberedFuture(next(self._futures))
 
+        done = _base.Future.done
+
+        def is_done(self_: Any) -> bool:
+            return done(self_) or (poll(self._kernel, self._fibers) and done(self_))
+
+        future = Substitution.of(_base, "Future", new_future, _NumberedFuture)
         return [
+            Substitution(
+                holder=thread,
+                name="_threads_queues",
+                replacement=_Queues(thread._threads_queues, self._process_of),
+            ),
             Substitution(holder=ThreadPoolExecutor, name="_counter", replacement=staticmethod(pool_number)),
+            Substitution(holder=ThreadPoolExecutor, name="__init__", replacement=self._make_new_pool()),
             Substitution(holder=ThreadPoolExecutor, name="submit", replacement=self._make_submit()),
             Substitution(holder=ThreadPoolExecutor, name="shutdown", replacement=self._make_shutdown()),
-            Substitution(holder=_base.Future, name="__init__", replacement=new_future),
-            Substitution(holder=_base.Future, name="__hash__", replacement=_hash_of_future),
+            Substitution(holder=_base.Future, name="done", replacement=is_done),
+            future,
+            Substitution(holder=concurrent.futures, name="Future", replacement=future.replacement),
         ]
 
-    def _own_pool(self, fiber: Fiber, pool: Any) -> Any:
-        """What a process has in place of a pool that has, or would have, real threads."""
-        if type(pool._work_queue) is not _REAL_QUEUE:
+    def _own_pool(self, fiber: Fiber, pool: Any, caller: FrameType) -> Any:
+        """What a process has in place of a pool that another one has made, or nobody in this simulation."""
+        process = self._of_process(fiber)
+        if getattr(pool, "dualray_owner", None) is process or pool._shutdown or stays_real(caller):
             return pool
-        pools = self._of_process(fiber).pools
-        own = pools.get(pool)
+        own: Any = process.pools.get(pool)
         if own is None:
-            own = pools[pool] = ThreadPoolExecutor(
+            own = process.pools[pool] = ThreadPoolExecutor(
                 pool._max_workers, pool._thread_name_prefix, pool._initializer, pool._initargs
             )
         return own
+
+    def _process_of(self, begun: threading.Thread) -> _OfProcess | None:
+        """Whose virtual thread it is."""
+        fiber = self._fibers.user_fiber()
+        if fiber is None:
+            return None
+        process = self._of_process(fiber)
+        return process if process.alive.get(begun.ident or 0) is begun else None
+
+    def _make_new_pool(self) -> Callable[..., None]:
+        original = ThreadPoolExecutor.__init__
+
+        def init(self_: Any, *args: Any, **kwargs: Any) -> None:
+            original(self_, *args, **kwargs)
+            fiber = self._fibers.user_fiber()
+            if fiber is not None and type(self_._work_queue) is not _REAL_QUEUE:
+                self_.dualray_owner = self._of_process(fiber)
+                self._pools.add(self_)
+
+        init.__doc__ = original.__doc__
+        return init
 
     def _make_submit(self) -> Callable[..., Any]:
         original = ThreadPoolExecutor.submit
 
         def submit(self_: Any, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
             fiber = self._fibers.user_fiber()
-            return original(self_ if fiber is None else self._own_pool(fiber, self_), fn, *args, **kwargs)
+            if fiber is None:
+                return original(self_, fn, *args, **kwargs)
+            own = self._own_pool(fiber, self_, sys._getframe(1))
+            fiber.clock_read_ns = -1  # it looks for an idle thread, once, while it holds a real lock: it may not wait
+            return original(own, fn, *args, **kwargs)
 
         submit.__doc__ = original.__doc__
         return submit
@@ -419,7 +601,7 @@ class Threads:
         def shutdown(self_: Any, wait: bool = True, *, cancel_futures: bool = False) -> None:
             fiber = self._fibers.user_fiber()
             if fiber is not None:
-                own = self._own_pool(fiber, self_)
+                own = self._own_pool(fiber, self_, sys._getframe(1))
                 if own is not self_:
                     original(own, wait, cancel_futures=cancel_futures)
                 if fiber is not self._fibers.driver and own is not self_:
@@ -430,10 +612,45 @@ class Threads:
         return shutdown
 
 
-def _hash_of_future(future: Any) -> int:
-    """Sets of futures come in the order of their making, in every process."""
-    number: int = getattr(future, "dualray_number", 0)
-    return number or object.__hash__(future)
+def _renew(pool: Any) -> None:
+    """The simulation that a pool was made in is over: what has not begun is cancelled, and the next call begins threads
+    of the interpreter's."""
+    waiting, pool._work_queue = pool._work_queue, _REAL_QUEUE()
+    while not waiting.empty():
+        item = waiting.get_nowait()
+        if item is not None:
+            item.future.cancel()
+    pool._threads = set()
+    pool._idle_semaphore, pool._shutdown_lock = threading.Semaphore(0), threading.Lock()
+    del pool.dualray_owner
+
+
+class _Queues(WeakKeyDictionary[threading.Thread, Any]):
+    """What an interpreter that ends knows of threads of pools, which it waits for: those of virtual processes are not
+    among them."""
+
+    def __init__(self, real: Any, of_process: Callable[[threading.Thread], _OfProcess | None]) -> None:
+        super().__init__()
+        self._real, self._of_process = real, of_process
+
+    def __setitem__(self, key: threading.Thread, value: Any) -> None:
+        process = self._of_process(key)
+        (self._real if process is None else process.queues)[key] = value
+
+    def items(self) -> Any:
+        """Of OS threads."""
+        return self._real.items()
+
+
+class _NumberedFuture(Future[Any]):
+    """A future of user code: sets of them come in the order of their making, in every process."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self._number = number
+
+    def __hash__(self) -> int:
+        return self._number
 
 
 def silence() -> None:

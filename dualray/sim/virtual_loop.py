@@ -16,8 +16,8 @@ given.
 A loop that only turns (`while not done: await asyncio.sleep(0)`) must not hang the simulation: after TURNS_MAX turns
 at one instant each further one takes TURN_NS.
 
-`run_in_executor` and `asyncio.to_thread` run the function in a fiber of its own, whatever the executor. Sockets,
-pipes and subprocesses are not to be had: the loop refuses them, and says so.
+`run_in_executor` and `asyncio.to_thread` use pools of threads, which are fibers (threads.py). Sockets, pipes and
+subprocesses are not to be had: the loop refuses them, and says so.
 
 `AsyncioSubstitution` makes loops in user code virtual ones. asyncio is not imported for it: where it is imported
 later, by a task, it is caught then.
@@ -34,6 +34,7 @@ from typing import Any, Final
 
 from dualray.sim.fibers import Fiber, FiberScheduler
 from dualray.sim.kernel import Kernel, Scheduled
+from dualray.sim.locks import poll
 
 __all__ = ["VirtualLoop", "watch_loops"]
 
@@ -88,16 +89,12 @@ class _Task(asyncio.Task[Any]):
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """See the module.
+    """See the module."""
 
-    spawn: runs a function in a fiber of the process that the loop belongs to.
-    """
-
-    def __init__(self, kernel: Kernel, fibers: FiberScheduler, spawn: Callable[[Callable[[], object]], object]) -> None:
+    def __init__(self, kernel: Kernel, fibers: FiberScheduler) -> None:
         super().__init__()
         self._kernel = kernel
         self._fibers = fibers
-        self._spawn = spawn
         self._clock_resolution = _RESOLUTION_S
         self._selector = self  # BaseEventLoop asks it for news
         self._sleeper: Fiber | None = None
@@ -111,6 +108,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
     # ---- Time ------------------------------------------------------------------------------------------------
 
     def time(self) -> float:
+        name: object = sys._getframe(1).f_globals.get("__name__")
+        if not (isinstance(name, str) and name.startswith(("asyncio", "dualray"))):
+            poll(self._kernel, self._fibers)  # as every clock in user code
         return self._kernel.now_ns / 1e9
 
     def select(self, timeout: float | None) -> list[Any]:
@@ -176,37 +176,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
         task = _Task(coroutine, loop=loop, name=f"Task-{self._made}", context=context)
         task.number = self._made
         return task
-
-    # ---- Beside ----------------------------------------------------------------------------------------------
-
-    def run_in_executor(  # type: ignore[override]  # asyncio's stub ties the types of arguments together
-        self, executor: Any, func: Callable[..., Any], *args: Any
-    ) -> asyncio.Future[Any]:
-        """Run it in a fiber of its own."""
-        future = self.create_future()
-
-        def give(value: Any, error: BaseException | None) -> None:
-            if future.cancelled():
-                return
-            if error is None:
-                future.set_result(value)
-            else:
-                future.set_exception(error)
-
-        def run() -> None:
-            value, error = None, None
-            try:
-                value = func(*args)
-            except Exception as raised:  # noqa: BLE001 - it is the user's, and raised where it is awaited
-                error = raised
-            if not self.is_closed():
-                self.call_soon_threadsafe(give, value, error)
-
-        self._spawn(run)
-        return future
-
-    async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - asyncio's own
-        """There is none."""
 
     # ---- The end ---------------------------------------------------------------------------------------------
 

@@ -13,7 +13,9 @@ process_time_ns, thread_time, thread_time_ns, sleep; and, where they are called 
 gmtime, ctime, asctime, strftime. `time.time()` starts at EPOCH_NS, 2020-01-01 UTC; the others start at 0.
 All are `kernel.now_ns` away from it.
 
-Not replaced: `datetime.now()`, `utcnow()`, `today()` and `date.today()`, and `time.clock_gettime`. They
+`clock_gettime` reads those of the day and the others alike.
+
+Not replaced: `datetime.now()`, `utcnow()`, `today()` and `date.today()`. They
 belong to C types, which take no attributes, and putting a subclass into the `datetime` module breaks
 pickling (a real datetime then is "not the same object as datetime.datetime"), `type(x) is datetime` and
 subclasses made meanwhile. User code that wants virtual dates says `datetime.fromtimestamp(time.time())`.
@@ -43,6 +45,7 @@ from __future__ import annotations
 import operator
 import sys
 import sysconfig
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -62,6 +65,7 @@ __all__ = [
     "TypeReplacement",
     "VirtualTime",
     "is_users",
+    "read_step_ns",
 ]
 
 EPOCH_NS: Final = 1_577_836_800 * 10**9
@@ -73,10 +77,24 @@ READ_STEP_GROWTH_NS: Final = 10
 """The n-th consecutive clock read takes 1 us + n * 10 ns, at most 1 ms: a thousand time stamps in a row
 cost 6 ms of virtual time, and a busy wait of a minute takes 110,000 reads."""
 
+
+def read_step_ns(fiber: Fiber) -> int:
+    """What the next one of consecutive reads takes."""
+    step_ns = min(READ_STEP_MIN_NS + fiber.clock_reads * READ_STEP_GROWTH_NS, READ_STEP_MAX_NS)
+    fiber.clock_reads += 1
+    return step_ns
+
+
 EXCLUDED: Final = frozenset(
     {"_pytest", "dualray", "execnet", "greenlet", "hypothesis", "numpy", "pluggy", "pytest", "simpy", "xdist"}
 )
 """Packages, beside the standard library, whose bindings are left alone."""
+
+
+PARTS_DEPTH_MAX: Final = 3
+PARTS_MAX: Final = 1_000
+"""How deep, and in how large dicts and lists, locks of a user's module are looked for."""
+_OF_CONDITION: Final = frozenset({"_acquire_restore", "_is_owned", "_release_save", "acquire", "release"})
 
 
 # -- the engine ---------------------------------------------------------------------------------------------
@@ -106,7 +124,7 @@ class TypeReplacement:
         self._function, self._original, self._kinds = function, original, kinds
         self._base = base or (lambda: original)
         self.__doc__ = original.__doc__
-        self.__qualname__ = self.__name__ = original.__name__
+        self.__qualname__ = self.__name__ = function.__name__
         self.__module__ = function.__module__
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -170,13 +188,16 @@ class _Writing:
     """One place of the journal: an item of a module's globals, or an attribute of anything else."""
 
     target: Any
-    name: str
+    name: Any
     old: Any
     new: Any
 
     def undo(self) -> None:
         if isinstance(self.target, dict):
             if self.target.get(self.name) is self.new:
+                self.target[self.name] = self.old
+        elif isinstance(self.target, list):
+            if self.name < len(self.target) and self.target[self.name] is self.new:
                 self.target[self.name] = self.old
         elif _stored(self.target, self.name) is self.new:
             if self.old is _MISSING:
@@ -312,8 +333,8 @@ class Substitutions:
 
     # -- sweeping: each writes through _write, by the table in force ---------------------------------------
 
-    def _write(self, target: Any, name: str, new: Any) -> None:
-        if isinstance(target, dict):
+    def _write(self, target: Any, name: Any, new: Any) -> None:
+        if isinstance(target, dict | list):
             self._journal.append(_Writing(target, name, target[name], new))
             target[name] = new
         else:
@@ -345,8 +366,8 @@ class Substitutions:
             for name, value in list(namespace.items()):
                 if id(value) in self._table:
                     self._write(namespace, name, self._table[id(value)])
-        if not self._of_modules.keys().isdisjoint(map(type, values)):
-            self._replace_of_modules(namespace, namespace, namespace)
+        if self.installed and self._of_modules and is_users(namespace):
+            self._sweep_inside(namespace, set())
         for value in values:
             if type(value) is FunctionType:
                 if value.__module__ == module_name:
@@ -354,11 +375,46 @@ class Substitutions:
             elif isinstance(value, type) and vars(value).get("__module__") == module_name:
                 self._sweep_class(value)
 
-    def _replace_of_modules(self, target: Any, attributes: Mapping[str, Any], module: Mapping[str, Any]) -> None:
-        if self.installed and is_users(module):
-            for name, value in list(attributes.items()):
-                if type(value) in self._of_modules:
-                    self._write(target, name, self._of_modules[type(value)](value))
+    def _sweep_inside(self, holder: Any, seen: set[int], depth: int = PARTS_DEPTH_MAX) -> None:
+        """Replace the locks in a module of the user's (its dict), a class, an instance, a dict or a list, and in their
+        parts."""
+        if id(holder) in seen:
+            return
+        seen.add(id(holder))
+        of_instance = None if isinstance(holder, dict | list | type) else holder
+        if of_instance is not None:
+            holder = vars(holder)
+        if len(holder if isinstance(holder, dict | list) else ()) > PARTS_MAX and depth < PARTS_DEPTH_MAX:
+            return
+        parts = (
+            enumerate(holder)
+            if isinstance(holder, list)
+            else (holder if isinstance(holder, dict) else vars(holder)).items()
+        )
+        for name, value in list(parts):
+            made = self._of_modules.get(type(value))
+            if made is not None:
+                self._write(holder, name, made(value))
+            elif type(value) is FunctionType:
+                self._sweep_locks_of(value)
+            elif depth and _has_parts(value):
+                self._sweep_inside(value, seen, depth - 1)
+        if isinstance(of_instance, threading.Condition):  # it has methods of the lock under its own names
+            for name in _OF_CONDITION & holder.keys():
+                self._write(holder, name, getattr(holder["_lock"], name))
+
+    def _sweep_locks_of(self, function: FunctionType) -> None:
+        """Those among its defaults, and in its closure."""
+        kinds = self._of_modules
+        if function.__defaults__ and not kinds.keys().isdisjoint(map(type, function.__defaults__)):
+            swept = tuple(kinds[type(it)](it) if type(it) in kinds else it for it in function.__defaults__)
+            self._write(function, "__defaults__", swept)
+        for name, value in (function.__kwdefaults__ or {}).items():
+            if type(value) in kinds:
+                self._write(function.__kwdefaults__, name, kinds[type(value)](value))
+        for cell in function.__closure__ or ():
+            if _is_filled(cell) and type(cell.cell_contents) in kinds:
+                self._write(cell, "cell_contents", kinds[type(cell.cell_contents)](cell.cell_contents))
 
     def _sweep_class(self, cls: type) -> None:
         values = list(vars(cls).values())
@@ -366,8 +422,6 @@ class Substitutions:
             for name, value in list(vars(cls).items()):
                 if id(value) in self._table:
                     self._write(cls, name, self._table[id(value)])
-        if not self._of_modules.keys().isdisjoint(map(type, values)):
-            self._replace_of_modules(cls, vars(cls), vars(sys.modules[cls.__module__]))
         for value in values:
             if type(value) is FunctionType:
                 self._sweep_function(value)
@@ -395,6 +449,19 @@ _LIBRARIES: Final = (
 _CLEAN: Final[dict[str, int]] = {}
 """Of libraries' modules that bind nothing that is replaced, what they bind, as a hash of identities."""
 _SPARED: Final = EXCLUDED | sys.stdlib_module_names
+
+
+def _has_parts(value: Any) -> bool:
+    """Whether it may have locks of the user's: a container, something made of locks, or of a class of the user's."""
+    if type(value) in (dict, list):
+        return True
+    kind = value if isinstance(value, type) else type(value)
+    if not hasattr(value, "__dict__"):
+        return False
+    if kind.__module__ in ("functools", "queue", "threading"):
+        return not isinstance(value, type | threading.Thread)
+    module = sys.modules.get(kind.__module__)
+    return kind.__module__ not in _SPARED and isinstance(module, ModuleType) and is_users(vars(module))
 
 
 def is_users(namespace: Mapping[str, Any]) -> bool:
@@ -460,6 +527,9 @@ class VirtualTime:
                 if hasattr(time, clock):  # thread_time is not everywhere
                     function = self._make_clock(getattr(time, clock), offset_ns, in_seconds)
                     made.append(Substitution.of(time, clock, function))
+        for clock, in_seconds in (("clock_gettime", True), ("clock_gettime_ns", False)):
+            if hasattr(time, clock):  # not on Windows
+                made.append(Substitution.of(time, clock, self._make_of_clock_id(getattr(time, clock), in_seconds)))
         return [
             *made,
             Substitution.of(time, "localtime", self._make_of_seconds(time.localtime)),
@@ -490,9 +560,7 @@ class VirtualTime:
         """Virtual time as `fiber`, the current one, reads it; a consecutive read moves it on first."""
         kernel = self._kernel
         if fiber.clock_read_ns == kernel.now_ns:
-            step_ns = min(READ_STEP_MIN_NS + fiber.clock_reads * READ_STEP_GROWTH_NS, READ_STEP_MAX_NS)
-            fiber.clock_reads += 1
-            self._fibers.sleep_ns(step_ns)
+            self._fibers.sleep_ns(read_step_ns(fiber))
         else:
             fiber.clock_reads = 0
         fiber.clock_read_ns = kernel.now_ns
@@ -513,6 +581,17 @@ class VirtualTime:
             return read / 1_000_000_000 if in_seconds else read
 
         return clock
+
+    def _make_of_clock_id(self, original: Callable[[int], Any], in_seconds: bool) -> Callable[[int], Any]:
+        of_day = self._make_clock(time.time, EPOCH_NS, in_seconds)
+        of_intervals = self._make_clock(time.monotonic, 0, in_seconds)
+
+        def clock_gettime(clock_id: int, /) -> Any:
+            if self._fibers.user_fiber() is None:
+                return original(clock_id)
+            return of_day() if clock_id == time.CLOCK_REALTIME else of_intervals()
+
+        return clock_gettime
 
     def _make_sleep(self, original: Callable[[Any], None]) -> Callable[[Any], None]:
         def sleep(seconds: Any, /) -> None:

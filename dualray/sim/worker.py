@@ -32,7 +32,7 @@ from dualray.sim.calendar import Calendar, Timer
 from dualray.sim.collectives import all_reduce_ns, broadcast_ns
 from dualray.sim.cores import Cores, Work
 from dualray.sim.fibers import Fiber, FiberKilled, FiberScheduler
-from dualray.sim.locks import words_of_wait
+from dualray.sim.locks import poll, words_of_wait
 from dualray.sim.network import Channel
 from dualray.sim.object_store import VirtualStore
 from dualray.sim.runner import Process
@@ -385,6 +385,10 @@ class UserProcess(Process):
             owed_ns, self._owed_ns = self._owed_ns, 0
             self.cluster.fibers.sleep_ns(owed_ns)
 
+    def has_looked(self) -> None:
+        """Who looks again and again waits a moment each time: else it would never come."""
+        poll(self.cluster.kernel, self.cluster.fibers)
+
     def new_signal(self) -> FiberSignal:
         return FiberSignal(self.cluster.fibers)
 
@@ -616,6 +620,8 @@ class UserProcess(Process):
         finally:
             if self._fibers is not None:
                 self._fibers.pop(fiber, None)
+            if self.threads is not None:
+                self.threads.fiber_ended(fiber)
 
     def call(
         self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution
@@ -738,7 +744,7 @@ class UserProcess(Process):
         elif type(duration) is float:
             cost_ns = cluster.whole_ns(duration)
         else:
-            cost_ns = round((duration(*args, **kwargs) if callable(duration) else duration) * 1e9)
+            cost_ns = cluster.said_ns(duration(*args, **kwargs) if callable(duration) else duration, task)
         slowness = self._machine.slowness
         return cost_ns if slowness == 1.0 else round(cost_ns * slowness)
 

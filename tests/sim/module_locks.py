@@ -15,6 +15,60 @@ class Guarded:
     lock = threading.Lock()
 
 
+class Cache:
+    """Has its lock in an instance."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+    def hold(self) -> float:
+        began = time.time()
+        with self.lock:
+            time.sleep(1)
+        return time.time() - began
+
+
+CACHE = Cache()
+STRIPES = {"one": [threading.Lock()]}
+READY = threading.Condition(LOCK)
+_POOLS: list[ThreadPoolExecutor] = []
+
+
+def hold_default(lock: threading.Lock = LOCK) -> None:  # type: ignore[valid-type,unused-ignore]
+    """The lock that `hold` takes, under another name."""
+    with lock:
+        time.sleep(1)
+
+
+def hold_cache() -> None:
+    CACHE.hold()
+
+
+def hold_stripe() -> None:
+    with STRIPES["one"][0]:
+        time.sleep(1)
+
+
+def notified() -> bool:
+    """Whether a condition over a module's lock is notified."""
+
+    def notify() -> None:
+        time.sleep(1)
+        with LOCK:
+            READY.notify()
+
+    thread = threading.Thread(target=notify)
+    thread.start()
+    with LOCK:
+        return READY.wait(5)
+
+
+def pool_made_late() -> ThreadPoolExecutor:
+    if not _POOLS:
+        _POOLS.append(ThreadPoolExecutor(2))
+    return _POOLS[0]
+
+
 def hold(seconds: float = 1.0) -> float:
     """How long it takes to hold all three for so long."""
     began = time.time()

@@ -102,6 +102,16 @@ def test_a_task_says_it_itself():
     assert dualray.get(refused.options(sim_unsafe="allow").remote()) == "run\n"
 
 
+def test_so_does_one_that_came_by_value():
+    simulate()
+
+    @dualray.remote(sim_unsafe="allow")
+    def nested():
+        return subprocess.check_output(["echo", "run"], text=True)
+
+    assert dualray.get([nested.remote(), nested.remote()]) == ["run\n"] * 2
+
+
 def test_a_task_refuses_what_the_simulation_allows():
     simulate(sim_unsafe="allow")
     assert dualray.get(dualray.remote(call_out).remote()) == "run\n"

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
+import http.server
 import importlib
+import os
+import platform
 import queue
 import random
+import resource
+import signal
+import socket
+import subprocess
 import sys
 import threading
 import time
@@ -15,7 +23,8 @@ from typing import Any
 import pytest
 
 import dualray
-from dualray.exceptions import SimulationDeadlockError
+from dualray.exceptions import GetTimeoutError, SimulationDeadlockError, TaskCancelledError
+from dualray.sim import watchdog
 from dualray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from tests.sim import module_locks
 
@@ -342,3 +351,289 @@ def test_threads_say_nothing_when_the_simulation_ends(capfd):
     run(leave)
     dualray.shutdown()
     assert capfd.readouterr().err == ""
+
+
+def test_a_join_that_is_interrupted_leaves_the_thread_be():
+    runtime = simulate()
+
+    def joins() -> None:
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            pool.submit(time.sleep, 5)
+
+    waited = dualray.remote(joins).remote()
+    time.sleep(1)
+    dualray.cancel(waited)
+    with pytest.raises(TaskCancelledError):
+        dualray.get(waited)
+    time.sleep(10)
+    assert runtime.now_s > 11
+
+
+@pytest.mark.parametrize("took", [module_locks.hold_default, module_locks.hold_stripe, module_locks.hold_cache])
+def test_locks_of_modules_wherever_they_are_kept(took):
+    simulate()
+
+    def twice() -> float:
+        began = time.time()
+        threads = [threading.Thread(target=took) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return time.time() - began
+
+    assert run(twice) == pytest.approx(2, abs=1e-3)
+    assert run(module_locks.notified)
+    refs = [dualray.remote(took).remote() for _ in range(3)]
+    dualray.get(refs)
+    dualray.shutdown()
+    assert isinstance(module_locks.STRIPES["one"][0], type(threading.Lock()))
+
+
+def test_a_pool_serves_one_process_and_one_simulation():
+    def use() -> bool:
+        futures = [module_locks.pool_made_late().submit(os.getpid) for _ in range(3)]
+        return {future.result() for future in futures} == {os.getpid()}
+
+    for _ in range(2):
+        simulate()
+        assert dualray.get([dualray.remote(use).remote() for _ in range(3)]) == [True] * 3
+        dualray.shutdown()
+    assert use()
+
+
+POLLS = {
+    "lock": lambda lock, event, future, items: lock.acquire(blocking=False),
+    "event": lambda lock, event, future, items: event.is_set(),
+    "wait": lambda lock, event, future, items: event.wait(0),
+    "future": lambda lock, event, future, items: future.done(),
+    "futures": lambda lock, event, future, items: concurrent.futures.wait([future], timeout=0).done,
+    "queue": lambda lock, event, future, items: not items.empty(),
+}
+
+
+@pytest.mark.parametrize("what", POLLS)
+def test_who_polls_is_answered(what):
+    simulate()
+    poll = POLLS[what]
+
+    def polls() -> float:
+        began, lock, event, items = time.time(), threading.Lock(), threading.Event(), queue.Queue[int]()
+        lock.acquire()
+
+        def later() -> None:
+            time.sleep(0.1)
+            lock.release()
+            event.set()
+            items.put(1)
+
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            future = pool.submit(later)
+            while not poll(lock, event, future, items):
+                pass
+        return time.time() - began
+
+    assert run(polls) == pytest.approx(0.1, abs=0.002)
+
+
+def test_who_polls_the_cluster_is_answered():
+    simulate()
+    ref = dualray.remote(time.sleep).remote(0.1)
+    while not dualray.wait([ref], timeout=0)[0]:
+        pass
+    other = dualray.remote(time.sleep).remote(0.1)
+    while True:
+        try:
+            assert dualray.get(other, timeout=0) is None
+            break
+        except GetTimeoutError:
+            continue
+
+    async def spin() -> float:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        while loop.time() - began < 0.01:
+            pass
+        return loop.time() - began
+
+    assert run(lambda: asyncio.run(spin())) == pytest.approx(0.01, abs=0.002)
+
+
+def test_an_executor_of_a_loop_is_the_one_that_was_given():
+    simulate()
+
+    def main() -> tuple[float, set[str]]:
+        names: set[str] = set()
+
+        def note() -> None:
+            time.sleep(1)
+            names.add(threading.current_thread().name)
+
+        async def all_of_them() -> None:
+            loop = asyncio.get_running_loop()
+            with concurrent.futures.ThreadPoolExecutor(1, "mine") as pool:
+                await asyncio.gather(*[loop.run_in_executor(pool, note) for _ in range(3)])
+
+        began = time.time()
+        asyncio.run(all_of_them())
+        return time.time() - began, names
+
+    took_s, names = run(main)
+    assert took_s == pytest.approx(3, abs=1e-3)
+    assert names == {"mine_0"}
+
+
+def test_methods_that_run_beside_one_another_keep_their_locals():
+    simulate()
+
+    @dualray.remote(max_concurrency=2)
+    class Server:
+        def __init__(self) -> None:
+            self.local, self.made = threading.local(), 0
+
+        def serve(self) -> int:
+            if not hasattr(self.local, "session"):
+                self.local.session, self.made = object(), self.made + 1
+            return self.made
+
+    server: Any = Server
+    served = server.remote()
+    assert [dualray.get(served.serve.remote()) for _ in range(5)] == [1] * 5
+
+
+def test_a_loop_that_does_not_let_itself_be_ended_is_left():
+    simulate()
+
+    def flushes() -> None:
+        while True:
+            with contextlib.suppress(BaseException):
+                time.sleep(1)
+
+    run(lambda: threading.Thread(target=flushes, daemon=True).start())
+    time.sleep(5)
+    dualray.shutdown()
+
+
+def test_what_an_os_thread_does_is_waited_for():
+    asked, answers = queue.Queue[int](), queue.Queue[int]()
+
+    def answer() -> None:
+        answers.put(2 * asked.get())
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    runtime = simulate()
+    asked.put(21)
+    assert answers.get() == 42
+    assert "threading.Lock.release" in runtime.cluster.witnessed or not thread.is_alive()
+    thread.join()
+
+
+def test_a_server_of_a_library_is_an_os_thread_in_the_driver():
+    runtime = simulate()
+    with http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as served:
+        thread = threading.Thread(target=served.serve_forever, daemon=True)
+        thread.start()
+        assert run(lambda: 1) == 1
+        served.shutdown()
+        thread.join()
+    assert "threading.Thread.start" in runtime.cluster.witnessed
+
+
+SCRIPT = """
+import threading, time, dualray
+from concurrent.futures import ThreadPoolExecutor
+dualray.init(mode="sim", nodes=2)
+
+@dualray.remote
+class Beating:
+    def __init__(self):
+        self.pool = ThreadPoolExecutor(2)
+        self.pool.submit(self.beat)
+
+    def beat(self):
+        while True:
+            time.sleep(1)
+
+    def read(self):
+        return "beats"
+
+beating = Beating.remote()
+print(dualray.get(beating.read.remote()))
+
+def last():
+    time.sleep(100)
+    print("last", round(time.monotonic()))
+
+threading.Thread(target=last).start()
+ThreadPoolExecutor(2).submit(last)
+"""
+
+
+def test_an_interpreter_that_ends_waits_for_threads_of_the_driver_alone():
+    ended = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "beats\nlast 100\nlast 100\n", "")
+
+
+def test_who_does_not_wait_is_named(capfd, monkeypatch):
+    monkeypatch.setattr(watchdog.Watchdog.__init__, "__kwdefaults__", {"still_s": 0.3})
+    simulate()
+
+    def computes() -> None:
+        began = resource.getrusage(resource.RUSAGE_SELF).ru_utime
+        while resource.getrusage(resource.RUSAGE_SELF).ru_utime < began + 1:
+            pass
+
+    run(computes)
+    dualray.shutdown()
+    said = capfd.readouterr().err
+    assert "dualray: user code on node-0, at 0.00" in said
+    assert "in computes" in said
+
+
+def test_signals_are_the_virtual_process_s(tmp_path):
+    simulate()
+    before = signal.getsignal(signal.SIGTERM)
+
+    def handles() -> tuple[list[int], str, bool]:
+        got: list[int] = []
+        signal.signal(signal.SIGTERM, lambda number, frame: got.append(number))
+        os.kill(os.getpid(), signal.SIGTERM)
+        names = {socket.gethostname(), platform.node(), os.uname().nodename}
+        [name] = names
+        return got, name, time.clock_gettime(time.CLOCK_MONOTONIC) < 1
+
+    got, name, is_virtual = run(handles)
+    assert (got, name[:5], is_virtual) == ([signal.SIGTERM], "node-", True)
+    assert signal.getsignal(signal.SIGTERM) is before
+    with pytest.raises(PermissionError, match="alarms are real time's"):
+        run(lambda: signal.alarm(1))
+
+
+@pytest.mark.parametrize(
+    ("said", "error", "words"),
+    [
+        (lambda: -1, ValueError, "duration gave -1: it must be seconds, at least 0"),
+        (lambda: float("nan"), ValueError, "duration gave nan: it must be seconds, at least 0"),
+        (lambda: None, TypeError, "duration gave None: it must be seconds, or a distribution"),
+        (lambda: "soon", ValueError, "duration: 'soon' is not understood"),
+    ],
+)
+def test_what_a_function_says_of_a_duration_is_checked(said, error, words):
+    simulate()
+    with pytest.raises(error, match=words):
+        dualray.get(dualray.remote(duration=said)(lambda: None).remote())
+
+
+def test_durations_are_drawn():
+    runtime = simulate()
+    drawn = dualray.remote(duration="uniform(1s, 3s)", num_cpus=4)(lambda: None)
+    took: list[float] = []
+    for _ in range(5):
+        began_s = runtime.now_s
+        dualray.get(drawn.remote())
+        took.append(runtime.now_s - began_s)
+    assert all(1 <= each < 3.1 for each in took)
+    assert len(set(took)) == 5
+    with pytest.raises(ValueError, match="there is no distribution 'unifrom'"):
+        dualray.remote(duration="unifrom(1s, 3s)")(lambda: None)
