@@ -33,6 +33,7 @@ from dualray.shared.faults import ALL, EVENT_ANCHORS, Fault, FaultKind, check_fa
 from dualray.shared.model.demands import parse_resources
 from dualray.shared.model.resources import Resources
 from dualray.shared.nearest import nearest
+from dualray.shared.seeding import stream_seed
 from dualray.shared.units import parse_rate_bytes_per_s, parse_size_bytes, parse_time_ns, time_words
 
 NODES_MAX = 10_000
@@ -313,7 +314,8 @@ class FaultModel(_Model):
 
     words: str | None = Field(default=None, description="instead of all the rest: kill node-5 at 2.5s")
     at: Time | None = None
-    every: Time | None = Field(default=None, description="first after this time, then again")
+    every: Time | None = Field(default=None, description="first after this time, then again; 10s ± 2s: about then")
+    spread: Time = Field(default=0, description="with `every`: how much sooner or later each may come, at most")
     times: int = Field(default=1, ge=1, le=10_000, description="how often, with `every`")
     when: When | None = None
     lasting: Time | None = Field(default=None, alias="for", description="how long it lasts")
@@ -359,6 +361,16 @@ class FaultModel(_Model):
         model._said = fault
         return model
 
+    @model_validator(mode="before")
+    @classmethod
+    def _split_spread(cls, said: Any) -> Any:
+        """`every: 10s ± 2s` says two things."""
+        every = said.get("every") if isinstance(said, dict) else None
+        parts = re.split(r"±|\+-|\+/-", every) if isinstance(every, str) else ()
+        if len(parts) == 2:
+            return {**said, "every": parts[0].strip(), "spread": parts[1].strip()}
+        return said
+
     @model_validator(mode="after")
     def _complete(self) -> FaultModel:
         if self.words is not None:
@@ -374,6 +386,8 @@ class FaultModel(_Model):
             raise ValueError("times belongs to every")
         if self.every is not None and "times" not in self.model_fields_set:
             raise ValueError("every needs times: how often")
+        if self.spread and (self.every is None or self.spread >= self.every):
+            raise ValueError("spread belongs to every, and is less: every: 10s ± 2s")
         self._check_details(actions[0])
         if self.slow is not None and not (isinstance(self.by, float) and self.by > 0):
             raise ValueError("slow needs by: how many times as slow, a number above 0")
@@ -402,8 +416,8 @@ class FaultModel(_Model):
         if action == "link" and not self.model_fields_set & _OF_LINKS:
             raise ValueError(f"link needs what changes: {', '.join(sorted(_OF_LINKS))}")
 
-    def faults(self, cluster: ClusterModel) -> Iterator[Fault]:
-        """The faults that this stands for: one for each node and time.
+    def faults(self, cluster: ClusterModel, seed: int = 0) -> Iterator[Fault]:
+        """The faults that this stands for: one for each node and time. `seed` draws what is said with ±.
 
         Raises:
             ValueError: a node that there is not, or a fault that makes no sense.
@@ -412,15 +426,17 @@ class FaultModel(_Model):
             yield self._said
             return
         for fault in self._of_each_node(cluster):
-            for at_ns in self._times():
+            for at_ns in self._times(seed):
                 dated = replace(fault, at_ns=at_ns)
                 check_fault(dated)
                 yield dated
 
-    def _times(self) -> list[int | None]:
-        if self.every is not None:
-            return [self.every * (number + 1) for number in range(self.times)]
-        return [self.at]
+    def _times(self, seed: int) -> list[int | None]:
+        if self.every is None:
+            return [self.at]
+        said = f"{seed}:every {self.every} {self.spread}".encode()
+        drawn = [stream_seed(said, b"%d" % number) % (2 * self.spread + 1) for number in range(1, self.times + 1)]
+        return [self.every * number - self.spread + it for number, it in enumerate(drawn, 1)]
 
     def _of_each_node(self, cluster: ClusterModel) -> Iterator[Fault]:
         action = next(name for name in _ACTIONS if getattr(self, name) is not None)
@@ -701,4 +717,4 @@ class Scenario(_Model):
         Raises:
             ValueError: one that makes no sense on this cluster.
         """
-        return tuple(fault for item in self.faults for fault in item.faults(self.cluster))
+        return tuple(fault for item in self.faults for fault in item.faults(self.cluster, self.seed))

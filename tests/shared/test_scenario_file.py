@@ -186,3 +186,17 @@ def test_a_partition_may_have_the_driver_and_the_head_on_one_side():
     for sides in ("[node-0, head]", "[node-0, node-1, head]", "[node-1], from: [node-2]"):
         [_, fault, *_] = parse(GOOD.replace("[node-1, node-2]", sides)).planned()
         assert fault.kind is FaultKind.PARTITION
+
+
+def test_what_comes_about_every_so_often_is_drawn_from_the_seed():
+    text = GOOD.replace("every: 2s, times: 2", "every: 2s ± 500ms, times: 4")
+    at = {
+        seed: [fault.at_ns for fault in parse(text + f"seed: {seed}\n").planned() if "reboot" in str(fault)][:4]
+        for seed in (1, 2)
+    }
+    assert at[1] != at[2]
+    for times in at.values():
+        assert all(abs(it - (number + 1) * 2_000_000_000) <= 500_000_000 for number, it in enumerate(times))
+        assert times == sorted(times)
+    with pytest.raises(ValueError, match="spread belongs to every, and is less"):
+        parse(GOOD.replace("every: 2s, times: 2", "every: 2s ± 3s, times: 2"))
