@@ -230,12 +230,19 @@ def _show_keys(what: str, keys: Iterable[tuple[str, str, str, int]]) -> None:
 
 @sim.command("params")
 def sim_params_command() -> None:
-    """Show what the virtual cluster assumes: every parameter of the cost model."""
-    table = _table("The cost model", "parameter", "default", "unit", "source")
-    table.columns[1].justify = "right"
-    for param in CostModel.params():
-        table.add_row(param.name, f"{param.default:,}", param.unit, param.source)
-    _print(table)
+    """Show what the virtual cluster assumes: the cost model, nodes of which nothing is said, and what is fixed."""
+    from dualray.sim.params import fixed_params, node_params  # noqa: PLC0415 - it imports the simulator
+
+    for title, params in (
+        ("The cost model: `costs` of a scenario, or a calibration, change it", CostModel.params()),
+        ("A node, where init() and the scenario say nothing else", node_params()),
+        ("Fixed", fixed_params()),
+    ):
+        table = _table(title, "parameter", "default", "unit", "source")
+        table.columns[1].justify = "right"
+        for param in params:
+            table.add_row(param.name, f"{param.default:,}", param.unit, param.source)
+        _print(table)
 
 
 @app.command("version")

@@ -193,6 +193,8 @@ def test_sim_params_shows_every_number_with_its_source():
     assert "nic_bytes_per_s" in shown
     assert "1,250,000,000" in shown
     assert "assumption" in shown
+    for name in ("num_cpus", "object_store_memory", "retransmits_max", "clock_read_max"):
+        assert name in shown
 
 
 def test_version():
