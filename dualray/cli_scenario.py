@@ -227,12 +227,12 @@ def explore_command(
             )
         except (ValueError, RuntimeError) as error:
             _refuse(error)
-    _show_exploration(loaded, found)
+    _show_exploration(loaded, found, file)
     if found.findings:
         raise typer.Exit(FAILED)
 
 
-def _show_exploration(loaded: Scenario, found: Exploration) -> None:
+def _show_exploration(loaded: Scenario, found: Exploration, file: Path) -> None:
     console = Console()
     table = _table(f"{loaded.name}: {found.seeds:,} seeds", "what was reached", "seeds", "times")
     for name, (in_seeds, times) in sorted(found.coverage.items()):
@@ -249,16 +249,16 @@ def _show_exploration(loaded: Scenario, found: Exploration) -> None:
     if not found.findings:
         console.print(f"[green]no seed fails[/]; {found.seeds_per_s:.1f} seeds/s")
     for finding in found.findings[:SEEDS_LISTED_MAX]:
-        _show_finding(console, finding)
+        _show_finding(console, finding, file)
 
 
-def _show_finding(console: Console, finding: Finding) -> None:
+def _show_finding(console: Console, finding: Finding, file: Path) -> None:
     console.print(f"[red]seed {finding.seed}[/]: {escape(finding.kind)}", highlight=False)
     console.print(f"  {finding.problem}", markup=False, highlight=False, soft_wrap=True)
     for fault in finding.faults:
         console.print(f"  fault: {fault}", markup=False, highlight=False)
-    if finding.replay:
-        console.print(f"  {finding.replay}", markup=False, highlight=False, soft_wrap=True)
+    replay = finding.replay or f"dualray explore {file} --first {finding.seed} --seeds 1"
+    console.print(f"  {replay}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _table(title: str, *columns: str) -> Table:

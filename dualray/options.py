@@ -54,7 +54,9 @@ class TaskOptions:
         label_selector: what the labels of the node must meet: {"zone": "a"}; see docs/api/placement.md.
         name: what messages and traces call it. Default: the function's name.
         duration: sim mode only: seconds of virtual time that a call takes, or each item of a generator; a time or a
-            distribution as text, "250ms" or "lognormal(2s, 0.5)"; or a function of its arguments that says.
+            distribution as text, "250ms" or "lognormal(2s, 0.5)"; a function of its arguments that says; or "measured":
+            as long as its code really takes here and now, of tasks and plain methods. Such a run comes out otherwise
+            the next time.
         execute: sim mode only: False models a call: it is scheduled, gets its arguments and takes its time, but the
             function does not run. Real mode runs it. Default True.
         returns, returns_size: what each result of a call that is not executed is, and as how many bytes it counts in
@@ -203,9 +205,9 @@ def _check(options: TaskOptions | ActorOptions | MethodOptions, what: str) -> No
         _check_retried(options.retry_exceptions, what)
         _check_modelled(options, what)
     duration = options.duration
-    if isinstance(duration, str):
+    if isinstance(duration, str) and duration != "measured":
         parse_distribution(duration, f"{what}: duration")
-    elif duration is not None and not callable(duration):
+    elif duration is not None and not callable(duration) and duration != "measured":
         if isinstance(duration, bool) or not isinstance(duration, int | float):
             raise TypeError(f"{what}: duration={duration!r} must be seconds, text, or a function of the arguments")
         if not duration >= 0:

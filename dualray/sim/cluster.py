@@ -48,6 +48,8 @@ from dualray.sim.function_table import FunctionTable
 from dualray.sim.head import HeadProcess
 from dualray.sim.isolation import VirtualExit
 from dualray.sim.kernel import Kernel, Scheduled
+from dualray.sim.locks import place_of
+from dualray.sim.measured import MEASURED, Stopwatch
 from dualray.sim.network import CONNECTION_LASTS_NS, Network, Nic, Star
 from dualray.sim.node import Hardware, NodeProcess
 from dualray.sim.runner import Letter, Line, Process
@@ -88,6 +90,7 @@ class Cluster:
     _last_ns = 0
     _rewritten_last: object = None
     _does_pace_change = False
+    _stopwatch: Stopwatch | None = None
 
     def __init__(
         self,
@@ -509,6 +512,15 @@ class Cluster:
             return distribution.first_ns
         return distribution.sample_ns(Random(task_seed(self.seed, task.task_id) + b":duration").random)
 
+    def stopwatch(self, task: Execution) -> Stopwatch:
+        """Measures what takes as long as it really does: such a run cannot be promised to be the same again."""
+        assert self._stage is not None
+        words = f'{task.name}, of duration="{MEASURED}", took as long as it really did'
+        self._stage.isolation.witness(f"duration={MEASURED}", words)
+        if self._stopwatch is None:
+            self._stopwatch = Stopwatch(self.fibers)
+        return self._stopwatch
+
     def said_ns(self, said: object, task: Execution) -> int:
         """What a task's `duration=` says, or the function that it is: seconds, or a distribution as text.
 
@@ -517,6 +529,8 @@ class Cluster:
         """
         what = f"{task.name}: duration"
         if isinstance(said, str):
+            if said == MEASURED:
+                raise ValueError(f"{what}: '{MEASURED}' is said of tasks and plain methods, and not by a function")
             distribution = self._distributions.get(said)
             if distribution is None:
                 distribution = self._distributions[said] = parse_distribution(said, what)
@@ -574,6 +588,9 @@ class Cluster:
                     lines.append(f"  {who} waits: {reason}")
             if isinstance(process, UserProcess) and process.is_alive:
                 lines += [f"  {process.address} waits: {words}" for words in process.waits_for_locks()]
+        driver = self.fibers.driver
+        if not any(line.startswith(f"  {DRIVER} waits") for line in lines) and driver and (place := place_of(driver)):
+            lines.insert(0, f"  {DRIVER} is in {place}, and sleeps, or waits for nothing of the cluster's")
         lines += [f"  on the head: {reason}" for reason in self.head.control.explain()]
         if self.network.messages_waiting:
             lines.append(f"  a partition holds {self.network.messages_waiting} messages")

@@ -29,7 +29,17 @@ from dualray.sim.fibers import Fiber, FiberOwner, FiberScheduler
 from dualray.sim.kernel import Kernel
 from dualray.sim.virtual_time import READ_STEP_MIN_NS, Substitution, TypeReplacement, is_users, read_step_ns
 
-__all__ = ["FiberLock", "FiberRLock", "Locks", "ModuleLock", "makes_threads", "poll", "stays_real", "words_of_wait"]
+__all__ = [
+    "FiberLock",
+    "FiberRLock",
+    "Locks",
+    "ModuleLock",
+    "makes_threads",
+    "place_of",
+    "poll",
+    "stays_real",
+    "words_of_wait",
+]
 
 LOOK_AGAIN_S: Final = 0.001
 """Until an OS thread that waits for a lock of fibers looks again."""
@@ -324,6 +334,14 @@ def stays_real(frame: FrameType | None) -> bool:
 def makes_threads(frame: FrameType) -> bool:
     """Whether what runs there makes threads for whoever called it."""
     return _package(frame) in _OF_THREADS
+
+
+def place_of(fiber: Fiber) -> str:
+    """Where its user's code is, in words; "": nowhere."""
+    frame = fiber.frame()
+    while frame is not None and _package(frame) in _OF_THREADS:
+        frame = frame.f_back
+    return "" if frame is None else f"{frame.f_code.co_filename}, line {frame.f_lineno}"
 
 
 def words_of_wait(fiber: Fiber) -> str | None:

@@ -45,7 +45,7 @@ class Stage:
                 *self._threads.substitutions(),
                 *surroundings.substitutions(self._user_fiber),
             ],
-            of_modules=self._locks.of_modules(),
+            of_modules={**self._locks.of_modules(), **self._threads.of_modules()},
             sim_unsafe=_sim_unsafe,
         )
         self.stands = False

@@ -6,9 +6,8 @@ has returned, as in a real worker, and ends with its process. With locks.py, eve
 `concurrent.futures` and `multiprocessing.pool.ThreadPool` works among threads, and so does `dualray.get` in one. A
 thread that waits for nothing is not interrupted: what happens between two of its waits happens at once.
 
-Who one is (`current_thread`, `get_ident`, `main_thread`, `enumerate`), and a `threading.local` that is made in user
-code, is each fiber's own; the names of threads are counted in each process. A `threading.local` of a module is the same
-for all fibers, as its other globals are.
+Who one is (`current_thread`, `get_ident`, `main_thread`, `enumerate`) is each fiber's own, and so is a
+`threading.local` (locals.py); the names of threads are counted in each process.
 
 A `ThreadPoolExecutor` that was made before the simulation, or by an import, has real threads, or would have: in user
 code each process has one of its own in its place.
@@ -41,8 +40,9 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from dualray.sim.fibers import Fiber, FiberKilled, FiberOwner, FiberScheduler
 from dualray.sim.kernel import Kernel
+from dualray.sim.locals import Locals
 from dualray.sim.locks import LOOK_AGAIN_S, FiberLock, makes_threads, poll, stays_real, words_of_wait
-from dualray.sim.virtual_time import Substitution, TypeReplacement, is_users
+from dualray.sim.virtual_time import Substitution, is_users
 from dualray.sim.watchdog import THREAD
 
 __all__ = ["Threads"]
@@ -231,6 +231,7 @@ class Threads:
         self._fibers = fibers
         self._witness = witness
         self._futures = itertools.count(1)
+        self._locals = Locals(fibers, self._thread_of)
         self._processes: list[_OfProcess] = []
         self._pools: WeakSet[ThreadPoolExecutor] = WeakSet()
         """That were made in this simulation."""
@@ -239,6 +240,7 @@ class Threads:
         """From now on they are those of another simulation; all of the last one have ended."""
         self._kernel, self._fibers = kernel, fibers
         fibers.awaits = self._await_os_threads
+        self._locals.move_to(fibers)
         self._futures = itertools.count(1)
         for process in self._processes:
             process.all_ended()
@@ -267,6 +269,14 @@ class Threads:
                 here = process.of_method(self._kernel, self._fibers)
             found = fiber.thread = _OfFiber(here, was_started=False)
         return found
+
+    def _thread_of(self, fiber: Fiber) -> tuple[threading.Thread, bool]:
+        found = self._of_fiber(fiber).thread
+        return found, found is self._of_process(fiber).main
+
+    def of_modules(self) -> dict[type, Callable[[Any], Any]]:
+        """What stands for locals that modules of the user's keep: by their type."""
+        return self._locals.of_modules()
 
     # ---- Starting --------------------------------------------------------------------------------------------
 
@@ -360,7 +370,7 @@ class Threads:
                 threading, "active_count", self._instead_of(threading.active_count, lambda fiber: len(everybody()))
             ),
             Substitution(holder=threading, name="_newname", replacement=self._make_new_name()),
-            Substitution(holder=threading, name="local", replacement=self._make_local()),
+            self._locals.substitution(),
             *self._of_futures(),
             *self._of_pipes(),
             *self._of_polls(),
@@ -440,18 +450,6 @@ class Threads:
             return template % next(self._of_process(fiber).names)
 
         return staticmethod(new_name)
-
-    def _make_local(self) -> TypeReplacement:
-        original, virtual = threading.local, _threading_local.local
-
-        def base() -> type:
-            return original if self._fibers.user_fiber() is None or stays_real(sys._getframe(1)) else virtual
-
-        def local(*args: Any, **kwargs: Any) -> Any:
-            return original(*args, **kwargs) if base() is original else virtual(*args, **kwargs)
-
-        local.__module__, local.__name__ = "threading", "local"
-        return TypeReplacement(local, original, (virtual,), base)
 
     def _of_pipes(self) -> list[Substitution]:
         """A `ThreadPool` has a thread that waits for a pipe, which would stop everybody else: it looks again and again.

@@ -33,6 +33,7 @@ from dualray.sim.collectives import all_reduce_ns, broadcast_ns
 from dualray.sim.cores import Cores, Work
 from dualray.sim.fibers import Fiber, FiberKilled, FiberScheduler
 from dualray.sim.locks import poll, words_of_wait
+from dualray.sim.measured import MEASURED
 from dualray.sim.network import Channel
 from dualray.sim.object_store import VirtualStore
 from dualray.sim.runner import Process
@@ -632,8 +633,11 @@ class UserProcess(Process):
         if memory_bytes:
             self._memory.take(self.address, memory_bytes)
         try:
-            result = function(*args, **kwargs)
-            cost_ns = self._cost_ns(task, args, kwargs)
+            if task.duration == MEASURED:
+                result, cost_ns = self._measured(function, args, kwargs, task)
+            else:
+                result = function(*args, **kwargs)
+                cost_ns = self._cost_ns(task, args, kwargs)
             if not memory_bytes and self._runs_ahead(result, args, kwargs, task):
                 self.is_ahead = True
                 self._time_left_ns = cost_ns
@@ -643,6 +647,15 @@ class UserProcess(Process):
         finally:
             if memory_bytes and self.is_alive and not isinstance(function, type):  # a constructor's is the actor's
                 self._memory.take(self.address, -memory_bytes)
+
+    def _measured(
+        self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution
+    ) -> tuple[Any, int]:
+        """What a function returns, and how long it has taken in real time, on this machine."""
+        stopwatch = self.cluster.stopwatch(task)
+        stopwatch.start()
+        result = function(*args, **kwargs)
+        return result, round(stopwatch.stop_ns() * self._machine.slowness)
 
     @property
     def _machine(self) -> NodeProcess:

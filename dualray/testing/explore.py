@@ -54,7 +54,7 @@ class Finding:
         kind: the class of the failure: seeds of one class are taken to have one cause.
         problem: what is wrong, in words.
         faults: the faults that it needs, in words; after shrinking those that are left.
-        replay: the command that repeats it; "" until there is a file.
+        replay: the command that repeats it from a file; "" where there is none: of each class, one becomes a file.
     """
 
     seed: int
@@ -345,16 +345,16 @@ def _shrink_findings(
     on_note: Callable[[str], object],
 ) -> None:
     """One of each class becomes a file; what was not the same again with all its faults, for the check to look at."""
-    done: dict[str, str] = {}
+    done: set[str] = set()
     for finding in state.findings:
         if finding.kind in done:
-            finding.replay = done[finding.kind]
             continue
         faulty = scenario.with_faults(parse_fault(words) for words in finding.faults)
         if finding.is_of_repetition:
             path = directory / f"{scenario.name}-seed-{finding.seed}-repeated.yaml"
             _write(path, _file_of(faulty, finding))
-            finding.replay = done[finding.kind] = f"dualray scenario check {path}"
+            finding.replay = f"dualray scenario check {path}"
+            done.add(finding.kind)
             continue
         on_note(f"making seed {finding.seed} small")
         fails = partial(_fails_as, judge, pool, finding.kind)
@@ -362,7 +362,8 @@ def _shrink_findings(
         finding.faults = tuple(str(fault) for fault in small.planned())
         path = directory / f"{scenario.name}-seed-{finding.seed}.yaml"
         _write(path, _file_of(small, finding))
-        finding.replay = done[finding.kind] = f"dualray scenario run {path}"
+        finding.replay = f"dualray scenario run {path}"
+        done.add(finding.kind)
 
 
 def _write(path: Path, text: str) -> None:

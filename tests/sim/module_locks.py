@@ -11,6 +11,10 @@ AGAIN = threading.RLock()
 POOL = ThreadPoolExecutor(2, thread_name_prefix="of-module")
 
 
+LOCAL = threading.local()
+LOCAL.made = "at import"
+
+
 class Guarded:
     lock = threading.Lock()
 
@@ -38,6 +42,24 @@ def hold_default(lock: threading.Lock = LOCK) -> None:  # type: ignore[valid-typ
     """The lock that `hold` takes, under another name."""
     with lock:
         time.sleep(1)
+
+
+def locals_of_threads() -> tuple[list[bool], str, int]:
+    """Which threads have what the module has put there; the main one's; and how often it has come here."""
+    has: list[bool] = []
+
+    def look() -> None:
+        has.append(hasattr(LOCAL, "made"))
+        LOCAL.made = "in a thread"
+        time.sleep(1)
+
+    threads = [threading.Thread(target=look) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    LOCAL.count = getattr(LOCAL, "count", 0) + 1
+    return has, LOCAL.made, LOCAL.count
 
 
 def hold_cache() -> None:

@@ -390,6 +390,20 @@ def test_locks_of_modules_wherever_they_are_kept(took):
     assert isinstance(module_locks.STRIPES["one"][0], type(threading.Lock()))
 
 
+def test_a_local_of_a_module_is_each_thread_s_own():
+    simulate()
+    refs = [dualray.remote(module_locks.locals_of_threads).options(num_cpus=4).remote() for _ in range(2)]
+    assert dualray.get(refs) == [([False, False], "at import", 1)] * 2
+    assert module_locks.LOCAL.made == "at import"
+    assert isinstance(module_locks.LOCAL, threading.local)
+    with pytest.raises(AttributeError, match="has no attribute 'count'"):
+        _ = module_locks.LOCAL.count
+    with pytest.raises(dualray.exceptions.SerializationError, match=r"cannot pickle '_thread\._local' object"):
+        dualray.put(module_locks.LOCAL)
+    dualray.shutdown()
+    assert type(module_locks.LOCAL) is threading.local
+
+
 def test_a_pool_serves_one_process_and_one_simulation():
     def use() -> bool:
         futures = [module_locks.pool_made_late().submit(os.getpid) for _ in range(3)]
@@ -637,3 +651,25 @@ def test_durations_are_drawn():
     assert len(set(took)) == 5
     with pytest.raises(ValueError, match="there is no distribution 'unifrom'"):
         dualray.remote(duration="unifrom(1s, 3s)")(lambda: None)
+
+
+def test_a_measured_duration_is_that_of_the_code_alone():
+    runtime = simulate()
+
+    def computes(seconds: float) -> None:
+        def used() -> float:
+            return resource.getrusage(resource.RUSAGE_SELF).ru_utime
+
+        began = used()
+        while used() < began + seconds / 2:
+            pass
+        time.sleep(10)
+        began = used()
+        while used() < began + seconds / 2:
+            pass
+
+    measured = dualray.remote(duration="measured")(computes)
+    assert not runtime.cluster.witnessed
+    dualray.get([measured.remote(0.2), measured.remote(0.2)])
+    assert 10.19 <= runtime.now_s < 13
+    assert "computes, of duration" in runtime.cluster.witnessed["duration=measured"]
