@@ -241,6 +241,8 @@ def _show_exploration(loaded: Scenario, found: Exploration, file: Path) -> None:
     if found.faults_planned:
         share = found.faults_performed / found.faults_planned
         console.print(f"faults: {found.faults_planned:,} planned, {found.faults_performed:,} ({share:.0%}) happened")
+    elif loaded.swarm.most:
+        console.print("no fault was planned: nothing that may be drawn can happen on this cluster", style="yellow")
     if found.never_happened:
         console.print(f"never happened: {', '.join(found.never_happened)}", style="yellow")
     if found.repeated:

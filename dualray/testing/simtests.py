@@ -52,12 +52,20 @@ def simtest(
     Args:
         seeds: how many; each draws its own faults, and the randomness of the tasks.
         nodes, num_cpus, num_gpus, object_store_memory: the cluster, and what each node has.
-        faults: "swarm" draws them; or a list of faults in words, the same for each seed.
+        faults: "swarm" draws them; or a list of faults in words, the same for each seed: one that
+            happens in no seed fails the test.
         time_limit: of virtual time, after which a run is taken to be endless.
+
+    Raises:
+        ValueError: faults that are not understood.
 
     Raises (from the decorated test):
         SimtestFailure: a seed fails, or leaves something behind, or breaks an invariant.
     """
+
+    if isinstance(faults, str) and faults != "swarm":
+        raise ValueError(f"simtest: faults={faults!r} must be 'swarm', or a list such as ['kill node-1 at 3s']")
+    said = () if isinstance(faults, str) else [it if isinstance(it, Fault) else parse_fault(it) for it in faults]
 
     def decorate(test: Callable[..., Any]) -> Callable[..., Any]:
         scenario = Scenario.model_validate(
@@ -71,28 +79,26 @@ def simtest(
 
         @functools.wraps(test)
         def run(*args: Any, **kwargs: Any) -> None:
-            _run(scenario, functools.partial(test, *args, **kwargs), seeds, faults)
+            _run(scenario, functools.partial(test, *args, **kwargs), seeds, None if faults == "swarm" else tuple(said))
 
         return run
 
     return decorate
 
 
-def _run(
-    scenario: Scenario, test: Callable[[], Any], seeds: int, faults: Literal["swarm"] | Sequence[str | Fault]
-) -> None:
+def _run(scenario: Scenario, test: Callable[[], Any], seeds: int, faults: tuple[Fault, ...] | None) -> None:
+    """`faults` are those of each seed; None: drawn for each."""
     calm = _attempt(scenario, test)
     ground = ground_of(calm)
     replay = os.environ.get(REPLAY_VARIABLE)
+    never = {str(fault) for fault in faults or ()}
     count = int(os.environ.get(SEEDS_VARIABLE, seeds))
     for seed in range(count) if replay is None else (int(replay),):
-        if faults == "swarm":
-            drawn = draw_faults(scenario, ground, seed)
-        else:
-            drawn = tuple(fault if isinstance(fault, Fault) else parse_fault(fault) for fault in faults)
+        drawn = draw_faults(scenario, ground, seed) if faults is None else faults
         faulty = scenario.with_faults(drawn).model_copy(update={"seed": seed})
         try:
-            _attempt(faulty, test)
+            outcome = _attempt(faulty, test)
+            never &= {*outcome.missed, *outcome.outstanding}
         except SimtestFailure as failure:
             small = shrink(faulty, functools.partial(_fails, test)) if SHRINK_VARIABLE in os.environ else faulty
             words = "".join(f"\n  {fault}" for fault in small.planned()) or " none"
@@ -100,6 +106,11 @@ def _run(
                 f"seed {seed} fails: {failure}\nfaults:{words}\n"
                 f"repeat it: pytest -k {scenario.name} --dualray-replay {seed}"
             ) from failure.__cause__
+    if never:
+        raise SimtestFailure(
+            f"these faults happened in no seed: {', '.join(sorted(never))}; "
+            f"the test had ended before, or nothing of the name was there"
+        )
 
 
 def _fails(test: Callable[[], Any], candidate: Scenario) -> bool:

@@ -281,3 +281,29 @@ def test_a_generated_workload_runs_in_real_mode_too(tmp_path):
     outcome = run_scenario(simulated)
     real = run_scenario(simulated, mode="real")
     assert outcome.succeeded and real.succeeded and outcome.result == real.result
+
+
+def test_a_swarm_that_can_draw_nothing_is_said(tmp_path):
+    path = tmp_path / "bag.yaml"
+    path.write_text(BAG.replace("[pause node, partition, slow node, link, restart head]", "[lose gpu]"))
+    shown = CliRunner().invoke(app, ["explore", str(path), "--seeds", "2", "--repeat", "0"])
+    assert shown.exit_code == 0
+    assert "no fault was planned" in shown.output
+
+
+def test_every_failing_seed_has_a_line_that_repeats_it(tmp_path, monkeypatch):
+    path = tmp_path / "broken.yaml"
+    path.write_text(
+        BAG.replace("pause node, partition, slow node, link, restart head", "kill worker").replace(
+            "swarm:", 'policies: {retry: "tests.planted.policies:NeverRetries"}\nswarm:'
+        )
+    )
+    found = explore(load_scenario(path), seeds=range(10), stop_after=3, shrink_to=tmp_path / "failures")
+    kinds = [finding.kind for finding in found.findings]
+    assert [bool(it.replay) for it in found.findings] == [kind not in kinds[:at] for at, kind in enumerate(kinds)]
+    assert len(set(kinds)) < len(kinds)
+    shown = CliRunner().invoke(
+        app, ["explore", str(path), "--seeds", "10", "--stop-after", "2", "--no-shrink", "--repeat", "0"]
+    )
+    for finding in found.findings[:2]:
+        assert f"dualray explore {path} --first {finding.seed} --seeds 1" in shown.output

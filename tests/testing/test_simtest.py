@@ -78,3 +78,21 @@ def test_the_plugin_replays_one_seed_and_shrinks(tmp_path):
     assert "kill worker when f starts" in words
     assert "slow node-1" not in words.partition("seed 0 fails")[2].partition("repeat it")[0]
     assert "seed 7 fails" in pytest_says("--dualray-replay", "7", "-k", "fragile")
+
+
+def test_faults_that_never_happen_are_said():
+    @simtest(seeds=2, nodes=3, faults=["kill node-1 at 90s", "kill node-2 at 1ms"])
+    def ends_soon():
+        dualray.get(dualray.remote(lambda: 1).remote())
+
+    with pytest.raises(
+        SimtestFailure, match="these faults happened in no seed: kill node-1 at 90s; the test had ended"
+    ):
+        ends_soon()
+
+
+def test_faults_that_are_not_understood_are_refused_at_once():
+    with pytest.raises(ValueError, match="faults='swarms' must be 'swarm', or a list"):
+        simtest(faults="swarms")
+    with pytest.raises(ValueError, match="kil node-1"):
+        simtest(faults=["kil node-1 at 3s"])
