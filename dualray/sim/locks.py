@@ -27,7 +27,8 @@ from dualray.shared.interruption import is_importing
 from dualray.sim import virtual_time
 from dualray.sim.fibers import Fiber, FiberOwner, FiberScheduler
 from dualray.sim.kernel import Kernel
-from dualray.sim.virtual_time import READ_STEP_MIN_NS, Substitution, TypeReplacement, is_users, read_step_ns
+from dualray.sim.polling import poll
+from dualray.sim.virtual_time import READ_STEP_MIN_NS, Substitution, TypeReplacement, is_users
 
 __all__ = [
     "FiberLock",
@@ -36,7 +37,6 @@ __all__ = [
     "ModuleLock",
     "makes_threads",
     "place_of",
-    "poll",
     "stays_real",
     "words_of_wait",
 ]
@@ -46,21 +46,6 @@ LOOK_AGAIN_S: Final = 0.001
 
 
 _GUARD: Final = threading.Lock()
-
-
-def poll(kernel: Kernel, fibers: FiberScheduler) -> bool:
-    """User code looks whether something has happened, and it has not. Who looks again and again at one instant waits a
-    moment each time, as who reads the clock: else nothing would ever happen. Whether it has waited."""
-    fiber = fibers.user_fiber()
-    if fiber is None:
-        return False
-    waited = fiber.clock_read_ns == kernel.now_ns
-    if waited:
-        fibers.sleep_ns(read_step_ns(fiber))
-    else:
-        fiber.clock_reads = 0
-    fiber.clock_read_ns = kernel.now_ns
-    return waited
 
 
 class FiberLock:

@@ -1,9 +1,10 @@
 """What stands in other people's modules while a simulation runs, and whose simulation it is.
 
 Clocks, randomness, locks, threads, processes, environments and event loops are replaced where user code looks them up:
-virtual_time.py, isolation.py, locks.py, threads.py, surroundings.py, asyncio_substitution.py. A simulation puts its
-replacements there and takes them away at its end, which takes 2 ms: as long as a small simulation itself. In a process
-that does nothing but simulate, again and again, they stay (`stand`), and ask the simulation of the time.
+virtual_time.py, isolation.py, polling.py, locks.py, threads.py, pools.py, surroundings.py, asyncio_substitution.py. A
+simulation puts its replacements there and takes them away at its end, which takes 2 ms: as long as a small simulation
+itself. In a process that does nothing but simulate, again and again, they stay (`stand`), and ask the simulation of the
+time.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from dualray.sim.fibers import Fiber, FiberScheduler
 from dualray.sim.isolation import Isolation
 from dualray.sim.kernel import Kernel
 from dualray.sim.locks import Locks
-from dualray.sim.threads import Threads, silence, unsilence
+from dualray.sim.polling import Polling
+from dualray.sim.pools import Pools, silence, unsilence
+from dualray.sim.threads import Threads
 from dualray.sim.virtual_time import VirtualTime
 from dualray.sim.watchdog import Watchdog
 
@@ -34,7 +37,9 @@ class Stage:
         self._nobody = FiberScheduler(self._kernel)
         self._time = VirtualTime(self._kernel, self._nobody)
         self._locks = Locks(self._kernel, self._nobody)
+        self._polling = Polling(self._kernel, self._nobody)
         self._threads = Threads(self._kernel, self._nobody, self._witness)
+        self._pools = Pools(self._nobody, self._threads)
         self._asyncio = AsyncioSubstitution(self._nobody.user_fiber, _no_loop)
         self.isolation = Isolation(
             self._kernel,
@@ -42,7 +47,9 @@ class Stage:
             also=[  # a clock stands for itself first
                 *self._time.substitutions(),
                 *self._locks.substitutions(),
+                *self._polling.substitutions(),
                 *self._threads.substitutions(),
+                *self._pools.substitutions(),
                 *surroundings.substitutions(self._user_fiber),
             ],
             of_modules={**self._locks.of_modules(), **self._threads.of_modules()},
@@ -131,7 +138,9 @@ class Stage:
     ) -> None:
         self._time.move_to(kernel, fibers, ahead_ns)
         self._locks.move_to(kernel, fibers)
+        self._polling.move_to(kernel, fibers)
         self._threads.move_to(kernel, fibers)
+        self._pools.move_to(fibers)
         self._asyncio.move_to(fibers.user_fiber, make_loop)
         self.isolation.move_to(kernel, fibers)
 

@@ -34,7 +34,7 @@ from typing import Any, Final
 
 from dualray.sim.fibers import Fiber, FiberScheduler
 from dualray.sim.kernel import Kernel, Scheduled
-from dualray.sim.locks import poll
+from dualray.sim.polling import poll
 
 __all__ = ["VirtualLoop", "watch_loops"]
 

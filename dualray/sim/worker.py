@@ -32,10 +32,11 @@ from dualray.sim.calendar import Calendar, Timer
 from dualray.sim.collectives import all_reduce_ns, broadcast_ns
 from dualray.sim.cores import Cores, Work
 from dualray.sim.fibers import Fiber, FiberKilled, FiberScheduler
-from dualray.sim.locks import poll, words_of_wait
+from dualray.sim.locks import words_of_wait
 from dualray.sim.measured import MEASURED
 from dualray.sim.network import Channel
 from dualray.sim.object_store import VirtualStore
+from dualray.sim.polling import poll
 from dualray.sim.runner import Process
 
 if TYPE_CHECKING:
