@@ -5,9 +5,13 @@ it could not run. So in user code `threading.Lock` and `threading.RLock` make lo
 them conditions, events, semaphores, barriers, `queue.Queue` and, here, `queue.SimpleQueue`, which are made of these.
 Who waits is served in the order of arrival, in virtual time.
 
-A lock that a module of the user's made when it was imported, and keeps under a name of its own, is each virtual
-process's own while the simulation runs (`ModuleLock`), as each real process has its own. What else was made before, or
-is made by libraries, stays real: no obstacle as long as nobody waits in virtual time while he holds it.
+A lock that a module of the user's made when it was imported, and keeps in its globals, classes, instances, containers
+or defaults, is each virtual process's own while the simulation runs (`ModuleLock`), as each real process has its own.
+What else was made before, or is made by libraries when they are imported, stays real: no obstacle as long as nobody
+waits in virtual time while he holds it.
+
+OS threads may take and release locks of fibers, too: those of libraries, and all after the simulation. They look every
+millisecond; what they release wakes a fiber.
 """
 
 from __future__ import annotations
@@ -45,14 +49,13 @@ LOOK_AGAIN_S: Final = 0.001
 """Until an OS thread that waits for a lock of fibers looks again."""
 
 
-_GUARD: Final = threading.Lock()
-
-
 class FiberLock:
     """`threading.Lock` among fibers."""
 
     __slots__ = ("__weakref__", "_fibers", "_granted", "_is_locked", "_kernel", "_waiting")
     kind = "_thread.lock"
+    _guard = threading.Lock()
+    """Of the state of all, which OS threads may change."""
 
     def __init__(self, kernel: Kernel, fibers: FiberScheduler) -> None:
         self._kernel = kernel
@@ -75,7 +78,8 @@ class FiberLock:
             return fiber is not None and poll(self._kernel, self._fibers) and self._take()
         if fiber is None:
             return self._acquire_elsewhere(timeout)
-        self._waiting.append(fiber)
+        if self._take(fiber):
+            return True
         alarm = None
         if timeout != -1:  # not shorter than the shortest sleep: who waits for the rest of a time must see it pass
             delay_ns = max(math.ceil(timeout * 1e9), READ_STEP_MIN_NS)
@@ -95,12 +99,15 @@ class FiberLock:
                 alarm.cancel()
         return has_it
 
-    def _take(self, guard: Any = _GUARD) -> bool:  # also when the interpreter ends, and modules are empty
-        with guard:  # OS threads may come here, too
-            if self._is_locked:
-                return False
-            self._is_locked = True
-            return True
+    def _take(self, or_wait: Fiber | None = None) -> bool:
+        """Whether it was free; else a fiber, if one is given, is in the line."""
+        with self._guard:
+            if not self._is_locked:
+                self._is_locked = True
+                return True
+            if or_wait is not None:
+                self._waiting.append(or_wait)
+            return False
 
     def _acquire_elsewhere(self, timeout: float) -> bool:
         """As `acquire`, in real time: for an OS thread, of a library or after the simulation."""
@@ -114,21 +121,24 @@ class FiberLock:
         return True
 
     def _give_up(self, fiber: Fiber) -> None:
-        if fiber in self._waiting:
+        with self._guard:
+            if fiber not in self._waiting:
+                return
             self._waiting.remove(fiber)
-            self._fibers.wake(fiber, False)
+        self._fibers.wake(fiber, False)
 
     def release(self) -> None:
         """As `threading.Lock.release`: the one that waits longest has it from now on."""
-        if not self._is_locked:
-            raise RuntimeError("release unlocked lock")
-        self._granted = None
-        while self._waiting:
-            fiber = self._waiting.popleft()
-            if self._fibers.wake(fiber, True):
-                self._granted = fiber
+        while True:
+            with self._guard:
+                if not self._is_locked:
+                    raise RuntimeError("release unlocked lock")
+                if not self._waiting:
+                    self._is_locked, self._granted = False, None
+                    return
+                self._granted = self._waiting.popleft()
+            if self._fibers.wake(self._granted, True):
                 return
-        self._is_locked = False
 
     def _is_owned(self) -> bool:
         """What a Condition asks before it waits: it would try to take the lock."""
