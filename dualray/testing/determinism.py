@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -38,7 +39,10 @@ SURROUNDINGS: tuple[dict[str, str], ...] = (
 )
 """What differs in the environments of the two runs, beside PYTHONHASHSEED and TMPDIR."""
 RUN_TIMEOUT_S = 900.0
-EVENT_CHARACTERS_MAX = 600
+EVENT_CHARACTERS_MAX = 240
+BEFORE_CHARACTERS = 60
+"""Of an event that is shown, and of what stands before the place where two of them part."""
+_NAMED = re.compile(r"name='([^']*)'")
 _AFTER_ALL_NS = (1 << 62) - 1
 """The time of what is known when a run has ended."""
 
@@ -237,12 +241,28 @@ def _fold(
             either = one or other
             assert either is not None
             at_s = min(event.time_ns for event in (one, other) if event is not None) / 1e9
-            sides = [event.words if event is not None else "nothing more" for event in (one, other)]
+            sides = parting(*[event.words if event is not None else "nothing more" for event in (one, other)])
             when = "its end" if either.time_ns >= _AFTER_ALL_NS else f"{at_s:.9f} s"
             where = f"{either.process} at {when}, {either.subsystem}"
             words = f"{where}:\n  first run:  {sides[0]}\n  second run: {sides[1]}"
             divergence = f"the first event that differs: {words}"
             divergences.append(_Divergence(round(at_s * 1e9), either.process, divergence, either.subsystem))
+
+
+def parting(one: str, other: str) -> tuple[str, str]:
+    """Two events in words, which may be long, that differ somewhere: how each begins, of which task it is, and what is
+    about the place where they part."""
+    if max(len(one), len(other)) <= EVENT_CHARACTERS_MAX:
+        return one, other
+    at = next((at for at, (here, there) in enumerate(zip(one, other, strict=False)) if here != there), 0)
+    start = max(0, at - BEFORE_CHARACTERS)
+    shown = []
+    for words in (one, other):
+        named = _NAMED.search(words)
+        kind = words.partition("(")[0][:BEFORE_CHARACTERS]
+        task = f" of {named.group(1)!r}" if named is not None else ""
+        shown.append(f"{kind}{task}: ... {words[start : start + EVENT_CHARACTERS_MAX]}")
+    return shown[0], shown[1]
 
 
 def _decisions(path: Path) -> Iterator[_Event]:
@@ -258,9 +278,7 @@ def _decision(process: str, decision: Decision) -> _Event:
     subsystem = next((it for it, starts in _SUBSYSTEM_WORDS if name.startswith(starts)), "other")
     data = pack((decision.now_ns, process, encode(decision.event), [encode(command) for command in decision.commands]))
     words = f"{decision.event} -> {[type(command).__name__ for command in decision.commands]}"
-    return _Event(
-        decision.now_ns, process, subsystem, blake2b(data, digest_size=8).digest(), words[:EVENT_CHARACTERS_MAX]
-    )
+    return _Event(decision.now_ns, process, subsystem, blake2b(data, digest_size=8).digest(), words)
 
 
 def _rows(directory: Path) -> Iterator[_Event]:
@@ -268,7 +286,7 @@ def _rows(directory: Path) -> Iterator[_Event]:
         return
     for event in read_trace(directory):
         digest = blake2b(pack(event.row()), digest_size=8).digest()
-        yield _Event(event.time_ns, event.process, "trace", digest, str(event)[:EVENT_CHARACTERS_MAX])
+        yield _Event(event.time_ns, event.process, "trace", digest, str(event))
 
 
 def _streams(outcome: dict[str, object]) -> _Event:
@@ -280,7 +298,7 @@ def _result(outcome: dict[str, object], differing: Sequence[str]) -> _Event:
     """The whole outcome, in the words of those of its fields that differ from the other run's."""
     digest = blake2b(json.dumps(outcome, sort_keys=True).encode(), digest_size=8).digest()
     words = json.dumps({name: outcome[name] for name in differing})
-    return _Event(_AFTER_ALL_NS + 1, "the program", "result", digest, words[:EVENT_CHARACTERS_MAX])
+    return _Event(_AFTER_ALL_NS + 1, "the program", "result", digest, words)
 
 
 if __name__ == "__main__":

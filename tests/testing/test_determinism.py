@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dualray.shared.scenario_file import parse_scenario
-from dualray.testing.determinism import check_determinism
+from dualray.testing.determinism import check_determinism, parting
 
 ROOT = Path(__file__).parents[2]
 FOUND = "the first event that differs"
@@ -70,3 +70,12 @@ def test_the_page_has_every_source():
     rows = [line for line in page.splitlines() if line.startswith("| ") and "`" in line]
     for source in (*SOURCES, *POLICIES):
         assert any(f"`{source}`" in row for row in rows), source
+
+
+def test_long_events_are_shown_where_they_part():
+    start = "TaskPushed(spec=TaskSpec(template=FunctionTemplate(name='square', resources=" + "x" * 1_000
+    one, other = parting(start + "args=bb" + "y" * 1_000, start + "args=dddd" + "y" * 1_000)
+    assert one.startswith("TaskPushed of 'square': ... x")
+    assert ("args=bb" in one, "args=dddd" in other) == (True, True)
+    assert max(len(one), len(other)) < 300
+    assert parting("short", "shorter") == ("short", "shorter")
