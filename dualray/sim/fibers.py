@@ -315,9 +315,8 @@ class FiberScheduler:
         return True
 
     def running(self) -> Fiber | None:
-        """The one that runs, for whoever watches; None: the kernel, or the driver."""
-        fiber = self._current
-        return None if fiber is self.driver else fiber
+        """The one that runs, for whoever watches; None: the kernel."""
+        return self._current
 
     def fibers(self) -> list[Fiber]:
         """All that have not ended, the driver first."""

@@ -214,8 +214,12 @@ class Isolation:
         return self._fibers.user_fiber()
 
     def running(self) -> Fiber | None:
-        """The fiber that runs, whoever asks, unless it is the driver's."""
+        """The fiber that runs, whoever asks."""
         return self._fibers.running()
+
+    def is_driver(self, fiber: Fiber) -> bool:
+        """Whether it is the driver's main thread."""
+        return fiber is self._fibers.driver
 
     def install(self) -> None:
         """Isolate from now on. Raises when another simulation of this process does."""

@@ -10,6 +10,7 @@ time.
 from __future__ import annotations
 
 import atexit
+import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -101,11 +102,12 @@ class Stage:
             raise
 
     def _who_runs(self) -> str | None:
-        """Whose user code runs; None: nobody's, or that of the driver, who may well think or compute."""
+        """Whose user code runs; None: nobody's, or that of a driver who types at a prompt."""
         kernel, fiber = self.isolation.kernel, self.isolation.running()
-        if fiber is None:
+        if fiber is None or (self.isolation.is_driver(fiber) and hasattr(sys, "ps1")):
             return None
-        return f"user code on {fiber.owner.hostname}, at {kernel.now_ns / 1e9:.6f} s of virtual time,"
+        who = "the driver" if self.isolation.is_driver(fiber) else f"user code on {fiber.owner.hostname}"
+        return f"{who}, at {kernel.now_ns / 1e9:.6f} s of virtual time,"
 
     def leave(self) -> None:
         """It ends. Idempotent."""

@@ -603,6 +603,10 @@ def test_who_does_not_wait_is_named(capfd, monkeypatch):
     said = capfd.readouterr().err
     assert "dualray: user code on node-0, at 0.00" in said
     assert "in computes" in said
+    simulate()
+    computes()
+    dualray.shutdown()
+    assert "dualray: the driver, at 0.00" in capfd.readouterr().err
 
 
 def test_signals_are_the_virtual_process_s(tmp_path):
