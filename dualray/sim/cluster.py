@@ -668,6 +668,8 @@ def _process_of(fiber: Fiber) -> UserProcess:
 
 def exit_reason(escaped: BaseException) -> str:
     """How a process ended, as its node manager would say it."""
+    if type(escaped) is SystemExit:  # it was raised, and not by `sys.exit`
+        escaped = VirtualExit(escaped.code)
     if not isinstance(escaped, VirtualExit):  # as of any Python program that does not catch it
         return f"exited with code 1; it had raised {escaped!r}"
     if escaped.signal_number is None:

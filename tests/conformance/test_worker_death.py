@@ -26,10 +26,19 @@ def leave():
     sys.exit(7)
 
 
+def raise_it():
+    raise SystemExit(5)
+
+
 ends = pytest.mark.parametrize(
     ("end", "words"),
-    [(exit_at_once, "exited with code 3"), (kill_oneself, "SIGKILL"), (leave, "exited with code 7")],
-    ids=["os._exit", "SIGKILL", "sys.exit"],
+    [
+        (exit_at_once, "exited with code 3"),
+        (kill_oneself, "SIGKILL"),
+        (leave, "exited with code 7"),
+        (raise_it, "exited with code 5"),
+    ],
+    ids=["os._exit", "SIGKILL", "sys.exit", "SystemExit"],
 )
 
 
