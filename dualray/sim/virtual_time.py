@@ -323,7 +323,7 @@ class Substitutions:
                     for name, value in list(item.__globals__.items()):
                         if id(value) in self._table:
                             self._write(item.__globals__, name, self._table[id(value)])
-                        elif isinstance(value, FunctionType | type):
+                        elif issubclass(type(value), FunctionType | type):
                             rest.append(value)
             elif isinstance(item, type) and not _is_of_loaded_module(item):
                 self._sweep_class(item)
@@ -372,8 +372,8 @@ class Substitutions:
             if type(value) is FunctionType:
                 if value.__module__ == module_name:
                     self._sweep_function(value)
-            elif isinstance(value, type) and vars(value).get("__module__") == module_name:
-                self._sweep_class(value)
+            elif issubclass(type(value), type) and vars(value).get("__module__") == module_name:
+                self._sweep_class(value)  # it is not asked for its class: a proxy answers for what is not there
 
     def _sweep_inside(self, holder: Any, seen: set[int], depth: int = PARTS_DEPTH_MAX) -> None:
         """Replace the locks in a module of the user's (its dict), a class, an instance, a dict or a list, and in their
@@ -381,16 +381,16 @@ class Substitutions:
         if id(holder) in seen:
             return
         seen.add(id(holder))
-        of_instance = None if isinstance(holder, dict | list | type) else holder
-        if of_instance is not None:
-            holder = vars(holder)
-        if len(holder if isinstance(holder, dict | list) else ()) > PARTS_MAX and depth < PARTS_DEPTH_MAX:
+        of_instance = None
+        if not issubclass(type(holder), dict | list | type):
+            of_instance, holder = holder, _namespace_of(holder) or {}
+        if isinstance(holder, dict | list) and len(holder) > PARTS_MAX and depth < PARTS_DEPTH_MAX:
             return
-        parts = (
-            enumerate(holder)
-            if isinstance(holder, list)
-            else (holder if isinstance(holder, dict) else vars(holder)).items()
-        )
+        parts: Iterable[tuple[Any, Any]]
+        if isinstance(holder, list):
+            parts = enumerate(holder)
+        else:
+            parts = (holder if isinstance(holder, dict) else vars(holder)).items()
         for name, value in list(parts):
             made = self._of_modules.get(type(value))
             if made is not None:
@@ -399,7 +399,7 @@ class Substitutions:
                 self._sweep_locks_of(value)
             elif depth and _has_parts(value):
                 self._sweep_inside(value, seen, depth - 1)
-        if isinstance(of_instance, threading.Condition):  # it has methods of the lock under its own names
+        if issubclass(type(of_instance), threading.Condition):  # it has methods of the lock under its own names
             for name in _OF_CONDITION & holder.keys():
                 self._write(holder, name, getattr(holder["_lock"], name))
 
@@ -453,15 +453,26 @@ _SPARED: Final = EXCLUDED | sys.stdlib_module_names
 
 def _has_parts(value: Any) -> bool:
     """Whether it may have locks of the user's: a container, something made of locks, or of a class of the user's."""
-    if type(value) in (dict, list):
+    kind = type(value)
+    if kind in (dict, list):
         return True
-    kind = value if isinstance(value, type) else type(value)
-    if not hasattr(value, "__dict__"):
+    is_class = issubclass(kind, type)
+    name: object = (value if is_class else kind).__module__
+    if not isinstance(name, str) or (not is_class and _namespace_of(value) is None):
         return False
-    if kind.__module__ in ("functools", "queue", "threading"):
-        return not isinstance(value, type | threading.Thread)
-    module = sys.modules.get(kind.__module__)
-    return kind.__module__ not in _SPARED and isinstance(module, ModuleType) and is_users(vars(module))
+    if name in ("functools", "queue", "threading"):
+        return not is_class and not issubclass(kind, threading.Thread)
+    module = sys.modules.get(name)
+    return name not in _SPARED and isinstance(module, ModuleType) and is_users(vars(module))
+
+
+def _namespace_of(value: Any) -> dict[str, Any] | None:
+    """An instance's, whatever it answers itself."""
+    try:
+        namespace = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return None
+    return namespace if type(namespace) is dict else None
 
 
 def is_users(namespace: Mapping[str, Any]) -> bool:

@@ -33,6 +33,16 @@ class Cache:
 
 
 CACHE = Cache()
+
+
+class Proxy:
+    """Stands for something that is not there yet."""
+
+    def __getattribute__(self, name: str) -> object:
+        raise RuntimeError(f"working outside of context: {name}")
+
+
+PROXY = Proxy()
 STRIPES = {"one": [threading.Lock()]}
 READY = threading.Condition(LOCK)
 _POOLS: list[ThreadPoolExecutor] = []

@@ -390,6 +390,13 @@ def test_locks_of_modules_wherever_they_are_kept(took):
     assert isinstance(module_locks.STRIPES["one"][0], type(threading.Lock()))
 
 
+def test_proxies_are_not_asked():
+    before = vars(module_locks)["PROXY"]
+    simulate()
+    assert run(module_locks.hold) == pytest.approx(1, abs=1e-3)
+    assert vars(module_locks)["PROXY"] is before
+
+
 def test_a_local_of_a_module_is_each_thread_s_own():
     simulate()
     refs = [dualray.remote(module_locks.locals_of_threads).options(num_cpus=4).remote() for _ in range(2)]
