@@ -213,7 +213,7 @@ def test_the_first_event_that_differs_is_named():
     )
     assert found.divergence is not None
     assert "the first event that differs: driver-1 at " in found.divergence
-    assert "lineage:\n  first run:  TaskSubmitted(" in found.divergence
+    assert "lineage:\n  first run:  TaskSubmitted of 'task-" in found.divergence
     assert not {row.name: row for row in found.subsystems}["lineage"].is_equal
 
 
