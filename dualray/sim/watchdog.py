@@ -51,10 +51,17 @@ class Watchdog:
             now = self._progress()
             looks, last = (looks + 1, last) if now == last else (0, now)
             who = self._who() if looks >= LOOKS and now != said else None
-            frame = sys._current_frames().get(self._watched)
-            if who is not None and frame is not None and not _is_debugged(frame):
+            if who is not None and self._says(who):
                 said = now
-                self._say(who, frame)
+
+    def _says(self, who: str) -> bool:
+        """Say where it stands, unless a debugger holds it. A frame that is looked at keeps all that it refers to for as
+        long as somebody has it: so none is fetched but here, and none is kept."""
+        frame = sys._current_frames().get(self._watched)
+        if frame is None or _is_debugged(frame):
+            return False
+        self._say(who, frame)
+        return True
 
     def _say(self, who: str, frame: FrameType) -> None:
         stack = "".join(traceback.format_stack(frame))
