@@ -8,34 +8,49 @@ What happens, in words:
 
     kill node-5                                the machine loses power: processes, store, links; the head hears nothing
     reboot node-5 ... for 3s                   the same, and 3 s later it is back, empty, in a new incarnation
+    reboot node-5 with its store ... for 3s    the same, and what lay in its object store is there again
     drain node-5                               it is told to leave in good order, as by the notice of a spot machine's
                                                end: its tasks end, others take its objects; in time, it leaves anyway
     drain node-5 ... for 30s                   the same; 30 s later a machine stands in its place, and it is switched
                                                off if it has not left
     pause node-5 ... for 20s                   it stands still and goes on later: a zombie, once it was taken for dead
     kill worker                                the worker that starts (or ends) the task of the anchor gets SIGKILL
+    pause worker ... for 5s                    it stands still, and goes on later
+    slow worker by 4                           what it computes takes four times as long
     kill actor Counter                         so does the worker of the first living actor of this class
     partition node-1,node-2 ... for 3s         nothing passes between these and everybody else, the head included
     partition node-1 from node-2,node-3        nothing passes between the two sides
     partition node-1 to node-2                 nothing passes in this direction
+    clog node-5 ... for 3s                     nothing reaches this node; what it sends passes
     slow node-5 by 4                           what its CPUs do takes four times as long
     link node-5 bandwidth 0.1 latency 10 loss 0.01 delay 5ms jitter 2ms
                                                factors of its link; segments lost, and sent again; messages delayed, by
                                                up to 2 ms more. `link all` means every node and the head
     link node-5 duplicate 0.1                  messages that arrive twice; the connection drops the second
+    link node-5 reorder 0.1                    messages that others overtake on their way; the connection puts them in
+                                               order, so that what has overtaken one waits for it
     link node-5 drop 0.01                      messages that never arrive, which no TCP connection does: who waits for
                                                one waits for ever, unless a node's death makes up for it
     lose gpu 0 of node-5                       the GPU falls off the bus; the worker that holds it dies
-    restart head ... for 2s                    the control plane is away, and comes back with its tables
+    lose object when object_stored 3           the copy that has just been stored there is gone
+    corrupt object when object_stored 3        one byte of it is another one from now on; nobody is told
+    kill head                                  the head is gone for good, and its cluster with it
+    pause head ... for 2s                      it stands still, and goes on later
+    slow head by 10                            what reaches and leaves it takes so many times its time there
+    restart redis ... for 2s                   the server of the control plane's tables is away
+    restart head ... for 2s                    both: head and tables are away, and come back as they were
     fill node-5 to 0.9                         somebody else's bytes take this share of its object store
     fill memory of node-5 to 0.9               and this share of its memory
+    fill disk of node-5                        its disk has no room: nothing can be spilled there
     skew node-5 by 30s                         its clock is set ahead (by -30s: back) of everybody else's
 
 and when:
 
     at 2.5s
     when Network.gradient starts 40            or `ends`; counted from 1
+    when Network.gradient#40 starts            or `ends`: the call that was submitted as the fortieth of this name
     when transfer_started 3                    or another kind of trace event: see EVENT_ANCHORS
+    when Network.gradient starts 2 on node-3   each of these: what happens on this node alone is counted
 
 What can end does so after `for ...`; without it, it stays.
 """
@@ -54,6 +69,9 @@ from dualray.shared.units import parse_time_ns, time_words
 ALL = "all"
 """As the node of a LINK fault: every node, and the head."""
 
+LINK_SHARES = ("bandwidth", "latency", "loss", "drop", "duplicate", "reorder")
+"""What a LINK fault says as a number: two factors, and shares."""
+
 TASK_ANCHORS = {"starts": "task_started", "ends": "task_ended"}
 EVENT_ANCHORS = (
     "task_submitted",
@@ -64,8 +82,13 @@ EVENT_ANCHORS = (
     "object_evicted",
     "transfer_started",
     "transfer_ended",
+    "object_spilled",
 )
 """Kinds of trace events whose n-th occurrence, of whatever name, can be an anchor."""
+
+OBJECT_ANCHORS = ("object_stored", "transfer_ended", "object_spilled")
+"""Those after which a node has a copy of an object."""
+_COPY_ANCHORS = " and ".join(OBJECT_ANCHORS[1:])
 
 
 class FaultKind(StrEnum):
@@ -85,9 +108,28 @@ class FaultKind(StrEnum):
     FILL_STORE = "fill store"
     FILL_MEMORY = "fill memory"
     SKEW_CLOCK = "skew clock"
+    PAUSE_WORKER = "pause worker"
+    SLOW_WORKER = "slow worker"
+    KILL_HEAD = "kill head"
+    PAUSE_HEAD = "pause head"
+    SLOW_HEAD = "slow head"
+    RESTART_REDIS = "restart redis"
+    CLOG_NODE = "clog node"
+    LOSE_OBJECT = "lose object"
+    CORRUPT_OBJECT = "corrupt object"
+    FILL_DISK = "fill disk"
 
 
-NEEDS_DURATION = frozenset({FaultKind.REBOOT_NODE, FaultKind.PAUSE_NODE, FaultKind.RESTART_HEAD})
+NEEDS_DURATION = frozenset(
+    {
+        FaultKind.REBOOT_NODE,
+        FaultKind.PAUSE_NODE,
+        FaultKind.PAUSE_WORKER,
+        FaultKind.PAUSE_HEAD,
+        FaultKind.RESTART_HEAD,
+        FaultKind.RESTART_REDIS,
+    }
+)
 MAY_END = NEEDS_DURATION | {
     FaultKind.DRAIN_NODE,
     FaultKind.PARTITION,
@@ -96,7 +138,19 @@ MAY_END = NEEDS_DURATION | {
     FaultKind.FILL_STORE,
     FaultKind.FILL_MEMORY,
     FaultKind.SKEW_CLOCK,
+    FaultKind.SLOW_WORKER,
+    FaultKind.SLOW_HEAD,
+    FaultKind.CLOG_NODE,
+    FaultKind.FILL_DISK,
 }
+OF_WORKERS = frozenset({FaultKind.KILL_WORKER, FaultKind.PAUSE_WORKER, FaultKind.SLOW_WORKER})
+"""Kinds that befall the worker of the anchor's task."""
+OF_HEAD = frozenset({FaultKind.KILL_HEAD, FaultKind.PAUSE_HEAD, FaultKind.SLOW_HEAD, FaultKind.RESTART_HEAD})
+OF_OBJECTS = frozenset({FaultKind.LOSE_OBJECT, FaultKind.CORRUPT_OBJECT})
+"""Kinds that befall the copy of the anchor's object."""
+SLOWS = frozenset({FaultKind.SLOW_NODE, FaultKind.SLOW_WORKER, FaultKind.SLOW_HEAD})
+NEVER_DRAWN = frozenset({FaultKind.KILL_HEAD, FaultKind.CORRUPT_OBJECT})
+"""Kinds that no program outlives, or that nobody promises to notice: they are asked for by name."""
 ENDS_PROCESSES = frozenset({FaultKind.KILL_NODE, FaultKind.REBOOT_NODE, FaultKind.DRAIN_NODE, FaultKind.PAUSE_NODE})
 """Kinds that may not befall the node on which the driver runs."""
 
@@ -107,16 +161,20 @@ class Fault:
     where that is given.
 
     Attributes:
-        node: whom it befalls; "" for KILL_WORKER, KILL_ACTOR, PARTITION and RESTART_HEAD.
+        on_node: what happens there alone is counted; "": anywhere.
+        submission: the anchor is the call of `task_name` that was submitted as this one, from 1; 0: `start` counts.
+        node: whom it befalls; "" for KILL_ACTOR, PARTITION, and what befalls a worker, an object or the head.
         nodes, others: the sides of a PARTITION, nodes or "head"; no `others` means everybody else.
         one_way: a PARTITION holds only what goes from `nodes` to `others`.
         actor: the class of a KILL_ACTOR.
         for_ns: how long it lasts; None: to the end.
-        factor: SLOW_NODE: how many times as long work takes; FILL_STORE, FILL_MEMORY: the share, 0 to 1.
+        keeps_store: REBOOT_NODE: what lay in its store is there again.
+        factor: SLOW_*: how many times as long work takes; FILL_STORE, FILL_MEMORY: the share, 0 to 1.
         bandwidth, latency: LINK: factors of what the link has.
         loss: LINK: the share of segments lost, 0 to below 1; each is sent again.
         drop: LINK: the share of messages that never arrive, 0 to below 1.
         duplicate: LINK: the share of messages that arrive twice, 0 to 1.
+        reorder: LINK: the share of messages that others overtake, 0 to 1.
         delay_ns, jitter_ns: LINK: what each message takes more, and up to how much more than that.
         gpu: LOSE_GPU: its id.
         skew_ns: SKEW_CLOCK: how far ahead the clock is set; negative: back.
@@ -143,11 +201,15 @@ class Fault:
     jitter_ns: int = 0
     gpu: int = 0
     skew_ns: int = 0
+    on_node: str = ""
+    submission: int = 0
+    keeps_store: bool = False
+    reorder: float = 0.0
 
     @property
     def named_nodes(self) -> tuple[str, ...]:
         """Every node that it names, the head left out."""
-        names = (self.node, *self.nodes, *self.others)
+        names = (self.node, self.on_node, *self.nodes, *self.others)
         return tuple(name for name in names if name not in ("", "head", ALL))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -160,8 +222,6 @@ class Fault:
 
     def _what(self) -> str:
         match self.kind:
-            case FaultKind.KILL_WORKER:
-                return "kill worker"
             case FaultKind.KILL_ACTOR:
                 return f"kill actor {self.actor}"
             case FaultKind.PARTITION:
@@ -169,6 +229,10 @@ class Fault:
                 return f"partition {','.join(self.nodes)}{sides}"
             case FaultKind.SLOW_NODE:
                 return f"slow {self.node} by {self.factor!r}"
+            case FaultKind.SLOW_WORKER | FaultKind.SLOW_HEAD:
+                return f"{self.kind} by {self.factor!r}"
+            case FaultKind.FILL_DISK:
+                return f"fill disk of {self.node}"
             case FaultKind.FILL_STORE:
                 return f"fill {self.node} to {self.factor!r}"
             case FaultKind.FILL_MEMORY:
@@ -179,19 +243,14 @@ class Fault:
                 return f"link {self.node}{self._link_words()}"
             case FaultKind.LOSE_GPU:
                 return f"lose gpu {self.gpu} of {self.node}"
-            case FaultKind.RESTART_HEAD:
-                return "restart head"
+            case _ if not self.node:
+                return str(self.kind)
             case _:
-                return f"{self.kind.partition(' ')[0]} {self.node}"
+                store = " with its store" if self.keeps_store else ""
+                return f"{self.kind.partition(' ')[0]} {self.node}{store}"
 
     def _link_words(self) -> str:
-        factors = (
-            ("bandwidth", self.bandwidth, 1.0),
-            ("latency", self.latency, 1.0),
-            ("loss", self.loss, 0.0),
-            ("drop", self.drop, 0.0),
-            ("duplicate", self.duplicate, 0.0),
-        )
+        factors = [(name, getattr(self, name), float(name in ("bandwidth", "latency"))) for name in LINK_SHARES]
         times = (("delay", self.delay_ns), ("jitter", self.jitter_ns))
         words = [f" {name} {value!r}" for name, value, default in factors if value != default]
         return "".join(words + [f" {name} {time_words(value_ns)}" for name, value_ns in times if value_ns])
@@ -199,10 +258,13 @@ class Fault:
     def _when(self) -> str:
         if self.at_ns is not None:
             return f"at {time_words(self.at_ns)}"
+        where = f" on {self.on_node}" if self.on_node else ""
         if self.task_name is None:
-            return f"when {self.event} {self.start}"
+            return f"when {self.event} {self.start}{where}"
         verb = next(verb for verb, event in TASK_ANCHORS.items() if event == self.event)
-        return f"when {self.task_name} {verb} {self.start}"
+        if self.submission:
+            return f"when {self.task_name}#{self.submission} {verb}{where}"
+        return f"when {self.task_name} {verb} {self.start}{where}"
 
 
 _FIELDS = tuple(each.name for each in fields(Fault))
@@ -216,30 +278,43 @@ def _restore(*values: Any) -> Fault:
 # ---- Words -------------------------------------------------------------------------------------------------------
 
 _FORM = re.compile(
-    r"(?P<what>\S.*?)\s+(?:at\s+(?P<at>.+?)|when\s+(?P<task>\S+)\s+(?P<verb>starts|ends)\s+(?P<count>[0-9]+)"
-    r"|when\s+(?P<event>[a-z_]+)\s+(?P<event_count>[0-9]+))(?:\s+for\s+(?P<for>.+))?",
+    r"(?P<what>\S.*?)\s+(?:at\s+(?P<at>.+?)|when\s+(?:"
+    r"(?P<submitted>\S+)#(?P<submission>[0-9]+)\s+(?P<does>starts|ends)"
+    r"|(?P<task>\S+)\s+(?P<verb>starts|ends)\s+(?P<count>[0-9]+)"
+    r"|(?P<event>[a-z_]+)\s+(?P<event_count>[0-9]+)"
+    r")(?:\s+on\s+(?P<on_node>\S+))?)(?:\s+for\s+(?P<for>.+))?",
     re.ASCII,
 )
 _NUMBER = r"[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?"
 _WHAT: dict[FaultKind, re.Pattern[str]] = {
     kind: re.compile(form, re.ASCII)
     for kind, form in {
-        FaultKind.KILL_WORKER: r"kill\s+worker",
+        FaultKind.KILL_WORKER: r"(?:kill|restart)\s+worker",
+        FaultKind.PAUSE_WORKER: r"pause\s+worker",
+        FaultKind.SLOW_WORKER: rf"slow\s+worker\s+by\s+(?P<factor>{_NUMBER})",
+        FaultKind.KILL_HEAD: r"kill\s+head",
+        FaultKind.PAUSE_HEAD: r"pause\s+head",
+        FaultKind.SLOW_HEAD: rf"slow\s+head\s+by\s+(?P<factor>{_NUMBER})",
+        FaultKind.RESTART_HEAD: r"restart\s+head",
+        FaultKind.RESTART_REDIS: r"restart\s+redis",
+        FaultKind.LOSE_OBJECT: r"lose\s+object",
+        FaultKind.CORRUPT_OBJECT: r"corrupt\s+object",
         FaultKind.KILL_ACTOR: r"kill\s+actor\s+(?P<actor>\S+)",
         FaultKind.KILL_NODE: r"kill\s+(?P<node>\S+)",
-        FaultKind.REBOOT_NODE: r"reboot\s+(?P<node>\S+)",
+        FaultKind.REBOOT_NODE: r"(?:reboot|restart)\s+(?P<node>\S+)(?P<store>\s+with\s+its\s+store)?",
         FaultKind.DRAIN_NODE: r"drain\s+(?P<node>\S+)",
         FaultKind.PAUSE_NODE: r"pause\s+(?P<node>\S+)",
         FaultKind.PARTITION: r"partition\s+(?P<nodes>[^\s,]+(?:\s*,\s*[^\s,]+)*)"
         r"(?:\s+(?P<way>from|to)\s+(?P<others>[^\s,]+(?:\s*,\s*[^\s,]+)*))?",
+        FaultKind.CLOG_NODE: r"clog\s+(?P<node>\S+)",
         FaultKind.SLOW_NODE: rf"slow\s+(?P<node>\S+)\s+by\s+(?P<factor>{_NUMBER})",
         FaultKind.FILL_MEMORY: rf"fill\s+memory\s+of\s+(?P<node>\S+)\s+to\s+(?P<factor>{_NUMBER})",
+        FaultKind.FILL_DISK: r"fill\s+disk\s+of\s+(?P<node>\S+)",
         FaultKind.SKEW_CLOCK: r"skew\s+(?P<node>\S+)\s+by\s+(?P<skew>\S+)",
         FaultKind.FILL_STORE: rf"fill\s+(?P<node>\S+)\s+to\s+(?P<factor>{_NUMBER})",
-        FaultKind.LINK: rf"link\s+(?P<node>\S+)(?P<link>(?:\s+(?:(?:bandwidth|latency|loss|drop|duplicate)\s+{_NUMBER}"
+        FaultKind.LINK: rf"link\s+(?P<node>\S+)(?P<link>(?:\s+(?:(?:{'|'.join(LINK_SHARES)})\s+{_NUMBER}"
         r"|(?:delay|jitter)\s+\S+))+)",
         FaultKind.LOSE_GPU: r"lose\s+gpu\s+(?P<gpu>[0-9]+)\s+of\s+(?P<node>\S+)",
-        FaultKind.RESTART_HEAD: r"restart\s+head",
     }.items()
 }
 
@@ -264,12 +339,15 @@ def parse_fault(text: str) -> Fault:
     what = f"fault {text!r}"
     kind, words = found
     count = match["count"] or match["event_count"] or "1"
+    verb = match["verb"] or match["does"] or "starts"
     fault = Fault(
         kind=kind,
         at_ns=parse_time_ns(match["at"], what) if match["at"] is not None else None,
-        task_name=match["task"],
+        task_name=match["task"] or match["submitted"],
         start=int(count),
-        event=match["event"] or TASK_ANCHORS[match["verb"] or "starts"],
+        submission=int(match["submission"] or 0) or (-1 if match["submission"] else 0),
+        on_node=match["on_node"] or "",
+        event=match["event"] or TASK_ANCHORS[verb],
         for_ns=parse_time_ns(match["for"], what) if match["for"] is not None else None,
         **_fields(words, what),
     )
@@ -291,6 +369,8 @@ def _fields(words: re.Match[str], what: str) -> dict[str, Any]:
     fields: dict[str, Any] = {name: read(given[name]) for name, read in readers.items() if name in given}
     if given.get("way") == "to":
         fields["one_way"] = True
+    if "store" in given:
+        fields["keeps_store"] = True
     if "skew" in given:
         fields["skew_ns"] = parse_skew_ns(given["skew"], what)
     pieces = given.get("link", "").split()
@@ -331,13 +411,21 @@ def _what_is_wrong(fault: Fault) -> Iterator[str]:
         yield "starts are counted from 1"
     if fault.at_ns is None and fault.task_name is None and fault.event not in EVENT_ANCHORS:
         yield f"{fault.event!r} is no anchor; known are {', '.join(EVENT_ANCHORS)}"
-    if fault.kind is FaultKind.KILL_WORKER and fault.task_name is None:
+    if (fault.submission or fault.on_node) and fault.at_ns is not None:
+        yield "a submission or a node belongs to an anchor: 'when f starts 3 on node-2'"
+    if fault.submission < 0:
+        yield "submissions are counted from 1"
+    if fault.kind in OF_WORKERS and fault.task_name is None:
         yield "say which worker, by the task that it starts: 'when f starts 3'"
+    if fault.kind in OF_OBJECTS and (fault.at_ns is not None or fault.event not in OBJECT_ANCHORS):
+        yield f"say which copy, by what happened to it, such as 'when object_stored 3'; {_COPY_ANCHORS} will do"
+    if fault.keeps_store and fault.kind is not FaultKind.REBOOT_NODE:
+        yield "a store is kept, or not, by a node that reboots"
     if fault.kind in NEEDS_DURATION and fault.for_ns is None:
         yield "say for how long, as in 'for 3s'"
     if fault.kind not in MAY_END and fault.for_ns is not None:
         yield f"a {fault.kind} does not end; leave out 'for'"
-    if fault.kind is FaultKind.SLOW_NODE and not fault.factor > 0:
+    if fault.kind in SLOWS and not fault.factor > 0:
         yield "the factor must be above 0; 4 means four times as slow"
     if fault.kind in (FaultKind.FILL_STORE, FaultKind.FILL_MEMORY) and not 0 < fault.factor <= 1:
         yield "the share must be above 0 and at most 1; 0.9 leaves a tenth"
@@ -346,7 +434,7 @@ def _what_is_wrong(fault: Fault) -> Iterator[str]:
     if fault.kind is FaultKind.LINK:
         yield from _what_is_wrong_with_link(fault)
     if fault.node in ("head", ALL) and fault.kind is not FaultKind.LINK:
-        yield "this befalls a node such as node-3; for the head there are 'restart head' and 'link'"
+        yield f"this befalls a node such as node-3; for the head there are {', '.join(sorted(OF_HEAD))}, and link"
     if fault.kind is FaultKind.PARTITION:
         both = [name for name in fault.nodes if name in fault.others]
         if both:
@@ -362,3 +450,5 @@ def _what_is_wrong_with_link(fault: Fault) -> Iterator[str]:
         yield "drop is a share of all messages, from 0 to below 1 (to cut, use partition)"
     if not 0 <= fault.duplicate <= 1:
         yield "duplicate is a share of all messages, from 0 to 1"
+    if not 0 <= fault.reorder <= 1:
+        yield "reorder is a share of all messages, from 0 to 1"

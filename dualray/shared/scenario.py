@@ -29,7 +29,17 @@ from pydantic import (
 
 from dualray import exceptions
 from dualray.shared.distributions import Distribution, parse_distribution
-from dualray.shared.faults import ALL, EVENT_ANCHORS, Fault, FaultKind, check_fault, parse_fault, parse_skew_ns
+from dualray.shared.faults import (
+    ALL,
+    EVENT_ANCHORS,
+    LINK_SHARES,
+    NEVER_DRAWN,
+    Fault,
+    FaultKind,
+    check_fault,
+    parse_fault,
+    parse_skew_ns,
+)
 from dualray.shared.model.demands import parse_resources
 from dualray.shared.model.resources import Resources
 from dualray.shared.nearest import nearest
@@ -270,12 +280,16 @@ class When(_Model):
     task_started: str | None = None
     task_ended: str | None = None
     event: Literal[EVENT_ANCHORS] | None = None  # type: ignore[valid-type]  # a literal of all that there are
-    index: int = Field(default=1, ge=1)
+    index: int = Field(default=1, ge=1, description="as which it happens")
+    submission: int | None = Field(default=None, ge=1, description="instead: as which the task was submitted")
+    node: str | None = Field(default=None, description="what happens there alone is counted")
 
     @model_validator(mode="after")
     def _exactly_one(self) -> When:
         if sum(anchor is not None for anchor in (self.task_started, self.task_ended, self.event)) != 1:
             raise ValueError("say exactly one of task_started, task_ended and event")
+        if self.submission is not None and (self.event is not None or "index" in self.model_fields_set):
+            raise ValueError("submission belongs to task_started and task_ended, and stands instead of index")
         return self
 
 
@@ -286,21 +300,41 @@ _ACTIONS = (
     "drain",
     "pause",
     "partition",
+    "clog",
     "slow",
     "link",
+    "lose",
     "lose_gpu",
+    "corrupt",
     "restart",
     "fill",
     "fill_memory",
+    "fill_disk",
     "skew",
 )
 
 
-_OF_LINKS = frozenset({"bandwidth", "delay", "drop", "duplicate", "jitter", "latency", "loss"})
+_NO_NODES = {
+    ("kill", "worker"): FaultKind.KILL_WORKER,
+    ("restart", "worker"): FaultKind.KILL_WORKER,
+    ("pause", "worker"): FaultKind.PAUSE_WORKER,
+    ("slow", "worker"): FaultKind.SLOW_WORKER,
+    ("kill", HEAD_NAME): FaultKind.KILL_HEAD,
+    ("pause", HEAD_NAME): FaultKind.PAUSE_HEAD,
+    ("slow", HEAD_NAME): FaultKind.SLOW_HEAD,
+    ("restart", HEAD_NAME): FaultKind.RESTART_HEAD,
+    ("restart", "redis"): FaultKind.RESTART_REDIS,
+    ("lose", "object"): FaultKind.LOSE_OBJECT,
+    ("corrupt", "object"): FaultKind.CORRUPT_OBJECT,
+}
+"""Actions on what is no node."""
+
+_OF_LINKS = frozenset({*LINK_SHARES, "delay", "jitter"})
 _BELONGS_TO: dict[str, tuple[str, ...]] = {
     "by": ("slow", "skew"),
     "share": ("fill", "fill_memory"),
     "gpu": ("lose_gpu",),
+    "store": ("reboot", "restart"),
     "from_": ("partition",),
     "to_": ("partition",),
     "back_after": ("reboot", "drain", "kill", "restart", "pause"),
@@ -322,18 +356,24 @@ class FaultModel(_Model):
     heal_after: Time | None = Field(default=None, description="the same, said of a partition")
     back_after: Time | None = Field(default=None, description="the same, said of a node that reboots or drains")
 
-    kill: Nodes | None = Field(default=None, description="a node, or `worker`: the one that starts the task of `when`")
+    kill: Nodes | None = Field(
+        default=None, description="a node, `head`, or `worker`: the one that starts the task of `when`"
+    )
     kill_actor: str | None = Field(default=None, description="the class of the actor")
     reboot: Nodes | None = None
     drain: Nodes | None = None
-    pause: Nodes | None = None
+    pause: Nodes | None = Field(default=None, description="as kill")
     partition: Nodes | None = None
-    slow: Nodes | None = None
+    clog: Nodes | None = Field(default=None, description="nothing reaches it; what it sends passes")
+    slow: Nodes | None = Field(default=None, description="as kill")
     link: Nodes | None = None
+    lose: Literal["object"] | None = Field(default=None, description="the copy that the event of `when` is about")
     lose_gpu: Nodes | None = None
-    restart: Literal["head"] | None = None
+    corrupt: Literal["object"] | None = Field(default=None, description="the copy that the event of `when` is about")
+    restart: Nodes | None = Field(default=None, description="`head`, `redis`, `worker` as in kill, or a node: reboot")
     fill: Nodes | None = None
     fill_memory: Nodes | None = None
+    fill_disk: Nodes | None = None
     skew: Nodes | None = None
 
     from_: Nodes | None = Field(default=None, alias="from", description="the other side of a partition")
@@ -343,11 +383,13 @@ class FaultModel(_Model):
     )
     share: float | None = Field(default=None, gt=0, le=1, description="fill: the share of the store, or of the memory")
     gpu: int = Field(default=0, ge=0)
+    store: Literal["kept", "lost"] = Field(default="lost", description="reboot: whether what lay there is there again")
     bandwidth: float = Field(default=1.0, gt=0, description="link: a factor")
     latency: float = Field(default=1.0, gt=0, description="link: a factor")
     loss: float = Field(default=0.0, ge=0, lt=1, description="link: the share of segments lost, and sent again")
     drop: float = Field(default=0.0, ge=0, lt=1, description="link: the share of messages that never arrive")
     duplicate: float = Field(default=0.0, ge=0, le=1, description="link: the share of messages that arrive twice")
+    reorder: float = Field(default=0.0, ge=0, le=1, description="link: the share of messages that others overtake")
     delay: Time = 0
     jitter: Time = 0
 
@@ -411,10 +453,19 @@ class FaultModel(_Model):
             if action not in owners:
                 said = fields[name].alias or name
                 raise ValueError(f"{said} belongs to {' and '.join(owners)}, not to {action}")
-        if action != "kill" and getattr(self, action) == ("worker",):
-            raise ValueError(f"{action} takes nodes: of a worker there is kill alone")
+        self._check_target(action)
         if action == "link" and not self.model_fields_set & _OF_LINKS:
             raise ValueError(f"link needs what changes: {', '.join(sorted(_OF_LINKS))}")
+
+    def _check_target(self, action: str) -> None:
+        """Workers, objects, the head and Redis stand alone, and not everything can happen to them."""
+        target = getattr(self, action)
+        for name in target if isinstance(target, tuple) else ():
+            can = [known for known, whom in _NO_NODES if whom == name]
+            if action in can and len(target) > 1:
+                raise ValueError(f"{action}: {name} stands alone; give it a fault of its own")
+            if can and action not in can and (name != HEAD_NAME or action not in ("link", "partition")):
+                raise ValueError(f"{action} takes nodes; of {name} there is {' and '.join(can)}")
 
     def faults(self, cluster: ClusterModel, seed: int = 0) -> Iterator[Fault]:
         """The faults that this stands for: one for each node and time. `seed` draws what is said with ±.
@@ -446,14 +497,15 @@ class FaultModel(_Model):
         }
         if self.when is not None:
             anchor["start"] = self.when.index
+            anchor["submission"] = self.when.submission or 0
+            anchor["on_node"] = self._only(cluster, self.when.node)
             anchor["task_name"] = self.when.task_started or self.when.task_ended
             anchor["event"] = self.when.event or ("task_ended" if self.when.task_ended else "task_started")
-        if target == ("worker",):
-            yield Fault(kind=FaultKind.KILL_WORKER, **anchor)
-        elif action == "kill_actor":
+        stranger = (action, target[0] if isinstance(target, tuple) else target)
+        if action == "kill_actor":
             yield Fault(kind=FaultKind.KILL_ACTOR, actor=target, **anchor)
-        elif action == "restart":
-            yield Fault(kind=FaultKind.RESTART_HEAD, **anchor)
+        elif stranger in _NO_NODES:
+            yield Fault(kind=_NO_NODES[stranger], **anchor, **self._details(action))
         elif action == "partition":
             others = self.from_ or self.to_ or ()
             yield Fault(
@@ -467,6 +519,16 @@ class FaultModel(_Model):
             for node in cluster.select(target):
                 yield Fault(kind=_KIND_OF[action], node=node, **anchor, **self._details(action))
 
+    @staticmethod
+    def _only(cluster: ClusterModel, name: str | None) -> str:
+        """The one node of this name."""
+        if name is None:
+            return ""
+        chosen = cluster.select([name])
+        if len(chosen) != 1 or chosen[0] in (HEAD_NAME, ALL):
+            raise ValueError(f"when: {name!r} must be one node, such as node-3")
+        return chosen[0]
+
     def _details(self, action: str) -> dict[str, Any]:
         if action == "slow":
             return {"factor": self.by}
@@ -476,9 +538,10 @@ class FaultModel(_Model):
             return {"skew_ns": parse_skew_ns(str(self.by), "by")}
         if action == "lose_gpu":
             return {"gpu": self.gpu}
+        if action in ("reboot", "restart"):
+            return {"keeps_store": self.store == "kept"}
         if action == "link":
-            names = ("bandwidth", "latency", "loss", "drop", "duplicate")
-            factors = {name: getattr(self, name) for name in names}
+            factors = {name: getattr(self, name) for name in LINK_SHARES}
             return {**factors, "delay_ns": self.delay, "jitter_ns": self.jitter}
         return {}
 
@@ -496,12 +559,15 @@ _KIND_OF = {
     "kill": FaultKind.KILL_NODE,
     "reboot": FaultKind.REBOOT_NODE,
     "drain": FaultKind.DRAIN_NODE,
+    "restart": FaultKind.REBOOT_NODE,
     "pause": FaultKind.PAUSE_NODE,
+    "clog": FaultKind.CLOG_NODE,
     "slow": FaultKind.SLOW_NODE,
     "link": FaultKind.LINK,
     "lose_gpu": FaultKind.LOSE_GPU,
     "fill": FaultKind.FILL_STORE,
     "fill_memory": FaultKind.FILL_MEMORY,
+    "fill_disk": FaultKind.FILL_DISK,
     "skew": FaultKind.SKEW_CLOCK,
 }
 
@@ -670,12 +736,23 @@ class Expect(_Model):
 class Swarm(_Model):
     """Which faults `dualray explore` draws. Each seed also draws which of the kinds are on, and how many."""
 
-    kinds: list[FaultKind] = Field(default_factory=lambda: list(FaultKind))
+    kinds: list[FaultKind] = Field(
+        default_factory=lambda: [kind for kind in FaultKind if kind not in NEVER_DRAWN],
+        description=f"default: all but {' and '.join(sorted(NEVER_DRAWN))}, which belong among the faults",
+    )
     most: int = Field(default=6, ge=0, le=1000, description="faults of one seed")
     within: Time | None = Field(
         default=None, description="faults in time come before this; default: the fault-free makespan"
     )
     lasting: Time = Field(default=3 * 10**9, description="the median of how long what ends lasts")
+
+    @field_validator("kinds")
+    @classmethod
+    def _can_be_drawn(cls, value: list[FaultKind]) -> list[FaultKind]:
+        for kind in value:
+            if kind in NEVER_DRAWN:
+                raise ValueError(f"{kind} is never drawn: no program can promise to survive it. Say it under faults")
+        return value
 
 
 # ---- The whole -----------------------------------------------------------------------------------------------------

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from dualray.shared.scenario import Scenario  # it imports pydantic, which a run without a scenario does not need
     from dualray.sim.virtual_loop import VirtualLoop
 
+HEAD_IS_GONE: Final = "the head process is gone"
 DRIVER = Address("driver-1")
 DRIVER_NODE = NodeID("node-0")
 MESSAGE_BYTES = 256
@@ -72,6 +73,8 @@ STANDSTILL_EVENTS_MAX = 5_000_000
 """Events at one instant of virtual time, after which the machines are taken to be in a loop: 10,000 nodes start with
 about a million."""
 _DEFAULT_COSTS: Final = CostModel()
+TABLES: Final = "redis"
+"""Where the control plane's tables are: what can stand still apart from the head."""
 FIRST_PID = 1 << 22
 """Above what any real process has (pid_max of Linux): a virtual pid is never taken for a real one."""
 
@@ -129,7 +132,7 @@ class Cluster:
         self._durations, self._distributions = dict(durations or {}), dict[str, Distribution]()
         self._memory = dict(memory or {})
         self._paused: dict[str, deque[tuple[Callable[..., object], tuple[Any, ...]]]] = {}
-        """What waits on machines that stand still."""
+        """What waits on what stands still: machines, by name, processes, by address, and TABLES."""
         self._standstill_ns = -1
         self._standstill_since = 0
         self._unchecked: list[Process] = []
@@ -398,6 +401,22 @@ class Cluster:
         self._let_go(node)
         self.hearing_changed()
 
+    def kill_head(self) -> None:
+        """The head is gone for good. Whoever is connected to it sees that: nodes end, and the driver says so."""
+        if not self.head.is_alive:
+            return
+        self.head.trace(TraceKind.FAULT, HEAD, name="kill head")
+        self.head.die()
+        self.network.cut(HEAD)
+        for node in self.nodes.values():
+            delay_ns = self.network.message_ns(HEAD, node.node)
+            self.kernel.call_after(delay_ns, self.when_running, node.node, self._end_without_head, node)
+
+    def _end_without_head(self, node: NodeProcess) -> None:
+        node.die()
+        if node.node == DRIVER_NODE and self.driver is not None:
+            self.driver.core.fail(f"{HEAD_IS_GONE}\nCall dualray.shutdown() and init() again.")
+
     def boot_node(self, node: NodeID) -> None:
         """A machine that was killed is switched on again: a new incarnation, with an empty store."""
         process = self.nodes[node]
@@ -453,6 +472,40 @@ class Cluster:
             self._let_go(node)
             self.hearing_changed()
 
+    def set_pace(self, process: Process, pace: float) -> None:
+        """One process computes at so many times its usual pace from now on; at 0 it stands still altogether."""
+        cores = self.nodes[NodeID(process.node)].cores
+        assert cores is not None  # see `let_pace_change`
+        cores.set_pace(process, pace)
+        if not pace:
+            self._paused.setdefault(process.address, deque())
+            self.fibers.hold = self._hold
+        elif process.address in self._paused:
+            self._release(process.address)
+
+    def forget_halt(self, address: Address) -> None:
+        """A process has ended; if it stood still, nothing of what it had before it happens."""
+        if self._paused and address in self._paused:
+            self._release(address)
+
+    @property
+    def are_tables_away(self) -> bool:
+        """Whether the server of the control plane's tables does not answer."""
+        return bool(self._paused) and TABLES in self._paused
+
+    def stop_tables(self) -> None:
+        """The server of the control plane's tables is away from now on."""
+        self._paused.setdefault(TABLES, deque())
+
+    def restart_tables(self) -> None:
+        """It is back, with what it had; who waits for it is answered."""
+        if TABLES in self._paused:
+            self._release(TABLES)
+
+    def when_tables_answer(self, fn: Callable[[], object]) -> None:
+        """Call it now, or when the server of the tables is back."""
+        self.when_running(TABLES, fn)
+
     def _pace_changed(self, machine: str) -> None:
         process = self.nodes.get(NodeID(machine))
         if process is not None:  # it is not the head's
@@ -461,6 +514,17 @@ class Cluster:
     def is_paused(self, node: str) -> bool:
         """Whether the machine stands still."""
         return bool(self._paused) and node in self._paused
+
+    def is_halted(self, process: Process) -> bool:
+        """Whether the process stands still, or the machine on which it runs."""
+        return bool(self._paused) and (process.node in self._paused or process.address in self._paused)
+
+    def when_it_runs(self, process: Process, fn: Callable[..., object], *args: Any) -> None:
+        """Call it now, or when both process and machine go on."""
+        if self._paused and process.node not in self._paused and process.address in self._paused:
+            self._paused[process.address].append((fn, args))
+        else:
+            self.when_running(process.node, fn, *args)
 
     def when_running(self, node: str, fn: Callable[..., object], *args: Any) -> None:
         """Call it now, or when the machine goes on."""
@@ -472,18 +536,25 @@ class Cluster:
     def _hold(self, fiber: Fiber) -> bool:
         owner = fiber.owner
         assert isinstance(owner, UserProcess)
-        waiting = self._paused.get(owner.node)
-        if waiting is None:
+        if not self.is_halted(owner):
             return False
-        waiting.append((self.fibers.release, (fiber,)))
+        self.when_it_runs(owner, self._release_fiber, fiber)
         return True
 
+    def _release_fiber(self, fiber: Fiber) -> None:
+        """What held it goes on; something else may hold it still."""
+        if not self._paused or not self._hold(fiber):
+            self.fibers.release(fiber)
+
     def _let_go(self, node: str) -> None:
-        if node not in self._paused:
-            return
-        waiting = self._paused.pop(node)
-        self._pace_changed(node)
-        self.network.unstall(node)
+        if node in self._paused:
+            self._release(node)
+
+    def _release(self, place: str) -> None:
+        waiting = self._paused.pop(place)
+        if place == HEAD or NodeID(place) in self.nodes:
+            self._pace_changed(place)
+            self.network.unstall(place)
         if not self._paused:
             self.fibers.hold = None
         for fn, args in waiting:

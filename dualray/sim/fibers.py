@@ -387,7 +387,7 @@ class FiberScheduler:
         fiber = self.current()
         if fiber is None:
             raise self._misuse()
-        work = cores.run(work_ns, 1.0, self.wake, fiber)
+        work = cores.run(work_ns, 1.0, self.wake, fiber, whose=fiber.owner)
         try:
             self.park()
         except BaseException:
@@ -585,3 +585,29 @@ def _run_fibers(ordered: list[Any]) -> None:
         scheduler = fiber = fn = escaped = None  # an idle greenlet keeps nothing of the user's alive
         greenlet_here.gr_context = None
         ordered = hub.switch()
+
+
+class FiberSignal:
+    """What one fiber waits for."""
+
+    __slots__ = ("_fiber", "_fibers", "_is_set")
+
+    def __init__(self, fibers: FiberScheduler) -> None:
+        self._fibers = fibers
+        self._fiber: Fiber | None = None
+        self._is_set = False
+
+    def wait(self) -> None:
+        """Park until it is set."""
+        if not self._is_set:
+            self._fiber = self._fibers.current()
+            try:
+                self._fibers.park()
+            finally:  # what is thrown into the fiber ends its wait: a later `set` must not wake another one
+                self._fiber = None
+
+    def set(self) -> None:
+        """Let the fiber go on."""
+        self._is_set = True
+        if self._fiber is not None:
+            self._fibers.wake(self._fiber)

@@ -219,8 +219,8 @@ class ModelProcess(Process):
         """As `receive`: there are no payloads."""
         if not self.is_alive:
             return
-        if self._has_faults and self.model.is_paused(self.node):
-            self.model.when_running(self.node, self.take_in, message)
+        if self._has_faults and self.model.is_halted(self):
+            self.model.when_it_runs(self, self.take_in, message)
             return
         if self._knows_tasks_only:
             if type(message) is TaskPushed:
@@ -285,7 +285,7 @@ class ModelProcess(Process):
 
     def _resume(self, resume: Callable[[CompleteWait], None], command: CompleteWait) -> None:
         if self.is_alive:
-            self.model.when_running(self.node, resume, command)
+            self.model.when_it_runs(self, resume, command)
 
     def _wait_for(
         self, event: WaitStarted | SpaceWanted | PlacementGroupAsked, then: Callable[[CompleteWait], None]
@@ -351,8 +351,8 @@ class ModelProcess(Process):
     def _start_next(self) -> None:
         if not self.is_alive:
             return
-        if self._has_faults and self.model.is_paused(self.node):
-            self.model.when_running(self.node, self._start_next)
+        if self._has_faults and self.model.is_halted(self):
+            self.model.when_it_runs(self, self._start_next)
             return
         if not self._to_run:
             self._is_running = False
@@ -406,25 +406,26 @@ class ModelProcess(Process):
         one: so tasks that begin together get in each other's way as they do, and not only when their mean demands add
         up to more than there is."""
         if _SLEEPS <= weight < _COMPUTES and work_ns >= _BURST_NS:
-            self._work = self._cores.run(work_ns * (1.0 - weight), 0.0, self._awake, work_ns * weight, then, args)
+            asleep_ns, awake_ns = work_ns * (1.0 - weight), work_ns * weight
+            self._work = self._cores.run(asleep_ns, 0.0, self._awake, awake_ns, then, args)
         else:
-            self._work = self._cores.run(work_ns, weight, then, *args)
+            self._work = self._cores.run(work_ns, weight, then, *args, whose=self)
 
     def _awake(self, work_ns: float, then: Callable[..., object], args: tuple[Any, ...]) -> None:
         self._work = None
         if not self.is_alive:
             return
-        if self._has_faults and self.model.is_paused(self.node):
-            self.model.when_running(self.node, self._awake, work_ns, then, args)
+        if self._has_faults and self.model.is_halted(self):
+            self.model.when_it_runs(self, self._awake, work_ns, then, args)
             return
-        self._work = self._cores.run(work_ns, 1.0, then, *args)
+        self._work = self._cores.run(work_ns, 1.0, then, *args, whose=self)
 
     def _computed(self, execution: Execution) -> None:
         self._work = None
         if not self.is_alive:
             return
-        if self._has_faults and self.model.is_paused(self.node):
-            self.model.when_running(self.node, self._computed, execution)
+        if self._has_faults and self.model.is_halted(self):
+            self.model.when_it_runs(self, self._computed, execution)
             return
         if execution.at >= len(execution.script.ops):
             self._ended(execution)
@@ -916,13 +917,13 @@ class ModelProcess(Process):
                 then()  # an earlier attempt has left the same object here
             else:
                 cost = self.model.cost_model
-                self._work = self._cores.run(cost.seal_ns + cost.copy_ns(size), 1.0, written)
+                self._work = self._cores.run(cost.seal_ns + cost.copy_ns(size), 1.0, written, whose=self)
 
         def written() -> None:
             self._work = None
             if self.is_alive:
                 self.store.objects[object_id] = _NO_BYTES
-                self.model.when_running(self.node, then)
+                self.model.when_it_runs(self, then)
 
         event = SpaceWanted(
             wait_id=self._next_wait(), object_id=object_id, size_bytes=size, owner=owner, remakeable=remakeable

@@ -479,8 +479,8 @@ class ModelledProcess(Process):
             model.note(self.number, OTHER, model.content_of(message))
         if not self.is_alive:
             return
-        if not model.is_steady and model.cluster.is_paused(self.node):
-            model.cluster.when_running(self.node, self._arrive_late, message)
+        if not model.is_steady and model.cluster.is_halted(self):
+            model.cluster.when_it_runs(self, self._arrive_late, message)
             return
         self.handle(message)
 
@@ -542,7 +542,7 @@ class ModelledProcess(Process):
 
     def _resume(self, what: tuple[Callable[[CompleteWait], None], CompleteWait]) -> None:
         if self.is_alive:
-            self.model.cluster.when_running(self.node, what[0], what[1])
+            self.model.cluster.when_it_runs(self, what[0], what[1])
 
     def _next_wait(self) -> WaitID:
         self._wait_counter += 1
@@ -649,15 +649,15 @@ class ModelledWorker(ModelledProcess):
         if cores is None:
             self._calendar.post(self._calendar.now_ns + takes_ns, then, what)
         else:
-            cores.run(takes_ns, 1.0, then, what)
+            cores.run(takes_ns, 1.0, then, what, whose=self)
 
     def _begin(self, what: tuple[RunTask | TaskPushed, int]) -> None:
         """Where a fault may be anchored at the begin of a task: it begins with an event of its own."""
         task, left_ns = what
         if not self.is_alive:
             return
-        if self.model.cluster.is_paused(self.node):
-            self.model.cluster.when_running(self.node, self._begin, what)
+        if self.model.cluster.is_halted(self):
+            self.model.cluster.when_it_runs(self, self._begin, what)
             return
         spec = task.spec
         self.trace(TraceKind.TASK_STARTED, spec.task_id, name=spec.template.name, amount=task.attempt)
@@ -692,8 +692,8 @@ class ModelledWorker(ModelledProcess):
         if not self.is_alive:
             return
         model = self.model
-        if not model.is_steady and model.cluster.is_paused(self.node):
-            model.cluster.when_running(self.node, self._all_ended, what)
+        if not model.is_steady and model.cluster.is_halted(self):
+            model.cluster.when_it_runs(self, self._all_ended, what)
             return
         outcomes: tuple[Outcome, ...] = tuple(
             [
@@ -715,8 +715,8 @@ class ModelledWorker(ModelledProcess):
         if not self.is_alive:
             return
         model = self.model
-        if not model.is_steady and model.cluster.is_paused(self.node):
-            model.cluster.when_running(self.node, self._ended, task)
+        if not model.is_steady and model.cluster.is_halted(self):
+            model.cluster.when_it_runs(self, self._ended, task)
             return
         spec = task.spec
         task_id = spec.task_id
@@ -777,7 +777,7 @@ class ModelledWorker(ModelledProcess):
         def written(_: None) -> None:
             if self.is_alive:
                 self.store.objects[object_id] = _NO_BYTES
-                model.cluster.when_running(self.node, sealed)
+                model.cluster.when_it_runs(self, sealed)
 
         def sealed() -> None:
             self.handle(SpaceWritten(object_id=object_id))
@@ -939,8 +939,8 @@ class ModelledDriver(ModelledProcess):
     def _advance(self, answer: Any) -> None:
         if not self.is_alive:
             return
-        if not self.model.is_steady and self.model.cluster.is_paused(self.node):
-            self.model.cluster.when_running(self.node, self._advance, answer)
+        if not self.model.is_steady and self.model.cluster.is_halted(self):
+            self.model.cluster.when_it_runs(self, self._advance, answer)
             return
         assert self._program is not None
         step: Any

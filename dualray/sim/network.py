@@ -29,8 +29,9 @@ A link can be made worse: by factors of its bandwidth and latency, by a share of
 is sent again after RETRANSMIT_NS, then after twice that, and so on; a transfer that starts gets at most what Mathis et
 al., "The Macroscopic Behavior of the TCP Congestion Avoidance Algorithm" (1997), give for that loss), and by a delay of
 each message with a jitter. Messages can arrive twice: the receiving end of their connection knows the second by its
-number, and drops it, as TCP does. What no TCP connection does can be asked for, too: messages that never arrive. These
-draws come from a stream of the network's own.
+number, and drops it, as TCP does. They can overtake one another: one that is overtaken comes half a trip to one and a
+half later, and the receiving end keeps back what has overtaken it. What no TCP connection does can be asked for, too:
+messages that never arrive. These draws come from a stream of the network's own.
 
 Progressive filling: all rates rise together until a link is full; its flows are frozen at that share, the
 link's remains are shared by the others, and so on. A heap of links by share, with stale entries pushed
@@ -59,7 +60,7 @@ NodeKey: TypeAlias = Hashable
 LinkKey: TypeAlias = tuple[str, Hashable]
 
 LATENCY_MAX_NS: Final = 10_000_000_000
-"""Of an impaired route, however many impairments multiply: a route that is worse than that is a partition."""
+"""Of an impaired route, or a slow head, however many impairments multiply: what is worse than that is a partition."""
 
 RETRANSMIT_NS: Final = 200_000_000
 """Until a lost segment is sent again for the first time: Linux's least retransmission timeout (TCP_RTO_MIN)."""
@@ -205,6 +206,7 @@ class Impairment:
     duplicate: float = 0.0
     delay_ns: int = 0
     jitter_ns: int = 0
+    reorder: float = 0.0
 
     def __add__(self, other: Impairment) -> Impairment:
         return Impairment(
@@ -215,6 +217,7 @@ class Impairment:
             duplicate=1 - (1 - self.duplicate) * (1 - other.duplicate),
             delay_ns=self.delay_ns + other.delay_ns,
             jitter_ns=self.jitter_ns + other.jitter_ns,
+            reorder=1 - (1 - self.reorder) * (1 - other.reorder),
         )
 
 
@@ -316,6 +319,8 @@ class Network:
         self.messages_dropped = 0
         self.messages_held = 0
         self.messages_doubled = 0
+        self._head_ns = cost_model.head_message_ns
+        """What the software of a message to or from the head takes now: see `slow_head`."""
         self.transfers_lost = 0
         self.random: Final = Random(f"network:{seed}")  # for losses and jitter, and for nothing else
         self._parted: dict[tuple[NodeKey, NodeKey], int] = {}  # how many partings hold a pair, by direction
@@ -353,7 +358,7 @@ class Network:
         if src_node == dst_node:
             return cost.local_message_ns + time_ns(size_bytes, cost.memory_bytes_per_s)
         to_head = self._head is not None and (src_node == self._head or dst_node == self._head)
-        software_ns = cost.head_message_ns if to_head else cost.node_message_ns
+        software_ns = self._head_ns if to_head else cost.node_message_ns
         if not self._impairments:
             return (
                 software_ns
@@ -371,16 +376,19 @@ class Network:
         worse = max(self._impairment(src_node).latency, self._impairment(dst_node).latency)
         return min(round(latency_ns * worse), LATENCY_MAX_NS)
 
-    def _mishap_ns(self, src_node: NodeKey, dst_node: NodeKey) -> int:
-        """What losses and jitter add to one message."""
+    def _mishap_ns(self, src_node: NodeKey, dst_node: NodeKey, takes_ns: int) -> int:
+        """What losses, jitter and others that overtake it add to one message, which takes so long without."""
         worse = self._between(src_node, dst_node)
         mishap_ns = round(self.random.random() * worse.jitter_ns) if worse.jitter_ns else 0
+        is_overtaken = bool(worse.reorder) and self.random.random() < worse.reorder
+        if is_overtaken:
+            mishap_ns += round((0.5 + self.random.random()) * takes_ns)
         again_ns, sent = RETRANSMIT_NS, 0
         while worse.loss and sent < RETRANSMITS_MAX and self.random.random() < worse.loss:
             mishap_ns += again_ns
             again_ns *= 2
             sent += 1
-        self.messages_held += sent > 0
+        self.messages_held += sent > 0 or is_overtaken
         return mishap_ns
 
     def message(
@@ -438,7 +446,7 @@ class Network:
         takes_ns = self.message_ns(src_node, dst_node, size_bytes)
         again = False
         if self._impairments and src_node != dst_node:
-            takes_ns += self._mishap_ns(src_node, dst_node)
+            takes_ns += self._mishap_ns(src_node, dst_node, takes_ns)
             if not is_sure:
                 worse = self._between(src_node, dst_node)
                 if worse.drop and self.random.random() < worse.drop:
@@ -453,6 +461,11 @@ class Network:
             delivery.is_doubled = True
             later_ns = delay_ns + round(self.random.random() * takes_ns)
             self._calendar.post_due(now_ns + later_ns, delivery)
+
+    def slow_head(self, slowness: float) -> None:
+        """From now on whatever reaches or leaves the head takes so many times as long there."""
+        self._head_ns = min(round(self._cost.head_message_ns * slowness), LATENCY_MAX_NS)
+        self.routes_changed()
 
     def routes_changed(self) -> None:
         """What the topology says of a route may be another now."""

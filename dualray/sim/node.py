@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -32,6 +34,7 @@ from dualray.shared.model.events import (
     ObjectSpilled,
     ReceiveFailed,
     SpaceReserved,
+    SpillFailed,
     WorkerExited,
     WorkerReady,
 )
@@ -145,6 +148,8 @@ class NodeProcess(MachineProcess):
         self._passing: dict[ObjectID, list[_Passing]] = {}
         """What is passed on while it is still on its way here."""
         self._disk_free_at_ns = 0
+        self.disk_full = 0
+        """How many faults leave no room on its disk now."""
 
     @property
     def slowness(self) -> float:
@@ -186,6 +191,9 @@ class NodeProcess(MachineProcess):
                 self.trace(TraceKind.OBJECT_STORED, object_id, amount=size_bytes)
                 self.store.rename(room_id, object_id, size_bytes)
             case SpillObject(object_id=object_id, size_bytes=size_bytes):
+                if self.disk_full:
+                    self._use_disk(0, self._not_spilled, object_id)
+                    return
                 self.trace(TraceKind.OBJECT_SPILLED, object_id, amount=size_bytes)
                 self._use_disk(size_bytes, self._spilled, object_id)
             case UnloadObject(object_id=object_id):
@@ -245,6 +253,7 @@ class NodeProcess(MachineProcess):
             return
         self.trace(TraceKind.WORKER_ENDED, address, other=reason)
         worker.die()
+        self.cluster.forget_halt(address)
         self.memory.free(address)
         exited = WorkerExited(worker=address, reason=reason)
         # Behind what the worker has sent.
@@ -275,6 +284,9 @@ class NodeProcess(MachineProcess):
     def _spilled(self, object_id: ObjectID) -> None:
         self.store.spilled[object_id] = self.store.objects[object_id]
         self.handle(ObjectSpilled(object_id=object_id))
+
+    def _not_spilled(self, object_id: ObjectID) -> None:
+        self.handle(SpillFailed(object_id=object_id, reason=os.strerror(errno.ENOSPC)))
 
     def _restored(self, object_id: ObjectID) -> None:
         self.store.objects[object_id] = self.store.spilled[object_id]

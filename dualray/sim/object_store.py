@@ -55,9 +55,7 @@ class VirtualStore:
 
     def _memory(self, size: int) -> StoredBytes:
         self._fibers.sleep_ns(self._cost.seal_ns + self._cost.copy_ns(size))
-        memory = np.empty(size + ALIGNMENT, dtype=np.uint8)
-        start = -memory.ctypes.data % ALIGNMENT
-        return memory[start : start + size]
+        return _room(size)
 
     def seal(self, object_id: bytes) -> None:
         """The bytes are complete."""
@@ -87,8 +85,26 @@ class VirtualStore:
         """All bytes of a copy have arrived: sealed bytes never change, so the copy may share them."""
         self.objects[object_id] = data
 
+    def corrupt(self, object_id: bytes) -> None:
+        """One byte of this copy is another one from now on; views that live, and other copies, keep the old."""
+        here = self.objects if object_id in self.objects else self.spilled
+        damaged = _room(here[object_id].size)
+        damaged[:] = here[object_id]
+        damaged[damaged.size // 2] ^= 0xFF
+        here[object_id] = damaged
+        place = self._places.get(object_id)
+        if place in self._at:
+            self._at[place] = damaged
+
     def delete(self, object_id: bytes) -> None:
         """Forget the bytes; views that live keep them."""
         self.objects.pop(object_id, None)
         self._unsealed.pop(object_id, None)
         self._at.pop(self._places.pop(object_id, 0), None)
+
+
+def _room(size: int) -> StoredBytes:
+    """Memory that begins where numpy would have it begin."""
+    memory = np.empty(size + ALIGNMENT, dtype=np.uint8)
+    start = -memory.ctypes.data % ALIGNMENT
+    return memory[start : start + size]

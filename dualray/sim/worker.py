@@ -28,13 +28,13 @@ from dualray.shared.model.specs import Ref
 from dualray.shared.seeding import task_seed
 from dualray.shared.task_runner import Export
 from dualray.shared.trace import TraceKind
+from dualray.sim import control_plane
 from dualray.sim.calendar import Calendar, Timer
 from dualray.sim.collectives import all_reduce_ns, broadcast_ns
 from dualray.sim.cores import Cores, Work
-from dualray.sim.fibers import Fiber, FiberKilled, FiberScheduler
+from dualray.sim.fibers import Fiber, FiberKilled, FiberSignal
 from dualray.sim.locks import words_of_wait
 from dualray.sim.measured import MEASURED
-from dualray.sim.network import Channel
 from dualray.sim.object_store import VirtualStore
 from dualray.sim.polling import poll
 from dualray.sim.runner import Process
@@ -57,32 +57,6 @@ INTERRUPT_AGAIN_NS = 1_000_000
 """Until a task that was cancelled while it imports a module is looked at again, as in real mode."""
 OWED_NS_MAX = 50_000
 """Of submissions that are not paid for yet: about as much as two messages within a node take."""
-
-
-class FiberSignal:
-    """What one fiber waits for."""
-
-    __slots__ = ("_fiber", "_fibers", "_is_set")
-
-    def __init__(self, fibers: FiberScheduler) -> None:
-        self._fibers = fibers
-        self._fiber: Fiber | None = None
-        self._is_set = False
-
-    def wait(self) -> None:
-        """Park until it is set."""
-        if not self._is_set:
-            self._fiber = self._fibers.current()
-            try:
-                self._fibers.park()
-            finally:  # what is thrown into the fiber ends its wait: a later `set` must not wake another one
-                self._fiber = None
-
-    def set(self) -> None:
-        """Let the fiber go on."""
-        self._is_set = True
-        if self._fiber is not None:
-            self._fibers.wake(self._fiber)
 
 
 class WorkerRuntime:
@@ -290,8 +264,8 @@ class UserProcess(Process):
     def receive(self, message: Event, payloads: Sequence[tuple[bytes, bytes]]) -> None:
         if not self.is_alive:
             return
-        if self.cluster._paused and self.cluster.is_paused(self.node):
-            self.cluster.when_running(self.node, self.receive, message, payloads)
+        if self.cluster._paused and self.cluster.is_halted(self):
+            self.cluster.when_it_runs(self, self.receive, message, payloads)
         elif isinstance(message, TaskPushed) and (
             self._begins(message, payloads) or self.core.begins(message, payloads)
         ):
@@ -422,8 +396,8 @@ class UserProcess(Process):
     def _start_next(self) -> None:
         if not self.is_alive:
             return
-        if self.cluster._paused and self.cluster.is_paused(self.node):
-            self.cluster.when_running(self.node, self._start_next)
+        if self.cluster._paused and self.cluster.is_halted(self):
+            self.cluster.when_it_runs(self, self._start_next)
             return
         task: RunTask | TaskPushed | None = self._next if self._core is None else self._core.next_task()
         if task is None:
@@ -524,14 +498,14 @@ class UserProcess(Process):
             calendar = self.calendar
             self._end_timer = calendar.arm(calendar.now_ns + self._time_left_ns, _END, self)
         else:
-            self._end_work = cores, cores.run(self._time_left_ns, 1.0, self._end)
+            self._end_work = cores, cores.run(self._time_left_ns, 1.0, self._end, whose=self)
 
     def _end(self) -> None:
         """The time of a task is over whose code has returned before."""
         if not self.is_alive:
             return
-        if self.cluster._paused and self.cluster.is_paused(self.node):
-            self.cluster.when_running(self.node, self._end)
+        if self.cluster._paused and self.cluster.is_halted(self):
+            self.cluster.when_it_runs(self, self._end)
             return
         task = self._ahead
         assert task is not None
@@ -779,7 +753,8 @@ class UserProcess(Process):
             await asyncio.sleep(cost_ns / 1e9)
             return
         is_done = asyncio.Event()
-        work = cores.run(cost_ns, 1.0, asyncio.get_running_loop().call_soon_threadsafe, is_done.set)
+        loop = asyncio.get_running_loop()
+        work = cores.run(cost_ns, 1.0, loop.call_soon_threadsafe, is_done.set, whose=self)
         try:
             await is_done.wait()
         finally:
@@ -789,8 +764,8 @@ class UserProcess(Process):
         self.cluster.kernel.call_after(self.cluster.dispatch_ns, self._begin_beside, task)
 
     def _begin_beside(self, task: RunTask) -> None:
-        if self.cluster.is_paused(self.node):
-            self.cluster.when_running(self.node, self._begin_beside, task)
+        if self.cluster.is_halted(self):
+            self.cluster.when_it_runs(self, self._begin_beside, task)
         elif self.is_alive:
             self._spawn(partial(self.core.execute, task), task_seed(self.cluster.seed, task.spec.task_id))
 
@@ -798,8 +773,8 @@ class UserProcess(Process):
         self.cluster.kernel.call_after(self.cluster.dispatch_ns, self._begin_on_loop, task)
 
     def _begin_on_loop(self, task: RunTask) -> None:
-        if self.cluster.is_paused(self.node):
-            self.cluster.when_running(self.node, self._begin_on_loop, task)
+        if self.cluster.is_halted(self):
+            self.cluster.when_it_runs(self, self._begin_on_loop, task)
         elif self.is_alive:
             group = task.spec.template.concurrency_group
             if self._loops is None:
@@ -837,8 +812,8 @@ class UserProcess(Process):
         self.cluster.kernel.call_after(self.cluster.dispatch_ns, self._cancel_coroutine, task)
 
     def _cancel_coroutine(self, task: TaskID) -> None:
-        if self.cluster.is_paused(self.node):
-            self.cluster.when_running(self.node, self._cancel_coroutine, task)
+        if self.cluster.is_halted(self):
+            self.cluster.when_it_runs(self, self._cancel_coroutine, task)
         elif self.is_alive and self._loops is not None:
             for loop in self._loops.values():
                 loop.call_soon_threadsafe(loop.call_soon, self._cancel_if_running, loop, task)
@@ -868,23 +843,12 @@ class UserProcess(Process):
                 self.cluster.write_record(records.table, key, records.fields)
 
     def put_function(self, function: FunctionID, pickled: bytes) -> None:
+        control_plane.reach_tables(self)
         self.cluster.functions.pickled[function] = pickled
 
     def load_function(self, function: FunctionID) -> Export:
-        """Ask the control plane: there and back."""
-        size_bytes = len(self.cluster.functions.pickled[function])
-        answered = FiberSignal(self.cluster.fibers)
-        asked = (self.address, "functions")
-        there = Channel(self.node, HEAD, src_process=asked, dst_process=HEAD)
-        back = Channel(HEAD, self.node, src_process=HEAD, dst_process=asked)
-        network = self.cluster.network
-
-        def answer() -> None:
-            network.message(back, size_bytes, lambda _: answered.set(), None, is_sure=True)
-
-        network.message(there, 0, lambda _: self.cluster.when_running(HEAD, answer), None, is_sure=True)
-        answered.wait()
-        return self.cluster.functions.load(function)
+        """From the control plane's tables."""
+        return control_plane.load_function(self, function)
 
     def addresses(self) -> dict[str, str]:
         """Where things are; see `dualray.runtime.Runtime.addresses`. Virtual nodes have the addresses 10.x.y.z."""
@@ -898,6 +862,7 @@ class UserProcess(Process):
 
     def read_table(self, name: str) -> dict[str, dict[str, str]]:
         """A table of the control plane."""
+        control_plane.reach_tables(self)
         return {key: dict(fields) for key, fields in self.cluster.tables.get(name, {}).items()}
 
     def tell(self, words: str) -> None:

@@ -28,6 +28,7 @@ HONEST_ERRORS = UNSCHEDULABLE | frozenset(
     {
         "ActorDiedError",
         "ActorUnavailableError",
+        "ControlPlaneError",
         "NodeDiedError",
         "ObjectLostError",
         "ObjectStoreFullError",

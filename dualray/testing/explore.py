@@ -161,6 +161,10 @@ def _must_succeed(scenario: Scenario, outcome: Outcome) -> bool:
         return False
     if "ObjectStoreFullError" in outcome.error:
         return not any(fault.startswith("fill ") for fault in outcome.performed)
+    if "ObjectLostError" in outcome.error:  # of what was put there is one copy, and nothing to make it again
+        return not any(fault.startswith("lose object") for fault in outcome.performed)
+    if "ControlPlaneError" in outcome.error or "ControlPlaneError" in outcome.message:
+        return not any(fault.startswith(("restart redis", "restart head")) for fault in outcome.performed)
     if UNSCHEDULABLE & set(outcome.error):  # every node that could take it was gone for a while
         takes_away = ("kill node", "reboot", "drain", "pause", "partition", "lose gpu", "restart head", "link")
         return not any(fault.startswith(takes_away) for fault in outcome.performed)

@@ -12,7 +12,17 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
-from dualray.shared.faults import ALL, MAY_END, Fault, FaultKind, check_fault
+from dualray.shared.faults import (
+    ALL,
+    MAY_END,
+    OBJECT_ANCHORS,
+    OF_HEAD,
+    OF_OBJECTS,
+    OF_WORKERS,
+    Fault,
+    FaultKind,
+    check_fault,
+)
 from dualray.shared.scenario import DRIVER_NODE_NAME, Scenario
 from dualray.testing.outcome import Outcome
 
@@ -70,17 +80,24 @@ class Drawer:
         return tuple(faults)
 
     def _is_possible(self, kind: FaultKind) -> bool:
-        if kind is FaultKind.KILL_WORKER:
+        if kind in OF_WORKERS:
             return bool(self._ground.starts)
+        if kind in OF_OBJECTS:
+            return bool(self._of_objects)
         if kind is FaultKind.KILL_ACTOR:
             return bool(self._ground.actors)
         if kind is FaultKind.LOSE_GPU:
             return any(self._nodes[name].gpus >= 1 for name in self._victims)
         if kind is FaultKind.FILL_MEMORY:
             return any(self._nodes[name].memory for name in self._victims)
-        if kind in (FaultKind.RESTART_HEAD, FaultKind.LINK):
+        if kind in OF_HEAD or kind in (FaultKind.RESTART_REDIS, FaultKind.LINK):
             return True
         return bool(self._victims)
+
+    @property
+    def _of_objects(self) -> list[str]:
+        """Events about copies of objects that there were."""
+        return [event for event in OBJECT_ANCHORS if self._ground.events.get(event)]
 
     def _what(self, kind: FaultKind) -> dict[str, Any]:
         """The fields of the fault, with an anchor that is still to be drawn."""
@@ -88,8 +105,15 @@ class Drawer:
         fields: dict[str, Any] = {"kind": kind, "at_ns": 0, "for_ns": self._lasting_ns() if kind in MAY_END else None}
         node = draw.choice(self._victims or [DRIVER_NODE_NAME])
         match kind:
-            case FaultKind.KILL_WORKER:
+            case FaultKind.KILL_WORKER | FaultKind.PAUSE_WORKER:
                 fields |= {"at_ns": None, "task_name": draw.choice(list(self._ground.starts))}
+            case FaultKind.SLOW_WORKER:
+                name = draw.choice(list(self._ground.starts))
+                fields |= {"at_ns": None, "task_name": name, "factor": float(draw.choice((2, 5, 20)))}
+            case FaultKind.SLOW_HEAD:
+                fields["factor"] = float(draw.choice((10, 100, 1000)))
+            case FaultKind.REBOOT_NODE:  # drawn from what is drawn already: one in four
+                fields |= {"node": node, "keeps_store": fields["for_ns"] // MILLISECOND_NS % 4 == 0}
             case FaultKind.KILL_ACTOR:
                 fields["actor"] = draw.choice(self._ground.actors)
             case FaultKind.PARTITION:
@@ -106,7 +130,7 @@ class Drawer:
                 fields |= self._link()
             case FaultKind.LOSE_GPU:
                 fields |= self._gpu()
-            case FaultKind.RESTART_HEAD:
+            case FaultKind.PAUSE_HEAD | FaultKind.RESTART_HEAD | FaultKind.RESTART_REDIS | FaultKind.LOSE_OBJECT:
                 pass
             case _:
                 fields["node"] = node
@@ -138,7 +162,8 @@ class Drawer:
         if how == 2:
             return {"node": node, "loss": draw.choice((0.001, 0.01, 0.1))}
         if how == 3:  # and never `drop`: no connection that lives loses a message for good
-            return {"node": node, "duplicate": draw.choice((0.01, 0.1, 1.0))}
+            share = draw.choice((0.01, 0.1, 1.0))
+            return {"node": node, "duplicate": share, "reorder": share}
         return {"node": node, "jitter_ns": draw.choice((1, 10, 100)) * MILLISECOND_NS}
 
     def _memory(self) -> dict[str, Any]:
@@ -152,9 +177,12 @@ class Drawer:
     def _anchor(self, of: dict[str, Any]) -> dict[str, Any]:
         """When the fault with these fields comes."""
         draw = self._random
-        if of["kind"] is FaultKind.KILL_WORKER:
+        if of["kind"] in OF_WORKERS:
             event = draw.choice(("task_started", "task_ended"))
             return {"event": event, "start": draw.randint(1, self._ground.starts[of["task_name"]])}
+        if of["kind"] in OF_OBJECTS:
+            event = draw.choice(self._of_objects)
+            return {"at_ns": None, "event": event, "start": draw.randint(1, self._ground.events[event])}
         how = draw.random()
         if how < 0.25 and self._ground.starts:
             name = draw.choice(list(self._ground.starts))

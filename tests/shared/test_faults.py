@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dualray.shared.faults import Fault, FaultKind, parse_fault
+from dualray.shared.faults import OBJECT_ANCHORS, Fault, FaultKind, parse_fault
 
 nodes = st.from_regex(r"node-[0-9]{1,3}", fullmatch=True)
 names = st.from_regex(r"[A-Za-z_.<>]{1,12}", fullmatch=True)
@@ -42,6 +42,46 @@ faults = st.one_of(
         st.floats(0, 0.99),
         st.floats(0, 1),
     ),
+    st.builds(
+        lambda kind, name, start: Fault(kind=kind, task_name=name, start=start, for_ns=7),
+        st.sampled_from((FaultKind.PAUSE_WORKER, FaultKind.SLOW_WORKER)),
+        names,
+        starts,
+    ),
+    st.builds(
+        lambda name, submission, event, node: Fault(
+            kind=FaultKind.KILL_WORKER, task_name=name, submission=submission, event=event, on_node=node
+        ),
+        names,
+        starts,
+        st.sampled_from(("task_started", "task_ended")),
+        st.just("") | nodes,
+    ),
+    st.builds(
+        lambda kind, event, start, node: Fault(kind=kind, event=event, start=start, on_node=node),
+        st.sampled_from((FaultKind.LOSE_OBJECT, FaultKind.CORRUPT_OBJECT)),
+        st.sampled_from(OBJECT_ANCHORS),
+        starts,
+        st.just("") | nodes,
+    ),
+    st.builds(
+        lambda kind, for_ns: Fault(kind=kind, at_ns=3, for_ns=for_ns),
+        st.sampled_from((FaultKind.PAUSE_HEAD, FaultKind.SLOW_HEAD, FaultKind.RESTART_HEAD, FaultKind.RESTART_REDIS)),
+        st.integers(1, 10**18),
+    ),
+    st.builds(
+        lambda node, keeps_store: Fault(
+            kind=FaultKind.REBOOT_NODE, node=node, at_ns=0, for_ns=5, keeps_store=keeps_store
+        ),
+        nodes,
+        st.booleans(),
+    ),
+    st.builds(
+        lambda kind, node: Fault(kind=kind, node=node, at_ns=0, for_ns=5),
+        st.sampled_from((FaultKind.CLOG_NODE, FaultKind.FILL_DISK)),
+        nodes,
+    ),
+    st.just(Fault(kind=FaultKind.KILL_HEAD, at_ns=5)),
     st.builds(lambda name, start: Fault(kind=FaultKind.KILL_WORKER, task_name=name, start=start), names, starts),
 )
 
@@ -87,6 +127,14 @@ def test_a_fault_in_words_is_the_same_fault(fault):
         ("link node-1 drop 1 at 2s", "drop is a share of all messages, from 0 to below 1 (to cut, use partition)"),
         ("link node-1 duplicate 2 at 2s", "duplicate is a share of all messages, from 0 to 1"),
         ("fill memory of node-1 to 1.5 at 2s", "the share must be above 0 and at most 1"),
+        ("kill worker when f#0 starts", "submissions are counted from 1"),
+        ("kill worker when f#2", "is not understood"),
+        ("clog head at 2s", "this befalls a node such as node-3; for the head there are kill head, pause head"),
+        ("pause worker when f starts 2", "say for how long, as in 'for 3s'"),
+        ("kill head at 2s for 3s", "a kill head does not end; leave out 'for'"),
+        ("slow head by 0 at 2s", "the factor must be above 0"),
+        ("lose object when task_submitted 2", "say which copy, by what happened to it"),
+        ("link node-1 reorder 2 at 2s", "reorder is a share of all messages, from 0 to 1"),
         ("kill worker at 2s", "fault 'kill worker at 2s': say which worker, by the task that it starts"),
     ],
 )

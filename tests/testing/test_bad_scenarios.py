@@ -51,12 +51,60 @@ BAD = {
     "a link that does not change": (
         "{at: 2ms, reboot: node-1, back_after: 1s}",
         "{at: 2ms, link: node-1}",
-        "5: faults[0]: link needs what changes: bandwidth, delay, drop, duplicate, jitter, latency, loss",
+        "5: faults[0]: link needs what changes: bandwidth, delay, drop, duplicate, jitter, latency, loss, reorder",
     ),
-    "a slow worker": (
+    "a worker of no task": (
         "{at: 2ms, reboot: node-1, back_after: 1s}",
-        "{when: {task_started: piece}, slow: worker, by: 3.0}",
-        "5: faults[0]: slow takes nodes: of a worker there is kill alone",
+        "{at: 2ms, slow: worker, by: 3.0}",
+        "5: faults[0]: 'slow worker by 3.0 at 0.002s': say which worker, by the task that it starts: 'when f starts 3'",
+    ),
+    "a worker that reboots": (
+        "{at: 2ms, reboot: node-1, back_after: 1s}",
+        "{when: {task_started: piece}, reboot: worker, back_after: 1s}",
+        "5: faults[0]: reboot takes nodes; of worker there is kill and restart and pause and slow",
+    ),
+    "a clogged head": (
+        "{at: 2ms, reboot: node-1, back_after: 1s}",
+        "{at: 2ms, clog: head}",
+        "5: faults[0]: clog takes nodes; of head there is kill and pause and slow and restart",
+    ),
+    "a head among nodes": (
+        "{at: 2ms, reboot: node-1, back_after: 1s}",
+        "{at: 2ms, kill: [head, node-1]}",
+        "5: faults[0]: kill: head stands alone; give it a fault of its own",
+    ),
+    "an object at a time": (
+        "{at: 2ms, reboot: node-1, back_after: 1s}",
+        "{at: 2ms, lose: object}",
+        (
+            "5: faults[0]: 'lose object at 0.002s': say which copy, by what happened to it, such as "
+            "'when object_stored 3'; transfer_ended and object_spilled will do"
+        ),
+    ),
+    "a submission that is counted as well": (
+        "{at: 2ms, reboot: node-1, back_after: 1s}",
+        "{when: {task_started: piece, index: 2, submission: 3}, kill: node-1}",
+        "5: faults[0].when: submission belongs to task_started and task_ended, and stands instead of index",
+    ),
+    "an anchor on an unknown node": (
+        "{at: 2ms, reboot: node-1, back_after: 1s}",
+        "{when: {task_started: piece, node: node-9}, kill: node-1}",
+        "5: faults[0]: there is no 'node-9'; nodes are node-0 to node-3",
+    ),
+    "the store of what does not reboot": (
+        "{at: 2ms, reboot: node-1, back_after: 1s}",
+        "{at: 2ms, pause: node-1, for: 1s, store: kept}",
+        "5: faults[0]: store belongs to reboot and restart, not to pause",
+    ),
+    "the store of a head": (
+        "{at: 2ms, reboot: node-1, back_after: 1s}",
+        "{at: 2ms, restart: head, back_after: 1s, store: kept}",
+        "5: faults[0]: 'restart head at 0.002s for 1s': a store is kept, or not, by a node that reboots",
+    ),
+    "what no program survives among what is drawn": (
+        "expect:",
+        "swarm: {kinds: [kill node, kill head]}\nexpect:",
+        "6: swarm.kinds: kill head is never drawn: no program can promise to survive it. Say it under faults",
     ),
     "every so often, and not how often": ("at: 2ms", "every: 2ms", "5: faults[0]: every needs times: how often"),
     "an unknown node": ("node-1", "node-9", "5: faults[0]: there is no 'node-9'; nodes are node-0 to node-3"),

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dualray.cli import app
-from dualray.shared.faults import FaultKind, parse_fault
+from dualray.shared.faults import NEVER_DRAWN, FaultKind, parse_fault
 from dualray.shared.scenario_file import dump_scenario, parse_scenario
 from dualray.testing.determinism import check_determinism
 from dualray.testing.expectations import judge
@@ -58,14 +58,14 @@ def test_the_class_of_a_failure_says_more_than_who_has_failed(violation, words):
 
 def test_seeds_differ_and_each_is_the_same_again():
     bag = scenario(BAG.replace("kinds: [pause node, partition, slow node, link, restart head], ", ""))
-    ground = Ground(ended_ns=10**9, starts={"f": 9, "A.g": 3}, events={"transfer_started": 4}, actors=("A",))
+    events = {"transfer_started": 4, "object_stored": 7}
+    ground = Ground(ended_ns=10**9, starts={"f": 9, "A.g": 3}, events=events, actors=("A",))
     drawn = [draw_faults(bag, ground, seed) for seed in range(300)]
     assert drawn == [draw_faults(bag, ground, seed) for seed in range(300)]
     assert len(set(drawn)) > 250
-    assert {fault.kind for faults in drawn for fault in faults} == set(FaultKind) - {
-        FaultKind.LOSE_GPU,
-        FaultKind.FILL_MEMORY,
-    }
+    impossible = {FaultKind.LOSE_GPU, FaultKind.FILL_MEMORY}
+    assert {fault.kind for faults in drawn for fault in faults} == set(FaultKind) - NEVER_DRAWN - impossible
+    assert any(fault.keeps_store for faults in drawn for fault in faults)
     for faults in drawn:
         assert all(parse_fault(str(fault)) == fault for fault in faults)
         parse_scenario(dump_scenario(bag.with_faults(faults)), "drawn")  # which refuses what makes no sense
