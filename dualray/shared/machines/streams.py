@@ -16,8 +16,9 @@ A dynamic call has no consumer: its one result refers to all items, and the stre
 
 An item that was lost is made again like any result, by running the task again. When that happens while an attempt runs
 that has passed the item already, or was told to make no more, the task runs once more after it; not for ever, if that
-is in vain (tasks.py). An item may come out otherwise than before, as an error, or not at all: then nodes that wait for
-it are told.
+is in vain (tasks.py). Until then that attempt may be any number of items ahead: who waits for the item that was lost
+takes no other one, and the attempt would wait for him. An item may come out otherwise than before, as an error, or not
+at all: then nodes that wait for it are told.
 
 An attempt that is lost may have stored items of which the news is lost, too. An item that another attempt makes again
 is the same object; of the others nobody knows. So when a generator ends of which an attempt was lost, the head asks
@@ -166,13 +167,19 @@ class Streams:
             is_wanted = not self._is_unwanted(record, stream)
             if not is_wanted:
                 stream.closed = record.attempt
+            is_waited_for = stream.is_held and not self._is_behind(record, stream)
             message = ItemsRead(
                 task_id=record.spec.task_id,
                 attempt=record.attempt,
-                taken=stream.next - 1 if stream.is_held else 1 << 62,
+                taken=stream.next - 1 if is_waited_for else 1 << 62,
                 is_wanted=is_wanted,
             )
             self.out.send(record.worker, message)
+
+    @staticmethod
+    def _is_behind(record: TaskRecord, stream: Stream) -> bool:
+        """Whether an item was lost that this attempt has made already."""
+        return stream.attempt == record.attempt and any(index <= stream.passed for index in stream.lost)
 
     def _close(self, event: ItemReported) -> None:
         """Nobody waits for this attempt any more; it may have been told before it had made anything, or never."""
@@ -319,7 +326,8 @@ class Streams:
         index = return_index(value.object_id)
         if index:
             record.stream.lost[index] = is_held_up
-            if record.stream.closed == record.attempt:  # it may be in time to go on
+            is_held_back = record.spec.template.items_ahead_max and self._is_behind(record, record.stream)
+            if record.stream.closed == record.attempt or is_held_back:  # it may be in time to go on
                 self._tell(record, record.stream)
 
     def run_again(self, record: TaskRecord, wanted: Value | None) -> None:
