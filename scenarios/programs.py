@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -53,3 +54,26 @@ def read_later(value: int, seconds: float) -> int:
     time.sleep(seconds)
     read: int = dualray.get(ref)
     return read
+
+
+def read_much_later(blocks: int, size: int, seconds: float) -> int:
+    """Make blocks all over the cluster, and read them after a while."""
+    made = [block.options(scheduling_strategy="SPREAD").remote(content, size) for content in range(blocks)]
+    dualray.wait(made, num_returns=blocks, fetch_local=False)
+    time.sleep(seconds)
+    return sum(dualray.get([first.remote(ref) for ref in made]))
+
+
+@dualray.remote(num_returns=2, max_retries=-1, duration=0.2)
+def block_and_digest(content: int, size: int) -> tuple[Any, str]:
+    """A block of bytes, and what it must be read as."""
+    made = np.full(size, content, dtype=np.uint8)
+    return made, sha256(made.tobytes()).hexdigest()
+
+
+def check_blocks(blocks: int, size: int) -> dict[str, int]:
+    """Make blocks, and hold each against the digest that was taken where it was made."""
+    made = [block_and_digest.remote(content, size) for content in range(blocks)]
+    time.sleep(2.0)
+    damaged = sum(sha256(dualray.get(data).tobytes()).hexdigest() != dualray.get(digest) for data, digest in made)
+    return {"whole": blocks - damaged, "damaged": damaged}

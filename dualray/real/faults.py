@@ -31,11 +31,21 @@ PERFORMED: Final = frozenset(
         FaultKind.KILL_WORKER,
         FaultKind.KILL_ACTOR,
         FaultKind.SLOW_NODE,
+        FaultKind.PAUSE_WORKER,
+        FaultKind.SLOW_WORKER,
+        FaultKind.KILL_HEAD,
+        FaultKind.PAUSE_HEAD,
+        FaultKind.SLOW_HEAD,
         FaultKind.RESTART_HEAD,
+        FaultKind.RESTART_REDIS,
     }
 )
 REFUSED: Final = {
     FaultKind.PARTITION: "to cut connections that are made takes a packet filter, and so root",
+    FaultKind.CLOG_NODE: "to hold what comes to a node takes a packet filter, and so root",
+    FaultKind.LOSE_OBJECT: "objects lie in memory that the cluster's own processes alone write",
+    FaultKind.CORRUPT_OBJECT: "objects lie in memory that the cluster's own processes alone write",
+    FaultKind.FILL_DISK: "it would take the disk of everybody on this machine",
     FaultKind.LINK: "to slow a link down takes a traffic shaper, and so root",
     FaultKind.LOSE_GPU: "a GPU that is there cannot be made to fall off the bus",
     FaultKind.FILL_MEMORY: "it would take the memory of everybody on this machine",
@@ -49,6 +59,7 @@ _SLICE_S: Final = 0.05
 _PROCESSES_FOR_S: Final = 0.5
 _CONNECT_TIMEOUT_S: Final = 2.0
 _SERVER_NAMES: Final = ("redis-server", "valkey-server")
+_HEAD: Final = "dualray.real.head"
 
 
 def refuse(fault: Fault) -> None:
@@ -57,6 +68,11 @@ def refuse(fault: Fault) -> None:
     Raises:
         ValueError: with the reason, and what does perform it.
     """
+    if fault.keeps_store:
+        raise ValueError(
+            f"fault '{fault}': in real mode a node's store ends with its processes; leave out 'with its store', or "
+            f"run it in sim mode"
+        )
     if fault.kind in REFUSED:
         raise ValueError(
             f"fault '{fault}': real mode does not perform a {fault.kind}: {REFUSED[fault.kind]}; "
@@ -135,5 +151,14 @@ def control_plane_server(processes: Iterable[psutil.Process]) -> psutil.Process 
     for process in processes:
         with contextlib.suppress(psutil.Error):
             if process.name() in _SERVER_NAMES:
+                return process
+    return None
+
+
+def head_process(processes: Iterable[psutil.Process]) -> psutil.Process | None:
+    """Among the processes of the head's node, the head itself."""
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            if _HEAD in process.cmdline():
                 return process
     return None

@@ -410,12 +410,29 @@ class Cluster:
         self.network.cut(HEAD)
         for node in self.nodes.values():
             delay_ns = self.network.message_ns(HEAD, node.node)
-            self.kernel.call_after(delay_ns, self.when_running, node.node, self._end_without_head, node)
+            self.kernel.call_after(delay_ns, self.when_running, node.node, self._end_without_head, node, HEAD_IS_GONE)
 
-    def _end_without_head(self, node: NodeProcess) -> None:
+    @property
+    def is_down(self) -> bool:
+        """Whether the driver's node has ended: nobody gives back anything any more."""
+        return not self.nodes[DRIVER_NODE].is_alive
+
+    def expect_head(self) -> Scheduled:
+        """Nodes hear nothing of the head from now on: as long as the head waits for one of them, each waits for the
+        head; then it ends, for others may run by now what it runs. Whoever has the head heard again cancels that."""
+        config = self.config
+        suspicion_s = config.suspicion_ns / 1e9
+        why = f"the node manager {DRIVER_NODE} is gone: nothing was heard of the head for {suspicion_s:g} s more"
+        return self.kernel.call_after(config.heartbeat_timeout_ns + config.suspicion_ns, self._end_all_nodes, why)
+
+    def _end_all_nodes(self, why: str) -> None:
+        for node in self.nodes.values():
+            self.when_running(node.node, self._end_without_head, node, why)
+
+    def _end_without_head(self, node: NodeProcess, why: str) -> None:
         node.die()
         if node.node == DRIVER_NODE and self.driver is not None:
-            self.driver.core.fail(f"{HEAD_IS_GONE}\nCall dualray.shutdown() and init() again.")
+            self.driver.core.fail(f"{why}\nCall dualray.shutdown() and init() again.")
 
     def boot_node(self, node: NodeID) -> None:
         """A machine that was killed is switched on again: a new incarnation, with an empty store."""

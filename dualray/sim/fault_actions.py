@@ -170,8 +170,11 @@ class FaultActions:
         cluster.pause(machine)
         if fault.kind is FaultKind.RESTART_HEAD:
             cluster.stop_tables()
+        patience = cluster.expect_head() if fault.kind is FaultKind.PAUSE_HEAD else None
 
         def resume() -> None:
+            if patience is not None:
+                patience.cancel()
             cluster.resume(machine)
             if fault.kind is FaultKind.RESTART_HEAD:
                 cluster.restart_tables()

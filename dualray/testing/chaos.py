@@ -23,7 +23,7 @@ from dualray.cluster_utils import Cluster
 from dualray.report.lineage import Copies
 from dualray.report.summary import RECONSTRUCTION
 from dualray.shared.chaos import Ground, draw_schedule
-from dualray.shared.faults import Fault
+from dualray.shared.faults import Fault, FaultKind
 from dualray.shared.model.config import Config
 from dualray.shared.trace import TraceEvent, TraceKind
 from dualray.testing.chaos_work import ACTORS, DISTINCT_ROUNDS, TASKS, Lane, expected, lanes
@@ -123,6 +123,9 @@ def soak(
     """
     names = [f"node-{index}" for index in range(nodes)]
     check_plan(plan, names)
+    for fault in plan:
+        if fault.kind is FaultKind.KILL_HEAD:
+            raise ValueError(f"fault '{fault}': nothing survives it, and this looks whether everything survives")
     work = lanes(workload) if isinstance(workload, str) else workload
     classes = ACTORS.get(workload, ()) if isinstance(workload, str) else ()
     right = expected(work, seed)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import signal
 import threading
 import time
 from collections import Counter
@@ -27,7 +28,7 @@ from dualray.exceptions import DualrayError
 from dualray.real import faults as means
 from dualray.real.session import SHARED_MEMORY
 from dualray.report.tail import TraceTail
-from dualray.shared.faults import MAY_END, Fault, FaultKind
+from dualray.shared.faults import MAY_END, OF_HEAD, OF_WORKERS, TASK_ANCHORS, Fault, FaultKind
 from dualray.shared.model.ids import Address, node_of
 from dualray.shared.trace import TraceEvent, TraceKind, to_bytes
 
@@ -48,10 +49,11 @@ def check_plan(plan: Sequence[Fault], names: Sequence[str]) -> None:
     """
     for fault in plan:
         means.refuse(fault)
-        for name in fault.named_nodes:
-            if name not in names[1:]:
-                known = ", ".join(names[1:]) or "none"
-                raise ValueError(f"fault '{fault}': {name!r} cannot be befallen; those that can: {known}")
+        if fault.on_node and fault.on_node not in names:
+            raise ValueError(f"fault '{fault}': there is no {fault.on_node!r}; nodes are {', '.join(names)}")
+        if fault.node and fault.node not in names[1:]:
+            known = ", ".join(names[1:]) or "none"
+            raise ValueError(f"fault '{fault}': {fault.node!r} cannot be befallen; those that can: {known}")
 
 
 class _Place:
@@ -103,7 +105,17 @@ class FaultPerformer:
         self._anchored = [fault for fault in plan if fault.at_ns is None]
         self._due: list[Fault] = []
         """Those whose time or event has come, and that wait for whom they befall."""
-        self._counts: Counter[tuple[str, str]] = Counter()
+        self._counts: Counter[tuple[str, str, str]] = Counter()
+        """Of events of a kind, of a name or "" for any, in a place or "" for any."""
+        self._watched = {fault.task_name for fault in plan if fault.submission}
+        """Names of tasks whose submissions are counted."""
+        self._submitted: Counter[str] = Counter()
+        self._numbers: dict[str, int] = {}
+        """Of such tasks, as which they were submitted."""
+        self._passed: dict[str, list[TraceEvent]] = {}
+        """What such tasks have done of which the submission is not known yet: traces come in any order."""
+        self._place_names: dict[str, str] = {}
+        """Of each node that ever was, the place."""
         self._actors: dict[str, dict[str, None]] = {}
         """Of each class, the workers that have started one of its methods, the last one last."""
         self._threads: dict[threading.Thread, Fault] = {}
@@ -118,6 +130,7 @@ class FaultPerformer:
     def started(self, node: ClusterNode, options: Mapping[str, Any]) -> None:
         """One more node, and its place; `options` as for `Cluster.add_node`."""
         self._places[node.node_id] = _Place(node, options)
+        self._place_names[node.node_id] = node.node_id
         self._note_node(node)
 
     def begin(self) -> None:
@@ -183,20 +196,41 @@ class FaultPerformer:
             workers.pop(event.process, None)
             workers[event.process] = None
         for name in {event.name, ""}:
-            self._counts[event.kind, name] += 1
-        for fault in [fault for fault in self._anchored if self._is_anchor(fault, event)]:
-            self._anchored.remove(fault)
-            if fault.kind is FaultKind.KILL_WORKER:
-                self._kill_worker(fault, event.process)
-            else:
-                self._due.append(fault)
+            for place in {self._place_of(event), ""}:
+                self._counts[event.kind, name, place] += 1
+        events = [event]
+        if event.name in self._watched:
+            if event.kind is TraceKind.TASK_SUBMITTED:
+                self._submitted[event.name] += 1
+                self._numbers[event.subject] = self._submitted[event.name]
+                events += self._passed.pop(event.subject, [])
+            elif event.kind in TASK_ANCHORS.values() and event.subject not in self._numbers:
+                self._passed.setdefault(event.subject, []).append(event)
+        for each in events:
+            for fault in [fault for fault in self._anchored if self._is_anchor(fault, each)]:
+                self._anchored.remove(fault)
+                if fault.kind in OF_WORKERS:
+                    self._befall_worker(fault, each.process)
+                else:
+                    self._due.append(fault)
+
+    def _place_of(self, event: TraceEvent) -> str:
+        """Where it happened: the driver and the head are on the first node."""
+        node = node_of(Address(event.process))
+        first = self._cluster.head_node
+        assert first is not None
+        return self._place_names.get(node, first.node_id)
 
     def _is_anchor(self, fault: Fault, event: TraceEvent) -> bool:
         name = fault.task_name or ""
         if event.kind != fault.event or name not in ("", event.name):
             return False
-        is_its_time = self._counts[event.kind, name] >= fault.start
-        return is_its_time and (fault.kind is not FaultKind.KILL_WORKER or "/" in event.process)
+        if fault.on_node not in ("", self._place_of(event)):
+            return False
+        if fault.submission:
+            return self._numbers.get(event.subject) == fault.submission
+        is_its_time = self._counts[event.kind, name, fault.on_node] >= fault.start
+        return is_its_time and (fault.kind not in OF_WORKERS or "/" in event.process)
 
     def _note(self, fault: Fault, subject: str) -> None:
         """Into the trace, and to whoever watches."""
@@ -218,8 +252,10 @@ class FaultPerformer:
         match fault.kind:
             case FaultKind.KILL_ACTOR:
                 return self._kill_actor(fault)
-            case FaultKind.RESTART_HEAD:
+            case FaultKind.RESTART_REDIS | FaultKind.RESTART_HEAD:
                 self._in_a_thread(fault, lambda: self._restart_control_plane(fault))
+            case kind if kind in OF_HEAD:
+                self._in_a_thread(fault, lambda: self._befall_head(fault))
             case _:
                 place = self._places[fault.node]
                 if place.is_busy:
@@ -239,14 +275,54 @@ class FaultPerformer:
         self._threads[thread] = fault
         thread.start()
 
-    def _kill_worker(self, fault: Fault, worker: str) -> None:
+    def _befall_worker(self, fault: Fault, worker: str) -> None:
         """It may have ended meanwhile, as may its node: then the next one that passes the anchor takes its place."""
         directory = self._directories.get(node_of(Address(worker)))
         pid = means.pid_of(directory / "sockets", worker) if directory is not None else None
-        if pid is not None and means.kill_process(pid):
-            self._note(fault, worker)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if pid is None:
+                raise psutil.NoSuchProcess(-1)
+            process = psutil.Process(pid)
+            if fault.kind is FaultKind.KILL_WORKER:
+                process.kill()
+                self._note(fault, worker)
+            else:
+                self._in_a_thread(fault, lambda: self._hold_up(fault, process, worker))
+            return
+        if fault.submission:
+            self._problem(f"{fault}: {worker} had ended before")
         else:
             self._anchored.append(fault)
+
+    def _hold_up(self, fault: Fault, process: psutil.Process, subject: str) -> None:
+        """Have one process stand still, or go on slowly, for as long as the fault lasts."""
+        seconds = math.inf if fault.for_ns is None else fault.for_ns / 1e9
+        if fault.kind in (FaultKind.SLOW_WORKER, FaultKind.SLOW_HEAD):
+            slowdown = means.Slowdown(lambda: [process], fault.factor)
+            self._slowdowns.add(slowdown)
+            self._note(fault, subject)
+            slowdown.last(seconds)
+            self._slowdowns.discard(slowdown)
+            return
+        process.suspend()
+        self._note(fault, subject)
+        try:
+            self._ends.wait(min(seconds, threading.TIMEOUT_MAX))
+        finally:
+            means.signal_all([process], signal.SIGCONT)
+
+    def _befall_head(self, fault: Fault) -> None:
+        head_node = self._cluster.head_node
+        assert head_node is not None
+        head = means.head_process(head_node.processes(daemon=True))
+        if head is None:
+            raise DualrayError("there is no head process any more")
+        if fault.kind is FaultKind.KILL_HEAD:
+            head.kill()
+            self._note(fault, "")
+        else:
+            with self._tables:
+                self._hold_up(fault, head, "")
 
     def _kill_actor(self, fault: Fault) -> bool:
         for worker in reversed(self._actors.get(fault.actor, {})):
@@ -292,6 +368,7 @@ class FaultPerformer:
                     if self._ends.is_set():
                         return
                     place.node = self._cluster.add_node(**place.options)
+                    self._place_names[place.node.node_id] = fault.node
                 self._note_node(place.node)
         place.is_busy = False
 
@@ -306,6 +383,7 @@ class FaultPerformer:
             time.sleep(LOOK_S)
 
     def _restart_control_plane(self, fault: Fault) -> None:
+        """Take its server away; the head starts it again."""
         head_node = self._cluster.head_node
         assert head_node is not None
         with self._tables:

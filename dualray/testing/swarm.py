@@ -23,6 +23,7 @@ from dualray.shared.faults import (
     FaultKind,
     check_fault,
 )
+from dualray.shared.model.config import Config
 from dualray.shared.scenario import DRIVER_NODE_NAME, Scenario
 from dualray.testing.outcome import Outcome
 
@@ -130,11 +131,20 @@ class Drawer:
                 fields |= self._link()
             case FaultKind.LOSE_GPU:
                 fields |= self._gpu()
-            case FaultKind.PAUSE_HEAD | FaultKind.RESTART_HEAD | FaultKind.RESTART_REDIS | FaultKind.LOSE_OBJECT:
+            case FaultKind.PAUSE_HEAD:  # and goes on before the nodes give it up
+                fields["for_ns"] = min(fields["for_ns"], self._patience_ns - MILLISECOND_NS)
+            case FaultKind.RESTART_HEAD | FaultKind.RESTART_REDIS | FaultKind.LOSE_OBJECT:
                 pass
             case _:
                 fields["node"] = node
         return fields
+
+    @property
+    def _patience_ns(self) -> int:
+        """How long nodes wait for a silent head."""
+        default, given = Config(), self._scenario.config
+        timeout_ns = int(given.get("heartbeat_timeout_ns", default.heartbeat_timeout_ns))
+        return timeout_ns + int(given.get("suspicion_ns", default.suspicion_ns))
 
     def _lasting_ns(self) -> int:
         """Log-normal about the scenario's median: some end before anybody has noticed, some long after."""

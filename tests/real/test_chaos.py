@@ -34,6 +34,11 @@ EVERY_KIND = (
     "slow node-2 by 4 at 2.5s for 1s",
     "drain node-2 at 4s for 2s",
     "kill worker when map ends 4",
+    "pause worker when piece#9 starts for 1s",
+    "slow worker by 4 when map starts 6 on node-0 for 1s",
+    "restart redis at 4.5s for 0.2s",
+    "slow head by 4 at 5s for 1s",
+    "pause head at 6.5s for 2s",
 )
 
 

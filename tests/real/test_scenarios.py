@@ -55,6 +55,18 @@ def test_a_file_gives_the_same_in_both_modes_with_every_fault_performed(tmp_path
         assert outcome.counters["retries"] >= 1
 
 
+def test_without_its_head_a_cluster_ends_in_both_modes_with_the_reason(tmp_path):
+    text = KILLS.partition("faults:")[0] + (
+        "faults: [kill head when leaf starts 5]\n"
+        "expect: {error: {type: DualrayError, match: the (head process|node manager node-0) is gone}}\n"
+    )
+    scenario = load_scenario(write(tmp_path / "headless.yaml", text))
+    for mode in ("sim", "real"):
+        outcome = run_scenario(scenario, mode=mode)
+        assert [verdict for verdict in judge(scenario, outcome, None, mode=mode) if not verdict.holds] == []
+        assert outcome.performed == ("kill head when leaf starts 5",)
+
+
 def test_a_node_that_drains_costs_nothing_in_either_mode(tmp_path):
     text = KILLS.partition("faults:")[0] + (
         "faults:\n  - drain node-2 when leaf starts 3 for 20s\n  - drain node-1 when leaf starts 8\n"
