@@ -50,10 +50,11 @@ from dualray.sim.isolation import VirtualExit
 from dualray.sim.kernel import Kernel, Scheduled
 from dualray.sim.locks import place_of
 from dualray.sim.measured import MEASURED, Stopwatch
-from dualray.sim.network import CONNECTION_LASTS_NS, Network, Nic, Star
+from dualray.sim.network import CONNECTION_LASTS_NS, Network
 from dualray.sim.node import Hardware, NodeProcess
 from dualray.sim.runner import Letter, Line, Process
 from dualray.sim.stage import Stage, take_stage
+from dualray.sim.topologies import Nic, Star
 from dualray.sim.worker import UserProcess
 
 if TYPE_CHECKING:

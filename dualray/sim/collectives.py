@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 from dualray.shared.model.ids import NodeID
 from dualray.sim.cost_model import CostModel
-from dualray.sim.network import Topology
+from dualray.sim.topologies import Topology
 
 
 def all_reduce_ns(topology: Topology, costs: CostModel, nodes: Sequence[NodeID], size_bytes: int) -> int:

@@ -13,9 +13,7 @@ once for all changes of one instant, and only for the flows that are connected w
 shared links. A flow's end is rounded up to a nanosecond. The model and its results are those of SimGrid's
 CM02 without TCP corrections; tests compare flow by flow.
 
-Links are directed, with one capacity each; a topology says which links a route has. `Star`, the default,
-has a NIC per node, in and out, and a switch without limits. A topology with racks only needs to name more
-links.
+Links are directed, with one capacity each; a topology says which links a route has (topologies.py).
 
 A node that is cut off loses what is on its way to and from it, messages and transfers, and what is sent
 meanwhile. Messages are lost silently, as on a real network; a transfer has a fate: on_done or on_lost, or
@@ -43,21 +41,19 @@ Nothing here iterates over a set: the order of flows is the order in which they 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from random import Random
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from dualray.sim.calendar import Calendar, Due
 from dualray.sim.cost_model import CostModel
 from dualray.sim.kernel import LATE, Kernel, Scheduled
 from dualray.sim.rates import time_ns
+from dualray.sim.topologies import LinkKey, NodeKey, Star, Topology
 
-__all__ = ["Channel", "Delivery", "Impairment", "LinkKey", "Network", "Nic", "NodeKey", "Star", "Topology", "Transfer"]
-
-NodeKey: TypeAlias = Hashable
-LinkKey: TypeAlias = tuple[str, Hashable]
+__all__ = ["Channel", "Delivery", "Impairment", "Network", "Transfer"]
 
 LATENCY_MAX_NS: Final = 10_000_000_000
 """Of an impaired route, or a slow head, however many impairments multiply: what is worse than that is a partition."""
@@ -85,63 +81,6 @@ _OWN: Final = "own"
 
 ROUTES_MAX: Final = 65_536
 """Pairs of nodes and sizes, of which the time of a message is remembered."""
-
-
-# -- topologies
-# -----------------------------------------------------------------------------------------------
-
-
-class Topology(Protocol):
-    """Which links a route takes. Answers are functions of the arguments alone."""
-
-    def links(self, src: NodeKey, dst: NodeKey) -> tuple[LinkKey, ...]: ...
-
-    def latency_ns(self, src: NodeKey, dst: NodeKey) -> int: ...
-
-    def bytes_per_s(self, link: LinkKey) -> int: ...
-
-    def message_bytes_per_s(self, src: NodeKey, dst: NodeKey) -> int: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Nic:
-    """A node's network interface; the bandwidth is that of each direction."""
-
-    bytes_per_s: int
-    latency_ns: int
-
-
-class Star:
-    """Every node hangs on one switch by its NIC; `nics` names the nodes whose NIC is not the cost model's.
-
-    Within a node, a transfer copies memory and waits for nothing.
-    """
-
-    def __init__(self, cost_model: CostModel, *, nics: Mapping[Any, Nic] | None = None) -> None:
-        self._default = Nic(bytes_per_s=cost_model.nic_bytes_per_s, latency_ns=cost_model.nic_latency_ns)
-        self._memory_bytes_per_s = cost_model.memory_bytes_per_s
-        self._nics: Mapping[Any, Nic] = nics if nics is not None else {}  # not copied: nodes may join
-
-    def links(self, src: NodeKey, dst: NodeKey) -> tuple[LinkKey, ...]:
-        if src == dst:
-            return (("memory", src),)
-        return (("out", src), ("in", dst))
-
-    def latency_ns(self, src: NodeKey, dst: NodeKey) -> int:
-        if src == dst:
-            return 0
-        nic = self._nics.get
-        return nic(src, self._default).latency_ns + nic(dst, self._default).latency_ns
-
-    def message_bytes_per_s(self, src: NodeKey, dst: NodeKey) -> int:
-        nic = self._nics.get
-        return min(nic(src, self._default).bytes_per_s, nic(dst, self._default).bytes_per_s)
-
-    def bytes_per_s(self, link: LinkKey) -> int:
-        kind, node = link
-        if kind == "memory":
-            return self._memory_bytes_per_s
-        return self._nics.get(node, self._default).bytes_per_s
 
 
 # -- flows

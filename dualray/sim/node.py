@@ -44,10 +44,10 @@ from dualray.shared.trace import TraceKind
 from dualray.sim.cores import Cores
 from dualray.sim.kernel import Scheduled
 from dualray.sim.memory import NodeMemory
-from dualray.sim.network import Nic
 from dualray.sim.object_store import StoredBytes, VirtualStore
 from dualray.sim.rates import time_ns
 from dualray.sim.runner import MachineProcess
+from dualray.sim.topologies import Nic
 
 if TYPE_CHECKING:
     from dualray.sim.cluster import Cluster

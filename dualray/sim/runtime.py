@@ -19,8 +19,8 @@ from dualray.shared.model.resources import GPU, GPU_MASK
 from dualray.shared.trace import TraceEvent
 from dualray.sim.cluster import DRIVER_NODE, Cluster, make_cluster
 from dualray.sim.examination import Examination, examine
-from dualray.sim.network import Nic
 from dualray.sim.node import Hardware
+from dualray.sim.topologies import Nic
 from dualray.sim.worker import (
     UserProcess,
     enter_process,

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 
 from dualray.sim.cost_model import CostModel
 from dualray.sim.kernel import Kernel
-from dualray.sim.network import Channel, LinkKey, Network, Nic, NodeKey, Star, Transfer
+from dualray.sim.network import Channel, Network, Transfer
 from dualray.sim.rates import time_ns
+from dualray.sim.topologies import LinkKey, Nic, NodeKey, Star
 
 MB = 1_000_000
 SIMGRID = json.loads((Path(__file__).parents[1] / "data" / "simgrid_flows.json").read_text())["cases"]

@@ -16,7 +16,7 @@ import dualray as ray
 from dualray import train
 from dualray.sim.collectives import all_reduce_ns, broadcast_ns
 from dualray.sim.cost_model import CostModel
-from dualray.sim.network import Star
+from dualray.sim.topologies import Star
 from dualray.train import FailureConfig, RunConfig, ScalingConfig
 from dualray.train.tensorflow import TensorflowConfig, TensorflowTrainer
 
