@@ -24,6 +24,7 @@ from dualray.sim.modelled import Modelled
 from dualray.sim.modelled_programs import PROGRAMS, parameters, run_workload
 from dualray.sim.node import Hardware
 from dualray.sim.runtime import hardware_of_scenario
+from dualray.sim.topologies import Star, Wiring, wiring_of_scenario
 
 FAILED = 1
 UNUSABLE = 2
@@ -64,6 +65,7 @@ def workload_command(
         given = dict(_parameters(context.args))
         planned = tuple(parse_fault(text) for text in faults or ())
         config, cost_model = Config(), CostModel()
+        wiring: Wiring = Star
         if scenario is not None:
             from dualray.testing.run import load_scenario  # noqa: PLC0415 - who names no file needs no reader of files
 
@@ -71,6 +73,7 @@ def workload_command(
             hardware: Sequence[Hardware] = hardware_of_scenario(loaded)
             config, cost_model = Config(**loaded.limits), cost_model.with_changes(loaded.costs)
             planned = (*loaded.planned(), *planned)
+            wiring = wiring_of_scenario(loaded.cluster)
             seed = loaded.seed if seed is None else seed
         else:
             total = parse_resources(num_cpus=node_cpus, num_gpus=node_gpus, resources=None)
@@ -83,6 +86,7 @@ def workload_command(
             cost_model=cost_model,
             faults=planned,
             seed=seed or 0,
+            wiring=wiring,
         )
     except (ValueError, TypeError, ScenarioError) as error:
         _refuse(error)

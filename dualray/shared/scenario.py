@@ -4,7 +4,7 @@
 (`10Gbps`, `1GiB`, `2.5s`); unknown keys are refused.
 
 Nodes are called node-0, node-1, ... in the order of the groups; the driver runs on node-0. Wherever a fault takes a
-node it also takes a list of them, or `label=value` for every node of the groups that carry the label.
+node it also takes a list of them, or `label=value` for every node that carries the label.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pydantic import (
     PlainSerializer,
     PrivateAttr,
     WithJsonSchema,
+    WrapSerializer,
     field_validator,
     model_validator,
 )
@@ -48,6 +49,9 @@ from dualray.shared.units import parse_rate_bytes_per_s, parse_size_bytes, parse
 
 NODES_MAX = 10_000
 """Nodes of one scenario; more is taken for a mistake."""
+
+RACK_LABEL = "rack"
+"""The label that the nodes of a cluster with racks have: the name of theirs."""
 
 HEAD_NAME = "head"
 DRIVER_NODE_NAME = "node-0"
@@ -138,6 +142,40 @@ class NetworkModel(_Model):
     latency: Time = Field(default=100_000, description="between two nodes")
 
 
+class TopologyModel(_Model):
+    """How the nodes are connected: `star`, `mesh`, or racks as a mapping."""
+
+    form: Literal["star", "racks", "mesh"] = "racks"
+    racks: int | None = Field(
+        default=None,
+        ge=1,
+        description="how many; nodes are dealt to them in consecutive blocks, equal but for one node",
+    )
+    oversubscription: float | None = Field(
+        default=None, ge=1, description="the links of a rack's nodes together, by its uplink; default: 1"
+    )
+    uplink: Rate | None = Field(default=None, ge=1, description="of each rack, up and down; default: see above")
+    latency: Time = Field(default=0, description="of a rack's uplink, on top of that of its nodes' links")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> TopologyModel:
+        if self.oversubscription is not None and self.uplink is not None:
+            raise ValueError("oversubscription and uplink say the same: give one")
+        return self
+
+
+def _form(value: Any) -> Any:
+    if isinstance(value, str):
+        return {"form": value}
+    if not isinstance(value, dict | TopologyModel):
+        raise ValueError(f"{value!r} must be star, mesh, or racks such as {{racks: 4, oversubscription: 4}}")
+    return value
+
+
+def _write_form(topology: TopologyModel, write: Callable[[TopologyModel], Any]) -> Any:
+    return write(topology) if topology.form == "racks" else topology.form
+
+
 class NodeGroup(_Model):
     """Nodes that are alike."""
 
@@ -152,7 +190,8 @@ class NodeGroup(_Model):
     )
     network: NetworkModel = NetworkModel()
     speed: float = Field(default=1.0, gt=0, description="2 means that work takes half as long")
-    labels: dict[str, str] = Field(default_factory=dict, description="for faults: kill: rack=a")
+    labels: dict[str, str] = Field(default_factory=dict, description="for faults: kill: zone=a")
+    rack: str | None = Field(default=None, description="the name of the one in which all of them are")
 
     @property
     def total(self) -> Resources:
@@ -186,10 +225,11 @@ class ClusterModel(_Model):
     network: NetworkModel = NetworkModel()
     speed: float = Field(default=1.0, gt=0)
     labels: dict[str, str] = Field(default_factory=dict)
+    topology: Annotated[TopologyModel, BeforeValidator(_form), WrapSerializer(_write_form)] = TopologyModel(form="star")
 
     def groups(self) -> list[NodeGroup]:
         """The groups, each complete."""
-        common = {name: getattr(self, name) for name in NodeGroup.model_fields if name != "count"}
+        common = {name: getattr(self, name) for name in NodeGroup.model_fields if name not in ("count", "rack")}
         return [
             NodeGroup.model_construct(
                 **{"count": group.count, **common, **{name: getattr(group, name) for name in group.model_fields_set}}
@@ -198,9 +238,25 @@ class ClusterModel(_Model):
         ]
 
     def each_node(self) -> list[tuple[str, NodeGroup]]:
-        """Every node by name, with what it is like."""
+        """Every node by name, with what it is like, which those that are alike share. In racks, each has a label."""
         machines = [group for group in self.groups() for _ in range(group.count)]
+        if self.topology.form == "racks":
+            machines = self._in_racks(machines)
         return [(f"node-{index}", group) for index, group in enumerate(machines)]
+
+    def _in_racks(self, machines: list[NodeGroup]) -> list[NodeGroup]:
+        names = [group.rack for group in machines]
+        if self.topology.racks is not None:
+            least, larger = divmod(len(machines), self.topology.racks)
+            sizes = [least + (index < larger) for index in range(self.topology.racks)]
+            names = [f"rack-{index}" for index, size in enumerate(sizes) for _ in range(size)]
+        labelled: dict[tuple[int, str], NodeGroup] = {}
+        for group, name in zip(machines, names, strict=True):
+            assert name is not None
+            if (id(group), name) not in labelled:
+                labels = {**group.labels, RACK_LABEL: name}
+                labelled[id(group), name] = group.model_copy(update={"labels": labels})
+        return [labelled[id(group), str(name)] for group, name in zip(machines, names, strict=True)]
 
     @property
     def nodes_in_words(self) -> str:
@@ -230,7 +286,8 @@ class ClusterModel(_Model):
         return tuple(chosen)
 
     def _labels(self) -> list[str]:
-        return [f"{key}={value}" for group in self.groups() for key, value in group.labels.items()]
+        kinds = {id(group): group for _, group in self.each_node()}
+        return list(dict.fromkeys(f"{key}={value}" for group in kinds.values() for key, value in group.labels.items()))
 
 
 # ---- The workload --------------------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from dualray.shared.scenario import (
     DRIVER_NODE_NAME,
     HEAD_NAME,
     NODES_MAX,
+    RACK_LABEL,
     Bounds,
     ClusterModel,
     ErrorExpected,
@@ -39,6 +40,7 @@ from dualray.shared.scenario import (
     Scenario,
     Swarm,
     TimeBounds,
+    TopologyModel,
     When,
     Workload,
 )
@@ -99,6 +101,10 @@ def json_schema() -> dict[str, Any]:
     faults, nodes = schema["properties"]["faults"], defs["ClusterModel"]["properties"]["nodes"]
     faults["items"] = {"anyOf": [{"type": "string", "examples": ["kill node-5 at 2.5s"]}, faults["items"]]}
     nodes["anyOf"] = [{"type": "integer", "minimum": 1}, {"type": nodes.pop("type"), "items": nodes.pop("items")}]
+    del defs["TopologyModel"]["properties"]["form"]
+    topology = defs["ClusterModel"]["properties"]["topology"]
+    topology["anyOf"] = [{"enum": ["star", "mesh"]}, {"$ref": topology.pop("$ref")}]
+    topology["default"] = "star"
     counters = defs["Expect"]["properties"]["counters"]
     bounds = counters.pop("additionalProperties")
     counters["properties"] = {
@@ -263,6 +269,7 @@ def _fields_at(path: Path) -> list[str]:
         "cluster": ClusterModel,
         "nodes": NodeGroup,
         "network": NetworkModel,
+        "topology": TopologyModel,
         "workload": Workload,
         "faults": FaultModel,
         "when": When,
@@ -300,6 +307,7 @@ def _nonsense(scenario: Scenario) -> Iterator[tuple[Path, str]]:
     """What can be said before anything runs."""
     yield from _bad_config(scenario)
     yield from _bad_groups(scenario.cluster)
+    yield from _bad_racks(scenario.cluster)
     latest_ns = scenario.expect.makespan.max
     yield from _impossible_times(scenario)
     for index, item in enumerate(scenario.faults):
@@ -344,6 +352,26 @@ def _bad_groups(cluster: ClusterModel) -> Iterator[tuple[Path, str]]:
     total = sum(group.count for group in cluster.groups())
     if total > NODES_MAX:
         yield ("cluster", "nodes"), f"{total:,} nodes: there can be {NODES_MAX:,} at most"
+
+
+def _bad_racks(cluster: ClusterModel) -> Iterator[tuple[Path, str]]:
+    topology, path = cluster.topology, ("cluster", "topology")
+    named = [index for index, group in enumerate(cluster.nodes) if group.rack is not None]
+    if topology.form != "racks":
+        for index in named:
+            yield ("cluster", "nodes", index), "rack needs racks, as in cluster: {topology: {oversubscription: 4}}"
+        return
+    total = sum(group.count for group in cluster.nodes)
+    if topology.racks is not None and named:
+        yield (*path, "racks"), "groups say in which rack their nodes are: leave this out"
+    elif topology.racks is not None and topology.racks > total:
+        yield (*path, "racks"), f"{topology.racks} racks: there are {total} nodes, and each rack has one at least"
+    elif topology.racks is None and len(named) < len(cluster.nodes):
+        yield path, "say how many racks there are, or of each group of nodes in which rack they are"
+    for index, group in enumerate(cluster.groups()):
+        if RACK_LABEL in group.labels:
+            place: Path = ("cluster", "nodes", index) if len(cluster.nodes) > 1 else ("cluster",)
+            yield place, "the racks give each node its label rack: say rack: NAME of a group, and no such label"
 
 
 def _bad_config(scenario: Scenario) -> Iterator[tuple[Path, str]]:

@@ -54,7 +54,7 @@ from dualray.sim.network import CONNECTION_LASTS_NS, Network
 from dualray.sim.node import Hardware, NodeProcess
 from dualray.sim.runner import Letter, Line, Process
 from dualray.sim.stage import Stage, take_stage
-from dualray.sim.topologies import Nic, Star
+from dualray.sim.topologies import Nic, Star, Wiring, wiring_of_scenario
 from dualray.sim.worker import UserProcess
 
 if TYPE_CHECKING:
@@ -106,6 +106,7 @@ class Cluster:
         durations: Mapping[str, Distribution] | None = None,
         memory: Mapping[str, int] | None = None,
         time_limit_ns: int | None = None,
+        wiring: Wiring = Star,
     ) -> None:
         self.config = config
         self.cost_model = cost_model
@@ -124,7 +125,7 @@ class Cluster:
         self.network = Network(
             self.kernel,
             cost_model,
-            topology=Star(cost_model, nics=self._nics),
+            topology=wiring(cost_model, self._nics),
             head=HEAD,
             seed=seed,
             on_held=self._on_held,
@@ -795,4 +796,5 @@ def make_cluster(settings: Mapping[str, Any], config: Config) -> Cluster:
         durations=scenario.durations,
         memory=scenario.memory,
         time_limit_ns=scenario.time_limit,
+        wiring=wiring_of_scenario(scenario.cluster),
     )

@@ -52,6 +52,7 @@ from dualray.sim.modelled_processes import (
 )
 from dualray.sim.node import Hardware
 from dualray.sim.runner import Process
+from dualray.sim.topologies import Star, Wiring
 
 __all__ = [
     "Call",
@@ -107,6 +108,7 @@ class ModelledCluster(Cluster):
     Args:
         hardware: of each node, in order; the driver is on the first.
         faults: as everywhere; those that are anchored at the start of tasks make each task cost an event more.
+        wiring: how the nodes are connected.
     """
 
     def __init__(
@@ -118,8 +120,11 @@ class ModelledCluster(Cluster):
         hardware: Sequence[Hardware],
         faults: Sequence[Fault] = (),
         durations: Mapping[str, Any] | None = None,
+        wiring: Wiring = Star,
     ) -> None:
-        super().__init__(config=config, cost_model=cost_model, seed=seed, log_directory=None, durations=durations)
+        super().__init__(
+            config=config, cost_model=cost_model, seed=seed, log_directory=None, durations=durations, wiring=wiring
+        )
         self.result = Modelled()
         self.make_worker = ModelledWorker.as_worker
         self.network.on_rate = None
@@ -138,7 +143,7 @@ class ModelledCluster(Cluster):
             is_anchored=any(fault.at_ns is None for fault in faults),
             price=self._price,
             processes=None if faults else self.processes,
-            is_uniform=all(each.nic is None for each in hardware),
+            is_uniform=wiring is Star and all(each.nic is None for each in hardware),
         )
         self._digest = blake2b(digest_size=16)
         self.kernel.on_event(self._take_hash_further, every=HASH_EVERY_EVENTS)

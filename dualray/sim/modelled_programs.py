@@ -24,6 +24,7 @@ from dualray.shared.nearest import nearest
 from dualray.sim.cost_model import CostModel
 from dualray.sim.modelled import Call, Get, Modelled, ModelledCluster, ModelledDriver, Program, Step, Wait, call
 from dualray.sim.node import Hardware
+from dualray.sim.topologies import Star, Wiring
 
 Steps: TypeAlias = Generator[Step, Any, None]
 CHUNK = 1_000
@@ -333,6 +334,7 @@ def run_workload(
     cost_model: CostModel | None = None,
     faults: Sequence[Fault] = (),
     seed: int = 0,
+    wiring: Wiring = Star,
 ) -> Modelled:
     """Model a program of that name on a virtual cluster, without executing anything.
 
@@ -342,6 +344,7 @@ def run_workload(
         config: limits and policies of the core. Default: as everywhere.
         cost_model: what messages and the like cost. Default: as `dualray sim params` shows.
         seed: of what is random in the network, and in the program, unless `given` has a seed of its own.
+        wiring: how the nodes are connected. Default: a star.
 
     Raises:
         ValueError: there is no such program or parameter, a value that it cannot have, or a call that no node could
@@ -356,7 +359,12 @@ def run_workload(
     gc.disable()  # what there is, is in use: a run makes next to no garbage that is not freed by its counts
     try:
         cluster = ModelledCluster(
-            config=config or Config(), cost_model=cost_model or CostModel(), seed=seed, hardware=hardware, faults=faults
+            config=config or Config(),
+            cost_model=cost_model or CostModel(),
+            seed=seed,
+            hardware=hardware,
+            faults=faults,
+            wiring=wiring,
         )
         return cluster.run(workload.program, workload.calls)
     finally:

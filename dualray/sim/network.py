@@ -497,14 +497,13 @@ class Network:
 
     def _bytes_per_s(self, key: LinkKey) -> float:
         bytes_per_s = self.topology.bytes_per_s(key)
-        if not self._impairments or key[0] == "memory":
-            return bytes_per_s
-        return bytes_per_s * self._impairment(key[1]).bandwidth
+        ends = self.topology.ends_at(key) if self._impairments else ()
+        return bytes_per_s * min([self._impairment(node).bandwidth for node in ends]) if ends else bytes_per_s
 
     def _resize(self, node: NodeKey) -> None:
         """The capacity of the links of a node may have changed, and whatever else is impaired."""
         self._worse.clear()
-        changed = [link for link in self._links.values() if link.key[1] == node]
+        changed = [link for link in self._links.values() if node in self.topology.ends_at(link.key)]
         for link in changed:
             link.bytes_per_s = self._bytes_per_s(link.key)
         if changed:

@@ -165,8 +165,11 @@ def _hardware(settings: Mapping[str, Any]) -> list[Hardware]:
 
 
 def hardware_of_scenario(scenario: Scenario) -> list[Hardware]:
-    """Every node's, in order."""
-    return [hardware for group in scenario.cluster.groups() for hardware in [_hardware_of_group(group)] * group.count]
+    """Every node's, in order; nodes that are alike share it."""
+    groups = [group for _, group in scenario.cluster.each_node()]
+    kinds = {id(group): group for group in groups}
+    hardware = {kind: _hardware_of_group(group) for kind, group in kinds.items()}
+    return [hardware[id(group)] for group in groups]
 
 
 def _hardware_of_group(group: NodeGroup) -> Hardware:

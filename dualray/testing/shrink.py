@@ -120,9 +120,13 @@ def _smaller_clusters(scenario: Scenario) -> Iterator[Scenario]:
 
 def _first_nodes(cluster: ClusterModel, count: int) -> ClusterModel:
     groups: list[NodeGroup] = []
+    wanted = count
     for group in cluster.nodes:
         taken = min(group.count, count)
         if taken:
             groups.append(group.model_copy(update={"count": taken}))
             count -= taken
-    return cluster.model_copy(update={"nodes": groups})
+    topology = cluster.topology
+    if topology.racks is not None and topology.racks > wanted:
+        topology = topology.model_copy(update={"racks": wanted})
+    return cluster.model_copy(update={"nodes": groups, "topology": topology})

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from dualray.sim.cost_model import CostModel
 from dualray.sim.kernel import Kernel
-from dualray.sim.network import Channel, Network, Transfer
+from dualray.sim.network import Channel, Impairment, Network, Transfer
 from dualray.sim.rates import time_ns
-from dualray.sim.topologies import LinkKey, Nic, NodeKey, Star
+from dualray.sim.topologies import LinkKey, Mesh, Nic, NodeKey, Racks, Star
 
 MB = 1_000_000
 SIMGRID = json.loads((Path(__file__).parents[1] / "data" / "simgrid_flows.json").read_text())["cases"]
@@ -280,41 +280,29 @@ def test_a_transfer_that_waits_for_its_latency_is_lost_with_its_node() -> None:
 # -- fairness: properties ------------------------------------------------------------------------------------------
 
 
-class Racks:
-    """What the seam for topologies is for: racks whose uplink is shared, as in SimGrid's platform files."""
-
-    def __init__(self, *, hosts: int, nic: Nic, uplink_bytes_per_s: int | None) -> None:
-        self.hosts = hosts
-        self.nic = nic
-        self.uplink_bytes_per_s = uplink_bytes_per_s
-
-    def links(self, src: Any, dst: Any) -> tuple[LinkKey, ...]:
-        src_rack, dst_rack = src // self.hosts, dst // self.hosts
-        if src_rack == dst_rack or self.uplink_bytes_per_s is None:
-            return (("out", src), ("in", dst))
-        return (("out", src), ("up", src_rack), ("down", dst_rack), ("in", dst))
-
-    def latency_ns(self, src: Any, dst: Any) -> int:
-        return 2 * self.nic.latency_ns
-
-    def bytes_per_s(self, link: LinkKey) -> int:
-        if link[0] in ("up", "down"):
-            assert self.uplink_bytes_per_s is not None
-            return self.uplink_bytes_per_s
-        return self.nic.bytes_per_s
+def in_racks(*, hosts: int, nic: Nic, uplink_bytes_per_s: int | None, count: int = 256) -> Star:
+    """Hosts 0, 1, ... in racks of so many; without an uplink's bandwidth on one switch."""
+    nics = dict.fromkeys(range(count), nic)
+    if uplink_bytes_per_s is None:
+        return Star(CostModel(), nics)
+    rack_of = {host: host // hosts for host in range(count)}
+    uplink = Nic(bytes_per_s=uplink_bytes_per_s, latency_ns=0)
+    return Racks(CostModel(), nics, rack_of=rack_of, uplinks=dict.fromkeys(rack_of.values(), uplink))
 
 
+NICS = st.dictionaries(
+    st.integers(0, 7), st.builds(Nic, bytes_per_s=st.integers(1, 10**10), latency_ns=st.integers(0, 10**6))
+)
 FLOWS = st.lists(
     st.tuples(st.integers(0, 7), st.integers(0, 7), st.integers(1, 50 * MB), st.integers(0, 20 * MB)),
     min_size=1,
     max_size=25,
 )
 TOPOLOGIES = st.one_of(
-    st.dictionaries(
-        st.integers(0, 7), st.builds(Nic, bytes_per_s=st.integers(1, 10**10), latency_ns=st.integers(0, 10**6))
-    ).map(lambda nics: Star(CostModel(), nics=nics)),
+    NICS.map(lambda nics: Star(CostModel(), nics)),
+    NICS.map(lambda nics: Mesh(CostModel(), nics)),
     st.builds(
-        Racks,
+        in_racks,
         hosts=st.sampled_from([2, 4]),
         nic=st.builds(Nic, bytes_per_s=st.integers(10**8, 10**10), latency_ns=st.just(10_000)),
         uplink_bytes_per_s=st.one_of(st.none(), st.integers(10**8, 10**10)),
@@ -388,7 +376,7 @@ def test_flows_end_when_simgrids_do(case: dict[str, Any]) -> None:
     """Within 1 % of each flow's duration (in fact within 0.002 %)."""
     platform = case["topology"]
     uplink = platform["rack_uplink_bytes_per_s"]
-    topology = Racks(
+    topology = in_racks(
         hosts=platform["hosts_per_rack"],
         nic=Nic(
             bytes_per_s=int(platform["nic_bytes_per_s"]),
@@ -423,6 +411,109 @@ def test_the_default_star_is_simgrids_star() -> None:
     run_out(cluster.kernel)
     for number, finish_ns in cluster.log:
         assert finish_ns / 1e9 == pytest.approx(case["flows"][number]["finish_s"], rel=0.001)
+
+
+# -- topologies --------------------------------------------------------------------------------------------------
+
+
+def two_racks(*, uplink: Nic | None = None, **parameters: int) -> Cluster:
+    """Nodes 1 and 2 in one rack, 3 and 4 in another, 5 in none; cards of 1 GB/s, uplinks of 0.5 GB/s."""
+    uplink = uplink or Nic(bytes_per_s=500 * MB, latency_ns=0)
+    costs = {"nic_bytes_per_s": 10**9, "nic_latency_ns": 0, **parameters}
+    rack_of = {1: "a", 2: "a", 3: "b", 4: "b"}
+    return Cluster(
+        topology=Racks(CostModel(**costs), rack_of=rack_of, uplinks={"a": uplink, "b": uplink}),
+        **costs,
+    )
+
+
+def test_what_leaves_a_rack_shares_its_uplink_and_what_stays_in_it_does_not() -> None:
+    cluster = two_racks()
+    cluster.transfer(1, 3, 100 * MB, "out of the rack")
+    cluster.transfer(2, 4, 100 * MB, "out of the rack, too")
+    cluster.transfer(3, 1, 100 * MB, "the other way")
+    cluster.transfer(4, 3, 100 * MB, "within the other rack")
+    run_out(cluster.kernel)
+    # Into node 3 come 250 MB/s from the first rack; what it gets from its own has the rest of its card.
+    assert sorted(cluster.log, key=lambda it: (it[1], it[0])) == [
+        ("within the other rack", pytest.approx(133_333_334, abs=1)),
+        ("the other way", 200 * MB),
+        ("out of the rack", 400 * MB),
+        ("out of the rack, too", 400 * MB),
+    ]
+
+
+def test_what_is_in_no_rack_hangs_on_the_core() -> None:
+    cluster = two_racks(uplink=Nic(bytes_per_s=500 * MB, latency_ns=300), nic_latency_ns=10, node_message_ns=0)
+    latency_ns = cluster.network.topology.latency_ns
+    assert [latency_ns(1, dst) for dst in (1, 2, 3, 5)] == [0, 20, 620, 320]
+    assert (latency_ns(5, 1), latency_ns(5, 5), latency_ns(5, 6)) == (320, 0, 20)
+    assert cluster.network.message_ns(1, 2, 1000) == 20 + 1000
+    assert cluster.network.message_ns(1, 5, 1000) == 320 + 2000
+    topology = cluster.network.topology
+    assert topology.links(5, 1) == (("out", 5), ("down", "a"), ("in", 1))
+    assert topology.links(1, 5) == (("out", 1), ("up", "a"), ("in", 5))
+    assert topology.links(5, 6) == (("out", 5), ("in", 6))
+    assert topology.links(1, 1) == (("memory", 1),)
+
+
+def test_in_a_mesh_flows_between_different_nodes_do_not_compete() -> None:
+    cost = CostModel(nic_bytes_per_s=10**9, nic_latency_ns=50)
+    slow = {4: Nic(bytes_per_s=100 * MB, latency_ns=7)}
+    cluster = Cluster(topology=Mesh(cost, slow))
+    for src in (1, 2):
+        cluster.transfer(src, 3, 100 * MB, src)
+    cluster.transfer(3, 1, 100 * MB, "back")
+    cluster.transfer(1, 4, 100 * MB, "slow")
+    cluster.transfer(5, 6, 100 * MB, "shared")
+    cluster.transfer(5, 6, 100 * MB, "shared, too")
+    run_out(cluster.kernel)
+    assert dict(cluster.log) == {
+        1: 100 * MB + 100,
+        2: 100 * MB + 100,
+        "back": 100 * MB + 100,
+        "slow": 1000 * MB + 57,
+        "shared": 200 * MB + 100,
+        "shared, too": 200 * MB + 100,
+    }
+    assert cluster.network.message_ns(1, 4, 100) == cost.node_message_ns + 57 + 1000
+
+
+def test_a_bad_link_of_a_node_is_no_bad_uplink_of_a_rack_of_that_name() -> None:
+    costs = CostModel(nic_bytes_per_s=10**9, nic_latency_ns=0)
+    uplink = Nic(bytes_per_s=500 * MB, latency_ns=0)
+    rack_of = {"a": "b", "b": "a", "c": "a"}
+    cluster = Cluster(topology=Racks(costs, rack_of=rack_of, uplinks={"a": uplink, "b": uplink}))
+    cluster.network.impair("a", Impairment(bandwidth=0.1))
+    cluster.transfer("a", "b", 100 * MB, "from the bad one")
+    cluster.transfer("c", "a", 100 * MB, "to the bad one")
+    cluster.transfer("d", "b", 300 * MB, "over the uplinks of racks a")
+    cluster.kernel.call_after(500 * MB, cluster.network.impair, "b", Impairment(bandwidth=0.5))
+    run_out(cluster.kernel)
+    assert dict(cluster.log) == {
+        "from the bad one": 1000 * MB,
+        "to the bad one": 1000 * MB,
+        "over the uplinks of racks a": 300 * MB * 10 // 4,
+    }
+
+
+def test_a_bad_link_makes_each_link_of_a_mesh_worse_that_ends_there() -> None:
+    cluster = Cluster(topology=Mesh(CostModel(nic_bytes_per_s=10**9, nic_latency_ns=0)), nic_latency_ns=0)
+    for src, dst in ((1, 2), (2, 1), (1, 3), (2, 3)):
+        cluster.transfer(src, dst, 100 * MB, (src, dst))
+    cluster.kernel.call_after(50 * MB, cluster.network.impair, 1, Impairment(bandwidth=0.5))
+    cluster.kernel.call_after(50 * MB, cluster.network.impair, 2, Impairment(bandwidth=0.25))
+    run_out(cluster.kernel)
+    assert dict(cluster.log) == {(1, 2): 250 * MB, (2, 1): 250 * MB, (1, 3): 150 * MB, (2, 3): 250 * MB}
+
+
+def test_rates_are_told_of_cards_alone() -> None:
+    for cluster, told in ((two_racks(), {("out", 1), ("in", 3)}), (Cluster(topology=Mesh(CostModel())), set())):
+        heard: list[tuple[str, Any]] = []
+        cluster.network.on_rate = lambda kind, node, rate, heard=heard: heard.append((kind, node))
+        cluster.transfer(1, 3, 100 * MB, "done")
+        run_out(cluster.kernel)
+        assert set(heard) == told
 
 
 # -- determinism -------------------------------------------------------------------------------------------------
