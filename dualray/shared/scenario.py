@@ -190,6 +190,14 @@ class NodeGroup(_Model):
     )
     network: NetworkModel = NetworkModel()
     speed: float = Field(default=1.0, gt=0, description="2 means that work takes half as long")
+    worker_start: Time | None = Field(
+        default=None, description="how long a worker process takes to start; default: the cost model's worker_start_ns"
+    )
+    disk: Rate | None = Field(
+        default=None,
+        ge=1,
+        description="at which objects are spilled and read back; default: the cost model's disk_bytes_per_s",
+    )
     labels: dict[str, str] = Field(default_factory=dict, description="for faults: kill: zone=a")
     rack: str | None = Field(default=None, description="the name of the one in which all of them are")
 
@@ -224,6 +232,8 @@ class ClusterModel(_Model):
     memory: Size | None = None
     network: NetworkModel = NetworkModel()
     speed: float = Field(default=1.0, gt=0)
+    worker_start: Time | None = None
+    disk: Rate | None = Field(default=None, ge=1)
     labels: dict[str, str] = Field(default_factory=dict)
     topology: Annotated[TopologyModel, BeforeValidator(_form), WrapSerializer(_write_form)] = TopologyModel(form="star")
 

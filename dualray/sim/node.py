@@ -55,8 +55,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
-    """What a virtual machine is made of. `nic` is its network card, None the cost model's; `speed` 2 means that work
-    takes half as long; `memory_bytes` 0 means that memory has no end."""
+    """What a virtual machine is made of. `nic` is its network card, None the cost model's, and so are its disk and how
+    long a worker takes to start; `speed` 2 means that work takes half as long; `memory_bytes` 0 means that memory has
+    no end."""
 
     total: Resources
     store_bytes: int
@@ -64,6 +65,8 @@ class Hardware:
     nic: Nic | None = None
     memory_bytes: int = 0
     labels: tuple[tuple[str, str], ...] = ()
+    worker_start_ns: int | None = None
+    disk_bytes_per_s: int | None = None
 
 
 class _Passing:
@@ -171,8 +174,10 @@ class NodeProcess(MachineProcess):
         match command:
             case StartWorker(worker=worker):
                 self.trace(TraceKind.WORKER_STARTED, worker)
-                kernel = self.cluster.kernel
-                kernel.post(kernel.now_ns + self.cluster.cost_model.worker_start_ns, self._started, worker)
+                kernel, takes_ns = self.cluster.kernel, self.hardware.worker_start_ns
+                if takes_ns is None:
+                    takes_ns = self.cluster.cost_model.worker_start_ns
+                kernel.post(kernel.now_ns + takes_ns, self._started, worker)
             case StopWorker(worker=worker, reason=reason):
                 self.end_worker(worker, f"stopped: {reason}")
             case ReserveSpace(object_id=object_id):  # virtual memory is there as soon as it is wanted
@@ -272,7 +277,8 @@ class NodeProcess(MachineProcess):
         """Write or read so many bytes, after whatever the disk has to do already."""
         kernel = self.cluster.kernel
         start_ns = max(kernel.now_ns, self._disk_free_at_ns)
-        self._disk_free_at_ns = start_ns + time_ns(size_bytes, self.cluster.cost_model.disk_bytes_per_s)
+        bytes_per_s = self.hardware.disk_bytes_per_s or self.cluster.cost_model.disk_bytes_per_s
+        self._disk_free_at_ns = start_ns + time_ns(size_bytes, bytes_per_s)
         kernel.call_after(self._disk_free_at_ns - kernel.now_ns, self._disk_done, then, object_id)
 
     def _disk_done(self, then: Callable[[ObjectID], None], object_id: ObjectID) -> None:

@@ -180,4 +180,6 @@ def _hardware_of_group(group: NodeGroup) -> Hardware:
         memory_bytes=group.memory or 0,
         nic=Nic(bytes_per_s=group.network.bandwidth, latency_ns=group.network.latency // 2),
         labels=as_pairs(group.labels),
+        worker_start_ns=group.worker_start,
+        disk_bytes_per_s=group.disk,
     )
