@@ -75,7 +75,9 @@ class TaskError(DualrayError):
         cause_type = type(cause)
         try:
             both = type(f"TaskError({cause_type.__name__})", (_TaskErrorWithCause, cause_type), {})
-            error: TaskError = builtin_base(cause_type).__new__(both, *cause.args)
+            # MemoryError's own makes no other class; what it has, every exception has
+            base = Exception if issubclass(cause_type, MemoryError) else builtin_base(cause_type)
+            error: TaskError = base.__new__(both, *cause.args)
             _copy_attributes(cause, error)
             error.function_name = self.function_name
             error.remote_traceback = self.remote_traceback

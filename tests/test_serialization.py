@@ -184,6 +184,17 @@ def test_task_errors_keep_their_cause():
     assert both.cause.second == 2
 
 
+class OutOfPaper(MemoryError):
+    pass
+
+
+@pytest.mark.parametrize("cause", [MemoryError("no more"), OutOfPaper("no more")])
+def test_an_error_of_memory_is_caught_as_one(cause):
+    both = round_trip(TaskError("f", "the traceback", cause).as_instance_of_cause())
+    assert isinstance(both, TaskError) and isinstance(both, type(cause))
+    assert (both.args, both.function_name, both.cause.args) == (("no more",), "f", ("no more",))
+
+
 # ---- What cannot be pickled ------------------------------------------------------------------------------------------
 
 
