@@ -188,6 +188,7 @@ class NodeGroup(_Model):
         default=None,
         description="of the machine, its object store included, and offered to tasks with memory=; default: no limit",
     )
+    gpu_memory: Size | None = Field(default=None, ge=1, description="of each GPU; default: no limit")
     network: NetworkModel = NetworkModel()
     speed: float = Field(default=1.0, gt=0, description="2 means that work takes half as long")
     worker_start: Time | None = Field(
@@ -230,6 +231,7 @@ class ClusterModel(_Model):
     resources: dict[str, float] = Field(default_factory=dict)
     object_store: Size = Field(default=2 * 1024**3, ge=1024**2)
     memory: Size | None = None
+    gpu_memory: Size | None = Field(default=None, ge=1)
     network: NetworkModel = NetworkModel()
     speed: float = Field(default=1.0, gt=0)
     worker_start: Time | None = None
@@ -840,6 +842,9 @@ class Scenario(_Model):
     memory: dict[str, Size] = Field(
         default_factory=dict,
         description="what tasks take of a node's memory while they run, by name; of an actor, for life",
+    )
+    gpu_memory: dict[str, Size] = Field(
+        default_factory=dict, description="the same of the memory of each GPU that they were given"
     )
     faults: list[FaultItem] = Field(default_factory=list)
     swarm: Swarm = Swarm()

@@ -199,7 +199,7 @@ def _say(problem: Any, path: Path) -> str:
             return f"{where}{_given(problem)} {_must_be(problem)}"
 
 
-_SIZES = ("object_store", "memory")
+_SIZES = ("object_store", "memory", "gpu_memory")
 """Keys whose values are counted in bytes once they are read."""
 
 
@@ -308,6 +308,8 @@ def _nonsense(scenario: Scenario) -> Iterator[tuple[Path, str]]:
     yield from _bad_config(scenario)
     yield from _bad_groups(scenario.cluster)
     yield from _bad_racks(scenario.cluster)
+    if scenario.gpu_memory and not any(group.gpus and group.gpu_memory for group in scenario.cluster.groups()):
+        yield ("gpu_memory",), "say how much memory the GPUs have, as in cluster: {gpus: 1, gpu_memory: 16GiB}"
     latest_ns = scenario.expect.makespan.max
     yield from _impossible_times(scenario)
     for index, item in enumerate(scenario.faults):

@@ -89,6 +89,9 @@ class Cluster:
     """Whether the fiber of a task may end before its time is over (worker.py). A test switches it off: nothing
     changes."""
 
+    models_memory = False
+    """Whether tasks may take any: of their nodes, or of GPUs."""
+
     _last_s = 0.0
     """What `whole_ns` was asked for last."""
     _last_ns = 0
@@ -105,6 +108,7 @@ class Cluster:
         log_directory: Path | None,
         durations: Mapping[str, Distribution] | None = None,
         memory: Mapping[str, int] | None = None,
+        gpu_memory: Mapping[str, int] | None = None,
         time_limit_ns: int | None = None,
         wiring: Wiring = Star,
     ) -> None:
@@ -132,7 +136,11 @@ class Cluster:
         )
         self.network.on_rate = self._nic_rate
         self._durations, self._distributions = dict(durations or {}), dict[str, Distribution]()
-        self._memory = dict(memory or {})
+        self._memory, self._gpu_memory, self.models_memory = (
+            dict(memory or {}),
+            dict(gpu_memory or {}),
+            bool(memory or gpu_memory),
+        )
         self._paused: dict[str, deque[tuple[Callable[..., object], tuple[Any, ...]]]] = {}
         """What waits on what stands still: machines, by name, processes, by address, and TABLES."""
         self._standstill_ns = -1
@@ -645,6 +653,13 @@ class Cluster:
                 return size_bytes
         return 0
 
+    def task_gpu_bytes(self, task: Execution) -> int:
+        """What a task takes of the memory of each GPU that it was given: the scenario's table, else nothing."""
+        for pattern, size_bytes in self._gpu_memory.items():
+            if fnmatchcase(task.name, pattern):
+                return size_bytes
+        return 0
+
     def slowness_of(self, node: NodeID) -> float:
         """How many times as long as it should work takes on a node, but for what its cores know."""
         return self.nodes[node].slowness
@@ -795,6 +810,7 @@ def make_cluster(settings: Mapping[str, Any], config: Config) -> Cluster:
         log_directory=directory,
         durations=scenario.durations,
         memory=scenario.memory,
+        gpu_memory=scenario.gpu_memory,
         time_limit_ns=scenario.time_limit,
         wiring=wiring_of_scenario(scenario.cluster),
     )

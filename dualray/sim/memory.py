@@ -1,20 +1,24 @@
-"""The memory of one virtual node, and its monitor.
+"""The memory of one virtual node, and its monitor; and that of its GPUs.
 
 What is used is what the tasks that run here take (the scenario's table `memory`), the objects in the node's store, and
 what strangers hold (a fault). An actor keeps what its constructor takes for as long as it lives. When more is used than
 `memory_limit_percent` of the node's memory, the monitor says so to the node's machine within `memory_check_ns`, and
 again after each further `memory_check_ns` while that lasts. It looks only while too much is used: an idle cluster
 costs nothing.
+
+What is held on a GPU is what the tasks that were given it take (the table `gpu_memory`), also those of which each was
+given a part. Nobody is ended for it: as with CUDA, who asks for more than is left gets an error, and may try again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from dualray.shared.model.config import Config
 from dualray.shared.model.events import MemoryExceeded
-from dualray.shared.model.ids import Address
+from dualray.shared.model.ids import Address, NodeID
+from dualray.shared.units import size_words
 from dualray.sim.kernel import Kernel
 
 if TYPE_CHECKING:
@@ -81,3 +85,46 @@ class NodeMemory:
             sizes = tuple((worker, self._held.get(worker, 0)) for worker in self._workers())
             self._exceeded(MemoryExceeded(used_bytes=used_bytes, limit_bytes=self.limit_bytes, workers=sizes))
         self.look()
+
+
+class GpuMemory:
+    """The memory of a node's GPUs, each of which has `size_bytes`; see the module."""
+
+    def __init__(self, node: NodeID, size_bytes: int) -> None:
+        self._node = node
+        self.size_bytes = size_bytes
+        self._held: dict[int, dict[Address, int]] = {}
+
+    def used_bytes(self, gpu: int) -> int:
+        """What is held on a GPU, in all."""
+        return sum(self._held.get(gpu, {}).values())
+
+    def take(self, worker: Address, name: str, gpus: Sequence[int], size_bytes: int) -> None:
+        """What runs under a name in a worker takes so much on each of its GPUs.
+
+        Raises:
+            MemoryError: it does not fit on one of them; nothing is taken then.
+        """
+        for gpu in gpus:
+            used_bytes = self.used_bytes(gpu)
+            if used_bytes + size_bytes > self.size_bytes:
+                has, used, more = map(size_words, (self.size_bytes, used_bytes, size_bytes))
+                raise MemoryError(
+                    f"{name}: GPU {gpu} of {self._node} has {has}; {used} are taken, and {more} more do not fit"
+                )
+        for gpu in gpus:
+            held = self._held.setdefault(gpu, {})
+            held[worker] = held.get(worker, 0) + size_bytes
+
+    def give_back(self, worker: Address, gpus: Sequence[int], size_bytes: int) -> None:
+        """It has ended."""
+        for gpu in gpus:
+            held = self._held[gpu]
+            held[worker] -= size_bytes
+            if not held[worker]:
+                del held[worker]
+
+    def free(self, worker: Address) -> None:
+        """A worker is gone, with all that it had."""
+        for held in self._held.values():
+            held.pop(worker, None)

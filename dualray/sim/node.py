@@ -43,7 +43,7 @@ from dualray.shared.model.resources import Resources
 from dualray.shared.trace import TraceKind
 from dualray.sim.cores import Cores
 from dualray.sim.kernel import Scheduled
-from dualray.sim.memory import NodeMemory
+from dualray.sim.memory import GpuMemory, NodeMemory
 from dualray.sim.object_store import StoredBytes, VirtualStore
 from dualray.sim.rates import time_ns
 from dualray.sim.runner import MachineProcess
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 class Hardware:
     """What a virtual machine is made of. `nic` is its network card, None the cost model's, and so are its disk and how
     long a worker takes to start; `speed` 2 means that work takes half as long; `memory_bytes` 0 means that memory has
-    no end."""
+    no end, and `gpu_memory_bytes` 0 that of each GPU."""
 
     total: Resources
     store_bytes: int
@@ -67,6 +67,7 @@ class Hardware:
     labels: tuple[tuple[str, str], ...] = ()
     worker_start_ns: int | None = None
     disk_bytes_per_s: int | None = None
+    gpu_memory_bytes: int = 0
 
 
 class _Passing:
@@ -147,6 +148,10 @@ class NodeProcess(MachineProcess):
             workers=self._workers,
             exceeded=self.handle,
         )
+        self.gpu_memory: GpuMemory | None = None
+        """Of its GPUs, if that has an end."""
+        if hardware.gpu_memory_bytes:
+            self.gpu_memory = GpuMemory(node, hardware.gpu_memory_bytes)
         self._reserving: dict[ObjectID, Scheduled] = {}
         self._passing: dict[ObjectID, list[_Passing]] = {}
         """What is passed on while it is still on its way here."""
@@ -260,6 +265,8 @@ class NodeProcess(MachineProcess):
         worker.die()
         self.cluster.forget_halt(address)
         self.memory.free(address)
+        if self.gpu_memory is not None:
+            self.gpu_memory.free(address)
         exited = WorkerExited(worker=address, reason=reason)
         # Behind what the worker has sent.
         self.cluster.network.message(self.cluster.line(worker, self.address), 0, self.handle, exited)

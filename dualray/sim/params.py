@@ -29,6 +29,7 @@ def node_params() -> list[Param]:
         Param("num_gpus", "GPUs", 0, "a machine without"),
         Param("object_store_memory", "bytes", DEFAULT_STORE_BYTES, "assumption: what a small machine can spare"),
         Param("memory", "bytes", 0, "0: not bounded, for what code really allocates is not looked at"),
+        Param("gpu_memory", "bytes", 0, "0: not bounded; of each GPU"),
         Param("speed", "factor", 1, "durations are those of this machine"),
     ]
 

@@ -182,4 +182,5 @@ def _hardware_of_group(group: NodeGroup) -> Hardware:
         labels=as_pairs(group.labels),
         worker_start_ns=group.worker_start,
         disk_bytes_per_s=group.disk,
+        gpu_memory_bytes=group.gpu_memory or 0,
     )

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
     from dualray.sim.cluster import Cluster
     from dualray.sim.core import VirtualCore
-    from dualray.sim.memory import NodeMemory
     from dualray.sim.node import NodeProcess
     from dualray.sim.virtual_loop import VirtualLoop
 
@@ -604,24 +603,22 @@ class UserProcess(Process):
     ) -> Any:
         """Call user code, then let the time pass that it takes in virtual time."""
         self.cluster.rewrite_function(function)
-        memory_bytes = self.cluster.task_memory_bytes(task)
-        if memory_bytes:
-            self._memory.take(self.address, memory_bytes)
+        taken = self._take_memory(task) if self.cluster.models_memory else None
         try:
             if task.duration == MEASURED:
                 result, cost_ns = self._measured(function, args, kwargs, task)
             else:
                 result = function(*args, **kwargs)
                 cost_ns = self._cost_ns(task, args, kwargs)
-            if not memory_bytes and self._runs_ahead(result, args, kwargs, task):
+            if taken is None and self._runs_ahead(result, args, kwargs, task):
                 self.is_ahead = True
                 self._time_left_ns = cost_ns
             else:
                 self._compute(cost_ns)
             return result
         finally:
-            if memory_bytes and self.is_alive and not isinstance(function, type):  # a constructor's is the actor's
-                self._memory.take(self.address, -memory_bytes)
+            if taken is not None and not isinstance(function, type):  # a constructor's is the actor's
+                self._give_memory_back(task, taken)
 
     def _measured(
         self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution
@@ -639,9 +636,27 @@ class UserProcess(Process):
             machine = self._last_machine = self.cluster.nodes[NodeID(self.node)]
         return machine
 
-    @property
-    def _memory(self) -> NodeMemory:
-        return self._machine.memory
+    def _take_memory(self, task: Execution) -> tuple[int, int] | None:
+        """Take what the task in hand takes of its node's memory, and of each of its GPUs': how much, unless nothing.
+
+        Raises:
+            MemoryError: it does not fit on one of its GPUs.
+        """
+        cluster, machine = self.cluster, self._machine
+        gpu_bytes = cluster.task_gpu_bytes(task) if task.gpu_ids and machine.gpu_memory is not None else 0
+        if gpu_bytes and machine.gpu_memory is not None:
+            machine.gpu_memory.take(self.address, task.name, task.gpu_ids, gpu_bytes)
+        memory_bytes = cluster.task_memory_bytes(task)
+        machine.memory.take(self.address, memory_bytes)
+        return (memory_bytes, gpu_bytes) if memory_bytes or gpu_bytes else None
+
+    def _give_memory_back(self, task: Execution, taken: tuple[int, int]) -> None:
+        if not self.is_alive:
+            return
+        machine, (memory_bytes, gpu_bytes) = self._machine, taken
+        machine.memory.take(self.address, -memory_bytes)
+        if gpu_bytes and machine.gpu_memory is not None:
+            machine.gpu_memory.give_back(self.address, task.gpu_ids, gpu_bytes)
 
     def take_environment(self, text: str) -> None:
         if self.environment is not None:
@@ -672,8 +687,7 @@ class UserProcess(Process):
     def _paced(
         self, items: Iterator[Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution
     ) -> Generator[Any, None, None]:
-        memory, memory_bytes = self._memory, self.cluster.task_memory_bytes(task)
-        memory.take(self.address, memory_bytes)
+        taken = self._take_memory(task) if self.cluster.models_memory else None
         error: BaseException | None = None
         is_first = True
         try:
@@ -699,8 +713,8 @@ class UserProcess(Process):
         finally:
             if isinstance(items, Generator):
                 items.close()
-            if self.is_alive:
-                memory.take(self.address, -memory_bytes)
+            if taken is not None:
+                self._give_memory_back(task, taken)
 
     async def until_ready(self, ref: Ref) -> None:
         from dualray.aio import until_ready  # noqa: PLC0415 - as below
@@ -714,15 +728,14 @@ class UserProcess(Process):
         from dualray.aio import call_and_await  # noqa: PLC0415 - it imports asyncio
 
         self.cluster.rewrite_function(function)
-        memory, memory_bytes = self._memory, self.cluster.task_memory_bytes(task)
-        memory.take(self.address, memory_bytes)
+        taken = self._take_memory(task) if self.cluster.models_memory else None
         try:
             return await call_and_await(
                 function, args, kwargs, lambda: self._compute_async(self._cost_ns(task, args, kwargs))
             )
         finally:
-            if self.is_alive:
-                memory.take(self.address, -memory_bytes)
+            if taken is not None:
+                self._give_memory_back(task, taken)
 
     def _cost_ns(self, task: Execution, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
         duration = task.duration
