@@ -329,6 +329,9 @@ def compare(kept: Mapping[str, Any], which: Sequence[str], seeds: int) -> Iterat
         apart = {name: stack.enter_context(Apart(Runs(name).run)) for name in scenarios}
         alike = []
         for name in scenarios:
+            if name not in kept:
+                yield name, [f"{name}: nothing is kept of it yet; --write keeps it"]
+                continue
             told = _differing(apart[name], CALM, kept[name]["calm"], f"{name} without faults")
             if not told:
                 alike.append(name)
