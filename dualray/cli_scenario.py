@@ -116,6 +116,8 @@ def _show_run(loaded: Scenario, outcome: Outcome, verdicts: Sequence[Verdict], m
         else f"time: {outcome.makespan_ns / 1e9:.2f} s"
     )
     console.print(f"{took}. {counts}", markup=False, highlight=False)
+    for remark in outcome.remarks:
+        console.print(remark, style="yellow", markup=False, highlight=False, soft_wrap=True)
     if outcome.error:
         console.print(outcome.message, markup=False, highlight=False, soft_wrap=True)
 

@@ -202,7 +202,7 @@ def left_out(graph: Graph, record: RunRecord) -> list[str]:
     if faults:
         remarks.append(
             f"It was recorded with faults ({_listed(faults)}): what they cost is not part of the replay, unless "
-            f"--faults asks for them."
+            f"you ask for them."
         )
     return remarks
 

@@ -306,7 +306,7 @@ class ClusterModel(_Model):
 
 
 class Workload(_Model):
-    """What runs: exactly one of `script`, `function` and `generate`."""
+    """What runs: exactly one of `script`, `function`, `generate` and `trace`."""
 
     script: str | None = Field(default=None, description="a Python file that calls dualray.init()")
     args: list[str] = Field(default_factory=list, description="of the script")
@@ -315,6 +315,7 @@ class Workload(_Model):
     generate: str | None = Field(
         default=None, description="a workload of dualray.testing.workloads, such as tree_reduce"
     )
+    trace: str | None = Field(default=None, description="a recorded run, as init(record=...) leaves it: run again")
 
     @field_validator("args", mode="before")
     @classmethod
@@ -323,9 +324,13 @@ class Workload(_Model):
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Workload:
-        given = [name for name in ("script", "function", "generate") if getattr(self, name) is not None]
+        kinds = ("script", "function", "generate", "trace")
+        given = [name for name in kinds if getattr(self, name) is not None]
         if len(given) != 1:
-            raise ValueError(f"say exactly one of script, function and generate, not {' and '.join(given) or 'none'}")
+            words = " and ".join(given) or "none"
+            raise ValueError(f"say exactly one of script, function, generate and trace, not {words}")
+        if self.trace is not None and (self.args or self.kwargs):
+            raise ValueError("a trace takes neither args nor kwargs: it is run again as it was recorded")
         if self.args and self.script is None:
             raise ValueError("args belong to a script; a function, or a generated workload, takes kwargs")
         if self.kwargs and self.script is not None:
@@ -337,7 +342,7 @@ class Workload(_Model):
     @property
     def words(self) -> str:
         """What runs, for people."""
-        return self.script or self.function or f"generated: {self.generate}"
+        return self.script or self.function or (f"trace: {self.trace}" if self.trace else f"generated: {self.generate}")
 
 
 # ---- Faults --------------------------------------------------------------------------------------------------------

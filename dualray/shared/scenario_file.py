@@ -306,6 +306,7 @@ def _line(tree: Any, path: Path) -> int:
 def _nonsense(scenario: Scenario) -> Iterator[tuple[Path, str]]:
     """What can be said before anything runs."""
     yield from _bad_config(scenario)
+    yield from _not_of_a_trace(scenario)
     yield from _bad_groups(scenario.cluster)
     yield from _bad_racks(scenario.cluster)
     if scenario.gpu_memory and not any(group.gpus and group.gpu_memory for group in scenario.cluster.groups()):
@@ -334,6 +335,25 @@ def _nonsense(scenario: Scenario) -> Iterator[tuple[Path, str]]:
     if least is not None and least.min is not None and least.min > planned:
         words = f"{planned} fault{'s are' if planned != 1 else ' is'} planned"
         yield ("expect", "counters", "faults"), f"nothing can meet this: {words}"
+
+
+def _not_of_a_trace(scenario: Scenario) -> Iterator[tuple[Path, str]]:
+    """What a recorded run that is run again does not have."""
+    if scenario.workload.trace is None:
+        return
+    expect = scenario.expect
+    if scenario.durations:
+        words = "they are not for a trace: its tasks take the time that they took when they were recorded"
+        yield ("durations",), words
+    if scenario.memory:
+        yield ("memory",), "it is not for a trace: what its tasks held was not recorded"
+    for name, is_said in (
+        ("result", expect.has_result),
+        ("figures", bool(expect.figures)),
+        ("same_as_without_faults", expect.same_as_without_faults),
+    ):
+        if is_said:
+            yield ("expect", name), "nothing can meet this: a trace has no result"
 
 
 def _impossible_times(scenario: Scenario) -> Iterator[tuple[Path, str]]:

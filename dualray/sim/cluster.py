@@ -462,6 +462,15 @@ class Cluster:
         process.end_worker(address, reason)
         return True
 
+    def find_actor(self, name: str) -> Address | None:
+        """Where the first living actor of a class is."""
+        for process in self.processes.values():
+            if isinstance(process, UserProcess) and process.is_alive and process.has_core:
+                execution = process.core.execution
+                if execution.actor_id is not None and execution.name.partition(".")[0] == name:
+                    return process.address
+        return None
+
     def lose_gpu(self, node: NodeID, gpu: int) -> bool:
         """A GPU falls off the bus; False when the node has none of that id."""
         process = self.nodes[node]

@@ -17,7 +17,6 @@ from dualray.sim.kept_store import KeptStore
 from dualray.sim.kernel import Scheduled
 from dualray.sim.network import Impairment
 from dualray.sim.runner import Process
-from dualray.sim.worker import UserProcess
 
 if TYPE_CHECKING:
     from dualray.sim.cluster import Cluster
@@ -267,12 +266,8 @@ class FaultActions:
     # ---- Processes ---------------------------------------------------------------------------------------------
 
     def _kill_actor(self, name: str) -> bool:
-        for process in self._cluster.processes.values():
-            if isinstance(process, UserProcess) and process.is_alive and process.has_core:
-                execution = process.core.execution
-                if execution.actor_id is not None and execution.name.partition(".")[0] == name:
-                    return self._cluster.kill_worker(process.address, name="kill actor")
-        return False
+        address = self._cluster.find_actor(name)
+        return address is not None and self._cluster.kill_worker(address, name="kill actor")
 
     def _befall_worker(self, fault: Fault, address: Address) -> bool:
         cluster = self._cluster

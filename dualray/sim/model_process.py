@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dualray.exceptions import SimulationDeadlockError
 from dualray.recording.graph import (
     CANCEL,
     DROP,
@@ -48,6 +49,7 @@ from dualray.shared.model.commands import (
     CompleteWait,
     ForgetTasks,
     InterruptTask,
+    NoteRetry,
     RunTask,
     RunTasks,
     Send,
@@ -71,6 +73,7 @@ from dualray.shared.model.events import (
     TaskFinished,
     TaskPushed,
     TaskRan,
+    TasksPushed,
     TasksRan,
     TaskSubmitted,
     TimerFired,
@@ -193,6 +196,9 @@ class ModelProcess(Process):
         self._interrupted: TaskID | None = None
         """What was cancelled when it had been handed over, and had not begun."""
         self._held_by_actor: dict[ObjectID, int] = {}
+        self.actor_class = ""
+        """Of the actor that lives here."""
+        self._is_noted = cluster.is_noted
         self._cores = cluster.cores[node]
         self._performers: dict[type[Any], Callable[[Any], object]] = {
             Send: self._send,
@@ -201,6 +207,7 @@ class ModelProcess(Process):
             RunTasks: self._run_tasks,
             ForgetTasks: self._forget_tasks,
             InterruptTask: self._interrupt_task,
+            NoteRetry: self._note_retry,
             ArmTimer: lambda command: self.arm_timer(command.timer, command.delay_ns),
             CancelTimer: lambda command: self.cancel_timer(command.timer),
         }
@@ -254,7 +261,10 @@ class ModelProcess(Process):
     def handle(self, event: Event) -> None:
         """Hand an event to the machine, and carry out its commands."""
         performers = self._performers
-        for command in self.machine.handle(event, self._kernel.now_ns):
+        commands = self.machine.handle(event, self._kernel.now_ns)
+        if self.decisions is not None:
+            self.log(event, self._kernel.now_ns, commands)
+        for command in commands:
             perform = performers.get(type(command))
             if perform is not None:  # the others are about bytes and tables
                 perform(command)
@@ -274,7 +284,26 @@ class ModelProcess(Process):
         size_bytes = MESSAGE_BYTES
         for key in command.payloads:
             size_bytes += sizes.get(key, 0)
+        if self._is_noted:
+            self._note_pushes(command)
         self.model.send_sized(self, command.to, command.message, size_bytes)
+
+    def _note_pushes(self, command: Send) -> None:
+        message = command.message
+        if isinstance(message, TaskPushed | TasksPushed):
+            for push in (message,) if isinstance(message, TaskPushed) else message.each():
+                spec = push.spec
+                self.trace(
+                    TraceKind.TASK_PUSHED,
+                    spec.task_id,
+                    other=command.to,
+                    name=spec.template.name,
+                    amount=push.attempt,
+                )
+
+    def _note_retry(self, command: NoteRetry) -> None:
+        if self._is_noted:
+            self.trace(TraceKind.TASK_RETRIED, command.task_id, other=command.reason, amount=command.attempt)
 
     def _complete_wait(self, command: CompleteWait) -> None:
         resume = self._resumes.pop(command.wait_id, None)
@@ -372,10 +401,13 @@ class ModelProcess(Process):
         if model.result.attempts > ATTEMPTS_PER_TASK_MAX * (model.result.tasks + 100):
             model.program_ended(
                 f"its {model.result.tasks:,} tasks have begun {model.result.attempts:,} times: what is made is lost "
-                f"before it is used. The object stores are too small for it, or faults come too often"
+                f"before it is used. The object stores are too small for it, or faults come too often",
+                SimulationDeadlockError,
             )
             return
-        if model.is_anchored:
+        if spec.creates is not None:
+            self.actor_class = spec.template.name.partition(".")[0]
+        if self._is_noted:
             self.trace(TraceKind.TASK_STARTED, spec.task_id, name=spec.template.name, amount=task.attempt)
         if not self._lives():  # a fault was anchored here
             return
@@ -582,7 +614,7 @@ class ModelProcess(Process):
             value = machine.values.table.get(ref.object_id)
             failure = None if value is None else value.failure
             if failure is not None and not model.expects_failure(ref.object_id):
-                self._fail(execution, failure.message)
+                self._fail(execution, failure)
                 return
         for object_id in done.ready:
             if object_id in machine.values.views:
@@ -700,6 +732,9 @@ class ModelProcess(Process):
             )
         if model.since is not None and template.name == model.since and not model.since_ns:
             model.since_ns = model.kernel.now_ns
+        if self._is_noted:
+            ids = tuple([ref.object_id.hex() for ref in (*deps, *nested)])
+            self.trace(TraceKind.TASK_SUBMITTED, task_id, name=template.name, amount=node.args_bytes, deps=ids)
         self.handle(TaskSubmitted(spec=spec))
 
     def _new_ref(self, execution: Execution, recorded: bytes, object_id: ObjectID) -> None:
@@ -740,7 +775,7 @@ class ModelProcess(Process):
 
         def noted(command: CompleteWait) -> None:
             if command.error is not None:
-                self._fail(execution, command.error.message)
+                self._fail(execution, command.error)
             else:
                 self.advance(execution)
 
@@ -912,7 +947,7 @@ class ModelProcess(Process):
 
         def granted(command: CompleteWait) -> None:
             if command.error is not None:
-                self._fail(execution, command.error.message)
+                self._fail(execution, command.error)
             elif not command.ready:
                 then()  # an earlier attempt has left the same object here
             else:
@@ -923,6 +958,8 @@ class ModelProcess(Process):
             self._work = None
             if self.is_alive:
                 self.store.objects[object_id] = _NO_BYTES
+                if self._is_noted:
+                    self.trace(TraceKind.OBJECT_STORED, object_id, amount=size)
                 self.model.when_it_runs(self, then)
 
         event = SpaceWanted(
@@ -988,6 +1025,9 @@ class ModelProcess(Process):
             if ref.object_id in machine.values.views:
                 self.handle(ViewReleased(object_id=ref.object_id))
         self._execution = None
+        if self._is_noted:
+            kind = "" if ran.error is None else str(ran.error.kind)
+            self.trace(TraceKind.TASK_ENDED, ran.task_id, other=kind, name=task.spec.template.name, amount=task.attempt)
         if self.model.result.steps is not None:
             self.model.result.steps[ran.task_id].ended_ns = self._kernel.now_ns - self.model.began_ns
         duration_ns = self.model.kernel.now_ns - execution.started_ns
@@ -1047,14 +1087,15 @@ class ModelProcess(Process):
             span = (task.spec.template.name, self.node, self.address, began_ns, now_ns, task.attempt)
             result.spans.append(span)
 
-    def _fail(self, execution: Execution, message: str) -> None:
+    def _fail(self, execution: Execution, error: ErrorInfo) -> None:
         """Something failed here that did not fail when it was recorded."""
-        task = execution.task
+        task, model = execution.task, self.model
         if task is None:
-            self.model.program_ended(message)
+            model.program_fails(error)
             return
-        error = ErrorInfo(kind=ErrorKind.APPLICATION, message=message)
-        self._report(execution, TaskRan(task_id=task.spec.task_id, attempt=task.attempt, results=(), error=error))
+        model.causes.setdefault(error.message, error)
+        raised = ErrorInfo(kind=ErrorKind.APPLICATION, message=error.message)
+        self._report(execution, TaskRan(task_id=task.spec.task_id, attempt=task.attempt, results=(), error=raised))
 
 
 def _is_remakeable(task: RunTask | TaskPushed) -> bool:

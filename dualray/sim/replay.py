@@ -14,14 +14,25 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from dualray.exceptions import SimulationDeadlockError
+from dualray.exceptions import (
+    DualrayError,
+    ObjectStoreFullError,
+    PlacementGroupUnschedulableError,
+    SimulationDeadlockError,
+    TaskError,
+    TaskUnschedulableError,
+)
 from dualray.recording.graph import Graph, TaskNode
+from dualray.shared.decision_log import MachineSpec
+from dualray.shared.failures import as_exception
 from dualray.shared.faults import Fault
 from dualray.shared.model.config import Config
+from dualray.shared.model.errors import ErrorInfo
 from dualray.shared.model.events import Event, Started
-from dualray.shared.model.ids import Address, FunctionID, NodeID, PlacementGroupID
+from dualray.shared.model.ids import HEAD, Address, FunctionID, NodeID, PlacementGroupID
 from dualray.shared.model.resources import CPU, UNITS, Resources, from_units, in_plain_names
 from dualray.shared.model.specs import (
     DEFAULT_STRATEGY,
@@ -66,6 +77,9 @@ class ReplayCluster(Cluster):
         cold_start_ns: how long the nodes' first workers take to start, when the cluster starts with the program; 0:
             they are there.
         since: count also from the first submission of this function.
+        with_trace: write the trace that an executed run would have; short cuts are not taken then.
+        log_directory: for decision logs and the trace.
+        time_limit_ns: virtual time after which the replay is given up.
     """
 
     def __init__(
@@ -85,8 +99,13 @@ class ReplayCluster(Cluster):
         since: str | None = None,
         with_spans: bool = False,
         with_steps: bool = False,
+        with_trace: bool = False,
+        log_directory: Path | None = None,
+        time_limit_ns: int | None = None,
     ) -> None:
-        super().__init__(config=config, cost_model=cost_model, seed=seed, log_directory=None)
+        super().__init__(
+            config=config, cost_model=cost_model, seed=seed, log_directory=log_directory, time_limit_ns=time_limit_ns
+        )
         self.graph = graph
         self.scale_of = scale_of
         self.since = since
@@ -106,15 +125,23 @@ class ReplayCluster(Cluster):
         self._ended: list[str] = []
         """Why the program has ended, once it has."""
         self.make_worker = ModelProcess.as_worker
-        self.network.on_rate = None
-        self.is_anchored = any(fault.at_ns is None for fault in faults)
+        self.with_trace = with_trace
+        if not with_trace:
+            self.network.on_rate = None
+        self.is_noted = with_trace or any(fault.at_ns is None for fault in faults)
+        """Whether anybody wants to know what drivers and workers do."""
+        self.raised: DualrayError | None = None
+        """With what the program has failed."""
+        self.causes: dict[str, ErrorInfo] = {}
+        """What made tasks fail here that did not fail when they were recorded, by its words."""
         self._hardware = list(hardware)
         self._cold_start_ns = cold_start_ns
         """Of the last message of each pair of processes."""
         self._planned = tuple(faults)
         self.is_steady = not faults and all(each.speed == 1.0 for each in hardware)
         """Nothing stands still or gets slow."""
-        self.is_simple = self.is_steady and not with_steps and config.inline_bytes_max == graph.inline_bytes_max
+        takes_notes = with_steps or with_trace
+        self.is_simple = self.is_steady and not takes_notes and config.inline_bytes_max == graph.inline_bytes_max
         """Whether what a task does is seen by its owner alone."""
         self.cores: dict[NodeID, Cores] = {}
         host = Cores(self.calendar, host_cores, slowdown) if host_cores is not None else None
@@ -125,10 +152,11 @@ class ReplayCluster(Cluster):
 
     def run(self) -> Replayed:
         """Run the program to its end, its failure, or a deadlock."""
-        lacks = self.what_lacks()
-        if lacks:
-            self.result.failed = lacks
+        self.raised = self._what_lacks()
+        if self.raised is not None:
+            self.result.failed = str(self.raised)
             return self.result
+        self._open_log(self.head, MachineSpec(kind="head", address=HEAD, config=self.config))
         self.add(self.head)
         self.head.handle(Started())
         usual = self.cost_model
@@ -153,6 +181,7 @@ class ReplayCluster(Cluster):
                 raise self._deadlock()
         except SimulationDeadlockError as error:
             self.result.failed = " ".join(str(error).split())
+            self.raised = error
         result = self.result
         result.makespan_ns = self.kernel.now_ns - began_ns
         result.since_ns = self.kernel.now_ns - (self.since_ns or began_ns)
@@ -164,8 +193,8 @@ class ReplayCluster(Cluster):
         self.is_closed = True
         return result
 
-    def what_lacks(self) -> str:
-        """Why the program can never run on these nodes; empty when it can."""
+    def _what_lacks(self) -> DualrayError | None:
+        """Why the program can never run on these nodes; None when it can."""
         nodes = [
             NodeInfo(node=NodeID(f"node-{index}"), incarnation=0, total=each.total, store_bytes=each.store_bytes)
             for index, each in enumerate(self._hardware)
@@ -179,22 +208,55 @@ class ReplayCluster(Cluster):
             )
             why = why_infeasible(shape, nodes)
             if why is not None:
-                return f"{template.name} can never run: {why}"
+                return TaskUnschedulableError(f"{template.name} can never run: {why}")
         for group_id, words in self.graph.groups.items():
             why = why_never(self.group_of(PlacementGroupID(group_id), words, DRIVER), {}, nodes)
             if why is not None:
-                return f"a placement group of the program can never be reserved: {why}"
+                return PlacementGroupUnschedulableError(
+                    f"a placement group of the program can never be reserved: {why}"
+                )
         largest = max(self.graph.sizes.values(), default=0)
         room = max((each.store_bytes for each in self._hardware), default=0)
         if largest > room:
-            return f"one object has {largest:,} bytes, and the largest object store {room:,}: it needs a larger store"
-        return ""
+            return ObjectStoreFullError(
+                f"one object has {largest:,} bytes, and the largest object store {room:,}: it needs a larger store"
+            )
+        return None
 
-    def program_ended(self, why: str) -> None:
-        """The driver's script is over, or has failed."""
+    def program_ended(self, why: str, error: type[DualrayError] | None = None) -> None:
+        """The driver's script is over, or has failed with an error of this class."""
         self.is_over = True
         self._ended.append(why)
         self.result.failed = why
+        if error is not None:
+            self.raised = error(why)
+
+    def program_fails(self, error: ErrorInfo) -> None:
+        """The driver meets an error that it did not meet when it was recorded."""
+        self.program_ended(error.message)
+        cause = self.causes.get(error.message)
+        self.raised = as_exception(error, None)
+        if cause is not None and isinstance(self.raised, TaskError):  # a task has met it
+            self.raised = TaskError("a task", error.message, as_exception(cause, None)).as_instance_of_cause()
+
+    def find_actor(self, name: str) -> Address | None:
+        for process in self.processes.values():
+            if isinstance(process, ModelProcess) and process.is_alive and process.actor_class == name:
+                return process.address
+        return None
+
+    def add(self, process: Process) -> None:
+        super().add(process)
+        if isinstance(process, ModelProcess):
+            is_driver = process.address == DRIVER
+            spec = MachineSpec(
+                kind="owner",
+                address=process.address,
+                node=NodeID(process.node),
+                config=self.config,
+                is_driver=is_driver,
+            )
+            self._open_log(process, spec)
 
     def group_of(self, group_id: PlacementGroupID, words: str, owner: Address) -> PlacementGroupSpec:
         """A recorded placement group."""
@@ -245,6 +307,8 @@ class ReplayCluster(Cluster):
                 result.evictions += 1
             case _:
                 pass
+        if self.with_trace:
+            self.trace_events.append(event)
         if self._planned:
             self.faults.happened(event)
 

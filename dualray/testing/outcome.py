@@ -37,6 +37,7 @@ class Outcome:
             a fault can be anchored.
         random: a digest of all random streams.
         witnessed: what the program did that no simulation can repeat, in words.
+        remarks: what is to be known of this run, in words: what a replay leaves out.
     """
 
     result: Any = None
@@ -54,6 +55,7 @@ class Outcome:
     events: dict[str, int] = field(default_factory=dict)
     random: str = ""
     witnessed: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
     @property
     def succeeded(self) -> bool:
@@ -66,7 +68,7 @@ def call(program: Callable[[], Any]) -> tuple[Any, tuple[str, ...], str]:
     try:
         return json.loads(json.dumps(program(), default=_plain)), (), ""
     except Exception as raised:  # noqa: BLE001  # it is the program's, and part of the outcome
-        return None, _names(raised), str(raised)[:ERROR_CHARACTERS_MAX]
+        return None, error_names(raised), str(raised)[:ERROR_CHARACTERS_MAX]
 
 
 def _plain(value: Any) -> Any:
@@ -80,12 +82,19 @@ def _plain(value: Any) -> Any:
     return repr(value)
 
 
-def _names(error: BaseException) -> tuple[str, ...]:
+def error_names(error: BaseException) -> tuple[str, ...]:
+    """The names of an error's class and its bases, most derived first."""
     return tuple(cls.__name__ for cls in type(error).__mro__ if cls is not object)
 
 
 def make_outcome(
-    result: Any, error: tuple[str, ...], message: str, trace: Sequence[TraceEvent], examination: Mapping[str, Any]
+    result: Any,
+    error: tuple[str, ...],
+    message: str,
+    trace: Sequence[TraceEvent],
+    examination: Mapping[str, Any],
+    *,
+    remarks: tuple[str, ...] = (),
 ) -> Outcome:
     """What became of a run, from its trace and from what was found in the cluster: see dualray.sim.examination."""
     figures = summary(trace)
@@ -116,6 +125,7 @@ def make_outcome(
         violations=(*broken, *examination["violations"], *check_trace(trace)),
         random=examination["random"],
         witnessed=tuple(examination["witnessed"]),
+        remarks=remarks,
         coverage=coverage(trace, examination["counters"]),
         starts=dict(Counter([event.name for event in trace if event.kind is _STARTED])),
         events={kind: count for kind, count in figures.counts.items() if kind in EVENT_ANCHORS and count},

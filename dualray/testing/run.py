@@ -1,8 +1,9 @@
 """Runs a scenario once and tells what became of it, as plain data.
 
 A function or a generated workload runs in this process, with the cluster around it; a script runs in a process of its
-own, unchanged, with the scenario in its environment. Both give an `Outcome`: result or error, virtual time, counters,
-faults, leaks, and what the oracles of `checkers.py` have to say about the trace.
+own, unchanged, with the scenario in its environment; a trace has no program, and is replayed. All give an `Outcome`:
+result or error, virtual time, counters, faults, leaks, and what the oracles of `checkers.py` have to say about the
+trace.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import dualray
+from dualray.recording.graph import Graph
 from dualray.shared.scenario import Scenario
 from dualray.shared.scenario_file import ScenarioError, dump_scenario, parse_scenario, place_of
 from dualray.shared.trace import TraceEvent, TraceKind, from_bytes
@@ -24,6 +26,7 @@ from dualray.sim.cost_model import CostModel
 from dualray.sim.runtime import SimRuntime
 from dualray.testing.checkers import watch_choices
 from dualray.testing.outcome import Outcome, call, make_outcome
+from dualray.testing.replays import load_graph, replay_trace
 from dualray.testing.scripts import run_script
 from dualray.testing.workloads import workload
 
@@ -46,7 +49,10 @@ def load_scenario(path: Path) -> Scenario:
             place = place_of(text, str(path), "costs", name)
             raise ScenarioError(f"{place}{str(error).removeprefix('costs: ').removeprefix(f'{name}: ')}") from None
     try:
-        find_program(scenario, path.parent)
+        if scenario.workload.trace is not None:
+            load_trace(scenario, path.parent)
+        else:
+            find_program(scenario, path.parent)
     except ValueError as error:
         raise ScenarioError(f"{place_of(text, str(path), 'workload')}{error}") from None
     return scenario
@@ -62,11 +68,10 @@ def find_program(scenario: Scenario, directory: Path) -> Path | Callable[[], Any
     if program.generate is not None:
         return workload(program.generate, program.kwargs)
     if program.script is not None:
-        for base in (Path(), directory, directory.parent):
-            if (base / program.script).is_file():
-                return base / program.script
-        raise ValueError(f"there is no script {program.script!r}, neither here nor beside the scenario")
-    assert program.function is not None
+        return _find(program.script, directory, "script")
+    if program.function is None:
+        words = f"the trace {program.trace} has no code to run on real processes; leave out --mode real"
+        raise ValueError(f"workload: {words}")
     module_name, _, name = program.function.partition(":")
     with _importable(Path(), directory, directory.parent):
         try:
@@ -79,6 +84,24 @@ def find_program(scenario: Scenario, directory: Path) -> Path | Callable[[], Any
         raise ValueError(f"function {program.function!r}: module {module_name!r} has no function {name!r}")
     function: Callable[..., Any] = target
     return lambda: function(**program.kwargs)
+
+
+def _find(file: str, directory: Path, what: str) -> Path:
+    for base in (Path(), directory, directory.parent):
+        if (base / file).is_file():
+            return base / file
+    raise ValueError(f"there is no {what} {file!r}, neither here nor beside the scenario")
+
+
+def load_trace(scenario: Scenario, directory: Path) -> Graph:
+    """The recorded run that a scenario runs again. Paths are as those of `find_program`.
+
+    Raises:
+        ValueError: there is no such file, or it is no recorded run.
+    """
+    assert scenario.workload.trace is not None
+    path = _find(scenario.workload.trace, directory, "trace").resolve()
+    return load_graph(path, path.stat().st_mtime_ns)
 
 
 @contextlib.contextmanager
@@ -103,8 +126,10 @@ def run_scenario(
         decision_log: a directory for the decision logs and the trace.
 
     Raises:
-        ValueError: there is no such script, function or workload; a cluster or a fault that is not for real mode.
+        ValueError: there is no such script, function, workload or trace; what is not for real mode.
     """
+    if scenario.workload.trace is not None and mode != "real":
+        return replay_trace(scenario, load_trace(scenario, directory), decision_log)
     program = find_program(scenario, directory)
     if mode == "real":
         from dualray.testing.real_run import run_on_cluster  # noqa: PLC0415  # simulations need nothing of real mode

@@ -1,0 +1,79 @@
+"""Runs a scenario whose workload is a trace: the recorded program again, without its code, on the scenario's cluster.
+
+Cluster, limits, policies, costs, seed and faults are the scenario's; what tasks do, how long they compute and how large
+their results are is the record's. The seed 0 replays each task with the time that it took; others draw the times anew,
+from tasks of the same function (dualray/whatif/predict.py). A trace has no result, and what is left at the end is not
+examined: the driver lets go of no more than when it was recorded.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from dualray.recording.graph import Graph
+from dualray.shared.model.config import Config
+from dualray.shared.scenario import Scenario
+from dualray.sim.cost_model import CostModel
+from dualray.sim.examination import examine_replay
+from dualray.sim.replay import ReplayCluster
+from dualray.sim.runtime import hardware_of_scenario
+from dualray.testing.checkers import watch_choices
+from dualray.testing.outcome import ERROR_CHARACTERS_MAX, Outcome, error_names, make_outcome
+from dualray.whatif.predict import Durations, load
+
+
+@lru_cache(maxsize=1)
+def load_graph(path: Path, changed_ns: int) -> Graph:
+    """A recorded run, which many runs of one exploration replay.
+
+    Args:
+        changed_ns: when the file was written: a new one is read anew.
+
+    Raises:
+        ValueError: the file is no recorded run; or pyarrow, which reads it, is missing.
+    """
+    try:
+        return load(path).graph
+    except ImportError:
+        raise ValueError("a trace needs pyarrow, which is not installed: pip install 'dualray[whatif]'") from None
+
+
+def replay_trace(scenario: Scenario, graph: Graph, decision_log: Path | None) -> Outcome:
+    """Replay it once, in a simulation.
+
+    Args:
+        decision_log: a directory for the decision logs and the trace.
+    """
+    network = scenario.cluster.network
+    cost_model = CostModel(nic_bytes_per_s=network.bandwidth, nic_latency_ns=network.latency // 2)
+    limits: dict[str, Any] = {"inline_bytes_max": graph.inline_bytes_max, **scenario.limits}
+    if decision_log is not None:
+        decision_log.mkdir(parents=True, exist_ok=True)
+    cluster = ReplayCluster(
+        graph,
+        config=Config(**limits),
+        cost_model=cost_model.with_changes(scenario.costs, f"scenario {scenario.name}, costs"),
+        seed=scenario.seed,
+        hardware=hardware_of_scenario(scenario),
+        scale_of=Durations(graph).scale_of(scenario.seed),
+        faults=scenario.planned(),
+        with_trace=True,
+        log_directory=decision_log,
+        time_limit_ns=scenario.time_limit,
+    )
+    watch_choices(cluster.head.control.scheduler)
+    raised: Exception | None = None
+    try:
+        cluster.run()
+        raised = cluster.raised
+    except Exception as error:  # noqa: BLE001  # an invariant's, or a policy's: part of the outcome
+        raised = error
+    try:
+        examination = examine_replay(cluster)._asdict()
+    finally:
+        cluster.close()
+    names = () if raised is None else error_names(raised)
+    message = "" if raised is None else str(raised)[:ERROR_CHARACTERS_MAX]
+    return make_outcome(None, names, message, cluster.trace_events, examination, remarks=tuple(graph.remarks))
