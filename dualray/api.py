@@ -56,6 +56,7 @@ def init(
     faults: Sequence[Any] | None = None,
     scenario: Any = None,
     calibration: Any = None,
+    task_profile: Any = None,
     sim_unsafe: str | None = None,
     ignore_reinit_error: bool = False,
 ) -> runtime.Runtime:
@@ -97,6 +98,8 @@ def init(
             its faults come before `faults`.
         calibration: sim mode: a calibration file; its costs take the place of the cost model's defaults, and
             a scenario's `costs` take precedence. See docs/whatif.md.
+        task_profile: sim mode: a recorded run (`record`), preferably of real processes; each task without a duration
+            of its own takes what one of those of its name took there. See docs/simulation.md.
         sim_unsafe: sim mode: what becomes of calls of tasks and actors that lead out of the simulation (sockets,
             processes): "refuse" them with a PermissionError that names the call (the default), or "allow" them, in real
             time. See docs/simulation.md.

@@ -162,7 +162,11 @@ def _scenario(name: str, value: Any) -> Any:
         text = Path(value).read_text()
     except OSError as error:
         raise ValueError(f"{name}={str(value)!r} cannot be read: {error.strerror}") from None
-    return parse_scenario(text, str(value))
+    scenario = parse_scenario(text, str(value))
+    if scenario.profile is not None and not Path(scenario.profile).exists():  # then it lies beside the file
+        beside = Path(value).parent / scenario.profile
+        scenario = scenario.model_copy(update={"profile": str(beside if beside.exists() else scenario.profile)})
+    return scenario
 
 
 def _log_directory(name: str, value: Any) -> Path | None:
@@ -190,6 +194,17 @@ def _calibration(name: str, value: Any) -> Any:
     from dualray.recording.calibration import load_calibration  # noqa: PLC0415 - it imports a YAML parser
 
     return load_calibration(Path(value))
+
+
+def _task_profile(name: str, value: Any) -> Any:
+    if value is None or not isinstance(value, str | Path):
+        return value
+    from dualray.recording.profile import load_profile  # noqa: PLC0415 - only who names one needs it
+
+    try:
+        return load_profile(Path(value))
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
 
 
 def _port(name: str, value: Any) -> int | None:
@@ -408,6 +423,13 @@ SETTINGS = {
             modes=("sim",),
             parse=_calibration,
             help="a calibration file: measured costs in place of the cost model's defaults",
+        ),
+        Setting(
+            name="task_profile",
+            default=None,
+            modes=("sim",),
+            parse=_task_profile,
+            help="a recorded run: tasks without a duration of their own take what those of their name took there",
         ),
         Setting(name="faults", default=(), modes=("sim",), parse=_faults, help="faults, such as 'kill node-5 at 2.5s'"),
     )

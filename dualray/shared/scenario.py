@@ -843,6 +843,10 @@ class Scenario(_Model):
     config: dict[str, Any] = Field(default_factory=dict, description="limits of the core; `dualray config` lists them")
     policies: dict[str, str] = Field(default_factory=dict, description="placement, eviction, retry, reconstruction")
     costs: dict[str, str | int] = Field(default_factory=dict, description="of `dualray sim params`, with units")
+    profile: str | None = Field(
+        default=None,
+        description="a recorded run: tasks without a duration of their own take what those of their name took there",
+    )
     durations: dict[str, Duration] = Field(default_factory=dict, description="of tasks, by name; `*` matches the rest")
     memory: dict[str, Size] = Field(
         default_factory=dict,

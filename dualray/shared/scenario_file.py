@@ -345,6 +345,8 @@ def _not_of_a_trace(scenario: Scenario) -> Iterator[tuple[Path, str]]:
     if scenario.durations:
         words = "they are not for a trace: its tasks take the time that they took when they were recorded"
         yield ("durations",), words
+    if scenario.profile is not None:
+        yield ("profile",), "it is not for a trace: its tasks take the time that they took when they were recorded"
     if scenario.memory:
         yield ("memory",), "it is not for a trace: what its tasks held was not recorded"
     for name, is_said in (

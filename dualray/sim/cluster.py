@@ -28,6 +28,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from dualray.exceptions import SimulationDeadlockError
+from dualray.recording.profile import load_profile
 from dualray.shared.core_worker import CoreWorker
 from dualray.shared.decision_log import DecisionLog, MachineSpec
 from dualray.shared.distributions import Distribution, parse_distribution
@@ -97,6 +98,8 @@ class Cluster:
     _last_ns = 0
     _rewritten_last: object = None
     _does_pace_change = False
+    _profile: Mapping[str, Sequence[int]] | None = None
+    """What tasks took in a recorded run, by name."""
     _stopwatch: Stopwatch | None = None
 
     def __init__(
@@ -136,10 +139,11 @@ class Cluster:
         )
         self.network.on_rate = self._nic_rate
         self._durations, self._distributions = dict(durations or {}), dict[str, Distribution]()
-        self._memory, self._gpu_memory, self.models_memory = (
+        self._memory, self._gpu_memory, self.models_memory, self.rows_used = (
             dict(memory or {}),
             dict(gpu_memory or {}),
             bool(memory or gpu_memory),
+            dict[tuple[str, str], None](),
         )
         self._paused: dict[str, deque[tuple[Callable[..., object], tuple[Any, ...]]]] = {}
         """What waits on what stands still: machines, by name, processes, by address, and TABLES."""
@@ -608,16 +612,31 @@ class Cluster:
     # ---- What work takes -------------------------------------------------------------------------------------
 
     def task_cost_ns(self, task: Execution) -> int:
-        """What a task without a duration of its own takes: the scenario's table, else the cost model's default."""
+        """What a task without a duration of its own takes: what it took in the profile, else the scenario's table, else
+        the cost model's default."""
+        if self._profile is not None:
+            took_ns = self._profile.get(task.name)
+            if took_ns is not None:
+                self.rows_used["profile", task.name] = None
+                return took_ns[int(self._stream_of(task).random() * len(took_ns))]
         for pattern, distribution in self._durations.items():
             if fnmatchcase(task.name, pattern):
+                self.rows_used["durations", pattern] = None
                 return self._draw_ns(distribution, task)
         return self.cost_model.task_duration_ns
 
     def _draw_ns(self, distribution: Distribution, task: Execution) -> int:
         if distribution.name == "constant":
             return distribution.first_ns
-        return distribution.sample_ns(Random(task_seed(self.seed, task.task_id) + b":duration").random)
+        return distribution.sample_ns(self._stream_of(task).random)
+
+    def _stream_of(self, task: Execution) -> Random:
+        """From which a task's duration is drawn."""
+        return Random(task_seed(self.seed, task.task_id) + b":duration")
+
+    def use_profile(self, profile: Mapping[str, Sequence[int]]) -> None:
+        """Have tasks without a duration of their own take what those of their name took: one of these times, in ns."""
+        self._profile = profile
 
     def stopwatch(self, task: Execution) -> Stopwatch:
         """Measures what takes as long as it really does: such a run cannot be promised to be the same again."""
@@ -659,6 +678,7 @@ class Cluster:
         """What a task takes of its node's memory while it runs: the scenario's table, else nothing."""
         for pattern, size_bytes in self._memory.items():
             if fnmatchcase(task.name, pattern):
+                self.rows_used["memory", pattern] = None
                 return size_bytes
         return 0
 
@@ -666,6 +686,7 @@ class Cluster:
         """What a task takes of the memory of each GPU that it was given: the scenario's table, else nothing."""
         for pattern, size_bytes in self._gpu_memory.items():
             if fnmatchcase(task.name, pattern):
+                self.rows_used["gpu_memory", pattern] = None
                 return size_bytes
         return 0
 
@@ -798,7 +819,7 @@ def make_cluster(settings: Mapping[str, Any], config: Config) -> Cluster:
     """A cluster with the settings of `init`, and of its scenario.
 
     Raises:
-        ValueError: a cost that the scenario gives, and that there is not.
+        ValueError: a cost or a profile that the scenario gives, and that there is not.
     """
     scenario: Scenario | None = settings["scenario"]
     directory: Path | None = settings["decision_log"]
@@ -808,11 +829,15 @@ def make_cluster(settings: Mapping[str, Any], config: Config) -> Cluster:
     defaults = _DEFAULT_COSTS
     if settings["calibration"] is not None:
         defaults = defaults.with_changes(settings["calibration"].costs, "calibration")
+    profile: Mapping[str, Sequence[int]] | None = settings["task_profile"]
     if scenario is None:
-        return Cluster(config=config, cost_model=defaults, seed=seed, log_directory=directory)
+        cluster = Cluster(config=config, cost_model=defaults, seed=seed, log_directory=directory)
+        if profile is not None:
+            cluster.use_profile(profile)
+        return cluster
     network = scenario.cluster.network
     cost_model = replace(defaults, nic_bytes_per_s=network.bandwidth, nic_latency_ns=network.latency // 2)
-    return Cluster(
+    cluster = Cluster(
         config=config,
         cost_model=cost_model.with_changes(scenario.costs, f"scenario {scenario.name}, costs"),
         seed=seed,
@@ -823,3 +848,8 @@ def make_cluster(settings: Mapping[str, Any], config: Config) -> Cluster:
         time_limit_ns=scenario.time_limit,
         wiring=wiring_of_scenario(scenario.cluster),
     )
+    if profile is None and scenario.profile is not None:
+        profile = load_profile(Path(scenario.profile))
+    if profile is not None:
+        cluster.use_profile(profile)
+    return cluster

@@ -37,6 +37,7 @@ class Examination(NamedTuple):
         violations: invariants that do not hold.
         witnessed: what the program did that no simulation can repeat, in words.
         random: a digest of all seeds that were handed out, and of where the network's stream stands.
+        rows_used: of the tables of durations and memory, and of the profile, the rows that said something of a task.
     """
 
     ended_ns: int
@@ -48,6 +49,7 @@ class Examination(NamedTuple):
     violations: list[str]
     random: str
     witnessed: list[str]
+    rows_used: list[tuple[str, str]]
 
 
 def examine(cluster: Cluster) -> Examination:
@@ -82,6 +84,7 @@ def examine(cluster: Cluster) -> Examination:
         violations=violations,
         random=_random_digest(cluster),
         witnessed=[f"{call}: {words}" for call, words in cluster.witnessed.items()],
+        rows_used=list(cluster.rows_used),
     )
 
 
@@ -104,6 +107,7 @@ def examine_replay(cluster: Cluster) -> Examination:
         violations=violations,
         random=_random_digest(cluster),
         witnessed=[],
+        rows_used=[],
     )
 
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
 
 from dualray.shared.faults import parse_fault
 from dualray.shared.nearest import nearest
 from dualray.shared.scenario import Scenario
 from dualray.shared.units import time_words
 from dualray.testing.outcome import Outcome
+
+NAMED_MAX = 10
+"""Names of tasks that a remark lists."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +45,38 @@ def judge(
     if mode == "sim":
         verdicts += _of_simulation(scenario, outcome)
     return verdicts + list(_of_every_run(scenario, outcome))
+
+
+def unused_rows(scenario: Scenario, outcome: Outcome, profiled: Sequence[str]) -> list[str]:
+    """Rows of `durations` and `memory`, and names of a profile, that have said nothing of any task, in words."""
+    names = sorted(outcome.starts)
+    remarks = []
+    for table, rows in (("durations", scenario.durations), ("memory", scenario.memory)):
+        for row in rows:
+            if (table, row) not in outcome.rows_used:
+                matching = [name for name in names if fnmatchcase(name, row)]
+                first = "duration=, the profile or a row before it" if table == "durations" else "a row before it"
+                remarks.append(f"{table}: {_why_unused([row], matching, first, names)}")
+    unused = [name for name in profiled if ("profile", name) not in outcome.rows_used]
+    unknown, known = [name for name in unused if name not in names], [name for name in unused if name in names]
+    for some, matching in ((unknown, []), (known, known)):
+        if some:
+            remarks.append(f"profile: {_why_unused(some, matching, 'duration=', names)}")
+    return remarks
+
+
+def _why_unused(rows: Sequence[str], matching: Sequence[str], first: str, names: Sequence[str]) -> str:
+    said = _listed([repr(row) for row in rows])
+    if matching:
+        return f"{said} changed nothing: what {_listed(matching)} takes, {first} says"
+    near = get_close_matches(rows[0], names, n=1, cutoff=0.5)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    return f"{said} matched no task{hint}; tasks were: {_listed(names) or 'none'}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
+    return f"{', '.join(names[:NAMED_MAX])}{more}"
 
 
 def _verdict(what: str, expected: str, found: str, holds: bool) -> Verdict:

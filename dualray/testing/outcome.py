@@ -37,7 +37,8 @@ class Outcome:
             a fault can be anchored.
         random: a digest of all random streams.
         witnessed: what the program did that no simulation can repeat, in words.
-        remarks: what is to be known of this run, in words: what a replay leaves out.
+        rows_used: of the tables of durations and memory, and of the profile, the rows that said something of a task.
+        remarks: what is to be known of this run, in words: what a replay leaves out, rows that said nothing.
     """
 
     result: Any = None
@@ -55,6 +56,7 @@ class Outcome:
     events: dict[str, int] = field(default_factory=dict)
     random: str = ""
     witnessed: tuple[str, ...] = ()
+    rows_used: tuple[tuple[str, str], ...] = ()
     remarks: tuple[str, ...] = ()
 
     @property
@@ -125,6 +127,7 @@ def make_outcome(
         violations=(*broken, *examination["violations"], *check_trace(trace)),
         random=examination["random"],
         witnessed=tuple(examination["witnessed"]),
+        rows_used=tuple((table, row) for table, row in examination["rows_used"]),
         remarks=remarks,
         coverage=coverage(trace, examination["counters"]),
         starts=dict(Counter([event.name for event in trace if event.kind is _STARTED])),

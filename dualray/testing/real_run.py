@@ -73,6 +73,7 @@ def run_on_cluster(scenario: Scenario, program: Path | Callable[[], Any], decisi
             "violations": [],
             "random": "",
             "witnessed": [],
+            "rows_used": [],
             "counters": {"faults": len(faults.performed)},
         }
         return make_outcome(result, error, message, read_traces(record), examination)

@@ -13,18 +13,21 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import dualray
 from dualray.recording.graph import Graph
+from dualray.recording.profile import load_profile
 from dualray.shared.scenario import Scenario
 from dualray.shared.scenario_file import ScenarioError, dump_scenario, parse_scenario, place_of
 from dualray.shared.trace import TraceEvent, TraceKind, from_bytes
 from dualray.sim.cost_model import CostModel
 from dualray.sim.runtime import SimRuntime
 from dualray.testing.checkers import watch_choices
+from dualray.testing.expectations import unused_rows
 from dualray.testing.outcome import Outcome, call, make_outcome
 from dualray.testing.replays import load_graph, replay_trace
 from dualray.testing.scripts import run_script
@@ -48,6 +51,11 @@ def load_scenario(path: Path) -> Scenario:
         except ValueError as error:
             place = place_of(text, str(path), "costs", name)
             raise ScenarioError(f"{place}{str(error).removeprefix('costs: ').removeprefix(f'{name}: ')}") from None
+    try:
+        if scenario.profile is not None:
+            load_profile(_find(scenario.profile, path.parent, "profile"))
+    except ValueError as error:
+        raise ScenarioError(f"{place_of(text, str(path), 'profile')}{error}") from None
     try:
         if scenario.workload.trace is not None:
             load_trace(scenario, path.parent)
@@ -135,9 +143,20 @@ def run_scenario(
         from dualray.testing.real_run import run_on_cluster  # noqa: PLC0415  # simulations need nothing of real mode
 
         return run_on_cluster(scenario, program, decision_log)
+    profile = None if scenario.profile is None else _find(scenario.profile, directory, "profile")
+    outcome = _simulate(scenario, program, profile, decision_log)
+    names = () if profile is None else tuple(load_profile(profile))
+    return replace(outcome, remarks=(*outcome.remarks, *unused_rows(scenario, outcome, names)))
+
+
+def _simulate(
+    scenario: Scenario, program: Path | Callable[[], Any], profile: Path | None, decision_log: Path | None
+) -> Outcome:
     if isinstance(program, Path):
-        return _simulate_script(scenario, program, decision_log)
-    started = dualray.init(mode="sim", seed=scenario.seed, scenario=scenario, decision_log=decision_log)
+        return _simulate_script(scenario, program, profile, decision_log)
+    started = dualray.init(
+        mode="sim", seed=scenario.seed, scenario=scenario, task_profile=profile, decision_log=decision_log
+    )
     try:
         assert isinstance(started, SimRuntime)
         watch_choices(started.cluster.head.control.scheduler)
@@ -153,13 +172,15 @@ def outcome_of(started: SimRuntime, *, result: Any = None, error: tuple[str, ...
     return make_outcome(result, error, message, started.cluster.trace_events, examination)
 
 
-def _simulate_script(scenario: Scenario, script: Path, decision_log: Path | None) -> Outcome:
+def _simulate_script(scenario: Scenario, script: Path, profile: Path | None, decision_log: Path | None) -> Outcome:
     """With everything in the environment."""
     with tempfile.TemporaryDirectory(prefix="dualray-scenario-") as temporary:
         report = Path(temporary, "report.json")
         file = Path(temporary, "scenario.yaml")
         file.write_text(dump_scenario(scenario))
         settings = {"MODE": "sim", "SEED": str(scenario.seed), "SCENARIO": str(file), "RUN_REPORT": str(report)}
+        if profile is not None:
+            settings["TASK_PROFILE"] = str(profile.absolute())
         if decision_log is not None:
             settings["DECISION_LOG"] = str(decision_log)
         result, error, message = run_script(script, scenario.workload.args, settings)
