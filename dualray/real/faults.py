@@ -62,8 +62,11 @@ _SERVER_NAMES: Final = ("redis-server", "valkey-server")
 _HEAD: Final = "dualray.real.head"
 
 
-def refuse(fault: Fault) -> None:
+def refuse(fault: Fault, instead: str = "") -> None:
     """Say no to a fault that real mode cannot perform.
+
+    Args:
+        instead: what performs it; default: `dualray run --mode sim` with this fault.
 
     Raises:
         ValueError: with the reason, and what does perform it.
@@ -74,9 +77,10 @@ def refuse(fault: Fault) -> None:
             f"run it in sim mode"
         )
     if fault.kind in REFUSED:
+        performs = instead or f"dualray run --mode sim --faults '{fault}'"
         raise ValueError(
             f"fault '{fault}': real mode does not perform a {fault.kind}: {REFUSED[fault.kind]}; "
-            f"sim mode does: dualray run --mode sim --faults '{fault}'"
+            f"sim mode does: {performs}"
         )
 
 

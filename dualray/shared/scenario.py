@@ -16,6 +16,7 @@ from difflib import get_close_matches
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -411,6 +412,7 @@ _BELONGS_TO: dict[str, tuple[str, ...]] = {
     "store": ("reboot", "restart"),
     "from_": ("partition",),
     "to_": ("partition",),
+    "heal_after": ("partition", "link"),
     "back_after": ("reboot", "drain", "kill", "restart", "pause"),
     **dict.fromkeys(_OF_LINKS, ("link",)),
 }
@@ -427,7 +429,7 @@ class FaultModel(_Model):
     times: int = Field(default=1, ge=1, le=10_000, description="how often, with `every`")
     when: When | None = None
     lasting: Time | None = Field(default=None, alias="for", description="how long it lasts")
-    heal_after: Time | None = Field(default=None, description="the same, said of a partition")
+    heal_after: Time | None = Field(default=None, description="the same, said of a partition or a link")
     back_after: Time | None = Field(default=None, description="the same, said of a node that reboots or drains")
 
     kill: Nodes | None = Field(
@@ -719,11 +721,13 @@ def _check_bounds(bounds: Bounds) -> Bounds:
     return bounds
 
 
-Count = Annotated[Bounds, BeforeValidator(_bounds)]
+Count = Annotated[Bounds, BeforeValidator(_bounds), AfterValidator(_check_bounds)]
 
 COUNTERS = {
     "tasks": "calls that were submitted, constructors of actors included",
     "failed": "attempts that ended with an error",
+    "tasks_lost": "tasks that never ended, or failed with an error that is neither their own nor a cancellation (a "
+    "worker, a node or an object was lost, nothing could run them); what owners that died had asked for is not counted",
     "retries": "attempts after one that was lost or raised",
     "reconstructions": "attempts that made a lost object again",
     "evictions": "objects that left a full store",
@@ -783,13 +787,26 @@ class Expect(_Model):
     all_faults: bool = Field(default=True, description="each planned fault must have happened")
     same_as_without_faults: bool = Field(default=False, description="the result is that of a run without faults")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _take_counters(cls, said: Any) -> Any:
+        """`retries: 0` stands for `counters: {retries: 0}`."""
+        counters = said.get("counters", {}) if isinstance(said, dict) else None
+        if not isinstance(counters, dict):
+            return said
+        short = {name: value for name, value in said.items() if name in COUNTERS}
+        for name in short:
+            if name in counters:
+                raise ValueError(f"{name} stands here and in counters; write it once")
+        rest = {name: value for name, value in said.items() if name not in short}
+        return {**rest, "counters": {**counters, **short}} if short else said
+
     @field_validator("counters")
     @classmethod
     def _known(cls, value: dict[str, Bounds]) -> dict[str, Bounds]:
-        for name, bounds in value.items():
+        for name in value:
             if name not in COUNTERS:
                 raise ValueError(f"there is no counter {name!r}{nearest(name, COUNTERS)}")
-            _check_bounds(bounds)
         return value
 
     @model_validator(mode="after")

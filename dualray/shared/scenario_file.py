@@ -50,6 +50,10 @@ VALUE_CHARACTERS_MAX = 60
 """Of a wrong value that are shown."""
 
 
+Path = tuple[str | int, ...]
+"""Where something stands, from the top of the file."""
+
+
 class ScenarioError(ValueError):
     """A scenario file cannot be used; the message is `file:line: what is wrong and what to write instead`."""
 
@@ -65,11 +69,13 @@ def parse_scenario(text: str, name: str) -> Scenario:
         ScenarioError: one line that says file, line, what is wrong and what to write.
     """
     tree = _load(text, name)
+    _check_commas(tree, name)
     try:
         scenario = Scenario.model_validate(_plain(tree))
     except ValidationError as error:
         raise ScenarioError(_first_problem(error, tree, name)) from None
     for path, problem in _nonsense(scenario):
+        path = _real_path(tree, path)
         raise ScenarioError(f"{name}:{_line(tree, path)}: {_where(path)}{problem}")
     return scenario
 
@@ -86,9 +92,11 @@ def dump_scenario(scenario: Scenario) -> str:
     return stream.getvalue()
 
 
-def place_of(text: str, name: str, *path: str | int) -> str:
-    """Where in a file that can be read something stands, as messages begin: `pong.yaml:16: faults[1]: `."""
-    return f"{name}:{_line(_load(text, name), path)}: {_where(path)}"
+def place_of(text: str, name: str, *path: str | int, key: str | None = None) -> str:
+    """Where in a file that can be read something stands, as messages begin: `pong.yaml:16: faults[1]: `. With `key`,
+    the line is that of a key of the mapping there, if it has it."""
+    line = _line(_load(text, name), path if key is None else (*path, key))
+    return f"{name}:{line}: {_where(path)}"
 
 
 def json_schema() -> dict[str, Any]:
@@ -111,6 +119,7 @@ def json_schema() -> dict[str, Any]:
         name: {"anyOf": [{"type": "integer"}, bounds], "description": words} for name, words in COUNTERS.items()
     }
     counters["additionalProperties"] = False
+    defs["Expect"]["properties"] |= counters["properties"]
     return schema
 
 
@@ -123,6 +132,10 @@ def _load(text: str, name: str) -> CommentedMap:
         line = mark.line + 1 if mark is not None else 1
         if isinstance(error, DuplicateKeyError):
             key = str(error.problem).split('"')[1]
+            if _ENDS.fullmatch(key):
+                lenient = YAML(typ="rt")
+                lenient.allow_duplicate_keys = True
+                _check_commas(lenient.load(text), name)
             raise ScenarioError(f"{name}:{line}: key {key!r} stands here a second time; write it once") from None
         problem = str(error.problem or error.context or error).splitlines()[0]
         raise ScenarioError(f"{name}:{line}: this is no YAML: {problem}") from None
@@ -131,6 +144,33 @@ def _load(text: str, name: str) -> CommentedMap:
     if not isinstance(tree, CommentedMap):
         raise ScenarioError(f"{name}:1: a scenario is a mapping with name, cluster, workload, faults and expect")
     return tree
+
+
+_BEGINS, _ENDS = re.compile(r"\s*\w+\([^()]*"), re.compile(r"[^()]*\)\s*")
+
+
+def _check_commas(tree: Any, name: str) -> None:
+    """`{f: uniform(1s, 3s)}` is a mapping of two keys: say so before anything else is said of these.
+
+    Raises:
+        ScenarioError: there is one.
+    """
+    for path, words in _cut_in_two(tree, ()):
+        raise ScenarioError(f"{name}:{_line(tree, path)}: {_where(path)}the comma cuts it in two; quote it: {words!r}")
+
+
+def _cut_in_two(here: Any, path: Path) -> Iterator[tuple[Path, str]]:
+    if isinstance(here, Mapping):
+        entries = [(key, value, key if value is None else None) for key, value in here.items()]
+    elif isinstance(here, list):
+        entries = [(index, value, value) for index, value in enumerate(here)]
+    else:
+        return
+    for index, (key, value, _) in enumerate(entries):
+        rest = entries[index + 1][2] if index + 1 < len(entries) else None
+        if isinstance(value, str) and isinstance(rest, str) and _BEGINS.fullmatch(value) and _ENDS.fullmatch(rest):
+            yield (*path, key), f"{value}, {rest}"
+        yield from _cut_in_two(value, (*path, key))
 
 
 def _plain(value: Any) -> Any:
@@ -148,8 +188,6 @@ def _plain(value: Any) -> Any:
 
 
 # ---- Messages ------------------------------------------------------------------------------------------------------
-
-Path = tuple[str | int, ...]
 
 
 def _first_problem(error: ValidationError, tree: CommentedMap, name: str) -> str:
@@ -170,6 +208,8 @@ def _real_path(tree: Any, location: tuple[str | int, ...]) -> Path:
     for index, part in enumerate(location):
         if _has(here, part):
             here = here[part]
+        elif part == "counters" and index + 1 < len(location) and _has(here, location[index + 1]):
+            continue  # one that is named without it
         else:
             if isinstance(here, Mapping) and index == len(location) - 1:
                 path.append(part)
@@ -283,7 +323,8 @@ def _fields_at(path: Path) -> list[str]:
     for part in path:
         if isinstance(part, str):
             model = inside.get(part, model)
-    return [field.alias or name for name, field in model.model_fields.items()]
+    counters = COUNTERS if model is Expect else ()
+    return [*(field.alias or name for name, field in model.model_fields.items()), *counters]
 
 
 def _line(tree: Any, path: Path) -> int:

@@ -10,13 +10,16 @@ from __future__ import annotations
 import gc
 from array import array
 from collections.abc import Sized
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from dualray.exceptions import InvariantViolation
 from dualray.shared.machines.global_scheduler import PARTED_TIMER
 from dualray.shared.machines.head import Head
-from dualray.shared.model.ids import PlacementGroupID, short
-from dualray.shared.model.states import ActorState, GroupState
+from dualray.shared.machines.tasks import TASK_TABLE
+from dualray.shared.model.errors import ErrorKind
+from dualray.shared.model.ids import Address, PlacementGroupID, short
+from dualray.shared.model.states import ActorState, GroupState, TaskState
+from dualray.shared.trace import TraceKind
 from dualray.sim.cluster import Cluster
 from dualray.sim.node import NodeProcess
 from dualray.sim.worker import UserProcess
@@ -115,6 +118,7 @@ def _counters(cluster: Cluster) -> dict[str, int]:
     """What only the simulator counts."""
     network = cluster.network
     return {
+        "tasks_lost": _tasks_lost(cluster),
         "messages": network.messages_sent,
         "messages_held": network.messages_held,
         "messages_dropped": network.messages_dropped,
@@ -124,6 +128,31 @@ def _counters(cluster: Cluster) -> dict[str, int]:
         "nodes_left": cluster.nodes_left,
         "faults": len(cluster.faults.performed),
     }
+
+
+_THEIR_OWN: Final = (str(ErrorKind.APPLICATION), str(ErrorKind.TASK_CANCELLED))
+"""Errors of tasks that are not lost."""
+
+
+def _tasks_lost(cluster: Cluster) -> int:
+    """Tasks that never ended, or failed for a reason that is neither theirs nor the program's. What a process has
+    asked for that died has gone with it: it is asked for again, where it is still wanted."""
+    ended, errors = cluster.tables.get(TASK_TABLE, {}), cluster.tables.get("errors", {})
+    lost = 0
+    for event in cluster.trace_events:
+        if event.kind is _SUBMITTED:
+            task = event.subject
+            state = dict(ended.get(task, ())).get("state")
+            if state == _FINISHED or (state == _FAILED and dict(errors.get(task, ())).get("kind") in _THEIR_OWN):
+                continue
+            owner = cluster.processes.get(Address(event.process))
+            if owner is not None and owner.is_alive:
+                lost += 1
+    return lost
+
+
+_SUBMITTED: Final = TraceKind.TASK_SUBMITTED
+_FINISHED, _FAILED = TaskState.FINISHED.value, TaskState.FAILED.value
 
 
 def _random_digest(cluster: Cluster) -> str:

@@ -53,6 +53,7 @@ from dualray.shared.model.commands import (
     RunTask,
     RunTasks,
     Send,
+    WriteRecord,
 )
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.events import (
@@ -208,6 +209,7 @@ class ModelProcess(Process):
             ForgetTasks: self._forget_tasks,
             InterruptTask: self._interrupt_task,
             NoteRetry: self._note_retry,
+            WriteRecord: self._write_record,
             ArmTimer: lambda command: self.arm_timer(command.timer, command.delay_ns),
             CancelTimer: lambda command: self.cancel_timer(command.timer),
         }
@@ -300,6 +302,10 @@ class ModelProcess(Process):
                     name=spec.template.name,
                     amount=push.attempt,
                 )
+
+    def _write_record(self, command: WriteRecord) -> None:
+        if self._is_noted:
+            self.model.write_record(command.table, command.key, command.fields)
 
     def _note_retry(self, command: NoteRetry) -> None:
         if self._is_noted:

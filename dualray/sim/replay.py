@@ -29,6 +29,7 @@ from dualray.recording.graph import Graph, TaskNode
 from dualray.shared.decision_log import MachineSpec
 from dualray.shared.failures import as_exception
 from dualray.shared.faults import Fault
+from dualray.shared.machines.tasks import TASK_TABLE
 from dualray.shared.model.config import Config
 from dualray.shared.model.errors import ErrorInfo
 from dualray.shared.model.events import Event, Started
@@ -324,7 +325,9 @@ class ReplayCluster(Cluster):
                 self.cores[NodeID(node)].run(work_ns, 1.0, _nothing)
 
     def write_record(self, table: str, key: str, fields: tuple[tuple[str, str], ...]) -> None:
-        """Nobody reads the tables."""
+        """Nobody reads the tables, but who wants to know which tasks were lost."""
+        if self.with_trace and table in (TASK_TABLE, "errors"):
+            super().write_record(table, key, fields)
 
     def _stuck(self, why: str) -> SimulationDeadlockError:
         lines = list(self.head.control.explain())

@@ -51,7 +51,11 @@ def unused_rows(scenario: Scenario, outcome: Outcome, profiled: Sequence[str]) -
     """Rows of `durations` and `memory`, and names of a profile, that have said nothing of any task, in words."""
     names = sorted(outcome.starts)
     remarks = []
-    for table, rows in (("durations", scenario.durations), ("memory", scenario.memory)):
+    for table, rows in (
+        ("durations", scenario.durations),
+        ("memory", scenario.memory),
+        ("gpu_memory", scenario.gpu_memory),
+    ):
         for row in rows:
             if (table, row) not in outcome.rows_used:
                 matching = [name for name in names if fnmatchcase(name, row)]

@@ -41,14 +41,17 @@ _BACK_S = 90.0
 _ENDS_S = 10.0
 
 
-def check_plan(plan: Sequence[Fault], names: Sequence[str]) -> None:
+def check_plan(plan: Sequence[Fault], names: Sequence[str], *, instead: str = "") -> None:
     """Say no to what cannot be performed on a real cluster of these nodes, the driver's first.
+
+    Args:
+        instead: see `dualray.real.faults.refuse`.
 
     Raises:
         ValueError: a kind of fault that real mode does not perform, or a node that is not there or has the driver.
     """
     for fault in plan:
-        means.refuse(fault)
+        means.refuse(fault, instead)
         if fault.on_node and fault.on_node not in names:
             raise ValueError(f"fault '{fault}': there is no {fault.on_node!r}; nodes are {', '.join(names)}")
         if fault.node and fault.node not in names[1:]:

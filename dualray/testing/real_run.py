@@ -47,7 +47,7 @@ def run_on_cluster(scenario: Scenario, program: Path | Callable[[], Any], decisi
             f"run it with --mode sim"
         )
     plan = scenario.planned()
-    check_plan(plan, [name for name, _ in nodes])
+    check_plan(plan, [name for name, _ in nodes], instead="dualray scenario run, without --mode real")
     with contextlib.ExitStack() as stack:
         if decision_log is None:
             decision_log = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dualray-scenario-")))

@@ -26,6 +26,7 @@ from dualray.shared.scenario_file import ScenarioError, dump_scenario, parse_sce
 from dualray.shared.trace import TraceEvent, TraceKind, from_bytes
 from dualray.sim.cost_model import CostModel
 from dualray.sim.runtime import SimRuntime
+from dualray.testing.arguments import ArgumentError, check_arguments
 from dualray.testing.checkers import watch_choices
 from dualray.testing.expectations import unused_rows
 from dualray.testing.outcome import Outcome, call, make_outcome
@@ -61,6 +62,9 @@ def load_scenario(path: Path) -> Scenario:
             load_trace(scenario, path.parent)
         else:
             find_program(scenario, path.parent)
+    except ArgumentError as error:
+        where = ("workload", "kwargs", error.key) if error.is_value else ("workload", "kwargs")
+        raise ScenarioError(f"{place_of(text, str(path), *where, key=error.key)}{error}") from None
     except ValueError as error:
         raise ScenarioError(f"{place_of(text, str(path), 'workload')}{error}") from None
     return scenario
@@ -91,6 +95,7 @@ def find_program(scenario: Scenario, directory: Path) -> Path | Callable[[], Any
     if not callable(target):
         raise ValueError(f"function {program.function!r}: module {module_name!r} has no function {name!r}")
     function: Callable[..., Any] = target
+    check_arguments(name, function, program.kwargs)
     return lambda: function(**program.kwargs)
 
 

@@ -10,7 +10,6 @@ they are made of tasks that may be retried without end and keep no state.
 
 from __future__ import annotations
 
-import inspect
 import random
 import time
 from collections.abc import Callable, Mapping
@@ -20,6 +19,7 @@ import numpy as np
 
 import dualray
 from dualray.shared.nearest import nearest
+from dualray.testing.arguments import check_arguments, check_types
 
 Block = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -389,13 +389,12 @@ def workload(name: str, kwargs: Mapping[str, Any]) -> Callable[[], Any]:
     """A workload by name, with its arguments.
 
     Raises:
-        ValueError: an unknown name or argument, with the nearest one that is known.
+        ArgumentError: an unknown argument, with the nearest one that is known, or a value of the wrong type.
+        ValueError: an unknown name, with the nearest one that is known.
     """
     function = WORKLOADS.get(name)
     if function is None:
         raise ValueError(f"there is no workload {name!r}{nearest(name, WORKLOADS)}")
-    known = inspect.signature(function).parameters
-    for key in kwargs:
-        if key not in known:
-            raise ValueError(f"workload {name} has no argument {key!r}{nearest(key, known)}")
+    check_arguments(name, function, kwargs)
+    check_types(function, kwargs)
     return lambda: function(**kwargs)

@@ -162,7 +162,7 @@ def figures_of(scenario: Scenario, *, is_logged: bool = True) -> tuple[Figures, 
             ending=f"{error[0]}: {message}" if error else "",
             result=_digest(result),
             makespan_ns=outcome.makespan_ns,
-            counters=outcome.counters,
+            counters={name: value for name, value in outcome.counters.items() if name != "tasks_lost"},  # it follows
         )
         if is_logged:
             _count(figures, log)

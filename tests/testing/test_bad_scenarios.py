@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dualray.cli import app
-from dualray.shared.scenario_file import parse_scenario
+from dualray.shared.scenario_file import dump_scenario, json_schema, parse_scenario
 from dualray.testing.expectations import judge
 from dualray.testing.run import run_scenario
 
@@ -133,10 +133,80 @@ BAD = {
         "expect:\n  counters: {faults: {min: 3}}",
         "7: expect.counters.faults: nothing can meet this: 1 fault is planned",
     ),
+    "an unknown counter in short": (
+        "makespan: {max: 60s}",
+        "tasks_lots: 0",
+        "7: unknown key 'tasks_lots' in expect. Did you mean 'tasks_lost'?",
+    ),
+    "a counter in short that is wrong": (
+        "makespan: {max: 60s}",
+        "no_leak: true\n  retries: many",
+        "8: expect.retries: 'many' must be a whole number, or bounds such as {min: 1, max: 5}",
+    ),
+    "a counter in short that is impossible": (
+        "makespan: {max: 60s}",
+        "retries: {min: 5, max: 1}",
+        "7: expect.retries: nothing can meet this: min is above max",
+    ),
+    "more faults than there are, in short": (
+        "makespan: {max: 60s}",
+        "faults: {min: 3}",
+        "7: expect.faults: nothing can meet this: 1 fault is planned",
+    ),
+    "a counter that is said twice": (
+        "makespan: {max: 60s}",
+        "retries: 0\n  counters: {retries: 0}",
+        "6: expect: retries stands here and in counters; write it once",
+    ),
+    "a partition's word of another fault": (
+        "{at: 2ms, reboot: node-1, back_after: 1s}",
+        "{at: 2ms, slow: node-1, by: 2.0, heal_after: 1s}",
+        "5: faults[0]: heal_after belongs to partition and link, not to slow",
+    ),
+    "a distribution without quotes": (
+        "expect:",
+        "durations: {piece: uniform(1s, 3s)}\nexpect:",
+        "6: durations.piece: the comma cuts it in two; quote it: 'uniform(1s, 3s)'",
+    ),
+    "two of them": (
+        "expect:",
+        "durations:\n  {piece: uniform(1s, 3s), count: normal(2s, 3s)}\nexpect:",
+        "7: durations.piece: the comma cuts it in two; quote it: 'uniform(1s, 3s)'",
+    ),
+    "one in a list": (
+        "{tasks: 5}",
+        "{tasks: 5, strategy: [exponential(1s, 3s)]}",
+        "3: workload.kwargs.strategy[0]: the comma cuts it in two; quote it: 'exponential(1s, 3s)'",
+    ),
+    "an argument with a unit": (
+        "tasks: 5",
+        "tasks: 5, seconds: 200ms",
+        "3: workload.kwargs.seconds: '200ms' must be a number of seconds, without a unit: 0.2",
+    ),
+    "a size with a unit": (
+        "{generate: bag_of_tasks, kwargs: {tasks: 5}}",
+        "\n  generate: bag_of_tasks\n  kwargs:\n    tasks: 5\n    size: 200kB",
+        "7: workload.kwargs.size: '200kB' must be a whole number of bytes, without a unit: 200000",
+    ),
+    "an argument of another type": (
+        "tasks: 5",
+        "tasks: 5.5",
+        "3: workload.kwargs.tasks: 5.5 must be a whole number",
+    ),
+    "an unknown argument of a function": (
+        "{generate: bag_of_tasks, kwargs: {tasks: 5}}",
+        "{function: 'tests.testing.timed_programs:fast_and_slow', kwargs: {cuont: 5}}",
+        "3: workload.kwargs: fast_and_slow has no 'cuont'. Did you mean 'count'?",
+    ),
+    "a missing argument of a function": (
+        "{generate: bag_of_tasks, kwargs: {tasks: 5}}",
+        "{function: 'tests.testing.timed_programs:fast_and_slow'}",
+        "3: workload.kwargs: fast_and_slow needs 'count'",
+    ),
     "an unknown argument": (
         "tasks: 5",
         "task: 5",
-        "3: workload: workload bag_of_tasks has no argument 'task'. Did you mean 'tasks'?",
+        "3: workload.kwargs: bag_of_tasks has no 'task'. Did you mean 'tasks'?",
     ),
 }
 
@@ -177,3 +247,40 @@ def test_a_fault_that_never_came_says_why(fault, words):
     (verdict,) = (it for it in judge(scenario, run_scenario(scenario)) if it.what == "faults")
     assert not verdict.holds
     assert words in verdict.found
+
+
+DESIGNED = """\
+name: lost-and-made-again
+seed: 7
+cluster: {nodes: 6, cpus: 4, object_store: 1GiB, network: {bandwidth: 10Gbps, latency: 100us}}
+workload: {generate: shuffle, kwargs: {maps: 12, reduces: 12, seconds: 1.0, size: 200000}}
+faults:
+  - {at: 1500ms, kill: node-3}
+  - {at: 1600ms, partition: [node-1, node-2], heal_after: 3s}
+  - {when: {task_started: reduce, index: 4}, kill: worker}
+expect:
+  makespan: {max: 60s}
+  tasks_lost: 0
+  reconstructions: {min: 1}
+"""
+
+
+def test_counters_may_stand_without_their_mapping(tmp_path):
+    path = tmp_path / "designed.yaml"
+    path.write_text(DESIGNED)
+    done = CliRunner().invoke(app, ["scenario", "run", str(path)])
+    assert done.exit_code == 0, done.stdout
+    assert "tasks_lost" in done.stdout
+    scenario = parse_scenario(DESIGNED, "designed.yaml")
+    assert parse_scenario(dump_scenario(scenario), "again.yaml").expect == scenario.expect
+    assert {"tasks_lost", "retries"} <= json_schema()["$defs"]["Expect"]["properties"].keys()
+
+
+@pytest.mark.parametrize(
+    ("ending", "lost"),
+    [("nothing", 0), ("raises", 0), ("cancelled", 0), ("crashes", 1), ("waits", 2)],
+)
+def test_tasks_that_are_lost_are_counted(ending, lost):
+    text = f"name: lost\nworkload: {{function: 'tests.testing.timed_programs:ends', kwargs: {{how: {ending}}}}}\n"
+    outcome = run_scenario(parse_scenario(text, "lost.yaml"))
+    assert outcome.counters["tasks_lost"] == lost

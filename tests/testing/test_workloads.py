@@ -52,7 +52,7 @@ def test_a_workload_takes_the_virtual_time_that_it_models():
     ("name", "kwargs", "message"),
     [
         ("bag_of_taks", {}, "there is no workload 'bag_of_taks'. Did you mean 'bag_of_tasks'?"),
-        ("chain", {"lenght": 3}, "workload chain has no argument 'lenght'. Did you mean 'length'?"),
+        ("chain", {"lenght": 3}, "chain has no 'lenght'. Did you mean 'length'?"),
     ],
 )
 def test_what_there_is_not_is_refused_with_the_nearest_name(name, kwargs, message):
