@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from functools import partial
 from hashlib import blake2b
 from math import inf
 from numbers import Real
@@ -56,6 +57,7 @@ from dualray.sim.node import Hardware, NodeProcess
 from dualray.sim.runner import Letter, Line, Process
 from dualray.sim.stage import Stage, take_stage
 from dualray.sim.topologies import Nic, Star, Wiring, wiring_of_scenario
+from dualray.sim.values import ValueLog
 from dualray.sim.worker import UserProcess
 
 if TYPE_CHECKING:
@@ -101,6 +103,7 @@ class Cluster:
     _profile: Mapping[str, Sequence[int]] | None = None
     """What tasks took in a recorded run, by name."""
     _stopwatch: Stopwatch | None = None
+    _values: ValueLog | None = None
 
     def __init__(
         self,
@@ -182,6 +185,8 @@ class Cluster:
 
     def start(self, *, nodes: Sequence[Hardware], root: TaskID, namespace: str = "") -> UserProcess:
         """Start the head, the nodes and the driver's process; the driver's fiber is adopted afterwards."""
+        if self._log_directory is not None:
+            self._values = ValueLog()
         self._open_log(self.head, MachineSpec(kind="head", address=HEAD, config=self.config))
         self.add(self.head)
         self.head.handle(Started())
@@ -229,6 +234,8 @@ class Cluster:
             self.network.routes_changed()
         process = NodeProcess(cluster=self, node=node, incarnation=incarnation, hardware=hardware)
         self.nodes[node] = process
+        if self._values is not None:
+            process.store.on_sealed = partial(self._note_sealed, node)
         if self._does_pace_change:
             process.cores = self._cores_of(node)
             process.pace_changed()
@@ -246,6 +253,10 @@ class Cluster:
         self.add(process)
         process.trace(TraceKind.NODE_STARTED, node, deps=self._has(node, hardware))
         process.handle(Started())
+
+    def _note_sealed(self, node: str, object_id: bytes, data: object) -> None:
+        if self._values is not None:
+            self._values.note(self.kernel.now_ns, node, object_id, data)
 
     def let_pace_change(self) -> None:
         """Faults may slow or stop what computes while it does."""
@@ -352,6 +363,9 @@ class Cluster:
         size_bytes = MESSAGE_BYTES
         for _, data in payloads:
             size_bytes += len(data)
+        if self._values is not None:
+            for key, data in payloads:
+                self._values.note(self.kernel.now_ns, sender.address, key, data)
         line = sender.last_line
         if line is None or line.to is not to:
             line = sender.last_line = self.line(sender, to)
@@ -793,6 +807,8 @@ class Cluster:
             sink.close()
         if self._log_directory is not None:
             (self._log_directory / "cluster.trace").write_bytes(to_bytes(self.trace_events))
+            if self._values is not None:
+                self._values.write(self._log_directory)
 
 
 def _process_of(fiber: Fiber) -> UserProcess:

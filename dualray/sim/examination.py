@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 from array import array
 from collections.abc import Sized
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from dualray.exceptions import InvariantViolation
 from dualray.shared.machines.global_scheduler import PARTED_TIMER
@@ -130,7 +130,7 @@ def _counters(cluster: Cluster) -> dict[str, int]:
     }
 
 
-_THEIR_OWN: Final = (str(ErrorKind.APPLICATION), str(ErrorKind.TASK_CANCELLED))
+_THEIR_OWN = (str(ErrorKind.APPLICATION), str(ErrorKind.TASK_CANCELLED))
 """Errors of tasks that are not lost."""
 
 
@@ -151,7 +151,7 @@ def _tasks_lost(cluster: Cluster) -> int:
     return lost
 
 
-_SUBMITTED: Final = TraceKind.TASK_SUBMITTED
+_SUBMITTED = TraceKind.TASK_SUBMITTED
 _FINISHED, _FAILED = TaskState.FINISHED.value, TaskState.FAILED.value
 
 

@@ -32,6 +32,8 @@ class VirtualStore:
         self._at: dict[int, StoredBytes] = {}
         """What lies in room that processes keep."""
         self._counter = 0
+        self.on_sealed: Callable[[bytes, StoredBytes], object] | None = None
+        """Told of each object that is made here."""
         self.spilled: dict[bytes, StoredBytes] = {}
         """What lies on the node's disk."""
 
@@ -60,6 +62,8 @@ class VirtualStore:
     def seal(self, object_id: bytes) -> None:
         """The bytes are complete."""
         self.objects[object_id] = self._unsealed.pop(object_id)
+        if self.on_sealed is not None:
+            self.on_sealed(object_id, self.objects[object_id])
 
     def open(self, object_id: bytes, on_release: Callable[[bytes], None]) -> memoryview:
         """A read-only view; `on_release` is called when it, and all that was made over it, is gone."""
@@ -80,6 +84,8 @@ class VirtualStore:
         """What lies in a room is an object of its own; where it lies, it can be read until it is deleted."""
         place = self._places[object_id] = self._places.pop(room_id)
         self.objects[object_id] = self._at[place][:size]
+        if self.on_sealed is not None:
+            self.on_sealed(object_id, self.objects[object_id])
 
     def receive(self, object_id: bytes, data: StoredBytes) -> None:
         """All bytes of a copy have arrived: sealed bytes never change, so the copy may share them."""

@@ -6,7 +6,9 @@ runs: that one was started is reason enough.
 
 Each run writes the decision log of every machine, and the trace. Their events are sorted into subsystems by what they
 are about; each subsystem has a rolling hash over time, process, event and commands. When two hashes differ, the first
-event that differs is named: the earliest in virtual time, over all processes.
+event that differs is named: the earliest in virtual time, over all processes. Below it stands the first value whose
+bytes differ, if one did before: an argument, or what a task has returned or put. That alone is no difference between
+two runs: a set of texts has other bytes in each process, and is the same set.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
@@ -27,8 +30,11 @@ from typing import NamedTuple
 
 from dualray.shared.decision_log import Decision, read_log
 from dualray.shared.model.codec import encode, pack
+from dualray.shared.model.ids import ObjectID, exception_id, is_put, return_index, short, task_of
 from dualray.shared.scenario import Scenario
 from dualray.shared.scenario_file import dump_scenario, parse_scenario
+from dualray.shared.trace import TraceEvent, TraceKind
+from dualray.sim.values import FILE_NAME, read_values
 from dualray.testing.outcome import Outcome
 from dualray.testing.run import read_trace, run_scenario
 
@@ -43,6 +49,8 @@ EVENT_CHARACTERS_MAX = 240
 BEFORE_CHARACTERS = 60
 """Of an event that is shown, and of what stands before the place where two of them part."""
 _NAMED = re.compile(r"name='([^']*)'")
+RESULT = "result"
+"""The subsystem of what the program has returned."""
 _AFTER_ALL_NS = (1 << 62) - 1
 """The time of what is known when a run has ended."""
 
@@ -165,7 +173,7 @@ def compare_recorded(runs: Sequence[tuple[Path, Outcome]]) -> Comparison | None:
 
 def _files(run: Path) -> set[str]:
     """What a run has written that must be the same in every other."""
-    return {"outcome.json", *(f"log/{path.name}" for path in (run / "log").glob("*"))}
+    return {"outcome.json", *(f"log/{path.name}" for path in (run / "log").glob("*") if path.name != FILE_NAME)}
 
 
 def _bytes(path: Path) -> bytes | None:
@@ -190,13 +198,49 @@ def compare_runs(first: Path, second: Path) -> Comparison:
         for name, (one, other) in sorted(hashes.items())
     )
     at_first = min(divergences, default=None)
-    divergence = at_first.words if at_first is not None else None
+    divergence = None if at_first is None else "\n".join([at_first.words, *_values_before(at_first, first, second)])
     witnessed = [words for outcome in outcomes for words in outcome["witnessed"]]
     if divergence is None and witnessed:
         divergence = f"both runs were the same, and the next one may differ: {witnessed[0]}; it runs in real time"
     return Comparison(
         subsystems=subsystems, divergence=divergence, where=at_first.subsystem if at_first is not None else None
     )
+
+
+def _values_before(divergence: _Divergence, first: Path, second: Path) -> Iterator[str]:
+    """Which value was the first to differ when two runs parted, in words."""
+    ours, theirs = read_values(first / "log"), read_values(second / "log")
+    if not ours or not theirs:
+        return
+    differing = next((pair for pair in zip(ours, theirs, strict=False) if pair[0][2:] != pair[1][2:]), None)
+    if differing is None:
+        if divergence.subsystem == RESULT and len(ours) == len(theirs):
+            yield "  every value that a task was given or has made is the same: the driver's own code differs"
+        return
+    one, other = differing
+    if one.key == other.key and one.time_ns <= divergence.time_ns:
+        what = _value_words(one.key, read_trace(first / "log"))
+        yield f"  the first value that differs: {what}, from {one.process} at {one.time_ns / 1e9:.9f} s"
+
+
+def _value_words(key: bytes, trace: Iterable[TraceEvent]) -> str:
+    """What a value is of which task, by name and number."""
+    task = task_of(ObjectID(key))
+    numbers: Counter[str] = Counter()
+    who = "the driver"
+    for event in trace:
+        if event.kind is TraceKind.TASK_SUBMITTED:
+            numbers[event.name] += 1
+            if event.subject == task.hex():
+                who = f"{event.name} number {numbers[event.name]} (task {short(task)})"
+    if len(key) == len(task):
+        return f"the arguments of {who}"
+    if key == exception_id(task):
+        return f"the error of {who}"
+    if is_put(ObjectID(key)):
+        return f"what {who} has put"
+    index = return_index(ObjectID(key))
+    return f"what {who} has returned" if index == 0 else f"what {who} has returned, value {index}"
 
 
 class _Divergence(NamedTuple):
@@ -298,7 +342,7 @@ def _result(outcome: dict[str, object], differing: Sequence[str]) -> _Event:
     """The whole outcome, in the words of those of its fields that differ from the other run's."""
     digest = blake2b(json.dumps(outcome, sort_keys=True).encode(), digest_size=8).digest()
     words = json.dumps({name: outcome[name] for name in differing})
-    return _Event(_AFTER_ALL_NS + 1, "the program", "result", digest, words)
+    return _Event(_AFTER_ALL_NS + 1, "the program", RESULT, digest, words)
 
 
 if __name__ == "__main__":

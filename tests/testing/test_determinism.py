@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,40 @@ def test_a_source_in_user_code_is_found_or_made_deterministic(source):
     else:
         assert found.divergence is not None
         assert expected in found.divergence
+
+
+VALUES = {
+    "a result": r"what name_of number 4 \(task [0-9a-f]{8}\) has returned, from node-\d/\S+ at 0\.\d{9} s",
+    "a large result": r"what name_of number 4 \(task [0-9a-f]{8}\) has returned, from node-\d at 0\.\d{9} s",
+    "an argument": r"the arguments of name_of number 1 \(task [0-9a-f]{8}\), from driver-1 at 0\.\d{9} s",
+    "what is put": r"what the driver has put, from node-0 at 0\.\d{9} s",
+    "an error": r"the error of fails number 1 \(task [0-9a-f]{8}\), from node-0/\S+ at 0\.\d{9} s",
+}
+FAST_VALUES = ("a result", "what is put")
+
+
+@pytest.mark.parametrize(
+    "where", [pytest.param(it, marks=[] if it in FAST_VALUES else [pytest.mark.slow]) for it in VALUES]
+)
+def test_the_value_that_differs_is_named(where):
+    workload = f"workload: {{function: 'tests.testing.timed_programs:differs', kwargs: {{where: {where}}}}}"
+    text = f"name: values\ncluster: {{nodes: 2, cpus: 2}}\n{workload}\n"
+    found = check_determinism(parse_scenario(text, "values.yaml"), directory=ROOT).divergence
+    assert found is not None
+    assert re.fullmatch(f"  the first value that differs: {VALUES[where]}", found.splitlines()[-1]), found
+
+
+@pytest.mark.parametrize(
+    ("where", "line"),
+    [
+        ("the driver", "  every value that a task was given or has made is the same: the driver's own code differs"),
+        ("a set", None),
+    ],
+)
+def test_values_alone_are_no_difference(where, line):
+    workload = f"workload: {{function: 'tests.testing.timed_programs:differs', kwargs: {{where: {where}}}}}"
+    found = check_determinism(parse_scenario(f"name: values\n{workload}\n", "values.yaml"), directory=ROOT).divergence
+    assert (found or "").splitlines()[-1:] == ([line] if line else [])
 
 
 @pytest.mark.slow

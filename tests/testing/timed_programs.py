@@ -53,14 +53,56 @@ def after(before: object) -> None:
 def ends(*, how: str) -> str:
     """Tasks that end in one way, of which nobody reads the result."""
     ref = end.remote(how)
-    second = after.remote(ref) if how == "waits" else None
     time.sleep(1)
     if how == "cancelled":
         dualray.cancel(ref)
     if how == "waits":
         try:
-            dualray.get(second, timeout=1)
+            dualray.get(after.remote(ref), timeout=1)
         except dualray.exceptions.GetTimeoutError:
             raise RuntimeError(how) from None
     time.sleep(1)
     return how
+
+
+NAMES = [f"name {number:04}" for number in range(100)]
+
+
+def any_name() -> str:
+    """Another one in each process, and as long."""
+    return next(iter(set(NAMES)))
+
+
+@dualray.remote
+def name_of(number: int, given: str = "", padding: int = 0) -> str:
+    return (any_name() if number == 3 and not given else f"{given}{number:09}") + " " * padding
+
+
+def differs(*, where: str) -> object:
+    """Something has another content in each process, and the same size."""
+    if where == "an argument":
+        return dualray.get([name_of.remote(number, any_name()) for number in range(2)])
+    if where == "what is put":
+        return dualray.get(dualray.put(any_name() * 50_000))[:10]
+    if where == "an error":
+        try:
+            dualray.get(fails.remote())
+        except ValueError as error:
+            return error.args[0]
+    if where == "the driver":
+        return [any_name(), dualray.get(name_of.remote(1))]
+    if where == "a set":
+        names: set[str] = dualray.get(as_set.remote())
+        return sorted(names)
+    padding = 300_000 if where == "a large result" else 0
+    return [name[:10] for name in dualray.get([name_of.remote(number, padding=padding) for number in range(6)])]
+
+
+@dualray.remote(max_retries=0)
+def fails() -> None:
+    raise ValueError(any_name())
+
+
+@dualray.remote
+def as_set() -> set[str]:
+    return set(NAMES)
