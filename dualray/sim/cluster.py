@@ -57,7 +57,7 @@ from dualray.sim.node import Hardware, NodeProcess
 from dualray.sim.runner import Letter, Line, Process
 from dualray.sim.stage import Stage, take_stage
 from dualray.sim.topologies import Nic, Star, Wiring, wiring_of_scenario
-from dualray.sim.values import ValueLog
+from dualray.sim.values import ValueLog, are_asked_for
 from dualray.sim.worker import UserProcess
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ class Cluster:
 
     def start(self, *, nodes: Sequence[Hardware], root: TaskID, namespace: str = "") -> UserProcess:
         """Start the head, the nodes and the driver's process; the driver's fiber is adopted afterwards."""
-        if self._log_directory is not None:
+        if self._log_directory is not None and are_asked_for(self._log_directory):
             self._values = ValueLog()
         self._open_log(self.head, MachineSpec(kind="head", address=HEAD, config=self.config))
         self.add(self.head)
@@ -254,9 +254,9 @@ class Cluster:
         process.trace(TraceKind.NODE_STARTED, node, deps=self._has(node, hardware))
         process.handle(Started())
 
-    def _note_sealed(self, node: str, object_id: bytes, data: object) -> None:
+    def _note_sealed(self, node: str, object_id: bytes, data: Any) -> None:
         if self._values is not None:
-            self._values.note(self.kernel.now_ns, node, object_id, data)
+            self._values.note(self.kernel.now_ns, node, object_id, memoryview(data))
 
     def let_pace_change(self) -> None:
         """Faults may slow or stop what computes while it does."""

@@ -34,7 +34,7 @@ from dualray.shared.model.ids import ObjectID, exception_id, is_put, return_inde
 from dualray.shared.scenario import Scenario
 from dualray.shared.scenario_file import dump_scenario, parse_scenario
 from dualray.shared.trace import TraceEvent, TraceKind
-from dualray.sim.values import FILE_NAME, read_values
+from dualray.sim.values import ask_for_values, read_values
 from dualray.testing.outcome import Outcome
 from dualray.testing.run import read_trace, run_scenario
 
@@ -131,6 +131,7 @@ def _run_apart(scenario: Scenario, directory: Path, output: Path, environment: d
 def main(output: Path, directory: Path) -> None:
     """One of the two runs, in a process of its own."""
     scenario = parse_scenario((output / "scenario.yaml").read_text(), "scenario.yaml")
+    ask_for_values(output / "log")
     outcome = run_scenario(scenario, directory=directory, decision_log=output / "log")
     _write_outcome(output, outcome)
 
@@ -173,7 +174,7 @@ def compare_recorded(runs: Sequence[tuple[Path, Outcome]]) -> Comparison | None:
 
 def _files(run: Path) -> set[str]:
     """What a run has written that must be the same in every other."""
-    return {"outcome.json", *(f"log/{path.name}" for path in (run / "log").glob("*") if path.name != FILE_NAME)}
+    return {"outcome.json", *(f"log/{path.name}" for path in (run / "log").glob("*"))}
 
 
 def _bytes(path: Path) -> bytes | None:
