@@ -7,14 +7,24 @@ by itself. Attempts that failed do not count.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from dualray.recording.file import read_record_file
 from dualray.recording.graph import graph_of
 
-Profile = dict[str, tuple[int, ...]]
-"""Nanoseconds, in ascending order, by the name of the task."""
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What tasks took: nanoseconds, in ascending order, by the name of the task."""
+
+    path: Path
+    took_ns: Mapping[str, tuple[int, ...]]
+
+    def __str__(self) -> str:
+        return str(self.path)
 
 
 def load_profile(path: Path) -> Profile:
@@ -44,4 +54,4 @@ def _load(path: Path, changed_ns: int) -> Profile:
         if task_id in ended:
             computed_ns = round(node.script.compute_ns * min(node.script.weight, 1.0))
             took.setdefault(graph.templates[node.template].name, []).append(computed_ns)
-    return {name: tuple(sorted(each)) for name, each in took.items()}
+    return Profile(path, {name: tuple(sorted(each)) for name, each in took.items()})

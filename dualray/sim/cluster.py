@@ -29,7 +29,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from dualray.exceptions import SimulationDeadlockError
-from dualray.recording.profile import load_profile
+from dualray.recording.profile import Profile, load_profile
 from dualray.shared.core_worker import CoreWorker
 from dualray.shared.decision_log import DecisionLog, MachineSpec
 from dualray.shared.distributions import Distribution, parse_distribution
@@ -845,11 +845,11 @@ def make_cluster(settings: Mapping[str, Any], config: Config) -> Cluster:
     defaults = _DEFAULT_COSTS
     if settings["calibration"] is not None:
         defaults = defaults.with_changes(settings["calibration"].costs, "calibration")
-    profile: Mapping[str, Sequence[int]] | None = settings["task_profile"]
+    profile: Profile | None = settings["task_profile"]
     if scenario is None:
         cluster = Cluster(config=config, cost_model=defaults, seed=seed, log_directory=directory)
         if profile is not None:
-            cluster.use_profile(profile)
+            cluster.use_profile(profile.took_ns)
         return cluster
     network = scenario.cluster.network
     cost_model = replace(defaults, nic_bytes_per_s=network.bandwidth, nic_latency_ns=network.latency // 2)
@@ -867,5 +867,5 @@ def make_cluster(settings: Mapping[str, Any], config: Config) -> Cluster:
     if profile is None and scenario.profile is not None:
         profile = load_profile(Path(scenario.profile))
     if profile is not None:
-        cluster.use_profile(profile)
+        cluster.use_profile(profile.took_ns)
     return cluster

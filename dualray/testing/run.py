@@ -150,7 +150,7 @@ def run_scenario(
         return run_on_cluster(scenario, program, decision_log)
     profile = None if scenario.profile is None else _find(scenario.profile, directory, "profile")
     outcome = _simulate(scenario, program, profile, decision_log)
-    names = () if profile is None else tuple(load_profile(profile))
+    names = () if profile is None else tuple(load_profile(profile).took_ns)
     return replace(outcome, remarks=(*outcome.remarks, *unused_rows(scenario, outcome, names)))
 
 
