@@ -388,8 +388,9 @@ def _not_of_a_trace(scenario: Scenario) -> Iterator[tuple[Path, str]]:
         yield ("durations",), words
     if scenario.profile is not None:
         yield ("profile",), "it is not for a trace: its tasks take the time that they took when they were recorded"
-    if scenario.memory:
-        yield ("memory",), "it is not for a trace: what its tasks held was not recorded"
+    for table, is_said in (("memory", bool(scenario.memory)), ("gpu_memory", bool(scenario.gpu_memory))):
+        if is_said:
+            yield (table,), "it is not for a trace: what its tasks held was not recorded"
     for name, is_said in (
         ("result", expect.has_result),
         ("figures", bool(expect.figures)),

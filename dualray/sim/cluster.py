@@ -459,8 +459,13 @@ class Cluster:
 
     def _end_without_head(self, node: NodeProcess, why: str) -> None:
         node.die()
-        if node.node == DRIVER_NODE and self.driver is not None:
-            self.driver.core.fail(f"{why}\nCall dualray.shutdown() and init() again.")
+        if node.node == DRIVER_NODE:
+            self.driver_fails(why)
+
+    def driver_fails(self, why: str) -> None:
+        """There is no cluster any more: the driver hears it when it waits or asks."""
+        assert self.driver is not None
+        self.driver.core.fail(f"{why}\nCall dualray.shutdown() and init() again.")
 
     def boot_node(self, node: NodeID) -> None:
         """A machine that was killed is switched on again: a new incarnation, with an empty store."""
@@ -529,8 +534,8 @@ class Cluster:
     def set_pace(self, process: Process, pace: float) -> None:
         """One process computes at so many times its usual pace from now on; at 0 it stands still altogether."""
         cores = self.nodes[NodeID(process.node)].cores
-        assert cores is not None  # see `let_pace_change`
-        cores.set_pace(process, pace)
+        if cores is not None:  # else no node has cores of its own (replay.py)
+            cores.set_pace(process, pace)
         if not pace:
             self._paused.setdefault(process.address, deque())
             self.fibers.hold = self._hold

@@ -265,6 +265,9 @@ class ModelledCluster(Cluster):
     def write_record(self, table: str, key: str, fields: tuple[tuple[str, str], ...]) -> None:
         """Nobody reads the tables."""
 
+    def driver_fails(self, why: str) -> None:
+        raise SimulationDeadlockError(f"{why}, and the program has not ended")
+
     def _stuck(self, why: str) -> SimulationDeadlockError:
         lines = list(self.head.control.explain())
         driver = self.processes.get(DRIVER)

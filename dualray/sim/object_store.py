@@ -96,7 +96,8 @@ class VirtualStore:
         here = self.objects if object_id in self.objects else self.spilled
         damaged = _room(here[object_id].size)
         damaged[:] = here[object_id]
-        damaged[damaged.size // 2] ^= 0xFF
+        if damaged.size:  # where nothing is executed there are no bytes
+            damaged[damaged.size // 2] ^= 0xFF
         here[object_id] = damaged
         place = self._places.get(object_id)
         if place in self._at:

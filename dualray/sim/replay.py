@@ -57,6 +57,7 @@ from dualray.sim.model_process import Execution, ModelProcess
 from dualray.sim.node import Hardware
 from dualray.sim.replayed import Replayed, Step
 from dualray.sim.runner import Letter, Process
+from dualray.sim.topologies import Star, Wiring
 
 _TASK_ID_BYTES = 16
 _TRANSFER_NS_MIN = 100_000
@@ -81,6 +82,7 @@ class ReplayCluster(Cluster):
         with_trace: write the trace that an executed run would have; short cuts are not taken then.
         log_directory: for decision logs and the trace.
         time_limit_ns: virtual time after which the replay is given up.
+        wiring: how the nodes are connected.
     """
 
     def __init__(
@@ -103,9 +105,15 @@ class ReplayCluster(Cluster):
         with_trace: bool = False,
         log_directory: Path | None = None,
         time_limit_ns: int | None = None,
+        wiring: Wiring = Star,
     ) -> None:
         super().__init__(
-            config=config, cost_model=cost_model, seed=seed, log_directory=log_directory, time_limit_ns=time_limit_ns
+            config=config,
+            cost_model=cost_model,
+            seed=seed,
+            log_directory=log_directory,
+            time_limit_ns=time_limit_ns,
+            wiring=wiring,
         )
         self.graph = graph
         self.scale_of = scale_of
@@ -239,6 +247,9 @@ class ReplayCluster(Cluster):
         self.raised = as_exception(error, None)
         if cause is not None and isinstance(self.raised, TaskError):  # a task has met it
             self.raised = TaskError("a task", error.message, as_exception(cause, None)).as_instance_of_cause()
+
+    def driver_fails(self, why: str) -> None:
+        self.program_ended(why, DualrayError)
 
     def find_actor(self, name: str) -> Address | None:
         for process in self.processes.values():

@@ -19,6 +19,7 @@ from dualray.sim.cost_model import CostModel
 from dualray.sim.examination import examine_replay
 from dualray.sim.replay import ReplayCluster
 from dualray.sim.runtime import hardware_of_scenario
+from dualray.sim.topologies import wiring_of_scenario
 from dualray.testing.checkers import watch_choices
 from dualray.testing.outcome import ERROR_CHARACTERS_MAX, Outcome, error_names, make_outcome
 from dualray.whatif.predict import Durations, load
@@ -62,6 +63,7 @@ def replay_trace(scenario: Scenario, graph: Graph, decision_log: Path | None) ->
         with_trace=True,
         log_directory=decision_log,
         time_limit_ns=scenario.time_limit,
+        wiring=wiring_of_scenario(scenario.cluster),
     )
     watch_choices(cluster.head.control.scheduler)
     raised: Exception | None = None

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 import dualray
 from dualray.cli import app
+from dualray.shared.faults import parse_fault
 from dualray.shared.scenario_file import dump_scenario, parse_scenario
 from dualray.testing.expectations import judge
 from dualray.testing.explore import explore
@@ -184,3 +185,27 @@ def test_a_file_with_a_trace_is_written_back(scenario):
     loaded = parse_scenario(SCENARIO, "replayed.yaml")
     assert loaded.workload.words == "trace: run.parquet"
     assert parse_scenario(dump_scenario(loaded), "again.yaml").workload == loaded.workload
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "pause worker when piece starts 3 for 5s",
+        "slow worker by 10 when piece#3 starts",
+        "clog node-1 at 100ms for 1s",
+        "lose object when object_stored 3",
+        "corrupt object when object_stored 3",
+        "reboot node-1 with its store at 100ms for 1s",
+        "restart redis at 100ms for 1s",
+    ],
+)
+def test_a_replay_survives_what_its_program_survives(scenario, fault):
+    loaded = load_scenario(scenario)
+    outcome = run_scenario(loaded.with_faults([parse_fault(fault)]), directory=scenario.parent)
+    assert (outcome.error, outcome.violations, len(outcome.performed)) == ((), (), 1)
+
+
+def test_a_replay_ends_with_its_head(scenario):
+    loaded = load_scenario(scenario)
+    outcome = run_scenario(loaded.with_faults([parse_fault("kill head at 100ms")]), directory=scenario.parent)
+    assert (outcome.error[0], outcome.message) == ("DualrayError", "the head process is gone")
