@@ -125,6 +125,7 @@ def _show(name: str, nodes: int, result: Modelled, took_s: float) -> None:
     if result.evictions == 0:
         rows = [row for row in rows if row[0] != "evicted"]
     rows += [("fault", fault) for fault in result.faults]
+    rows += [("never happened", fault) for fault in result.never_happened]
     table = Table("", "", title=f"{name} on {nodes:,} nodes", title_justify="left", show_header=False)
     for what, words in rows:
         table.add_row(what, escape(words))

@@ -83,6 +83,7 @@ class Modelled:
         events: that the kernel performed, from the start of the cluster on.
         busy_ns: CPU-time that tasks have held, their CPUs by their time; `cpu_ns` is all that there was.
         hash: of all deliveries; see the module.
+        faults, never_happened: what befell it, and what found nobody to befall, or did not come in time, in words.
         failed: why the program could not go on, in words; empty when it ended well.
     """
 
@@ -98,6 +99,7 @@ class Modelled:
     evictions: int = 0
     spilled_bytes: int = 0
     faults: list[str] = field(default_factory=list)
+    never_happened: list[str] = field(default_factory=list)
     hash: str = ""
     failed: str = ""
 
@@ -187,6 +189,7 @@ class ModelledCluster(Cluster):
         cpus = sum(each.total.get(CPU) for each in self._hardware) / UNITS
         result.cpu_ns = round(cpus * result.makespan_ns)
         result.faults = [str(fault) for fault in self.faults.performed]
+        result.never_happened = [str(fault) for fault in (*self.faults.missed, *self.faults.outstanding)]
         self._take_hash_further(0)
         result.hash = self._digest.hexdigest()
         self.is_closed = True

@@ -517,6 +517,8 @@ class ModelledProcess(Process):
                 self._forget_tasks(command)
             elif isinstance(command, NoteRetry):
                 self.model.retries += 1
+                if self.model.is_anchored:
+                    self.trace(TraceKind.TASK_RETRIED, command.task_id, other=command.reason, amount=command.attempt)
             # All others are about bytes and tables, of which there are none; and who is interrupted is not told: what
             # is modelled goes on, and is reported when its time is over.
 
@@ -726,6 +728,8 @@ class ModelledWorker(ModelledProcess):
             self._store_results(task, 0)
             return
         self._running = None
+        if model.is_anchored:
+            self._trace_end(task)
         plain = self._plain
         now_ns = self._calendar.now_ns
         finished = plain.report(size, now_ns) if plain.owner is None else None
@@ -754,6 +758,8 @@ class ModelledWorker(ModelledProcess):
         while index < len(sizes) and sizes[index] <= inline_max:
             index += 1
         if index == len(sizes):
+            if model.is_anchored:
+                self._trace_end(task)
             results = tuple(
                 [
                     Result(object_id=return_object_id(spec.task_id, at), size_bytes=size, inline=size <= inline_max)
@@ -777,6 +783,8 @@ class ModelledWorker(ModelledProcess):
         def written(_: None) -> None:
             if self.is_alive:
                 self.store.objects[object_id] = _NO_BYTES
+                if model.is_anchored:
+                    self.trace(TraceKind.OBJECT_STORED, object_id, amount=size_bytes)
                 model.cluster.when_it_runs(self, sealed)
 
         def sealed() -> None:
@@ -793,6 +801,10 @@ class ModelledWorker(ModelledProcess):
             remakeable=remakeable,
         )
         self._wait_for(event, granted)
+
+    def _trace_end(self, task: RunTask | TaskPushed) -> None:
+        spec = task.spec
+        self.trace(TraceKind.TASK_ENDED, spec.task_id, name=spec.template.name, amount=task.attempt)
 
     def _report(self, task: RunTask | TaskPushed, ran: TaskRan) -> None:
         self._running = None
@@ -854,6 +866,7 @@ class ModelledDriver(ModelledProcess):
             )
         model.tasks += 1
         self.owed_ns += model.submit_ns
+        self._trace_submission(task_id, template)
         spec = new_spec(task_id, template, address, self.root, 0, deps, (), None, None)
         commands = self._machine.submit(spec, self._calendar.now_ns)
         if commands:
@@ -874,6 +887,8 @@ class ModelledDriver(ModelledProcess):
             self._submitted += 1
             task_id = ids.of(self._submitted)
             self.owed_ns += submit_ns
+            if model.is_anchored:
+                self._trace_submission(task_id, template)
             commands = machine.submit(new_spec(task_id, template, address, root, 0, (), (), None, None), now_ns)
             if commands:
                 self.perform(commands)
@@ -890,6 +905,7 @@ class ModelledDriver(ModelledProcess):
         task_id = self._ids.of(self._submitted)
         spec = new_spec(task_id, what.template, self.address, self.root, 0, (), (), None, None)
         spec.creates = ActorSpec(actor_id=ActorID(task_id), max_restarts=max_restarts, max_task_retries=-1)
+        self._trace_submission(task_id, what.template)
         self.owed_ns += self.model.submit_ns
         self.handle(TaskSubmitted(spec=spec))
         return Ref(actor_handle_id(ActorID(task_id)), self.address)
@@ -912,8 +928,14 @@ class ModelledDriver(ModelledProcess):
         spec = new_spec(task_id, what.template, self.address, self.root, 0, deps, (), actor_id, actor)
         self.model.tasks += 1
         self.owed_ns += self.model.submit_ns
+        self._trace_submission(task_id, what.template)
         self.handle(TaskSubmitted(spec=spec))
         return Ref(return_object_id(task_id, 0), self.address)
+
+    def _trace_submission(self, task_id: TaskID, template: FunctionTemplate) -> None:
+        """Where a fault may be anchored at it."""
+        if self.model.is_anchored:
+            self.trace(TraceKind.TASK_SUBMITTED, task_id, name=template.name)
 
     @property
     def owes(self) -> bool:

@@ -209,3 +209,29 @@ def test_the_command_line_shows_what_became_of_it():
     listed = CliRunner().invoke(app, ["sim", "workloads"])
     assert listed.exit_code == 0
     assert "parameter-server" in listed.output
+
+
+@pytest.mark.parametrize(
+    ("fault", "retries"),
+    [
+        ("kill worker when piece#5 starts", 1),
+        ("kill worker when piece ends 7", None),
+        ("kill node-2 when task_submitted 9", None),
+        ("kill worker when piece starts 2 on node-1", None),
+        ("pause worker when piece starts 3 for 5s", 0),
+        ("clog node-1 at 0.5s for 1s", 0),
+    ],
+)
+def test_faults_are_anchored_as_where_tasks_are_executed(fault, retries):
+    parameters = {"tasks": 40, "seconds": 0.5}
+    _, result = run("bag", parameters, nodes(3), faults=[fault])
+    assert (result.failed, result.never_happened) == ("", [])
+    assert len(result.faults) == 1
+    assert retries is None or result.retries == retries
+    assert result.hash != run("bag", parameters, nodes(3))[1].hash
+
+
+def test_a_fault_that_never_happens_is_said():
+    fault = "kill worker when nobody starts 1"
+    _, result = run("bag", {"tasks": 4, "seconds": 0.5}, nodes(2), faults=[fault])
+    assert (result.faults, result.never_happened) == ([], [fault])
