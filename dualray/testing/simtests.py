@@ -5,16 +5,20 @@
         assert train() == EXPECTED
 
 The test runs once without faults, which must pass, and then once for each seed. It fails with the seed, the faults, the
-line that repeats it, and what the program or the oracles said. pytest's options (pytest_plugin.py) say how many seeds
-are tried (`--dualray-seeds N`), try one alone (`--dualray-replay SEED`), and take faults away from a failing seed as
-long as it fails (`--dualray-shrink`).
+line that repeats it, what the program or the oracles said, and the stories of the tasks and objects that this is about.
+pytest's options (pytest_plugin.py) say how many seeds are tried (`--dualray-seeds N`), try one alone (`--dualray-replay
+SEED`), with these faults (`--dualray-faults`), and take faults away from a failing seed as long as it fails
+(`--dualray-shrink`).
 """
 
 from __future__ import annotations
 
 import functools
 import os
+import shlex
+import tempfile
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import dualray
@@ -24,6 +28,7 @@ from dualray.sim.runtime import SimRuntime
 from dualray.testing.outcome import ERROR_CHARACTERS_MAX, Outcome
 from dualray.testing.run import outcome_of
 from dualray.testing.shrink import shrink
+from dualray.testing.stories import stories_of
 from dualray.testing.swarm import draw_faults, ground_of
 
 
@@ -34,7 +39,11 @@ class SimtestFailure(AssertionError):
 SEEDS_VARIABLE = "PYTEST_DUALRAY_SEEDS"
 REPLAY_VARIABLE = "PYTEST_DUALRAY_REPLAY"
 SHRINK_VARIABLE = "PYTEST_DUALRAY_SHRINK"
+FAULTS_VARIABLE = "PYTEST_DUALRAY_FAULTS"
 """What the pytest plugin says to tests, also in the processes of pytest-xdist."""
+
+BETWEEN_FAULTS = ";"
+"""In `--dualray-faults`: a comma stands within some."""
 
 
 def simtest(
@@ -91,6 +100,9 @@ def _run(scenario: Scenario, test: Callable[[], Any], seeds: int, faults: tuple[
     calm = _attempt(scenario, test)
     ground = ground_of(calm)
     replay = os.environ.get(REPLAY_VARIABLE)
+    asked = os.environ.get(FAULTS_VARIABLE)
+    if asked is not None:
+        faults = parse_faults(asked)
     never = {str(fault) for fault in faults or ()}
     count = int(os.environ.get(SEEDS_VARIABLE, seeds))
     for seed in range(count) if replay is None else (int(replay),):
@@ -100,12 +112,10 @@ def _run(scenario: Scenario, test: Callable[[], Any], seeds: int, faults: tuple[
             outcome = _attempt(faulty, test)
             never &= {*outcome.missed, *outcome.outstanding}
         except SimtestFailure as failure:
-            small = shrink(faulty, functools.partial(_fails, test)) if SHRINK_VARIABLE in os.environ else faulty
-            words = "".join(f"\n  {fault}" for fault in small.planned()) or " none"
-            raise SimtestFailure(
-                f"seed {seed} fails: {failure}\nfaults:{words}\n"
-                f"repeat it: pytest -k {scenario.name} --dualray-replay {seed}"
-            ) from failure.__cause__
+            small = faulty
+            if SHRINK_VARIABLE in os.environ:
+                small = faulty.with_faults(shrink(faulty, functools.partial(_fails, test, faulty)).planned())
+            raise SimtestFailure(f"seed {seed} fails: {failure}\n{_about(small, faulty, test)}") from failure.__cause__
     if never:
         raise SimtestFailure(
             f"these faults happened in no seed: {', '.join(sorted(never))}; "
@@ -113,21 +123,47 @@ def _run(scenario: Scenario, test: Callable[[], Any], seeds: int, faults: tuple[
         )
 
 
-def _fails(test: Callable[[], Any], candidate: Scenario) -> bool:
+def parse_faults(text: str) -> tuple[Fault, ...]:
+    """What `--dualray-faults` says.
+
+    Raises:
+        ValueError: one of them is not understood.
+    """
+    return tuple(parse_fault(fault) for fault in text.split(BETWEEN_FAULTS) if fault.strip())
+
+
+def _about(small: Scenario, drawn: Scenario, test: Callable[[], Any]) -> str:
+    """Under which faults a seed fails, how to repeat it, and what happened to whom."""
+    faults = [str(fault) for fault in small.planned()]
+    repeat = f"pytest -k {small.name} --dualray-replay {small.seed}"
+    if small != drawn:
+        repeat += f" --dualray-faults {shlex.quote(f'{BETWEEN_FAULTS} '.join(faults))}"
+    words = ["faults:" if faults else "faults: none", *(f"  {fault}" for fault in faults), f"repeat it: {repeat}"]
+    with tempfile.TemporaryDirectory(prefix="dualray-simtest-") as record:
+        try:
+            _attempt(small, test, Path(record))
+        except SimtestFailure as failure:
+            stories = stories_of(Path(record), str(failure))
+            words += ["what happened (times from the first submission):", *stories] if stories else []
+    return "\n".join(words)
+
+
+def _fails(test: Callable[[], Any], drawn: Scenario, candidate: Scenario) -> bool:
+    """On the cluster of the test: who repeats it has no other."""
     try:
-        _attempt(candidate, test)
+        _attempt(drawn.with_faults(candidate.planned()), test)
     except SimtestFailure:
         return True
     return False
 
 
-def _attempt(scenario: Scenario, test: Callable[[], Any]) -> Outcome:
-    """Run the test once.
+def _attempt(scenario: Scenario, test: Callable[[], Any], record: Path | None = None) -> Outcome:
+    """Run the test once; `record` is a directory for what happens.
 
     Raises:
         SimtestFailure: it raised, an oracle has found something, or something was left behind.
     """
-    started = dualray.init(mode="sim", scenario=scenario, seed=scenario.seed)
+    started = dualray.init(mode="sim", scenario=scenario, seed=scenario.seed, decision_log=record)
     assert isinstance(started, SimRuntime)
     try:
         try:

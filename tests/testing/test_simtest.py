@@ -1,5 +1,6 @@
 """`@simtest` and the pytest plugin, used as a user uses them."""
 
+import re
 import subprocess
 import sys
 import textwrap
@@ -69,7 +70,8 @@ def test_the_plugin_replays_one_seed_and_shrinks(tmp_path):
 
     def pytest_says(*more):
         command = [sys.executable, "-m", "pytest", *options, *more, str(tmp_path)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=tmp_path).stdout
+        done = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=tmp_path)
+        return done.stdout + done.stderr
 
     words = pytest_says("--dualray-seeds", "3", "--dualray-shrink")
     assert "1 failed, 2 passed" in words
@@ -77,6 +79,15 @@ def test_the_plugin_replays_one_seed_and_shrinks(tmp_path):
     assert "faults:\n" in words.replace("E           ", "").replace("E       ", "")
     assert "kill worker when f starts" in words
     assert "slow node-1" not in words.partition("seed 0 fails")[2].partition("repeat it")[0]
+    said = words.replace("E           ", "").replace("E       ", "")
+    repeat = re.search(r"--dualray-faults '(.*?)'", said)
+    assert repeat is not None
+    assert "slow node-1" not in repeat[1]
+    assert "what happened (times from the first submission):" in words
+    assert "f, task " in words
+    assert "seed 7 fails" in pytest_says("--dualray-replay", "7", "--dualray-faults", repeat[1], "-k", "fragile")
+    assert "1 passed" in pytest_says("--dualray-replay", "7", "--dualray-faults", "", "-k", "fragile")
+    assert "--dualray-faults: fault 'kill' is not understood" in pytest_says("--dualray-faults", "kill")
     assert "seed 7 fails" in pytest_says("--dualray-replay", "7", "-k", "fragile")
 
 

@@ -1,0 +1,61 @@
+"""The stories of the tasks and objects that a failure is about, for who reads the failure.
+
+Which those are says the message, where it names any; else they are the tasks that did not go their usual way: those
+that were tried again, or failed. The words are those of `dualray explain` (dualray/report/explain.py).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from dualray.report.explain import Line, Teller, find_id
+from dualray.report.lives import NOT_ENDED, Lives, TaskLife
+from dualray.report.record import read_record
+from dualray.shared.units import time_words
+
+STORIES_MAX = 2
+LINES_MAX = 16
+"""Of one story, its first ones: how it began is what led there."""
+
+_IDS = re.compile(r"\b[0-9a-f]{8}(?::[0-9a-f]+)?\b")
+
+
+def stories_of(record: Path, message: str) -> list[str]:
+    """The lines of the stories that belong to a failure, of a run that was recorded.
+
+    Args:
+        record: the directory of the run's decision logs and trace.
+        message: what the failure says.
+    """
+    lives = Lives(read_record(record))
+    teller = Teller(lives)
+    told: list[str] = []
+    for subject in list(dict.fromkeys(_subjects(lives, message)))[:STORIES_MAX]:
+        story = teller.tell(subject)
+        told.append(story.title)
+        told += [words for line in story.lines[:LINES_MAX] for words in _words(line, lives.start_ns)]
+        if len(story.lines) > LINES_MAX:
+            told.append(f"  ... and {len(story.lines) - LINES_MAX} lines more")
+    return told
+
+
+def _subjects(lives: Lives, message: str) -> Iterator[str]:
+    for named in _IDS.findall(message):
+        try:
+            yield find_id(lives, named)
+        except ValueError:  # digits of something else
+            continue
+    unusual = [life for life in lives.tasks.values() if _is_unusual(life)]
+    yield from (life.task for life in sorted(unusual, key=lambda life: life.submitted_ns))
+
+
+def _is_unusual(life: TaskLife) -> bool:
+    return len(life.attempts) > 1 or any(it.outcome not in ("", NOT_ENDED) for it in life.attempts.values())
+
+
+def _words(line: Line, start_ns: int) -> Iterator[str]:
+    when = "" if line.time_ns is None else time_words(max(0, line.time_ns - start_ns))
+    yield f"  {when:>12}  {line.text}"
+    yield from (f"  {'':>12}    - {detail}" for detail in line.details)
