@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from dualray.exceptions import TaskCancelledError
+from dualray.exceptions import ControlPlaneError, TaskCancelledError
 from dualray.shared.arguments import unpack_arguments
 from dualray.shared.execution import Execution, new_execution
 from dualray.shared.failures import as_payload
@@ -18,9 +18,9 @@ from dualray.shared.item_maker import AsyncItems, ItemMaker, store_result
 from dualray.shared.layout import PLAIN_TYPES, plain_bytes
 from dualray.shared.machines.tasks import cancelled
 from dualray.shared.model.commands import RunTask
-from dualray.shared.model.errors import ErrorInfo
+from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.events import ActorExitAsked, Result, TaskPushed, TaskRan
-from dualray.shared.model.ids import FunctionID, return_object_id
+from dualray.shared.model.ids import FunctionID, return_object_id, short
 from dualray.shared.model.specs import FunctionTemplate, Ref, Streaming, TaskSpec
 from dualray.shared.serialization import serialize
 from dualray.shared.trace import TraceKind
@@ -202,7 +202,11 @@ class TaskRunner:
         return start_ns
 
     def _failed(self, task: RunTask | TaskPushed, exception: Exception) -> ErrorInfo:
-        """What user code raised is the payload of its first result."""
+        """What user code raised is the payload of its first result. That it could not even be loaded is no error of its
+        own: the task may be tried again, like one whose worker is gone."""
+        if isinstance(exception, ControlPlaneError) and task.spec.template.function_id not in self.loaded:
+            words = f"{task.spec.template.name} (task {short(task.spec.task_id)}) could not be loaded: {exception}."
+            return ErrorInfo(kind=ErrorKind.WORKER_CRASHED, message=words)
         payload, error = as_payload(task.spec.template.name, exception)
         self._core.payloads[return_object_id(task.spec.task_id, 0)] = payload
         template = task.spec.template

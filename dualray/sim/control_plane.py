@@ -1,7 +1,6 @@
 """How a virtual process reaches the control plane's tables: a server beside the head, which may be away.
 
-It tries for as long as a client does in real mode; then it raises. What has been asked before the server went is
-answered when it is back.
+It tries for as long as a client does in real mode; then it raises.
 """
 
 from __future__ import annotations
@@ -43,18 +42,34 @@ def reach_tables(process: UserProcess) -> None:
 
 
 def load_function(process: UserProcess, function: FunctionID) -> Export:
-    """Ask for a function: there and back."""
+    """Ask for a function: there and back.
+
+    Raises:
+        ControlPlaneError, DualrayError: as `reach_tables`.
+    """
     reach_tables(process)
+    while not _has_answered(process, len(process.cluster.functions.pickled[function])):
+        reach_tables(process)
+    return process.cluster.functions.load(function)
+
+
+def _has_answered(process: UserProcess, size_bytes: int) -> bool:
+    """Ask the server of the tables for so many bytes; False when it was away when it should have been asked."""
     cluster, network = process.cluster, process.cluster.network
-    size_bytes = len(cluster.functions.pickled[function])
     answered = FiberSignal(cluster.fibers)
     asked = (process.address, "functions")
     there = Channel(process.node, HEAD, src_process=asked, dst_process=HEAD)
     back = Channel(HEAD, process.node, src_process=HEAD, dst_process=asked)
+    was_there = True
 
-    def answer() -> None:
-        network.message(back, size_bytes, lambda _: answered.set(), None, is_sure=True)
+    def arrive(_: None) -> None:
+        nonlocal was_there
+        was_there = not cluster.are_tables_away
+        if was_there:
+            network.message(back, size_bytes, lambda _: answered.set(), None, is_sure=True)
+        else:  # the connection is refused
+            answered.set()
 
-    network.message(there, 0, lambda _: cluster.when_tables_answer(answer), None, is_sure=True)
+    network.message(there, 0, arrive, None, is_sure=True)
     answered.wait()
-    return cluster.functions.load(function)
+    return was_there

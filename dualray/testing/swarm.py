@@ -25,6 +25,7 @@ from dualray.shared.faults import (
 )
 from dualray.shared.model.config import Config
 from dualray.shared.scenario import DRIVER_NODE_NAME, Scenario
+from dualray.sim.control_plane import CLIENT_TRIES_NS
 from dualray.testing.outcome import Outcome
 
 MILLISECOND_NS = 1_000_000
@@ -133,7 +134,9 @@ class Drawer:
                 fields |= self._gpu()
             case FaultKind.PAUSE_HEAD:  # and goes on before the nodes give it up
                 fields["for_ns"] = min(fields["for_ns"], self._patience_ns - MILLISECOND_NS)
-            case FaultKind.RESTART_HEAD | FaultKind.RESTART_REDIS | FaultKind.LOSE_OBJECT:
+            case FaultKind.RESTART_HEAD | FaultKind.RESTART_REDIS:  # and is back before the clients of its tables do
+                fields["for_ns"] = min(fields["for_ns"], CLIENT_TRIES_NS - MILLISECOND_NS)
+            case FaultKind.LOSE_OBJECT:
                 pass
             case _:
                 fields["node"] = node

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import dualray
-from dualray.exceptions import ControlPlaneError, DualrayError, ObjectLostError
+from dualray.exceptions import ControlPlaneError, DualrayError, ObjectLostError, WorkerCrashedError
 from dualray.shared.scenario_file import parse_scenario
 from dualray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -199,6 +199,20 @@ def test_who_needs_the_tables_does_not_wait_for_ever(start):
     assert runtime.now_s == pytest.approx(11, abs=0.01)
     time.sleep(25)
     assert dualray.get(dualray.remote(lambda: 5).remote()) == 5
+
+
+def test_a_task_that_could_not_be_loaded_is_tried_again_as_often_as_one_that_was_lost(start):
+    def attempts(lasting_s, retries):
+        runtime = start(f"restart redis when place starts 1 for {lasting_s}s", nodes=1, cpus=1)
+        try:
+            return dualray.get(work.options(name="place", max_retries=retries).remote(5))[1], runtime.now_s
+        finally:
+            dualray.shutdown()
+
+    attempt, ended_s = attempts(25, 3)
+    assert (attempt, ended_s) == (2, pytest.approx(27, abs=0.1))
+    with pytest.raises(WorkerCrashedError, match=r"place .* could not be loaded: the control plane .* for 10 s\."):
+        attempts(25, 1)
 
 
 # ---- The network -----------------------------------------------------------------------------------------------------
