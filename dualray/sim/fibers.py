@@ -607,7 +607,9 @@ class FiberSignal:
                 self._fiber = None
 
     def set(self) -> None:
-        """Let the fiber go on."""
+        """Let the fiber go on. Once is enough: it may be held, and run later."""
+        if self._is_set:
+            return
         self._is_set = True
         if self._fiber is not None:
             self._fibers.wake(self._fiber)

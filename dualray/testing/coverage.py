@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from dualray.report.lives import TASK_HEX
 from dualray.shared.trace import TraceEvent, TraceKind
 
 SITUATIONS: tuple[str, ...] = (
@@ -24,6 +25,8 @@ SITUATIONS: tuple[str, ...] = (
     "node came back",
     "object reconstructed",
     "object reconstructed twice",
+    "object reconstructed at depth 3",
+    "last copy lost",
     "object evicted",
     "object evicted and wanted again",
     "object stored again where it was",
@@ -39,6 +42,8 @@ SITUATIONS: tuple[str, ...] = (
 """Each is counted once for each time that it happened."""
 
 SOON_NS = 1_000_000_000
+DEPTH = 3
+"""Of tasks that run again, each for an argument of the one before."""
 
 _OF_THE_CLUSTER = {
     "zombie node refused": "nodes_refused",
@@ -85,11 +90,16 @@ class _Watch:
         self._nodes: set[str] = set()
         self._reconstructed: Counter[str] = Counter()
         self._reconstructing: set[str] = set()
+        self._makers: dict[str, tuple[str, ...]] = {}
+        """Of each task that has arguments, the tasks that made them."""
+        self._copies: dict[str, set[str]] = {}
+        """Of each object, the nodes that have it."""
         self._stored: dict[str, set[str]] = {}
         self._evicted: set[str] = set()
         self._receivers: dict[str, set[str]] = {}
         self._last_fault_ns: int | None = None
         self.see = {
+            TraceKind.TASK_SUBMITTED: self._on_submitted,
             TraceKind.TASK_PUSHED: self._on_pushed,
             TraceKind.TASK_STARTED: self._on_started,
             TraceKind.TASK_ENDED: self._on_ended,
@@ -98,10 +108,15 @@ class _Watch:
             TraceKind.NODE_STARTED: self._on_node_started,
             TraceKind.OBJECT_STORED: self._on_stored,
             TraceKind.OBJECT_EVICTED: self._on_evicted,
+            TraceKind.OBJECT_DELETED: self._on_deleted,
             TraceKind.TRANSFER_ENDED: self._on_transferred,
             TraceKind.FAULT: self._on_fault,
         }
         """What takes in an event of each kind that says anything."""
+
+    def _on_submitted(self, event: TraceEvent) -> None:
+        if event.deps:
+            self._makers[event.subject] = tuple([made[:TASK_HEX] for made in event.deps])
 
     def _on_pushed(self, event: TraceEvent) -> None:
         self.pushed.add((event.subject, event.amount))
@@ -113,10 +128,20 @@ class _Watch:
     def _on_evicted(self, event: TraceEvent) -> None:
         self.reached["object evicted"] += 1
         self._evicted.add(event.subject)
+        nodes = self._copies.get(event.subject)
+        if nodes is not None:
+            self.reached["last copy lost"] += nodes == {_node(event.process)}
+            nodes.discard(_node(event.process))
+
+    def _on_deleted(self, event: TraceEvent) -> None:
+        nodes = self._copies.get(event.subject)
+        if nodes is not None:
+            nodes.discard(_node(event.process))
 
     def _on_transferred(self, event: TraceEvent) -> None:
         receivers = self._receivers.setdefault(event.subject, set())
         receivers.add(event.process)
+        self._copies.setdefault(event.subject, set()).add(_node(event.process))
         self.reached["object went to two nodes"] += len(receivers) == 2
 
     def _on_started(self, event: TraceEvent) -> None:
@@ -146,6 +171,21 @@ class _Watch:
         self._reconstructed[event.subject] += 1
         self.reached["object reconstructed twice"] += self._reconstructed[event.subject] == 2
         self._reconstructing.add(event.subject)
+        self.reached["object reconstructed at depth 3"] += self._depth(event.subject) >= DEPTH
+
+    def _depth(self, task: str) -> int:
+        """How many tasks run again one for the other, of those that lead to this one and from it."""
+        makers, again = self._makers, self._reconstructing
+
+        def above(maker: str, seen: int) -> int:
+            users = [user for user in again if maker in makers.get(user, ())] if seen < DEPTH else []
+            return 1 + max([above(user, seen + 1) for user in users], default=0)
+
+        def below(user: str, seen: int) -> int:
+            made = [maker for maker in makers.get(user, ()) if maker in again] if seen < DEPTH else []
+            return 1 + max([below(maker, seen + 1) for maker in made], default=0)
+
+        return above(task, 1) + below(task, 1) - 1
 
     def _on_worker_ended(self, event: TraceEvent) -> None:
         worker = event.subject
@@ -162,6 +202,7 @@ class _Watch:
             self._in[task] -= 1
 
     def _on_stored(self, event: TraceEvent) -> None:
+        self._copies.setdefault(event.subject, set()).add(_node(event.process))
         nodes = self._stored.setdefault(event.subject, set())
         self.reached["object stored again where it was"] += event.process in nodes
         self.reached["object stored by two nodes"] += event.process not in nodes and len(nodes) == 1
@@ -175,7 +216,10 @@ class _Watch:
         self.reached["fault while an object was reconstructed"] += bool(self._reconstructing)
         last_ns, self._last_fault_ns = self._last_fault_ns, event.time_ns
         self.reached["fault within a second of another"] += last_ns is not None and event.time_ns - last_ns <= SOON_NS
-        if event.name == "kill node":  # its workers go with it, unnoted
+        if event.name == "kill node":  # its store and its workers go with it, unnoted
+            for nodes in self._copies.values():
+                self.reached["last copy lost"] += nodes == {event.subject}
+                nodes.discard(event.subject)
             for process in [process for process in self._running if _node(process) == event.subject]:
                 for task in list(self._running[process]):
                     self._leave(process, task)

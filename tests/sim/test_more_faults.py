@@ -215,6 +215,15 @@ def test_a_task_that_could_not_be_loaded_is_tried_again_as_often_as_one_that_was
         attempts(25, 1)
 
 
+def test_who_has_given_up_the_tables_while_he_stood_still_is_not_woken_again_when_they_are_back(start):
+    runtime = start("restart redis at 0.5s for 12s", "pause node-1 at 9s for 5s", nodes=2)
+    exported = work.options(scheduling_strategy=on("node-0")).remote(1)
+    time.sleep(1)
+    assert dualray.get(work.options(scheduling_strategy=on("node-1"), max_retries=1).remote(5)) == (5, 0)
+    assert runtime.now_s == pytest.approx(16, abs=0.01)
+    assert dualray.get(exported) == (1, 0)
+
+
 # ---- The network -----------------------------------------------------------------------------------------------------
 
 
