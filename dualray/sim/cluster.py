@@ -104,6 +104,7 @@ class Cluster:
     """What tasks took in a recorded run, by name."""
     _stopwatch: Stopwatch | None = None
     _values: ValueLog | None = None
+    _tables_stopped = 0
 
     def __init__(
         self,
@@ -553,12 +554,14 @@ class Cluster:
         return bool(self._paused) and TABLES in self._paused
 
     def stop_tables(self) -> None:
-        """The server of the control plane's tables is away from now on."""
+        """The server of the control plane's tables is away, until `restart_tables`; each stop needs its own."""
+        self._tables_stopped += 1
         self._paused.setdefault(TABLES, deque())
 
     def restart_tables(self) -> None:
-        """It is back, with what it had; who waits for it is answered."""
-        if TABLES in self._paused:
+        """With the last one it is back, with what it had; who waits for it is answered."""
+        self._tables_stopped -= 1
+        if not self._tables_stopped:
             self._release(TABLES)
 
     def when_tables_answer(self, fn: Callable[[], object]) -> None:

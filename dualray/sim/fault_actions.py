@@ -97,7 +97,7 @@ class FaultActions:
             case FaultKind.PAUSE_NODE | FaultKind.PAUSE_HEAD | FaultKind.RESTART_HEAD:
                 return self._pause(fault)
             case FaultKind.RESTART_REDIS:
-                return self._stop_tables(fault)
+                self._stop_tables(fault)
             case FaultKind.KILL_HEAD:
                 cluster.kill_head()
             case FaultKind.KILL_ACTOR:
@@ -181,13 +181,10 @@ class FaultActions:
         self._lasts(fault, resume)
         return True
 
-    def _stop_tables(self, fault: Fault) -> bool:
-        if self._cluster.are_tables_away:
-            return False
+    def _stop_tables(self, fault: Fault) -> None:
         self._note(fault, HEAD)
         self._cluster.stop_tables()
         self._lasts(fault, self._cluster.restart_tables)
-        return True
 
     def _slow(self, fault: Fault) -> None:
         node = self._cluster.nodes[NodeID(fault.node)]

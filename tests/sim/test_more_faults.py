@@ -191,6 +191,13 @@ def test_without_its_tables_a_cluster_runs_what_it_knows_and_waits_for_functions
     assert runtime.now_s == pytest.approx(3.6, abs=0.05)
 
 
+def test_two_faults_that_take_the_tables_away_end_each_by_itself(start):
+    runtime = start("restart redis at 0.5s for 5s", "restart head at 1s for 1s", "restart redis at 2s for 1s")
+    time.sleep(3.5)
+    assert dualray.get(dualray.remote(duration=0.1)(lambda: 5).remote()) == 5
+    assert runtime.now_s == pytest.approx(5.6, abs=0.05)
+
+
 def test_who_needs_the_tables_does_not_wait_for_ever(start):
     runtime = start("restart redis at 0.5s for 30s")
     time.sleep(1)
