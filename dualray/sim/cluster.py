@@ -505,10 +505,12 @@ class Cluster:
         return True
 
     def node_refused(self, process: NodeProcess) -> None:
-        """The head takes this life of a node for dead, and has told it so: its processes end."""
+        """The head takes this life of a node for dead, and has told it so: its processes end, and whoever has started
+        it starts it again, as the next life of the node, with an empty store."""
         self.nodes_refused += 1
         process.die()
         self.hearing_changed()
+        self.kernel.call_after(self.cost_model.node_rejoin_ns, self.boot_node, NodeID(process.node))
 
     def node_left(self, process: NodeProcess) -> None:
         """Nothing depends on this node any more: it ends, and the head sees its connection close."""

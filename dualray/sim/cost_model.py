@@ -73,6 +73,9 @@ class CostModel:
     worker_start_ns: int = _param(
         1_200_000, "speed notes: fork of a warm template (a spawned Python with numpy takes 86 ms)"
     )
+    node_rejoin_ns: int = _param(
+        500_000_000, "real mode's daemons look so often whether the head answers, before they start a node again"
+    )
     task_duration_ns: int = _param(
         1_000_000, "assumption: 1 ms for a task of which nothing is known, on top of what its body slept"
     )
