@@ -214,6 +214,11 @@ class Swapped:
         self._outer_modules: dict[str, ModuleType] = {}
         self._module_count = 0
 
+    @property
+    def has_paths(self) -> bool:
+        """Whether it says where to import from."""
+        return bool(self._paths)
+
     def enter(self) -> None:
         """It runs."""
         self._outer_variables = dict(os.environ)

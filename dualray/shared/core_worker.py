@@ -263,6 +263,10 @@ class CoreWorker:
         """What it has loaded."""
         return self._runner.loaded.get(function)
 
+    def forget_functions(self) -> None:
+        """Have what was loaded loaded again."""
+        self._runner.loaded.clear()
+
     def check_invariants(self) -> None:
         """A full sweep over the machine."""
         if self._folded is not None:

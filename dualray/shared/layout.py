@@ -102,19 +102,31 @@ def plain_bytes(value: Any) -> bytes:
     return MARSHALLED_BEFORE + _dumps(value, _MARSHAL_VERSION)
 
 
+class Unpickling:
+    """How pickles are read. A simulation, in which many processes are one, looks at what they name."""
+
+    __slots__ = ("loads",)
+
+    def __init__(self) -> None:
+        self.loads: Callable[..., Any] = pickle.loads
+
+
+UNPICKLING: Final = Unpickling()
+
+
 def deserialize(data: bytes | memoryview) -> Any:
     """The value that was laid out in `data`; its buffers stay there."""
     if type(data) is bytes:
         if data[MARSHALLED_START - 1] == MARSHALLED_BEFORE[-1]:  # so many buffers there are never
             return _loads(data[MARSHALLED_START:])
         if len(data) < _SMALL_BYTES and data.startswith(NO_BUFFERS_BEFORE):
-            return pickle.loads(data[12:])
+            return UNPICKLING.loads(data[12:])
     view = memoryview(data).toreadonly()
     if view[:MARSHALLED_START] == MARSHALLED_BEFORE:
         return _loads(view[MARSHALLED_START:])
     count, pickled_bytes = _NO_BUFFERS.unpack_from(view)
     if count == 0:
-        return pickle.loads(view[12 : 12 + pickled_bytes])
+        return UNPICKLING.loads(view[12 : 12 + pickled_bytes])
     lengths = struct.unpack_from(f"<{count}Q", view, 12)
     end = 12 + 8 * count
     pickled = view[end : end + pickled_bytes]
@@ -128,7 +140,7 @@ def deserialize(data: bytes | memoryview) -> Any:
         form = array_forms.get(bytes(pickled))
         if form is not None:
             return np.frombuffer(buffers[0], form[0]).reshape(form[1])
-    return pickle.loads(pickled, buffers=buffers)
+    return UNPICKLING.loads(pickled, buffers=buffers)
 
 
 array_forms: Final[dict[bytes, tuple[np.dtype[Any], tuple[int, ...]]]] = {}

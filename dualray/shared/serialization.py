@@ -21,8 +21,9 @@ import weakref
 from collections import ChainMap
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import cloudpickle
 import cloudpickle.cloudpickle as _pickler
@@ -132,10 +133,14 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships 
             return _reduce_exception(obj)
         if isinstance(obj, type):
             if not _pickler._should_pickle_by_reference(obj):
+                if (at := NAMING.place_of(obj)) is not None:
+                    return _stands_at, at
                 _name_class(obj)
                 if not obj.__flags__ & _IMMUTABLE:
                     _share_module_name(obj)
         elif type(obj) is FunctionType:
+            if (at := NAMING.place_of(obj)) is not None:
+                return _stands_at, at
             _share_module_name(obj)
         elif type(obj) is BuiltinFunctionType and (place := replaced_builtins.get(id(obj))) is not None:
             return _stands_at, place
@@ -149,8 +154,27 @@ replaced_builtins: dict[int, tuple[str, str]] = {}
 """Of functions in C in whose places others stand in this process, by identity: the module and the name."""
 
 
+class Naming:
+    """What is pickled by name though this process has another object there. In a simulation, where many processes are
+    one, it has come from another one's module.
+
+    place_of: module and name; None: it has none.
+    """
+
+    def __init__(self) -> None:
+        self.place_of: Callable[[Any], tuple[str, str] | None] = no_place
+
+
+def no_place(value: Any) -> None:
+    """Of what is pickled as usual."""
+
+
+NAMING: Final = Naming()
+
+
 def _stands_at(module: str, name: str) -> Any:
-    return getattr(sys.modules[module], name)
+    __import__(module)
+    return attrgetter(name)(sys.modules[module])
 
 
 _NEVER_ASKED = (bool, bytearray, bytes, complex, dict, float, frozenset, int, list, set, str, tuple, type, type(None))

@@ -52,6 +52,7 @@ from dualray.sim.isolation import VirtualExit
 from dualray.sim.kernel import Kernel, Scheduled
 from dualray.sim.locks import place_of
 from dualray.sim.measured import MEASURED, Stopwatch
+from dualray.sim.modules import Modules
 from dualray.sim.network import CONNECTION_LASTS_NS, Network
 from dualray.sim.node import Hardware, NodeProcess
 from dualray.sim.runner import Letter, Line, Process
@@ -105,6 +106,8 @@ class Cluster:
     _stopwatch: Stopwatch | None = None
     _values: ValueLog | None = None
     _tables_stopped = 0
+    modules: Modules | None = None
+    """Of the user's, from `isolate` on."""
 
     def __init__(
         self,
@@ -215,6 +218,11 @@ class Cluster:
         stage.enter(self.kernel, self.fibers, ahead_ns=self._clock_ahead_ns, make_loop=self._new_event_loop_of)
         stage.isolation.allows_outside = allows_outside
         self._stage = stage
+        self.modules = Modules(self.functions, self.fibers, stage.isolation, self._tell)
+
+    def _tell(self, words: str) -> None:
+        if self.driver is not None:
+            self.driver.tell(words)
 
     def rewrite_function(self, function: object) -> None:
         """Isolate a function that came by value: it is about to be called."""
@@ -808,6 +816,8 @@ class Cluster:
         try:
             self.fibers.close()
         finally:
+            if self.modules is not None:
+                self.modules.close()  # with the replacements in place: they stand in modules that are put back
             if self._stage is not None:
                 self._stage.leave()
             self._write_logs()

@@ -50,7 +50,8 @@ def load_function(process: UserProcess, function: FunctionID) -> Export:
     reach_tables(process)
     while not _has_answered(process, len(process.cluster.functions.pickled[function])):
         reach_tables(process)
-    return process.cluster.functions.load(function)
+    cluster = process.cluster
+    return cluster.functions.load(function) if cluster.modules is None else cluster.modules.load(process, function)
 
 
 def _has_answered(process: UserProcess, size_bytes: int) -> bool:

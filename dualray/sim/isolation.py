@@ -55,7 +55,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any, Final, NoReturn, Self
 
 import numpy as np
@@ -151,6 +151,11 @@ def _streams(fiber: Fiber) -> _Streams:
         fiber.streams = _Streams(fiber.seed)
     streams: _Streams = fiber.streams
     return streams
+
+
+def new_streams(seed: bytes) -> object:
+    """What a fiber has for its `streams`, made from a seed of its own."""
+    return _Streams(seed)
 
 
 class Heap:
@@ -277,6 +282,11 @@ class Isolation:
         if isinstance(function, FunctionType):
             self._rewritten[id(function)] = function
         self._installed.rewrite_function(function)
+
+    def sweep_module(self, module: ModuleType) -> None:
+        """Put the replacements into a module that `sys.modules` does not show: `Substitutions.sweep_module`."""
+        if self._installed is not None:
+            self._installed.sweep_module(module)
 
     def substitutions(self) -> list[Substitution]:
         """What is to be replaced, made against what stands there now."""

@@ -229,6 +229,7 @@ class Substitutions:
         self._originals: dict[int, Any] = {}  # id of a replacement -> the original; the table of the last sweep
         self._modules_before: frozenset[str] = frozenset()
         self._modules_swept: set[str] = set()
+        self._elsewhere: dict[int, ModuleType] = {}  # those that `sweep_module` was given
         self._modules_seen: tuple[str, ...] = ()  # when they were last looked for
         self._standing = 0  # so much of the journal is about modules; the rest is about functions that came by value
         self.installed = False
@@ -283,16 +284,26 @@ class Substitutions:
         for name, module in list(sys.modules.items()):
             if name not in self._modules_before or name == "__main__":
                 self._sweep_module(module)
+        for module in self._elsewhere.values():
+            self._sweep_module(module)
+        self._elsewhere.clear()
         self._journal.clear()
         self._modules_swept.clear()
         self._modules_seen = ()
         self._table = {}
         self._originals = {}
 
+    def sweep_module(self, module: ModuleType) -> None:
+        """Put the replacements into a module of the user's that is not among those of `sys.modules`; `uninstall`, or
+        `restore_functions`, takes them away."""
+        self._elsewhere[id(module)] = module
+        self._sweep_module(module)
+
     def restore_functions(self) -> None:
         """Undo what `rewrite_function` has done since modules were swept."""
         while len(self._journal) > self._standing:
             self._journal.pop().undo()
+        self._elsewhere.clear()
 
     def __enter__(self) -> Self:
         self.install()

@@ -35,6 +35,7 @@ from dualray.sim.cores import Cores, Work
 from dualray.sim.fibers import Fiber, FiberKilled, FiberSignal
 from dualray.sim.locks import words_of_wait
 from dualray.sim.measured import MEASURED
+from dualray.sim.modules import SHOWN
 from dualray.sim.object_store import VirtualStore
 from dualray.sim.polling import poll
 from dualray.sim.runner import Process
@@ -122,6 +123,8 @@ class UserProcess(Process):
 
     threads: Any = None
     """What dualray.sim.threads keeps here."""
+    view: Any = None
+    """The user's modules as it sees them, if it has imported any for itself: dualray.sim.modules."""
 
     def __init__(
         self,
@@ -247,6 +250,20 @@ class UserProcess(Process):
     def sim_unsafe(self) -> str | None:
         """What the task in hand says of calls that lead out of the simulation."""
         return self._here.execution.sim_unsafe
+
+    @property
+    def is_driver(self) -> bool:
+        """Whether it runs the driver's script."""
+        return self._is_driver
+
+    @property
+    def name_of_streams(self) -> bytes:
+        """What seeds the randomness of its imports."""
+        return f"{self.cluster.seed}:{self.address}:imports".encode()
+
+    def forget_functions(self) -> None:
+        """What it has loaded is to be loaded again: it sees other modules from now on."""
+        self._here.forget_functions()
 
     def is_main(self, fiber: Fiber) -> bool:
         """Whether a fiber is its main thread: the driver's script, or a task."""
@@ -937,6 +954,8 @@ def enter_process(fiber: Fiber) -> None:
     owner = fiber.owner
     assert isinstance(owner, UserProcess)
     runtime.set_current(owner.runtime)
+    if SHOWN.view is not owner.view:
+        SHOWN.show(owner.view)
     if owner.environment is not None:
         owner.environment.enter()
 

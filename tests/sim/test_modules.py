@@ -1,0 +1,205 @@
+"""Modules of the user's: what a virtual worker binds there is its own, and what the driver sets is the driver's."""
+
+from __future__ import annotations
+
+import builtins
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import dualray
+from tests.sim import module_other, module_state
+
+MODES = ("real", "sim")
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Any]]:
+    before = dict(sys.modules)
+    values = {name: value for name, value in vars(module_state).items() if not name.startswith("__")}
+
+    def begin(mode: str = "sim", **settings: Any) -> Any:
+        return dualray.init(mode=mode, num_cpus=2, **settings)
+
+    yield begin
+    dualray.shutdown()
+    for name, module in before.items():
+        assert sys.modules[name] is module
+    assert {name: value for name, value in vars(module_state).items() if not name.startswith("__")} == values
+
+
+def on_two_workers(function: Any, *args: Any) -> list[Any]:
+    """The results of two calls on each of two workers, which have begun before."""
+    remote = dualray.remote(num_cpus=1)(Runs)
+    runners = [remote.remote() for _ in range(2)]
+    return [dualray.get([each.run.remote(function, *args) for each in runners]) for _ in range(2)]
+
+
+Counted: Any = module_state.Counted
+
+
+class Runs:
+    def run(self, function: Any, *args: Any) -> Any:
+        return function(*args)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("name", "args"),
+    [
+        ("count", ()),
+        ("cache", ("key",)),
+        ("count_class", ()),
+        ("count_other", ()),
+        ("count_imported", ()),
+        ("bump", (module_state.Total(1),)),
+    ],
+)
+def test_state_of_a_module_is_each_workers_own(start: Any, mode: str, name: str, args: tuple[Any, ...]) -> None:
+    start(mode)
+    assert on_two_workers(getattr(module_state, name), *args) == [[1, 1], [2, 2]]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", ["count", "count_class", "count_other", "count_imported"])
+def test_a_function_by_reference_has_its_own_module(start: Any, mode: str, name: str) -> None:
+    start(mode)
+    function = dualray.remote(max_calls=1)(getattr(module_state, name))
+    assert dualray.get([function.remote() for _ in range(4)]) == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_the_driver_sets_is_the_drivers(start: Any, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+    start(mode)
+    configured = dualray.remote(module_state.config)
+    assert dualray.get(configured.remote()) == 1
+    monkeypatch.setattr(module_state, "CONFIG", 5)
+    assert dualray.get(configured.remote()) == 1
+    assert dualray.get(dualray.remote(num_cpus=2)(module_state.config).remote()) == 1
+    monkeypatch.setattr(module_state, "LIMIT", 5)
+    monkeypatch.setattr(module_other, "LIMIT", 5)
+    assert dualray.get(dualray.remote(module_state.limit).remote()) == 3
+    monkeypatch.setattr(module_state, "doubled", lambda x: -x)
+    assert dualray.get(dualray.remote(module_state.pure).remote(2)) == 5
+    monkeypatch.undo()
+    dualray.shutdown()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_actors_have_modules_of_their_own(start: Any, mode: str) -> None:
+    start(mode)
+    actors = [dualray.remote(num_cpus=0)(module_state.Actor).remote() for _ in range(2)]
+    assert dualray.get([each.call.remote() for each in actors]) == [(1, 1, 1), (1, 1, 1)]
+    assert dualray.get([each.call.remote() for each in actors]) == [(1, 2, 2), (1, 2, 2)]
+    assert dualray.get(actors[0].point.remote(7)) == module_state.Point(7, 2)
+    assert dualray.get([each.wait.remote(0.01) for each in actors]) == [3, 3]
+    with pytest.raises(module_state.MyError):
+        dualray.get(actors[0].fail.remote())
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_class_that_comes_by_value_is_each_workers_own(start: Any, mode: str) -> None:
+    start(mode)
+    actors = [Counted.options(num_cpus=0).remote() for _ in range(3)]
+    assert dualray.get([each.call.remote() for each in actors]) == [(1, 1, 1)] * 3
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_values_are_of_the_drivers_classes(start: Any, mode: str) -> None:
+    start(mode)
+    found = dualray.get(dualray.remote(module_state.point).remote(3))
+    assert type(found) is module_state.Point
+    assert found == module_state.Point(3, 1)
+    assert dualray.get(dualray.remote(module_state.colour).remote()) is module_state.Colour.BLUE
+    with pytest.raises(module_state.MyError):
+        dualray.get(dualray.remote(module_state.fail).remote())
+    refs: Any = dualray.remote(module_state.items).remote(3)
+    points = [dualray.get(ref) for ref in refs]
+    assert points == [module_state.Point(1), module_state.Point(2), module_state.Point(3)]
+    assert dualray.get(dualray.remote(module_state.is_own).remote())
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_tasks_of_tasks(start: Any, mode: str) -> None:
+    start(mode)
+    assert dualray.get(dualray.remote(module_state.nested).remote(10)) == (1, 11)
+
+
+def test_a_task_calls_the_function_that_the_driver_calls(start: Any) -> None:
+    runtime = start()
+    dualray.get(dualray.remote(module_state.nested).remote(0))
+    before = set(runtime.cluster.functions.pickled)
+    dualray.get([dualray.remote(module_state.count).remote(), module_state.count_remotely.remote()])
+    assert set(runtime.cluster.functions.pickled) == before
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_comes_by_value_names_modules(start: Any, mode: str) -> None:
+    start(mode)
+
+    def counts() -> tuple[int, int]:
+        module_state.CACHE["n"] = module_state.CACHE.get("n", 0) + 1
+        return module_state.CACHE["n"], module_state.count()
+
+    assert dualray.get([dualray.remote(max_calls=1)(counts).remote() for _ in range(3)]) == [(1, 1)] * 3
+    assert on_two_workers(counts) == [[(1, 1)] * 2, [(2, 2)] * 2]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_threads_of_a_task_see_its_modules(start: Any, mode: str) -> None:
+    start(mode)
+    threads = dualray.remote(num_cpus=1, max_calls=1)(module_state.count_on_threads)
+    assert dualray.get([threads.remote(3) for _ in range(2)]) == [3, 3]
+
+
+def test_imports_in_a_simulation_bind_what_is_virtual(start: Any) -> None:
+    start()
+    remote = dualray.remote(max_calls=1)
+    sleeping = [remote(module_state.sleeps).remote(1_000) for _ in range(2)]
+    assert dualray.get(sleeping) == pytest.approx([1_000, 1_000], abs=1e-3)
+    assert dualray.get([remote(module_state.of_thread).remote() for _ in range(2)]) == [1, 1]
+
+
+def test_random_numbers_of_a_task_are_those_of_its_id(start: Any) -> None:
+    drawn = []
+    for _ in range(2):
+        start(seed=3)
+        drawn.append(dualray.get([dualray.remote(max_calls=1)(module_state.draws).remote() for _ in range(2)]))
+        dualray.shutdown()
+    start(seed=3)
+    drawn.append(dualray.get([dualray.remote(module_state.draws).remote() for _ in range(2)]))
+    assert drawn[0] == drawn[1] == drawn[2]
+    assert len(set(drawn[0])) == 2
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_module_reads_the_environment_of_its_worker(start: Any, mode: str) -> None:
+    start(mode)
+    env = {"env_vars": {"DUALRAY_TEST_HOME": "here"}}
+    homes = [dualray.remote(runtime_env=each)(module_state.home).remote() for each in (env, None)]
+    assert dualray.get(homes) == [("here", "here"), ("nowhere", None)]
+
+
+def imports() -> list[str]:
+    found: list[str] = builtins.__dict__["dualray_test_imports"]
+    return found
+
+
+def test_a_pure_function_is_not_imported_anew(start: Any) -> None:
+    start()
+    before = len(imports())
+    pure = dualray.remote(module_other.doubled)
+    assert dualray.get([pure.remote(i) for i in range(20)]) == [2 * i for i in range(20)]
+    assert len(imports()) == before
+
+
+def test_constants_are_imported_once(start: Any) -> None:
+    before = -1
+    for _ in range(2):
+        start(nodes=4)
+        dualray.get([dualray.remote(module_state.config).remote() for _ in range(16)])
+        before = len(imports())
+        dualray.shutdown()
+    assert len(imports()) == before
