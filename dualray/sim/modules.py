@@ -49,7 +49,7 @@ from dualray.shared.task_runner import Export
 from dualray.sim.fibers import FiberOwner, FiberScheduler
 from dualray.sim.function_table import FunctionTable
 from dualray.sim.isolation import Isolation, new_streams
-from dualray.sim.sharing import DRIVER, NOBODY, OWN, Sharing, is_by_reference, is_library, is_of_user
+from dualray.sim.sharing import DRIVER, NOBODY, OWN, Sharing, globals_of, is_by_reference, is_library, is_of_user
 
 __all__ = ["SHOWN", "Modules", "View"]
 
@@ -122,7 +122,9 @@ class Shown:
             if not can_be_own(name, modules[name]):
                 if not _is_being_imported(modules[name]):
                     self._others.add(name)
-            elif name not in self.pinned and (self.view is not None or not _is_being_imported(modules[name])):
+            elif self.view is None and _is_being_imported(modules[name]):  # it is the program that runs here
+                self.pinned.add(name)
+            elif name not in self.pinned:
                 found[name] = None
         self._up = found
         if self.view is not None:
@@ -165,7 +167,7 @@ def can_be_own(name: str, module: object) -> bool:
     """Whether a module is the user's, and one that can be imported anew."""
     if not isinstance(module, ModuleType) or name == "__mp_main__":
         return False
-    namespace: dict[str, Any] = object.__getattribute__(module, "__dict__")
+    namespace = globals_of(module)
     if not is_of_user(namespace) or namespace["__name__"] == "__main__":
         return False
     spec = namespace.get("__spec__")

@@ -46,7 +46,7 @@ from dualray.shared.layout import PLAIN_TYPES
 from dualray.shared.task_runner import METHOD_OPTIONS
 from dualray.sim.virtual_time import EXCLUDED, is_users
 
-__all__ = ["DRIVER", "NOBODY", "OWN", "Sharing", "is_by_reference", "is_of_user"]
+__all__ = ["DRIVER", "NOBODY", "OWN", "Sharing", "globals_of", "is_by_reference", "is_library", "is_of_user"]
 
 NOBODY: Final = 0
 DRIVER: Final = 1
@@ -105,6 +105,15 @@ _INSTALLED: Final = tuple(
 # ---- Whose module it is ----------------------------------------------------------------------------------------------
 
 
+def globals_of(module: object) -> Mapping[str, Any]:
+    """A module's, which is not asked: a lazily loaded one would be loaded, and what stands for one may answer anything."""
+    try:
+        found = object.__getattribute__(module, "__dict__")
+    except AttributeError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def is_of_user(namespace: Mapping[str, Any]) -> bool:
     """Whether these are the globals of a module of the user's, or of what came by value."""
     name = namespace.get("__name__")
@@ -125,7 +134,7 @@ def is_library(name: str) -> bool:
         return True
     module = sys.modules.get(name)
     if module is not None:
-        return not is_users(object.__getattribute__(module, "__dict__"))
+        return not is_users(globals_of(module))
     top = name.partition(".")[0]
     if top not in _found:
         try:
@@ -344,7 +353,7 @@ class Sharing:
         elif kind is functools.partial:
             self._all_carried((value.func, value.args, value.keywords))
         elif issubclass(kind, ModuleType):
-            if is_of_user(object.__getattribute__(value, "__dict__")):
+            if is_of_user(globals_of(value)):
                 self._note(value)
                 self._needs(OWN)
         elif issubclass(kind, type):
@@ -399,7 +408,7 @@ class Sharing:
             if not (of is None or isinstance(of, ModuleType | type)):
                 self._needs(OWN)
         elif issubclass(kind, ModuleType):
-            if is_of_user(object.__getattribute__(value, "__dict__")):
+            if is_of_user(globals_of(value)):
                 self._note(value)
                 self._needs(OWN)
         elif (remote := _remote(value)) is not None:
@@ -480,7 +489,7 @@ class Sharing:
         if path[:2] == ("sys", "modules"):
             self._needs(OWN)
         for name in path[1:]:
-            inner = object.__getattribute__(value, "__dict__")
+            inner = globals_of(value)
             if not is_of_user(inner):
                 return
             self._note(value)
@@ -492,7 +501,7 @@ class Sharing:
             if not issubclass(type(value), ModuleType):
                 self._needs(OWN) if is_set else self._kept(value, name, holder)
                 return
-        if is_of_user(object.__getattribute__(value, "__dict__")):
+        if is_of_user(globals_of(value)):
             self._note(value)
             self._needs(OWN)
 
@@ -562,13 +571,12 @@ def _namespace_of(value: Any) -> Mapping[str, Any]:
     module = sys.modules.get(name) if isinstance(name, str) else None
     if module is None:
         return {"__name__": name}
-    found: dict[str, Any] = object.__getattribute__(module, "__dict__")
-    return found
+    return globals_of(module)
 
 
 def _is_of_module(namespace: Mapping[str, Any]) -> bool:
     module = sys.modules.get(str(namespace.get("__name__")))
-    return module is not None and object.__getattribute__(module, "__dict__") is namespace
+    return module is not None and globals_of(module) is namespace
 
 
 def _has_class_of_user(kind: type) -> bool:

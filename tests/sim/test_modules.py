@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import builtins
+import importlib
+import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 import dualray
+from dualray.exceptions import SimulationDeadlockError, WorkerCrashedError
+from dualray.sim import modules
 from tests.sim import module_other, module_state
 
 MODES = ("real", "sim")
@@ -203,3 +211,166 @@ def test_constants_are_imported_once(start: Any) -> None:
         before = len(imports())
         dualray.shutdown()
     assert len(imports()) == before
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], Any]]:
+    """Write a module, and import it."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    names = []
+
+    def make(name: str, text: str) -> Any:
+        (tmp_path / f"{name}.py").write_text(text)
+        names.append(name)
+        importlib.invalidate_caches()
+        return importlib.import_module(name)
+
+    yield make
+    for name in names:
+        sys.modules.pop(name, None)
+
+
+COUNTS = """
+n = 0
+def count():
+    global n
+    n += 1
+    return n
+"""
+
+
+def counts_on_two(module: Any) -> list[int]:
+    function = dualray.remote(max_calls=1)(module.count)
+    found: list[int] = dualray.get([function.remote() for _ in range(2)])
+    return found
+
+
+def test_a_module_that_cannot_be_imported_again_is_shared(
+    write: Any, start: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = write(
+        "imported_once", f"import builtins\nassert not hasattr(builtins, 'once')\nbuiltins.once = 1\n{COUNTS}"
+    )
+    try:
+        runtime = start()
+        assert counts_on_two(module) == [1, 2]
+        assert module.n == 2
+        [why] = runtime.cluster.modules.shared.values()
+        assert why == "it cannot be imported a second time (AssertionError: )"
+        told = capsys.readouterr().err
+        assert told.count("imported_once") == 1
+        assert "share the globals of the module imported_once" in told
+        dualray.shutdown()
+    finally:
+        del builtins.once  # type: ignore[attr-defined]
+
+
+def test_a_module_that_was_made_by_hand_is_shared(start: Any) -> None:
+    made: Any = ModuleType("made_by_hand")
+    sys.modules["made_by_hand"] = made
+    try:
+        exec(COUNTS, vars(made))
+        start()
+        assert counts_on_two(made) == [1, 2]
+        dualray.shutdown()
+    finally:
+        del sys.modules["made_by_hand"]
+
+
+def test_a_program_that_is_being_imported_is_shared(write: Any) -> None:
+    module = write(
+        "runs_at_import",
+        f"""
+import dualray
+from tests.sim import module_state
+{COUNTS}
+dualray.init(mode="sim", num_cpus=2)
+results = dualray.get([dualray.remote(max_calls=1)(count).remote() for _ in range(2)])
+others = dualray.get([dualray.remote(max_calls=1)(module_state.count).remote() for _ in range(2)])
+dualray.shutdown()
+""",
+    )
+    assert (module.results, module.others, module.n) == ([1, 2], [1, 1], 2)
+    assert sys.modules["runs_at_import"] is module
+
+
+def test_a_module_may_sleep_while_it_is_imported(write: Any, start: Any) -> None:
+    module = write("sleeps_at_import", f"from time import sleep, time\nbegan = time()\nsleep(0.01)\n{COUNTS}")
+    module.slept = None
+    start()
+
+    def counts() -> tuple[int, bool]:
+        import sleeps_at_import  # type: ignore[import-not-found]  # made by this test
+
+        return sleeps_at_import.count(), hasattr(sleeps_at_import, "slept")
+
+    function = dualray.remote(max_calls=1)(counts)
+    assert dualray.get([function.remote() for _ in range(4)]) == [(1, False)] * 4
+    assert counts_on_two(module) == [1, 1]
+
+
+def test_what_the_driver_imports_later_is_the_drivers(write: Any, start: Any) -> None:
+    start()
+    assert dualray.get(dualray.remote(module_state.count).remote()) == 1
+    module = write("imported_later", COUNTS)
+    assert [module.count(), *counts_on_two(module)] == [1, 1, 1]
+    assert sys.modules["imported_later"] is module
+
+
+def test_functions_among_arguments_have_modules_of_their_own(start: Any) -> None:
+    start()
+    function = dualray.remote(max_calls=1)(module_state.applied)
+    assert dualray.get([function.remote(module_state.count) for _ in range(2)]) == [1, 1]
+    assert dualray.get([function.remote(lambda: module_state.cache("x")) for _ in range(2)]) == [1, 1]
+    ref = dualray.put([module_state.Total(1)] * 1_000)
+    assert dualray.get([function.remote(lambda them: them[0].bump(), ref) for _ in range(2)]) == [1, 1]
+
+
+def test_a_worker_that_gets_modules_of_its_own_later_keeps_what_it_had(start: Any) -> None:
+    start()
+    keeps: Any = dualray.remote(module_other.Keeps).remote()
+    assert type(dualray.get(keeps.keep.remote(module_other.Plain(4)))) is module_other.Plain
+    assert dualray.get(keeps.run.remote(module_state.config)) == 1
+    assert dualray.get(keeps.keep.remote(module_state.Point(1, 2))) == module_other.Plain(4)
+    assert dualray.get(keeps.run.remote(module_state.count)) == 1
+    found = dualray.get(keeps.keep.remote([module_other.doubled, module_other.Plain]))
+    assert type(found) is module_state.Point
+    assert found == module_state.Point(1, 2)
+    assert dualray.get(keeps.keep.remote(None)) == [module_other.doubled, module_other.Plain]
+
+
+def test_an_awaited_value_is_of_the_drivers_class(start: Any) -> None:
+    start()
+
+    async def awaits() -> Any:
+        return await dualray.remote(module_state.point).remote(3)
+
+    assert type(asyncio.run(awaits())) is module_state.Point
+
+
+def test_modules_are_as_they_were_after_a_deadlock_and_a_death(start: Any) -> None:
+    start()
+
+    def waits() -> None:
+        module_state.count()
+        threading.Event().wait()
+
+    def ends() -> None:
+        module_state.count()
+        os._exit(1)
+
+    with pytest.raises(WorkerCrashedError):
+        dualray.get(dualray.remote(max_retries=0)(ends).remote())
+    with pytest.raises(SimulationDeadlockError):
+        dualray.get(dualray.remote(waits).remote())
+    assert sys.modules["tests.sim.module_state"] is module_state
+    assert modules.SHOWN.view is None
+
+
+def test_a_second_simulation_begins_anew(start: Any) -> None:
+    for _ in range(2):
+        start()
+        function = dualray.remote(module_state.count)
+        assert [dualray.get(function.remote()) for _ in range(2)] == [1, 2]
+        dualray.shutdown()
+        assert sys.modules["tests.sim.module_state"] is module_state
