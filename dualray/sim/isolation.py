@@ -283,10 +283,10 @@ class Isolation:
             self._rewritten[id(function)] = function
         self._installed.rewrite_function(function)
 
-    def sweep_module(self, module: ModuleType) -> None:
+    def sweep_module(self, module: ModuleType, *, is_kept: bool) -> None:
         """Put the replacements into a module that `sys.modules` does not show: `Substitutions.sweep_module`."""
         if self._installed is not None:
-            self._installed.sweep_module(module)
+            self._installed.sweep_module(module, is_kept=is_kept)
 
     def substitutions(self) -> list[Substitution]:
         """What is to be replaced, made against what stands there now."""

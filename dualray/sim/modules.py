@@ -412,7 +412,7 @@ class Modules:
         for module in list(view.modules.values()):
             if id(module) not in view.swept and not _is_being_imported(module):
                 view.swept[id(module)] = module
-                self._isolation.sweep_module(module)
+                self._isolation.sweep_module(module, is_kept=view.is_common)
 
     # -- views ---------------------------------------------------------------------------------------------
 

@@ -106,7 +106,7 @@ _INSTALLED: Final = tuple(
 
 
 def globals_of(module: object) -> Mapping[str, Any]:
-    """A module's, which is not asked: a lazily loaded one would be loaded, and what stands for one may answer anything."""
+    """A module's, which is not asked: a lazily loaded one would be loaded, what stands for one may answer anything."""
     try:
         found = object.__getattribute__(module, "__dict__")
     except AttributeError:

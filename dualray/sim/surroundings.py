@@ -3,7 +3,8 @@
 All fibers share those of the interpreter. A process that changes them, `os.environ[...] = ...` or `os.chdir(...)` in
 user code, has them swapped from then on: as it has left them while it runs, and as they were for everybody else. They
 are the interpreter's while it runs, so that libraries in C see them, too. Who changes nothing pays nothing. What a
-module changes while it is imported is for everybody, as the module is.
+module changes while it is imported is for those whom the module is for: everybody, or the process that imports it for
+itself (modules.py).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ class Surrounded(FiberOwner, Protocol):
     """A process that may have an environment of its own."""
 
     environment: Swapped | None
+    view: Any
 
     def own_environment(self) -> Swapped:
         """Its own from now on."""
@@ -40,7 +42,7 @@ def substitutions(user_fiber: Callable[[], Fiber | None]) -> list[Substitution]:
             if fiber is None:
                 return original(self, name, *value)
             owner = cast(Surrounded, fiber.owner)
-            is_imported = is_importing(sys._getframe())
+            is_imported = owner.view is None and is_importing(sys._getframe())
             if not is_imported:
                 owner.own_environment()
             original(self, name, *value)

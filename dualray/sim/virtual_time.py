@@ -293,10 +293,13 @@ class Substitutions:
         self._table = {}
         self._originals = {}
 
-    def sweep_module(self, module: ModuleType) -> None:
-        """Put the replacements into a module of the user's that is not among those of `sys.modules`; `uninstall`, or
-        `restore_functions`, takes them away."""
-        self._elsewhere[id(module)] = module
+    def sweep_module(self, module: ModuleType, *, is_kept: bool) -> None:
+        """Put the replacements into a module of the user's that is not among those of `sys.modules`.
+
+        is_kept: it is for later simulations, too: `uninstall` takes out what it has bound.
+        """
+        if is_kept:
+            self._elsewhere[id(module)] = module
         self._sweep_module(module)
 
     def restore_functions(self) -> None:

@@ -203,6 +203,18 @@ def test_a_pure_function_is_not_imported_anew(start: Any) -> None:
     assert len(imports()) == before
 
 
+def test_who_could_tell_nothing_pays_nothing(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    start(nodes=500)
+    shown: list[Any] = []
+    monkeypatch.setattr(modules.SHOWN, "show", shown.append)
+    seconds = {"duration": 1.0}
+    functions = [dualray.remote(**seconds)(each) for each in (module_other.doubled, lambda x: 2 * x)]
+    refs = [function.remote(i) for function in functions for i in range(1_000)]
+    assert dualray.get(refs) == 2 * [2 * i for i in range(1_000)]
+    assert shown == 2 * 2 * [None]  # each function was looked at, once
+    monkeypatch.undo()
+
+
 def test_constants_are_imported_once(start: Any) -> None:
     before = -1
     for _ in range(2):
@@ -307,6 +319,33 @@ def test_a_module_may_sleep_while_it_is_imported(write: Any, start: Any) -> None
     function = dualray.remote(max_calls=1)(counts)
     assert dualray.get([function.remote() for _ in range(4)]) == [(1, False)] * 4
     assert counts_on_two(module) == [1, 1]
+
+
+def test_what_a_module_changes_at_import_is_its_workers(write: Any, start: Any) -> None:
+    module = write("sets_at_import", f"import os\nos.environ['SET_AT_IMPORT'] = 'at import'\n{COUNTS}")
+    os.environ["SET_AT_IMPORT"] = "by the driver"
+    try:
+        start()
+        counts = dualray.remote(max_calls=1)(lambda: (module.count(), os.environ["SET_AT_IMPORT"]))
+        assert dualray.get([counts.remote() for _ in range(2)]) == [(1, "at import")] * 2
+        assert dualray.get(dualray.remote(lambda: os.environ["SET_AT_IMPORT"]).remote()) == "by the driver"
+        assert os.environ["SET_AT_IMPORT"] == "by the driver"
+        dualray.shutdown()
+        assert os.environ["SET_AT_IMPORT"] == "by the driver"
+    finally:
+        del os.environ["SET_AT_IMPORT"]
+
+
+def test_what_a_module_changes_as_it_is_imported_for_many_is_not_the_drivers(write: Any, start: Any) -> None:
+    text = "import os, sys, random\nrandom.seed(1)\nos.environ['SET_FOR_MANY'] = 'x'\nsys.path.append('/x')\nK = 1\n"
+    module = write("changes_at_import", f"{text}def constant():\n    return K\n")
+    sys.path.remove("/x")
+    del os.environ["SET_FOR_MANY"]
+    start()
+    module.K = 2
+    assert dualray.get(dualray.remote(module.constant).remote()) == 1
+    assert "SET_FOR_MANY" not in os.environ
+    assert "/x" not in sys.path
 
 
 def test_what_the_driver_imports_later_is_the_drivers(write: Any, start: Any) -> None:
