@@ -117,7 +117,14 @@ def globals_of(module: object) -> Mapping[str, Any]:
 def is_of_user(namespace: Mapping[str, Any]) -> bool:
     """Whether these are the globals of a module of the user's, or of what came by value."""
     name = namespace.get("__name__")
-    return isinstance(name, str) and not _is_spared(name) and is_users(namespace)
+    return isinstance(name, str) and not _is_spared(name) and not _is_installed(namespace)
+
+
+def _is_installed(namespace: Mapping[str, Any]) -> bool:
+    if namespace.get("__file__") is not None:
+        return not is_users(namespace)
+    places = list(namespace.get("__path__") or ())  # of a package that is directories alone
+    return any(str(place).startswith(_INSTALLED) for place in places)
 
 
 def _is_spared(name: str) -> bool:
@@ -134,7 +141,7 @@ def is_library(name: str) -> bool:
         return True
     module = sys.modules.get(name)
     if module is not None:
-        return not is_users(globals_of(module))
+        return _is_installed(globals_of(module))
     top = name.partition(".")[0]
     if top not in _found:
         try:
@@ -221,6 +228,9 @@ def _summarise(code: CodeType) -> _Summary:
     )
 
 
+_LOADS_GLOBAL: Final = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
+
+
 class _Reading:
     """What has been seen of a code object: the attributes of its _Summary."""
 
@@ -276,11 +286,11 @@ class _Reading:
                 self.named[path] = None
             return
         self._path = None
-        if operation == "LOAD_GLOBAL":
+        if operation in _LOADS_GLOBAL:
             self._path = (value,)
         elif operation in ("LOAD_ATTR", "LOAD_METHOD") and path is not None:
             self._path = (*path, value)
-        if path is not None and (self._path is None or operation == "LOAD_GLOBAL"):
+        if path is not None and (self._path is None or operation in _LOADS_GLOBAL):
             self.named[path] = None
         if operation.startswith("LOAD_FAST") or operation.endswith("_LOAD_FAST"):
             self._source = f"local {value[-1] if isinstance(value, tuple) else value}"

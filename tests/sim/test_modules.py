@@ -7,8 +7,10 @@ import builtins
 import importlib
 import os
 import sys
+import sysconfig
 import threading
 from collections.abc import Callable, Iterator
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -304,6 +306,16 @@ dualray.shutdown()
     )
     assert (module.results, module.others, module.n) == ([1, 2], [1, 1], 2)
     assert sys.modules["runs_at_import"] is module
+
+
+def test_packages_of_libraries_are_everybodys(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    space: Any = ModuleType("space_of_libraries")
+    space.__path__ = [sysconfig.get_path("purelib") + "/space_of_libraries"]
+    space.__spec__ = ModuleSpec("space_of_libraries", None, is_package=True)
+    monkeypatch.setitem(sys.modules, "space_of_libraries", space)
+    start()
+    looks = dualray.remote(lambda: (module_state.count(), "space_of_libraries" in sys.modules, __name__ in sys.modules))
+    assert dualray.get(looks.remote()) == (1, True, False)
 
 
 def test_a_module_may_sleep_while_it_is_imported(write: Any, start: Any) -> None:
