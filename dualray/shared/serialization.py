@@ -21,7 +21,6 @@ import weakref
 from collections import ChainMap
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from operator import attrgetter
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType
 from typing import Any, ClassVar, Final
 
@@ -133,14 +132,14 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships 
             return _reduce_exception(obj)
         if isinstance(obj, type):
             if not _pickler._should_pickle_by_reference(obj):
-                if (at := NAMING.place_of(obj)) is not None:
-                    return _stands_at, at
+                if (named := NAMING.reduce(obj)) is not None:
+                    return named
                 _name_class(obj)
                 if not obj.__flags__ & _IMMUTABLE:
                     _share_module_name(obj)
         elif type(obj) is FunctionType:
-            if (at := NAMING.place_of(obj)) is not None:
-                return _stands_at, at
+            if (named := NAMING.reduce(obj)) is not None:
+                return named
             _share_module_name(obj)
         elif type(obj) is BuiltinFunctionType and (place := replaced_builtins.get(id(obj))) is not None:
             return _stands_at, place
@@ -158,23 +157,22 @@ class Naming:
     """What is pickled by name though this process has another object there. In a simulation, where many processes are
     one, it has come from another one's module.
 
-    place_of: module and name; None: it has none.
+    reduce: how such a function or class is pickled; None: as usual.
     """
 
     def __init__(self) -> None:
-        self.place_of: Callable[[Any], tuple[str, str] | None] = no_place
+        self.reduce: Callable[[Any], tuple[Any, ...] | None] = as_usual
 
 
-def no_place(value: Any) -> None:
-    """Of what is pickled as usual."""
+def as_usual(value: Any) -> None:
+    """All are pickled as usual."""
 
 
 NAMING: Final = Naming()
 
 
 def _stands_at(module: str, name: str) -> Any:
-    __import__(module)
-    return attrgetter(name)(sys.modules[module])
+    return getattr(sys.modules[module], name)
 
 
 _NEVER_ASKED = (bool, bytearray, bytes, complex, dict, float, frozenset, int, list, set, str, tuple, type, type(None))

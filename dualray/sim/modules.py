@@ -14,7 +14,7 @@ There are three kinds of views (sharing.py says which one a function asks for):
 
 A worker begins with the first. What it loads, or is given, may ask for more: then it has that from then on, and loads
 its functions again. Objects of the view that it had are still about, in an actor's attributes perhaps; they are pickled
-by name all the same (`place_of`).
+by name all the same (`NAMING`).
 
 `sys.modules` changes when a process runs that has another view than the one that is up; who shares the one that is up
 costs a comparison. The environment of a process (`runtime_env`) has modules of its own, which lie above the view.
@@ -33,6 +33,7 @@ import random
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from importlib.machinery import ExtensionFileLoader
+from operator import attrgetter
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, Final, NamedTuple, Protocol
@@ -44,7 +45,7 @@ import numpy as np
 from dualray.runtime_env import Swapped
 from dualray.shared.layout import UNPICKLING, deserialize
 from dualray.shared.model.ids import FunctionID
-from dualray.shared.serialization import NAMING, no_place
+from dualray.shared.serialization import NAMING, as_usual
 from dualray.shared.task_runner import Export
 from dualray.sim.fibers import FiberOwner, FiberScheduler
 from dualray.sim.function_table import FunctionTable
@@ -276,7 +277,7 @@ class Modules:
             _COMMON.keep(self._common.modules, SHOWN.of_driver)
         SHOWN.reset()
         UNPICKLING.loads = pickle.loads
-        NAMING.place_of = no_place
+        NAMING.reduce = as_usual
 
     # -- functions -----------------------------------------------------------------------------------------
 
@@ -330,7 +331,7 @@ class Modules:
         elif level == DRIVER and view is None:
             view = self._take_common()
         if view is not process.view:
-            NAMING.place_of = self._place_of
+            NAMING.reduce = self._reduce
             process.forget_functions()
             with self._without_environment(process):
                 process.view = view
@@ -447,8 +448,8 @@ class Modules:
                     _set_classes(classes)
                 SHOWN.show(shown)
 
-    def _place_of(self, value: Any) -> tuple[str, str] | None:
-        """The name of what is pickled, if it is that of a module in another view than the one that is up."""
+    def _reduce(self, value: Any) -> tuple[Any, ...] | None:
+        """How a function or class is pickled that is of a module in another view than the one that is up: by name."""
         if SHOWN.view is None:
             return None
         name, path = value.__module__, value.__qualname__
@@ -461,7 +462,7 @@ class Modules:
             for part in path.split("."):
                 found = getattr(found, part, None)
             if found is value:
-                return None if is_by_reference(value) else (name, path)
+                return None if is_by_reference(value) else (_named, (name, path))
         return None
 
     # -- values --------------------------------------------------------------------------------------------
@@ -544,6 +545,11 @@ class _Reader(pickle.Unpickler):
             elif module not in sys.modules:
                 raise _MoreNeeded(Needed(OWN, (module,)))
         return super().find_class(module, name)
+
+
+def _named(module: str, name: str) -> Any:
+    """What stands there, for whoever unpickles it."""
+    return attrgetter(name)(importlib.import_module(module))
 
 
 def _set_classes(classes: Any) -> None:
