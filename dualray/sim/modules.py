@@ -194,7 +194,7 @@ class _Common:
         """Forget all, if the driver has imported any of them anew."""
         for name, spec in self.specs.items():
             module = of_driver(name)
-            if module is not None and module.__spec__ is not spec:
+            if module is not None and getattr(module, "__spec__", None) is not spec:
                 self.modules, self.specs = {}, {}
                 return
 
@@ -204,7 +204,7 @@ class _Common:
         for name in modules:
             module = of_driver(name)
             if module is not None:
-                self.specs.setdefault(name, module.__spec__)
+                self.specs.setdefault(name, getattr(module, "__spec__", None))
 
 
 _COMMON: Final = _Common()
@@ -237,9 +237,6 @@ class Needed(NamedTuple):
     modules: tuple[str, ...] = ()
 
 
-_NOTHING: Final = Needed(NOBODY)
-
-
 class _MoreNeeded(Exception):
     """What is being unpickled asks for another view."""
 
@@ -261,10 +258,14 @@ class Modules:
         self._common: View | None = None
         self._functions_in_common = FunctionTable()
         self._functions_in_common.pickled = functions.pickled
+        self._right_in_common: set[FunctionID] = set()
+        """Of these, those that were looked at there."""
         self._needed_by_export: dict[FunctionID, Needed] = {}
         self._needed_by_name: dict[tuple[str, str], Needed] = {}
         self._is_looking = False
         """Whether what is unpickled now is only looked at, or known to be right for the view."""
+        self.names_seen: list[tuple[str, str]] = []
+        """What was named, of modules of the user's, by what was looked at last."""
         self.shared: dict[str, str] = {}
         """Modules that are shared all the same, and why."""
         SHOWN.on_new = self._sweep
@@ -290,16 +291,28 @@ class Modules:
                 needed = self._needed_by_export[function] = self._needed_of_export(process, function)
             view = self._raise(process, needed)
             if view is not None and view.is_common:
-                export = self._load_known(self._functions_in_common, function)
-                if self._sharing_of(export)[0] < OWN:
+                export = self._load_in_common(function)
+                if export is not None:
                     return export
-                needed = self._needed_by_export[function] = needed._replace(level=OWN)  # the driver had it otherwise
+                needed = self._needed_by_export[function] = needed._replace(level=OWN)
                 view = self._raise(process, needed)
         if view is None:
             return self._load_known(self._functions, function)
         unpickled: Export = deserialize(self._functions.pickled[function])
         SHOWN.look()
         return unpickled
+
+    def _load_in_common(self, function: FunctionID) -> Export | None:
+        """None: it needs more, for the driver's module is not as it was when it was imported."""
+        try:
+            export = self._load_known(self._functions_in_common, function)
+        except _MoreNeeded:
+            return None
+        if function not in self._right_in_common:
+            if self._sharing_of(export).level == OWN:
+                return None
+            self._right_in_common.add(function)
+        return export
 
     def _load_known(self, functions: FunctionTable, function: FunctionID) -> Export:
         self._is_looking = True
@@ -311,14 +324,16 @@ class Modules:
     def _needed_of_export(self, process: OfProcess, function: FunctionID) -> Needed:
         with self._drivers_view(process, is_for_looking=True):
             try:
-                return Needed(*self._sharing_of(self._load_known(self._functions, function)))
+                self.names_seen.clear()
+                export = self._load_known(self._functions, function)
+                return self._sharing_of(export, *[_named(module, name) for module, name in self.names_seen])
             except _MoreNeeded as more:
                 return more.needed
 
-    def _sharing_of(self, export: Export) -> tuple[int, tuple[str, ...]]:
+    def _sharing_of(self, export: Export, *others: Any) -> Needed:
         sharing = Sharing()
-        level = sharing.of(export.target, export.duration, export.collect, export.retried)
-        return level, tuple(sharing.modules)
+        level = sharing.of(export.target, export.duration, export.collect, export.retried, *others)
+        return Needed(level, tuple(sharing.modules))
 
     def _raise(self, process: OfProcess, needed: Needed) -> View | None:
         """Give a process the view that it needs, and import there what is needed."""
@@ -349,6 +364,11 @@ class Modules:
         return self._common
 
     # -- imports -------------------------------------------------------------------------------------------
+
+    def import_for(self, process: OfProcess, view: View, name: str) -> None:
+        """What is unpickled there names a module as a whole."""
+        if name not in sys.modules and not is_library(name):
+            self._import(process, view, (name,))
 
     def _import(self, process: OfProcess, view: View, names: Iterable[str]) -> None:
         """Import modules of the user's for a view, which is up."""
@@ -539,12 +559,25 @@ class _Reader(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if module.startswith("cloudpickle"):
             self.has_code = True
+            if name == "subimport":
+                return self._subimport
+        elif module == __name__ and name == _named.__name__:
+            return self.find_class
         elif not is_library(module):
             if not self._is_looking:
                 self._modules.check_name(self._process, module, name)
             elif module not in sys.modules:
                 raise _MoreNeeded(Needed(OWN, (module,)))
+            else:
+                self._modules.names_seen.append((module, name))
         return super().find_class(module, name)
+
+    def _subimport(self, name: str) -> ModuleType:
+        """As cloudpickle's own."""
+        view: View | None = self._process.view
+        if view is not None and not self._is_looking:
+            self._modules.import_for(self._process, view, name)
+        return importlib.import_module(name)
 
 
 def _named(module: str, name: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import collections
 import importlib
 import os
 import sys
@@ -388,6 +389,46 @@ def test_a_worker_that_gets_modules_of_its_own_later_keeps_what_it_had(start: An
     assert type(found) is module_state.Point
     assert found == module_state.Point(1, 2)
     assert dualray.get(keeps.keep.remote(None)) == [module_other.doubled, module_other.Plain]
+
+
+def test_what_a_worker_passes_on_by_name_is_the_next_ones_own(start: Any) -> None:
+    start()
+    keeps: Any = dualray.remote(module_other.Keeps).remote()
+    dualray.get(keeps.keep.remote([module_other.doubled, module_other.Plain]))
+    assert dualray.get(keeps.run.remote(module_state.count)) == 1
+    passed = keeps.keep.remote(None)  # it pickles what it was given before it had modules of its own
+
+    def applies(passed: Any) -> tuple[int, bool]:
+        function, cls = passed
+        return function(4), cls is module_other.Plain
+
+    assert dualray.get(dualray.remote(applies).remote(passed)) == (8, True)
+    assert dualray.get(dualray.remote(lambda module: module.count()).remote(module_state)) == 1
+    assert module_state.COUNT == 0
+
+
+def test_what_is_deep_in_a_librarys_object_is_found(start: Any) -> None:
+    start()
+    made: dict[str, int] = collections.defaultdict(module_state.count)
+    counts = dualray.remote(max_calls=1)(lambda: made["x"])
+    assert dualray.get([counts.remote() for _ in range(2)]) == [1, 1]
+
+
+def test_the_driver_may_have_made_constant_what_was_not(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    start()
+    monkeypatch.setattr(module_state, "CACHE", ())
+    found = dualray.remote(max_calls=1)(module_state.cached)
+    assert dualray.get([found.remote() for _ in range(2)]) == [1, 1]
+    monkeypatch.undo()
+
+
+def test_a_module_that_the_driver_imports_anew_is_imported_anew_for_all(write: Any, start: Any) -> None:
+    for number in (1, 2):
+        sys.modules.pop("written_twice", None)
+        module = write("written_twice", f"K = {number}\n{'#' * number}\ndef constant():\n    return K\n")
+        start()
+        assert dualray.get(dualray.remote(module.constant).remote()) == number
+        dualray.shutdown()
 
 
 def test_an_awaited_value_is_of_the_drivers_class(start: Any) -> None:
