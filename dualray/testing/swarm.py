@@ -64,6 +64,8 @@ class Drawer:
         self._ground = ground
         self._nodes = dict(scenario.cluster.each_node())
         self._victims = [name for name in self._nodes if name != DRIVER_NODE_NAME]
+        self._tables_away_ns = CLIENT_TRIES_NS * 99 // 100
+        """How long they may still be, in all: their clients give up after a little more."""
 
     def draw(self) -> tuple[Fault, ...]:
         """The faults, in no order that matters."""
@@ -134,8 +136,9 @@ class Drawer:
                 fields |= self._gpu()
             case FaultKind.PAUSE_HEAD:  # and goes on before the nodes give it up
                 fields["for_ns"] = min(fields["for_ns"], self._patience_ns - MILLISECOND_NS)
-            case FaultKind.RESTART_HEAD | FaultKind.RESTART_REDIS:  # and is back before the clients of its tables do
-                fields["for_ns"] = min(fields["for_ns"], CLIENT_TRIES_NS - MILLISECOND_NS)
+            case FaultKind.RESTART_HEAD | FaultKind.RESTART_REDIS:
+                fields["for_ns"] = min(fields["for_ns"], max(self._tables_away_ns, MILLISECOND_NS))
+                self._tables_away_ns -= fields["for_ns"]
             case FaultKind.LOSE_OBJECT:
                 pass
             case _:
