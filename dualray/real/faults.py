@@ -20,7 +20,7 @@ from typing import Final
 import psutil
 
 from dualray.real.addresses import socket_path
-from dualray.shared.faults import Fault, FaultKind
+from dualray.shared.faults import SLOWS, Fault, FaultKind
 
 PERFORMED: Final = frozenset(
     {
@@ -75,6 +75,10 @@ def refuse(fault: Fault, instead: str = "") -> None:
         raise ValueError(
             f"fault '{fault}': in real mode a node's store ends with its processes; leave out 'with its store', or "
             f"run it in sim mode"
+        )
+    if fault.kind in SLOWS and fault.factor <= 1:
+        raise ValueError(
+            f"fault '{fault}': real mode can slow processes down, and not speed them up: the factor must be above 1"
         )
     if fault.kind in REFUSED:
         performs = instead or f"dualray run --mode sim --faults '{fault}'"
