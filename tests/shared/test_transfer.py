@@ -642,6 +642,48 @@ def test_those_that_want_to_know_where_an_object_is_hear_that_its_task_found_no_
     assert not transfer.wants
 
 
+# ---- In vain ---------------------------------------------------------------------------------------------------------
+
+VAIN_MAX = 8
+
+
+def asks_in_vain(node, times: int) -> list[list]:
+    """The head names a node that turns out not to have it, again and again: what is done each time."""
+    rounds = []
+    for _ in range(times):
+        assert asked(node.locations(X, "node-1")) == [N1]
+        rounds.append(node(ObjectNotHere(object_id=X, node=N1)))
+    return rounds
+
+
+def test_a_head_whose_news_stay_wrong_is_not_asked_without_pause(node):
+    """It would be for ever, and as fast as messages go: found with a bug planted in the directory."""
+    node.want(X)
+    *at_once, last = asks_in_vain(node, VAIN_MAX + 1)
+    assert [len(sent(each, LocationsWanted, HEAD)) for each in at_once] == [1] * VAIN_MAX
+    assert sent(last, LocationsWanted, HEAD) == []
+    (timer,) = of(last, ArmTimer)
+    assert timer.delay_ns == Config().heartbeat_timeout_ns
+    assert len(sent(node(TimerFired(timer=timer.timer)), LocationsWanted, HEAD)) == 1
+    assert of(asks_in_vain(node, 1)[0], ArmTimer) == [timer]
+
+
+def test_a_source_that_has_sent_some_of_it_is_something_to_show_for_it(node):
+    node.want(X)
+    asks_in_vain(node, VAIN_MAX)
+    node.locations(X, "node-1")
+    node(ReceiveFailed(object_id=X, source=N1, received_bytes=40))
+    assert len(sent(asks_in_vain(node, 1)[0], LocationsWanted, HEAD)) == 1
+
+
+def test_what_nobody_wants_any_more_is_not_asked_for_when_the_timer_fires(node):
+    node.want(X)
+    *_, last = asks_in_vain(node, VAIN_MAX + 1)
+    (timer,) = of(last, ArmTimer)
+    node(ObjectFailed(object_id=X, error=error(ErrorKind.OBJECT_LOST)))
+    assert node(TimerFired(timer=timer.timer)) == []
+
+
 # ---- Lives -----------------------------------------------------------------------------------------------------------
 
 

@@ -30,7 +30,7 @@ from dualray.shared.machines.local_scheduler import REPORT_TIMER, LocalScheduler
 from dualray.shared.machines.object_store import RESTORING, ObjectStore, SpaceRequest
 from dualray.shared.machines.rooms import lent_by
 from dualray.shared.machines.state_rows import node_rows
-from dualray.shared.machines.transfer import PULLS_TIMER, Transfer, is_incoming, is_sending
+from dualray.shared.machines.transfer import ASKS_TIMER, PULLS_TIMER, Transfer, is_incoming, is_sending
 from dualray.shared.model.commands import ArmTimer
 from dualray.shared.model.config import Config
 from dualray.shared.model.events import (
@@ -182,6 +182,8 @@ class Node(Composition):
             self.scheduler.on_report_timer()
         elif event.timer == PULLS_TIMER:
             self.transfer.on_pulls_timer()
+        elif event.timer == ASKS_TIMER:
+            self.transfer.on_asks_timer()
         elif event.timer == _LINKS_TIMER:
             self._on_links_timer()
         else:

@@ -9,7 +9,8 @@ Admission. At most `pull_bytes_max` are pulled at a time (one object always may 
 
 When a source dies, breaks off or does not have the object any more, the next one is asked for the rest: the bytes that
 came are kept, for all sources that the head named together hold the same bytes. When all have failed, everything is
-given up and the head is asked again: a copy that it then names may have been made anew.
+given up and the head is asked again: a copy that it then names may have been made anew. Asked for the same object
+`_VAIN_MAX` times in a row with nothing to show for it, it is asked once in `heartbeat_timeout_ns`.
 
 Who only asks where an object is (a *watcher*: a task that has not begun) is told when a copy exists, and asks for the
 bytes when it wants them here: so nothing is held for whoever waits for something that is yet to be made.
@@ -67,9 +68,12 @@ from dualray.shared.model.ids import HEAD, Address, NodeID, ObjectID
 _INCOMING = "incoming"
 _SENDING_TO = "sending to "
 PULLS_TIMER = "pulls"
+ASKS_TIMER = "asks"
 _DOUBTS_MAX = 3
 _UNREACHABLE_MAX = 6
 """So often `link_patience_ns` a node counts as out of reach; then it is tried again."""
+_VAIN_MAX = 8
+"""So often in a row the head is asked again at once; then once in `heartbeat_timeout_ns`."""
 
 
 class Want:
@@ -92,6 +96,7 @@ class Want:
         "sources",
         "turn",
         "users",
+        "vain",
         "watchers",
     )
 
@@ -124,6 +129,8 @@ class Want:
         self.refusal: ErrorInfo | None = None
         """Why a node that has it on disk could not send it."""
         self.refusals = 0
+        self.vain = 0
+        """How often in a row none of the nodes that the head named had sent anything."""
 
 
 class Transfer:
@@ -157,6 +164,8 @@ class Transfer:
         self.unreachable: dict[NodeID, int] = {}
         """Nodes that we take to be out of reach, and until when."""
         self._timer_is_armed = False
+        self._to_ask: dict[ObjectID, None] = {}
+        """What the head was so often asked for in vain that the next time is when the timer fires."""
         # Worklists that the node machine drains.
         self.arrived: deque[tuple[str, ObjectID, int]] = deque()
         self.unavailable: deque[tuple[str, ObjectID, ErrorInfo]] = deque()
@@ -207,6 +216,23 @@ class Transfer:
         )
         self.out.send(HEAD, wanted)
 
+    def _ask_head_again(self, want: Want) -> None:
+        """It has named no node that could send. Its news may be late; or wrong: then it is not asked without pause."""
+        want.vain += 1
+        if want.vain <= _VAIN_MAX:
+            self._ask_head(want)
+            return
+        if not self._to_ask:
+            self.out.add(ArmTimer(timer=ASKS_TIMER, delay_ns=self.config.heartbeat_timeout_ns))
+        self._to_ask[want.object_id] = None
+
+    def on_asks_timer(self) -> None:
+        """Ask the head for what it was asked for in vain."""
+        to_ask, self._to_ask = self._to_ask, {}
+        for want in [self.wants[object_id] for object_id in to_ask if object_id in self.wants]:
+            if not want.asked:
+                self._ask_head(want)
+
     def _is_held_up(self) -> bool:
         """Whether the pull that was admitted first has waited for its source for longer than a live one is silent."""
         first = self.wants[next(iter(self.admitted))] if self.admitted else None
@@ -253,7 +279,7 @@ class Transfer:
         away = self._out_of_reach()
         want.sources = deque(node for node in event.nodes if node != self.node and node not in away)
         if not want.sources:  # we are said to have it, and do not: that news is on its way; or we know who is away now
-            self._ask_head(want)
+            self._ask_head_again(want)
             return
         want.is_located = True
         self.located.extend((watcher, event.object_id) for watcher in want.watchers)
@@ -306,7 +332,7 @@ class Transfer:
     def _ask_again(self, want: Want) -> None:
         """No copy is known any more."""
         want.is_located = False
-        self._ask_head(want)
+        self._ask_head_again(want)
         self.lost.extend((user, want.object_id) for user in want.users)
 
     def on_contested(self, object_id: ObjectID) -> None:
@@ -419,6 +445,7 @@ class Transfer:
         want = self.wants.get(object_id)
         if want is not None and want.source == source:
             if received_bytes is not None:
+                want.vain = want.vain if received_bytes <= want.offset else 0
                 want.offset = received_bytes
             self._try_next_source(want)
 
