@@ -187,9 +187,7 @@ BUGS: tuple[PlantedBug, ...] = (
         what="what was being fetched from a node that died is not fetched from another",
         change=_change(
             f"{MACHINES}/transfer.py",
-            "        if want is not None and want.source == source:\n            if received_bytes is not None:\n"
             "                want.offset = received_bytes\n            self._try_next_source(want)\n",
-            "        if want is not None and want.source == source:\n            if received_bytes is not None:\n"
             "                want.offset = received_bytes\n                self._try_next_source(want)\n",
         ),
     ),
