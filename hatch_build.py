@@ -83,6 +83,7 @@ COMPILED = (
     "dualray/sim/node.py",
     "dualray/sim/rates.py",
     "dualray/sim/runner.py",
+    "dualray/sim/tables.py",
     "dualray/sim/topologies.py",
     "dualray/sim/worker.py",
     "dualray/testing/checkers.py",

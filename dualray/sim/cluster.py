@@ -57,6 +57,7 @@ from dualray.sim.network import CONNECTION_LASTS_NS, Network
 from dualray.sim.node import Hardware, NodeProcess
 from dualray.sim.runner import Letter, Line, Process
 from dualray.sim.stage import Stage, take_stage
+from dualray.sim.tables import Fields, Tables
 from dualray.sim.topologies import Nic, Star, Wiring, wiring_of_scenario
 from dualray.sim.values import ValueLog, are_asked_for
 from dualray.sim.worker import UserProcess
@@ -165,7 +166,7 @@ class Cluster:
         self.processes: dict[Address, Process] = {}
         self.nodes: dict[NodeID, NodeProcess] = {}
         self.trace_events: list[TraceEvent] = []
-        self.tables: dict[str, dict[str, tuple[tuple[str, str], ...]]] = {}
+        self.tables = Tables()
         self.functions = FunctionTable()
         self._spare_cores: list[VirtualCore] = []
         self.make_core: Callable[..., CoreWorker] = VirtualCore
@@ -418,12 +419,9 @@ class Cluster:
         if anchors and event.kind in anchors:
             self.faults.happened(event)
 
-    def write_record(self, table: str, key: str, fields: tuple[tuple[str, str], ...]) -> None:
+    def write_record(self, table: str, key: str, fields: Fields) -> None:
         """A row of the control plane's tables."""
-        rows = self.tables.get(table)
-        if rows is None:
-            rows = self.tables[table] = {}
-        rows[key] = fields
+        self.tables.write(table, key, fields)
 
     # ---- Faults ----------------------------------------------------------------------------------------------
 

@@ -137,7 +137,7 @@ _THEIR_OWN = (str(ErrorKind.APPLICATION), str(ErrorKind.TASK_CANCELLED))
 def _tasks_lost(cluster: Cluster) -> int:
     """Tasks that never ended, or failed for a reason that is neither theirs nor the program's. What a process has
     asked for that died has gone with it: it is asked for again, where it is still wanted."""
-    ended, errors = cluster.tables.get(TASK_TABLE, {}), cluster.tables.get("errors", {})
+    ended, errors = cluster.tables.read(TASK_TABLE), cluster.tables.read("errors")
     lost = 0
     for event in cluster.trace_events:
         if event.kind is _SUBMITTED:

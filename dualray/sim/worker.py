@@ -19,7 +19,6 @@ from dualray.shared.execution import Execution
 from dualray.shared.interruption import IMPORT_PATIENCE_S, is_importing
 from dualray.shared.layout import PLAIN_TYPES
 from dualray.shared.machines.plain_worker import PlainWorker
-from dualray.shared.machines.tasks import TASK_TABLE
 from dualray.shared.model.commands import RunTask, WriteRecord, WriteRecords
 from dualray.shared.model.events import ClusterChanged, Event, NodeDied, OwnerDied, TaskPushed, TimerFired
 from dualray.shared.model.ids import HEAD, Address, FunctionID, NodeID, TaskID, root_task_id
@@ -547,8 +546,7 @@ class UserProcess(Process):
         assert pushed is not None
         assert finished is not None
         if self.is_alive:
-            fields = plain.row_fields(spec, pushed.attempt)
-            self.cluster.write_record(TASK_TABLE, spec.task_id.hex(), fields)
+            self.cluster.tables.write_task(spec.task_id, plain.row_fields(spec, pushed.attempt))
             self.cluster.send(self, pushed.reply_to, finished, (result,))
 
     def _end_cancelled(self, task: RunTask | TaskPushed, start_ns: int) -> None:
@@ -893,7 +891,7 @@ class UserProcess(Process):
     def read_table(self, name: str) -> dict[str, dict[str, str]]:
         """A table of the control plane."""
         control_plane.reach_tables(self)
-        return {key: dict(fields) for key, fields in self.cluster.tables.get(name, {}).items()}
+        return {key: dict(fields) for key, fields in self.cluster.tables.read(name).items()}
 
     def tell(self, words: str) -> None:
         if not self.is_silent:

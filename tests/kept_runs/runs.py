@@ -168,7 +168,7 @@ def figures_of(scenario: Scenario, *, is_logged: bool = True) -> tuple[Figures, 
             _count(figures, log)
         else:
             rows = [event.row() for event in cluster.trace_events]
-            figures.said = {"trace": _digest(rows), "tables": _digest(cluster.tables)}
+            figures.said = {"trace": _digest(rows), "tables": _digest(cluster.tables.all())}
         figures.said["stderr"] = _digest(heard.getvalue())
     return figures, outcome
 
