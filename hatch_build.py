@@ -76,6 +76,7 @@ COMPILED = (
     "dualray/sim/fault_actions.py",
     "dualray/sim/faults.py",
     "dualray/sim/fibers.py",
+    "dualray/sim/halts.py",
     "dualray/sim/head.py",
     "dualray/sim/kept_store.py",
     "dualray/sim/modelled_processes.py",

@@ -16,7 +16,6 @@ for whom.
 from __future__ import annotations
 
 import signal
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -47,6 +46,7 @@ from dualray.sim.cost_model import CostModel
 from dualray.sim.faults import FaultInjector
 from dualray.sim.fibers import Fiber, FiberScheduler
 from dualray.sim.function_table import FunctionTable
+from dualray.sim.halts import Halts, perform
 from dualray.sim.head import HeadProcess
 from dualray.sim.isolation import VirtualExit
 from dualray.sim.kernel import Kernel, Scheduled
@@ -79,8 +79,6 @@ STANDSTILL_EVENTS_MAX = 5_000_000
 """Events at one instant of virtual time, after which the machines are taken to be in a loop: 10,000 nodes start with
 about a million."""
 _DEFAULT_COSTS: Final = CostModel()
-TABLES: Final = "redis"
-"""Where the control plane's tables are: what can stand still apart from the head."""
 FIRST_PID = 1 << 22
 """Above what any real process has (pid_max of Linux): a virtual pid is never taken for a real one."""
 
@@ -106,7 +104,6 @@ class Cluster:
     """What tasks took in a recorded run, by name."""
     _stopwatch: Stopwatch | None = None
     _values: ValueLog | None = None
-    _tables_stopped = 0
     modules: Modules | None = None
     """Of the user's, from `isolate` on."""
 
@@ -153,8 +150,7 @@ class Cluster:
             bool(memory or gpu_memory),
             dict[tuple[str, str], None](),
         )
-        self._paused: dict[str, deque[tuple[Callable[..., object], tuple[Any, ...]]]] = {}
-        """What waits on what stands still: machines, by name, processes, by address, and TABLES."""
+        self.halts = Halts(self.fibers)
         self._standstill_ns = -1
         self._standstill_since = 0
         self._unchecked: list[Process] = []
@@ -445,7 +441,8 @@ class Cluster:
         self.network.cut(HEAD)
         for node in self.nodes.values():
             delay_ns = self.network.message_ns(HEAD, node.node)
-            self.kernel.call_after(delay_ns, self.when_running, node.node, self._end_without_head, node, HEAD_IS_GONE)
+            ends: Callable[[], None] = partial(self._end_without_head, node, HEAD_IS_GONE)
+            self.kernel.call_after(delay_ns, self.halts.when_running, node.node, ends)
 
     @property
     def is_down(self) -> bool:
@@ -462,7 +459,7 @@ class Cluster:
 
     def _end_all_nodes(self, why: str) -> None:
         for node in self.nodes.values():
-            self.when_running(node.node, self._end_without_head, node, why)
+            self.halts.when_running(node.node, self._end_without_head, node, why)
 
     def _end_without_head(self, node: NodeProcess, why: str) -> None:
         node.die()
@@ -528,15 +525,14 @@ class Cluster:
 
     def pause(self, node: str) -> None:
         """A machine, or the head's, stands still from now on."""
-        self._paused.setdefault(node, deque())
+        self.halts.halt(node)
         self._pace_changed(node)
-        self.fibers.hold = self._hold
         self.network.stall(node)
         self.hearing_changed()
 
     def resume(self, node: str) -> None:
         """A machine goes on: first with what has waited, in order."""
-        if node in self._paused:
+        if self.halts.is_paused(node):
             self._let_go(node)
             self.hearing_changed()
 
@@ -546,94 +542,27 @@ class Cluster:
         if cores is not None:  # else no node has cores of its own (replay.py)
             cores.set_pace(process, pace)
         if not pace:
-            self._paused.setdefault(process.address, deque())
-            self.fibers.hold = self._hold
-        elif process.address in self._paused:
-            self._release(process.address)
-
-    def forget_halt(self, address: Address) -> None:
-        """A process has ended; if it stood still, nothing of what it had before it happens."""
-        if self._paused and address in self._paused:
-            self._release(address)
-
-    @property
-    def are_tables_away(self) -> bool:
-        """Whether the server of the control plane's tables does not answer."""
-        return bool(self._paused) and TABLES in self._paused
-
-    def stop_tables(self) -> None:
-        """The server of the control plane's tables is away, until `restart_tables`; each stop needs its own."""
-        self._tables_stopped += 1
-        self._paused.setdefault(TABLES, deque())
-
-    def restart_tables(self) -> None:
-        """With the last one it is back, with what it had; who waits for it is answered."""
-        self._tables_stopped -= 1
-        if not self._tables_stopped:
-            self._release(TABLES)
-
-    def when_tables_answer(self, fn: Callable[[], object]) -> None:
-        """Call it now, or when the server of the tables is back."""
-        self.when_running(TABLES, fn)
+            self.halts.halt(process.address)
+        else:
+            self.halts.go_on(process.address)
 
     def _pace_changed(self, machine: str) -> None:
         process = self.nodes.get(NodeID(machine))
         if process is not None:  # it is not the head's
             process.pace_changed()
 
-    def is_paused(self, node: str) -> bool:
-        """Whether the machine stands still."""
-        return bool(self._paused) and node in self._paused
-
-    def is_halted(self, process: Process) -> bool:
-        """Whether the process stands still, or the machine on which it runs."""
-        return bool(self._paused) and (process.node in self._paused or process.address in self._paused)
-
-    def when_it_runs(self, process: Process, fn: Callable[..., object], *args: Any) -> None:
-        """Call it now, or when both process and machine go on."""
-        if self._paused and process.node not in self._paused and process.address in self._paused:
-            self._paused[process.address].append((fn, args))
-        else:
-            self.when_running(process.node, fn, *args)
-
-    def when_running(self, node: str, fn: Callable[..., object], *args: Any) -> None:
-        """Call it now, or when the machine goes on."""
-        if self._paused and node in self._paused:
-            self._paused[node].append((fn, args))
-        else:
-            fn(*args)
-
-    def _hold(self, fiber: Fiber) -> bool:
-        owner = fiber.owner
-        assert isinstance(owner, UserProcess)
-        if not self.is_halted(owner):
-            return False
-        self.when_it_runs(owner, self._release_fiber, fiber)
-        return True
-
-    def _release_fiber(self, fiber: Fiber) -> None:
-        """What held it goes on; something else may hold it still."""
-        if not self._paused or not self._hold(fiber):
-            self.fibers.release(fiber)
-
     def _let_go(self, node: str) -> None:
-        if node in self._paused:
-            self._release(node)
-
-    def _release(self, place: str) -> None:
-        waiting = self._paused.pop(place)
-        if place == HEAD or NodeID(place) in self.nodes:
-            self._pace_changed(place)
-            self.network.unstall(place)
-        if not self._paused:
-            self.fibers.hold = None
-        for fn, args in waiting:
-            fn(*args)
+        """A machine goes on, or has nothing left to go on with."""
+        if self.halts.is_paused(node):
+            waiting = self.halts.lift(node)
+            self._pace_changed(node)
+            self.network.unstall(node)
+            perform(waiting)
 
     def hearing_changed(self) -> None:
         """Which nodes the head can hear may have changed."""
         for node, process in self.nodes.items():
-            is_heard = process.is_alive and not self.is_paused(node) and not self.network.is_parted(node, HEAD)
+            is_heard = process.is_alive and not self.halts.is_paused(node) and not self.network.is_parted(node, HEAD)
             if is_heard:
                 self.head.node_was_heard(node, process.incarnation)
             elif not self.head.is_silent(node):
@@ -759,7 +688,7 @@ class Cluster:
         lines += [f"  on the head: {reason}" for reason in self.head.control.explain()]
         if self.network.messages_waiting:
             lines.append(f"  a partition holds {self.network.messages_waiting} messages")
-        lines += [f"  {node} stands still, and {len(held)} things with it" for node, held in self._paused.items()]
+        lines += [f"  {node} stands still, and {len(held)} things with it" for node, held in self.halts.places.items()]
         return SimulationDeadlockError(f"{why}, and the driver still waits:\n" + "\n".join(lines))
 
     def _look_after(self, events: int) -> None:

@@ -30,14 +30,14 @@ def reach_tables(process: UserProcess) -> None:
     cluster = process.cluster
     if not cluster.head.is_alive:
         raise DualrayError(process.core.end_reason)
-    if not cluster.are_tables_away:
+    if not cluster.halts.are_tables_away:
         return
     answered = FiberSignal(cluster.fibers)
     timer = cluster.kernel.call_after(CLIENT_TRIES_NS, answered.set)
-    cluster.when_tables_answer(answered.set)
+    cluster.halts.when_tables_answer(answered.set)
     answered.wait()
     timer.cancel()
-    if cluster.are_tables_away:
+    if cluster.halts.are_tables_away:
         raise ControlPlaneError(f"the control plane of the simulation has not answered for {CLIENT_TRIES_NS / 1e9:g} s")
 
 
@@ -65,7 +65,7 @@ def _has_answered(process: UserProcess, size_bytes: int) -> bool:
 
     def arrive(_: None) -> None:
         nonlocal was_there
-        was_there = not cluster.are_tables_away
+        was_there = not cluster.halts.are_tables_away
         if was_there:
             network.message(back, size_bytes, lambda _: answered.set(), None, is_sure=True)
         else:  # the connection is refused

@@ -163,12 +163,12 @@ class FaultActions:
 
     def _pause(self, fault: Fault) -> bool:
         cluster, machine = self._cluster, fault.node or HEAD
-        if cluster.is_paused(machine):
+        if cluster.halts.is_paused(machine):
             return False
         self._note(fault, machine)
         cluster.pause(machine)
         if fault.kind is FaultKind.RESTART_HEAD:
-            cluster.stop_tables()
+            cluster.halts.stop_tables()
         patience = cluster.expect_head() if fault.kind is FaultKind.PAUSE_HEAD else None
 
         def resume() -> None:
@@ -176,15 +176,15 @@ class FaultActions:
                 patience.cancel()
             cluster.resume(machine)
             if fault.kind is FaultKind.RESTART_HEAD:
-                cluster.restart_tables()
+                cluster.halts.restart_tables()
 
         self._lasts(fault, resume)
         return True
 
     def _stop_tables(self, fault: Fault) -> None:
         self._note(fault, HEAD)
-        self._cluster.stop_tables()
-        self._lasts(fault, self._cluster.restart_tables)
+        self._cluster.halts.stop_tables()
+        self._lasts(fault, self._cluster.halts.restart_tables)
 
     def _slow(self, fault: Fault) -> None:
         node = self._cluster.nodes[NodeID(fault.node)]

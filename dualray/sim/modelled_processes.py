@@ -479,8 +479,8 @@ class ModelledProcess(Process):
             model.note(self.number, OTHER, model.content_of(message))
         if not self.is_alive:
             return
-        if not model.is_steady and model.cluster.is_halted(self):
-            model.cluster.when_it_runs(self, self._arrive_late, message)
+        if not model.is_steady and model.cluster.halts.is_halted(self):
+            model.cluster.halts.when_it_runs(self, self._arrive_late, message)
             return
         self.handle(message)
 
@@ -544,7 +544,7 @@ class ModelledProcess(Process):
 
     def _resume(self, what: tuple[Callable[[CompleteWait], None], CompleteWait]) -> None:
         if self.is_alive:
-            self.model.cluster.when_it_runs(self, what[0], what[1])
+            self.model.cluster.halts.when_it_runs(self, what[0], what[1])
 
     def _next_wait(self) -> WaitID:
         self._wait_counter += 1
@@ -658,8 +658,8 @@ class ModelledWorker(ModelledProcess):
         task, left_ns = what
         if not self.is_alive:
             return
-        if self.model.cluster.is_halted(self):
-            self.model.cluster.when_it_runs(self, self._begin, what)
+        if self.model.cluster.halts.is_halted(self):
+            self.model.cluster.halts.when_it_runs(self, self._begin, what)
             return
         spec = task.spec
         self.trace(TraceKind.TASK_STARTED, spec.task_id, name=spec.template.name, amount=task.attempt)
@@ -694,8 +694,8 @@ class ModelledWorker(ModelledProcess):
         if not self.is_alive:
             return
         model = self.model
-        if not model.is_steady and model.cluster.is_halted(self):
-            model.cluster.when_it_runs(self, self._all_ended, what)
+        if not model.is_steady and model.cluster.halts.is_halted(self):
+            model.cluster.halts.when_it_runs(self, self._all_ended, what)
             return
         outcomes: tuple[Outcome, ...] = tuple(
             [
@@ -717,8 +717,8 @@ class ModelledWorker(ModelledProcess):
         if not self.is_alive:
             return
         model = self.model
-        if not model.is_steady and model.cluster.is_halted(self):
-            model.cluster.when_it_runs(self, self._ended, task)
+        if not model.is_steady and model.cluster.halts.is_halted(self):
+            model.cluster.halts.when_it_runs(self, self._ended, task)
             return
         spec = task.spec
         task_id = spec.task_id
@@ -785,7 +785,7 @@ class ModelledWorker(ModelledProcess):
                 self.store.objects[object_id] = _NO_BYTES
                 if model.is_anchored:
                     self.trace(TraceKind.OBJECT_STORED, object_id, amount=size_bytes)
-                model.cluster.when_it_runs(self, sealed)
+                model.cluster.halts.when_it_runs(self, sealed)
 
         def sealed() -> None:
             self.handle(SpaceWritten(object_id=object_id))
@@ -961,8 +961,8 @@ class ModelledDriver(ModelledProcess):
     def _advance(self, answer: Any) -> None:
         if not self.is_alive:
             return
-        if not self.model.is_steady and self.model.cluster.is_halted(self):
-            self.model.cluster.when_it_runs(self, self._advance, answer)
+        if not self.model.is_steady and self.model.cluster.halts.is_halted(self):
+            self.model.cluster.halts.when_it_runs(self, self._advance, answer)
             return
         assert self._program is not None
         step: Any

@@ -146,7 +146,7 @@ class Process:
         if self._timers:
             self._timers.pop(timer, None)
         if self.is_alive:
-            self.cluster.when_it_runs(self, self._fire, timer)
+            self.cluster.halts.when_it_runs(self, self._fire, timer)
 
     def _fire(self, timer: str) -> None:
         if self.is_alive:
@@ -215,8 +215,8 @@ class MachineProcess(Process):
         """Hand an event to the machine and carry out its commands."""
         if not self.is_alive:
             return
-        if self.cluster._paused and self.cluster.is_halted(self):
-            self.cluster.when_it_runs(self, self.handle, event)
+        if self.cluster.halts.places and self.cluster.halts.is_halted(self):
+            self.cluster.halts.when_it_runs(self, self.handle, event)
             return
         now_ns = self._calendar.now_ns
         commands = self.machine.handle(event, now_ns)

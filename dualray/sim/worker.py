@@ -279,8 +279,8 @@ class UserProcess(Process):
     def receive(self, message: Event, payloads: Sequence[tuple[bytes, bytes]]) -> None:
         if not self.is_alive:
             return
-        if self.cluster._paused and self.cluster.is_halted(self):
-            self.cluster.when_it_runs(self, self.receive, message, payloads)
+        if self.cluster.halts.places and self.cluster.halts.is_halted(self):
+            self.cluster.halts.when_it_runs(self, self.receive, message, payloads)
         elif isinstance(message, TaskPushed) and (
             self._begins(message, payloads) or self.core.begins(message, payloads)
         ):
@@ -411,8 +411,8 @@ class UserProcess(Process):
     def _start_next(self) -> None:
         if not self.is_alive:
             return
-        if self.cluster._paused and self.cluster.is_halted(self):
-            self.cluster.when_it_runs(self, self._start_next)
+        if self.cluster.halts.places and self.cluster.halts.is_halted(self):
+            self.cluster.halts.when_it_runs(self, self._start_next)
             return
         task: RunTask | TaskPushed | None = self._next if self._core is None else self._core.next_task()
         if task is None:
@@ -519,8 +519,8 @@ class UserProcess(Process):
         """The time of a task is over whose code has returned before."""
         if not self.is_alive:
             return
-        if self.cluster._paused and self.cluster.is_halted(self):
-            self.cluster.when_it_runs(self, self._end)
+        if self.cluster.halts.places and self.cluster.halts.is_halted(self):
+            self.cluster.halts.when_it_runs(self, self._end)
             return
         task = self._ahead
         assert task is not None
@@ -792,8 +792,8 @@ class UserProcess(Process):
         self.cluster.kernel.call_after(self.cluster.dispatch_ns, self._begin_beside, task)
 
     def _begin_beside(self, task: RunTask) -> None:
-        if self.cluster.is_halted(self):
-            self.cluster.when_it_runs(self, self._begin_beside, task)
+        if self.cluster.halts.is_halted(self):
+            self.cluster.halts.when_it_runs(self, self._begin_beside, task)
         elif self.is_alive:
             self._spawn(partial(self.core.execute, task), task_seed(self.cluster.seed, task.spec.task_id))
 
@@ -801,8 +801,8 @@ class UserProcess(Process):
         self.cluster.kernel.call_after(self.cluster.dispatch_ns, self._begin_on_loop, task)
 
     def _begin_on_loop(self, task: RunTask) -> None:
-        if self.cluster.is_halted(self):
-            self.cluster.when_it_runs(self, self._begin_on_loop, task)
+        if self.cluster.halts.is_halted(self):
+            self.cluster.halts.when_it_runs(self, self._begin_on_loop, task)
         elif self.is_alive:
             group = task.spec.template.concurrency_group
             if self._loops is None:
@@ -840,8 +840,8 @@ class UserProcess(Process):
         self.cluster.kernel.call_after(self.cluster.dispatch_ns, self._cancel_coroutine, task)
 
     def _cancel_coroutine(self, task: TaskID) -> None:
-        if self.cluster.is_halted(self):
-            self.cluster.when_it_runs(self, self._cancel_coroutine, task)
+        if self.cluster.halts.is_halted(self):
+            self.cluster.halts.when_it_runs(self, self._cancel_coroutine, task)
         elif self.is_alive and self._loops is not None:
             for loop in self._loops.values():
                 loop.call_soon_threadsafe(loop.call_soon, self._cancel_if_running, loop, task)
