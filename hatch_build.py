@@ -85,6 +85,7 @@ COMPILED = (
     "dualray/sim/rates.py",
     "dualray/sim/runner.py",
     "dualray/sim/tables.py",
+    "dualray/sim/task_costs.py",
     "dualray/sim/topologies.py",
     "dualray/sim/worker.py",
     "dualray/testing/checkers.py",

@@ -18,20 +18,17 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from functools import partial
 from hashlib import blake2b
 from math import inf
-from numbers import Real
 from pathlib import Path
-from random import Random
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from dualray.exceptions import SimulationDeadlockError
 from dualray.recording.profile import Profile, load_profile
 from dualray.shared.core_worker import CoreWorker
 from dualray.shared.decision_log import DecisionLog, MachineSpec
-from dualray.shared.distributions import Distribution, parse_distribution
+from dualray.shared.distributions import Distribution
 from dualray.shared.execution import Execution
 from dualray.shared.machines.plain_worker import PlainWorker
 from dualray.shared.model.config import Config
@@ -58,6 +55,7 @@ from dualray.sim.node import Hardware, NodeProcess
 from dualray.sim.runner import Letter, Line, Process
 from dualray.sim.stage import Stage, take_stage
 from dualray.sim.tables import Fields, Tables
+from dualray.sim.task_costs import TaskCosts
 from dualray.sim.topologies import Nic, Star, Wiring, wiring_of_scenario
 from dualray.sim.values import ValueLog, are_asked_for
 from dualray.sim.worker import UserProcess
@@ -92,16 +90,8 @@ class Cluster:
     """Whether the fiber of a task may end before its time is over (worker.py). A test switches it off: nothing
     changes."""
 
-    models_memory = False
-    """Whether tasks may take any: of their nodes, or of GPUs."""
-
-    _last_s = 0.0
-    """What `whole_ns` was asked for last."""
-    _last_ns = 0
     _rewritten_last: object = None
     _does_pace_change = False
-    _profile: Mapping[str, Sequence[int]] | None = None
-    """What tasks took in a recorded run, by name."""
     _stopwatch: Stopwatch | None = None
     _values: ValueLog | None = None
     modules: Modules | None = None
@@ -143,12 +133,12 @@ class Cluster:
             on_held=self._on_held,
         )
         self.network.on_rate = self._nic_rate
-        self._durations, self._distributions = dict(durations or {}), dict[str, Distribution]()
-        self._memory, self._gpu_memory, self.models_memory, self.rows_used = (
-            dict(memory or {}),
-            dict(gpu_memory or {}),
-            bool(memory or gpu_memory),
-            dict[tuple[str, str], None](),
+        self.task_costs = TaskCosts(
+            seed=seed,
+            default_ns=cost_model.task_duration_ns,
+            durations=durations,
+            memory=memory,
+            gpu_memory=gpu_memory,
         )
         self.halts = Halts(self.fibers)
         self._standstill_ns = -1
@@ -570,33 +560,6 @@ class Cluster:
 
     # ---- What work takes -------------------------------------------------------------------------------------
 
-    def task_cost_ns(self, task: Execution) -> int:
-        """What a task without a duration of its own takes: what it took in the profile, else the scenario's table, else
-        the cost model's default."""
-        if self._profile is not None:
-            took_ns = self._profile.get(task.name)
-            if took_ns is not None:
-                self.rows_used["profile", task.name] = None
-                return took_ns[int(self._stream_of(task).random() * len(took_ns))]
-        for pattern, distribution in self._durations.items():
-            if fnmatchcase(task.name, pattern):
-                self.rows_used["durations", pattern] = None
-                return self._draw_ns(distribution, task)
-        return self.cost_model.task_duration_ns
-
-    def _draw_ns(self, distribution: Distribution, task: Execution) -> int:
-        if distribution.name == "constant":
-            return distribution.first_ns
-        return distribution.sample_ns(self._stream_of(task).random)
-
-    def _stream_of(self, task: Execution) -> Random:
-        """From which a task's duration is drawn."""
-        return Random(task_seed(self.seed, task.task_id) + b":duration")
-
-    def use_profile(self, profile: Mapping[str, Sequence[int]]) -> None:
-        """Have tasks without a duration of their own take what those of their name took: one of these times, in ns."""
-        self._profile = profile
-
     def stopwatch(self, task: Execution) -> Stopwatch:
         """Measures what takes as long as it really does: such a run cannot be promised to be the same again."""
         assert self._stage is not None
@@ -605,49 +568,6 @@ class Cluster:
         if self._stopwatch is None:
             self._stopwatch = Stopwatch(self.fibers)
         return self._stopwatch
-
-    def said_ns(self, said: object, task: Execution) -> int:
-        """What a task's `duration=` says, or the function that it is: seconds, or a distribution as text.
-
-        Raises:
-            TypeError, ValueError: it is neither; the message names the task.
-        """
-        what = f"{task.name}: duration"
-        if isinstance(said, str):
-            if said == MEASURED:
-                raise ValueError(f"{what}: '{MEASURED}' is said of tasks and plain methods, and not by a function")
-            distribution = self._distributions.get(said)
-            if distribution is None:
-                distribution = self._distributions[said] = parse_distribution(said, what)
-            return self._draw_ns(distribution, task)
-        if isinstance(said, bool) or not isinstance(said, Real):
-            raise TypeError(f"{what} gave {said!r}: it must be seconds, or a distribution such as 'exponential(2s)'")
-        seconds = float(said)
-        if not 0 <= seconds < inf:
-            raise ValueError(f"{what} gave {said!r}: it must be seconds, at least 0")
-        return round(seconds * 1e9)
-
-    def whole_ns(self, seconds: float) -> int:
-        """Of a function that says how long it takes: most tasks run the same one as the task before."""
-        if seconds != self._last_s:
-            self._last_s, self._last_ns = seconds, round(seconds * 1e9)
-        return self._last_ns
-
-    def task_memory_bytes(self, task: Execution) -> int:
-        """What a task takes of its node's memory while it runs: the scenario's table, else nothing."""
-        for pattern, size_bytes in self._memory.items():
-            if fnmatchcase(task.name, pattern):
-                self.rows_used["memory", pattern] = None
-                return size_bytes
-        return 0
-
-    def task_gpu_bytes(self, task: Execution) -> int:
-        """What a task takes of the memory of each GPU that it was given: the scenario's table, else nothing."""
-        for pattern, size_bytes in self._gpu_memory.items():
-            if fnmatchcase(task.name, pattern):
-                self.rows_used["gpu_memory", pattern] = None
-                return size_bytes
-        return 0
 
     def slowness_of(self, node: NodeID) -> float:
         """How many times as long as it should work takes on a node, but for what its cores know."""
@@ -796,7 +716,7 @@ def make_cluster(settings: Mapping[str, Any], config: Config) -> Cluster:
     if scenario is None:
         cluster = Cluster(config=config, cost_model=defaults, seed=seed, log_directory=directory)
         if profile is not None:
-            cluster.use_profile(profile.took_ns)
+            cluster.task_costs.profile = profile.took_ns
         return cluster
     network = scenario.cluster.network
     cost_model = replace(defaults, nic_bytes_per_s=network.bandwidth, nic_latency_ns=network.latency // 2)
@@ -814,5 +734,5 @@ def make_cluster(settings: Mapping[str, Any], config: Config) -> Cluster:
     if profile is None and scenario.profile is not None:
         profile = load_profile(Path(scenario.profile))
     if profile is not None:
-        cluster.use_profile(profile.took_ns)
+        cluster.task_costs.profile = profile.took_ns
     return cluster

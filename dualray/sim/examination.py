@@ -87,7 +87,7 @@ def examine(cluster: Cluster) -> Examination:
         violations=violations,
         random=_random_digest(cluster),
         witnessed=[f"{call}: {words}" for call, words in cluster.witnessed.items()],
-        rows_used=list(cluster.rows_used),
+        rows_used=list(cluster.task_costs.rows_used),
     )
 
 

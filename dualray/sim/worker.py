@@ -618,7 +618,7 @@ class UserProcess(Process):
     ) -> Any:
         """Call user code, then let the time pass that it takes in virtual time."""
         self.cluster.rewrite_function(function)
-        taken = self._take_memory(task) if self.cluster.models_memory else None
+        taken = self._take_memory(task) if self.cluster.task_costs.take_memory else None
         try:
             if task.duration == MEASURED:
                 result, cost_ns = self._measured(function, args, kwargs, task)
@@ -658,10 +658,10 @@ class UserProcess(Process):
             MemoryError: it does not fit on one of its GPUs.
         """
         cluster, machine = self.cluster, self._machine
-        gpu_bytes = cluster.task_gpu_bytes(task) if task.gpu_ids and machine.gpu_memory is not None else 0
+        gpu_bytes = cluster.task_costs.gpu_bytes(task) if task.gpu_ids and machine.gpu_memory is not None else 0
         if gpu_bytes and machine.gpu_memory is not None:
             machine.gpu_memory.take(self.address, task.name, task.gpu_ids, gpu_bytes)
-        memory_bytes = cluster.task_memory_bytes(task)
+        memory_bytes = cluster.task_costs.memory_bytes(task)
         machine.memory.take(self.address, memory_bytes)
         return (memory_bytes, gpu_bytes) if memory_bytes or gpu_bytes else None
 
@@ -702,7 +702,7 @@ class UserProcess(Process):
     def _paced(
         self, items: Iterator[Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution
     ) -> Generator[Any, None, None]:
-        taken = self._take_memory(task) if self.cluster.models_memory else None
+        taken = self._take_memory(task) if self.cluster.task_costs.take_memory else None
         error: BaseException | None = None
         is_first = True
         try:
@@ -743,7 +743,7 @@ class UserProcess(Process):
         from dualray.aio import call_and_await  # noqa: PLC0415 - it imports asyncio
 
         self.cluster.rewrite_function(function)
-        taken = self._take_memory(task) if self.cluster.models_memory else None
+        taken = self._take_memory(task) if self.cluster.task_costs.take_memory else None
         try:
             return await call_and_await(
                 function, args, kwargs, lambda: self._compute_async(self._cost_ns(task, args, kwargs))
@@ -754,13 +754,13 @@ class UserProcess(Process):
 
     def _cost_ns(self, task: Execution, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
         duration = task.duration
-        cluster = self.cluster
+        costs = self.cluster.task_costs
         if duration is None:
-            cost_ns = cluster.task_cost_ns(task)
+            cost_ns = costs.unsaid_ns(task)
         elif type(duration) is float:
-            cost_ns = cluster.whole_ns(duration)
+            cost_ns = costs.whole_ns(duration)
         else:
-            cost_ns = cluster.said_ns(duration(*args, **kwargs) if callable(duration) else duration, task)
+            cost_ns = costs.said_ns(duration(*args, **kwargs) if callable(duration) else duration, task)
         slowness = self._machine.slowness
         return cost_ns if slowness == 1.0 else round(cost_ns * slowness)
 
