@@ -33,7 +33,7 @@ import dualray
 from benchmarks.conftest import Measure, Row
 from dualray.shared.model.config import Config
 from dualray.shared.model.demands import parse_resources
-from dualray.shared.scenario_file import parse_scenario
+from dualray.shared.scenario.file import parse_scenario
 from dualray.sim.modelled_programs import run_workload
 from dualray.sim.node import Hardware
 from dualray.testing.explore import explore

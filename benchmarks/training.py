@@ -13,7 +13,7 @@ from pathlib import Path
 import dualray
 from dualray.shared.model.config import Config
 from dualray.shared.model.demands import parse_resources
-from dualray.shared.scenario_file import parse_scenario
+from dualray.shared.scenario.file import parse_scenario
 from dualray.sim.modelled_programs import run_workload
 from dualray.sim.node import Hardware
 from dualray.testing.run import run_scenario

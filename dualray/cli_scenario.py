@@ -22,7 +22,7 @@ from rich.table import Table
 from dualray.cli_seeing import check_outputs, write_outputs
 from dualray.report.record import read_record
 from dualray.shared.scenario import Scenario
-from dualray.shared.scenario_file import ScenarioError, json_schema
+from dualray.shared.scenario.file import ScenarioError, json_schema
 from dualray.shared.units import parse_share, time_words
 from dualray.testing.determinism import check_determinism
 from dualray.testing.expectations import Verdict, judge

@@ -20,7 +20,7 @@ from dualray.report.lives import Lives
 from dualray.report.record import Record, read_record
 from dualray.report.timeline import write_timeline
 from dualray.report.traces import read_traces
-from dualray.shared.scenario_file import ScenarioError
+from dualray.shared.scenario.file import ScenarioError
 from dualray.shared.units import time_words
 from dualray.testing.expectations import Verdict
 from dualray.testing.run import load_scenario, run_scenario

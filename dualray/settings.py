@@ -156,7 +156,7 @@ def _scenario(name: str, value: Any) -> Any:
     if value is None or not isinstance(value, str | Path):
         return value
     # Not at the top: it imports pydantic and a YAML parser, which a run without a scenario does not need.
-    from dualray.shared.scenario_file import parse_scenario  # noqa: PLC0415
+    from dualray.shared.scenario.file import parse_scenario  # noqa: PLC0415
 
     try:
         text = Path(value).read_text()

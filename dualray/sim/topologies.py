@@ -25,9 +25,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from dualray.sim.cost_model import CostModel
 
 if TYPE_CHECKING:
-    from dualray.shared.scenario import (
-        ClusterModel,  # it imports pydantic, which a run without a scenario does not need
-    )
+    # It imports pydantic, which a run without a scenario does not need.
+    from dualray.shared.scenario.cluster import ClusterModel
 
 __all__ = ["LinkKey", "Mesh", "Nic", "NodeKey", "Racks", "Star", "Topology", "Wiring", "wiring_of_scenario"]
 

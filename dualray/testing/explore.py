@@ -23,8 +23,9 @@ from functools import partial
 from pathlib import Path
 
 from dualray.shared.faults import Fault, FaultKind, parse_fault
-from dualray.shared.scenario import Expect, Scenario
-from dualray.shared.scenario_file import dump_scenario
+from dualray.shared.scenario import Scenario
+from dualray.shared.scenario.expect import Expect
+from dualray.shared.scenario.file import dump_scenario
 from dualray.testing.checkers import UNSCHEDULABLE, compare
 from dualray.testing.coverage import SITUATIONS
 from dualray.testing.determinism import compare_recorded

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from dualray.shared.faults import Fault
-from dualray.shared.scenario import ClusterModel, NodeGroup, Scenario
+from dualray.shared.scenario import Scenario
+from dualray.shared.scenario.cluster import ClusterModel, NodeGroup
 
 RUNS_MAX = 300
 """Runs that making one failure small may take."""

@@ -24,7 +24,8 @@ from dualray.shared.faults import (
     check_fault,
 )
 from dualray.shared.model.config import Config
-from dualray.shared.scenario import DRIVER_NODE_NAME, Scenario
+from dualray.shared.scenario import Scenario
+from dualray.shared.scenario.values import DRIVER_NODE_NAME
 from dualray.sim.control_plane import CLIENT_TRIES_NS
 from dualray.testing.outcome import Outcome
 

@@ -9,8 +9,8 @@ import pytest
 
 from dualray.shared.distributions import Distribution, parse_distribution
 from dualray.shared.faults import Fault, FaultKind
-from dualray.shared.scenario import FaultModel
-from dualray.shared.scenario_file import ScenarioError, dump_scenario, json_schema, parse_scenario
+from dualray.shared.scenario.faults import FaultModel
+from dualray.shared.scenario.file import ScenarioError, dump_scenario, json_schema, parse_scenario
 
 GOOD = """\
 name: pong

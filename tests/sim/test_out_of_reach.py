@@ -11,7 +11,7 @@ import pytest
 import dualray
 from dualray.exceptions import ActorUnavailableError, ObjectLostError, TaskUnschedulableError, WorkerUnreachableError
 from dualray.runtime import Runtime
-from dualray.shared.scenario_file import parse_scenario
+from dualray.shared.scenario.file import parse_scenario
 from dualray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 BREAKS_S = 30  # a connection, without an acknowledgement

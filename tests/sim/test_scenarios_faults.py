@@ -9,7 +9,7 @@ import pytest
 
 import dualray
 from dualray.shared.faults import parse_fault
-from dualray.shared.scenario_file import parse_scenario
+from dualray.shared.scenario.file import parse_scenario
 from dualray.sim.kernel import Kernel
 from dualray.sim.network import Channel, Impairment, Network
 from dualray.util.placement_group import placement_group, remove_placement_group

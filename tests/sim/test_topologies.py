@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 import dualray
 from dualray.cli import app
 from dualray.shared.scenario import Scenario
-from dualray.shared.scenario_file import ScenarioError, dump_scenario, parse_scenario
+from dualray.shared.scenario.file import ScenarioError, dump_scenario, parse_scenario
 from dualray.sim.cost_model import CostModel
 from dualray.sim.topologies import Mesh, Racks, Star, wiring_of_scenario
 from dualray.testing.run import run_scenario

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dualray.shared.scenario_file import parse_scenario
+from dualray.shared.scenario.file import parse_scenario
 from dualray.testing.determinism import check_determinism, parting
 
 ROOT = Path(__file__).parents[2]

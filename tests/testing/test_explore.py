@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from dualray.cli import app
 from dualray.shared.faults import NEVER_DRAWN, FaultKind, parse_fault
-from dualray.shared.scenario_file import dump_scenario, parse_scenario
+from dualray.shared.scenario.file import dump_scenario, parse_scenario
 from dualray.testing.determinism import check_determinism
 from dualray.testing.expectations import judge
 from dualray.testing.explore import Judge, explore

@@ -6,7 +6,7 @@ a test.
 
 import pytest
 
-from dualray.shared.scenario_file import parse_scenario
+from dualray.shared.scenario.file import parse_scenario
 from dualray.testing.expectations import judge
 from dualray.testing.run import run_scenario
 

@@ -8,7 +8,7 @@ from statistics import median
 
 import pytest
 
-from dualray.shared.scenario_file import parse_scenario
+from dualray.shared.scenario.file import parse_scenario
 from tests.planted.bugs import BUGS
 from tests.planted.confirm import for_real_mode
 from tests.planted.find import Hunt, hunt

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 import dualray
 from dualray.cli import app
 from dualray.shared.faults import parse_fault
-from dualray.shared.scenario_file import dump_scenario, parse_scenario
+from dualray.shared.scenario.file import dump_scenario, parse_scenario
 from dualray.testing.expectations import judge
 from dualray.testing.explore import explore
 from dualray.testing.run import load_scenario, run_scenario

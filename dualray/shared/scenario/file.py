@@ -1,4 +1,4 @@
-"""Reads scenario files (the data is in scenario.py), and says in one line what is wrong with one.
+"""Reads scenario files (the data is in the modules beside this one), and says in one line what is wrong with one.
 
 An unknown key is an error with file, line and the nearest known key; so is what can be seen to make no sense before
 anything runs: a node that the cluster does not have, a fault after the latest end that is expected, an expectation that
@@ -23,27 +23,11 @@ from dualray.shared.faults import ENDS_PROCESSES, Fault, FaultKind
 from dualray.shared.model.config import Config
 from dualray.shared.nearest import nearest
 from dualray.shared.policies import load_policy
-from dualray.shared.scenario import (
-    COUNTERS,
-    DRIVER_NODE_NAME,
-    HEAD_NAME,
-    NODES_MAX,
-    RACK_LABEL,
-    Bounds,
-    ClusterModel,
-    ErrorExpected,
-    Expect,
-    FaultModel,
-    NetworkModel,
-    NodeGroup,
-    NumberBounds,
-    Scenario,
-    Swarm,
-    TimeBounds,
-    TopologyModel,
-    When,
-    Workload,
-)
+from dualray.shared.scenario import Scenario, Swarm, Workload
+from dualray.shared.scenario.cluster import NODES_MAX, RACK_LABEL, ClusterModel, NetworkModel, NodeGroup, TopologyModel
+from dualray.shared.scenario.expect import COUNTERS, Bounds, ErrorExpected, Expect, NumberBounds, TimeBounds
+from dualray.shared.scenario.faults import FaultModel, When
+from dualray.shared.scenario.values import DRIVER_NODE_NAME, HEAD_NAME
 from dualray.shared.units import size_words, time_words
 
 VALUE_CHARACTERS_MAX = 60

@@ -1,0 +1,323 @@
+"""The faults of a scenario, as its file says them: each is one or more of `shared/faults.py`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
+
+from dualray.shared.faults import (
+    ALL,
+    EVENT_ANCHORS,
+    LINK_SHARES,
+    Fault,
+    FaultKind,
+    check_fault,
+    parse_fault,
+    parse_skew_ns,
+)
+from dualray.shared.scenario.cluster import ClusterModel
+from dualray.shared.scenario.values import HEAD_NAME, Model, Nodes, Time
+from dualray.shared.seeding import stream_seed
+
+
+class When(Model):
+    """A logical anchor: the `index`-th (from 1) of what is named here."""
+
+    task_started: str | None = None
+    task_ended: str | None = None
+    event: Literal[EVENT_ANCHORS] | None = None  # type: ignore[valid-type]  # a literal of all that there are
+    index: int = Field(default=1, ge=1, description="as which it happens")
+    submission: int | None = Field(default=None, ge=1, description="instead: as which the task was submitted")
+    node: str | None = Field(default=None, description="what happens there alone is counted")
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> When:
+        if sum(anchor is not None for anchor in (self.task_started, self.task_ended, self.event)) != 1:
+            raise ValueError("say exactly one of task_started, task_ended and event")
+        if self.submission is not None and (self.event is not None or "index" in self.model_fields_set):
+            raise ValueError("submission belongs to task_started and task_ended, and stands instead of index")
+        return self
+
+
+_ACTIONS = (
+    "kill",
+    "kill_actor",
+    "reboot",
+    "drain",
+    "pause",
+    "partition",
+    "clog",
+    "slow",
+    "link",
+    "lose",
+    "lose_gpu",
+    "corrupt",
+    "restart",
+    "fill",
+    "fill_memory",
+    "fill_disk",
+    "skew",
+)
+
+
+_NO_NODES = {
+    ("kill", "worker"): FaultKind.KILL_WORKER,
+    ("restart", "worker"): FaultKind.KILL_WORKER,
+    ("pause", "worker"): FaultKind.PAUSE_WORKER,
+    ("slow", "worker"): FaultKind.SLOW_WORKER,
+    ("kill", HEAD_NAME): FaultKind.KILL_HEAD,
+    ("pause", HEAD_NAME): FaultKind.PAUSE_HEAD,
+    ("slow", HEAD_NAME): FaultKind.SLOW_HEAD,
+    ("restart", HEAD_NAME): FaultKind.RESTART_HEAD,
+    ("restart", "redis"): FaultKind.RESTART_REDIS,
+    ("lose", "object"): FaultKind.LOSE_OBJECT,
+    ("corrupt", "object"): FaultKind.CORRUPT_OBJECT,
+}
+"""Actions on what is no node."""
+
+_OF_LINKS = frozenset({*LINK_SHARES, "delay", "jitter"})
+_BELONGS_TO: dict[str, tuple[str, ...]] = {
+    "by": ("slow", "skew"),
+    "share": ("fill", "fill_memory"),
+    "gpu": ("lose_gpu",),
+    "store": ("reboot", "restart"),
+    "from_": ("partition",),
+    "to_": ("partition",),
+    "heal_after": ("partition", "link"),
+    "back_after": ("reboot", "drain", "kill", "restart", "pause"),
+    **dict.fromkeys(_OF_LINKS, ("link",)),
+}
+"""Of what is said of a fault, the actions that it is said of."""
+
+
+class FaultModel(Model):
+    """One fault: an anchor (`at`, `every` or `when`), exactly one action, and what belongs to it."""
+
+    words: str | None = Field(default=None, description="instead of all the rest: kill node-5 at 2.5s")
+    at: Time | None = None
+    every: Time | None = Field(default=None, description="first after this time, then again; 10s ± 2s: about then")
+    spread: Time = Field(default=0, description="with `every`: how much sooner or later each may come, at most")
+    times: int = Field(default=1, ge=1, le=10_000, description="how often, with `every`")
+    when: When | None = None
+    lasting: Time | None = Field(default=None, alias="for", description="how long it lasts")
+    heal_after: Time | None = Field(default=None, description="the same, said of a partition or a link")
+    back_after: Time | None = Field(default=None, description="the same, said of a node that reboots or drains")
+
+    kill: Nodes | None = Field(
+        default=None, description="a node, `head`, or `worker`: the one that starts the task of `when`"
+    )
+    kill_actor: str | None = Field(default=None, description="the class of the actor")
+    reboot: Nodes | None = None
+    drain: Nodes | None = None
+    pause: Nodes | None = Field(default=None, description="as kill")
+    partition: Nodes | None = None
+    clog: Nodes | None = Field(default=None, description="nothing reaches it; what it sends passes")
+    slow: Nodes | None = Field(default=None, description="as kill")
+    link: Nodes | None = None
+    lose: Literal["object"] | None = Field(default=None, description="the copy that the event of `when` is about")
+    lose_gpu: Nodes | None = None
+    corrupt: Literal["object"] | None = Field(default=None, description="the copy that the event of `when` is about")
+    restart: Nodes | None = Field(default=None, description="`head`, `redis`, `worker` as in kill, or a node: reboot")
+    fill: Nodes | None = None
+    fill_memory: Nodes | None = None
+    fill_disk: Nodes | None = None
+    skew: Nodes | None = None
+
+    from_: Nodes | None = Field(default=None, alias="from", description="the other side of a partition")
+    to_: Nodes | None = Field(default=None, alias="to", description="the other side, of a partition in one direction")
+    by: float | str | None = Field(
+        default=None, description="slow: how many times as slow; skew: a time, such as 30s or -30s"
+    )
+    share: float | None = Field(default=None, gt=0, le=1, description="fill: the share of the store, or of the memory")
+    gpu: int = Field(default=0, ge=0)
+    store: Literal["kept", "lost"] = Field(default="lost", description="reboot: whether what lay there is there again")
+    bandwidth: float = Field(default=1.0, gt=0, description="link: a factor")
+    latency: float = Field(default=1.0, gt=0, description="link: a factor")
+    loss: float = Field(default=0.0, ge=0, lt=1, description="link: the share of segments lost, and sent again")
+    drop: float = Field(default=0.0, ge=0, lt=1, description="link: the share of messages that never arrive")
+    duplicate: float = Field(default=0.0, ge=0, le=1, description="link: the share of messages that arrive twice")
+    reorder: float = Field(default=0.0, ge=0, le=1, description="link: the share of messages that others overtake")
+    delay: Time = 0
+    jitter: Time = 0
+
+    _said: Fault | None = PrivateAttr(default=None)
+    """What `words` say."""
+
+    @classmethod
+    def of(cls, fault: Fault) -> FaultModel:
+        """The one whose words say this."""
+        model = _NO_FAULT.model_copy(update={"words": str(fault)})
+        model._said = fault
+        return model
+
+    @model_validator(mode="before")
+    @classmethod
+    def _split_spread(cls, said: Any) -> Any:
+        """`every: 10s ± 2s` says two things."""
+        every = said.get("every") if isinstance(said, dict) else None
+        parts = re.split(r"±|\+-|\+/-", every) if isinstance(every, str) else ()
+        if len(parts) == 2:
+            return {**said, "every": parts[0].strip(), "spread": parts[1].strip()}
+        return said
+
+    @model_validator(mode="after")
+    def _complete(self) -> FaultModel:
+        if self.words is not None:
+            self._said = parse_fault(self.words)
+            return self
+        actions = [name for name in _ACTIONS if getattr(self, name) is not None]
+        if len(actions) != 1:
+            raise ValueError(f"say exactly one of {', '.join(_ACTIONS)}, not {' and '.join(actions) or 'none'}")
+        anchors = [name for name in ("at", "every", "when") if getattr(self, name) is not None]
+        if len(anchors) != 1:
+            raise ValueError(f"say exactly one of at, every and when, not {' and '.join(anchors) or 'none'}")
+        if "times" in self.model_fields_set and self.every is None:
+            raise ValueError("times belongs to every")
+        if self.every is not None and "times" not in self.model_fields_set:
+            raise ValueError("every needs times: how often")
+        if self.spread and (self.every is None or self.spread >= self.every):
+            raise ValueError("spread belongs to every, and is less: every: 10s ± 2s")
+        self._check_details(actions[0])
+        if self.slow is not None and not (isinstance(self.by, float) and self.by > 0):
+            raise ValueError("slow needs by: how many times as slow, a number above 0")
+        if self.skew is not None:
+            if not isinstance(self.by, str):
+                raise ValueError("skew needs by: how far ahead the clock is set, with its unit: 30s, or -30s for back")
+            parse_skew_ns(self.by, "by")
+        if self.fill is not None and self.share is None:
+            raise ValueError("fill needs share: which share of the store is taken")
+        if self.fill_memory is not None and self.share is None:
+            raise ValueError("fill_memory needs share: which share of the memory is taken")
+        if len([it for it in (self.lasting, self.heal_after, self.back_after) if it is not None]) > 1:
+            raise ValueError("for, heal_after and back_after say the same: give one")
+        return self
+
+    def _check_details(self, action: str) -> None:
+        """What is said must belong to the action."""
+        fields = type(self).model_fields
+        for name in sorted(self.model_fields_set & _BELONGS_TO.keys()):
+            owners = _BELONGS_TO[name]
+            if action not in owners:
+                said = fields[name].alias or name
+                raise ValueError(f"{said} belongs to {' and '.join(owners)}, not to {action}")
+        self._check_target(action)
+        if action == "link" and not self.model_fields_set & _OF_LINKS:
+            raise ValueError(f"link needs what changes: {', '.join(sorted(_OF_LINKS))}")
+
+    def _check_target(self, action: str) -> None:
+        """Workers, objects, the head and Redis stand alone, and not everything can happen to them."""
+        target = getattr(self, action)
+        for name in target if isinstance(target, tuple) else ():
+            can = [known for known, whom in _NO_NODES if whom == name]
+            if action in can and len(target) > 1:
+                raise ValueError(f"{action}: {name} stands alone; give it a fault of its own")
+            if can and action not in can and (name != HEAD_NAME or action not in ("link", "partition")):
+                raise ValueError(f"{action} takes nodes; of {name} there is {' and '.join(can)}")
+
+    def faults(self, cluster: ClusterModel, seed: int = 0) -> Iterator[Fault]:
+        """The faults that this stands for: one for each node and time. `seed` draws what is said with ±.
+
+        Raises:
+            ValueError: a node that there is not, or a fault that makes no sense.
+        """
+        if self._said is not None:
+            yield self._said
+            return
+        for fault in self._of_each_node(cluster):
+            for at_ns in self._times(seed):
+                dated = replace(fault, at_ns=at_ns)
+                check_fault(dated)
+                yield dated
+
+    def _times(self, seed: int) -> list[int | None]:
+        if self.every is None:
+            return [self.at]
+        said = f"{seed}:every {self.every} {self.spread}".encode()
+        drawn = [stream_seed(said, b"%d" % number) % (2 * self.spread + 1) for number in range(1, self.times + 1)]
+        return [self.every * number - self.spread + it for number, it in enumerate(drawn, 1)]
+
+    def _of_each_node(self, cluster: ClusterModel) -> Iterator[Fault]:
+        action = next(name for name in _ACTIONS if getattr(self, name) is not None)
+        target = getattr(self, action)
+        anchor: dict[str, Any] = {
+            "for_ns": next((it for it in (self.lasting, self.heal_after, self.back_after) if it), None)
+        }
+        if self.when is not None:
+            anchor["start"] = self.when.index
+            anchor["submission"] = self.when.submission or 0
+            anchor["on_node"] = self._only(cluster, self.when.node)
+            anchor["task_name"] = self.when.task_started or self.when.task_ended
+            anchor["event"] = self.when.event or ("task_ended" if self.when.task_ended else "task_started")
+        stranger = (action, target[0] if isinstance(target, tuple) else target)
+        if action == "kill_actor":
+            yield Fault(kind=FaultKind.KILL_ACTOR, actor=target, **anchor)
+        elif stranger in _NO_NODES:
+            yield Fault(kind=_NO_NODES[stranger], **anchor, **self._details(action))
+        elif action == "partition":
+            others = self.from_ or self.to_ or ()
+            yield Fault(
+                kind=FaultKind.PARTITION,
+                nodes=cluster.select(target),
+                others=cluster.select(others),
+                one_way=self.to_ is not None,
+                **anchor,
+            )
+        else:
+            for node in cluster.select(target):
+                yield Fault(kind=_KIND_OF[action], node=node, **anchor, **self._details(action))
+
+    @staticmethod
+    def _only(cluster: ClusterModel, name: str | None) -> str:
+        """The one node of this name."""
+        if name is None:
+            return ""
+        chosen = cluster.select([name])
+        if len(chosen) != 1 or chosen[0] in (HEAD_NAME, ALL):
+            raise ValueError(f"when: {name!r} must be one node, such as node-3")
+        return chosen[0]
+
+    def _details(self, action: str) -> dict[str, Any]:
+        if action == "slow":
+            return {"factor": self.by}
+        if action in ("fill", "fill_memory"):
+            return {"factor": self.share}
+        if action == "skew":
+            return {"skew_ns": parse_skew_ns(str(self.by), "by")}
+        if action == "lose_gpu":
+            return {"gpu": self.gpu}
+        if action in ("reboot", "restart"):
+            return {"keeps_store": self.store == "kept"}
+        if action == "link":
+            factors = {name: getattr(self, name) for name in LINK_SHARES}
+            return {**factors, "delay_ns": self.delay, "jitter_ns": self.jitter}
+        return {}
+
+
+_NO_FAULT = FaultModel.model_construct()
+"""Of which `FaultModel.of` makes copies: to give all fields their defaults takes twenty times as long."""
+
+FaultItem = Annotated[
+    FaultModel,
+    BeforeValidator(lambda value: {"words": value} if isinstance(value, str) else value),
+]
+"""A fault as a mapping, or in words, as `dualray run --faults` takes it."""
+
+_KIND_OF = {
+    "kill": FaultKind.KILL_NODE,
+    "reboot": FaultKind.REBOOT_NODE,
+    "drain": FaultKind.DRAIN_NODE,
+    "restart": FaultKind.REBOOT_NODE,
+    "pause": FaultKind.PAUSE_NODE,
+    "clog": FaultKind.CLOG_NODE,
+    "slow": FaultKind.SLOW_NODE,
+    "link": FaultKind.LINK,
+    "lose_gpu": FaultKind.LOSE_GPU,
+    "fill": FaultKind.FILL_STORE,
+    "fill_memory": FaultKind.FILL_MEMORY,
+    "fill_disk": FaultKind.FILL_DISK,
+    "skew": FaultKind.SKEW_CLOCK,
+}
