@@ -13,7 +13,8 @@ process_time_ns, thread_time, thread_time_ns, sleep; and, where they are called 
 gmtime, ctime, asctime, strftime. `time.time()` starts at EPOCH_NS, 2020-01-01 UTC; the others start at 0.
 All are `kernel.now_ns` away from it.
 
-`clock_gettime` reads those of the day and the others alike.
+`clock_gettime` reads those of the day and the others alike, and so does `os.times`, whose process has computed all the
+time; `select.select` of nothing sleeps.
 
 Not replaced: `datetime.now()`, `utcnow()`, `today()` and `date.today()`. They
 belong to C types, which take no attributes, and putting a subclass into the `datetime` module breaks
@@ -43,6 +44,8 @@ replaces, if somebody has kept that: `dualray.remote(time.sleep)`.
 from __future__ import annotations
 
 import operator
+import os
+import select
 import sys
 import sysconfig
 import threading
@@ -557,6 +560,8 @@ class VirtualTime:
                 made.append(Substitution.of(time, clock, self._make_of_clock_id(getattr(time, clock), in_seconds)))
         return [
             *made,
+            Substitution.of(os, "times", self._make_times(os.times)),
+            Substitution.of(select, "select", self._make_select(select.select)),
             Substitution.of(time, "localtime", self._make_of_seconds(time.localtime)),
             Substitution.of(time, "gmtime", self._make_of_seconds(time.gmtime)),
             Substitution.of(time, "ctime", self._make_of_seconds(time.ctime)),
@@ -617,6 +622,26 @@ class VirtualTime:
             return of_day() if clock_id == time.CLOCK_REALTIME else of_intervals()
 
         return clock_gettime
+
+    def _make_times(self, original: Callable[[], os.times_result]) -> Callable[[], os.times_result]:
+        def times() -> os.times_result:
+            fiber = self._fibers.user_fiber()
+            if fiber is None:
+                return original()
+            elapsed_s = self.read_ns(fiber) / 1_000_000_000
+            return os.times_result((elapsed_s, 0.0, 0.0, 0.0, elapsed_s))
+
+        return times
+
+    def _make_select(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def select(*args: Any) -> Any:
+            is_sleep = len(args) == 4 and args[3] is not None and not any(args[:3])
+            if not is_sleep or self._fibers.user_fiber() is None:
+                return original(*args)
+            time.sleep(args[3])
+            return [], [], []
+
+        return select
 
     def _make_sleep(self, original: Callable[[Any], None]) -> Callable[[Any], None]:
         def sleep(seconds: Any, /) -> None:

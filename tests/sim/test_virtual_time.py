@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import os
 import pickle
 import queue
+import select
 import sys
 import threading
 import time
@@ -149,6 +151,35 @@ def test_the_calendar_functions_follow(sim: Simulation) -> None:
     assert time.gmtime(0).tm_year == 1970
     assert time.strftime("%Y", time.gmtime(0)) == "1970"
     assert time.asctime(time.gmtime(0)) == "Thu Jan  1 00:00:00 1970"
+
+
+def test_the_times_of_the_process_are_virtual_too(sim: Simulation) -> None:
+    began = os.times()
+    sleep(5)
+    ended = os.times()
+    assert ended.elapsed - began.elapsed == pytest.approx(5, abs=1e-4)
+    assert ended.user == ended.elapsed
+    assert (ended.system, ended.children_user, ended.children_system) == (0, 0, 0)
+    with sim.fibers.system:
+        assert os.times().elapsed != ended.elapsed
+
+
+def test_to_select_nothing_is_to_sleep(sim: Simulation) -> None:
+    assert select.select([], [], [], 3600) == ([], [], [])
+    assert time.monotonic() == pytest.approx(3600)
+    with pytest.raises(ValueError, match="non-negative"):
+        select.select([], [], [], -1)
+
+
+def test_to_select_something_real_is_real(sim: Simulation) -> None:
+    reading, writing = os.pipe()
+    try:
+        os.write(writing, b"x")
+        assert select.select([reading], [], [], 60) == ([reading], [], [])
+    finally:
+        os.close(reading)
+        os.close(writing)
+    assert sim.kernel.now_ns == 0
 
 
 def test_each_fiber_reads_the_same_clock(sim: Simulation) -> None:
