@@ -71,7 +71,7 @@ def workload_command(
 
             loaded = load_scenario(scenario)
             hardware: Sequence[Hardware] = hardware_of_scenario(loaded)
-            config, cost_model = Config(**loaded.limits), cost_model.with_changes(loaded.costs)
+            config, cost_model = Config(**loaded.limits), cost_model.with_scenario(loaded)
             planned = (*loaded.planned(), *planned)
             wiring = wiring_of_scenario(loaded.cluster)
             seed = loaded.seed if seed is None else seed

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
 from math import inf
@@ -718,11 +717,9 @@ def make_cluster(settings: Mapping[str, Any], config: Config) -> Cluster:
         if profile is not None:
             cluster.task_costs.profile = profile.took_ns
         return cluster
-    network = scenario.cluster.network
-    cost_model = replace(defaults, nic_bytes_per_s=network.bandwidth, nic_latency_ns=network.latency // 2)
     cluster = Cluster(
         config=config,
-        cost_model=cost_model.with_changes(scenario.costs, f"scenario {scenario.name}, costs"),
+        cost_model=defaults.with_scenario(scenario),
         seed=seed,
         log_directory=directory,
         durations=scenario.durations,

@@ -16,11 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dualray.shared.nearest import nearest
 from dualray.shared.units import parse_rate_bytes_per_s, parse_time_ns
 from dualray.sim.rates import time_ns
+
+if TYPE_CHECKING:
+    from dualray.shared.scenario import Scenario  # it imports pydantic, which a run without a scenario does not need
 
 __all__ = ["CostModel", "Param"]
 
@@ -120,6 +123,16 @@ class CostModel:
                 value = parse(value, f"{what}: {name}")
             values[name] = value
         return replace(self, **values)
+
+    def with_scenario(self, scenario: Scenario) -> CostModel:
+        """The same model with what a scenario says: the network of its cluster, and its `costs`.
+
+        Raises:
+            ValueError: as `with_changes`.
+        """
+        network = scenario.cluster.network
+        changed = replace(self, nic_bytes_per_s=network.bandwidth, nic_latency_ns=network.latency // 2)
+        return changed.with_changes(scenario.costs, f"scenario {scenario.name}, costs")
 
     def copy_ns(self, size_bytes: int) -> int:
         """Time to copy `size_bytes` at memory bandwidth, rounded up."""

@@ -47,15 +47,13 @@ def replay_trace(scenario: Scenario, graph: Graph, decision_log: Path | None) ->
     Args:
         decision_log: a directory for the decision logs and the trace.
     """
-    network = scenario.cluster.network
-    cost_model = CostModel(nic_bytes_per_s=network.bandwidth, nic_latency_ns=network.latency // 2)
     limits: dict[str, Any] = {"inline_bytes_max": graph.inline_bytes_max, **scenario.limits}
     if decision_log is not None:
         decision_log.mkdir(parents=True, exist_ok=True)
     cluster = ReplayCluster(
         graph,
         config=Config(**limits),
-        cost_model=cost_model.with_changes(scenario.costs, f"scenario {scenario.name}, costs"),
+        cost_model=CostModel().with_scenario(scenario),
         seed=scenario.seed,
         hardware=hardware_of_scenario(scenario),
         scale_of=Durations(graph).scale_of(scenario.seed),

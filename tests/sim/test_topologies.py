@@ -11,6 +11,7 @@ import dualray
 from dualray.cli import app
 from dualray.shared.scenario import Scenario
 from dualray.shared.scenario.file import ScenarioError, dump_scenario, parse_scenario
+from dualray.shared.units import parse_time_ns
 from dualray.sim.cost_model import CostModel
 from dualray.sim.topologies import Mesh, Racks, Star, wiring_of_scenario
 from dualray.testing.run import run_scenario
@@ -162,6 +163,23 @@ def test_a_modelled_program_takes_the_topology_of_its_scenario(tmp_path: Any) ->
 
     assert time_of("star") == time_of("{racks: 1}")
     assert len({time_of("star"), time_of("mesh"), time_of("{racks: 2, oversubscription: 4}")}) == 3
+
+
+def test_the_head_of_a_modelled_program_is_on_the_network_of_its_scenario(tmp_path: Any) -> None:
+    """Its nodes were, and the head was not."""
+
+    def seconds_of(latency: str) -> float:
+        file = tmp_path / "x.yaml"
+        groups = "{count: 2, cpus: 1, network: {bandwidth: 10Gbps, latency: 100us}}"
+        head = f"network: {{bandwidth: 10Gbps, latency: {latency}}}"
+        file.write_text(f"name: x\ncluster: {{nodes: [{groups}], {head}}}\nworkload: {{generate: chain}}\n")
+        command = ["sim", "workload", "bag", "--tasks", "4", "--seconds", "0.5", "--scenario", str(file)]
+        done = CliRunner().invoke(app, command)
+        assert done.exit_code == 0, done.output
+        [line] = [line for line in done.stdout.splitlines() if "virtual time" in line]
+        return parse_time_ns(line.strip("│ ").split()[-1], "virtual time") / 1e9
+
+    assert seconds_of("400ms") > seconds_of("100us") + 0.2
 
 
 def test_fewer_nodes_have_no_more_racks_than_nodes() -> None:
