@@ -21,6 +21,8 @@ from typing import Final
 from dualray.shared.interruption import IMPORT_PATIENCE_S, is_importing
 
 _AGAIN_S: Final = 0.001
+_AGAIN_MAX_S: Final = 0.1
+"""Between signals that are not answered."""
 _FINALIZERS: Final = frozenset({"__del__", "_released", "_on_view_released"})
 """Names of functions that the garbage collector calls: anybody's `__del__`, and the end of a view of the store."""
 
@@ -74,7 +76,7 @@ class Interrupts:
             return
         self._is_held = True
         self._leave()
-        start_new_thread(self._send_again, ())
+        self._send_later()
 
     def _must_wait(self, frame: FrameType | None) -> bool:
         """Whether it would do harm there."""
@@ -84,6 +86,9 @@ class Interrupts:
         self._is_held = False
         if self._previous is not None:
             self._previous(self._number, frame)
+
+    def _send_later(self) -> None:
+        start_new_thread(self._send_again, ())
 
     def _send_again(self) -> None:
         time.sleep(_AGAIN_S)
@@ -102,7 +107,9 @@ class Interrupts:
 class TaskInterrupts(Interrupts):
     """The KeyboardInterrupt of a task that is cancelled: raised in its own code, on a worker's main thread, and never
     in dualray's before or behind it, nor, for a while, in the middle of an import, which the tasks after it need. The
-    signal is one that does nothing where nobody handles it.
+    signal is one that does nothing where nobody handles it, and it is sent until it is answered: one that comes when
+    Python has looked for signals, and just before it calls the system, does not interrupt that call. On one core that
+    is where most come, for who sends them waits for the interpreter, which is free from then on.
 
     Args:
         is_in_user_code: whether the task's own code is under way, or waits.
@@ -127,6 +134,10 @@ class TaskInterrupts(Interrupts):
         self._takes = takes
         self._waits_until_s: float | None = None
         """While it waits for an import."""
+        self._is_sending = False
+        """Whether there is a thread that sends the signal again."""
+        self._is_answered = False
+        """Whether the handler has run since that thread last sent it."""
 
     def install(self) -> None:
         self._previous = self._raise_in_task
@@ -136,11 +147,34 @@ class TaskInterrupts(Interrupts):
         if self._is_in_user_code():
             super().deliver()
 
+    def send(self) -> None:
+        self._is_held = True  # until the handler has run
+        super().send()
+        self._send_later()
+
+    def _send_later(self) -> None:
+        if not self._is_sending:
+            self._is_sending = True
+            super()._send_later()
+
+    def _send_again(self) -> None:
+        pause_s = _AGAIN_S
+        while True:
+            time.sleep(pause_s)
+            self._is_sending = False  # before one looks: whoever holds it back after that starts another thread
+            if not self._is_held:
+                return
+            self._is_sending = True
+            pause_s = _AGAIN_S if self._is_answered else min(2 * pause_s, _AGAIN_MAX_S)
+            self._is_answered = False
+            super().send()
+
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._is_answered = True
         if self._is_due():
             super()._on_signal(number, frame)
         else:
-            self._is_held = self._is_sent_again = False
+            self._is_held = False
             self._waits_until_s = None
 
     def _must_wait(self, frame: FrameType | None) -> bool:

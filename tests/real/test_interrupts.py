@@ -151,3 +151,42 @@ def test_a_task_is_left_alone_while_it_imports_but_not_for_ever(
     finally:
         signal.signal(signal.SIGURG, before)
         sys.modules.pop(name, None)
+
+
+SLEEPS = """
+    import os, threading, time
+    from dualray.real.interrupts import TaskInterrupts
+
+    os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+    is_due = []
+    interrupts = TaskInterrupts(
+        lambda: False,
+        lambda: None,
+        is_in_user_code=lambda: True,
+        is_due=lambda: bool(is_due),
+        takes=lambda: bool(is_due) and is_due.pop(),
+    )
+    interrupts.install()
+    go = threading.Semaphore(0)
+
+    def cancel():
+        while go.acquire():
+            is_due.append(True)
+            interrupts.send()
+
+    threading.Thread(target=cancel, daemon=True).start()
+    for _ in range(20):
+        try:
+            go.release()
+            time.sleep(60)
+        except KeyboardInterrupt:
+            continue
+    print("WOKEN")
+"""
+
+
+def test_a_signal_just_before_a_call_of_the_system_is_not_lost() -> None:
+    # On one core, who sends it goes on when the one who is about to sleep lets go of the interpreter.
+    command = [sys.executable, "-c", textwrap.dedent(SLEEPS)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    assert done.stdout == "WOKEN\n", done.stdout + done.stderr
