@@ -10,14 +10,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 from dualray import runtime_env
-from dualray.shared.distributions import parse_distribution
-from dualray.shared.labels import label_term, parse_selector
-from dualray.shared.model.demands import parse_resources
-from dualray.shared.model.ids import NodeID
-from dualray.shared.model.resources import CPU, NOTHING, UNITS, Resources, add, demand_in_group
-from dualray.shared.model.specs import DEFAULT_STRATEGY, LabelOperator, LabelTerm, Strategy, StrategyKind, Streaming
-from dualray.shared.units import parse_size_bytes
-from dualray.util.scheduling_strategies import (
+from dualray.scheduling_strategies import (
     DoesNotExist,
     Exists,
     In,
@@ -26,6 +19,13 @@ from dualray.util.scheduling_strategies import (
     NotIn,
     PlacementGroupSchedulingStrategy,
 )
+from dualray.shared.distributions import parse_distribution
+from dualray.shared.labels import label_term, parse_selector
+from dualray.shared.model.demands import parse_resources
+from dualray.shared.model.ids import NodeID
+from dualray.shared.model.resources import CPU, NOTHING, UNITS, Resources, add, demand_in_group
+from dualray.shared.model.specs import DEFAULT_STRATEGY, LabelOperator, LabelTerm, Strategy, StrategyKind, Streaming
+from dualray.shared.units import parse_size_bytes
 
 _ONE_CPU = Resources(((CPU, UNITS),))
 Duration = float | str | Callable[..., float | str] | None

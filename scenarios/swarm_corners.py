@@ -15,6 +15,7 @@ import numpy as np
 
 import dualray
 import dualray.exceptions
+from dualray.util.explain import explain
 from dualray.util.named_actors import list_named_actors
 from dualray.util.placement_group import get_placement_group, placement_group, remove_placement_group
 from dualray.util.scheduling_strategies import (
@@ -37,7 +38,6 @@ from dualray.util.state import (
     summarize_objects,
     summarize_tasks,
 )
-from dualray.util.why import explain
 
 SOON_S = 20.0
 """Within which everything here should have come to its end."""

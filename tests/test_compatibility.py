@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import pytest
 
 import dualray
-from dualray import cli, exceptions, util
+from dualray import exceptions, util
+from dualray.cli.app import app
 from dualray.options import ActorOptions, MethodOptions, TaskOptions
 from dualray.util import state
 
@@ -45,7 +46,7 @@ def is_there(name: str) -> bool:
     if argument := re.fullmatch(r"init\((\w+)=\)", name):
         return argument[1] in inspect.signature(dualray.init).parameters
     if command := re.fullmatch(r"command (\w+)", name):
-        groups = [cli.app, *(group.typer_instance for group in cli.app.registered_groups)]
+        groups = [app, *(group.typer_instance for group in app.registered_groups)]
         return command[1] in [each.name for group in groups if group for each in group.registered_commands]
     module, *path = _module_of(name)
     found: Any = import_module(module)

@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from dualray.report.lives import LOST, TASK_HEX, Attempt, Lives, Wait
+from dualray.report.histories import LOST, TASK_HEX, Attempt, Lives, Wait
 from dualray.report.summary import RECONSTRUCTION
 
 

@@ -18,7 +18,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from dualray.report.critical_path import Spent, Stretch
-from dualray.report.lives import LOST, Attempt, Lives
+from dualray.report.histories import LOST, Attempt, Lives
 from dualray.report.traces import natural
 from dualray.report.usage import Floats, Resource
 from dualray.report.where import ON_NODES, ON_PATH, Where

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from dualray.report.lives import LOST, TASK_HEX, Attempt, Lives, Move, ObjectLife, TaskLife
+from dualray.report.histories import LOST, TASK_HEX, Attempt, Lives, Move, ObjectLife, TaskLife
 from dualray.report.replayed import Ask, Choice, Eviction, Grant, Local, Replayed
 from dualray.shared.model.commands import NoteRetry, Send
 from dualray.shared.model.events import (

@@ -25,7 +25,7 @@ from plotly.offline import get_plotlyjs
 from dualray.report.critical_path import Spent, Stretch, critical_path
 from dualray.report.drawings import SPENT, Clock, Rows, fault_words, gantt, path_strip, usage_chart, where_bars
 from dualray.report.explain import Story, Teller
-from dualray.report.lives import Lives
+from dualray.report.histories import Lives
 from dualray.report.record import Record
 from dualray.report.summary import Summary, summary
 from dualray.report.usage import Resource, resources

@@ -18,7 +18,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from dualray.report.lives import Lives
+from dualray.report.histories import Lives
 from dualray.shared.model.commands import Send
 from dualray.shared.model.events import GpuLost, ResourcesReported
 from dualray.shared.model.ids import Address, node_of

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dualray.report.critical_path import Spent, Stretch
-from dualray.report.lives import Attempt, Lives
+from dualray.report.histories import Attempt, Lives
 from dualray.report.usage import EMPTY, Floats, Steps, capacity, running
 from dualray.shared.model.resources import CPU, UNITS
 

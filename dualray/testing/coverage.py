@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from dualray.report.lives import TASK_HEX
+from dualray.report.histories import TASK_HEX
 from dualray.shared.trace import TraceEvent, TraceKind
 
 SITUATIONS: tuple[str, ...] = (

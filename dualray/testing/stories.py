@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dualray.report.explain import Line, Teller, find_id
-from dualray.report.lives import NOT_ENDED, Lives, TaskLife
+from dualray.report.histories import NOT_ENDED, Lives, TaskLife
 from dualray.report.record import read_record
 from dualray.shared.units import time_words
 

@@ -23,6 +23,7 @@ from typing import Any, Self
 
 from dualray import api
 from dualray.exceptions import ActorError, DualrayError, PlacementGroupUnschedulableError, TaskError
+from dualray.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 from dualray.shared.model.resources import MEMORY
 from dualray.train.backend import BackendConfig, Place
 from dualray.train.checkpoint import Checkpoint, Files, packed
@@ -35,7 +36,6 @@ from dualray.train.storage import RunFolder, flat
 from dualray.train.worker import Assignment, TrainWorker, check_function
 from dualray.util.node import get_node_ip_address
 from dualray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
-from dualray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 STORAGE = "dualray_results"
 _OMP = "OMP_NUM_THREADS"

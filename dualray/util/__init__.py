@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dualray.util.actor_pool import ActorPool
+    from dualray.util.explain import explain
     from dualray.util.named_actors import list_named_actors
     from dualray.util.node import get_node_ip_address
     from dualray.util.placement_group import (
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
         remove_placement_group,
     )
     from dualray.util.serialization import deregister_serializer, inspect_serializability, register_serializer
-    from dualray.util.why import explain
 
 __all__ = [
     "ActorPool",
@@ -41,7 +41,7 @@ __all__ = [
 _HOMES = {
     "ActorPool": "actor_pool",
     "deregister_serializer": "serialization",
-    "explain": "why",
+    "explain": "explain",
     "get_node_ip_address": "node",
     "get_current_placement_group": "placement_group",
     "get_placement_group": "placement_group",

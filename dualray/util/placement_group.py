@@ -16,12 +16,12 @@ from typing import Any
 
 from dualray import api, runtime
 from dualray.object_ref import ObjectRef
+from dualray.scheduling_strategies import PlacementGroupSchedulingStrategy
 from dualray.shared.labels import parse_selector
 from dualray.shared.model.demands import parse_named
 from dualray.shared.model.ids import PlacementGroupID
 from dualray.shared.model.resources import Resources
 from dualray.shared.model.specs import GroupStrategy
-from dualray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 __all__ = [
     "PlacementGroup",

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import dualray as ray
-from dualray import cli
+from dualray.cli.app import app
 from dualray.cluster_utils import Cluster
 from dualray.exceptions import DualrayError
 from dualray.real import log_files, worker_output
@@ -35,7 +35,7 @@ ONE, TWO = child_task_id(ROOT, 0, 1), child_task_id(ROOT, 0, 2)
 
 def logs(*arguments: str, code: int = 0, of: tuple[str, ...] = ("--session", MINE)) -> str:
     """What the command prints; when it refuses, why."""
-    result = RUNNER.invoke(cli.app, ["logs", *arguments, *of], env={"COLUMNS": "200"})
+    result = RUNNER.invoke(app, ["logs", *arguments, *of], env={"COLUMNS": "200"})
     assert result.exit_code == code, result.output
     return result.stderr if code else result.stdout
 

@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 import dualray as ray
-from dualray import cli
+from dualray.cli.app import app
 from dualray.util.state import get_log, list_logs
 from tests.conformance.support import eventually, get
 
@@ -26,7 +26,7 @@ WITHIN_S = 20.0
 
 def logs(*arguments: str, code: int = 0, of: tuple[str, ...] = ("--session", MINE)) -> str:
     """What the command prints; when it refuses, why."""
-    result = RUNNER.invoke(cli.app, ["logs", *arguments, *of], env={"COLUMNS": "200"})
+    result = RUNNER.invoke(app, ["logs", *arguments, *of], env={"COLUMNS": "200"})
     assert result.exit_code == code, result.output
     return result.stderr if code else result.stdout
 
@@ -149,7 +149,7 @@ def test_one_file_is_printed_and_several_are_listed(printed):
     assert logs("head.log") == logs("cluster", "head.log") == logs("hea*") == log
     assert logs("head.log", "--tail", "2") == "".join(log.splitlines(keepends=True)[-2:])
     assert b"".join(get_log(filename="head.log", encoding=None)) == log.encode()
-    several = RUNNER.invoke(cli.app, ["logs", "*.out", "--session", MINE])
+    several = RUNNER.invoke(app, ["logs", "*.out", "--session", MINE])
     assert printed.say[0][2].replace("/", "-") + ".out" in several.stdout
     assert "name one" in several.stderr
 
@@ -175,7 +175,7 @@ def test_a_task_has_attempts(printed):
 def test_an_actor_has_lives(printed):
     assert logs("actor", printed.actor) == "born\ncounts 1\nborn\ncounts 2\n"
     assert logs("actor", printed.actor, "--tail", "3") == "counts 1\nborn\ncounts 2\n"
-    nothing = RUNNER.invoke(cli.app, ["logs", "actor", printed.actor, "--err", "--session", MINE])
+    nothing = RUNNER.invoke(app, ["logs", "actor", printed.actor, "--err", "--session", MINE])
     assert (nothing.stdout, "without --err" in nothing.stderr) == ("", True)
 
 

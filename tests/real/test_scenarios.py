@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from dualray.cli import app
+from dualray.cli.app import app
 from dualray.testing.expectations import judge
 from dualray.testing.real_run import NODES_MAX
 from dualray.testing.run import load_scenario, run_scenario

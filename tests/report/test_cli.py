@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import dualray
-from dualray.cli import app
+from dualray.cli.app import app
 from tests.report.support import simulate, two_steps
 
 SCRIPT = """

@@ -10,7 +10,7 @@ import pytest
 
 import dualray as ray
 from dualray.report.explain import Story, Teller, find_id
-from dualray.report.lives import Lives
+from dualray.report.histories import Lives
 from dualray.report.record import Record, read_record
 from dualray.shared.trace import TraceKind
 from tests.report.support import MIB, simulate, two_steps

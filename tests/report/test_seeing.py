@@ -12,7 +12,7 @@ import pytest
 
 import dualray as ray
 from dualray.report.critical_path import Spent, Stretch, critical_path
-from dualray.report.lives import Lives
+from dualray.report.histories import Lives
 from dualray.report.record import Record, read_record
 from dualray.report.usage import Resource, Steps, resources
 from dualray.report.where import where_time_went

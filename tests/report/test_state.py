@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 import dualray as ray
-from dualray import cli
+from dualray.cli.app import app
 from dualray.cluster_utils import Cluster
 from dualray.util.state import of_run
 
@@ -52,7 +52,7 @@ def run(tmp_path_factory) -> Path:
 
 
 def invoke(*arguments: str, code: int = 0) -> str:
-    result = RUNNER.invoke(cli.app, list(arguments), env={"COLUMNS": "200"})
+    result = RUNNER.invoke(app, list(arguments), env={"COLUMNS": "200"})
     assert result.exit_code == code, result.output
     return result.stderr if code else result.stdout
 

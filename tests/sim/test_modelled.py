@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import dualray
-from dualray.cli import app
+from dualray.cli.app import app
 from dualray.shared.faults import parse_fault
 from dualray.shared.machines.owner import Owner
 from dualray.shared.model.config import Config

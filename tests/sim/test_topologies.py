@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 import dualray
-from dualray.cli import app
+from dualray.cli.app import app
 from dualray.shared.scenario import Scenario
 from dualray.shared.scenario.file import ScenarioError, dump_scenario, parse_scenario
 from dualray.shared.units import parse_time_ns

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from dualray.cli import app
+from dualray.cli.app import app
 from dualray.shared.scenario.file import dump_scenario, json_schema, parse_scenario
 from dualray.testing.expectations import judge
 from dualray.testing.run import run_scenario

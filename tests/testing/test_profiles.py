@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import dualray
-from dualray.cli import app
+from dualray.cli.app import app
 from dualray.recording.profile import load_profile
 from dualray.testing.run import load_scenario, run_scenario
 from tests.testing import timed_programs

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 import dualray
-from dualray.cli import app
+from dualray.cli.app import app
 from dualray.shared.faults import parse_fault
 from dualray.shared.scenario.file import dump_scenario, parse_scenario
 from dualray.testing.expectations import judge

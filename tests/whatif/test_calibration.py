@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import dualray as ray
-from dualray.cli import app
+from dualray.cli.app import app
 from dualray.recording.calibration import Calibration, load_calibration
 from dualray.whatif.calibrate import slowdown_of
 

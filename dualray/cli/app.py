@@ -1,4 +1,4 @@
-"""The command line: `dualray run`, `config`, `replay`, `sim params`, `sim workload`, `version`; the rest: cli_*.py.
+"""The commands `run`, `config`, `replay`, `sim params`, `sim workload`, `version`; and the app that all commands join.
 
 Exit codes: 0; 1 when a check has failed; 2 when the command was given something that it cannot use. `run` ends as the
 script does.
@@ -17,18 +17,8 @@ from rich.markup import escape
 from rich.table import Table
 
 import dualray
-from dualray import (
-    cli_chaos,
-    cli_cluster,
-    cli_logs,
-    cli_modelled,
-    cli_scenario,
-    cli_seeing,
-    cli_stack,
-    cli_state,
-    cli_whatif,
-)
-from dualray.cli_whatif import run_as_main
+from dualray.cli import chaos, cluster, logs, modelled, scenario, seeing, stack, state, whatif
+from dualray.cli.whatif import run_as_main
 from dualray.report.proof import Proof, check_directory, load_log
 from dualray.settings import SETTINGS, limits_of, resolve
 from dualray.shared.decision_log import Difference, replay
@@ -47,20 +37,15 @@ app = typer.Typer(
 )
 sim = typer.Typer(help="The virtual cluster.", no_args_is_help=True)
 app.add_typer(sim, name="sim")
-app.add_typer(cli_chaos.app)
-app.add_typer(cli_cluster.app)
-app.add_typer(cli_logs.app)
-app.add_typer(cli_stack.app)
-app.add_typer(cli_state.app)
-cli_modelled.add_to(sim)
-cli_scenario.add_to(app)
-cli_seeing.add_to(app)
-cli_whatif.add_to(app)
-
-
-def app_main() -> None:
-    """The console script `dualray`."""
-    app()
+app.add_typer(chaos.app)
+app.add_typer(cluster.app)
+app.add_typer(logs.app)
+app.add_typer(stack.app)
+app.add_typer(state.app)
+modelled.add_to(sim)
+scenario.add_to(app)
+seeing.add_to(app)
+whatif.add_to(app)
 
 
 def _refuse(why: object) -> NoReturn:
@@ -262,7 +247,3 @@ def _print(*tables: Table) -> None:
     console = Console()
     for table in tables:
         console.print(table)
-
-
-if __name__ == "__main__":
-    app_main()

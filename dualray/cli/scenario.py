@@ -19,7 +19,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from dualray.cli_seeing import check_outputs, write_outputs
+from dualray.cli.seeing import check_outputs, write_outputs
 from dualray.report.record import read_record
 from dualray.shared.scenario import Scenario
 from dualray.shared.scenario.file import ScenarioError, json_schema

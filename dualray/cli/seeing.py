@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 
 from dualray.report.explain import Story, Teller, find_id
-from dualray.report.lives import Lives
+from dualray.report.histories import Lives
 from dualray.report.record import Record, read_record
 from dualray.report.timeline import write_timeline
 from dualray.report.traces import read_traces

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 import dualray
-from dualray.cli_seeing import check_outputs
+from dualray.cli.seeing import check_outputs
 from dualray.exceptions import DualrayError
 from dualray.recording.file import check_can_write
 from dualray.settings import limits_of, resolve
