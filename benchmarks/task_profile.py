@@ -22,9 +22,9 @@ from rich.table import Table
 
 import dualray
 from dualray.real.messages import Post, decode_messages
-from dualray.shared.core_worker import CoreWorker
-from dualray.shared.execution import Execution
-from dualray.shared.layout import deserialize
+from dualray.shared.core.core_worker import CoreWorker
+from dualray.shared.core.execution import Execution
+from dualray.shared.core.layout import deserialize
 from dualray.shared.model.commands import WriteRecord, WriteRecords
 from dualray.shared.model.config import Config
 from dualray.shared.model.demands import parse_resources

@@ -96,7 +96,7 @@ def __getattr__(name: str) -> Any:
     if name == "__compiled__":
         from importlib.util import find_spec  # noqa: PLC0415 - few ask
 
-        core = find_spec("dualray.shared.machines.owner")
+        core = find_spec("dualray.shared.machines.owner.owner")
         return core is not None and core.origin is not None and not core.origin.endswith(".py")
     if name not in __all__:
         raise AttributeError(f"module 'dualray' has no attribute {name!r}")

@@ -22,10 +22,10 @@ from dualray.options import (
     with_changes,
 )
 from dualray.remote_function import as_returned
+from dualray.shared.core.task_runner import METHOD_OPTIONS, TERMINATE, ActorExit
 from dualray.shared.model.ids import ActorID, FunctionID, ObjectID, actor_handle_id, short
 from dualray.shared.model.resources import NOTHING
 from dualray.shared.model.specs import ActorSpec, FunctionTemplate, NamedActor, Ref, Strategy, Streaming, TaskSpec
-from dualray.shared.task_runner import METHOD_OPTIONS, TERMINATE, ActorExit
 
 ASYNC_CONCURRENCY = 1000
 """Methods of an actor with coroutines that may run at a time, unless it says."""

@@ -93,7 +93,7 @@ def init(
         metrics_port: real mode: serve metrics for Prometheus at this port of 127.0.0.1; 0: any that is free (see
             `metrics_address` of what is returned). Default: not. See docs/metrics.md.
         nodes: sim mode: how many virtual nodes. Default 1.
-        faults: sim mode: faults to inject, such as "kill node-5 at 2.5s"; see dualray/shared/faults.py.
+        faults: sim mode: faults to inject, such as "kill node-5 at 2.5s"; see dualray/shared/scenario/fault_model.py.
         scenario: sim mode: a scenario file (docs/scenarios.md); its cluster and config take the place of those above,
             its faults come before `faults`.
         calibration: sim mode: a calibration file; its costs take the place of the cost model's defaults, and

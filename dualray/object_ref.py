@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 from dualray import runtime
 from dualray.exceptions import DualrayError
 from dualray.runtime import Verbs
+from dualray.shared.core.serialization import Reference
 from dualray.shared.model.ids import Address, ObjectID
 from dualray.shared.model.specs import Ref
-from dualray.shared.serialization import Reference
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

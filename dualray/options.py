@@ -19,12 +19,12 @@ from dualray.scheduling_strategies import (
     NotIn,
     PlacementGroupSchedulingStrategy,
 )
-from dualray.shared.distributions import parse_distribution
 from dualray.shared.labels import label_term, parse_selector
 from dualray.shared.model.demands import parse_resources
 from dualray.shared.model.ids import NodeID
 from dualray.shared.model.resources import CPU, NOTHING, UNITS, Resources, add, demand_in_group
 from dualray.shared.model.specs import DEFAULT_STRATEGY, LabelOperator, LabelTerm, Strategy, StrategyKind, Streaming
+from dualray.shared.scenario.distributions import parse_distribution
 from dualray.shared.units import parse_size_bytes
 
 _ONE_CPU = Resources(((CPU, UNITS),))

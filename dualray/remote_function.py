@@ -10,8 +10,8 @@ from dualray import runtime
 from dualray.object_ref import ObjectRef
 from dualray.object_ref_generator import DynamicObjectRefGenerator, ObjectRefGenerator
 from dualray.options import TaskOptions, environment_of, placed, returned_bytes, returns_of, with_changes
+from dualray.shared.core.serialization import Sized
 from dualray.shared.model.specs import FunctionTemplate, Strategy, Streaming
-from dualray.shared.serialization import Sized
 
 R = TypeVar("R")
 

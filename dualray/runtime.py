@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from dualray.exceptions import DualrayError, NotInitializedError
-from dualray.shared.execution import Execution
-from dualray.shared.host import ProcessKey
+from dualray.shared.core.execution import Execution
+from dualray.shared.core.host import ProcessKey
 from dualray.shared.model.ids import Address, FunctionID, NodeID, ObjectID, PlacementGroupID
 from dualray.shared.model.resources import Resources
 from dualray.shared.model.specs import (
@@ -24,11 +24,11 @@ from dualray.shared.model.specs import (
     NodeState,
     Ref,
 )
-from dualray.shared.trace import TraceEvent
+from dualray.shared.proof.trace import TraceEvent
 
 
 class Awaited(Protocol):
-    """A value that somebody waits for without blocking; see dualray/shared/core_worker.py."""
+    """A value that somebody waits for without blocking; see dualray/shared/core/core_worker.py."""
 
     @property
     def is_ready(self) -> bool: ...
@@ -39,7 +39,7 @@ class Awaited(Protocol):
 
 
 class Verbs(Protocol):
-    """What a process that runs user code can do; see dualray/shared/core_worker.py."""
+    """What a process that runs user code can do; see dualray/shared/core/core_worker.py."""
 
     address: Address
     node: NodeID

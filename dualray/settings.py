@@ -18,10 +18,10 @@ from typing import Any
 
 from dualray import runtime_env
 from dualray.recording.file import check_can_write
-from dualray.shared.faults import Fault, parse_fault
 from dualray.shared.labels import parse_labels
 from dualray.shared.model.config import Config
 from dualray.shared.policies import load_policy
+from dualray.shared.scenario.fault_model import Fault, parse_fault
 from dualray.shared.units import parse_size_bytes
 
 MODES = ("real", "sim")

@@ -32,7 +32,7 @@ from dualray.report.lineage import Copies, predicted_reconstructions
 from dualray.report.summary import Summary, summary
 from dualray.report.timeline import write_timeline
 from dualray.report.traces import natural, read_traces
-from dualray.shared.trace import TraceEvent, TraceKind
+from dualray.shared.proof.trace import TraceEvent, TraceKind
 
 PROGRAM = Path(__file__).with_name("lbfgs.py")
 DUALRAY = (sys.executable, "-m", "dualray.cli")

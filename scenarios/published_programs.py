@@ -14,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 
 import dualray
-from dualray.shared.distributions import parse_distribution
+from dualray.shared.scenario.distributions import parse_distribution
 from dualray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 

@@ -61,7 +61,7 @@ FIRST = {
     "cancellation": "cancel_swarm",
     "placement_groups": "tight_swarm",
     "bundles": "tight_swarm",
-    "rooms": "arguments_swarm",
+    "reserved_space": "arguments_swarm",
     "actor_executor": "cancel_swarm",
     "reach": "parted_swarm",
 }
@@ -161,7 +161,7 @@ def draw(count: int, seed: int) -> Iterator[Mutant]:
     """So many mutants, none of them twice: a line of code, a kind of change, and a place for it in the line's file."""
     stream = random.Random(f"mutants:{seed}")
     paths = [
-        str(path.relative_to(ROOT)) for directory in MUTATED for path in sorted((ROOT / directory).glob("[a-z]*.py"))
+        str(path.relative_to(ROOT)) for directory in MUTATED for path in sorted((ROOT / directory).rglob("[a-z]*.py"))
     ]
     lines = [len((ROOT / path).read_text().splitlines()) for path in paths]
     drawn: set[tuple[str, str, int]] = set()

@@ -365,7 +365,7 @@ def disobey(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Address, Address]]:
 
     Returns a list to which it adds what it swapped: (commanded, done).
     """
-    from dualray.shared.core_worker import CoreWorker
+    from dualray.shared.core.core_worker import CoreWorker
 
     workers: list[Address] = []
     swapped: list[tuple[Address, Address]] = []

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dualray.exceptions import SerializationError, TaskError
-from dualray.shared.layout import ALIGNMENT, Serialized, deserialize
+from dualray.shared.core.layout import ALIGNMENT, Serialized, deserialize
+from dualray.shared.core.serialization import Reference, serialize
 from dualray.shared.model.ids import Address, ObjectID
 from dualray.shared.model.specs import Ref
-from dualray.shared.serialization import Reference, serialize
 
 
 class Mark(Reference):

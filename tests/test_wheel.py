@@ -188,7 +188,7 @@ def test_installed_dependencies_agree(environment, tmp_path):
 
 def test_what_is_compiled_is_spelled_out_line_for_line(build):
     names = build.modules(ROOT)
-    assert "dualray/shared/machines/owner.py" in names
+    assert "dualray/shared/machines/owner/owner.py" in names
     for name in names:
         before = (ROOT / name).read_text()
         after = build.spell_out(before, name)

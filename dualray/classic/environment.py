@@ -24,9 +24,9 @@ from typing import Any
 
 from dualray import runtime
 from dualray.options import unknown_name
-from dualray.shared.host import ProcessKey
-from dualray.shared.layout import deserialize
-from dualray.shared.serialization import serialize
+from dualray.shared.core.host import ProcessKey
+from dualray.shared.core.layout import deserialize
+from dualray.shared.core.serialization import serialize
 
 REGISTER = "register_environment_variable"
 REINITIALIZE = "reinitialize_environment_variable"

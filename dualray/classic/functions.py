@@ -16,9 +16,9 @@ from dualray.classic.environment import begin_task, end_task, note_error, packed
 from dualray.classic.object_id import ObjectID
 from dualray.options import ActorOptions, MethodOptions, TaskOptions, with_changes
 from dualray.remote_function import RemoteFunction
-from dualray.shared.layout import deserialize
-from dualray.shared.serialization import serialize
-from dualray.shared.task_runner import METHOD_OPTIONS
+from dualray.shared.core.layout import deserialize
+from dualray.shared.core.serialization import serialize
+from dualray.shared.core.task_runner import METHOD_OPTIONS
 
 C = TypeVar("C")
 R = TypeVar("R")

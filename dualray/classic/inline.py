@@ -20,11 +20,13 @@ from dualray.classic.inline_refusals import InlineRefusals
 from dualray.exceptions import DualrayError, ObjectLostError
 from dualray.real.runtime import total_of
 from dualray.settings import limits_of, resolve
-from dualray.shared.arguments import Arguments, pack_arguments, unpack_arguments
-from dualray.shared.execution import Execution
-from dualray.shared.failures import as_exception, as_payload
-from dualray.shared.host import ProcessKey
-from dualray.shared.layout import Serialized, deserialize
+from dualray.shared.core.arguments import Arguments, pack_arguments, unpack_arguments
+from dualray.shared.core.execution import Execution
+from dualray.shared.core.failures import as_exception, as_payload
+from dualray.shared.core.host import ProcessKey
+from dualray.shared.core.layout import Serialized, deserialize
+from dualray.shared.core.serialization import serialize
+from dualray.shared.core.task_runner import Export
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.ids import (
     FIRST_DRIVER,
@@ -45,8 +47,6 @@ from dualray.shared.model.ids import (
 from dualray.shared.model.resources import GPU, UNITS, Resources, fits, shortfall
 from dualray.shared.model.specs import ActorSpec, FunctionTemplate, NamedActor, NodeState, Ref
 from dualray.shared.model.states import TaskState
-from dualray.shared.serialization import serialize
-from dualray.shared.task_runner import Export
 
 NODE = NodeID("node-0")
 

@@ -7,10 +7,10 @@ from typing import Any
 from dualray import runtime
 from dualray.classic.environment import ERRORS_TABLE
 from dualray.classic.functions import Task
-from dualray.shared.layout import deserialize
+from dualray.shared.core.layout import deserialize
+from dualray.shared.core.task_runner import Export
 from dualray.shared.model.errors import ErrorKind
 from dualray.shared.model.ids import FunctionID, job_of
-from dualray.shared.task_runner import Export
 
 KINDS = {
     ErrorKind.APPLICATION: "task",

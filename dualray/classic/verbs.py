@@ -14,7 +14,7 @@ from dualray.classic.object_id import ObjectID
 from dualray.exceptions import AlreadyInitializedError
 from dualray.object_ref import ObjectRef
 from dualray.settings import resolve
-from dualray.shared.serialization import serialize
+from dualray.shared.core.serialization import serialize
 
 _log = logging.getLogger("dualray")
 

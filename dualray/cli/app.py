@@ -21,8 +21,8 @@ from dualray.cli import chaos, cluster, logs, modelled, scenario, seeing, stack,
 from dualray.cli.whatif import run_as_main
 from dualray.report.proof import Proof, check_directory, load_log
 from dualray.settings import SETTINGS, limits_of, resolve
-from dualray.shared.decision_log import Difference, replay
 from dualray.shared.model.config import Config
+from dualray.shared.proof.decision_log import Difference, replay
 from dualray.sim.cost_model import CostModel
 
 FAILED = 1

@@ -21,7 +21,7 @@ from rich.table import Table
 
 from dualray.exceptions import DualrayError
 from dualray.report.proof import Proof, check_directory
-from dualray.shared.faults import Fault, parse_fault
+from dualray.shared.scenario.fault_model import Fault, parse_fault
 from dualray.testing.chaos import Soak, schedule, soak
 
 FAILED = 1

@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from dualray.shared.faults import parse_fault
 from dualray.shared.model.config import Config
 from dualray.shared.model.demands import parse_resources
+from dualray.shared.scenario.fault_model import parse_fault
 from dualray.shared.scenario.file import ScenarioError
 from dualray.shared.units import parse_size_bytes, size_words, time_words
 from dualray.sim.cost_model import CostModel

@@ -20,7 +20,7 @@ from tensorflow.python.eager import context
 from tensorflow.python.framework import device, ops, stack
 
 from dualray import runtime
-from dualray.shared.host import ProcessKey
+from dualray.shared.core.host import ProcessKey
 
 
 class _ByProcess:

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from dualray.shared.core_worker import CoreWorker
+from dualray.shared.core.core_worker import CoreWorker
 from dualray.shared.model.commands import RunTask
 from dualray.shared.model.ids import TaskID
 

@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Final
 from dualray.real.transport import TransportCounters
 
 if TYPE_CHECKING:  # a process imports the code of its own machine
-    from dualray.shared.machines.head import Head
-    from dualray.shared.machines.owner import Owner
+    from dualray.shared.machines.head.head import Head
+    from dualray.shared.machines.owner.owner import Owner
 
 COUNTS_ASKED, COUNTS = 9, 10
 """First bytes of raw messages."""

@@ -19,7 +19,7 @@ from dualray.real.driver_output import DriverOutput
 from dualray.real.process import UserProcess
 from dualray.real.session import CONTROL_PLANE_FILE, METRICS_FILE, Session
 from dualray.real.worker_output import FLUSH, FLUSHED, LINES
-from dualray.shared.core_worker import CoreWorker, write_row
+from dualray.shared.core.core_worker import CoreWorker, write_row
 from dualray.shared.model.events import Started
 from dualray.shared.model.ids import FIRST_DRIVER, HEAD, Address, FunctionID, root_task_id
 

@@ -1,7 +1,7 @@
 """What can be done, without privileges, to the real processes of a cluster: the means of `dualray chaos`.
 
-Which kinds of faults (dualray/shared/faults.py) that covers is the table PERFORMED; the others are refused by name,
-with what they would take. Whom a fault befalls, and when, is decided in dualray/testing/chaos.py.
+Which kinds of faults (dualray/shared/scenario/fault_model.py) that covers is the table PERFORMED; the others are
+refused by name, with what they would take. Whom a fault befalls, and when, is decided in dualray/testing/chaos.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Final
 import psutil
 
 from dualray.real.addresses import socket_path
-from dualray.shared.faults import SLOWS, Fault, FaultKind
+from dualray.shared.scenario.fault_model import SLOWS, Fault, FaultKind
 
 PERFORMED: Final = frozenset(
     {

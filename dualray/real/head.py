@@ -16,12 +16,12 @@ from dualray.real.counts import COUNTS, COUNTS_ASKED, of_connections, of_head
 from dualray.real.messages import Payload
 from dualray.real.runner import MachineProcess, begin
 from dualray.real.worker_output import DRIVER_ASKED, answer_driver_asked
-from dualray.shared.decision_log import MachineSpec
-from dualray.shared.machines.head import Head
+from dualray.shared.machines.head.head import Head
 from dualray.shared.model.codec import pack
 from dualray.shared.model.commands import WriteRecord
 from dualray.shared.model.events import DriverJoined, Event, NodeHeard, NodeJoined, NodeSilent, PeerLost, Started
 from dualray.shared.model.ids import HEAD, Address, NodeID, is_driver, job_of_driver
+from dualray.shared.proof.decision_log import MachineSpec
 
 _NODE_ENDS_WITHIN_S = 5.0
 _SERVER_STARTS_FIRST_WITHIN_S = 30.0

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Final
 
-from dualray.shared.interruption import IMPORT_PATIENCE_S, is_importing
+from dualray.shared.core.interruption import IMPORT_PATIENCE_S, is_importing
 
 _AGAIN_S: Final = 0.001
 _AGAIN_MAX_S: Final = 0.1

@@ -26,8 +26,7 @@ from dualray.real.spill import SpillDirectory
 from dualray.real.template_client import TemplateClient
 from dualray.real.transport import Transport
 from dualray.real.worker_output import DRIVER_KNOWN, FLUSH, LogFile, OutputRouter, WorkerOutput
-from dualray.shared.decision_log import MachineSpec
-from dualray.shared.machines.node import Node
+from dualray.shared.machines.node.node import Node
 from dualray.shared.model.commands import (
     Command,
     DeleteObject,
@@ -60,7 +59,8 @@ from dualray.shared.model.events import (
     WorkerExited,
 )
 from dualray.shared.model.ids import FIRST_DRIVER, HEAD, Address, NodeID, ObjectID, is_driver
-from dualray.shared.trace import TraceKind
+from dualray.shared.proof.decision_log import MachineSpec
+from dualray.shared.proof.trace import TraceKind
 
 if TYPE_CHECKING:
     from dualray.real.metrics import NodeMetrics

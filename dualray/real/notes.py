@@ -17,7 +17,7 @@ from dualray.real.session import Session
 from dualray.recording.file import make_record, write_record
 from dualray.recording.recorded import RecordedCoreWorker
 from dualray.shared.model.ids import is_driver
-from dualray.shared.trace import TraceEvent, from_bytes
+from dualray.shared.proof.trace import TraceEvent, from_bytes
 
 if TYPE_CHECKING:
     from dualray.real.process import UserProcess

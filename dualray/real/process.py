@@ -31,15 +31,15 @@ from dualray.real.recorder import Recorder
 from dualray.real.runner import Timers
 from dualray.real.session import LOOPBACK, Session
 from dualray.real.transport import Transport
-from dualray.shared.core_worker import CoreWorker
-from dualray.shared.decision_log import MachineSpec
-from dualray.shared.execution import Execution
-from dualray.shared.layout import deserialize
+from dualray.shared.core.core_worker import CoreWorker
+from dualray.shared.core.execution import Execution
+from dualray.shared.core.layout import deserialize
 from dualray.shared.model.codec import pack, unpack
 from dualray.shared.model.commands import RunTask, WriteRecord, WriteRecords
 from dualray.shared.model.events import Event, PeerLost, TaskPushed, TimerFired
 from dualray.shared.model.ids import HEAD, Address, FunctionID, NodeID, TaskID
 from dualray.shared.model.specs import Ref
+from dualray.shared.proof.decision_log import MachineSpec
 from dualray.shared.seeding import stream_seed, task_seed
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from dualray.shared.decision_log import DecisionLog, MachineSpec
 from dualray.shared.model.commands import Command
 from dualray.shared.model.events import Event
-from dualray.shared.trace import TraceEvent, TraceKind, to_bytes
+from dualray.shared.proof.decision_log import DecisionLog, MachineSpec
+from dualray.shared.proof.trace import TraceEvent, TraceKind, to_bytes
 
 
 class Recorder:

@@ -20,13 +20,13 @@ from dualray.real.loop import Loop, Timer
 from dualray.real.messages import Payload, Post, decode_messages
 from dualray.real.recorder import Recorder
 from dualray.real.transport import Transport
-from dualray.shared.decision_log import MachineSpec
 from dualray.shared.machines.base import Machine
 from dualray.shared.model.codec import pack
 from dualray.shared.model.commands import ArmTimer, CancelTimer, Command, DropPayload, Send, WriteRecord
 from dualray.shared.model.events import Event, TaskPushed, TimerFired
 from dualray.shared.model.ids import Address
-from dualray.shared.trace import TraceKind
+from dualray.shared.proof.decision_log import MachineSpec
+from dualray.shared.proof.trace import TraceKind
 
 EXIT_AFTER_ERROR = 70
 """Exit status of a process that met a bug of ours: better dead and reported than alive and wrong."""

@@ -29,7 +29,7 @@ from dualray.shared.model.ids import short
 if TYPE_CHECKING:
     import asyncio
 
-    from dualray.shared.core_worker import CoreWorker
+    from dualray.shared.core.core_worker import CoreWorker
 
 STACK_SIGNAL: Final = int(signal.SIGRTMIN) + 9 if hasattr(signal, "SIGRTMIN") else int(signal.SIGUSR2)
 HANG_SIGNAL: Final = STACK_SIGNAL + 1 if hasattr(signal, "SIGRTMIN") else None

@@ -22,7 +22,7 @@ from dualray.real.interrupts import TaskInterrupts
 from dualray.real.process import Signal, UserProcess
 from dualray.real.runner import EXIT_AFTER_ERROR
 from dualray.real.worker_output import marked_stream
-from dualray.shared.core_worker import write_row
+from dualray.shared.core.core_worker import write_row
 from dualray.shared.model.commands import RunTask
 from dualray.shared.model.events import TaskPushed, WorkerReady
 from dualray.shared.model.ids import HEAD, Address, FunctionID, NodeID, root_task_id

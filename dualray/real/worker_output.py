@@ -41,7 +41,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dualray.real.transport import Transport
-from dualray.shared.execution import Execution
+from dualray.shared.core.execution import Execution
 from dualray.shared.model.codec import pack, unpack
 from dualray.shared.model.ids import HEAD, Address, NodeID, job_of, job_of_driver
 

@@ -39,7 +39,7 @@ from typing import Any
 import msgpack
 
 from dualray.shared.model.ids import Address, node_of
-from dualray.shared.trace import TraceEvent, TraceKind
+from dualray.shared.proof.trace import TraceEvent, TraceKind
 
 SCHEMA_VERSION = 3
 _SHORT_NS = 1_000_000

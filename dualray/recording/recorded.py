@@ -40,9 +40,10 @@ from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import Any
 
-from dualray.shared.core_worker import CoreWorker
-from dualray.shared.host import Host
-from dualray.shared.layout import Serialized
+from dualray.shared.core.core_worker import CoreWorker
+from dualray.shared.core.host import Host
+from dualray.shared.core.layout import Serialized
+from dualray.shared.core.task_runner import Export, TaskRunner
 from dualray.shared.model.codec import pack
 from dualray.shared.model.commands import NoteRetry, RunTask
 from dualray.shared.model.config import Config
@@ -63,7 +64,6 @@ from dualray.shared.model.events import (
 )
 from dualray.shared.model.ids import Address, FunctionID, NodeID, ObjectID, TaskID
 from dualray.shared.model.specs import FunctionTemplate, PlacementGroupSpec, Ref, Streaming
-from dualray.shared.task_runner import Export, TaskRunner
 
 NO_TIMEOUT = -1
 USAGE_NS = 5_000_000

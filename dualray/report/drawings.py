@@ -23,7 +23,7 @@ from dualray.report.traces import natural
 from dualray.report.usage import Floats, Resource
 from dualray.report.where import ON_NODES, ON_PATH, Where
 from dualray.shared.model.ids import Address, incarnation_of, node_of
-from dualray.shared.trace import TraceEvent
+from dualray.shared.proof.trace import TraceEvent
 
 BARS_MAX = 4_000
 ROWS_MAX = 160

@@ -40,7 +40,7 @@ from dualray.shared.model.events import (
 )
 from dualray.shared.model.ids import HEAD, ObjectID, short
 from dualray.shared.model.specs import DEFAULT_STRATEGY, TaskSpec
-from dualray.shared.trace import TraceEvent, TraceKind
+from dualray.shared.proof.trace import TraceEvent, TraceKind
 
 NEAREST_SHOWN = 3
 LISTED_MAX = 8

@@ -23,7 +23,7 @@ from dualray.shared.model.events import GpuLost, TaskSubmitted, WaitStarted, Wor
 from dualray.shared.model.ids import Address, ObjectID, is_put, node_of
 from dualray.shared.model.resources import CPU, UNITS
 from dualray.shared.model.specs import TaskSpec
-from dualray.shared.trace import TraceEvent, TraceKind
+from dualray.shared.proof.trace import TraceEvent, TraceKind
 
 TASK_HEX = 32
 """Hex digits of a task's id; an object's begins with its task's."""

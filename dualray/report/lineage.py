@@ -22,7 +22,7 @@ from math import inf
 from dualray.report.summary import RECONSTRUCTION
 from dualray.shared.model.ids import Address, ObjectID, TaskID, node_of
 from dualray.shared.policies.reconstruction import LineageReconstruction, ReconstructionPolicy
-from dualray.shared.trace import TraceEvent, TraceKind
+from dualray.shared.proof.trace import TraceEvent, TraceKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,7 @@ from dualray.report.record import Record
 from dualray.report.summary import Summary, summary
 from dualray.report.usage import Resource, resources
 from dualray.report.where import Where, where_time_went
-from dualray.shared.trace import TraceKind
+from dualray.shared.proof.trace import TraceKind
 
 STORIES_MAX = 1_500
 """Tasks and objects of which the page carries the story; `dualray explain` tells that of any."""

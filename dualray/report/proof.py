@@ -1,8 +1,8 @@
 """The proof that a run was decided by the shared machines alone, from the logs and traces that it left.
 
-Two things are checked for each process (dualray/shared/trace.py says why both are needed): a fresh machine derives
-every command of the log again, and every action of the trace is paired with exactly one command. A process that was
-killed may have been given commands that it did not live to carry out, and may have lost the last rows of its trace:
+Two things are checked for each process (dualray/shared/proof/trace.py says why both are needed): a fresh machine
+derives every command of the log again, and every action of the trace is paired with exactly one command. A process that
+was killed may have been given commands that it did not live to carry out, and may have lost the last rows of its trace:
 its commands without an action are counted apart and named. An action without a command is an orphan whoever did it.
 """
 
@@ -14,9 +14,9 @@ from pathlib import Path
 
 from dualray.report.lineage import is_of_node
 from dualray.report.traces import decision_logs, natural, read_traces
-from dualray.shared.decision_log import Difference, Log, all_commands, read_log, replay
 from dualray.shared.model.ids import Address, node_of
-from dualray.shared.trace import ACTIONS, Key, Match, TraceEvent, TraceKind, match_actions
+from dualray.shared.proof.decision_log import Difference, Log, all_commands, read_log, replay
+from dualray.shared.proof.trace import ACTIONS, Key, Match, TraceEvent, TraceKind, match_actions
 
 _STOPPED = "stopped"
 """How the reason of a WORKER_ENDED row begins when the node manager was told to end the worker."""

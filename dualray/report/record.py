@@ -13,8 +13,8 @@ from pathlib import Path
 
 from dualray.report.proof import load_log
 from dualray.report.traces import DECISIONS, natural, read_traces
-from dualray.shared.decision_log import Decision, Log
-from dualray.shared.trace import TraceEvent
+from dualray.shared.proof.decision_log import Decision, Log
+from dualray.shared.proof.trace import TraceEvent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,9 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from dualray.report.record import Record
-from dualray.shared.decision_log import Decision, Log
-from dualray.shared.machines.head import Head
-from dualray.shared.machines.node import Node
+from dualray.shared.machines.head.head import Head
+from dualray.shared.machines.node.node import Node
 from dualray.shared.model.commands import Command, EvictObject, Send, SpillObject
 from dualray.shared.model.events import (
     Event,
@@ -30,6 +29,7 @@ from dualray.shared.model.resources import CPU, UNITS, Resources, amount_words, 
 from dualray.shared.model.specs import LeaseShape, StrategyKind
 from dualray.shared.policies.lru import EvictionPolicy
 from dualray.shared.policies.placement import ClusterView, Outcome, Placement, PlacementPolicy, Score, scores_of
+from dualray.shared.proof.decision_log import Decision, Log
 
 CANDIDATES_MAX = 16
 """Candidates of one choice that are kept: the best."""

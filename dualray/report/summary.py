@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dualray.shared.model.ids import Address, node_of
-from dualray.shared.trace import TraceEvent, TraceKind
+from dualray.shared.proof.trace import TraceEvent, TraceKind
 
 RECONSTRUCTION = "reconstruction"
 """The reason of a TASK_RETRIED row by which a lost object is made again."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgpack
 
-from dualray.shared.trace import TraceEvent, TraceKind
+from dualray.shared.proof.trace import TraceEvent, TraceKind
 
 _SUFFIX = ".trace"
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from dualray.report.traces import natural
 from dualray.shared.model.ids import Address, node_of
-from dualray.shared.trace import TraceEvent, TraceKind
+from dualray.shared.proof.trace import TraceEvent, TraceKind
 
 Row = dict[str, Any]
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from dualray.shared.trace import TraceEvent, from_bytes
+from dualray.shared.proof.trace import TraceEvent, from_bytes
 
 TRACES = "*.trace"
 DECISIONS = "*.decisions"

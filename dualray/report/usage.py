@@ -23,7 +23,7 @@ from dualray.shared.model.commands import Send
 from dualray.shared.model.events import GpuLost, ResourcesReported
 from dualray.shared.model.ids import Address, node_of
 from dualray.shared.model.resources import CPU, GPU, UNITS
-from dualray.shared.trace import TraceEvent, TraceKind
+from dualray.shared.proof.trace import TraceEvent, TraceKind
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 

@@ -25,16 +25,16 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from dualray.exceptions import SimulationDeadlockError
 from dualray.recording.profile import Profile, load_profile
-from dualray.shared.core_worker import CoreWorker
-from dualray.shared.decision_log import DecisionLog, MachineSpec
-from dualray.shared.distributions import Distribution
-from dualray.shared.execution import Execution
-from dualray.shared.machines.plain_worker import PlainWorker
+from dualray.shared.core.core_worker import CoreWorker
+from dualray.shared.core.execution import Execution
+from dualray.shared.machines.owner.plain_worker import PlainWorker
 from dualray.shared.model.config import Config
 from dualray.shared.model.events import Event, GpuLost, PeerLost, Started, TaskPushed
 from dualray.shared.model.ids import HEAD, Address, NodeID, TaskID, node_of, root_task_id
+from dualray.shared.proof.decision_log import DecisionLog, MachineSpec
+from dualray.shared.proof.trace import TraceEvent, TraceKind, to_bytes
+from dualray.shared.scenario.distributions import Distribution
 from dualray.shared.seeding import task_seed
-from dualray.shared.trace import TraceEvent, TraceKind, to_bytes
 from dualray.sim.calendar import Calendar
 from dualray.sim.core import VirtualCore
 from dualray.sim.cores import Cores

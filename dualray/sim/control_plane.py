@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from dualray.exceptions import ControlPlaneError, DualrayError
+from dualray.shared.core.task_runner import Export
 from dualray.shared.model.ids import HEAD, FunctionID
-from dualray.shared.task_runner import Export
 from dualray.sim.fibers import FiberSignal
 from dualray.sim.network import Channel
 

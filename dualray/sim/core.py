@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from dualray.shared.core_worker import CoreWorker
-from dualray.shared.execution import Execution
-from dualray.shared.machines.plain_worker import PlainWorker
+from dualray.shared.core.core_worker import CoreWorker
+from dualray.shared.core.execution import Execution
+from dualray.shared.machines.owner.plain_worker import PlainWorker
 from dualray.shared.model.commands import RunTask, WriteRecord
 from dualray.shared.model.config import Config
 from dualray.shared.model.events import Event, TaskPushed
 from dualray.shared.model.ids import Address, NodeID, TaskID
-from dualray.shared.trace import TraceKind
+from dualray.shared.proof.trace import TraceKind
 from dualray.sim.calendar import Calendar
 from dualray.sim.fibers import SystemSection
 from dualray.sim.worker import UserProcess

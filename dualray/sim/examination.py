@@ -13,13 +13,13 @@ from collections.abc import Sized
 from typing import Any, NamedTuple
 
 from dualray.exceptions import InvariantViolation
-from dualray.shared.machines.global_scheduler import PARTED_TIMER
-from dualray.shared.machines.head import Head
-from dualray.shared.machines.tasks import TASK_TABLE
+from dualray.shared.machines.head.global_scheduler import PARTED_TIMER
+from dualray.shared.machines.head.head import Head
+from dualray.shared.machines.owner.tasks import TASK_TABLE
 from dualray.shared.model.errors import ErrorKind
 from dualray.shared.model.ids import Address, PlacementGroupID, short
 from dualray.shared.model.states import ActorState, GroupState, TaskState
-from dualray.shared.trace import TraceKind
+from dualray.shared.proof.trace import TraceKind
 from dualray.sim.cluster import Cluster
 from dualray.sim.node import NodeProcess
 from dualray.sim.worker import UserProcess

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from math import prod
 from typing import TYPE_CHECKING
 
-from dualray.shared.faults import ALL, OF_OBJECTS, OF_WORKERS, Fault, FaultKind
 from dualray.shared.model.events import DrainAsked, ObjectsFreed, OwnerDied, SpaceRequested
 from dualray.shared.model.ids import HEAD, Address, NodeID, ObjectID, node_of, put_object_id, root_task_id
-from dualray.shared.trace import TraceEvent, TraceKind
+from dualray.shared.proof.trace import TraceEvent, TraceKind
+from dualray.shared.scenario.fault_model import ALL, OF_OBJECTS, OF_WORKERS, Fault, FaultKind
 from dualray.sim.kept_store import KeptStore
 from dualray.sim.kernel import Scheduled
 from dualray.sim.network import Impairment

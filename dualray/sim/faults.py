@@ -1,4 +1,4 @@
-"""Has faults (dualray/shared/faults.py) befall the virtual cluster, at a time or at a logical event.
+"""Has faults (dualray/shared/scenario/fault_model.py) befall the virtual cluster, at a time or at a logical event.
 
 A fault in time does not keep a simulation alive; its end does, because something may wait for it. What a fault does
 stands in `fault_actions.py`.
@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from dualray.shared.faults import (
+from dualray.shared.model.ids import HEAD, Address, NodeID, node_of
+from dualray.shared.proof.trace import TraceEvent, TraceKind
+from dualray.shared.scenario.fault_model import (
     ENDS_PROCESSES,
     OF_HEAD,
     OF_WORKERS,
@@ -17,8 +19,6 @@ from dualray.shared.faults import (
     Fault,
     FaultKind,
 )
-from dualray.shared.model.ids import HEAD, Address, NodeID, node_of
-from dualray.shared.trace import TraceEvent, TraceKind
 from dualray.sim.fault_actions import FaultActions
 
 if TYPE_CHECKING:

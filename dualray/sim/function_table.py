@@ -16,9 +16,9 @@ from dis import opmap
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
-from dualray.shared.layout import PLAIN_TYPES, deserialize
+from dualray.shared.core.layout import PLAIN_TYPES, deserialize
+from dualray.shared.core.task_runner import Export
 from dualray.shared.model.ids import FunctionID
-from dualray.shared.task_runner import Export
 
 
 class FunctionTable:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dualray.shared.machines.head import Head
+from dualray.shared.machines.head.head import Head
 from dualray.shared.model.events import NodeHeard, NodeSilent
 from dualray.shared.model.ids import HEAD, NodeID
 from dualray.sim.kernel import Scheduled

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from dualray.shared.model.events import ObjectSealed, OwnerDied, SpaceRequested
 from dualray.shared.model.ids import Address, ObjectID
-from dualray.shared.trace import TraceKind
+from dualray.shared.proof.trace import TraceKind
 from dualray.sim.node import NodeProcess
 from dualray.sim.object_store import StoredBytes
 

@@ -27,7 +27,7 @@ from functools import partial
 from types import FrameType, TracebackType
 from typing import Any, Final, NoReturn
 
-from dualray.shared.interruption import is_importing
+from dualray.shared.core.interruption import is_importing
 from dualray.sim import virtual_time
 from dualray.sim.fibers import Fiber, FiberOwner, FiberScheduler
 from dualray.sim.kernel import Kernel

@@ -22,7 +22,7 @@ from dualray.shared.units import size_words
 from dualray.sim.kernel import Kernel
 
 if TYPE_CHECKING:
-    from dualray.shared.machines.object_store import ObjectStore
+    from dualray.shared.machines.node.object_store import ObjectStore
 
 
 class NodeMemory:

@@ -41,8 +41,8 @@ from dualray.recording.graph import (
     Script,
     TaskNode,
 )
-from dualray.shared.machines.owner import Owner
-from dualray.shared.machines.tasks import cancelled
+from dualray.shared.machines.owner.owner import Owner
+from dualray.shared.machines.owner.tasks import cancelled
 from dualray.shared.model.commands import (
     ArmTimer,
     CancelTimer,
@@ -99,7 +99,7 @@ from dualray.shared.model.ids import (
     stream_handle_id,
 )
 from dualray.shared.model.specs import ActorSpec, Ref, Streaming, new_spec
-from dualray.shared.trace import TraceKind
+from dualray.shared.proof.trace import TraceKind
 from dualray.sim.cluster import MESSAGE_BYTES
 from dualray.sim.cores import Work
 from dualray.sim.object_store import VirtualStore

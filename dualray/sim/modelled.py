@@ -26,14 +26,14 @@ from hashlib import blake2b
 from typing import Any
 
 from dualray.exceptions import SimulationDeadlockError
-from dualray.shared.faults import Fault
 from dualray.shared.model.config import Config
 from dualray.shared.model.events import Event, Started
 from dualray.shared.model.ids import Address, NodeID
 from dualray.shared.model.resources import CPU, UNITS
 from dualray.shared.model.specs import LeaseShape, NodeInfo
 from dualray.shared.policies.feasibility import why_infeasible
-from dualray.shared.trace import TraceEvent, TraceKind
+from dualray.shared.proof.trace import TraceEvent, TraceKind
+from dualray.shared.scenario.fault_model import Fault
 from dualray.sim.cluster import DRIVER, DRIVER_NODE, MESSAGE_BYTES, Cluster
 from dualray.sim.cost_model import CostModel
 from dualray.sim.modelled_processes import (

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
-from dualray.shared.machines.owner import Owner
-from dualray.shared.machines.plain_worker import PlainWorker
+from dualray.shared.machines.owner.owner import Owner
+from dualray.shared.machines.owner.plain_worker import PlainWorker
 from dualray.shared.model.codec import encode, pack
 from dualray.shared.model.commands import (
     ArmTimer,
@@ -82,7 +82,7 @@ from dualray.shared.model.specs import (
     new_ref,
     new_spec,
 )
-from dualray.shared.trace import TraceKind
+from dualray.shared.proof.trace import TraceKind
 from dualray.sim.calendar import Calendar
 from dualray.sim.cost_model import CostModel
 from dualray.sim.runner import Process

@@ -15,12 +15,12 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from dualray.shared.faults import Fault
 from dualray.shared.model.config import Config
 from dualray.shared.model.demands import parse_resources
 from dualray.shared.model.resources import NOTHING
 from dualray.shared.model.specs import DEFAULT_STRATEGY, Ref, Strategy, StrategyKind
 from dualray.shared.nearest import nearest
+from dualray.shared.scenario.fault_model import Fault
 from dualray.sim.cost_model import CostModel
 from dualray.sim.modelled import Call, Get, Modelled, ModelledCluster, ModelledDriver, Program, Step, Wait, call
 from dualray.sim.node import Hardware

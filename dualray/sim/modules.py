@@ -43,10 +43,10 @@ import cloudpickle.cloudpickle as _cloudpickle
 import numpy as np
 
 from dualray.runtime_env import Swapped
-from dualray.shared.layout import UNPICKLING, deserialize
+from dualray.shared.core.layout import UNPICKLING, deserialize
+from dualray.shared.core.serialization import NAMING, as_usual
+from dualray.shared.core.task_runner import Export
 from dualray.shared.model.ids import FunctionID
-from dualray.shared.serialization import NAMING, as_usual
-from dualray.shared.task_runner import Export
 from dualray.sim.fibers import FiberOwner, FiberScheduler
 from dualray.sim.function_table import FunctionTable
 from dualray.sim.isolation import Isolation, new_streams

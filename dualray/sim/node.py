@@ -10,7 +10,7 @@ from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from dualray.shared.machines.node import Node
+from dualray.shared.machines.node.node import Node
 from dualray.shared.model.commands import (
     Command,
     DeleteObject,
@@ -40,7 +40,7 @@ from dualray.shared.model.events import (
 )
 from dualray.shared.model.ids import Address, NodeID, ObjectID
 from dualray.shared.model.resources import Resources
-from dualray.shared.trace import TraceKind
+from dualray.shared.proof.trace import TraceKind
 from dualray.sim.cores import Cores
 from dualray.sim.kernel import Scheduled
 from dualray.sim.memory import GpuMemory, NodeMemory

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from dualray.shared.layout import ALIGNMENT, copy_bytes
+from dualray.shared.core.layout import ALIGNMENT, copy_bytes
 from dualray.sim.cost_model import CostModel
 from dualray.sim.fibers import FiberScheduler
 

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Final
 
-from dualray.shared.interruption import is_importing
+from dualray.shared.core.interruption import is_importing
 from dualray.sim.fibers import Fiber
 from dualray.sim.virtual_time import Substitution
 

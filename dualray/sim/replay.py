@@ -26,10 +26,8 @@ from dualray.exceptions import (
     TaskUnschedulableError,
 )
 from dualray.recording.graph import Graph, TaskNode
-from dualray.shared.decision_log import MachineSpec
-from dualray.shared.failures import as_exception
-from dualray.shared.faults import Fault
-from dualray.shared.machines.tasks import TASK_TABLE
+from dualray.shared.core.failures import as_exception
+from dualray.shared.machines.owner.tasks import TASK_TABLE
 from dualray.shared.model.config import Config
 from dualray.shared.model.errors import ErrorInfo
 from dualray.shared.model.events import Event, Started
@@ -49,7 +47,9 @@ from dualray.shared.model.specs import (
 )
 from dualray.shared.policies.bundles import why_never
 from dualray.shared.policies.feasibility import why_infeasible
-from dualray.shared.trace import TraceEvent, TraceKind
+from dualray.shared.proof.decision_log import MachineSpec
+from dualray.shared.proof.trace import TraceEvent, TraceKind
+from dualray.shared.scenario.fault_model import Fault
 from dualray.sim.cluster import DRIVER, DRIVER_NODE, Cluster
 from dualray.sim.cores import Cores
 from dualray.sim.cost_model import CostModel

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from dualray.shared.decision_log import DecisionLog
 from dualray.shared.machines.base import Machine
 from dualray.shared.model.commands import (
     ArmTimer,
@@ -22,7 +21,8 @@ from dualray.shared.model.commands import (
 )
 from dualray.shared.model.events import Event, NodeRefused, NodeReleased, TaskPushed, TimerFired
 from dualray.shared.model.ids import Address, node_of
-from dualray.shared.trace import TraceEvent, TraceKind
+from dualray.shared.proof.decision_log import DecisionLog
+from dualray.shared.proof.trace import TraceEvent, TraceKind
 from dualray.sim.calendar import Calendar, Timer
 from dualray.sim.network import Channel, Delivery, Network
 

@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dualray.shared.core_worker import CoreWorker, write_row
+from dualray.shared.core.core_worker import CoreWorker, write_row
 from dualray.shared.labels import as_pairs, labels_of_nodes
 from dualray.shared.model.config import Config
 from dualray.shared.model.demands import parse_resources
 from dualray.shared.model.ids import FunctionID, root_task_id
 from dualray.shared.model.resources import GPU, GPU_MASK
-from dualray.shared.trace import TraceEvent
+from dualray.shared.proof.trace import TraceEvent
 from dualray.sim.cluster import DRIVER_NODE, Cluster, make_cluster
 from dualray.sim.examination import Examination, examine
 from dualray.sim.node import Hardware

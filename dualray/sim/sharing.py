@@ -42,8 +42,8 @@ from uuid import UUID
 
 import numpy as np
 
-from dualray.shared.layout import PLAIN_TYPES
-from dualray.shared.task_runner import METHOD_OPTIONS
+from dualray.shared.core.layout import PLAIN_TYPES
+from dualray.shared.core.task_runner import METHOD_OPTIONS
 from dualray.sim.virtual_time import EXCLUDED, is_users
 
 __all__ = ["DRIVER", "NOBODY", "OWN", "Sharing", "globals_of", "is_by_reference", "is_library", "is_of_user"]

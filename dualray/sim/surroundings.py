@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, cast
 
 from dualray.runtime_env import Swapped
-from dualray.shared.interruption import is_importing
+from dualray.shared.core.interruption import is_importing
 from dualray.sim.fibers import Fiber, FiberOwner
 from dualray.sim.virtual_time import Substitution
 

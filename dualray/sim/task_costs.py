@@ -12,8 +12,8 @@ from math import inf
 from numbers import Real
 from random import Random
 
-from dualray.shared.distributions import Distribution, parse_distribution
-from dualray.shared.execution import Execution
+from dualray.shared.core.execution import Execution
+from dualray.shared.scenario.distributions import Distribution, parse_distribution
 from dualray.shared.seeding import task_seed
 from dualray.sim.measured import MEASURED
 

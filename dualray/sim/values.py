@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import msgpack
 
-from dualray.shared.layout import ALIGNMENT, MARSHALLED_BEFORE, MARSHALLED_START
+from dualray.shared.core.layout import ALIGNMENT, MARSHALLED_BEFORE, MARSHALLED_START
 from dualray.shared.model.codec import pack
 
 FILE_NAME = "cluster.values"
@@ -64,7 +64,7 @@ class ValueLog:
 
 
 def _parts(data: memoryview) -> Iterator[memoryview]:
-    """What is in a value, without what lies between its buffers (dualray/shared/layout.py): there can be anything."""
+    """What is in a value, without what lies between its buffers (shared/core/layout.py): there can be anything."""
     if len(data) < 12 or data[:MARSHALLED_START] == MARSHALLED_BEFORE:
         yield data
         return

@@ -56,7 +56,7 @@ from pathlib import Path
 from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
 from typing import Any, Final, Self
 
-from dualray.shared.serialization import replaced_builtins
+from dualray.shared.core.serialization import replaced_builtins
 from dualray.sim.fibers import Fiber, FiberScheduler
 from dualray.sim.kernel import Kernel
 

@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 
 from dualray import runtime
 from dualray.runtime_env import Swapped
-from dualray.shared.core_worker import CoreWorker, write_row
-from dualray.shared.execution import Execution
-from dualray.shared.interruption import IMPORT_PATIENCE_S, is_importing
-from dualray.shared.layout import PLAIN_TYPES
-from dualray.shared.machines.plain_worker import PlainWorker
+from dualray.shared.core.core_worker import CoreWorker, write_row
+from dualray.shared.core.execution import Execution
+from dualray.shared.core.interruption import IMPORT_PATIENCE_S, is_importing
+from dualray.shared.core.layout import PLAIN_TYPES
+from dualray.shared.core.task_runner import Export
+from dualray.shared.machines.owner.plain_worker import PlainWorker
 from dualray.shared.model.commands import RunTask, WriteRecord, WriteRecords
 from dualray.shared.model.events import ClusterChanged, Event, NodeDied, OwnerDied, TaskPushed, TimerFired
 from dualray.shared.model.ids import HEAD, Address, FunctionID, NodeID, TaskID, root_task_id
 from dualray.shared.model.resources import GPU, GPU_MASK, UNITS
 from dualray.shared.model.specs import Ref
+from dualray.shared.proof.trace import TraceKind
 from dualray.shared.seeding import task_seed
-from dualray.shared.task_runner import Export
-from dualray.shared.trace import TraceKind
 from dualray.sim import control_plane
 from dualray.sim.calendar import Calendar, Timer
 from dualray.sim.collectives import all_reduce_ns, broadcast_ns

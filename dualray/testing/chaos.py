@@ -22,10 +22,10 @@ from dualray import runtime
 from dualray.cluster_utils import Cluster
 from dualray.report.lineage import Copies
 from dualray.report.summary import RECONSTRUCTION
-from dualray.shared.chaos import Ground, draw_schedule
-from dualray.shared.faults import Fault, FaultKind
 from dualray.shared.model.config import Config
-from dualray.shared.trace import TraceEvent, TraceKind
+from dualray.shared.proof.trace import TraceEvent, TraceKind
+from dualray.shared.scenario.chaos import Ground, draw_schedule
+from dualray.shared.scenario.fault_model import Fault, FaultKind
 from dualray.testing.chaos_work import ACTORS, DISTINCT_ROUNDS, TASKS, Lane, expected, lanes
 from dualray.testing.real_faults import LOOK_S, FaultPerformer, check_plan
 

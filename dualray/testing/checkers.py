@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from dualray.exceptions import InvariantViolation
 from dualray.shared.policies.placement import scores_of
-from dualray.shared.trace import TraceEvent, TraceKind
+from dualray.shared.proof.trace import TraceEvent, TraceKind
 
 if TYPE_CHECKING:
-    from dualray.shared.machines.global_scheduler import GlobalScheduler
+    from dualray.shared.machines.head.global_scheduler import GlobalScheduler
     from dualray.shared.model.events import LeaseRequested
     from dualray.shared.policies.placement import ClusterView, Placement, PlacementPolicy
     from dualray.testing.outcome import Outcome

@@ -28,12 +28,12 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
-from dualray.shared.decision_log import Decision, read_log
 from dualray.shared.model.codec import encode, pack
 from dualray.shared.model.ids import ObjectID, exception_id, is_put, return_index, short, task_of
+from dualray.shared.proof.decision_log import Decision, read_log
+from dualray.shared.proof.trace import TraceEvent, TraceKind
 from dualray.shared.scenario import Scenario
 from dualray.shared.scenario.file import dump_scenario, parse_scenario
-from dualray.shared.trace import TraceEvent, TraceKind
 from dualray.sim.values import ask_for_values, read_values
 from dualray.testing.outcome import Outcome
 from dualray.testing.run import read_trace, run_scenario

@@ -10,8 +10,8 @@ from typing import Any
 
 from dualray.exceptions import DualrayError, InvalidTransition, InvariantViolation, SimulationDeadlockError
 from dualray.report.summary import summary
-from dualray.shared.faults import EVENT_ANCHORS
-from dualray.shared.trace import TraceEvent, TraceKind
+from dualray.shared.proof.trace import TraceEvent, TraceKind
+from dualray.shared.scenario.fault_model import EVENT_ANCHORS
 from dualray.testing.checkers import check_trace
 from dualray.testing.coverage import coverage
 

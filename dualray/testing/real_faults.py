@@ -28,9 +28,9 @@ from dualray.exceptions import DualrayError
 from dualray.real import faults as means
 from dualray.real.session import SHARED_MEMORY
 from dualray.report.tail import TraceTail
-from dualray.shared.faults import MAY_END, OF_HEAD, OF_WORKERS, TASK_ANCHORS, Fault, FaultKind
 from dualray.shared.model.ids import Address, node_of
-from dualray.shared.trace import TraceEvent, TraceKind, to_bytes
+from dualray.shared.proof.trace import TraceEvent, TraceKind, to_bytes
+from dualray.shared.scenario.fault_model import MAY_END, OF_HEAD, OF_WORKERS, TASK_ANCHORS, Fault, FaultKind
 
 CHAOS = "chaos"
 """Who performs faults, in the trace."""

@@ -12,7 +12,9 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
-from dualray.shared.faults import (
+from dualray.shared.model.config import Config
+from dualray.shared.scenario import Scenario
+from dualray.shared.scenario.fault_model import (
     ALL,
     MAY_END,
     OBJECT_ANCHORS,
@@ -23,8 +25,6 @@ from dualray.shared.faults import (
     FaultKind,
     check_fault,
 )
-from dualray.shared.model.config import Config
-from dualray.shared.scenario import Scenario
 from dualray.shared.scenario.values import DRIVER_NODE_NAME
 from dualray.sim.control_plane import CLIENT_TRIES_NS
 from dualray.testing.outcome import Outcome

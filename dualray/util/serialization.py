@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TextIO
 
-from dualray.shared import serialization
+from dualray.shared.core import serialization
 
 __all__ = ["FailureTuple", "deregister_serializer", "inspect_serializability", "register_serializer"]
 

@@ -8,8 +8,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from dualray.shared.faults import Fault
 from dualray.shared.policies import load_policy
+from dualray.shared.scenario.fault_model import Fault
 from dualray.shared.scenario.file import ScenarioError, parse_scenario
 from dualray.shared.units import parse_rate_bytes_per_s, parse_size_bytes, parse_time_ns, size_words, time_words
 

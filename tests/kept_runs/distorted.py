@@ -20,12 +20,12 @@ from functools import cache
 from hashlib import blake2b
 from typing import Any
 
-from dualray.shared.decision_log import Decision, MachineSpec
-from dualray.shared.machines.plain_worker import PlainWorker
+from dualray.shared.machines.owner.plain_worker import PlainWorker
 from dualray.shared.model.codec import encode, pack
 from dualray.shared.model.commands import ArmTimer
 from dualray.shared.model.config import Config
 from dualray.shared.model.ids import Address, NodeID
+from dualray.shared.proof.decision_log import Decision, MachineSpec
 from tests.kept_runs.shuffled import Drawer
 from tests.shared import harness as h
 from tests.shared import wider as w

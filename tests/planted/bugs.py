@@ -48,7 +48,7 @@ BUGS: tuple[PlantedBug, ...] = (
         name="lost wake-up",
         what="a lease on a worker that died still counts as one with room: tasks are pushed to it and wait for ever",
         change=_change(
-            f"{MACHINES}/leases.py",
+            f"{MACHINES}/owner/leases.py",
             "        del lease.queue.leases[lease.lease_id]\n        self._withdraw(lease)\n",
             "        del lease.queue.leases[lease.lease_id]\n",
         ),
@@ -57,7 +57,7 @@ BUGS: tuple[PlantedBug, ...] = (
         name="lost lease",
         what="what was placed on a node that died is not placed again when it is an actor's",
         change=_change(
-            f"{MACHINES}/global_scheduler.py",
+            f"{MACHINES}/head/global_scheduler.py",
             "                self.request(_with_count(request, 1))\n",
             "                if is_driver(request.owner):\n                    self.request(_with_count(request, 1))\n",
         ),
@@ -67,7 +67,7 @@ BUGS: tuple[PlantedBug, ...] = (
         name="late news believed",
         what="the head takes in that a node has a copy, also from a life of the node that it has declared dead",
         change=_change(
-            f"{MACHINES}/directory.py",
+            f"{MACHINES}/head/directory.py",
             "        if not self.is_alive(event.node, event.incarnation):\n            return\n        if self.is_gone",
             "        if self.is_gone",
         ),
@@ -76,7 +76,7 @@ BUGS: tuple[PlantedBug, ...] = (
         name="eviction of a pinned object",
         what="an object that one process alone reads may be evicted",
         change=_change(
-            f"{MACHINES}/object_store.py",
+            f"{MACHINES}/node/object_store.py",
             "            if stored.state is StoredState.SEALED and not stored.pins and stored.remakeable\n",
             "            if stored.state is StoredState.SEALED and len(stored.pins) < 2 and stored.remakeable\n",
         ),
@@ -85,7 +85,7 @@ BUGS: tuple[PlantedBug, ...] = (
         name="double lease",
         what="a GPU that was lost is counted as free again when the lease that held it ends",
         change=_change(
-            f"{MACHINES}/local_scheduler.py",
+            f"{MACHINES}/node/local_scheduler.py",
             "        lease.resources = _without(lease.resources, lost)\n",
             "",
         ),
@@ -104,7 +104,7 @@ BUGS: tuple[PlantedBug, ...] = (
         name="retry without bound",
         what="the last retry is never used up",
         change=_change(
-            f"{MACHINES}/tasks.py",
+            f"{MACHINES}/owner/tasks.py",
             "        if record.retries_left != RETRY_FOREVER:\n",
             "        if record.retries_left > 1:\n",
         ),
@@ -114,7 +114,7 @@ BUGS: tuple[PlantedBug, ...] = (
         name="reconstruction without bound",
         what="a lost object is made again though its task has no attempt left",
         change=_change(
-            f"{MACHINES}/tasks.py",
+            f"{MACHINES}/owner/tasks.py",
             "        return record.state is TaskState.FINISHED and record.retries_left != 0\n",
             "        return record.state is TaskState.FINISHED\n",
         ),
@@ -124,7 +124,7 @@ BUGS: tuple[PlantedBug, ...] = (
         name="lineage cut too early",
         what="how a stored result was made is forgotten when its task had arguments",
         change=_change(
-            f"{MACHINES}/tasks.py",
+            f"{MACHINES}/owner/tasks.py",
             "        if not (stored and (record.stream or any(",
             "        if record.spec.deps or not (stored and (record.stream or any(",
         ),
@@ -133,7 +133,7 @@ BUGS: tuple[PlantedBug, ...] = (
         name="stale location",
         what="a copy on a node that died is still believed to be there when nobody waits for the object just then",
         change=_change(
-            f"{MACHINES}/directory.py",
+            f"{MACHINES}/head/directory.py",
             "            if node in entry.nodes:\n                self._lose_copy(object_id, entry, node)\n"
             "            elif not entry.nodes and entry.subscribers:\n",
             "            if node in entry.nodes and entry.subscribers:\n"
@@ -145,7 +145,7 @@ BUGS: tuple[PlantedBug, ...] = (
         name="zombie not refused",
         what="a node that was declared dead, and is heard again, is not told so",
         change=_change(
-            f"{MACHINES}/membership.py",
+            f"{MACHINES}/head/membership.py",
             "        if not self.is_alive(event.node, event.incarnation):\n"
             "            self.out.send(Address(event.node), NodeRefused(",
             "        if not self.is_alive(event.node, event.incarnation):\n"
@@ -157,7 +157,7 @@ BUGS: tuple[PlantedBug, ...] = (
         name="calls repeated in the wrong order",
         what="the calls that an actor's death has cut off are repeated last one first",
         change=_change(
-            f"{MACHINES}/actor_calls.py",
+            f"{MACHINES}/owner/actor_calls.py",
             "        client.queue.extendleft(reversed(again))\n",
             "        client.queue.extendleft(again)\n",
         ),
@@ -167,7 +167,7 @@ BUGS: tuple[PlantedBug, ...] = (
         name="orphan's lease",
         what="the leases of a process that died go on, and nobody gives them back",
         change=_change(
-            f"{MACHINES}/local_scheduler.py",
+            f"{MACHINES}/node/local_scheduler.py",
             "            if lease.worker is not None and is_dead(lease.owner):\n",
             "            if lease.worker is not None and is_dead(lease.owner) and lease.blocked:\n",
         ),
@@ -176,7 +176,7 @@ BUGS: tuple[PlantedBug, ...] = (
         name="dead borrower",
         what="a process that died counts as one that borrows an object for ever",
         change=_change(
-            f"{MACHINES}/values.py",
+            f"{MACHINES}/owner/values.py",
             "                    del value.borrowers[address]\n                    self.release(value)\n",
             "                    self.release(value)\n",
         ),
@@ -186,7 +186,7 @@ BUGS: tuple[PlantedBug, ...] = (
         name="broken pull",
         what="what was being fetched from a node that died is not fetched from another",
         change=_change(
-            f"{MACHINES}/transfer.py",
+            f"{MACHINES}/node/transfer.py",
             "                want.offset = received_bytes\n            self._try_next_source(want)\n",
             "                want.offset = received_bytes\n                self._try_next_source(want)\n",
         ),
@@ -195,7 +195,7 @@ BUGS: tuple[PlantedBug, ...] = (
         name="no pin while sending",
         what="an object that is on its way to another node may be evicted",
         change=_change(
-            f"{MACHINES}/transfer.py",
+            f"{MACHINES}/node/transfer.py",
             "        if self.store.is_sealed(event.object_id):\n            self.store.pin(event.object_id, user)\n",
             "        if self.store.is_sealed(event.object_id):\n",
         ),
@@ -204,7 +204,7 @@ BUGS: tuple[PlantedBug, ...] = (
         name="line that is left",
         what="who stands in line for an object that its sender does not get after all is not told",
         change=_change(
-            f"{MACHINES}/transfer.py",
+            f"{MACHINES}/node/transfer.py",
             "        while want.askers:\n            self._decline(want.askers.popleft())\n",
             "        want.askers.clear()\n",
         ),
@@ -214,7 +214,7 @@ BUGS: tuple[PlantedBug, ...] = (
         name="unloaded while it is read",
         what="an object that was wanted again while it was copied to disk leaves memory all the same",
         change=_change(
-            f"{MACHINES}/object_store.py",
+            f"{MACHINES}/node/object_store.py",
             "        if stored.pins or stored.freed:\n            self._delete_copy(stored)\n",
             "        if stored.freed:\n            self._delete_copy(stored)\n",
         ),
@@ -224,7 +224,7 @@ BUGS: tuple[PlantedBug, ...] = (
         name="freed while it is read",
         what="an object that its owner frees goes at once, whoever reads it",
         change=_change(
-            f"{MACHINES}/object_store.py",
+            f"{MACHINES}/node/object_store.py",
             "        if not stored.pins and stored.state is not StoredState.SPILLING:\n"
             "            self._delete(stored)\n\n    def release_all(",
             "        if stored.state is not StoredState.SPILLING:\n"
@@ -236,7 +236,7 @@ BUGS: tuple[PlantedBug, ...] = (
         name="forgotten dead",
         what="a worker that is killed is not announced, and what it owned is waited for",
         change=_change(
-            f"{MACHINES}/head.py",
+            f"{MACHINES}/head/head.py",
             "        self._owners_died(lambda other: other == event.worker)\n"
             "        self._announce(OwnerDied(address=event.worker))\n",
             "        self._owners_died(lambda other: other == event.worker)\n",

@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 
 from dualray.real import faults as means
-from dualray.shared.faults import parse_fault
+from dualray.shared.scenario.fault_model import parse_fault
 from dualray.testing.run import load_scenario
 from tests.planted.bugs import BUGS
 from tests.planted.tree import ROOT, run_in, tree_with

@@ -17,8 +17,8 @@ from dualray.real import faults as means
 from dualray.report.proof import check_directory
 from dualray.report.tail import TraceTail
 from dualray.report.traces import read_traces
-from dualray.shared.faults import FaultKind, parse_fault
-from dualray.shared.trace import TraceEvent, TraceKind, to_bytes
+from dualray.shared.proof.trace import TraceEvent, TraceKind, to_bytes
+from dualray.shared.scenario.fault_model import FaultKind, parse_fault
 from dualray.testing.chaos import Soak, schedule, soak
 from tests.conformance.support import eventually
 

@@ -20,10 +20,10 @@ import pytest
 import dualray
 from dualray.cluster_utils import Cluster, ClusterNode
 from dualray.report.traces import read_traces
-from dualray.shared.decision_log import Log, all_commands, read_log
 from dualray.shared.model.commands import Send
 from dualray.shared.model.events import ObjectReceived, ObjectRequested
-from dualray.shared.trace import TraceKind
+from dualray.shared.proof.decision_log import Log, all_commands, read_log
+from dualray.shared.proof.trace import TraceKind
 
 pytestmark = pytest.mark.leak_check
 

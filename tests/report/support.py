@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import dualray as ray
-from dualray.shared.trace import TraceEvent, TraceKind
+from dualray.shared.proof.trace import TraceEvent, TraceKind
 
 MIB = 1024 * 1024
 

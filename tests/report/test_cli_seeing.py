@@ -9,7 +9,7 @@ import pytest
 
 import dualray as ray
 from dualray.report.traces import read_traces
-from dualray.shared.trace import TraceKind
+from dualray.shared.proof.trace import TraceKind
 from tests.report.support import simulate, two_steps
 from tests.report.test_cli import in_process
 

@@ -12,7 +12,7 @@ import dualray as ray
 from dualray.report.explain import Story, Teller, find_id
 from dualray.report.histories import Lives
 from dualray.report.record import Record, read_record
-from dualray.shared.trace import TraceKind
+from dualray.shared.proof.trace import TraceKind
 from tests.report.support import MIB, simulate, two_steps
 
 

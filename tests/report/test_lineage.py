@@ -12,7 +12,7 @@ import dualray as ray
 from dualray.report.lineage import Copies, predict, predicted_reconstructions
 from dualray.report.summary import RECONSTRUCTION, summary
 from dualray.report.traces import read_traces
-from dualray.shared.trace import TraceKind
+from dualray.shared.proof.trace import TraceKind
 from tests.report.support import Rows, digest, result, simulate, task, two_steps, was_put
 
 

@@ -14,7 +14,7 @@ import dualray as ray
 from dualray.report.drawings import BARS_MAX, FUNCTIONS_MAX, ROWS_MAX
 from dualray.report.page import Check, page, write_page
 from dualray.report.record import Record, read_record
-from dualray.shared.trace import TraceEvent, TraceKind
+from dualray.shared.proof.trace import TraceEvent, TraceKind
 from dualray.sim.runtime import SimRuntime
 from tests.report.support import Rows, simulate, task, two_steps
 

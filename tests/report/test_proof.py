@@ -9,7 +9,7 @@ import pytest
 
 from dualray.report.proof import check_directory, killed_processes, load_log
 from dualray.report.traces import read_traces
-from dualray.shared.trace import TraceEvent, TraceKind, to_bytes
+from dualray.shared.proof.trace import TraceEvent, TraceKind, to_bytes
 from tests.report.support import Rows, simulate, two_steps
 
 

@@ -17,7 +17,7 @@ from dualray.report.record import Record, read_record
 from dualray.report.usage import Resource, Steps, resources
 from dualray.report.where import where_time_went
 from dualray.shared.model.resources import UNITS
-from dualray.shared.trace import TraceKind
+from dualray.shared.proof.trace import TraceKind
 from tests.report.support import MIB, Rows, result, simulate, task, two_steps
 
 S = 10**9

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from dualray.report.summary import RECONSTRUCTION, summary
 from dualray.report.traces import read_traces
-from dualray.shared.trace import TraceKind
+from dualray.shared.proof.trace import TraceKind
 from tests.report.support import Rows, result, simulate, task, two_steps
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from dualray.report.timeline import timeline, write_timeline
 from dualray.report.traces import read_traces
-from dualray.shared.trace import TraceKind
+from dualray.shared.proof.trace import TraceKind
 from tests.report.support import Rows, result, simulate, task, two_steps
 
 

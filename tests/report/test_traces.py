@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dualray.report.traces import decision_logs, natural, read_traces
-from dualray.shared.trace import TraceEvent, TraceKind, to_bytes
+from dualray.shared.proof.trace import TraceEvent, TraceKind, to_bytes
 
 
 def row(time_ns: int, process: str, subject: str = "") -> TraceEvent:

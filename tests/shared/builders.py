@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Any, Generic, TypeVar
 
-from dualray.shared.machines.actor_calls import CALLS_TIMER
 from dualray.shared.machines.base import Composition
-from dualray.shared.machines.head import Head
-from dualray.shared.machines.leases import PUSH_TIMER
-from dualray.shared.machines.node import Node
-from dualray.shared.machines.owner import Owner
+from dualray.shared.machines.head.head import Head
+from dualray.shared.machines.node.node import Node
+from dualray.shared.machines.owner.actor_calls import CALLS_TIMER
+from dualray.shared.machines.owner.leases import PUSH_TIMER
+from dualray.shared.machines.owner.owner import Owner
 from dualray.shared.model.commands import Command, CompleteWait, ReserveSpace, RunTask, RunTasks, Send
 from dualray.shared.model.config import Config
 from dualray.shared.model.demands import parse_resources

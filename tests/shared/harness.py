@@ -23,10 +23,9 @@ from functools import partial
 from hashlib import blake2b
 from typing import Any, TypeAlias
 
-from dualray.shared.decision_log import Decision, Log, MachineSpec, Replay, replay
-from dualray.shared.machines.head import Head
-from dualray.shared.machines.node import Node
-from dualray.shared.machines.owner import Owner
+from dualray.shared.machines.head.head import Head
+from dualray.shared.machines.node.node import Node
+from dualray.shared.machines.owner.owner import Owner
 from dualray.shared.model import commands as c
 from dualray.shared.model import events as e
 from dualray.shared.model.codec import encode, pack
@@ -55,6 +54,7 @@ from dualray.shared.model.ids import (
 from dualray.shared.model.resources import CPU, GPU, UNITS, demand_in_group, from_units
 from dualray.shared.model.specs import ActorSpec, FunctionTemplate, Ref, Strategy, StrategyKind, Streaming, TaskSpec
 from dualray.shared.model.states import ActorState, TaskState, ValueState
+from dualray.shared.proof.decision_log import Decision, Log, MachineSpec, Replay, replay
 
 MS = 1_000_000
 DISK_BYTES = 1500

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dualray.shared.machines.actor_exit import EXIT_TIMER
+from dualray.shared.machines.owner.actor_exit import EXIT_TIMER
 from dualray.shared.model.commands import DropPayload, DropPayloads, InterruptTask, RunTask, RunTasks, Send
 from dualray.shared.model.errors import ErrorKind
 from dualray.shared.model.events import (

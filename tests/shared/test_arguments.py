@@ -2,10 +2,10 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from dualray.shared.arguments import pack_arguments, pack_plain, unpack_arguments
-from dualray.shared.layout import MARSHALLED_BEFORE, plain_bytes
+from dualray.shared.core.arguments import pack_arguments, pack_plain, unpack_arguments
+from dualray.shared.core.layout import MARSHALLED_BEFORE, plain_bytes
+from dualray.shared.core.serialization import Reference, serialize
 from dualray.shared.model.specs import Ref
-from dualray.shared.serialization import Reference, serialize
 from tests.shared.builders import ref
 
 

@@ -5,9 +5,9 @@ from itertools import pairwise
 
 import pytest
 
-from dualray.shared.chaos import WEIGHTS, Ground, draw_schedule
-from dualray.shared.faults import FaultKind, parse_fault
 from dualray.shared.model.config import Config
+from dualray.shared.scenario.chaos import WEIGHTS, Ground, draw_schedule
+from dualray.shared.scenario.fault_model import FaultKind, parse_fault
 
 GROUND = Ground(nodes=["node-1", "node-2"], tasks=["f", "g"], actors=["Counter"], config=Config())
 FIRST_OF_SEED_7 = [

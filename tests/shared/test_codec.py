@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dualray.shared.machines.head import Head
-from dualray.shared.machines.node import Node
-from dualray.shared.machines.owner import Owner
+from dualray.shared.machines.head.head import Head
+from dualray.shared.machines.node.node import Node
+from dualray.shared.machines.owner.owner import Owner
 from dualray.shared.model import events
 from dualray.shared.model.codec import NAMES, decode, encode, pack, unpack
 from dualray.shared.model.commands import Command, Send

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dualray.shared.decision_log import DecisionLog, Log, MachineSpec, all_commands, read_log, replay
 from dualray.shared.model.codec import NAMES, PROTOCOL_VERSION, pack, unpack
 from dualray.shared.model.commands import Command
 from dualray.shared.model.config import Config
@@ -24,6 +23,7 @@ from dualray.shared.model.events import (
     WorkerReady,
 )
 from dualray.shared.model.ids import Address, NodeID, RequestID
+from dualray.shared.proof.decision_log import DecisionLog, Log, MachineSpec, all_commands, read_log, replay
 from tests.shared.builders import DRIVER, cpus, info, shape, task
 
 OWNER = MachineSpec(kind="owner", address=DRIVER, node="node-0", config=Config(), is_driver=True)

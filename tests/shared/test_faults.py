@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dualray.shared.faults import OBJECT_ANCHORS, Fault, FaultKind, parse_fault
+from dualray.shared.scenario.fault_model import OBJECT_ANCHORS, Fault, FaultKind, parse_fault
 
 nodes = st.from_regex(r"node-[0-9]{1,3}", fullmatch=True)
 names = st.from_regex(r"[A-Za-z_.<>]{1,12}", fullmatch=True)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dualray.shared.machines.directory import NO_DEMAND
-from dualray.shared.machines.head import ANNOUNCE_TIMER
+from dualray.shared.machines.head.directory import NO_DEMAND
+from dualray.shared.machines.head.head import ANNOUNCE_TIMER
 from dualray.shared.model.commands import ArmTimer, CancelTimer, DropPayload, Send, WriteRecord
 from dualray.shared.model.config import Config
 from dualray.shared.model.errors import ErrorKind

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dualray.shared.machines.local_scheduler import REPORT_TIMER
+from dualray.shared.machines.node.local_scheduler import REPORT_TIMER
 from dualray.shared.model.commands import ArmTimer, Send, StartWorker, StopWorker
 from dualray.shared.model.errors import ErrorKind
 from dualray.shared.model.events import (

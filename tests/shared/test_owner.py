@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dualray.exceptions import InvariantViolation
-from dualray.shared.machines.leases import DEFER_NS, IDLE_TIMER, PUSH_TIMER
-from dualray.shared.machines.owner import EXPLAINED_MAX
+from dualray.shared.machines.owner.leases import DEFER_NS, IDLE_TIMER, PUSH_TIMER
+from dualray.shared.machines.owner.owner import EXPLAINED_MAX
 from dualray.shared.model.commands import (
     ArmTimer,
     CancelTimer,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dualray.shared.machines.head import Head
-from dualray.shared.machines.node import Node
+from dualray.shared.machines.head.head import Head
+from dualray.shared.machines.node.node import Node
 from dualray.shared.model.commands import Send, StartWorker, StopWorker
 from dualray.shared.model.config import Config
 from dualray.shared.model.demands import parse_resources

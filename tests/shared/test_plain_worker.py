@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dualray.shared.machines.owner import Owner
-from dualray.shared.machines.plain_worker import PlainWorker
+from dualray.shared.machines.owner.owner import Owner
+from dualray.shared.machines.owner.plain_worker import PlainWorker
 from dualray.shared.model.commands import ForgetTasks, RunTask, RunTasks, Send
 from dualray.shared.model.config import Config
 from dualray.shared.model.errors import ErrorInfo, ErrorKind

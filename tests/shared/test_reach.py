@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from dualray.shared.machines.global_scheduler import PARTED_PATIENCES, PARTED_TIMER
-from dualray.shared.machines.head import Head
-from dualray.shared.machines.node import Node
-from dualray.shared.machines.reach import REACH_TIMER
+from dualray.shared.machines.head.global_scheduler import PARTED_PATIENCES, PARTED_TIMER
+from dualray.shared.machines.head.head import Head
+from dualray.shared.machines.node.node import Node
+from dualray.shared.machines.owner.reach import REACH_TIMER
 from dualray.shared.model.commands import ArmTimer, NoteRetry, StopWorker, TellWait
 from dualray.shared.model.config import Config
 from dualray.shared.model.errors import ErrorKind

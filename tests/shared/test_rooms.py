@@ -1,10 +1,10 @@
-"""Room that an owner keeps, what lies there, and to whom it is lent: see dualray/shared/machines/rooms.py."""
+"""Room that an owner keeps, what lies there, and to whom it is lent: see shared/machines/owner/reserved_space.py."""
 
 from __future__ import annotations
 
 import pytest
 
-from dualray.shared.machines.rooms import ROOM_TIMER, lent_by
+from dualray.shared.machines.owner.reserved_space import ROOM_TIMER, lent_by
 from dualray.shared.model.commands import ArmTimer, DeleteObject, RenameObject, ReserveSpace
 from dualray.shared.model.events import (
     ArgumentsLent,

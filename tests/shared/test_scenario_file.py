@@ -7,8 +7,8 @@ import pickle
 
 import pytest
 
-from dualray.shared.distributions import Distribution, parse_distribution
-from dualray.shared.faults import Fault, FaultKind
+from dualray.shared.scenario.distributions import Distribution, parse_distribution
+from dualray.shared.scenario.fault_model import Fault, FaultKind
 from dualray.shared.scenario.faults import FaultModel
 from dualray.shared.scenario.file import ScenarioError, dump_scenario, json_schema, parse_scenario
 

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dualray.exceptions import SerializationError
-from dualray.shared.layout import ALIGNMENT, array_forms, deserialize, deserialize_all, plain_bytes
+from dualray.shared.core.layout import ALIGNMENT, array_forms, deserialize, deserialize_all, plain_bytes
+from dualray.shared.core.serialization import NOT_PLAIN, Reference, learn_plain, plain_values, serialize
 from dualray.shared.model.specs import Ref
-from dualray.shared.serialization import NOT_PLAIN, Reference, learn_plain, plain_values, serialize
 from tests.shared.builders import DRIVER, oid, put_id, ref
 
 plain = st.recursive(
@@ -360,8 +360,8 @@ def test_two_classes_that_are_given_one_name_come_back_as_themselves(monkeypatch
 # ---- Functions have an identity ------------------------------------------------------------------------------------
 
 PICKLED_BY_VALUE = """\
-from dualray.shared.layout import deserialize
-from dualray.shared.serialization import serialize
+from dualray.shared.core.layout import deserialize
+from dualray.shared.core.serialization import serialize
 
 def is_greek(name):
     "Whether it is one of ours."

@@ -18,7 +18,7 @@ from dualray.shared.model.commands import (
 )
 from dualray.shared.model.events import LeaseReturned, TaskPushed
 from dualray.shared.model.ids import Address, LeaseID, NodeID
-from dualray.shared.trace import ACTIONS, TraceEvent, TraceKind, command_keys, from_bytes, match_actions, to_bytes
+from dualray.shared.proof.trace import ACTIONS, TraceEvent, TraceKind, command_keys, from_bytes, match_actions, to_bytes
 from tests.shared.builders import DRIVER, oid, task, tid
 
 W0 = Address("node-0/w0")

@@ -12,10 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from dualray.shared.decision_log import MachineSpec
-from dualray.shared.machines.head import Head
-from dualray.shared.machines.owner import Owner
-from dualray.shared.machines.plain_worker import PlainWorker
+from dualray.shared.machines.head.head import Head
+from dualray.shared.machines.owner.owner import Owner
+from dualray.shared.machines.owner.plain_worker import PlainWorker
 from dualray.shared.machines.state_rows import head_rows, late_row, node_rows, owner_rows
 from dualray.shared.model import events as e
 from dualray.shared.model.errors import ErrorInfo
@@ -31,6 +30,7 @@ from dualray.shared.model.specs import (
     StrategyKind,
     TaskSpec,
 )
+from dualray.shared.proof.decision_log import MachineSpec
 from tests.shared.flaws import found_wrong
 from tests.shared.harness import (
     MS,

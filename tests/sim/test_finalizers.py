@@ -9,7 +9,7 @@ import pytest
 
 import dualray
 from dualray import runtime
-from dualray.shared import core_worker
+from dualray.shared.core import core_worker
 
 
 class Interrupted(list[Any]):

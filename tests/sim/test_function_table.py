@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import dualray
-from dualray.shared.layout import deserialize
+from dualray.shared.core.layout import deserialize
+from dualray.shared.core.serialization import serialize
+from dualray.shared.core.task_runner import Export
 from dualray.shared.model.ids import FunctionID, function_id
-from dualray.shared.serialization import serialize
-from dualray.shared.task_runner import Export
 from dualray.sim.function_table import FunctionTable
 
 

@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 
 import dualray
 from dualray.cli.app import app
-from dualray.shared.faults import parse_fault
-from dualray.shared.machines.owner import Owner
+from dualray.shared.machines.owner.owner import Owner
 from dualray.shared.model.config import Config
 from dualray.shared.model.demands import parse_resources
+from dualray.shared.scenario.fault_model import parse_fault
 from dualray.sim.cost_model import CostModel
 from dualray.sim.modelled import ModelledCluster, ModelledProcess, ModelledWorker
 from dualray.sim.modelled_programs import PROGRAMS, make_workload, run_workload

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import dualray
-from dualray.shared.faults import parse_fault
+from dualray.shared.scenario.fault_model import parse_fault
 from dualray.shared.scenario.file import parse_scenario
 from dualray.sim.kernel import Kernel
 from dualray.sim.network import Channel, Impairment, Network

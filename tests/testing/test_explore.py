@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dualray.cli.app import app
-from dualray.shared.faults import NEVER_DRAWN, FaultKind, parse_fault
+from dualray.shared.scenario.fault_model import NEVER_DRAWN, FaultKind, parse_fault
 from dualray.shared.scenario.file import dump_scenario, parse_scenario
 from dualray.testing.determinism import check_determinism
 from dualray.testing.expectations import judge

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 import dualray
 from dualray.cli.app import app
-from dualray.shared.faults import parse_fault
+from dualray.shared.scenario.fault_model import parse_fault
 from dualray.shared.scenario.file import dump_scenario, parse_scenario
 from dualray.testing.expectations import judge
 from dualray.testing.explore import explore

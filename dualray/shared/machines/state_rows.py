@@ -14,17 +14,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dualray.shared.machines.executor import Phase
+from dualray.shared.machines.owner.executor import Phase
 from dualray.shared.model.ids import ObjectID, is_put
 from dualray.shared.model.resources import UNITS, in_plain_names, without_bundles
 from dualray.shared.model.specs import TaskSpec
 from dualray.shared.model.states import ActorState, NodeHealth, TaskState, ValueState
 
 if TYPE_CHECKING:
-    from dualray.shared.machines.head import Head
-    from dualray.shared.machines.node import Node
-    from dualray.shared.machines.owner import Owner
-    from dualray.shared.machines.tasks import TaskRecord
+    from dualray.shared.machines.head.head import Head
+    from dualray.shared.machines.node.node import Node
+    from dualray.shared.machines.owner.owner import Owner
+    from dualray.shared.machines.owner.tasks import TaskRecord
 
 Row = dict[str, Any]
 

@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WrapSerializer, model_validator
 
-from dualray.shared.faults import ALL
 from dualray.shared.model.demands import parse_resources
 from dualray.shared.model.resources import Resources
 from dualray.shared.nearest import nearest
+from dualray.shared.scenario.fault_model import ALL
 from dualray.shared.scenario.values import HEAD_NAME, Model, Rate, Size, Time
 
 NODES_MAX = 10_000

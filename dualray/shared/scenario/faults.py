@@ -1,4 +1,4 @@
-"""The faults of a scenario, as its file says them: each is one or more of `shared/faults.py`."""
+"""The faults of a scenario, as its file says them: each is one or more of those in `fault_model.py`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
-from dualray.shared.faults import (
+from dualray.shared.scenario.cluster import ClusterModel
+from dualray.shared.scenario.fault_model import (
     ALL,
     EVENT_ANCHORS,
     LINK_SHARES,
@@ -19,7 +20,6 @@ from dualray.shared.faults import (
     parse_fault,
     parse_skew_ns,
 )
-from dualray.shared.scenario.cluster import ClusterModel
 from dualray.shared.scenario.values import HEAD_NAME, Model, Nodes, Time
 from dualray.shared.seeding import stream_seed
 

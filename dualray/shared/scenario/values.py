@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, WithJsonSchema
 
-from dualray.shared.distributions import Distribution, parse_distribution
+from dualray.shared.scenario.distributions import Distribution, parse_distribution
 from dualray.shared.units import parse_rate_bytes_per_s, parse_size_bytes, parse_time_ns, time_words
 
 HEAD_NAME = "head"

@@ -1,0 +1,76 @@
+"""Errors of the core as exceptions of the user's, and exceptions of user code as payloads."""
+
+from __future__ import annotations
+
+import traceback
+
+from dualray import exceptions
+from dualray.exceptions import DualrayError, TaskError
+from dualray.shared.core.layout import deserialize
+from dualray.shared.core.serialization import serialize
+from dualray.shared.model.errors import ErrorInfo, ErrorKind
+from dualray.shared.model.ids import TaskID
+
+_ERRORS: dict[ErrorKind, type[DualrayError]] = {
+    ErrorKind.APPLICATION: exceptions.TaskError,
+    ErrorKind.WORKER_CRASHED: exceptions.WorkerCrashedError,
+    ErrorKind.NODE_DIED: exceptions.NodeDiedError,
+    ErrorKind.WORKER_UNREACHABLE: exceptions.WorkerUnreachableError,
+    ErrorKind.TASK_CANCELLED: exceptions.TaskCancelledError,
+    ErrorKind.TASK_UNSCHEDULABLE: exceptions.TaskUnschedulableError,
+    ErrorKind.ACTOR_UNSCHEDULABLE: exceptions.ActorUnschedulableError,
+    ErrorKind.TASK_GROUP_REMOVED: exceptions.TaskPlacementGroupRemoved,
+    ErrorKind.ACTOR_GROUP_REMOVED: exceptions.ActorPlacementGroupRemoved,
+    ErrorKind.GROUP_UNSCHEDULABLE: exceptions.PlacementGroupUnschedulableError,
+    ErrorKind.ACTOR_DIED: exceptions.ActorDiedError,
+    ErrorKind.ACTOR_UNAVAILABLE: exceptions.ActorUnavailableError,
+    ErrorKind.ACTOR_EXISTS: exceptions.ActorAlreadyExistsError,
+    ErrorKind.ACTOR_NOT_FOUND: exceptions.ActorHandleNotFoundError,
+    ErrorKind.OBJECT_LOST: exceptions.ObjectLostError,
+    ErrorKind.RECONSTRUCTION_FAILED: exceptions.ObjectReconstructionFailedError,
+    ErrorKind.OWNER_DIED: exceptions.OwnerDiedError,
+    ErrorKind.STORE_FULL: exceptions.ObjectStoreFullError,
+    ErrorKind.UNREACHABLE: exceptions.ObjectLostError,
+    ErrorKind.OUT_OF_MEMORY: exceptions.OutOfMemoryError,
+}
+
+
+def as_exception(error: ErrorInfo, payload: bytes | None) -> DualrayError:
+    """What `get` raises for a failed object; `payload` is the pickled exception of user code, where there is one."""
+    if error.kind is not ErrorKind.APPLICATION:
+        return _ERRORS[error.kind](error.message)
+    if payload is None:
+        return TaskError("a task", error.message)
+    failure: TaskError = deserialize(payload)
+    return failure.as_instance_of_cause()
+
+
+def failure_in_words(task_id: TaskID, name: str, error: ErrorInfo) -> str:
+    """What is told of a task's error that nobody has read."""
+    heading = f"dualray: {name} (task {task_id.hex()}) has failed, and nobody has read its error:"
+    return f"{heading}\n{error.message.rstrip()}\n"
+
+
+def as_payload(function_name: str, exception: Exception) -> tuple[bytes, ErrorInfo]:
+    """What user code raised, pickled, and the error that goes with it."""
+    text = _user_traceback(exception)
+    try:
+        payload = serialize(TaskError(function_name, text, exception)).to_bytes()
+        deserialize(payload)
+    except Exception as why:  # noqa: BLE001 - pickling runs the user's code
+        note = f"{text}(The exception itself could not be pickled: {why})\n"
+        payload = serialize(TaskError(function_name, note)).to_bytes()
+    return payload, ErrorInfo(kind=ErrorKind.APPLICATION, message=text)
+
+
+def _user_traceback(exception: BaseException) -> str:
+    """The traceback without the frames of dualray itself; of an error that came about within dualray, its words."""
+    frames = exception.__traceback__
+    while frames is not None and _is_ours(frames.tb_frame.f_code.co_filename):
+        frames = frames.tb_next
+    return "".join(traceback.format_exception(type(exception), exception, frames))
+
+
+def _is_ours(filename: str) -> bool:
+    """Whether it is a module of dualray; compiled ones have no directory before that."""
+    return "/dualray/" in "/" + filename.replace("\\", "/")

@@ -1,0 +1,353 @@
+"""The head: what the head process runs.
+
+Theory of operation. Four machines share one outbox: membership (who takes part), global_scheduler (where leases go),
+directory (where objects are) and actors (where actors live). A death, found by membership, reaches the other three in
+a fixed order, and is announced to every node and driver that is alive; node managers relay to their workers. A fifth,
+starvation, looks at the scheduler and the actors, and tells who waits in vain.
+
+Relies on: runners report closed connections and silence.
+Guarantees: see the four modules; in addition every event that the head can hear is in its table.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from dualray.shared.machines.base import Composition, bounded_steps
+from dualray.shared.machines.head.actors import Actors
+from dualray.shared.machines.head.directory import Directory
+from dualray.shared.machines.head.global_scheduler import PARTED_TIMER, TURN_TIMER, GlobalScheduler
+from dualray.shared.machines.head.membership import Membership
+from dualray.shared.machines.owner.starvation import WAITS_TIMER, Starvation
+from dualray.shared.machines.state_rows import head_rows
+from dualray.shared.model.commands import ArmTimer
+from dualray.shared.model.config import Config
+from dualray.shared.model.events import (
+    ActorExited,
+    ActorFailed,
+    ActorKillRequested,
+    ActorNameRequested,
+    ActorOutOfScope,
+    ActorRegistered,
+    ActorSubscribed,
+    BorrowAcknowledged,
+    BorrowAdded,
+    BorrowRemoved,
+    ClusterChanged,
+    ClusterStateReported,
+    ClusterStateRequested,
+    CopiesJudged,
+    CopyKept,
+    DriverJoined,
+    DriverLeft,
+    Event,
+    ItemsDoubted,
+    LeasedWorkerDied,
+    LeaseGranted,
+    LeaseRefused,
+    LeaseRequested,
+    LeasesRecalled,
+    LinkLost,
+    LocationsWanted,
+    NodeDied,
+    NodeDraining,
+    NodeEmptied,
+    NodeHeard,
+    NodeJoined,
+    NodeReleased,
+    NodeSilent,
+    ObjectAdded,
+    ObjectFailed,
+    ObjectRemoved,
+    ObjectsFreed,
+    OwnerDied,
+    PeerLost,
+    PlacementGroupRequested,
+    PlacementGroupUnwanted,
+    ResourcesReported,
+    RowsReported,
+    RowsRequested,
+    Started,
+    TaskFinished,
+    TimerFired,
+    WorkerDied,
+)
+from dualray.shared.model.ids import Address, NodeID, job_of_driver, lives_on, node_of
+from dualray.shared.model.resources import from_units, without_bundles
+from dualray.shared.model.specs import NodeInfo, NodeState
+from dualray.shared.model.states import NodeHealth
+from dualray.shared.policies import load_policy
+
+ANNOUNCE_TIMER = "announce-cluster"
+
+
+class Head(Composition):
+    """See the module."""
+
+    kind = "head"
+
+    def __init__(self, *, config: Config) -> None:
+        super().__init__()
+        self.config = config
+        self._announcement_armed = False
+        self._announcement_due = False
+        self.membership = Membership(out=self.out, config=config)
+        self.directory = Directory(
+            out=self.out,
+            is_alive=self.membership.is_alive,
+            is_gone=self.membership.is_gone,
+            staying=self.membership.staying,
+            broadcast=load_policy(config.broadcast_policy),
+            piece_bytes=config.transfer_chunk_bytes,
+        )
+        self.scheduler = GlobalScheduler(
+            out=self.out,
+            config=config,
+            nodes=self.membership.alive,
+            local_bytes=self.directory.local_bytes,
+            has_copy=self.directory.has_copy,
+            is_gone=self.membership.is_gone,
+        )
+        self.actors = Actors(out=self.out, request_lease=self.scheduler.request, is_gone=self.membership.is_gone)
+        self.starvation = Starvation(out=self.out, config=config, scheduler=self.scheduler, actors=self.actors)
+        self.scheduler.on_waiting = self.starvation.on_waiting
+        self.scheduler.home_of = self._home_of
+        self.scheduler.who_holds = self.starvation.explain
+        self.table = _TABLE
+
+    # ---- Who takes part --------------------------------------------------------------------------------------
+
+    def _on_timer(self, event: TimerFired) -> None:
+        if event.timer == TURN_TIMER:
+            self.scheduler.on_turn()
+        elif event.timer == ANNOUNCE_TIMER:
+            self._on_announce_timer()
+        elif event.timer == PARTED_TIMER:
+            self.scheduler.on_parted_timer()
+        elif event.timer == WAITS_TIMER:
+            self.starvation.on_timer()
+        else:
+            self.membership.on_timer(event.timer)
+
+    def _on_peer_lost(self, event: PeerLost) -> None:
+        if event.address in self.membership.drivers:
+            self._driver_gone(event.address)
+        else:
+            self.membership.on_node_lost(NodeID(event.address))
+
+    def _announce_cluster(self) -> None:
+        """Tell everybody which nodes there are: at once, or, in a burst of changes, once for all that come within
+        `announce_ns`, for each announcement goes to all nodes and names all of them."""
+        changed = self._cluster_to_announce()
+        if changed is not None:
+            self._announce(changed)
+
+    def _cluster_to_announce(self) -> ClusterChanged | None:
+        """What is to be announced now of a change; None: it will be, with others."""
+        if self._announcement_armed:
+            self._announcement_due = True
+            return None
+        self._announcement_armed = True
+        self.out.add(ArmTimer(timer=ANNOUNCE_TIMER, delay_ns=self.config.announce_ns))
+        return ClusterChanged(nodes=self.membership.alive())
+
+    def _on_announce_timer(self) -> None:
+        self._announcement_armed = False
+        if self._announcement_due:
+            self._announcement_due = False
+            self._announce_cluster()
+
+    def _on_draining(self, event: NodeDraining) -> None:
+        if self.membership.on_draining(event):
+            self.scheduler.on_node_draining(event.node)
+
+    def _on_emptied(self, event: NodeEmptied) -> None:
+        if self.membership.is_alive(event.node, event.incarnation):
+            self.directory.on_emptied(event, self.membership.staying())
+
+    def _on_driver_joined(self, event: DriverJoined) -> None:
+        self.membership.drivers[event.address] = event.node
+        if event.namespace:
+            self.actors.names.jobs[job_of_driver(event.address)] = event.namespace
+        self.out.send(event.address, ClusterChanged(nodes=self.membership.alive()))
+
+    def _on_borrow_added(self, event: BorrowAdded) -> None:
+        """A handle to a detached actor has come to a process: the head owns such handles, and counts none of them."""
+        self.out.send(event.borrower, BorrowAcknowledged(object_id=event.object_id))
+
+    def _driver_gone(self, address: Address) -> None:
+        if self.membership.drivers.pop(address, None) is not None:
+            self.membership.note_dead(address)
+            self._owners_died(lambda other: other == address)
+            self._announce(OwnerDied(address=address))
+
+    def _on_worker_died(self, event: WorkerDied) -> None:
+        if self.membership.is_gone(event.worker):
+            return
+        self.membership.note_dead(event.worker)
+        self._owners_died(lambda other: other == event.worker)
+        self._announce(OwnerDied(address=event.worker))
+
+    def _on_link_lost(self, event: LinkLost) -> None:
+        """A process and a node on which it has leased workers do not reach one another, and we hear both."""
+        if not self.membership.is_alive(event.node, event.incarnation) or self.membership.is_gone(event.process):
+            return
+        self.out.send(event.process if event.by_node else Address(event.node), event)
+        self.scheduler.part(self._home_of(event.process), event.node)
+
+    def _part(self, one: NodeID, other: NodeID) -> None:
+        """Two nodes do not reach one another: what processes of each wait for on the other is placed elsewhere."""
+        self.scheduler.part(one, other)
+        for node, home in ((one, other), (other, one)):
+            for owner in self.scheduler.owners_waiting(node):
+                if self._home_of(owner) == home:
+                    self.out.send(Address(node), LeasesRecalled(owner=owner))
+
+    def _home_of(self, process: Address) -> NodeID:
+        """The node on whose machine a driver or worker runs."""
+        return self.membership.drivers.get(process) or node_of(process)
+
+    def _owners_died(self, is_dead: Callable[[Address], bool]) -> None:
+        self.scheduler.owners_died(is_dead)
+        self.directory.owners_died(is_dead)
+        self.actors.owners_died(is_dead)
+        self.starvation.owners_died(is_dead)
+
+    def _announce(self, event: Event) -> None:
+        for info in self.membership.alive():
+            self.out.send(Address(info.node), event)
+        for driver in self.membership.drivers:
+            self.out.send(driver, event)
+
+    def _on_granted(self, event: LeaseGranted) -> None:
+        if self.membership.is_alive(event.node, event.incarnation):  # else it has been placed again
+            self.actors.on_granted(event)
+            self.starvation.on_waiting()
+
+    def _on_reported(self, event: ResourcesReported) -> None:
+        if self.membership.is_alive(event.node, event.incarnation):
+            self.scheduler.on_reported(event)
+
+    def _on_state_requested(self, event: ClusterStateRequested) -> None:
+        rows = []
+        for node, member in self.membership.members.items():
+            view = self.scheduler.views.get(node)
+            # Below zero while a task that was blocked goes on before others have given its CPU back.
+            reported = view.reported if view is not None else {}
+            rows.append(
+                NodeState(
+                    node=node,
+                    incarnation=member.info.incarnation,
+                    alive=member.health is not NodeHealth.DEAD,
+                    total=member.info.total,
+                    available=from_units({name: max(units, 0) for name, units in without_bundles(reported).items()}),
+                    labels=member.info.labels,
+                )
+            )
+        self.out.send(event.requester, ClusterStateReported(wait_id=event.wait_id, nodes=tuple(rows)))
+
+    def _on_group_requested(self, event: PlacementGroupRequested) -> None:
+        if not self.membership.is_gone(event.spec.owner):
+            self.scheduler.groups.on_requested(event)
+
+    def _on_group_unwanted(self, event: PlacementGroupUnwanted) -> None:
+        self.scheduler.groups.remove(event.group_id)
+        self.scheduler.retry_pending()
+
+    def _on_rows_requested(self, event: RowsRequested) -> None:
+        rows = tuple(json.dumps(row) for row in head_rows(self, event.table))
+        self.out.send(event.requester, RowsReported(wait_id=event.wait_id, rows=rows))
+
+    # ---- The drain -------------------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """React until nothing is left: see the module."""
+        for _ in bounded_steps("the head machine"):
+            if self.membership.died:
+                self._node_died(self.membership.died.popleft())
+            elif self.membership.joined:
+                self._announce_cluster()
+                info = self.membership.joined.popleft()
+                self.membership.tell_of_the_dead(info.node)
+                self.scheduler.on_node_joined(info)
+            elif self.directory.released:
+                node = self.directory.released.pop(0)
+                self.out.send(
+                    Address(node), NodeReleased(node=node, incarnation=self.membership.members[node].info.incarnation)
+                )
+            elif self.membership.changed:
+                self._announce_cluster()
+                self.scheduler.on_node_changed(self.membership.changed.popleft())
+            elif self.directory.parted:
+                self._part(*self.directory.parted.pop(0))
+            elif self.directory.copies_lost:
+                self.directory.copies_lost.clear()
+                self.scheduler.on_copies_lost()
+            elif self.scheduler.refused_actors:
+                self.actors.on_refused(self.scheduler.refused_actors.popleft())
+            else:
+                return
+
+    def _node_died(self, info: NodeInfo) -> None:
+        # First the news, so that an owner that is asked for an object knows that the node which held it is gone.
+        self._announce(NodeDied(node=info.node, incarnation=info.incarnation, cluster=self._cluster_to_announce()))
+        self.membership.forget_dead_on(info)
+        self._owners_died(lambda address: lives_on(address, info.node, info.incarnation))
+        self.directory.node_died(info.node)
+        self.scheduler.on_node_died(info.node)  # before actors ask for new places
+        self.actors.on_node_died(info.node)
+
+    def explain(self) -> list[str]:
+        """In words, what waits on the head and why."""
+        return self.scheduler.explain() + self.actors.explain()
+
+    def check_invariants(self) -> None:
+        self.membership.check_invariants()
+        self.scheduler.check_invariants()
+        self.actors.check_invariants()
+
+
+_TABLE: Final[Mapping[type[Any], Callable[[Any, Any], object]]] = {
+    Started: lambda head, event: None,
+    TimerFired: Head._on_timer,
+    NodeJoined: lambda head, event: head.membership.on_joined(event),
+    NodeDraining: Head._on_draining,
+    NodeEmptied: Head._on_emptied,
+    CopyKept: lambda head, event: head.directory.on_kept(event),
+    CopiesJudged: lambda head, event: head.directory.on_judged(event),
+    ItemsDoubted: lambda head, event: head.directory.on_items_doubted(event),
+    NodeSilent: lambda head, event: head.membership.on_silent(event),
+    NodeHeard: lambda head, event: head.membership.on_heard(event),
+    PeerLost: Head._on_peer_lost,
+    DriverJoined: Head._on_driver_joined,
+    DriverLeft: lambda head, event: head._driver_gone(event.address),
+    WorkerDied: Head._on_worker_died,
+    LinkLost: Head._on_link_lost,
+    LeaseRequested: lambda head, event: head.scheduler.request(event),
+    LeaseGranted: Head._on_granted,
+    LeaseRefused: lambda head, event: head.actors.on_refused(event),
+    LeasedWorkerDied: lambda head, event: head.actors.on_worker_died(event),
+    TaskFinished: lambda head, event: head.actors.on_constructed(event),
+    ResourcesReported: Head._on_reported,
+    ObjectAdded: lambda head, event: head.directory.on_added(event),
+    ObjectRemoved: lambda head, event: head.directory.on_removed(event),
+    LocationsWanted: lambda head, event: head.directory.on_wanted(event),
+    ObjectsFreed: lambda head, event: head.directory.on_freed(event),
+    ObjectFailed: lambda head, event: head.directory.on_failed(event),
+    ActorRegistered: lambda head, event: head.actors.on_registered(event),
+    ActorFailed: lambda head, event: head.actors.on_failed(event),
+    ActorSubscribed: lambda head, event: head.actors.on_subscribed(event),
+    ActorOutOfScope: lambda head, event: head.actors.end(event.actor_id, "Its last handle is gone."),
+    ActorKillRequested: lambda head, event: head.actors.on_kill(event),
+    ActorExited: lambda head, event: head.actors.on_exited(event),
+    ActorNameRequested: lambda head, event: head.actors.on_name_requested(event),
+    BorrowAdded: Head._on_borrow_added,
+    BorrowRemoved: lambda head, event: None,
+    ClusterStateRequested: Head._on_state_requested,
+    PlacementGroupRequested: Head._on_group_requested,
+    PlacementGroupUnwanted: Head._on_group_unwanted,
+    RowsRequested: Head._on_rows_requested,
+}
+"""What each event leads to; one table for all machines of the kind."""

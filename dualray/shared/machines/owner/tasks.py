@@ -1,0 +1,720 @@
+"""The tasks that one process has submitted: from the call to the result, through retries and reconstruction.
+
+Theory of operation. A submitted task waits until its arguments are ready (WAITING_ARGS), then queues for a lease, or in
+its actor's order (QUEUED), is pushed (PUSHED) and ends FINISHED or FAILED. An argument that failed fails the task. What
+ends an attempt without a result goes to the retry policy. A record outlives its task while lineage needs it: as long as
+one of its results is held, or something made from its results may have to be made again.
+
+Lineage. The record of a finished task keeps its arguments' entries alive (`lineage_uses`), though not their bytes. When
+a result is demanded and no copy exists, the reconstruction policy plans which tasks run again; their attempts rise,
+and results of earlier attempts that come late are told by attempt and worker, and dropped. A demand says how often the
+last known copy has gone, so that one that was answered already is known. When none has gone, the news of the copy is on
+its way, unless it died with the process that sealed it: then the head is asked once more, and believed.
+
+When the copies of a result cannot be brought to a node, the head asks whether they may be given up (directory.py). They
+may if the plan for a lost result is possible, and not if it would come to lie where it lay: an actor's, or that of a
+task which may run on one other node alone. Then the head demands the result as a lost one, and names the node: the
+tasks of the plan run there, if their strategy leaves that open and the node could ever take them, else in its reach.
+
+Relies on: leases.py and actor_calls.py for a place to run; values.py for the arguments.
+Guarantees: every task accepted reaches FINISHED or FAILED exactly once, unless a lost result makes it run again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
+
+from dualray.exceptions import InvariantViolation
+from dualray.shared.machines.base import Outbox, ensure
+from dualray.shared.machines.owner.streams import Stream, Streams
+from dualray.shared.machines.owner.values import Failure, Value, Values, came_out_small
+from dualray.shared.model.commands import CopyPayload, DropPayload, NoteRetry, WriteRecord
+from dualray.shared.model.errors import ErrorInfo, ErrorKind
+from dualray.shared.model.events import (
+    ActorFailed,
+    CopiesDoubted,
+    CopiesJudged,
+    ObjectDemanded,
+    ObjectFailed,
+    ObjectsFreed,
+    Result,
+    ResultsTaken,
+    TaskFinished,
+)
+from dualray.shared.model.ids import (
+    HEAD,
+    Address,
+    LeaseID,
+    NodeID,
+    ObjectID,
+    TaskID,
+    actor_handle_id,
+    exception_id,
+    is_put,
+    return_object_id,
+    short,
+    task_of,
+)
+from dualray.shared.model.specs import FunctionTemplate, ObjectHint, Ref, TaskSpec
+from dualray.shared.model.states import TASK, TaskState, ValueState
+from dualray.shared.policies.reconstruction import Plan, ReconstructionPolicy
+from dualray.shared.policies.retry import RETRY_FOREVER, RetryPolicy
+
+TASK_TABLE = "tasks"
+REMAKES_IN_VAIN_MAX = 10
+MOVES_MAX = 10
+"""So often the copies of one object are given up because a node could have none of them."""
+IN_VAIN = (
+    f"it was made again {REMAKES_IN_VAIN_MAX} times, and lost each time before a task that waits for it could begin, "
+    "while no other task came to its end: the object stores hold less than such a task and its results need at once, "
+    "beside what others hold. Set object_store_memory= higher, let stores write to disk "
+    '(limits={"eviction_policy": "spill"}), or make more and smaller tasks'
+)
+
+
+def task_fields(spec: TaskSpec, state: TaskState, attempt: int, worker: Address | None) -> tuple[tuple[str, str], ...]:
+    """What a row of the task table says beside the task's id."""
+    return (
+        ("name", spec.template.name),
+        ("state", state.value),
+        ("attempt", str(attempt)),
+        ("worker", worker or ""),
+    )
+
+
+class FinishedFields:
+    """`task_fields` of tasks that finish in one process, which mostly say the same as those before."""
+
+    __slots__ = ("_attempt", "_fields", "_template", "_worker")
+
+    def __init__(self, worker: Address) -> None:
+        self._worker = worker
+        self._template: FunctionTemplate | None = None
+        self._attempt = 0
+        self._fields: tuple[tuple[str, str], ...] = ()
+
+    def of(self, spec: TaskSpec, attempt: int) -> tuple[tuple[str, str], ...]:
+        """What the row of a task says."""
+        if spec.template is not self._template or attempt != self._attempt:
+            self._template, self._attempt = spec.template, attempt
+            self._fields = task_fields(spec, TaskState.FINISHED, attempt, self._worker)
+        return self._fields
+
+
+def task_row(spec: TaskSpec, state: TaskState, attempt: int, worker: Address | None) -> WriteRecord:
+    """A row of the task table. Whoever knows how a task ended writes it: its worker when it has finished, its owner
+    when it has failed."""
+    return WriteRecord(table=TASK_TABLE, key=spec.task_id.hex(), fields=task_fields(spec, state, attempt, worker))
+
+
+def cancelled(spec: TaskSpec) -> ErrorInfo:
+    """What a cancelled task ends with."""
+    return ErrorInfo(
+        kind=ErrorKind.TASK_CANCELLED, message=f"{spec.template.name} (task {short(spec.task_id)}) was cancelled."
+    )
+
+
+_NOTHING: Final[Mapping[ObjectID, None]] = MappingProxyType({})
+
+
+class TaskRecord:
+    """One task as its owner sees it. What few tasks need has its first value on the class."""
+
+    attempt = 0
+    missing: Mapping[ObjectID, None] = _NOTHING
+    """Arguments that are not ready."""
+    lease_id: LeaseID | None = None
+    worker: Address | None = None
+    was_pushed = False
+    again = False
+    """It has finished before, and runs again because a result was lost; or it was with a worker that died."""
+    stream: Stream | None = None
+    """Of a call of a generator."""
+    value: Value | None = None
+    """In the first attempt of a call that stands alone and has one result: that."""
+    is_cancelled = False
+    """Somebody has asked for its end: it is not tried again."""
+    has_finished = False
+    """It runs, or has run, again because a result was lost."""
+    remakes = 0
+    """How often a result that waiting tasks need was made again since other tasks stood as they stand."""
+    near: NodeID | None = None
+    """Where it is to run again: that node could have no copy of its result."""
+    stood: object = None
+    """How they stood: see `_is_in_vain`."""
+
+    def __init__(self, spec: TaskSpec, state: TaskState = TaskState.WAITING_ARGS, returns_kept: int = 0) -> None:
+        self.spec = spec
+        self.state = state
+        self.retries_left = spec.template.max_retries
+        self.returns_kept = returns_kept
+        """Result entries that exist; when none is left and the task is done, the record goes."""
+
+    @property
+    def argument_refs(self) -> tuple[Ref, ...]:
+        spec = self.spec
+        return spec.deps + spec.nested if spec.nested else spec.deps
+
+    @property
+    def is_done(self) -> bool:
+        return self.state in (TaskState.FINISHED, TaskState.FAILED)
+
+    def story(self) -> str:
+        """What is known of the task, for errors and for people who ask what it waits for."""
+        return f"{self.spec.template.name} attempt {self.attempt}, {self.state}, worker {self.worker}"
+
+
+class Tasks:
+    """See the module."""
+
+    def __init__(
+        self,
+        *,
+        out: Outbox,
+        address: Address,
+        values: Values,
+        retry: RetryPolicy,
+        reconstruction: ReconstructionPolicy,
+    ) -> None:
+        self.out = out
+        self.address = address
+        self.values = values
+        self.retry = retry
+        self.reconstruction = reconstruction
+        self.records: dict[TaskID, TaskRecord] = {}
+        self.streams = Streams(out=out, values=values, tasks=self)
+        self.results_to_acknowledge: list[tuple[Address, ResultsTaken]] = []
+        self.newest_result: ObjectID | None = None
+        """Of the call that stands alone, has one result and was submitted last: a runner that keeps the very object
+        that is the key here has it found sooner."""
+        # Worklist that the owner machine drains.
+        self.ready: deque[TaskID] = deque()
+
+    # ---- Submission ------------------------------------------------------------------------------------------
+
+    def submit(self, spec: TaskSpec) -> TaskRecord:
+        """Accept a task: its results exist as PENDING objects with one local reference each. One without
+        dependencies is QUEUED at once, and the caller's to place."""
+        task_id = spec.task_id
+        if task_id in self.records:
+            raise InvariantViolation(f"task {short(task_id)} was submitted twice")
+        if spec.template.has_one_result and not (spec.deps or spec.nested or spec.creates):
+            return self._submit_alone(spec)
+        record = self.records[task_id] = TaskRecord(spec)
+        if spec.creates is not None and spec.creates.is_detached:
+            self.values.add_refs((Ref(actor_handle_id(spec.creates.actor_id), HEAD),))
+        elif spec.creates is not None:
+            handle = self.values.owned(actor_handle_id(spec.creates.actor_id))
+            handle.actor = spec.creates.actor_id
+            handle.local_refs += 1
+            record.returns_kept = 1
+        else:
+            num_returns = record.returns_kept = spec.template.num_returns
+            values = self.values
+            for index in range(num_returns):
+                values.owned(return_object_id(task_id, index)).local_refs += 1
+            if spec.template.streaming:
+                self.streams.begin(record)
+        if spec.deps:
+            self._await_arguments(record)
+            return record
+        if spec.nested or spec.actor_handle is not None:
+            self._hold_arguments(record)
+        record.state = TaskState.QUEUED
+        return record
+
+    def _submit_alone(self, spec: TaskSpec) -> TaskRecord:
+        """`submit` of what most programs do most of the time."""
+        values, task_id = self.values, spec.task_id
+        record = self.records[task_id] = TaskRecord(spec, TaskState.QUEUED, 1)
+        object_id = return_object_id(task_id, 0)
+        if object_id in values.table:  # a reference came back
+            values.table[object_id].local_refs += 1
+        else:
+            value = record.value = values.table[object_id] = Value(object_id, self.address, ValueState.PENDING)
+            value.local_refs = 1
+            value.is_bare = True
+        self.newest_result = object_id
+        handle = spec.actor_handle
+        if handle is not None:
+            held = values.table.get(handle.object_id) or values.entry(handle)
+            held.task_uses += 1
+        return record
+
+    def _hold_arguments(self, record: TaskRecord) -> None:
+        values = self.values
+        for ref in record.argument_refs:
+            value = values.table.get(ref.object_id) or values.entry(ref)
+            value.is_bare = False
+            value.task_uses += 1
+            value.lineage_uses += 1
+        if record.spec.actor_handle is not None:
+            values.hold_for_task((record.spec.actor_handle,))
+
+    def _await_arguments(self, record: TaskRecord) -> None:
+        self._hold_arguments(record)
+        record.missing = missing = dict[ObjectID, None]()
+        for ref in record.spec.deps:
+            value = self.values.table[ref.object_id]
+            if not self.values.is_ready(value):
+                missing[ref.object_id] = None
+                value.note("waiting_tasks", record.spec.task_id)
+                self.values.look_up(value)
+        self.look_at(record.spec.task_id)
+
+    def look_at(self, task: TaskID) -> None:
+        """An argument may have become ready."""
+        record = self.records.get(task)
+        if record is None or record.state is not TaskState.WAITING_ARGS:
+            return
+        table, is_ready = self.values.table, self.values.is_ready
+        record.missing = {object_id: None for object_id in record.missing if not is_ready(table[object_id])}
+        if record.missing:
+            return
+        for ref in record.spec.deps:
+            value = self.values.table[ref.object_id]
+            if value.state is ValueState.FAILED:
+                assert value.error is not None
+                self.fail(record, value.error, payload=ref.object_id)
+                return
+        self._set_state(record, TaskState.QUEUED)
+        self.ready.append(task)
+        self.out.is_stirred = True
+
+    def stored_deps(self, record: TaskRecord) -> tuple[ObjectHint, ...]:
+        """The arguments that lie in the stores: calls with the same ones may share leases near them."""
+        if not record.spec.deps:
+            return ()
+        hints = []
+        for ref in record.spec.deps:
+            value = self.values.table[ref.object_id]
+            if value.state is ValueState.STORED and ref.object_id not in self.values.rooms.lodged:
+                hints.append(ObjectHint(object_id=ref.object_id, owner=ref.owner, size_bytes=value.size_bytes))
+        return tuple(hints)
+
+    def inline_deps(self, record: TaskRecord) -> tuple[ObjectID, ...]:
+        """The arguments that travel with the task."""
+        if not record.spec.deps:
+            return ()
+        table = self.values.table
+        return tuple([ref.object_id for ref in record.spec.deps if table[ref.object_id].state is ValueState.INLINE])
+
+    # ---- Attempts --------------------------------------------------------------------------------------------
+
+    def set_pushed(self, record: TaskRecord, worker: Address, lease_id: LeaseID | None) -> None:
+        if record.state is TaskState.QUEUED:
+            record.state = TaskState.PUSHED
+        else:
+            self._set_state(record, TaskState.PUSHED)
+        record.worker = worker
+        record.lease_id = lease_id
+        record.was_pushed = True
+
+    def set_queued(self, record: TaskRecord) -> None:
+        """A push was given back without having started, or is to be repeated."""
+        self._set_state(record, TaskState.QUEUED)
+        record.worker = record.lease_id = None
+
+    def attempt_lost(self, record: TaskRecord, error: ErrorInfo, *, payload: ObjectID | None = None) -> bool:
+        """An attempt ended without a result. True: it is queued again; False: the task has failed."""
+        if record.is_cancelled:
+            if error.kind is not ErrorKind.APPLICATION:
+                error = cancelled(record.spec)
+            self.fail(record, error, payload=payload)
+            return False
+        again = self.retry.should_retry(
+            kind=error.kind,
+            retries_left=record.retries_left,
+            retry_exceptions=record.spec.template.retry_exceptions and not error.is_final,
+        )
+        if not again:
+            if record.spec.template.max_retries and record.retries_left == 0:
+                tries = record.spec.template.max_retries + 1
+                error = ErrorInfo(kind=error.kind, message=f"{error.message} It was tried {tries} times.")
+            self.fail(record, error, payload=payload)
+            return False
+        if payload is not None:
+            self.out.add(DropPayload(key=payload))
+        self._use_attempt(record, "retry")
+        self.set_queued(record)
+        return True
+
+    def _use_attempt(self, record: TaskRecord, reason: str) -> None:
+        if record.retries_left != RETRY_FOREVER:
+            record.retries_left -= 1
+        record.attempt += 1
+        record.value = None
+        self.out.add(NoteRetry(task_id=record.spec.task_id, attempt=record.attempt, reason=reason))
+
+    def current(self, task: TaskID, attempt: int, worker: Address) -> TaskRecord | None:
+        """The record that news of an attempt is about, or None when it is late news."""
+        record = self.records.get(task)
+        if (
+            record is None
+            or record.state is not TaskState.PUSHED
+            or record.attempt != attempt
+            or record.worker != worker
+        ):
+            return None
+        return record
+
+    def drop_late(self, event: TaskFinished) -> None:
+        """Late news of an attempt that was given up: its bytes are not needed, unless an earlier result is in use."""
+        if event.error is not None and event.error.kind is ErrorKind.APPLICATION:
+            self.out.add(DropPayload(key=exception_id(event.task_id)))
+        for result in event.results:
+            value = self.values.table.get(result.object_id)
+            if result.inline and (value is None or value.state in (ValueState.PENDING, ValueState.FREED)):
+                self.out.add(DropPayload(key=result.object_id))
+            elif not result.inline and (value is None or value.state is ValueState.FAILED):
+                self.free(result.object_id)
+        if any(result.nested for result in event.results):
+            self.out.send(event.worker, ResultsTaken(task_id=event.task_id, attempt=event.attempt))
+
+    def finish(self, record: TaskRecord, event: TaskFinished) -> None:
+        """The results are there."""
+        record.state = TaskState.FINISHED  # `is_current` has seen that it was pushed
+        nested = stored = False
+        for result in event.results:
+            nested = nested or bool(result.nested)
+            stored = stored or not result.inline
+            self._accept(result, event)
+        # An earlier attempt may have left a stored copy of what was small this time, or the other way round.
+        stored = stored or record.attempt > 0
+        if nested:
+            self.results_to_acknowledge.append(
+                (event.worker, ResultsTaken(task_id=event.task_id, attempt=event.attempt))
+            )
+            self.out.is_stirred = True
+        again = None
+        if record.stream is not None:
+            again = self.streams.finish(record)
+            stored = stored or record.stream.has_stored
+        if not (stored and (record.stream or any(self._is_stored(result.object_id) for result in event.results))):
+            record.returns_kept = 0  # small results are never lost: there is nothing to make again
+        self._let_go_of_arguments(record)
+        if again is not None:
+            self._run_again(again, None)
+
+    def finish_small(self, record: TaskRecord, size_bytes: int) -> None:
+        """The one result is there, it is small, and refers to nothing."""
+        record.state = TaskState.FINISHED  # `current` has seen that it was pushed
+        value = record.value
+        if value is not None and value.is_bare and value.local_refs:
+            self._finish_alone(record, value, size_bytes)
+            return
+        object_id = return_object_id(record.spec.task_id, 0)
+        value = self.values.table.get(object_id)
+        if value is None or value.state is ValueState.FAILED:  # as in _accept
+            self.out.add(DropPayload(key=object_id))
+        elif value.state is ValueState.PENDING:
+            self.values.set_inline(value, size_bytes)
+        if not (record.attempt and self._is_stored(object_id)):
+            record.returns_kept = 0
+        self._let_go_of_arguments(record)
+
+    def _finish_alone(self, record: TaskRecord, value: Value, size_bytes: int) -> None:
+        """`finish_small` of what most programs do most of the time: nothing is left of the task but its value."""
+        spec = record.spec
+        del self.records[spec.task_id]
+        if spec.args_bytes:
+            self.out.commands.append(DropPayload(key=spec.task_id))
+        handle = spec.actor_handle
+        if handle is not None:
+            held = self.values.table[handle.object_id]
+            held.task_uses -= 1
+            if not held.local_refs:
+                self.values.release(held)
+        self.values.set_small(value, size_bytes)
+
+    def _is_stored(self, object_id: ObjectID) -> bool:
+        """Whether a result is in a store, or was, and may be wanted again: freed as it came, and kept for lineage."""
+        value = self.values.table.get(object_id)
+        return value is not None and value.state in (ValueState.STORED, ValueState.FREED)
+
+    def _accept(self, result: Result, event: TaskFinished) -> None:
+        value = self.values.table.get(result.object_id)
+        if value is None or value.state is ValueState.FAILED:  # nobody wants it, or those who did were told
+            if result.inline:
+                self.out.add(DropPayload(key=result.object_id))
+            else:
+                self.free(result.object_id)
+            return
+        if value.state is not ValueState.PENDING:
+            return  # still there from an earlier attempt with the same bytes
+        if result.inline:
+            self.values.set_inline(value, result.size_bytes, result.nested)
+        else:
+            value.is_last = not self.may_run_again(event.task_id)
+            self.values.set_stored(value, result.size_bytes, event.worker, result.nested)
+            if value.is_in_doubt:
+                value.is_in_doubt = False
+                self.values.ask_again(value)
+
+    def free(self, object_id: ObjectID) -> None:
+        """An attempt has left a sealed object, or may have, that no entry stands for."""
+        self.out.send(HEAD, ObjectsFreed(object_ids=(object_id,)))
+
+    def fail(self, record: TaskRecord, error: ErrorInfo, *, payload: ObjectID | None = None) -> None:
+        """The task has failed for good; `payload` names the pickled exception of an APPLICATION error."""
+        spec = record.spec
+        if spec.creates is not None and record.worker is None:
+            failed = ActorFailed(actor_id=spec.creates.actor_id, owner=self.address, error=error)
+            self.out.send(HEAD, failed)
+        self._set_state(record, TaskState.FAILED)
+        self._record_failure(record, error)
+        carriers: list[Value] = []
+        results = [
+            return_object_id(spec.task_id, index) for index in range(0 if spec.creates else spec.template.num_returns)
+        ]
+        if record.stream is not None:
+            results += self.streams.failing(record, error)
+        for object_id in results:
+            value = self.values.table.get(object_id)
+            if record.was_pushed and (value is None or value.state is not ValueState.STORED):
+                # A node may wait for it; or an attempt has sealed it before it came to its bad end.
+                self.out.send(HEAD, ObjectFailed(object_id=object_id, error=error))
+            if value is None or value.state is not ValueState.PENDING:
+                continue
+            if error.kind is ErrorKind.APPLICATION and payload is not None:
+                self.out.add(CopyPayload(source=payload, target=object_id))
+            carriers.append(value)
+        self._carry(carriers, record, error, payload)
+        if payload == exception_id(spec.task_id):
+            self.out.add(DropPayload(key=payload))
+        self._let_go_of_arguments(record)
+
+    def _carry(self, carriers: list[Value], record: TaskRecord, error: ErrorInfo, payload: ObjectID | None) -> None:
+        """Let the results carry the error: that of an argument, if it was one. An actor's is raised by its calls."""
+        argument = self.values.table.get(payload) if payload is not None else None
+        failure = argument.failed_with if argument is not None else None
+        if failure is None:
+            failure = Failure(record.spec.task_id, record.spec.template.name, error)
+            failure.is_read = error.kind is ErrorKind.TASK_CANCELLED  # who has cancelled it knows
+            if not (carriers or failure.is_read) and record.spec.creates is None:
+                self.out.add(failure.told())
+        failure.carriers += len(carriers)
+        for value in carriers:
+            value.failed_with = failure
+        for value in carriers:
+            self.values.set_failed(value, error)
+
+    def _let_go_of_arguments(self, record: TaskRecord) -> None:
+        if record.spec.deps or record.spec.nested:
+            self.values.release_from_task(record.argument_refs)
+        if record.spec.actor_handle is not None:
+            self.values.release_from_task((record.spec.actor_handle,))
+        self._drop_if_done(record)
+
+    def _record_failure(self, record: TaskRecord, error: ErrorInfo) -> None:
+        row = task_row(record.spec, record.state, record.attempt, record.worker)
+        self.out.add(row)
+        fields = (("kind", str(error.kind)), ("message", error.message))
+        self.out.add(WriteRecord(table="errors", key=row.key, fields=fields))
+
+    def _set_state(self, record: TaskRecord, state: TaskState) -> None:
+        if state not in TASK.table[record.state]:
+            TASK.check(record.state, state, record.spec.task_id, record.story())
+        record.state = state
+
+    # ---- Lineage ---------------------------------------------------------------------------------------------
+
+    def on_return_gone(self, object_id: ObjectID) -> None:
+        """The entry of a result is gone: nobody will ask for it again."""
+        record = None if is_put(object_id) else self.records.get(task_of(object_id))
+        if record is not None:
+            record.returns_kept -= 1
+            self._drop_if_done(record)
+
+    def _drop_if_done(self, record: TaskRecord) -> None:
+        if record.returns_kept > 0 or not record.is_done or self.records.pop(record.spec.task_id, None) is None:
+            return
+        if record.spec.args_bytes:
+            self.out.add(DropPayload(key=record.spec.task_id))
+        for ref in record.argument_refs:
+            value = self.values.table[ref.object_id]
+            value.lineage_uses -= 1
+            if not value.local_refs:
+                self.values.release(value)
+
+    def dependencies(self, task: TaskID) -> Sequence[ObjectID] | None:
+        """For the reconstruction policy: a task's arguments, or None when its lineage is not kept."""
+        record = self.records.get(task)
+        return None if record is None else [ref.object_id for ref in record.argument_refs]
+
+    def is_available(self, object_id: ObjectID) -> bool:
+        """For the reconstruction policy: whether the object exists, or is being made."""
+        value = self.values.table.get(object_id)
+        if value is None or value.state is not ValueState.FREED or value.owner != self.address:
+            return value is not None
+        record = None if is_put(object_id) else self.records.get(task_of(object_id))
+        return record is not None and not record.is_done  # it runs again for another of its results
+
+    def may_run_again(self, task: TaskID) -> bool:
+        """For the reconstruction policy: whether the task has an attempt left."""
+        record = self.records[task]
+        handle = record.spec.actor_handle
+        if handle is not None and handle.object_id not in self.values.table:
+            return False  # its actor has ended with the last handle
+        return record.state is TaskState.FINISHED and record.retries_left != 0
+
+    def why_not_again(self, record: TaskRecord, lost: Sequence[Value]) -> str | None:
+        """Why a task that has ended now does not run again for results that were lost meanwhile, if so; `lost` are
+        those that may be made in vain."""
+        if not self.may_run_again(record.spec.task_id):
+            return "the task that made it has no attempt left"
+        return IN_VAIN if self._is_in_vain(record, lost) else None
+
+    def on_demanded(self, event: ObjectDemanded) -> None:
+        """A node wants an object of ours and the head knows no copy: it is lost, or the news of it is on its way."""
+        error = self._why_not(event.object_id)
+        if error is not None:
+            self.out.send(HEAD, ObjectFailed(object_id=event.object_id, error=error))
+            return
+        self.values.rooms.hand_over(event.object_id)
+        if event.losses < 0:  # a copy is known, and it is wanted
+            return
+        value = self.values.table[event.object_id]
+        value.is_bare = False
+        value.demanded = True
+        value.losses_demanded = max(event.losses, value.losses_demanded)
+        value.near, value.is_held_up = event.near, event.is_held_up
+        if value.state is not ValueState.STORED:
+            return
+        if self.is_lost(value) or (event.asked and value.asked_again):
+            self.remake(value)
+        elif value.sealer_died and not value.asked_again:
+            self.values.ask_again(value)
+
+    def on_doubted(self, event: CopiesDoubted) -> None:
+        """None of the copies of an object of ours can be brought to some node: they may go if it can be made again."""
+        error = self._why_not(event.object_id)
+        if error is not None:
+            self.out.send(HEAD, ObjectFailed(object_id=event.object_id, error=error))
+            return
+        value = self.values.table[event.object_id]
+        why_kept = (
+            self._why_kept(value, event.node) if value.state is ValueState.STORED else None
+        )  # else it is being made
+        self.out.send(HEAD, CopiesJudged(object_id=event.object_id, why_kept=why_kept))
+
+    def _why_kept(self, value: Value, node: NodeID) -> str | None:
+        """Why copies must not be given up that a node cannot have, if so."""
+        record = None if is_put(value.object_id) else self.records.get(task_of(value.object_id))
+        if record is not None and record.spec.actor_id is not None:
+            return "an actor has made it, which would make it where it is again"
+        if record is not None and (bound_to := record.spec.template.strategy.only_node) not in (None, node):
+            return f"the task that has made it may run on {bound_to} alone"
+        if value.moves == MOVES_MAX:
+            return f"it was made again {MOVES_MAX} times because some node could have no copy of it"
+        why_kept = None
+        if record is None or record.is_done:  # else it runs again already, for another of its results
+            why_kept = self.reconstruction.plan(value.object_id, self).impossible
+        if why_kept is None:
+            value.moves += 1
+        return why_kept
+
+    @staticmethod
+    def is_lost(value: Value) -> bool:
+        """Whether the head has lost the last copy more often than we have made one."""
+        return value.losses_demanded > value.losses_answered
+
+    def _why_not(self, object_id: ObjectID) -> ErrorInfo | None:
+        """Why there will be no stored copy of an object, if so."""
+        value = self.values.table.get(object_id)
+        if value is None or value.owner != self.address or value.state is ValueState.FREED:
+            message = f"Object {short(object_id)} was freed: its last reference had been dropped."
+            return ErrorInfo(kind=ErrorKind.OBJECT_LOST, message=message)
+        if value.state is ValueState.INLINE:
+            return came_out_small(object_id)
+        return value.error if value.state is ValueState.FAILED else None
+
+    def remake(self, value: Value) -> None:
+        """Make a lost or freed object again, with whatever of its lineage is gone too."""
+        if value.state not in (ValueState.STORED, ValueState.FREED):
+            return
+        value.losses_answered = max(value.losses_demanded, value.losses_answered)
+        near, value.near = value.near, None
+        is_held_up, value.is_held_up = value.is_held_up, False
+        record = None if is_put(value.object_id) else self.records.get(task_of(value.object_id))
+        if record is not None and not record.is_done:  # it runs again already, for another of its results
+            self.values.set_remaking(value)
+            value.is_in_doubt = True
+            if record.stream is not None:
+                self.streams.note_lost(record, value, is_held_up=is_held_up)
+            return
+        plan = self.reconstruction.plan(value.object_id, self)
+        if plan.impossible is None and record is not None and not is_held_up and self._is_in_vain(record, (value,)):
+            plan = Plan(impossible=IN_VAIN)
+        if plan.impossible is not None:
+            kind = ErrorKind.RECONSTRUCTION_FAILED
+            message = f"Object {short(value.object_id)} was lost and cannot be made again: {plan.impossible}."
+            error = ErrorInfo(kind=kind, message=message)
+            self.out.send(HEAD, ObjectFailed(object_id=value.object_id, error=error))
+            self.values.set_remaking(value)
+            self.values.set_failed(value, error)
+            return
+        for task in plan.tasks:
+            self.records[task].near = near
+            self._run_again(self.records[task], value)
+
+    def _is_in_vain(self, record: TaskRecord, lost: Sequence[Value]) -> bool:
+        """Whether results that waiting tasks need are made again and again, and nothing comes of it: since the first
+        time no other task has come to its end, none was submitted, and nobody's wait is over. What is made for a node
+        that is held up, or was evicted by one, is not counted: its store may be full of what stands still behind a
+        partition, and that has an end."""
+        if not any(value.task_uses for value in lost):
+            return False
+        standing = frozenset(task for task, each in self.records.items() if not (each.is_done or each.has_finished))
+        still = standing, frozenset(wait_id for wait_id, wait in self.values.waits.items() if not wait.timed)
+        if record.stood != still:
+            record.stood, record.remakes = still, 0
+        record.remakes += 1
+        return record.remakes > REMAKES_IN_VAIN_MAX
+
+    def _run_again(self, record: TaskRecord, wanted: Value | None) -> None:
+        for index in range(record.spec.template.num_returns):
+            value = self.values.table.get(return_object_id(record.spec.task_id, index))
+            if value is not None and (value is wanted or value.state is ValueState.FREED):
+                self.values.set_remaking(value)
+        if record.stream is not None:
+            self.streams.run_again(record, wanted)
+        self._use_attempt(record, "reconstruction")
+        record.again = record.has_finished = True
+        record.is_cancelled = False  # it came too late, and this is another demand
+        self._set_state(record, TaskState.WAITING_ARGS)
+        record.worker = record.lease_id = None
+        for ref in record.argument_refs:  # counted once already; _await_arguments counts again
+            self.values.table[ref.object_id].lineage_uses -= 1
+        self._await_arguments(record)
+
+    # ---- Invariants ------------------------------------------------------------------------------------------
+
+    def check_invariants(self) -> None:
+        self.streams.check_invariants()
+        for task, record in self.records.items():
+            spec = record.spec
+            if (  # most, in one look
+                record.returns_kept > 0
+                and (record.state is TaskState.PUSHED) == (record.worker is not None)
+                and not (spec.deps or spec.nested)
+            ):
+                continue
+            ensure(record.returns_kept >= 0, "task {} kept a negative number of results", task)
+            ensure(record.returns_kept > 0 or not record.is_done, "task {} is done and kept by nothing", task)
+            ensure(
+                (record.state is TaskState.PUSHED) == (record.worker is not None) or record.is_done,
+                "task {} is {} with worker {}",
+                task,
+                record.state,
+                record.worker,
+            )
+            for ref in record.argument_refs:
+                value = self.values.table.get(ref.object_id)
+                ensure(value is not None, "task {} has lost its argument {}", task, ref.object_id)
+                assert value is not None
+                ensure(value.lineage_uses > 0, "object {} is not kept for lineage", ref.object_id)
+                ensure(record.is_done or value.task_uses > 0, "object {} is not held for its task", ref.object_id)
