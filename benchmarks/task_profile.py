@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 import dualray
-from dualray.real.messages import Post, decode_messages
+from dualray.real.net.messages import Post, decode_messages
 from dualray.shared.core.core_worker import CoreWorker
 from dualray.shared.core.execution import Execution
 from dualray.shared.core.layout import deserialize

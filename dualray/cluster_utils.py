@@ -19,7 +19,7 @@ import psutil
 
 from dualray import api
 from dualray.exceptions import DualrayError
-from dualray.real.cluster_launch import StartedNode, drain_node, node_options, start_node, stop_node
+from dualray.real.cluster.launch import StartedNode, drain_node, node_options, start_node, stop_node
 from dualray.settings import SETTINGS
 from dualray.shared.model.config import Config
 from dualray.shared.units import parse_size_bytes
@@ -94,7 +94,7 @@ class ClusterNode:
 
 def _is_head(process: psutil.Process) -> bool:
     try:
-        return "dualray.real.head" in process.cmdline()
+        return "dualray.real.processes.head" in process.cmdline()
     except psutil.Error:
         return False
 

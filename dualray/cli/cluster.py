@@ -62,9 +62,9 @@ def start_command(
 ) -> None:
     """Start one node of a cluster on this machine; it runs until `dualray stop`."""
     # Here, and not above: other commands need neither sockets nor redis.
-    from dualray.real.cluster_address import parse_endpoint, read_secret  # noqa: PLC0415
-    from dualray.real.cluster_launch import node_options, start_node  # noqa: PLC0415
-    from dualray.real.session import METRICS_FILE  # noqa: PLC0415
+    from dualray.real.cluster.address import parse_endpoint, read_secret  # noqa: PLC0415
+    from dualray.real.cluster.launch import node_options, start_node  # noqa: PLC0415
+    from dualray.real.session.session import METRICS_FILE  # noqa: PLC0415
 
     if head == (address is not None):
         _refuse("give either --head, to start a cluster, or --address HOST:PORT, to join one")
@@ -149,7 +149,7 @@ def _labels(text: str | None) -> dict[str, str] | None:
 @app.command("stop")
 def stop_command() -> None:
     """Stop every node that this user has started with `dualray start` on this machine."""
-    from dualray.real.cluster_launch import stop_detached  # noqa: PLC0415 - as above
+    from dualray.real.cluster.launch import stop_detached  # noqa: PLC0415 - as above
 
     stopped = stop_detached()
     for node in stopped:

@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from dualray.real import log_files
-from dualray.real.log_files import LogFileEntry, LogPlace, LogQuery, LogReader
+from dualray.real.observe import log_files
+from dualray.real.observe.log_files import LogFileEntry, LogPlace, LogQuery, LogReader
 from dualray.shared.nearest import nearest
 
 UNUSABLE = 2

@@ -21,8 +21,8 @@ def stack_command(
     A simulation has no workers to ask: all of it runs on one thread of its driver, where breakpoint(), pytest --pdb, an
     IDE's debugger and Ctrl-C show tasks as they show plain functions.
     """
-    from dualray.real.session import all_running  # noqa: PLC0415 - other commands need none of this
-    from dualray.real.stacks import ask, without_ours  # noqa: PLC0415 - as above
+    from dualray.real.observe.stacks import ask, without_ours  # noqa: PLC0415 - as above
+    from dualray.real.session.session import all_running  # noqa: PLC0415 - other commands need none of this
 
     sessions = all_running()
     for session in sessions:

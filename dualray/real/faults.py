@@ -19,7 +19,7 @@ from typing import Final
 
 import psutil
 
-from dualray.real.addresses import socket_path
+from dualray.real.net.addresses import socket_path
 from dualray.shared.scenario.fault_model import SLOWS, Fault, FaultKind
 
 PERFORMED: Final = frozenset(
@@ -59,7 +59,7 @@ _SLICE_S: Final = 0.05
 _PROCESSES_FOR_S: Final = 0.5
 _CONNECT_TIMEOUT_S: Final = 2.0
 _SERVER_NAMES: Final = ("redis-server", "valkey-server")
-_HEAD: Final = "dualray.real.head"
+_HEAD: Final = "dualray.real.processes.head"
 
 
 def refuse(fault: Fault, instead: str = "") -> None:

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dualray.real import session as sessions
-from dualray.real.children import Children
-from dualray.real.gpus import gpus_to_offer
+from dualray.real.processes.gpus import gpus_to_offer
+from dualray.real.session import session as sessions
+from dualray.real.session.children import Children
 from dualray.shared.labels import labels_of_nodes
 from dualray.shared.model.config import Config
 from dualray.shared.model.demands import parse_resources
@@ -24,7 +24,7 @@ from dualray.shared.model.ids import Address
 from dualray.shared.model.resources import Resources
 
 if TYPE_CHECKING:
-    from dualray.real.driver import RealRuntime
+    from dualray.real.processes.driver import RealRuntime
 
 LOOPBACK = "127.0.0.1"
 
@@ -63,11 +63,11 @@ def start(settings: Mapping[str, Any], config: Config) -> RealRuntime:
     children = Children(session)
     try:
         children.start()
-        from dualray.real.driver import RealRuntime  # noqa: PLC0415 - while the founder imports, too
+        from dualray.real.processes.driver import RealRuntime  # noqa: PLC0415 - while the founder imports, too
 
         runtime = RealRuntime(session, children=children, namespace=settings["namespace"] or "")
         if settings["record"] is not None:
-            from dualray.real.notes import RunNotes  # noqa: PLC0415 - only who records needs it
+            from dualray.real.processes.run_recorder import RunNotes  # noqa: PLC0415 - only who records needs it
 
             runtime.record = RunNotes(settings["record"])
     except BaseException:
@@ -79,8 +79,8 @@ def start(settings: Mapping[str, Any], config: Config) -> RealRuntime:
 
 def _join(settings: Mapping[str, Any]) -> RealRuntime:
     """Take part in a running cluster as one more driver."""
-    from dualray.real.cluster_address import find_session, next_driver  # noqa: PLC0415 - only who joins needs a client
-    from dualray.real.driver import RealRuntime  # noqa: PLC0415 - as above
+    from dualray.real.cluster.address import find_session, next_driver  # noqa: PLC0415 - only who joins needs a client
+    from dualray.real.processes.driver import RealRuntime  # noqa: PLC0415 - as above
 
     session = find_session(settings["address"])
     number = next_driver(session)

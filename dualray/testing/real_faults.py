@@ -26,7 +26,7 @@ import dualray
 from dualray.cluster_utils import Cluster, ClusterNode
 from dualray.exceptions import DualrayError
 from dualray.real import faults as means
-from dualray.real.session import SHARED_MEMORY
+from dualray.real.session.session import SHARED_MEMORY
 from dualray.report.tail import TraceTail
 from dualray.shared.model.ids import Address, node_of
 from dualray.shared.proof.trace import TraceEvent, TraceKind, to_bytes

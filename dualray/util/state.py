@@ -28,7 +28,7 @@ from dualray.shared.model.ids import HEAD, Address, job_of, node_of
 from dualray.shared.model.states import TaskState
 
 if TYPE_CHECKING:
-    from dualray.real.log_files import LogPlace, LogQuery
+    from dualray.real.observe.log_files import LogPlace, LogQuery
 
 DEFAULT_LIMIT = 100
 TABLES = ("tasks", "actors", "objects", "nodes", "workers", "placement_groups")
@@ -374,7 +374,7 @@ def get_log(
             `list_logs`.
         DualrayError: in sim mode, which has no log files.
     """
-    from dualray.real import log_files  # noqa: PLC0415 - of one mode, and seldom asked
+    from dualray.real.observe import log_files  # noqa: PLC0415 - of one mode, and seldom asked
 
     given = [
         name
@@ -408,7 +408,7 @@ def _decoded(chunks: Iterator[bytes], decoder: codecs.IncrementalDecoder) -> Ite
 
 
 def _of_file(places: Sequence[LogPlace], name: str) -> LogQuery:
-    from dualray.real import log_files  # noqa: PLC0415 - as in `get_log`
+    from dualray.real.observe import log_files  # noqa: PLC0415 - as in `get_log`
 
     entries = log_files.find_files(places, log_files.literally(name))
     if len(entries) > 1:
@@ -419,8 +419,8 @@ def _of_file(places: Sequence[LogPlace], name: str) -> LogQuery:
 
 def _log_places(verb: str, node_id: str | None, directory: str | Path | None) -> list[LogPlace]:
     """Of kept logs, of this process's cluster, or of the one that runs here."""
-    from dualray.real import log_files  # noqa: PLC0415 - as in `get_log`
-    from dualray.real.session import all_running  # noqa: PLC0415 - as in `get_log`
+    from dualray.real.observe import log_files  # noqa: PLC0415 - as in `get_log`
+    from dualray.real.session.session import all_running  # noqa: PLC0415 - as in `get_log`
 
     here = runtime.current_or_none()
     if directory is not None:

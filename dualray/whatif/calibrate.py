@@ -36,7 +36,7 @@ import numpy as np
 
 from dualray import api
 from dualray.cluster_utils import Cluster
-from dualray.real.notes import machine_words
+from dualray.real.processes.run_recorder import machine_words
 from dualray.recording.calibration import Calibration
 from dualray.recording.file import read_record_file
 from dualray.recording.graph import SUBMIT, Graph, graph_of

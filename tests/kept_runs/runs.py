@@ -140,7 +140,7 @@ def figures_of(scenario: Scenario, *, is_logged: bool = True) -> tuple[Figures, 
 
     Args:
         is_logged: with the decision log, from which kinds and digests come. Without it virtual workers may be folded up
-            (shared/machines/plain_worker.py); then the digests are those of the trace and of the tables.
+            (shared/machines/owner/plain_worker.py); then the digests are those of the trace and of the tables.
     """
     program = find_program(scenario, SCENARIOS)
     assert not isinstance(program, Path)

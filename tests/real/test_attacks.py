@@ -22,10 +22,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import dualray
 from dualray.cluster_utils import Cluster
-from dualray.real.cluster_gateway import DIAL_TIMEOUT_S, INCOMING_MAX
-from dualray.real.handshake import PROTOCOL_VERSION
-from dualray.real.session import METRICS_FILE
-from dualray.real.transport import TransportLimits
+from dualray.real.cluster.gateway import DIAL_TIMEOUT_S, INCOMING_MAX
+from dualray.real.net.handshake import PROTOCOL_VERSION
+from dualray.real.net.transport import TransportLimits
+from dualray.real.session.session import METRICS_FILE
 
 DEADLINE_S = 30.0
 PREAMBLE = b"dualray\n" + struct.pack("<I", PROTOCOL_VERSION)

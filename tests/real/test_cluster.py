@@ -21,8 +21,8 @@ import pytest
 import dualray
 from dualray.cluster_utils import Cluster, ClusterNode
 from dualray.exceptions import ActorDiedError, ActorUnavailableError, DualrayError
-from dualray.real.object_store import ARENA_FILE
-from dualray.real.session import GATEWAY_FILE, SHARED_MEMORY
+from dualray.real.session.session import GATEWAY_FILE, SHARED_MEMORY
+from dualray.real.store.object_store import ARENA_FILE
 from dualray.report.proof import check_directory
 from dualray.util import list_named_actors
 
@@ -267,7 +267,9 @@ def test_a_node_that_is_silent_for_less_than_its_suspicion_stays(cluster) -> Non
 def test_the_death_of_the_head_ends_its_nodes(cluster) -> None:
     node = cluster.add_node()
     [head] = [
-        process for process in cluster.head_node.processes(daemon=True) if "dualray.real.head" in command_of(process)
+        process
+        for process in cluster.head_node.processes(daemon=True)
+        if "dualray.real.processes.head" in command_of(process)
     ]
     running = ones.remote(10)
     dualray.get(running)

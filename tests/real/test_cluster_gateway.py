@@ -14,16 +14,16 @@ from typing import Any
 
 import pytest
 
-from dualray.real import cluster_gateway
-from dualray.real.addresses import home_of
-from dualray.real.cluster_gateway import CONTROL_PLANE, Gateway, RouteRefused, dial
-from dualray.real.embedded_store import EmbeddedStore
-from dualray.real.frames import Refusal
-from dualray.real.handshake import GONE, NOT_YET
-from dualray.real.heartbeats import Heartbeats
-from dualray.real.loop import Loop
-from dualray.real.session import GATEWAY_FILE
-from dualray.real.transport import Transport
+from dualray.real.cluster import gateway as cluster_gateway
+from dualray.real.cluster.gateway import CONTROL_PLANE, Gateway, RouteRefused, dial
+from dualray.real.control_plane.embedded_store import EmbeddedStore
+from dualray.real.net.addresses import home_of
+from dualray.real.net.frames import Refusal
+from dualray.real.net.handshake import GONE, NOT_YET
+from dualray.real.net.heartbeats import Heartbeats
+from dualray.real.net.loop import Loop
+from dualray.real.net.transport import Transport
+from dualray.real.session.session import GATEWAY_FILE
 
 SECRET = b"a secret of the cluster"
 LOOPBACK = "127.0.0.1"
@@ -198,7 +198,7 @@ def test_a_connection_that_was_handed_over_outlives_the_gateways(machines) -> No
 
 
 def test_the_control_plane_is_found_on_every_machine(machines) -> None:
-    from dualray.real.control_plane import ControlPlane
+    from dualray.real.control_plane.client import ControlPlane
 
     one, two = machines("node-0", has_head=True), machines("node-1")
     (one.directory / "redis").mkdir(mode=0o700)

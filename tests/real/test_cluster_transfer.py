@@ -111,7 +111,7 @@ def test_more_than_may_be_pulled_at_a_time_comes_in_turn(cluster) -> None:
 
 
 def test_a_node_manager_needs_no_memory_for_what_it_sends_and_receives(cluster) -> None:
-    [manager] = [p for p in cluster.worker_nodes[0].processes() if "dualray.real.node" in p.cmdline()]
+    [manager] = [p for p in cluster.worker_nodes[0].processes() if "dualray.real.processes.node" in p.cmdline()]
     before = psutil.Process(manager.pid).memory_info()
     ref = dualray.put(np.arange(8 * MIB))  # 64 MiB
     dualray.get(on(digest, 0).remote(ref), timeout=60)
@@ -174,7 +174,7 @@ def two(log: Path) -> Iterator[Cluster]:
 
 
 def manager_of(node: ClusterNode) -> psutil.Process:
-    [manager] = [process for process in node.processes() if "dualray.real.node" in process.cmdline()]
+    [manager] = [process for process in node.processes() if "dualray.real.processes.node" in process.cmdline()]
     return manager
 
 

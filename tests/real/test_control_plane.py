@@ -16,11 +16,11 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from dualray.exceptions import AuthenticationError, ControlPlaneError
-from dualray.real import control_plane_server
-from dualray.real.control_plane import ControlPlane, ControlPlaneLimits
-from dualray.real.control_plane_server import ControlPlaneServer, find_server, start_server
-from dualray.real.embedded_store import RequestReader
-from dualray.real.write_behind import pack, unpack
+from dualray.real.control_plane import server as control_plane_server
+from dualray.real.control_plane.client import ControlPlane, ControlPlaneLimits
+from dualray.real.control_plane.embedded_store import RequestReader
+from dualray.real.control_plane.server import ControlPlaneServer, find_server, start_server
+from dualray.real.control_plane.write_behind import pack, unpack
 
 PASSWORD = 'a "pass\\word" with spaces'
 DEADLINE_S = 30.0
@@ -318,7 +318,7 @@ def test_the_server_ends_with_a_killed_parent(directory: Path) -> None:
     program = f"""
 import sys, time
 from pathlib import Path
-from dualray.real.control_plane_server import start_server
+from dualray.real.control_plane.server import start_server
 print(start_server(Path({str(directory)!r}), "p").process.pid, flush=True)
 sys.stdin.read()
 """

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from dualray.real import copying
+from dualray.real.store import copying
 
 MIB = 2**20
 
@@ -112,7 +112,7 @@ def test_a_process_that_ends_copies_alone() -> None:
     """At its end an interpreter starts no threads: what an exit handler puts arrives all the same."""
     program = """if True:
         import atexit, os, threading
-        from dualray.real import copying
+        from dualray.real.store import copying
 
         def put():
             source, target = memoryview(os.urandom(16 * 2**20)), memoryview(bytearray(16 * 2**20))

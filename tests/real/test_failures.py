@@ -15,7 +15,7 @@ import pytest
 import dualray as ray
 from dualray.cluster_utils import Cluster
 from dualray.exceptions import DualrayError
-from dualray.real.cluster_launch import StartedNode, node_options, start_node, stop_node
+from dualray.real.cluster.launch import StartedNode, node_options, start_node, stop_node
 from dualray.shared.model.config import Config
 
 pytestmark = pytest.mark.leak_check
@@ -69,7 +69,7 @@ def test_tasks_of_a_node_whose_manager_is_killed_run_elsewhere_and_its_daemon_re
     marks.mkdir()
     refs = [wait_for_gate.remote(number, str(marks), str(gate)) for number in range(3)]
     eventually(lambda: len(list(marks.iterdir())) == 3, "a task runs on each CPU")
-    process_of(node.pid, "dualray.real.node").kill()
+    process_of(node.pid, "dualray.real.processes.node").kill()
     eventually(lambda: alive() == {"node-0": True, "node-1": False}, "the node is counted as dead")
     gate.touch()
     assert ray.get(refs, timeout=TIMEOUT_S) == ["node-0"] * 3
@@ -118,7 +118,7 @@ def test_a_head_that_is_started_again_is_a_new_cluster_at_the_old_address_and_no
         ray.init(address=nodes[0].address)
         refs = [slow_square.remote(number, str(tmp_path)) for number in range(4)]
         eventually(lambda: len(list(tmp_path.iterdir())) >= 2, "tasks run on both nodes")
-        process_of(nodes[0].process.pid, "dualray.real.head").kill()
+        process_of(nodes[0].process.pid, "dualray.real.processes.head").kill()
         with pytest.raises(DualrayError, match="is gone"):
             ray.get(refs, timeout=TIMEOUT_S)
         ray.shutdown()

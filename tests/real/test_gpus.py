@@ -12,7 +12,7 @@ import pytest
 
 import dualray as ray
 from dualray.cluster_utils import Cluster
-from dualray.real.gpus import Gpu, VisibleGpus, gpus_to_offer, parse_mask, visible
+from dualray.real.processes.gpus import Gpu, VisibleGpus, gpus_to_offer, parse_mask, visible
 
 MASK = "CUDA_VISIBLE_DEVICES"
 TWO = [Gpu("GPU-aaaa-1"), Gpu("GPU-aabb-2")]
@@ -120,7 +120,7 @@ def found_with(driver: Path | None, declared: float | None = None, **environment
     program = (
         "import json, logging, sys\n"
         "logging.basicConfig(level=logging.INFO, format='%(levelname)s %(message)s')\n"
-        "from dualray.real.gpus import gpus_to_offer\n"
+        "from dualray.real.processes.gpus import gpus_to_offer\n"
         f"offered = [gpus_to_offer({declared}) for _ in range(2)]\n"
         "assert offered[0] == offered[1]\n"
         "print(json.dumps(offered[0]))"

@@ -15,7 +15,9 @@ def imported_by(statement: str) -> set[str]:
     return set(done.stdout.split())
 
 
-@pytest.mark.parametrize("module", ["dualray.real.founder", "dualray.real.head", "dualray.real.node"])
+@pytest.mark.parametrize(
+    "module", ["dualray.real.session.zygote", "dualray.real.processes.head", "dualray.real.processes.node"]
+)
 def test_what_is_forked_first_imports_nothing_heavy(module: str) -> None:
     found = imported_by(f"import {module}")
     assert module in found
@@ -31,4 +33,4 @@ def test_the_package_imports_a_name_when_it_is_used() -> None:
 
 
 def test_a_worker_needs_no_client_library_of_redis() -> None:
-    assert imported_by("import dualray.real.worker") & {"redis", "asyncio", "psutil", "pydantic"} == set()
+    assert imported_by("import dualray.real.processes.worker") & {"redis", "asyncio", "psutil", "pydantic"} == set()

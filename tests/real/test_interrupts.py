@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from dualray.real.interrupts import Interrupts, TaskInterrupts
+from dualray.real.processes.interrupts import Interrupts, TaskInterrupts
 
 PROGRAM = """
     import os, random, signal, sys, threading, time
@@ -124,7 +124,7 @@ def test_the_users_own_handler_is_called(presses: object) -> None:
 def test_a_task_is_left_alone_while_it_imports_but_not_for_ever(
     ends: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dualray.real.interrupts.IMPORT_PATIENCE_S", 10.0 if ends else 0.2)
+    monkeypatch.setattr("dualray.real.processes.interrupts.IMPORT_PATIENCE_S", 10.0 if ends else 0.2)
     name = f"imported_slowly_{ends}"
     (tmp_path / f"{name}.py").write_text(f"import time\ntime.sleep({0.3 if ends else 30})\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -155,7 +155,7 @@ def test_a_task_is_left_alone_while_it_imports_but_not_for_ever(
 
 SLEEPS = """
     import os, threading, time
-    from dualray.real.interrupts import TaskInterrupts
+    from dualray.real.processes.interrupts import TaskInterrupts
 
     os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
     is_due = []

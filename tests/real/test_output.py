@@ -16,8 +16,8 @@ import pytest
 
 import dualray
 from dualray.cluster_utils import Cluster
-from dualray.real.driver_output import WINDOW_S, Deduplicator
-from dualray.real.worker_output import LINE_BYTES_MAX, LogFile, WorkerOutput, mark
+from dualray.real.observe.driver_output import WINDOW_S, Deduplicator
+from dualray.real.observe.worker_output import LINE_BYTES_MAX, LogFile, WorkerOutput, mark
 from dualray.shared.core.execution import Execution
 from dualray.shared.model.ids import ActorID, child_task_id, root_task_id
 

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from dualray.real.interpreter import InterpreterSettings
-from dualray.real.loop import Loop
+from dualray.real.net.loop import Loop
+from dualray.real.processes.interpreter import InterpreterSettings
 
 SOON_S = 10.0
 

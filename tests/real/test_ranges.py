@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dualray.real.ranges import GRANULE, RangeAllocator, RangeSet, rounded, span_for
+from dualray.real.store.ranges import GRANULE, RangeAllocator, RangeSet, rounded, span_for
 
 MIB = 1 << 20
 

@@ -10,8 +10,8 @@ import redis
 import dualray as ray
 from dualray import runtime
 from dualray.cluster_utils import Cluster
-from dualray.real.control_plane_shards import SHARDS, ShardedControlPlane, shard_of, socket_names, tables_at
-from dualray.real.session import Session
+from dualray.real.control_plane.shards import SHARDS, ShardedControlPlane, shard_of, socket_names, tables_at
+from dualray.real.session.session import Session
 
 TASKS = 40
 TIMEOUT_S = 30

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from dualray.exceptions import AuthenticationError
-from dualray.real.embedded_store import EmbeddedStore
-from dualray.real.resp import ReplyError, RespClient, encode
+from dualray.real.control_plane.embedded_store import EmbeddedStore
+from dualray.real.control_plane.resp import ReplyError, RespClient, encode
 
 PASSWORD = "pass word"
 

@@ -19,9 +19,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dualray.real.arena import PAGE, Arena, Layout
-from dualray.real.node_store import MIB, NodeStore
-from dualray.real.object_store import ARENA_FILE, SharedMemoryStore
+from dualray.real.store.arena import PAGE, Arena, Layout
+from dualray.real.store.node_store import MIB, NodeStore
+from dualray.real.store.object_store import ARENA_FILE, SharedMemoryStore
 
 ID = bytes(range(20))
 OTHER = b"\xff" * 20
@@ -145,7 +145,7 @@ import ctypes, sys
 from pathlib import Path
 import numpy as np
 from tests.real.test_shared_memory import ID, Node, put
-from dualray.real.object_store import SharedMemoryStore
+from dualray.real.store.object_store import SharedMemoryStore
 node = Node(Path(sys.argv[1]))
 store = SharedMemoryStore(Path(sys.argv[1]))
 put(node, store, ID, bytes(100))
@@ -402,7 +402,7 @@ _ON_A_SMALL_TMPFS = """
 import sys, os
 from pathlib import Path
 from tests.real.test_shared_memory import ID, OTHER, MIB, Node, put
-from dualray.real.object_store import SharedMemoryStore
+from dualray.real.store.object_store import SharedMemoryStore
 place = Path(sys.argv[1])
 """
 
@@ -522,7 +522,7 @@ def test_another_process_reads_what_we_wrote_and_writes_what_we_read(
 import sys
 from pathlib import Path
 import numpy as np
-from dualray.real.object_store import SharedMemoryStore
+from dualray.real.store.object_store import SharedMemoryStore
 store = SharedMemoryStore(Path(sys.argv[1]))
 total = np.frombuffer(store.open(bytes.fromhex(sys.argv[2])), np.int64).sum()
 np.frombuffer(store.create(bytes.fromhex(sys.argv[3]), 8), np.int64)[0] = total
@@ -541,7 +541,7 @@ def test_readers_find_their_objects_while_others_come_and_go(
     program = """
 import sys
 from pathlib import Path
-from dualray.real.object_store import SharedMemoryStore
+from dualray.real.store.object_store import SharedMemoryStore
 store = SharedMemoryStore(Path(sys.argv[1]))
 print("ready", flush=True)
 for turn in range(20_000):
@@ -567,7 +567,7 @@ def test_the_interpreter_ends_with_live_views(node: Node, store: SharedMemorySto
 import sys
 from pathlib import Path
 import numpy as np
-from dualray.real.object_store import SharedMemoryStore
+from dualray.real.store.object_store import SharedMemoryStore
 store = SharedMemoryStore(Path(sys.argv[1]))
 kept = np.frombuffer(store.open(bytes.fromhex(sys.argv[2]), lambda _: print("released")), np.uint8)
 """
@@ -626,7 +626,7 @@ if __name__ == "__main__":
         status = os.statvfs("/dev/shm")
         others = Path("/dev/shm/of somebody else")
         others.write_bytes(bytes(status.f_bavail * status.f_frsize - 2 * MIB))
-        [manager] = [process for process in node.processes() if "dualray.real.node" in process.cmdline()]
+        [manager] = [process for process in node.processes() if "dualray.real.processes.node" in process.cmdline()]
         used_s = lambda: sum(psutil.Process(manager.pid).cpu_times()[:2])
         late = total.remote(ref)  # the other task may make room when it ends
         before_s = used_s()

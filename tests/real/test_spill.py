@@ -15,7 +15,7 @@ import pytest
 
 import dualray as ray
 from dualray.exceptions import DualrayError
-from dualray.real.spill import SpillDirectory
+from dualray.real.store.spill import SpillDirectory
 from tests.conformance.support import MIB
 from tests.real.test_shared_memory import ID, OTHER, WITHIN_S, on_a_small_tmpfs
 

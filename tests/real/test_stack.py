@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 import dualray as ray
-from dualray.real import session as sessions
-from dualray.real.stacks import STACK_SIGNAL, WorkerStacks, ask, without_ours
+from dualray.real.observe.stacks import STACK_SIGNAL, WorkerStacks, ask, without_ours
+from dualray.real.session import session as sessions
 from tests.conformance.support import eventually, get
 
 WITHIN_S = 20.0

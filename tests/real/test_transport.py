@@ -20,10 +20,10 @@ import numpy as np
 import pytest
 
 from dualray.exceptions import AuthenticationError
-from dualray.real.addresses import socket_path
-from dualray.real.handshake import PROTOCOL_VERSION
-from dualray.real.loop import Loop
-from dualray.real.transport import Transport, TransportLimits
+from dualray.real.net.addresses import socket_path
+from dualray.real.net.handshake import PROTOCOL_VERSION
+from dualray.real.net.loop import Loop
+from dualray.real.net.transport import Transport, TransportLimits
 
 SECRET = b"a secret of the cluster"
 DEADLINE_S = 30.0
@@ -613,8 +613,8 @@ def test_paths_that_do_not_fit_are_refused_with_a_reason(sockets: Path, start: S
 PEER = """
 import sys, threading
 from pathlib import Path
-from dualray.real.loop import Loop
-from dualray.real.transport import Transport
+from dualray.real.net.loop import Loop
+from dualray.real.net.transport import Transport
 loop = Loop(lambda error: sys.exit(repr(error)))
 def answer(peer, header, buffers):
     transport.send(peer, bytes(header), buffers)

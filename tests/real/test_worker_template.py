@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 
-from dualray.real.children import ONE_THREAD
-from dualray.real.loop import Loop
-from dualray.real.template_client import TemplateClient
-from dualray.real.worker_template import REQUEST_BYTES_MAX
+from dualray.real.net.loop import Loop
+from dualray.real.session.children import ONE_THREAD
+from dualray.real.session.template_client import TemplateClient
+from dualray.real.session.worker_template import REQUEST_BYTES_MAX
 
 DEADLINE_S = 30.0
 
-# Stands for dualray.real.worker in the template and in its children: what `argv` says is what it does. It gets there
-# as `sitecustomize`, which every interpreter imports first.
+# Stands for dualray.real.processes.worker in the template and in its children: what `argv` says is what it does. It
+# gets there as `sitecustomize`, which every interpreter imports first.
 WORKER = """
 import json, os, random, signal, sys, types
 
@@ -50,9 +50,9 @@ def main(argv):
         print("waiting", flush=True)
         signal.pause()
 
-module = types.ModuleType("dualray.real.worker")
+module = types.ModuleType("dualray.real.processes.worker")
 module.main = main
-sys.modules["dualray.real.worker"] = module
+sys.modules["dualray.real.processes.worker"] = module
 """
 
 THREAD = """
@@ -286,7 +286,7 @@ def test_a_killed_node_manager_leaves_no_process(customize: Path) -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     path = os.pathsep.join([str(customize), str(Path(__file__).parents[2])])
     with ours, theirs:
-        command = [sys.executable, "-m", "dualray.real.worker_template", str(theirs.fileno())]
+        command = [sys.executable, "-m", "dualray.real.session.worker_template", str(theirs.fileno())]
         template = subprocess.Popen(
             command, pass_fds=[theirs.fileno()], env=ONE_THREAD | os.environ | {"PYTHONPATH": path}
         )

@@ -14,9 +14,10 @@ everything else: who runs needs room in order to end. An object that its owner f
 What the oldest task needs that waits for arguments (`needed_next`) leaves after everything else: else each argument
 that is made again may cost it another one, for ever.
 
-A process may keep room that it was granted, and write one object after another there (owner/reserved_space.py). For the store that is
-an object being written, which counts as used. Whenever the store has to make room, it calls back what is kept, from
-whoever keeps some, once. An object that is handed over takes its room's place, and gives back what it does not need.
+A process may keep room that it was granted, and write one object after another there (owner/reserved_space.py). For the
+store that is an object being written, which counts as used. Whenever the store has to make room, it calls back what is
+kept, from whoever keeps some, once. An object that is handed over takes its room's place, and gives back what it does
+not need.
 
 With the policy "spill", what has to leave is copied to disk first: SPILLING while that lasts, when it may still be read
 and pinned, and SPILLED when its memory has been given back. The request that needs the room waits in line meanwhile. A

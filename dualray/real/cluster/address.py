@@ -1,0 +1,248 @@
+"""What a cluster says of itself in its control plane, and how nodes and drivers find it.
+
+    HGETALL dualray:cluster      config, seed, job_root, record_directory, address, protocol: as the head was started;
+                                 nodes, drivers: how many names have been given out
+    HGETALL dualray:endpoints    of each node, host:port of its gateway
+
+A name is given out once: `node-3` is the fourth node that ever joined, and a driver's number is the root of its ids.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from dualray.exceptions import AuthenticationError, DualrayError
+from dualray.real.cluster.gateway import RoutedConnection
+from dualray.real.control_plane.shards import SHARDS
+from dualray.real.net.frames import Refusal
+from dualray.real.net.handshake import PROTOCOL_VERSION as TRANSPORT_VERSION
+from dualray.real.session import session as sessions
+from dualray.real.session.session import Session
+from dualray.shared.model.codec import PROTOCOL_VERSION
+from dualray.shared.model.config import Config
+from dualray.shared.model.ids import HEAD, NodeID
+
+_CLUSTER = "dualray:cluster"
+_ENDPOINTS = "dualray:endpoints"
+_PROTOCOL = f"{TRANSPORT_VERSION}.{PROTOCOL_VERSION}"
+_REPLY_TIMEOUT_S = 10.0
+SECRET_BYTES_MIN = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterInfo:
+    """What every node of a cluster has in common."""
+
+    address: str
+    config: Config
+    seed: int | None
+    job_root: str
+    record_directory: Path | None
+    redis_shards: int = 0
+
+
+def parse_endpoint(text: str, name: str) -> tuple[str, int]:
+    """(host, port) of "host:port", "[ipv6]:port" included; ValueError when it is none."""
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ValueError(f"{name}={text!r} must be host:port")
+    return host, int(port)
+
+
+def read_secret(path: Path | None) -> bytes | None:
+    """The cluster's secret, from a file or from DUALRAY_SECRET; None when neither is given.
+
+    Raises:
+        ValueError: it is shorter than 16 bytes, or others than its owner may read the file.
+    """
+    if path is not None:
+        if path.stat().st_mode & 0o077:
+            raise ValueError(f"{path} can be read by others: chmod 600 {path}")
+        secret, source = path.read_bytes().strip(), str(path)
+    elif text := os.environ.get("DUALRAY_SECRET"):
+        secret, source = text.strip().encode(), "DUALRAY_SECRET"
+    else:
+        return None
+    if len(secret) < SECRET_BYTES_MIN:
+        raise ValueError(f"the secret in {source} has {len(secret)} bytes: it needs at least {SECRET_BYTES_MIN}")
+    return secret
+
+
+# ---- The tables --------------------------------------------------------------------------------------------------
+
+
+def publish(client: Any, info: ClusterInfo) -> None:
+    """The head: say what this cluster is."""
+    fields = {
+        "address": info.address,
+        "config": json.dumps(asdict(info.config)),
+        "seed": json.dumps(info.seed),
+        "job_root": info.job_root,
+        "record_directory": str(info.record_directory or ""),
+        "protocol": _PROTOCOL,
+    }
+    for name, value in fields.items():
+        client.hset(_CLUSTER, name, value)
+
+
+def read_info(client: Any) -> ClusterInfo:
+    """What this cluster is.
+
+    Raises:
+        DualrayError: it is still starting, or speaks another version of the protocol.
+    """
+    fields = {name.decode(): value.decode() for name, value in client.hgetall(_CLUSTER).items()}
+    if "protocol" not in fields:
+        raise DualrayError("the cluster's head is still starting: try again")
+    if fields["protocol"] != _PROTOCOL:
+        raise DualrayError(
+            f"the cluster speaks version {fields['protocol']} of dualray's protocol, and this is version {_PROTOCOL}: "
+            f"install the same dualray on every machine"
+        )
+    return ClusterInfo(
+        address=fields["address"],
+        config=Config(**json.loads(fields["config"])),
+        seed=json.loads(fields["seed"]),
+        job_root=fields["job_root"],
+        record_directory=Path(fields["record_directory"]) if fields["record_directory"] else None,
+        redis_shards=client.llen(SHARDS),
+    )
+
+
+def next_node(client: Any) -> NodeID:
+    """A name for a node that joins."""
+    return NodeID(f"node-{client.hincrby(_CLUSTER, 'nodes', 1) - 1}")
+
+
+def set_endpoint(client: Any, node: NodeID, endpoint: str) -> None:
+    """Say where a node's gateway is."""
+    client.hset(_ENDPOINTS, node, endpoint)
+
+
+def endpoint_of(client: Any, node: str) -> tuple[str, int]:
+    """Where a node's gateway is; LookupError when no node has this name."""
+    found = client.hget(_ENDPOINTS, node)
+    if found is None:
+        raise LookupError(f"the cluster has no node {node!r}")
+    return parse_endpoint(found.decode(), f"the endpoint of {node}")
+
+
+# ---- Clients -----------------------------------------------------------------------------------------------------
+
+
+def local_client(session: Session) -> Any:
+    """A client of the control plane, on a machine that has a session."""
+    return redis.Redis(
+        unix_socket_path=str(session.redis_socket),
+        password=session.password,
+        protocol=2,
+        socket_timeout=_REPLY_TIMEOUT_S,
+        retry=Retry(NoBackoff(), 0),
+    )
+
+
+@contextlib.contextmanager
+def remote_client(endpoint: tuple[str, int], secret: bytes) -> Iterator[Any]:
+    """A client of the control plane, through the head's gateway.
+
+    Raises:
+        DualrayError: nobody answers at the endpoint.
+        AuthenticationError: who answers does not share the secret.
+    """
+    pool = redis.ConnectionPool(
+        connection_class=RoutedConnection,
+        endpoint=endpoint,
+        secret=secret,
+        password=sessions.password_of(secret),
+        protocol=2,
+        socket_timeout=_REPLY_TIMEOUT_S,
+        retry=Retry(NoBackoff(), 0),
+    )
+    where = f"{endpoint[0]}:{endpoint[1]}"
+    try:
+        with redis.Redis(connection_pool=pool) as client:
+            yield client
+    except Refusal as refusal:
+        raise AuthenticationError(f"the cluster at {where} does not take us: {refusal}") from refusal
+    except (OSError, redis.ConnectionError, redis.TimeoutError) as error:
+        raise DualrayError(
+            f"no cluster answers at {where}: {error}. Is `dualray start --head` running there, and can this machine "
+            f"reach that port?"
+        ) from error
+    finally:
+        pool.disconnect()
+
+
+# ---- Drivers -----------------------------------------------------------------------------------------------------
+
+
+def find_session(address: str) -> Session:
+    """The session, on this machine, of a node of the cluster at `address`, "host:port" or "auto".
+
+    Raises:
+        DualrayError: there is none, or "auto" fits several clusters.
+    """
+    running = [session for session in sessions.running() if (session.directory / sessions.JOINED_FILE).exists()]
+    if address == "auto":
+        clusters = sorted({_address_of(session) for session in running})
+        if len(clusters) > 1:
+            raise DualrayError(f"address='auto': several clusters run here: {', '.join(clusters)}. Name one of them.")
+        fitting = running
+    else:
+        fitting = [session for session in running if _is_at(session, parse_endpoint(address, "address"))]
+    if not fitting:
+        what = "no cluster" if address == "auto" else f"no node of the cluster at {address}"
+        where = "`dualray start --head`" if address == "auto" else f"`dualray start --address {address}`"
+        raise DualrayError(f"{what} runs on this machine for this user: run {where} here first")
+    return min(fitting, key=lambda session: (not _has_head(session), int(session.node.removeprefix("node-"))))
+
+
+def _address_of(session: Session) -> str:
+    return session.cluster.address if session.cluster is not None else ""
+
+
+def _has_head(session: Session) -> bool:
+    return session.cluster is not None and session.cluster.has_head
+
+
+def _is_at(session: Session, endpoint: tuple[str, int]) -> bool:
+    host, port = parse_endpoint(_address_of(session), "the cluster's address")
+    if port != endpoint[1]:
+        return False
+    wanted, ours = _ips(endpoint[0]), _ips(host)
+    is_loopback = any(ip == "::1" or ip.startswith("127.") for ip in wanted)
+    return bool(wanted & ours) or (is_loopback and _has_head(session))
+
+
+def _ips(host: str) -> set[str]:
+    try:
+        return {str(entry[4][0]) for entry in socket.getaddrinfo(host, None)}
+    except OSError:
+        return {host}
+
+
+def next_driver(session: Session) -> int:
+    """A number for a driver that joins, never used before in its cluster.
+
+    Raises:
+        DualrayError: the control plane does not answer.
+    """
+    try:
+        with local_client(session) as client:
+            return int(client.hincrby(_CLUSTER, "drivers", 1))
+    except redis.RedisError as error:
+        raise DualrayError(
+            f"the {HEAD} of the cluster at {_address_of(session)} does not answer {session.node}: {error}"
+        ) from error

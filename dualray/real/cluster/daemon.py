@@ -1,0 +1,382 @@
+"""The daemon of one node of a cluster: what `dualray start` leaves running on a machine.
+
+Theory of operation. It reads the cluster's settings from the head, or makes them when it is the head's; founds the
+session (its pid is in the session's name); opens the gateway; and starts head and node manager as its children. It says
+on its status pipe what came of that. Then it waits: for SIGTERM, for SIGUSR1, which it
+hands on to the node manager, to drain, for the end of its own lifeline when it has one, for the end of a child.
+
+A node manager that ends because the head counts its life as over (EXIT_TO_REJOIN) is started again as the next
+incarnation of the same node, for as long as the head answers within REJOIN_TIMEOUT_S. Every other end of a child is the
+end of the daemon: what an operator's service manager starts again, it starts as a new node. Whatever ends, the
+session's processes and files go with the daemon.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import logging
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import redis
+
+from dualray.exceptions import DualrayError
+from dualray.real.cluster import address as addresses
+from dualray.real.cluster.gateway import CONTROL_PLANE, Gateway, dial, user_timeout_s
+from dualray.real.control_plane.shards import socket_names
+from dualray.real.net.frames import Refusal
+from dualray.real.net.loop import Loop
+from dualray.real.processes.runner import EXIT_TO_REJOIN
+from dualray.real.session import session as sessions
+from dualray.real.session.children import HEAD_MODULE, NODE_MODULE, Children
+from dualray.real.session.session import CONTROL_PLANE_FILE, ClusterPlace, Session
+from dualray.real.store.object_store import ARENA_FILE
+from dualray.shared.model.config import Config
+from dualray.shared.model.ids import HEAD, NodeID
+from dualray.shared.model.resources import Resources
+
+START_TIMEOUT_S: Final = 60.0
+REJOIN_TIMEOUT_S: Final = 60.0
+"""How long a node that was declared dead tries to reach the head before it gives up."""
+_CHILD_END_TIMEOUT_S: Final = 8.0
+_POLL_S: Final = 0.005
+_REJOIN_PAUSE_S: Final = 0.5
+
+WORKERS_LOG: Final = "workers"
+"""In the logs directory of a node that `dualray start` has started: what its workers print."""
+
+_log = logging.getLogger("dualray")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeOptions:
+    """What a daemon is started with: JSON on its command line. The secret comes through its standard input."""
+
+    address: str | None
+    """host:port of the head to join; None: this is the head."""
+    node_ip: str
+    """Where this node listens, and how others reach it."""
+    port: int
+    """Of the gateway; 0: any that is free."""
+    total: list[tuple[str, int]]
+    """The node's resources, in units."""
+    labels: list[tuple[str, str]] = dataclasses.field(default_factory=list)
+    gpu_names: list[str] = dataclasses.field(default_factory=list)
+    """Of its GPUs: see gpus.py."""
+    store_bytes: int
+    config: dict[str, Any]
+    """Limits; of the head only."""
+    seed: int | None = None
+    job_root: str = ""
+    record_directory: str | None = None
+    log_to_driver: bool = True
+    redis_shards: int = 0
+    """Of the control plane; of the head only."""
+    metrics_port: int | None = None
+    is_detached: bool = True
+    status_fd: int
+    lifeline_fd: int | None = None
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self))
+
+
+class Daemon:
+    """See the module. The main thread supervises; the gateway's loop has a thread of its own.
+
+    Args:
+        options: see NodeOptions.
+        secret: the cluster's; None lets a head draw one.
+    Raises:
+        DualrayError, AuthenticationError: the head does not answer, or does not take us.
+        OSError: the gateway cannot listen where it is told to.
+    """
+
+    def __init__(self, options: NodeOptions, secret: bytes | None) -> None:
+        self.options = options
+        self._incarnation = 0
+        self._endpoints: dict[str, tuple[str, int]] = {}
+        self._is_told_to_end = False
+        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        if options.address is None:
+            self.info, node = self._new_cluster(), NodeID("node-0")
+        else:
+            assert secret is not None, "a node that joins has the secret"
+            head = addresses.parse_endpoint(options.address, "address")
+            with addresses.remote_client(head, secret) as client:
+                self.info, node = addresses.read_info(client), addresses.next_node(client)
+            self._endpoints[HEAD] = head
+        self.session = self._make_session(node, secret)
+        self.children = Children(self.session)
+        self.loop = Loop(lambda error: _log.critical("the gateway met a bug", exc_info=error))
+        self._thread = threading.Thread(target=self.loop.run, name="dualray-gateway", daemon=True)
+        try:
+            self.children.start()
+            logging.basicConfig(
+                filename=self.session.log_path("daemon"),
+                level=logging.INFO,
+                format="%(asctime)s %(levelname)s %(message)s",
+            )
+            self.gateway = self._open_gateway()
+        except BaseException:
+            self.children.end(_CHILD_END_TIMEOUT_S)
+            self.session.remove()
+            raise
+        self._thread.start()
+
+    # ---- Start -----------------------------------------------------------------------------------------------
+
+    def _new_cluster(self) -> addresses.ClusterInfo:
+        record = self.options.record_directory
+        return addresses.ClusterInfo(
+            address="",
+            config=Config(**self.options.config),
+            seed=self.options.seed,
+            job_root=self.options.job_root,
+            record_directory=Path(record) if record is not None else None,
+            redis_shards=self.options.redis_shards,
+        )
+
+    def _make_session(self, node: NodeID, secret: bytes | None) -> Session:
+        has_head = self.options.address is None
+        port = self.options.port or _free_port(self.options.node_ip)
+        endpoint = (
+            f"[{self.options.node_ip}]:{port}" if ":" in self.options.node_ip else f"{self.options.node_ip}:{port}"
+        )
+        if has_head:
+            self.info = dataclasses.replace(self.info, address=endpoint)
+        return sessions.create(
+            config=self.info.config,
+            seed=self.info.seed,
+            job_root=self.info.job_root,
+            total=Resources(tuple((name, units) for name, units in self.options.total)),
+            labels=tuple((key, value) for key, value in self.options.labels),
+            gpu_names=tuple(self.options.gpu_names),
+            store_bytes=self.options.store_bytes,
+            log_to_driver=self.options.log_to_driver,
+            redis_shards=self.info.redis_shards,
+            metrics_port=self.options.metrics_port,
+            record_directory=self.info.record_directory,
+            secret=secret,
+            node=node,
+            cluster=ClusterPlace(
+                address=self.info.address,
+                endpoint=endpoint,
+                has_head=has_head,
+                is_detached=self.options.is_detached,
+            ),
+        )
+
+    @property
+    def place(self) -> ClusterPlace:
+        assert self.session.cluster is not None
+        return self.session.cluster
+
+    def _open_gateway(self) -> Gateway:
+        return Gateway(
+            self.loop,
+            session_directory=self.session.directory,
+            socket_dir=self.session.sockets,
+            secret=self.session.secret,
+            bind=addresses.parse_endpoint(self.place.endpoint, "endpoint"),
+            control_plane=self.session.redis_socket,
+            shards=socket_names(self.info.redis_shards),
+            has_head=self.place.has_head,
+            resolve=self._resolve,
+            broken_after_s=user_timeout_s(self.session.config),
+        )
+
+    def _resolve(self, home: str) -> tuple[str, int]:
+        """Where a node's gateway is. A node keeps it for all its incarnations, and its name is never given again."""
+        found = self._endpoints.get(home)
+        if found is None:
+            try:
+                with addresses.local_client(self.session) as client:
+                    found = self._endpoints[home] = addresses.endpoint_of(client, home)
+            except redis.RedisError as error:
+                raise LookupError(f"the control plane does not say where {home} is: {error}") from error
+        return found
+
+    def start(self) -> None:
+        """Start head and node manager and wait until the head has welcomed the node.
+
+        Raises:
+            DualrayError: a process has ended, with the last lines of its log, or it took too long.
+        """
+        deadline = time.monotonic() + START_TIMEOUT_S
+        if self.place.has_head:
+            self.children.spawn(HEAD, HEAD_MODULE)
+            self._wait((self.session.directory / CONTROL_PLANE_FILE).exists, "the head", deadline)
+        with addresses.local_client(self.session) as client:
+            if self.place.has_head:
+                addresses.publish(client, self.info)
+                addresses.next_node(client)  # node-0 is this one
+                addresses.next_driver(self.session)  # driver-1 is that of an `init` without a cluster
+            addresses.set_endpoint(client, self.session.node, self.place.endpoint)
+        self._start_node(deadline)
+
+    def _start_node(self, deadline: float) -> None:
+        joined = self.session.directory / sessions.JOINED_FILE
+        joined.unlink(missing_ok=True)
+        (self.session.store_directory / ARENA_FILE).unlink(missing_ok=True)  # of a life that could not clean up
+        self.children.spawn(self.session.node, NODE_MODULE, self.session.node, str(self._incarnation))
+        self._wait(joined.exists, f"the head to welcome {self.session.node}", deadline)
+
+    def _wait(self, condition: Callable[[], bool], what: str, deadline: float) -> None:
+        while not condition():
+            self.children.check()
+            if time.monotonic() > deadline or self._is_told_to_end:
+                raise DualrayError(f"waited in vain for {what}{self.children.last_logs()}")
+            time.sleep(_POLL_S)
+
+    # ---- Supervision -----------------------------------------------------------------------------------------
+
+    def tell_to_end(self) -> None:
+        """From a signal handler: end soon."""
+        self._is_told_to_end = True
+        with contextlib.suppress(BlockingIOError):  # the pipe is full: it is being woken
+            os.write(self._wake_write, b".")
+
+    def tell_to_drain(self) -> None:
+        """From a signal handler: the node is to leave in good order; its end is then this daemon's."""
+        self.children.send_signal(self.session.node, signal.SIGUSR1)
+
+    def run(self) -> None:
+        """Supervise until the end."""
+        while not self._is_told_to_end:
+            self._sleep_until_something_happens()
+            for name, child in self.children.processes.items():
+                if child.status is not None:
+                    _log.warning("%s has ended with status %s", name, child.status)
+                    if child.status != EXIT_TO_REJOIN or name != self.session.node or not self._rejoin():
+                        return
+                    break
+
+    def _sleep_until_something_happens(self) -> None:
+        """A child's end, a signal, or the end of the lifeline."""
+        waits = [self._wake_read, self.children.fileno()]
+        if self.options.lifeline_fd is not None:
+            waits.append(self.options.lifeline_fd)
+        poll = select.poll()
+        for fd in waits:
+            poll.register(fd, select.POLLIN)
+        ready = [fd for fd, _ in poll.poll()]
+        self.children.update()
+        if self.options.lifeline_fd in ready:
+            _log.info("whoever started this node is gone")
+            self._is_told_to_end = True
+        with contextlib.suppress(BlockingIOError):
+            while os.read(self._wake_read, 64):
+                pass
+
+    def _rejoin(self) -> bool:
+        """This life of the node is over, and the machine is fine: come back as the next incarnation."""
+        deadline = time.monotonic() + REJOIN_TIMEOUT_S
+        _log.warning("%s tries to join again", self.session.node)
+        while not self._is_told_to_end:
+            try:
+                with addresses.local_client(self.session) as client:
+                    client.ping()
+                self._incarnation += 1  # with each attempt: the head may have seen, and lost, the one before
+                self._start_node(deadline)
+                _log.warning("%s has joined again as incarnation %d", self.session.node, self._incarnation)
+                return True
+            except (DualrayError, redis.RedisError) as error:
+                if time.monotonic() > deadline or self._head_has_ended():
+                    _log.error("%s gives up: %s", self.session.node, error)
+                    return False
+            if self._lifeline_has_ended():
+                return False
+            time.sleep(_REJOIN_PAUSE_S)
+        return False
+
+    def _head_has_ended(self) -> bool:
+        """Whether nobody listens any more where the head was, which is more than being out of reach."""
+        if self.place.has_head:
+            self.children.update()
+            return self.children.processes[HEAD].status is not None
+        try:
+            dial(self._endpoints[HEAD], CONTROL_PLANE, self.session.secret).close()
+        except ConnectionRefusedError:
+            return True
+        except (OSError, Refusal):
+            return False
+        return False
+
+    def _lifeline_has_ended(self) -> bool:
+        if self.options.lifeline_fd is None:
+            return False
+        return bool(select.select([self.options.lifeline_fd], [], [], 0)[0])
+
+    def close(self) -> None:
+        """End the children, close the gateway, remove every file."""
+        self.children.end(_CHILD_END_TIMEOUT_S)
+        self.loop.call_and_wait(self.gateway.close)
+        self.loop.stop()
+        self._thread.join(5.0)
+        self.session.remove()
+        _log.info("the end")
+
+
+def _free_port(host: str) -> int:
+    """A port that nobody uses now."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, 0), family=family) as server:
+        port: int = server.getsockname()[1]
+    return port
+
+
+def _write_output_to(path: Path) -> None:
+    """What workers print, and what the interpreter has to say, goes to a file: nobody's terminal is left."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(fd, sys.stdout.fileno())
+    os.dup2(fd, sys.stderr.fileno())
+    os.close(fd)
+
+
+def main() -> None:
+    """Entry: `python -m dualray.real.cluster.daemon OPTIONS`, the secret on standard input."""
+    options = NodeOptions(**json.loads(sys.argv[1]))
+    secret = sys.stdin.buffer.read() or None
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in the terminal in which the node was started
+    status: dict[str, str] = {}
+    daemon: Daemon | None = None
+    try:
+        daemon = Daemon(options, secret)
+        if options.is_detached:
+            _write_output_to(daemon.session.log_path(WORKERS_LOG))
+        signal.signal(signal.SIGTERM, lambda *_: daemon.tell_to_end())
+        signal.signal(signal.SIGUSR1, lambda *_: daemon.tell_to_drain())
+        daemon.start()
+        status = {
+            "directory": str(daemon.session.directory),
+            "node": daemon.session.node,
+            "address": daemon.place.address,
+            "endpoint": daemon.place.endpoint,
+        }
+    except (DualrayError, OSError, redis.RedisError) as error:
+        status = {"error": f"{type(error).__name__}: {error}"}
+    with contextlib.suppress(BrokenPipeError), os.fdopen(options.status_fd, "w") as pipe:
+        json.dump(status, pipe)
+    try:
+        if daemon is not None and "error" not in status:
+            daemon.run()
+    finally:
+        if daemon is not None:
+            daemon.close()
+    sys.exit("error" in status)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,428 @@
+"""The gateway of one machine's session: the one TCP port through which processes of different machines meet.
+
+Theory of operation. Processes know only Unix sockets. What listens on the network is the gateway, on one port, and it
+is also who dials other machines:
+
+    process --ask--> its gateway ==TCP, handshake, route==> gateway there --hand over--> process there
+            <--hand over--                                  (and then it is out of the way)
+
+A connection between gateways begins with the mutual handshake of `handshake.py`: whoever does not know the cluster's
+secret is dropped before a byte of theirs is looked at, and nobody in the cluster's processes has seen them. Then the
+dialer names a route, and gets a one-byte answer:
+
+    process ADDRESS    the connection's descriptor goes to the Unix socket of that process (SCM_RIGHTS), and on the
+                       other side to the process that asked; the two shake hands again, now with each other
+    control-plane      the connection is joined to the control plane's Unix socket: only the head's gateway has one
+
+Bytes between processes thus pass through no one. Redis cannot take descriptors, so what goes to it is relayed. On a
+session without a head the gateway also listens at the path where Redis would be, and relays to the head's: every
+process finds the control plane at one path, wherever it is.
+
+The secret is proved and not sent. What follows is not encrypted: use a network that you trust, or a tunnel.
+
+Threads. Each connection that is being made has a short-lived thread, with a deadline; their number is bounded, apart
+for those that come from the network. Relays run on the owner's loop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import redis
+
+from dualray.real.net.addresses import home_of, is_address, listen, socket_path
+from dualray.real.net.frames import Refusal
+from dualray.real.net.handshake import ASK_BYTES, GONE, HANDED, NOT_YET, Identity, hand_over, shake_hands
+from dualray.real.net.loop import Loop
+from dualray.real.observe.counters import GATEWAY_COUNTERS_FILE, GATEWAY_REASONS, SharedCounters
+from dualray.real.session.session import GATEWAY_FILE
+from dualray.shared.model.config import Config
+
+_log = logging.getLogger(__name__)
+
+CONTROL_PLANE: Final = "control-plane"
+DIAL_TIMEOUT_S: Final = 4.0
+"""To reach another machine and be answered; below the transport's own handshake_timeout_s, which waits for it."""
+HAND_OVER_TIMEOUT_S: Final = 4.0
+"""Until a process has taken a connection that is handed to it: a stopped one never does."""
+INCOMING_MAX: Final = 128
+"""Connections from the network that are not routed yet; further ones wait in the listen queue."""
+ASKING_MAX: Final = 128
+"""Local requests under way."""
+RELAY_BUFFER_BYTES: Final = 1 << 18
+"""Of each direction of a relay: beyond it, the sender has to wait."""
+USER_TIMEOUT_S: Final = 30.0
+"""After so long without an acknowledgement of what was sent, a connection counts as broken: at the latest."""
+
+_PATIENCES: Final = 3
+"""So often `link_patience_ns` a connection between two nodes may carry nothing."""
+_ROUTE_BYTES: Final = 128
+_GATEWAY: Final = "gateway"
+_DIALER: Final = "dialer"
+
+
+class RouteRefused(ConnectionError):
+    """The other gateway has no such route; `status` is GONE or NOT_YET."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def user_timeout_s(config: Config) -> float:
+    """After how long between two nodes: not before the head has taken one of them for dead, nor before a node that is
+    cut off has ended by itself, which says more than a connection's end does."""
+    dead_ns = 2 * config.heartbeat_timeout_ns + config.suspicion_ns
+    return min(USER_TIMEOUT_S, max(_PATIENCES * config.link_patience_ns, dead_ns) / 1e9)
+
+
+def tune(sock: socket.socket, timeout_s: float = USER_TIMEOUT_S) -> None:
+    """For messages: no delay; for machines that vanish: broken connections are found."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 5)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, int(USER_TIMEOUT_S) // 5)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(timeout_s * 1000))
+
+
+def dial(
+    endpoint: tuple[str, int],
+    route: str,
+    secret: bytes,
+    *,
+    timeout_s: float = DIAL_TIMEOUT_S,
+    broken_after_s: float = USER_TIMEOUT_S,
+) -> socket.socket:
+    """A blocking connection through the gateway at `endpoint` (host, port) to what `route` names; it is broken when
+    nothing is acknowledged for `broken_after_s`.
+
+    Raises:
+        RouteRefused: there is no such process, or not yet.
+        Refusal: it is no gateway of this cluster: another secret, another version.
+        OSError: it cannot be reached; TimeoutError when that takes longer than `timeout_s`.
+    """
+    deadline = time.monotonic() + timeout_s
+    sock = socket.create_connection(endpoint, timeout=timeout_s)
+    try:
+        tune(sock, broken_after_s)
+        identity = Identity(address=_DIALER, instance=os.urandom(16), secret=secret)
+        shake_hands(sock, identity=identity, expected=_GATEWAY, deadline=deadline)
+        sock.sendall(route.encode().ljust(_ROUTE_BYTES, b"\0"))
+        sock.settimeout(max(0.001, deadline - time.monotonic()))
+        answer = sock.recv(1)
+        if not answer:
+            raise ConnectionResetError(f"the gateway at {endpoint[0]}:{endpoint[1]} closed the connection")
+        if answer[0] != HANDED:
+            raise RouteRefused(answer[0], f"the gateway at {endpoint[0]}:{endpoint[1]} has no {route!r}")
+        sock.settimeout(None)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+class RoutedConnection(redis.Connection):
+    """redis-py's connection to the control plane of a cluster, from a machine that has no session of it yet."""
+
+    def __init__(self, *, endpoint: tuple[str, int], secret: bytes, **options: object) -> None:
+        super().__init__(host=endpoint[0], port=endpoint[1], **options)  # type: ignore[no-untyped-call]  # redis-py's
+        self._endpoint = endpoint
+        self._secret = secret
+
+    def _connect(self) -> socket.socket:
+        sock = dial(self._endpoint, CONTROL_PLANE, self._secret)
+        sock.settimeout(self.socket_timeout)
+        return sock
+
+
+class Gateway:
+    """See the module's theory of operation.
+
+    Args:
+        loop: runs relays; the owner runs it.
+        session_directory: its `gateway` socket is made here.
+        socket_dir: where the processes of this session listen.
+        secret: the cluster's secret.
+        bind: (address, port) to listen at; port 0 lets the system choose.
+        control_plane: the control plane's Unix socket, which exists when this session has the head, and is made,
+            to relay, when it has not.
+        has_head: whether it has.
+        resolve: called, in a thread, with a node's name or `head`: where its gateway is; LookupError when unknown.
+        broken_after_s: a connection between two machines is broken when nothing is acknowledged for so long.
+    Raises:
+        OSError: nobody can listen there.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        *,
+        session_directory: Path,
+        socket_dir: Path,
+        secret: bytes,
+        bind: tuple[str, int],
+        control_plane: Path,
+        shards: Sequence[str] = (),
+        has_head: bool,
+        resolve: Callable[[str], tuple[str, int]],
+        broken_after_s: float = USER_TIMEOUT_S,
+    ) -> None:
+        self._loop = loop
+        self._broken_after_s = broken_after_s
+        self._socket_dir = socket_dir
+        self._secret = secret
+        self._servers = {CONTROL_PLANE: control_plane}
+        self._servers |= {f"{CONTROL_PLANE}/{shard}": control_plane.parent / shard for shard in shards}
+        """Of the control plane, by their routes."""
+        self._has_head = has_head
+        self._resolve = resolve
+        self._relays: set[Relay] = set()
+        self._incoming = threading.BoundedSemaphore(INCOMING_MAX)
+        self._asking = threading.BoundedSemaphore(ASKING_MAX)
+        self._closed = False
+        self._counters_path = session_directory / GATEWAY_COUNTERS_FILE
+        self._counters = SharedCounters(self._counters_path, GATEWAY_REASONS)
+        family = socket.AF_INET6 if ":" in bind[0] else socket.AF_INET
+        network = socket.create_server(bind, family=family, backlog=1024)
+        self.port: int = network.getsockname()[1]
+        self._paths = [session_directory / GATEWAY_FILE]
+        self._listeners = [network]
+        try:
+            self._listeners.append(listen(self._paths[0]))
+            if not has_head:
+                for path in self._servers.values():
+                    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                    self._paths.append(path)
+                    self._listeners.append(listen(path))
+        except BaseException:
+            self.close()
+            raise
+        serve = [(self._serve_network, self._incoming), (self._serve_ask, self._asking)]
+        if not has_head:
+            serve += [(partial(self._serve_relay, route), self._asking) for route in self._servers]
+        for listener, (serve_one, bound) in zip(self._listeners, serve, strict=True):
+            listener.setblocking(True)
+            name = f"dualray-gateway-{listener.fileno()}"
+            threading.Thread(target=self._accept_all, args=(listener, serve_one, bound), name=name, daemon=True).start()
+
+    def close(self) -> None:
+        """Stop listening, end every relay. Connections that were handed over are not affected. Loop's thread."""
+        self._closed = True
+        for listener in self._listeners:
+            with contextlib.suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+            listener.close()
+        for path in (*self._paths, self._counters_path):
+            path.unlink(missing_ok=True)
+        for relay in list(self._relays):
+            relay.end()
+
+    # ---- Accepting -------------------------------------------------------------------------------------------
+
+    def _accept_all(
+        self, listener: socket.socket, serve: Callable[[socket.socket], None], bound: threading.BoundedSemaphore
+    ) -> None:
+        while True:
+            bound.acquire()
+            try:
+                sock, _ = listener.accept()
+            except OSError as error:
+                bound.release()
+                if self._closed:
+                    return
+                if error.errno not in (errno.ECONNABORTED, errno.EINTR):
+                    _log.error("the gateway cannot accept connections: %s", error)
+                    time.sleep(0.1)
+                continue
+            threading.Thread(target=self._serve, args=(sock, serve, bound), name="dualray-route", daemon=True).start()
+
+    def _serve(
+        self, sock: socket.socket, serve: Callable[[socket.socket], None], bound: threading.BoundedSemaphore
+    ) -> None:
+        try:
+            serve(sock)
+        except (OSError, Refusal, LookupError, ValueError) as error:
+            if not self._closed:
+                self._counters.add(_reason_of(error))
+                _log.warning("the gateway dropped a connection: %s: %s", type(error).__name__, error)
+        finally:
+            bound.release()
+
+    # ---- From the network ------------------------------------------------------------------------------------
+
+    def _serve_network(self, sock: socket.socket) -> None:
+        with sock:
+            tune(sock, self._broken_after_s)
+            deadline = time.monotonic() + DIAL_TIMEOUT_S
+            identity = Identity(address=_GATEWAY, instance=os.urandom(16), secret=self._secret)
+            shake_hands(sock, identity=identity, expected="", deadline=deadline)
+            route = _receive_exactly(sock, _ROUTE_BYTES, deadline).rstrip(b"\0").decode("ascii")
+            if route in self._servers and self._has_head:
+                with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as redis_socket:
+                    redis_socket.connect(os.fspath(self._servers[route]))
+                    sock.sendall(bytes([HANDED]))
+                    self._relay(sock.dup(), redis_socket.dup())
+                return
+            if not is_address(route):
+                raise ValueError(f"{route!r} is no route")
+            status = self._bring(route, sock)
+            if status != HANDED:
+                sock.sendall(bytes([status]))
+
+    def _bring(self, address: str, sock: socket.socket) -> int:
+        """Hand a connection to the process that listens as `address`, if there is one."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as there:
+            there.settimeout(HAND_OVER_TIMEOUT_S)
+            try:
+                there.connect(os.fspath(socket_path(self._socket_dir, address)))
+            except FileNotFoundError:  # it may be starting, or have gone
+                return NOT_YET
+            except ConnectionRefusedError:
+                return GONE
+            # The answer goes first: after the hand-over the stream belongs to the two processes.
+            sock.sendall(bytes([HANDED]))
+            hand_over(there, HANDED, sock)
+            with contextlib.suppress(ConnectionError):
+                while there.recv(4096):  # its end says that the process has taken it
+                    pass
+            return HANDED
+
+    # ---- From this machine -----------------------------------------------------------------------------------
+
+    def _serve_ask(self, sock: socket.socket) -> None:
+        with sock:
+            deadline = time.monotonic() + DIAL_TIMEOUT_S
+            address = _receive_exactly(sock, ASK_BYTES, deadline).rstrip(b"\0").decode("ascii")
+            try:
+                endpoint = self._resolve(home_of(address))
+                with dial(endpoint, address, self._secret, broken_after_s=self._broken_after_s) as there:
+                    hand_over(sock, HANDED, there)
+            except RouteRefused as refused:
+                hand_over(sock, refused.status)
+            except (OSError, Refusal, LookupError) as error:
+                _log.warning("the gateway cannot reach %s: %s", address, error)
+                hand_over(sock, NOT_YET)
+            sock.settimeout(HAND_OVER_TIMEOUT_S)
+            with contextlib.suppress(ConnectionError):
+                sock.recv(1)
+
+    def _serve_relay(self, route: str, sock: socket.socket) -> None:
+        with sock:
+            there = dial(self._resolve("head"), route, self._secret)
+            with there:
+                self._relay(sock.dup(), there.dup())
+
+    def _relay(self, one: socket.socket, other: socket.socket) -> None:
+        def begin() -> None:
+            if self._closed:
+                one.close()
+                other.close()
+                return
+            relay = Relay(self._loop, one, other, self._relays.discard)
+            self._relays.add(relay)
+
+        if not self._loop.call_soon(begin):
+            one.close()
+            other.close()
+
+
+def _reason_of(error: Exception) -> str:
+    """The counter of why a connection was dropped."""
+    if isinstance(error, Refusal):
+        return error.counter
+    if isinstance(error, TimeoutError):
+        return "handshake_timeouts"
+    if isinstance(error, ConnectionError):
+        return "closed_early"
+    return "bad_routes" if isinstance(error, ValueError | LookupError) else "other_errors"
+
+
+def _receive_exactly(sock: socket.socket, count: int, deadline: float) -> bytes:
+    data = b""
+    while len(data) < count:
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError(f"{count} bytes took too long")
+        sock.settimeout(left_s)
+        piece = sock.recv(count - len(data))
+        if not piece:
+            raise ConnectionResetError("the connection closed before it said what it wants")
+        data += piece
+    return data
+
+
+class Relay:
+    """Two connections joined, on a loop, with bounded memory; the end of one is the end of both."""
+
+    def __init__(self, loop: Loop, one: socket.socket, other: socket.socket, on_end: Callable[[Relay], object]) -> None:
+        self._loop = loop
+        self._on_end = on_end
+        self._sockets = (one, other)
+        self._buffers = {one: bytearray(), other: bytearray()}
+        """What waits to be written to each."""
+        self._ended = False
+        for source, target in ((one, other), (other, one)):
+            source.setblocking(False)
+            loop.add_reader(source.fileno(), partial(self._read, source, target))
+
+    def _read(self, source: socket.socket, target: socket.socket) -> None:
+        if self._ended:
+            return
+        buffer = self._buffers[target]
+        try:
+            data = source.recv(RELAY_BUFFER_BYTES - len(buffer))
+        except BlockingIOError:
+            return
+        except OSError:
+            self.end()
+            return
+        if not data:
+            self.end()
+            return
+        buffer += data
+        if self._write(source, target) and len(buffer) >= RELAY_BUFFER_BYTES:
+            self._loop.remove_reader(source.fileno())
+
+    def _write(self, source: socket.socket, target: socket.socket) -> bool:
+        """Write what waits, as far as the target takes it; whether the relay goes on."""
+        if self._ended:
+            return False
+        buffer = self._buffers[target]
+        was_full = len(buffer) >= RELAY_BUFFER_BYTES
+        try:
+            if buffer:
+                del buffer[: target.send(buffer)]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.end()
+            return False
+        if buffer:
+            self._loop.add_writer(target.fileno(), partial(self._write, source, target))
+        else:
+            self._loop.remove_writer(target.fileno())
+        if was_full and len(buffer) < RELAY_BUFFER_BYTES:
+            self._loop.add_reader(source.fileno(), partial(self._read, source, target))
+        return True
+
+    def end(self) -> None:
+        """Close both."""
+        if self._ended:
+            return
+        self._ended = True
+        for sock in self._sockets:
+            self._loop.remove_reader(sock.fileno())
+            self._loop.remove_writer(sock.fileno())
+            sock.close()
+        self._on_end(self)

@@ -1,0 +1,231 @@
+"""Starting and stopping the daemons of a cluster's nodes: for the command line and for `cluster_utils`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+
+from dualray.exceptions import AuthenticationError, DualrayError
+from dualray.real.cluster.address import find_session
+from dualray.real.cluster.daemon import START_TIMEOUT_S, NodeOptions
+from dualray.real.runtime import check_port, store_bytes, total_of
+from dualray.real.session import session as sessions
+from dualray.shared.labels import as_pairs, parse_labels
+from dualray.shared.model.config import Config
+
+LOOPBACK: Final = "127.0.0.1"
+_STOP_TIMEOUT_S: Final = 15.0
+_KILL_TIMEOUT_S: Final = 5.0
+_STORE_PARTS: Final = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartedNode:
+    """A node that has joined.
+
+    Attributes:
+        process: its daemon.
+        node: its name.
+        address: host:port of the cluster's head.
+        endpoint: host:port of this node's gateway.
+        directory: of its session.
+        lifeline: a descriptor whose end is the node's; None of one that lives on.
+    """
+
+    process: subprocess.Popen[bytes]
+    node: str
+    address: str
+    endpoint: str
+    directory: Path
+    lifeline: int | None
+
+
+def node_options(
+    *,
+    address: str | None,
+    node_ip: str | None,
+    port: int,
+    num_cpus: float | None,
+    num_gpus: float | None,
+    resources: Mapping[str, float] | None,
+    object_store_memory: int | None,
+    config: Config,
+    memory: int | None = None,
+    labels: Mapping[str, str] | None = None,
+    num_workers: int | None = None,
+    metrics_port: int | None = None,
+    num_redis_shards: int = 0,
+) -> NodeOptions:
+    """A node's options with their defaults filled in; `num_workers` is how many workers are started with each node.
+
+    Raises:
+        ValueError: resources or labels that are wrong; more GPUs than there are; a port for metrics where somebody else
+            listens.
+    """
+    if num_workers is not None:
+        config = dataclasses.replace(config, workers_prestarted=num_workers)
+    total, gpu_names = total_of(num_cpus, num_gpus, resources, memory)
+    return NodeOptions(
+        address=address,
+        node_ip=node_ip or LOOPBACK,
+        port=port,
+        total=[(name, units) for name, units in total.units],
+        gpu_names=list(gpu_names),
+        labels=list(as_pairs(parse_labels("labels", labels or {}))),
+        store_bytes=object_store_memory or shared_store_bytes(),
+        config=dataclasses.asdict(config),
+        redis_shards=num_redis_shards,
+        metrics_port=check_port(metrics_port, "metrics_port"),
+        status_fd=-1,
+    )
+
+
+def shared_store_bytes() -> int:
+    """The default of a node among others on one machine: a quarter of what the others leave of a lone node's default,
+    so that all of them together never have more than that."""
+    taken = sum(session.store_bytes for session in sessions.running())
+    return max((store_bytes(None) - taken) // _STORE_PARTS, 64 << 20)
+
+
+def start_node(options: NodeOptions, secret: bytes | None, *, is_detached: bool) -> StartedNode:
+    """Start a node's daemon and wait until the node has joined.
+
+    Args:
+        options: see NodeOptions.
+        secret: the cluster's; None: that of the cluster's node on this machine, or, for a head, a new one.
+        is_detached: it lives until it is stopped; else until this process ends or closes the lifeline.
+    Raises:
+        DualrayError: it did not start; the message says why.
+        AuthenticationError: there is no secret to join with.
+    """
+    sessions.sweep()
+    if secret is None and options.address is not None:
+        secret = _known_secret(options.address)
+    lifeline_read, lifeline_write = (None, None) if is_detached else os.pipe()
+    status_read, status_write = os.pipe()
+    options = dataclasses.replace(options, is_detached=is_detached, status_fd=status_write, lifeline_fd=lifeline_read)
+    environment = dict(os.environ)
+    environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path or str(Path.cwd()) for path in sys.path))
+    environment.pop("DUALRAY_SECRET", None)
+    with tempfile.TemporaryFile() as stderr:
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "dualray.real.cluster.daemon", options.to_json()],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL if is_detached else None,
+                stderr=stderr if is_detached else None,
+                pass_fds=[fd for fd in (status_write, lifeline_read) if fd is not None],
+                env=environment,
+                start_new_session=True,
+            )
+        finally:
+            os.close(status_write)
+            if lifeline_read is not None:
+                os.close(lifeline_read)
+        assert process.stdin is not None
+        with process.stdin:
+            process.stdin.write(secret or b"")
+        status = _read_status(status_read)
+        if "error" not in status:
+            return StartedNode(
+                process=process,
+                node=status["node"],
+                address=status["address"],
+                endpoint=status["endpoint"],
+                directory=Path(status["directory"]),
+                lifeline=lifeline_write,
+            )
+        if lifeline_write is not None:
+            os.close(lifeline_write)
+        _wait_or_kill(process)
+        stderr.seek(0)
+        story = stderr.read().decode(errors="replace")
+    raise DualrayError("\n".join(filter(None, (f"the node did not start: {status['error']}", story))))
+
+
+def _read_status(fd: int) -> dict[str, str]:
+    data = b""
+    deadline = time.monotonic() + START_TIMEOUT_S + 10
+    with os.fdopen(fd, "rb", buffering=0) as pipe:
+        while select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            piece = pipe.read(65536)
+            if not piece:
+                break
+            data += piece
+    if not data:
+        return {"error": "its daemon has said nothing"}
+    status: dict[str, str] = json.loads(data)
+    return status
+
+
+def _known_secret(address: str) -> bytes:
+    try:
+        return find_session(address).secret
+    except DualrayError:
+        raise AuthenticationError(
+            f"to join the cluster at {address} this machine needs its secret: give --secret-file, or set "
+            f"DUALRAY_SECRET, to the content of the file that `dualray start --head` has named"
+        ) from None
+
+
+def _wait_or_kill(process: subprocess.Popen[Any], timeout_s: float = _KILL_TIMEOUT_S) -> None:
+    try:
+        process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def drain_node(node: StartedNode, timeout_s: float) -> bool:
+    """Let a node leave in good order; whether it did within `timeout_s`. Call `stop_node` afterwards."""
+    node.process.send_signal(signal.SIGUSR1)
+    try:
+        node.process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def stop_node(node: StartedNode) -> None:
+    """End a node and everything that it has started; returns when its daemon is gone."""
+    if node.lifeline is not None:
+        os.close(node.lifeline)
+    else:
+        node.process.terminate()
+    _wait_or_kill(node.process, _STOP_TIMEOUT_S)
+
+
+def stop_detached() -> list[str]:
+    """Stop every node of this user on this machine that `dualray start` has started; their names and clusters."""
+    stopped = []
+    processes = []
+    for session in sessions.running():
+        founder = sessions.founder_of(session.directory)
+        if session.cluster is None or not session.cluster.is_detached or founder is None:
+            continue
+        try:
+            process = psutil.Process(founder)
+            process.terminate()
+        except psutil.NoSuchProcess:
+            continue
+        processes.append(process)
+        stopped.append(f"{session.node} of the cluster at {session.cluster.address}")
+    _, alive = psutil.wait_procs(processes, timeout=_STOP_TIMEOUT_S)
+    for process in alive:
+        process.kill()
+    psutil.wait_procs(alive, timeout=_KILL_TIMEOUT_S)
+    sessions.sweep()
+    return stopped

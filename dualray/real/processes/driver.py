@@ -1,0 +1,223 @@
+"""The driver's process in real mode: it has started a head and a node on this machine and stops them at exit, or it has
+joined a cluster through the node that this has here, and starts and stops nothing."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dualray.exceptions import DualrayError
+from dualray.real.net.addresses import socket_path
+from dualray.real.observe.driver_output import DriverOutput
+from dualray.real.observe.worker_output import FLUSH, FLUSHED, LINES
+from dualray.real.processes.process import UserProcess
+from dualray.real.session.children import HEAD_MODULE, NODE_MODULE, Children, last_logs
+from dualray.real.session.session import CONTROL_PLANE_FILE, METRICS_FILE, Session
+from dualray.shared.core.core_worker import CoreWorker, write_row
+from dualray.shared.model.events import Started
+from dualray.shared.model.ids import FIRST_DRIVER, HEAD, Address, FunctionID, root_task_id
+
+if TYPE_CHECKING:
+    from dualray.real.processes.run_recorder import RunNotes
+
+_START_TIMEOUT_S = 60.0
+_STOP_TIMEOUT_S = 12.0
+"""Longer than the founder gives head and node manager."""
+_LAST_LINES_TIMEOUT_S = 1.0
+_POLL_S = 0.001
+
+
+class RealRuntime:
+    """The driver's runtime: owns the processes that `init` has started, if it has.
+
+    Args:
+        session: the node's, made by this process or, with `joins`, by a node's daemon.
+        driver, job: this driver's address and number; both are used once in a cluster.
+        namespace: where the names of its actors stand; "": in one of its own.
+        children: the session's processes, the founder started; None: another process has them.
+    """
+
+    mode = "real"
+    owns_interpreter = True
+
+    def __init__(
+        self,
+        session: Session,
+        *,
+        children: Children | None,
+        driver: Address = FIRST_DRIVER,
+        job: int = 1,
+        namespace: str = "",
+    ) -> None:
+        self.session = session
+        self.control_plane = ""
+        self._namespace = namespace
+        self._is_stopped = False
+        self.record: RunNotes | None = None
+        """Makes the record of this run, at the end."""
+        self._children = children
+        self._pid = os.getpid()
+        self._output = DriverOutput(session.node)
+        self._flushed = threading.Semaphore(0)
+        self._lost = threading.Event()
+        self._process = UserProcess(
+            session=session,
+            address=driver,
+            node=session.node,
+            root=root_task_id(session.job_root, job),
+            is_driver=True,
+            on_tasks=_refuse_tasks,
+            on_lost=self._on_peer_lost,
+            on_error=self._on_error,
+            tell=self._output.tell,
+            on_raw=self._on_raw,
+        )
+        self.verbs: CoreWorker = self._process.core
+
+    @property
+    def gpu_names(self) -> tuple[str, ...]:
+        return self.session.gpu_names
+
+    @property
+    def metrics_address(self) -> str | None:
+        """host:port where this node serves its metrics; None when it does not."""
+        path = self.session.directory / METRICS_FILE
+        return path.read_text() if path.exists() else None
+
+    # ---- Start -----------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start head and node, unless they are there, and wait until the cluster can be used."""
+        if self._children is not None:
+            self._children.spawn(HEAD, HEAD_MODULE)
+            self._children.spawn(self.session.node, NODE_MODULE, self.session.node, "0")
+        self._process.start()
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        if self._children is not None:
+            head = socket_path(self.session.sockets, HEAD)
+            while not head.exists():  # the transport would try again and again, and in the end too late
+                self._wait_for_news(deadline)
+        self.verbs.dispatch(Started(namespace=self._namespace))
+        control_plane = self.session.directory / CONTROL_PLANE_FILE
+        # Who joins a cluster finds its control plane up; the file is on the head's machine alone.
+        while not (self.verbs.machine.cluster and (self._children is None or control_plane.exists())):
+            self._wait_for_news(deadline)
+        if self.session.cluster is None:
+            self.control_plane = control_plane.read_text()
+            logging.getLogger("dualray").info(
+                "real mode: %s on this machine, control plane: %s", self.session.total, self.control_plane
+            )
+        else:
+            logging.getLogger("dualray").info(
+                "real mode: %s joined the cluster at %s through %s",
+                self._process.address,
+                self.session.cluster.address,
+                self.session.node,
+            )
+        if self.record is not None:
+            self.record.program_begins()
+        atexit.register(self.shutdown)
+
+    def _wait_for_news(self, deadline: float) -> None:
+        if self._children is not None:
+            self._children.check(_POLL_S)
+        else:
+            time.sleep(_POLL_S)
+        if time.monotonic() > deadline:
+            what = "answer" if self._children is None else "start"
+            raise DualrayError(f"the cluster did not {what} within {_START_TIMEOUT_S:g} s{self._last_logs()}")
+
+    def _last_logs(self) -> str:
+        return last_logs(self.session, [HEAD, self.session.node])
+
+    # ---- Trouble ---------------------------------------------------------------------------------------------
+
+    def _on_peer_lost(self, peer: str) -> None:
+        """Without head or node manager nothing goes on: whoever waits is told so."""
+        if peer in (HEAD, self.session.node) and not self._is_stopped:
+            self._lost.set()
+            what = "head process" if peer == HEAD else f"node manager {peer}"
+            self.verbs.fail(f"the {what} is gone{self._last_logs()}\nCall dualray.shutdown() and init() again.")
+
+    # ---- What workers print ----------------------------------------------------------------------------------
+
+    def _on_raw(self, peer: str, header: memoryview) -> None:
+        if header[0] == LINES and self.session.log_to_driver:
+            self._output.put(header[1:])
+        elif header[0] == FLUSHED:
+            self._flushed.release()
+
+    def _fetch_last_lines(self) -> None:
+        """What workers have printed up to now is to be shown before we leave."""
+        if not self.session.log_to_driver or self._lost.is_set() or not self.verbs.execution.submitted:
+            return
+        nodes = [info.node for info in self.verbs.machine.cluster]
+        for node in nodes:
+            self._process.transport.send(node, bytes((FLUSH,)))
+        deadline = time.monotonic() + _LAST_LINES_TIMEOUT_S
+        for _ in nodes:
+            if self._lost.is_set() or not self._flushed.acquire(timeout=max(0.0, deadline - time.monotonic())):
+                return
+
+    def _on_error(self, error: Exception) -> None:
+        logging.getLogger("dualray").critical("dualray met a bug in the driver", exc_info=error)
+        self.verbs.fail(f"dualray met a bug in the driver: {error!r}")
+
+    # ---- Questions -------------------------------------------------------------------------------------------
+
+    def addresses(self) -> dict[str, str]:
+        return self.session.addresses()
+
+    def read_table(self, name: str) -> dict[str, dict[str, str]]:
+        return self._process.read_table(name)
+
+    def write_row(self, table: str, key: str, fields: Mapping[str, str]) -> None:
+        write_row(self.verbs, table, key, fields)
+
+    def read_functions(self) -> dict[FunctionID, bytes]:
+        return self._process.read_functions()
+
+    def trace_source(self) -> Path:
+        directory = self.session.record_directory
+        if directory is None:
+            raise DualrayError("timeline: this run is not recorded. Start it with dualray.init(decision_log='DIR').")
+        return directory
+
+    def silence(self) -> None:
+        self._process.silence()
+
+    # ---- End -------------------------------------------------------------------------------------------------
+
+    def shutdown(self) -> None:
+        """Leave the cluster; stop every process and remove every file that `init` has made. Idempotent."""
+        if self._is_stopped or os.getpid() != self._pid:  # a forked child of the driver's owns nothing here
+            return
+        self._is_stopped = True
+        if self.record is not None:
+            self.record.program_ends()
+        atexit.unregister(self.shutdown)
+        self.verbs.take_in_finalizers()
+        self.verbs.tell_unread_failures()
+        self._fetch_last_lines()
+        if self.record is not None:
+            self.record.wait_for_notes()
+        self._process.close()
+        if self.record is not None:
+            self.record.collect(self.session)
+        self._output.close()
+        self._process.store.close(is_last=self._children is not None)
+        if self._children is not None:
+            self._children.end(_STOP_TIMEOUT_S)
+            self.session.remove()
+        if self.record is not None:
+            self.record.write(driver=self.verbs.execution.task_id)
+
+
+def _refuse_tasks() -> None:
+    raise AssertionError("a driver runs no tasks, and was given some")

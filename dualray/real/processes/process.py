@@ -1,0 +1,409 @@
+"""A process that runs user code: the driver, and every worker. The `Host` of its core worker.
+
+User code runs on threads of its own; in a worker the main thread runs one task at a time. A thread that waits runs the
+process's loop meanwhile (see loop.py): it reads sockets and fires timers. While none waits, the thread `dualray-io`
+does so. Whoever has an event for the machine takes the lock, hands it over and carries out the commands; sending never
+waits.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from numpy.random import MT19937, RandomState
+from numpy.random import set_state as set_numpy_state
+
+from dualray import runtime_env
+from dualray.exceptions import ControlPlaneError
+from dualray.real.control_plane.shards import Tables, tables_at
+from dualray.real.net.loop import Loop
+from dualray.real.net.messages import Post, decode_messages
+from dualray.real.net.transport import Transport
+from dualray.real.observe.counters import COUNTS, COUNTS_ASKED, of_connections, of_owner
+from dualray.real.processes.interpreter import InterpreterSettings
+from dualray.real.processes.interrupts import Interrupts
+from dualray.real.processes.recorder import Recorder
+from dualray.real.processes.runner import Timers
+from dualray.real.session.session import LOOPBACK, Session
+from dualray.real.store.object_store import SharedMemoryStore
+from dualray.shared.core.core_worker import CoreWorker
+from dualray.shared.core.execution import Execution
+from dualray.shared.core.layout import deserialize
+from dualray.shared.model.codec import pack, unpack
+from dualray.shared.model.commands import RunTask, WriteRecord, WriteRecords
+from dualray.shared.model.events import Event, PeerLost, TaskPushed, TimerFired
+from dualray.shared.model.ids import HEAD, Address, FunctionID, NodeID, TaskID
+from dualray.shared.model.specs import Ref
+from dualray.shared.proof.decision_log import MachineSpec
+from dualray.shared.seeding import stream_seed, task_seed
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from dualray.real.processes.actor_calls import CallLoop, CallThreads
+    from dualray.real.processes.run_recorder import NoteFile
+
+_FUNCTIONS = "functions"
+_EVENTS_FIRST_BYTE = 0x90
+"""Of headers that hold events, a msgpack array, at least."""
+_ROWS_MAX = 128
+"""Rows of the control plane's tables that wait for company at most."""
+_ROWS_S = 0.005
+"""How long they wait."""
+_FLUSH_TIMEOUT_S = 5.0
+"""How long a reader of a table waits until our own rows are there."""
+_SPIN_NS = 200_000
+"""How long a waiting thread looks for news before it sleeps, where news comes so soon: longer than a caller takes to
+send the next task when it has the result of the last. That saves waking it up, which takes 50 to 100 us."""
+
+
+class Signal:
+    """What one thread waits for, running the loop meanwhile if nobody else does."""
+
+    __slots__ = ("_event", "_process", "is_set")
+
+    def __init__(self, process: UserProcess) -> None:
+        self.is_set = False
+        self._process = process
+        self._event: threading.Event | None = None
+
+    def wait(self) -> None:
+        """Wait until it is set."""
+        while not self.is_set:
+            if self._process.post.waiting:
+                self._process.flush()
+            if not self._process.loop.pump(self):
+                self._process.interrupts.deliver()
+                event = self._event = threading.Event()
+                self._process.loop.wait_elsewhere(self, event)
+
+    def set(self) -> None:
+        """Let the thread go on."""
+        self.is_set = True
+        if self._event is not None:
+            self._event.set()
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+class UserProcess:
+    """See the module.
+
+    Args:
+        on_tasks: called when there are tasks to run; must not block.
+        on_lost: called with the address of a peer whose connection closed.
+        on_error: called with an exception that was met on the loop's thread.
+        on_raw: called with (peer, header) of a message between runners; None: there are none for this process.
+        tell: called with words for whoever runs the program.
+    """
+
+    def __init__(
+        self,
+        *,
+        session: Session,
+        address: Address,
+        node: NodeID,
+        root: TaskID,
+        is_driver: bool,
+        on_tasks: Callable[[], None],
+        on_lost: Callable[[str], None],
+        on_error: Callable[[Exception], None],
+        tell: Callable[[str], object],
+        on_raw: Callable[[str, memoryview], object] | None = None,
+    ) -> None:
+        self._tell = tell
+        self.on_escape: Callable[[BaseException], object] = _raise
+        """Called with what escapes from a method that runs on a thread of its own, or on the event loop."""
+        self._call_threads: CallThreads | None = None
+        self._call_loops: dict[str, CallLoop] = {}
+        """By concurrency group."""
+        self._on_raw = on_raw
+        self.session = session
+        self.address = address
+        self._on_lost = on_lost
+        self.now_ns: Callable[[], int] = time.monotonic_ns
+        self.lock = threading.RLock()
+        self.store = SharedMemoryStore(session.store_directory)
+        self.tasks_came = on_tasks
+        spec = MachineSpec(kind="owner", address=address, node=node, config=session.config, is_driver=is_driver)
+        self.recorder = Recorder(session.record_directory, spec, seed=session.seed)
+        self.is_traced = self.is_logged = self.recorder.is_recording
+        self.log = self.recorder.log
+        self.trace = self.recorder.trace
+        self.notes: NoteFile | None = None
+        make_core: Callable[..., CoreWorker] = CoreWorker
+        if session.has_notes:
+            from dualray.real.processes.run_recorder import NoteFile  # noqa: PLC0415 - only a process that is recorded needs it
+
+            self.notes = NoteFile(self)
+            make_core = self.notes.make_core
+        self.core = make_core(
+            address=address, node=node, config=session.config, host=self, root=root, is_driver=is_driver
+        )
+        self.loop = Loop(on_error, spin_ns=_SPIN_NS if len(os.sched_getaffinity(0)) > 1 else 0, on_turn=self._on_turn)
+        self.breathe: Callable[[], None] = self.loop.glance
+        self.interrupts: Interrupts = Interrupts(self.is_busy, self.loop.leave)
+        self._timers = Timers(self.loop)
+        self._control_plane: Tables | None = None
+        self._settings: InterpreterSettings | None = None
+        self._rows: list[tuple[str, tuple[str, ...], bytes]] = []
+        """Table, keys and packed fields, which these keys share."""
+        self._rows_count = 0
+        self._rows_are_due = False
+        self._rows_written: dict[str, int] = {}
+        """Of each table: one of `tasks` for each task that has finished here, and one of `tasks` and of `errors` for
+        each of our own that has failed."""
+        self.transport = Transport(
+            self.loop,
+            address=address,
+            socket_dir=session.sockets,
+            secret=session.secret,
+            # Only who can get other messages than events looks at what each is.
+            on_message=self._on_message_or_raw if on_raw or session.metrics_port is not None else self._on_message,
+            on_peer_lost=self._on_peer_lost,
+            gateway_for=session.gateway_for,
+        )
+        self.post = Post(self.transport.send)
+        self.end_step = self.post.flush
+        self._thread = threading.Thread(target=self.loop.run, name="dualray-io", daemon=True)
+
+    def start(self) -> None:
+        """Begin to read sockets."""
+        self._settings = InterpreterSettings()
+        self.interrupts.install()
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop reading and writing; whoever waits is woken and raises."""
+        self.interrupts.restore()
+        self.core.is_closed = True
+        self.core.abandon_waits()
+        if self._thread.is_alive():
+            self.transport.close()
+            self.loop.stop()
+            self._thread.join(5.0)
+        with self.lock:
+            self._write_rows()
+        if self._control_plane is not None:
+            self._control_plane.close()
+        self.recorder.close()
+        if self.notes is not None:
+            self.notes.write()
+        self.loop.close()
+        if self._settings is not None:
+            self._settings.restore()
+
+    def is_busy(self) -> bool:
+        """Whether the calling thread is in the middle of a step."""
+        return self.lock._is_owned() or self.loop.is_busy()  # type: ignore[attr-defined]
+
+    def _on_message(self, peer: str, header: memoryview, buffers: list[memoryview]) -> None:
+        self.core.on_messages(decode_messages(header, buffers))
+
+    def _on_message_or_raw(self, peer: str, header: memoryview, buffers: list[memoryview]) -> None:
+        if header[0] == COUNTS_ASKED:
+            self._say_counts(peer)
+        elif header[0] < _EVENTS_FIRST_BYTE:
+            if self._on_raw is not None:
+                self._on_raw(peer, header)
+        else:
+            self.core.on_messages(decode_messages(header, buffers))
+
+    def _say_counts(self, peer: str) -> None:
+        """The node manager is asked for its metrics."""
+        with self.lock:
+            self._write_rows()
+            failed = self._rows_written.get("errors", 0)
+            finished = self._rows_written.get("tasks", 0) - failed
+            counts = of_owner(self.core.machine, tasks_finished=finished, tasks_failed=failed)
+            counts |= of_connections(self.transport.counters)
+        self.transport.send(peer, bytes((COUNTS,)) + pack(counts))
+
+    def _on_turn(self) -> None:
+        self.core.take_in_finalizers()
+        if self.post.waiting:
+            self.flush()
+
+    def _on_peer_lost(self, peer: str) -> None:
+        with self.lock:
+            self.post.forget(Address(peer))
+        self._on_lost(peer)
+        if peer != HEAD and self.session.gateway_for(peer) is not None:  # another machine's, which may live
+            self.transport.forget(peer)
+            self.core.dispatch(PeerLost(address=Address(peer)))
+
+    def flush(self) -> None:
+        """Send what waits for company."""
+        if self.post.waiting:
+            with self.lock:
+                self.post.flush_all()
+
+    # ---- Host ------------------------------------------------------------------------------------------------
+
+    def send(
+        self, to: Address, message: Event, payloads: Sequence[tuple[bytes, bytes]], *, urgent: bool = True
+    ) -> None:
+        self.post.add(to, message, payloads, urgent=urgent)
+        if not urgent:
+            self.loop.wake_if_asleep()
+
+    def arm_timer(self, timer: str, delay_ns: int) -> None:
+        self._timers.arm(timer, delay_ns, lambda name: self.core.dispatch(TimerFired(timer=name)))
+
+    def cancel_timer(self, timer: str) -> None:
+        self._timers.cancel(timer)
+
+    def has_looked(self) -> None:
+        """Time passes by itself."""
+
+    def new_signal(self) -> Signal:
+        return Signal(self)
+
+    def interrupt(self) -> None:
+        self.interrupts.send()
+
+    def spawn(self, function: Callable[[], object]) -> None:
+        threading.Thread(target=function, name="dualray-beside", daemon=True).start()
+
+    @property
+    def ip_address(self) -> str:
+        place = self.session.cluster
+        return LOOPBACK if place is None else place.endpoint.rpartition(":")[0].strip("[]")
+
+    def call(
+        self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution
+    ) -> Any:
+        """Call user code, with its random streams seeded."""
+        if self.session.seed is not None:
+            seed = task_seed(self.session.seed, task.task_id)
+            random.seed(stream_seed(seed, b"random"))
+            generator = RandomState(MT19937(stream_seed(seed, b"numpy")))
+            set_numpy_state(generator.get_state())  # noqa: NPY002 - it is the user's global generator that is seeded
+        return function(*args, **kwargs)
+
+    iterate = call
+
+    def take_environment(self, text: str) -> None:
+        runtime_env.apply(text)
+
+    async def until_ready(self, ref: Ref) -> None:
+        from dualray.aio import until_ready  # noqa: PLC0415 - as below
+
+        await until_ready(ref, self.core)
+
+    async def call_async(
+        self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution
+    ) -> Any:
+        from dualray.aio import call_and_await  # noqa: PLC0415 - it imports asyncio, which most processes do without
+
+        return await call_and_await(function, args, kwargs)
+
+    def start_beside(self, task: RunTask) -> None:
+        if self._call_threads is None:
+            from dualray.real.processes.actor_calls import CallThreads  # noqa: PLC0415 - few actors need it
+
+            self._call_threads = CallThreads(self.core, self.on_escape)
+        self._call_threads.start(task)
+
+    def start_on_loop(self, task: RunTask) -> None:
+        group = task.spec.template.concurrency_group
+        loop = self._call_loops.get(group)
+        if loop is None:
+            from dualray.real.processes.actor_calls import CallLoop  # noqa: PLC0415 - it imports asyncio
+
+            loop = self._call_loops[group] = CallLoop(self.core, self.on_escape)
+        loop.start(task)
+
+    @property
+    def loops_of_calls(self) -> list[asyncio.AbstractEventLoop]:
+        """The event loops on which methods of the actor run as coroutines."""
+        return [each.loop for each in list(self._call_loops.values())]
+
+    is_ahead = False
+
+    def end_later(self, task: RunTask | TaskPushed, size_bytes: int, start_ns: int) -> None:
+        raise NotImplementedError("the time of a task is over when its code returns")
+
+    @property
+    def is_on_loop(self) -> bool:
+        from dualray.aio import is_on_loop  # noqa: PLC0415 - it imports asyncio
+
+        return is_on_loop()
+
+    def cancel_on_loop(self, task: TaskID) -> None:
+        for loop in self._call_loops.values():
+            loop.cancel(task)
+
+    def write_record(self, record: WriteRecord) -> None:
+        self._add_rows(record.table, (record.key,), record.fields)
+
+    def write_records(self, records: WriteRecords) -> None:
+        self._add_rows(records.table, records.keys, records.fields)
+
+    def _add_rows(self, table: str, keys: tuple[str, ...], fields: tuple[tuple[str, str], ...]) -> None:
+        self._rows.append((table, keys, pack(dict(fields))))
+        self._rows_count += len(keys)
+        if self._rows_count >= _ROWS_MAX:
+            self._write_rows()
+        elif not self._rows_are_due:
+            self._rows_are_due = True
+            self.loop.call_later(_ROWS_S, self._on_rows_due)
+
+    def _on_rows_due(self) -> None:
+        with self.lock:
+            self._rows_are_due = False
+            self._write_rows()
+
+    def _write_rows(self) -> None:
+        """Hand the rows that have gathered to the control plane's thread, a table at a time."""
+        tables: dict[str, list[tuple[bytes, bytes]]] = {}
+        rows, self._rows, self._rows_count = self._rows, [], 0
+        for table, keys, row in rows:
+            tables.setdefault(table, []).extend([(key.encode(), row) for key in keys])
+        for table, records in tables.items():
+            self._rows_written[table] = self._rows_written.get(table, 0) + len(records)
+            self._tables().write_many_behind(table, records)
+
+    def put_function(self, function: FunctionID, pickled: bytes) -> None:
+        self._tables().put(_FUNCTIONS, function, pickled)
+
+    def load_function(self, function: FunctionID) -> Any:
+        pickled = self._tables().get(_FUNCTIONS, function)
+        if pickled is None:
+            raise ControlPlaneError(f"the function table has no function {function.hex()}")
+        return deserialize(pickled)
+
+    def read_table(self, table: str) -> dict[str, dict[str, str]]:
+        """A table of the control plane, with all that this process has written up to now."""
+        with self.lock:
+            self._write_rows()
+        self._tables().flush(_FLUSH_TIMEOUT_S)
+        return {key.decode(): unpack(value) for key, value in self._tables().scan(table).items()}
+
+    def read_functions(self) -> dict[FunctionID, bytes]:
+        """The function table."""
+        return {FunctionID(key): pickled for key, pickled in self._tables().scan(_FUNCTIONS).items()}
+
+    def silence(self) -> None:
+        """Tell nobody of errors that nobody reads."""
+        self._tell = lambda words: None
+
+    def _tables(self) -> Tables:
+        with self.lock:
+            if self._control_plane is None:
+                session = self.session
+                self._control_plane = tables_at(session.redis_socket, session.password, session.redis_shards)
+            return self._control_plane
+
+    def tell(self, words: str) -> None:
+        self._tell(words)
+
+    def wake(self) -> None:
+        self.loop.wake_if_asleep()

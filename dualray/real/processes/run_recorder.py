@@ -1,0 +1,133 @@
+"""What processes of a recorded run (`init(record=...)`) leave behind, and the file that the driver makes of it.
+
+A worker writes its notes soon after they were made, because it is ended with SIGKILL; a driver, whose every
+microsecond counts, at the end, or when there are many.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import platform
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dualray.real.session.session import Session
+from dualray.recording.file import make_record, write_record
+from dualray.recording.recorded import RecordedCoreWorker
+from dualray.shared.model.ids import is_driver
+from dualray.shared.proof.trace import TraceEvent, from_bytes
+
+if TYPE_CHECKING:
+    from dualray.real.processes.process import UserProcess
+
+_WORKER_S = 0.05
+"""How long notes of a worker wait."""
+_DRIVER_S = 10.0
+"""So often a driver looks at how many notes it holds."""
+_DRIVER_NOTES_MAX = 400_000
+"""Notes that a driver keeps in memory: about 200 bytes each."""
+
+
+class Usage:
+    """The CPU time of this process, and how long the calling thread was ready to run and no core was free; ns."""
+
+    def __init__(self) -> None:
+        self._schedstat: int | None = None
+
+    def __call__(self) -> tuple[int, int]:
+        if self._schedstat is None:  # here, and not before: of the thread that calls
+            try:
+                self._schedstat = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:  # a kernel without CONFIG_SCHED_INFO
+                self._schedstat = -1
+        if self._schedstat < 0:
+            return time.process_time_ns(), 0
+        return time.process_time_ns(), int(os.pread(self._schedstat, 64, 0).split()[1])
+
+
+class NoteFile:
+    """The notes of one process."""
+
+    def __init__(self, process: UserProcess) -> None:
+        self._process = process
+        self._core: RecordedCoreWorker | None = None
+        self._path = process.session.notes_directory / f"{process.address.replace('/', '.')}.notes"
+        self._is_driver = is_driver(process.address)
+        self._is_due = False
+
+    def make_core(self, **arguments: Any) -> RecordedCoreWorker:
+        """The core worker whose notes these are."""
+        self._core = RecordedCoreWorker(**arguments, usage=Usage(), on_note=self._on_note)
+        return self._core
+
+    def _on_note(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            self._process.loop.call_later(_DRIVER_S if self._is_driver else _WORKER_S, self._on_due)
+
+    def _on_due(self) -> None:
+        self._is_due = False
+        assert self._core is not None
+        if not self._core.notes:
+            return
+        if not self._is_driver or len(self._core.notes) >= _DRIVER_NOTES_MAX:
+            self.write()
+        self._on_note()  # a note that came while we wrote has told nobody
+
+    def write(self) -> None:
+        """Write what has gathered."""
+        if self._core is not None and self._core.notes:
+            with self._path.open("ab") as file:
+                file.write(self._core.take())
+
+
+class RunNotes:
+    """The record of a run, which goes to `path` at the end."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._began_ns = 0
+        self._ended_ns = 0
+        self._notes: dict[str, bytes] = {}
+        self._trace: list[TraceEvent] = []
+        self._facts: dict[str, Any] = {}
+
+    def program_begins(self) -> None:
+        """`init` is over."""
+        self._began_ns = time.monotonic_ns()
+
+    def program_ends(self) -> None:
+        """`shutdown` was called."""
+        self._ended_ns = time.monotonic_ns()
+
+    def wait_for_notes(self) -> None:
+        """Before workers are ended: give them the time to write their last notes."""
+        time.sleep(2 * _WORKER_S)
+
+    def collect(self, session: Session) -> None:
+        """Read what the processes have left; the driver has left all. The session's files go with its processes."""
+        directory = session.notes_directory
+        self._notes = {file.stem.replace(".", "/", 1): file.read_bytes() for file in sorted(directory.glob("*.notes"))}
+        for file in sorted(directory.glob("*.trace")):
+            self._trace += from_bytes(file.read_bytes())
+        self._facts = {
+            "mode": "real",
+            "nodes": {session.node: {"resources": session.total.as_floats(), "object_store": session.store_bytes}},
+            "machine": machine_words(),
+            "cores": len(os.sched_getaffinity(0)),
+            "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+            "inline_bytes_max": session.config.inline_bytes_max,
+        }
+
+    def write(self, *, driver: bytes) -> None:
+        """Make the file."""
+        facts = {**self._facts, "driver": driver.hex()}
+        record = make_record(self._notes, self._trace, began_ns=self._began_ns, ended_ns=self._ended_ns, facts=facts)
+        write_record(self._path, record)
+
+
+def machine_words() -> str:
+    """This machine, in words."""
+    return f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, CPython {platform.python_version()}"

@@ -1,0 +1,154 @@
+"""A worker process: runs the tasks that are pushed to it, one at a time, on its main thread.
+
+It is forked from the warm template and lives until its node manager ends it or is gone.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NoReturn
+
+from dualray import runtime
+from dualray.real.observe import stacks
+from dualray.real.observe.worker_output import marked_stream
+from dualray.real.processes.gpus import VisibleGpus
+from dualray.real.processes.interrupts import TaskInterrupts
+from dualray.real.processes.process import Signal, UserProcess
+from dualray.real.processes.runner import EXIT_AFTER_ERROR
+from dualray.real.session import session as sessions
+from dualray.shared.core.core_worker import write_row
+from dualray.shared.model.commands import RunTask
+from dualray.shared.model.events import TaskPushed, WorkerReady
+from dualray.shared.model.ids import HEAD, Address, FunctionID, NodeID, root_task_id
+
+
+class WorkerRuntime:
+    """The runtime that user code in a worker sees."""
+
+    mode = "real"
+    owns_interpreter = True
+
+    def __init__(self, process: UserProcess) -> None:
+        self._process = process
+        self.verbs = process.core
+
+    @property
+    def gpu_names(self) -> tuple[str, ...]:
+        return self._process.session.gpu_names
+
+    def addresses(self) -> dict[str, str]:
+        return self._process.session.addresses()
+
+    def read_table(self, name: str) -> dict[str, dict[str, str]]:
+        return self._process.read_table(name)
+
+    def write_row(self, table: str, key: str, fields: Mapping[str, str]) -> None:
+        write_row(self.verbs, table, key, fields)
+
+    def read_functions(self) -> dict[FunctionID, bytes]:
+        return self._process.read_functions()
+
+    def trace_source(self) -> NoReturn:
+        raise runtime.only_in_the_driver("timeline")
+
+    def silence(self) -> None:
+        self._process.silence()
+
+    def shutdown(self) -> None:
+        """A task cannot end the cluster."""
+
+
+class _Inbox:
+    """The main thread's wait for tasks."""
+
+    def __init__(self) -> None:
+        self._signal: Signal | None = None
+
+    def tasks_came(self) -> None:
+        """There are tasks to run. Any thread."""
+        if self._signal is not None:
+            self._signal.set()
+
+    def get(self, process: UserProcess) -> RunTask | TaskPushed:
+        """The next task. The main thread."""
+        core = process.core
+        while (task := core.next_task()) is None:
+            signal_ = self._signal = process.new_signal()
+            if not core.has_tasks:  # else they came before the signal
+                signal_.wait()
+            self._signal = None
+        return task
+
+
+def main(argv: Mapping[str, str]) -> None:
+    """Run a worker; `argv` names session, node and address. Does not return."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    address, node = Address(argv["address"]), NodeID(argv["node"])
+    inbox = _Inbox()
+    process = UserProcess(
+        session=sessions.load(Path(argv["session"])),
+        address=address,
+        node=node,
+        root=root_task_id(address, 0),
+        is_driver=False,
+        on_tasks=inbox.tasks_came,
+        on_lost=lambda peer: os._exit(0) if peer in (node, HEAD) else None,
+        on_error=_end_after_error,
+        tell=lambda words: sys.stderr.write(words),
+    )
+    core = process.core
+    process.on_escape = _end_by
+    process.interrupts = TaskInterrupts(
+        process.is_busy,
+        process.loop.leave,
+        is_in_user_code=lambda: core.is_in_user_code,
+        is_due=core.is_to_be_interrupted,
+        takes=core.takes_interrupt,
+    )
+    sys.stdout = marked_stream(1, lambda: core.execution, errors="replace")
+    sys.stderr = marked_stream(2, lambda: core.execution, errors="backslashreplace")
+    runtime.set_current(WorkerRuntime(process))
+    stacks.answer(process.session.stacks, address, lambda: stacks.describe_worker(core, process.loops_of_calls))
+    visible = VisibleGpus(process.session.gpu_names)
+    process.start()
+    with process.lock:
+        process.send(Address(node), WorkerReady(worker=address), [])
+        process.end_step()
+    try:
+        while True:
+            task = inbox.get(process)
+            if task.spec.actor_id is None:  # a method: its actor has them for life
+                visible.show(task.gpu_ids)
+            core.execute(task)
+    except BaseException as error:  # noqa: BLE001 - user code's are caught where it runs
+        _end_by(error)
+
+
+def _end_by(error: BaseException) -> None:
+    """The process ends by what nobody has caught."""
+    if isinstance(error, SystemExit):  # user code wants its process to end
+        _exit(error.code)
+    if isinstance(error, Exception):  # user code's are caught where it runs: this one is ours
+        _end_after_error(error)
+    traceback.print_exception(error)  # user code's: so ends a Python process
+    _exit(1)
+
+
+def _exit(code: object) -> None:
+    sys.stdout.flush()
+    if code is not None and not isinstance(code, int):
+        sys.stderr.write(f"{code}\n")
+    sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else int(code is not None))
+
+
+def _end_after_error(error: BaseException) -> None:
+    logging.getLogger("dualray").critical("this worker met a bug and ends", exc_info=error)
+    sys.stderr.flush()
+    os._exit(EXIT_AFTER_ERROR)

@@ -1,0 +1,337 @@
+"""A session: the files that the processes of one `init`, or of one node of a cluster, share, and their removal.
+
+    <tmp>/dualray-<founder's pid>-<token>/      mode 0700; the founder is the driver, or a node's daemon
+        session.json      settings that every process reads
+        secret            the cluster's secret, mode 0600
+        sockets/          one Unix socket a process
+        redis/            the control plane's server
+        logs/             what head and node manager have to say, and what each worker prints
+        stacks/           one file a worker: where its threads were when somebody asked (stacks.py)
+        gateway           of a cluster: where processes of other machines are asked for (cluster_gateway.py)
+    /dev/shm/dualray-<founder's pid>-<token>/   the node's object store
+
+Who removes it: the head, or the node where there is none, when the founder is gone; a founder that ends cleanly makes
+sure. What nobody could remove, because all was killed at once, the next `init` or `dualray start` of this user sweeps.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import secrets
+import shutil
+import tempfile
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dualray.real.net.addresses import home_of
+from dualray.shared.model.config import Config
+from dualray.shared.model.ids import HEAD, NodeID
+from dualray.shared.model.resources import Resources
+
+_PREFIX = "dualray-"
+SHARED_MEMORY = Path("/dev/shm")
+
+ENVIRONMENT = "DUALRAY_SESSION"
+"""Every process of a session has its directory here: to be found, and to be told apart."""
+
+
+FIRST_NODE = NodeID("node-0")
+LOOPBACK = "127.0.0.1"
+GATEWAY_FILE = "gateway"
+CONTROL_PLANE_FILE = "control_plane"
+"""Which control plane's server it is; written by the head once that answers."""
+METRICS_FILE = "metrics"
+"""Where the node serves its metrics, host:port; written by the node manager when it does."""
+JOINED_FILE = "joined"
+"""Made by the node manager when the head has welcomed it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterPlace:
+    """Of a session that is one node of a cluster: the cluster, and this node's place in it."""
+
+    address: str
+    """host:port of the head's gateway."""
+    endpoint: str
+    """host:port of this node's gateway."""
+    has_head: bool
+    is_detached: bool
+    """Started by `dualray start`, to live until `dualray stop`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """See the module."""
+
+    directory: Path
+    store_directory: Path
+    secret: bytes
+    config: Config
+    seed: int | None
+    job_root: str
+    """Seed of the driver's root task id."""
+    total: Resources
+    labels: tuple[tuple[str, str], ...] = ()
+    store_bytes: int
+    log_to_driver: bool
+    """Of a node manager: whether what workers print is sent to drivers; of a driver: whether it shows that."""
+    record_directory: Path | None
+    has_notes: bool = False
+    """Whether what user code does is noted (`init(record=...)`): see notes.py."""
+    log_directory: Path | None = None
+    """Where the logs are kept, in a directory of the session's name; None: with the session, until it ends."""
+    gpu_names: tuple[str, ...] = ()
+    """Of the node's GPUs, in the order in which the core counts them: see gpus.py."""
+    redis_shards: int = 0
+    """Servers of the control plane beside the primary: see control_plane_shards.py."""
+    metrics_port: int | None = None
+    """Where the node manager serves metrics, at 127.0.0.1; 0: any port that is free; None: it does not."""
+    node: NodeID = FIRST_NODE
+    cluster: ClusterPlace | None = None
+    """None of a session that `init` has made for itself: nobody joins, and nothing listens on the network."""
+
+    def gateway_for(self, address: str) -> Path | None:
+        """The gateway through which a process is reached; None for one that is here."""
+        if self.cluster is None:
+            return None
+        home = home_of(address)
+        is_here = self.cluster.has_head if home == HEAD else home == self.node
+        return None if is_here else self.directory / GATEWAY_FILE
+
+    @property
+    def host(self) -> str:
+        """This machine's address for the other nodes."""
+        return "127.0.0.1" if self.cluster is None else self.cluster.endpoint.rpartition(":")[0]
+
+    def addresses(self) -> dict[str, str]:
+        """Where things are; see `dualray.runtime.Runtime.addresses`."""
+        return {
+            "node_ip_address": self.host,
+            "control_plane_address": str(self.redis_socket) if self.cluster is None else self.cluster.address,
+            "object_store_address": str(self.store_directory),
+            "local_scheduler_address": str(self.sockets / self.node),
+        }
+
+    @property
+    def sockets(self) -> Path:
+        return self.directory / "sockets"
+
+    @property
+    def spill_directory(self) -> Path:
+        """Where spilled objects lie."""
+        if self.config.spill_directory:
+            return Path(self.config.spill_directory) / self.directory.name
+        return self.directory / "spilled"
+
+    @property
+    def notes_directory(self) -> Path:
+        """Where processes leave what they have noted of user code, and nodes their trace."""
+        return self.directory / "notes"
+
+    @property
+    def stacks(self) -> Path:
+        return self.directory / "stacks"
+
+    @property
+    def redis_directory(self) -> Path:
+        return self.directory / "redis"
+
+    @property
+    def redis_socket(self) -> Path:
+        """The primary's."""
+        return self.redis_directory / "redis.sock"
+
+    @property
+    def password(self) -> str:
+        """The control plane's password, derived from the secret."""
+        return password_of(self.secret)
+
+    def log_path(self, name: str) -> Path:
+        return self.logs / f"{name}.log"
+
+    @property
+    def logs(self) -> Path:
+        """Where the logs of its processes lie."""
+        return self.directory / "logs" if self.log_directory is None else self.log_directory / self.directory.name
+
+    def remove(self) -> None:
+        """Delete every file of the session."""
+        shutil.rmtree(self.store_directory, ignore_errors=True)
+        shutil.rmtree(self.spill_directory, ignore_errors=True)
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def password_of(secret: bytes) -> str:
+    """The control plane's password, derived from the cluster's secret."""
+    return hmac.new(secret, b"control plane", hashlib.sha256).hexdigest()
+
+
+def create(
+    *,
+    config: Config,
+    seed: int | None,
+    job_root: str,
+    total: Resources,
+    gpu_names: tuple[str, ...] = (),
+    store_bytes: int,
+    log_to_driver: bool,
+    labels: tuple[tuple[str, str], ...] = (),
+    record_directory: Path | None,
+    has_notes: bool = False,
+    log_directory: Path | None = None,
+    redis_shards: int = 0,
+    metrics_port: int | None = None,
+    secret: bytes | None = None,
+    node: NodeID = FIRST_NODE,
+    cluster: ClusterPlace | None = None,
+) -> Session:
+    """Make the directories and files of a new session; without a secret, one is drawn.
+
+    Raises:
+        ValueError: the directory for spilled objects cannot be written.
+    """
+    sweep()
+    if config.spill_directory:
+        config = replace(config, spill_directory=str(Path(config.spill_directory).absolute()))
+        _check_spill_directory(Path(config.spill_directory))
+        sweep(Path(config.spill_directory))
+    directory = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
+    shared_memory = SHARED_MEMORY if SHARED_MEMORY.is_dir() else directory
+    store_directory = shared_memory / directory.name
+    store_directory.mkdir(mode=0o700, exist_ok=True)
+    session = Session(
+        directory=directory,
+        store_directory=store_directory,
+        secret=secret or secrets.token_hex(32).encode(),
+        config=config,
+        seed=seed,
+        job_root=job_root,
+        total=total,
+        labels=labels,
+        gpu_names=gpu_names,
+        store_bytes=store_bytes,
+        log_to_driver=log_to_driver,
+        record_directory=record_directory,
+        has_notes=has_notes,
+        log_directory=log_directory,
+        redis_shards=redis_shards,
+        metrics_port=metrics_port,
+        node=node,
+        cluster=cluster,
+    )
+    for path in (session.sockets, session.logs, session.stacks, *((session.notes_directory,) if has_notes else ())):
+        path.mkdir(mode=0o700)
+    _write_private(directory / "secret", session.secret)
+    settings = {
+        "store_directory": str(store_directory),
+        "config": asdict(config),
+        "seed": seed,
+        "job_root": job_root,
+        "total": total.units,
+        "labels": labels,
+        "gpu_names": gpu_names,
+        "store_bytes": store_bytes,
+        "log_to_driver": log_to_driver,
+        "record_directory": str(record_directory) if record_directory is not None else None,
+        "has_notes": has_notes,
+        "log_directory": str(log_directory) if log_directory is not None else None,
+        "redis_shards": redis_shards,
+        "metrics_port": metrics_port,
+        "node": node,
+        "cluster": asdict(cluster) if cluster is not None else None,
+    }
+    _write_private(directory / "session.json", json.dumps(settings).encode())
+    return session
+
+
+def load(directory: Path) -> Session:
+    """The session that another process of it has made."""
+    settings: dict[str, Any] = json.loads((directory / "session.json").read_bytes())
+    record, logs = settings.pop("record_directory"), settings.pop("log_directory")
+    cluster = settings.pop("cluster")
+    return Session(
+        directory=directory,
+        store_directory=Path(settings.pop("store_directory")),
+        secret=(directory / "secret").read_bytes(),
+        config=Config(**settings.pop("config")),
+        total=Resources(tuple((name, amount) for name, amount in settings.pop("total"))),
+        labels=tuple((key, value) for key, value in settings.pop("labels")),
+        gpu_names=tuple(settings.pop("gpu_names")),
+        record_directory=Path(record) if record is not None else None,
+        log_directory=Path(logs) if logs is not None else None,
+        cluster=ClusterPlace(**cluster) if cluster is not None else None,
+        **settings,
+    )
+
+
+def shared_memory_free_bytes() -> int:
+    """What the file system that holds the object stores has free."""
+    place = SHARED_MEMORY if SHARED_MEMORY.is_dir() else Path(tempfile.gettempdir())
+    return shutil.disk_usage(place).free
+
+
+def _write_private(path: Path, content: bytes) -> None:
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
+
+
+def _check_spill_directory(directory: Path) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except OSError as error:
+        raise ValueError(
+            f"limits: spill_directory={str(directory)!r} cannot be written ({error.strerror}): name a directory on a "
+            f"disk with room, or leave it out to spill into the session's own"
+        ) from error
+
+
+def running() -> list[Session]:
+    """The sessions of this user on this machine that are nodes of a cluster and whose founder lives, oldest first."""
+    return [session for session in all_running() if session.cluster is not None]
+
+
+def all_running() -> list[Session]:
+    """The sessions of this user on this machine whose founder lives, oldest first."""
+    found = []
+    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*/session.json"):
+        directory = path.parent
+        if founder_of(directory) is None or directory.stat().st_uid != os.getuid():
+            continue
+        try:
+            session = load(directory)
+        except (OSError, ValueError, TypeError, KeyError):  # it is being made, or removed
+            continue
+        found.append((path.stat().st_mtime_ns, str(directory), session))
+    return [session for _, _, session in sorted(found, key=lambda entry: entry[:2])]
+
+
+def founder_of(directory: Path) -> int | None:
+    """The pid of the process that made a session, while it lives."""
+    pid = directory.name.removeprefix(_PREFIX).partition("-")[0]
+    return int(pid) if pid.isdigit() and _is_alive(int(pid)) else None
+
+
+def sweep(*parents: Path) -> None:
+    """Remove what sessions of this user have left whose driver and head were killed; `parents` hold their directories,
+    by default those for temporary files and for shared memory."""
+    for parent in parents or (Path(tempfile.gettempdir()), SHARED_MEMORY):
+        for path in parent.glob(f"{_PREFIX}*-*") if parent.is_dir() else ():
+            pid = path.name.removeprefix(_PREFIX).partition("-")[0]
+            if pid.isdigit() and not _is_alive(int(pid)) and path.is_dir() and path.stat().st_uid == os.getuid():
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
