@@ -27,8 +27,8 @@ from rich.console import Console
 from rich.table import Table
 
 from dualray.shared.nearest import nearest
-from dualray.shared.scenario import Scenario
 from dualray.shared.scenario.cluster import NodeGroup
+from dualray.shared.scenario.scenario import Scenario
 from dualray.testing.run import load_scenario, run_scenario
 from examples.input_data import digits, write_idx
 from examples.resnet.cifar_input import coloured_digits, write_cifar

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from dualray.shared.scenario import Scenario
+from dualray.shared.scenario.scenario import Scenario
 from dualray.testing.run import load_scenario, run_scenario
 
 DIRECTORY = Path(__file__).parent

@@ -21,8 +21,8 @@ from rich.table import Table
 
 from dualray.cli.seeing import check_outputs, write_outputs
 from dualray.report.record import read_record
-from dualray.shared.scenario import Scenario
 from dualray.shared.scenario.file import ScenarioError, json_schema
+from dualray.shared.scenario.scenario import Scenario
 from dualray.shared.units import parse_share, time_words
 from dualray.testing.determinism import check_determinism
 from dualray.testing.expectations import Verdict, judge

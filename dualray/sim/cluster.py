@@ -60,7 +60,9 @@ from dualray.sim.values import ValueLog, are_asked_for
 from dualray.sim.worker import UserProcess
 
 if TYPE_CHECKING:
-    from dualray.shared.scenario import Scenario  # it imports pydantic, which a run without a scenario does not need
+    from dualray.shared.scenario.scenario import (
+        Scenario,  # it imports pydantic, which a run without a scenario does not need
+    )
     from dualray.sim.virtual_loop import VirtualLoop
 
 HEAD_IS_GONE: Final = "the head process is gone"

@@ -23,7 +23,9 @@ from dualray.shared.units import parse_rate_bytes_per_s, parse_time_ns
 from dualray.sim.rates import time_ns
 
 if TYPE_CHECKING:
-    from dualray.shared.scenario import Scenario  # it imports pydantic, which a run without a scenario does not need
+    from dualray.shared.scenario.scenario import (
+        Scenario,  # it imports pydantic, which a run without a scenario does not need
+    )
 
 __all__ = ["CostModel", "Param"]
 

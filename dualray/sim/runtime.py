@@ -32,8 +32,8 @@ from dualray.sim.worker import (
 
 if TYPE_CHECKING:
     # It imports pydantic, which a run without a scenario does not need.
-    from dualray.shared.scenario import Scenario
     from dualray.shared.scenario.cluster import NodeGroup
+    from dualray.shared.scenario.scenario import Scenario
     from dualray.sim.notes import RunNotes
 
 DEFAULT_CPUS = 4

@@ -32,8 +32,8 @@ from dualray.shared.model.codec import encode, pack
 from dualray.shared.model.ids import ObjectID, exception_id, is_put, return_index, short, task_of
 from dualray.shared.proof.decision_log import Decision, read_log
 from dualray.shared.proof.trace import TraceEvent, TraceKind
-from dualray.shared.scenario import Scenario
 from dualray.shared.scenario.file import dump_scenario, parse_scenario
+from dualray.shared.scenario.scenario import Scenario
 from dualray.sim.values import ask_for_values, read_values
 from dualray.testing.outcome import Outcome
 from dualray.testing.run import read_trace, run_scenario

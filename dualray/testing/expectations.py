@@ -9,8 +9,8 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
 from dualray.shared.nearest import nearest
-from dualray.shared.scenario import Scenario
 from dualray.shared.scenario.fault_model import parse_fault
+from dualray.shared.scenario.scenario import Scenario
 from dualray.shared.units import time_words
 from dualray.testing.outcome import Outcome
 

@@ -22,10 +22,10 @@ from fractions import Fraction
 from functools import partial
 from pathlib import Path
 
-from dualray.shared.scenario import Scenario
 from dualray.shared.scenario.expect import Expect
 from dualray.shared.scenario.fault_model import Fault, FaultKind, parse_fault
 from dualray.shared.scenario.file import dump_scenario
+from dualray.shared.scenario.scenario import Scenario
 from dualray.testing.checkers import UNSCHEDULABLE, compare
 from dualray.testing.coverage import SITUATIONS
 from dualray.testing.determinism import compare_recorded

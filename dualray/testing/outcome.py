@@ -28,7 +28,7 @@ class Outcome:
         error: the names of the error's class and its bases, most derived first; empty when the program succeeded.
         message: the error's.
         makespan_ns: from the first submission to the end of the program, in virtual time (real mode: wall time).
-        counters: see dualray.shared.scenario.COUNTERS.
+        counters: see COUNTERS in dualray/shared/scenario/expect.py.
         performed, missed, outstanding: faults in words.
         leaks: what was left; None when nothing can be said.
         violations: invariants that do not hold, and what the oracles found.

@@ -26,8 +26,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self, TypeVar
 
-from dualray.shared.scenario import Scenario
 from dualray.shared.scenario.fault_model import Fault
+from dualray.shared.scenario.scenario import Scenario
 from dualray.sim.isolation import HEAP
 from dualray.sim.stage import stand
 from dualray.testing.determinism import HASH_SEEDS, SURROUNDINGS

@@ -21,8 +21,8 @@ import dualray
 from dualray import runtime
 from dualray.cluster_utils import Cluster
 from dualray.report.traces import read_traces
-from dualray.shared.scenario import Scenario
 from dualray.shared.scenario.cluster import NodeGroup
+from dualray.shared.scenario.scenario import Scenario
 from dualray.testing.outcome import Outcome, call, make_outcome
 from dualray.testing.real_faults import LOOK_S, FaultPerformer, check_plan
 from dualray.testing.scripts import SCRIPT_TIMEOUT_S, run_script

@@ -14,7 +14,7 @@ from typing import Any
 
 from dualray.recording.graph import Graph
 from dualray.shared.model.config import Config
-from dualray.shared.scenario import Scenario
+from dualray.shared.scenario.scenario import Scenario
 from dualray.sim.cost_model import CostModel
 from dualray.sim.examination import examine_replay
 from dualray.sim.replay import ReplayCluster

@@ -22,8 +22,8 @@ import dualray
 from dualray.recording.graph import Graph
 from dualray.recording.profile import load_profile
 from dualray.shared.proof.trace import TraceEvent, TraceKind, from_bytes
-from dualray.shared.scenario import Scenario
 from dualray.shared.scenario.file import ScenarioError, dump_scenario, parse_scenario, place_of
+from dualray.shared.scenario.scenario import Scenario
 from dualray.sim.cost_model import CostModel
 from dualray.sim.runtime import SimRuntime
 from dualray.testing.arguments import ArgumentError, check_arguments

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from dualray.shared.scenario import Scenario
 from dualray.shared.scenario.cluster import ClusterModel, NodeGroup
 from dualray.shared.scenario.fault_model import Fault
+from dualray.shared.scenario.scenario import Scenario
 
 RUNS_MAX = 300
 """Runs that making one failure small may take."""

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import dualray
-from dualray.shared.scenario import Scenario
 from dualray.shared.scenario.fault_model import Fault, parse_fault
+from dualray.shared.scenario.scenario import Scenario
 from dualray.sim.runtime import SimRuntime
 from dualray.testing.outcome import ERROR_CHARACTERS_MAX, Outcome
 from dualray.testing.run import outcome_of

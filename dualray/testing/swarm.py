@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from dualray.shared.model.config import Config
-from dualray.shared.scenario import Scenario
 from dualray.shared.scenario.fault_model import (
     ALL,
     MAY_END,
@@ -25,6 +24,7 @@ from dualray.shared.scenario.fault_model import (
     FaultKind,
     check_fault,
 )
+from dualray.shared.scenario.scenario import Scenario
 from dualray.shared.scenario.values import DRIVER_NODE_NAME
 from dualray.sim.control_plane import CLIENT_TRIES_NS
 from dualray.testing.outcome import Outcome

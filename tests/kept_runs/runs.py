@@ -39,8 +39,8 @@ import numpy as np
 import dualray
 from dualray.shared.model.codec import pack
 from dualray.shared.model.demands import parse_resources
-from dualray.shared.scenario import Scenario
 from dualray.shared.scenario.fault_model import parse_fault
+from dualray.shared.scenario.scenario import Scenario
 from dualray.sim.modelled_programs import run_workload
 from dualray.sim.node import Hardware
 from dualray.sim.runtime import SimRuntime

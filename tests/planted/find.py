@@ -18,8 +18,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 
-from dualray.shared.scenario import Swarm
 from dualray.shared.scenario.file import dump_scenario
+from dualray.shared.scenario.scenario import Swarm
 from dualray.testing.run import load_scenario
 from tests.planted.bugs import BUGS, PlantedBug
 from tests.planted.tree import ROOT, run_in, tree_with

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 import dualray
 from dualray.cli.app import app
-from dualray.shared.scenario import Scenario
 from dualray.shared.scenario.file import ScenarioError, dump_scenario, parse_scenario
+from dualray.shared.scenario.scenario import Scenario
 from dualray.shared.units import parse_time_ns
 from dualray.sim.cost_model import CostModel
 from dualray.sim.topologies import Mesh, Racks, Star, wiring_of_scenario

@@ -1,0 +1,130 @@
+"""Scenario files: cluster, workload, faults and expectations in one YAML file, as typed data.
+
+`file.py` reads them, and says what is wrong with one. Every value that has a unit carries it
+(`10Gbps`, `1GiB`, `2.5s`); unknown keys are refused.
+
+Nodes are called node-0, node-1, ... in the order of the groups; the driver runs on node-0. Wherever a fault takes a
+node it also takes a list of them, or `label=value` for every node that carries the label.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from pydantic import Field, field_validator, model_validator
+
+from dualray.shared.scenario.cluster import ClusterModel
+from dualray.shared.scenario.expect import Expect
+from dualray.shared.scenario.fault_model import NEVER_DRAWN, Fault, FaultKind
+from dualray.shared.scenario.faults import FaultItem, FaultModel
+from dualray.shared.scenario.values import Duration, Model, Size, Time
+
+
+class Workload(Model):
+    """What runs: exactly one of `script`, `function`, `generate` and `trace`."""
+
+    script: str | None = Field(default=None, description="a Python file that calls dualray.init()")
+    args: list[str] = Field(default_factory=list, description="of the script")
+    function: str | None = Field(default=None, description="module:name; called with the cluster running")
+    kwargs: dict[str, Any] = Field(default_factory=dict, description="of the function, or of the generated workload")
+    generate: str | None = Field(
+        default=None, description="a workload of dualray.testing.workloads, such as tree_reduce"
+    )
+    trace: str | None = Field(default=None, description="a recorded run, as init(record=...) leaves it: run again")
+
+    @field_validator("args", mode="before")
+    @classmethod
+    def _texts(cls, value: Any) -> Any:
+        return [str(item) for item in value] if isinstance(value, list) else value
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Workload:
+        kinds = ("script", "function", "generate", "trace")
+        given = [name for name in kinds if getattr(self, name) is not None]
+        if len(given) != 1:
+            words = " and ".join(given) or "none"
+            raise ValueError(f"say exactly one of script, function, generate and trace, not {words}")
+        if self.trace is not None and (self.args or self.kwargs):
+            raise ValueError("a trace takes neither args nor kwargs: it is run again as it was recorded")
+        if self.args and self.script is None:
+            raise ValueError("args belong to a script; a function, or a generated workload, takes kwargs")
+        if self.kwargs and self.script is not None:
+            raise ValueError("kwargs belong to a function or a generated workload; a script takes args")
+        if self.function is not None and not re.fullmatch(r"[\w.]+:[\w.]+", self.function):
+            raise ValueError(f"function {self.function!r} must be written module:name")
+        return self
+
+    @property
+    def words(self) -> str:
+        """What runs, for people."""
+        return self.script or self.function or (f"trace: {self.trace}" if self.trace else f"generated: {self.generate}")
+
+
+class Swarm(Model):
+    """Which faults `dualray explore` draws. Each seed also draws which of the kinds are on, and how many."""
+
+    kinds: list[FaultKind] = Field(
+        default_factory=lambda: [kind for kind in FaultKind if kind not in NEVER_DRAWN],
+        description=f"default: all but {' and '.join(sorted(NEVER_DRAWN))}, which belong among the faults",
+    )
+    most: int = Field(default=6, ge=0, le=1000, description="faults of one seed")
+    within: Time | None = Field(
+        default=None, description="faults in time come before this; default: the fault-free makespan"
+    )
+    lasting: Time = Field(default=3 * 10**9, description="the median of how long what ends lasts")
+
+    @field_validator("kinds")
+    @classmethod
+    def _can_be_drawn(cls, value: list[FaultKind]) -> list[FaultKind]:
+        for kind in value:
+            if kind in NEVER_DRAWN:
+                raise ValueError(f"{kind} is never drawn: no program can promise to survive it. Say it under faults")
+        return value
+
+
+class Scenario(Model):
+    """One scenario; see the module."""
+
+    name: str
+    description: str = ""
+    seed: int = 0
+    cluster: ClusterModel = ClusterModel()
+    workload: Workload
+    config: dict[str, Any] = Field(default_factory=dict, description="limits of the core; `dualray config` lists them")
+    policies: dict[str, str] = Field(default_factory=dict, description="placement, eviction, retry, reconstruction")
+    costs: dict[str, str | int] = Field(default_factory=dict, description="of `dualray sim params`, with units")
+    profile: str | None = Field(
+        default=None,
+        description="a recorded run: tasks without a duration of their own take what those of their name took there",
+    )
+    durations: dict[str, Duration] = Field(default_factory=dict, description="of tasks, by name; `*` matches the rest")
+    memory: dict[str, Size] = Field(
+        default_factory=dict,
+        description="what tasks take of a node's memory while they run, by name; of an actor, for life",
+    )
+    gpu_memory: dict[str, Size] = Field(
+        default_factory=dict, description="the same of the memory of each GPU that they were given"
+    )
+    faults: list[FaultItem] = Field(default_factory=list)
+    swarm: Swarm = Swarm()
+    time_limit: Time = Field(default=24 * 3600 * 10**9, description="virtual time after which the run is given up")
+    expect: Expect = Expect()
+
+    @property
+    def limits(self) -> dict[str, Any]:
+        """What `init(limits=)` takes: limits and policies."""
+        return {**self.config, **{f"{name}_policy": path for name, path in self.policies.items()}}
+
+    def with_faults(self, faults: Iterable[Fault]) -> Scenario:
+        """The same with these faults, in words, and no others."""
+        return self.model_copy(update={"faults": [FaultModel.of(fault) for fault in faults]})
+
+    def planned(self) -> tuple[Fault, ...]:
+        """Every fault, one by one.
+
+        Raises:
+            ValueError: one that makes no sense on this cluster.
+        """
+        return tuple(fault for item in self.faults for fault in item.faults(self.cluster, self.seed))
