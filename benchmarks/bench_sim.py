@@ -34,8 +34,8 @@ from benchmarks.conftest import Measure, Row
 from dualray.shared.model.config import Config
 from dualray.shared.model.demands import parse_resources
 from dualray.shared.scenario.file import parse_scenario
-from dualray.sim.modelled_programs import run_workload
-from dualray.sim.node import Hardware
+from dualray.sim.modelled.programs import run_workload
+from dualray.sim.processes.node import Hardware
 from dualray.testing.explore import explore
 
 TIMEOUTS = 100_000

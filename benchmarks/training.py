@@ -14,8 +14,8 @@ import dualray
 from dualray.shared.model.config import Config
 from dualray.shared.model.demands import parse_resources
 from dualray.shared.scenario.file import parse_scenario
-from dualray.sim.modelled_programs import run_workload
-from dualray.sim.node import Hardware
+from dualray.sim.modelled.programs import run_workload
+from dualray.sim.processes.node import Hardware
 from dualray.testing.run import run_scenario
 from dualray.testing.swarm import draw_faults, ground_of
 from dualray.testing.workloads import WORKLOADS

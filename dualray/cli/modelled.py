@@ -19,12 +19,12 @@ from dualray.shared.model.demands import parse_resources
 from dualray.shared.scenario.fault_model import parse_fault
 from dualray.shared.scenario.file import ScenarioError
 from dualray.shared.units import parse_size_bytes, size_words, time_words
-from dualray.sim.cost_model import CostModel
-from dualray.sim.modelled import Modelled
-from dualray.sim.modelled_programs import PROGRAMS, parameters, run_workload
-from dualray.sim.node import Hardware
+from dualray.sim.cost.cost_model import CostModel
+from dualray.sim.modelled.cluster import Modelled
+from dualray.sim.modelled.programs import PROGRAMS, parameters, run_workload
+from dualray.sim.network.topologies import Star, Wiring, wiring_of_scenario
+from dualray.sim.processes.node import Hardware
 from dualray.sim.runtime import hardware_of_scenario
-from dualray.sim.topologies import Star, Wiring, wiring_of_scenario
 
 FAILED = 1
 UNUSABLE = 2

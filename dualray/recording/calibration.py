@@ -20,7 +20,7 @@ class Calibration:
         machine, date: where and when it was measured.
         costs: parameters of the cost model, in their units (ns, bytes/s).
         intervals: of each of them, the 95 % confidence interval.
-        slowdown: by how much (0.05: 5 %) each further busy core slows the others down; see dualray/sim/cores.py.
+        slowdown: by how much (0.05: 5 %) each further busy core slows the others down; see dualray/sim/kernel/cores.py.
         error: the held-out error: the median of |predicted - measured| / measured over programs that were not used
             for the fit.
         checks: these programs, each with what was measured and predicted, in seconds.

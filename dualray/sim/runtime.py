@@ -17,11 +17,11 @@ from dualray.shared.model.demands import parse_resources
 from dualray.shared.model.ids import FunctionID, root_task_id
 from dualray.shared.model.resources import GPU, GPU_MASK
 from dualray.shared.proof.trace import TraceEvent
-from dualray.sim.cluster import DRIVER_NODE, Cluster, make_cluster
-from dualray.sim.examination import Examination, examine
-from dualray.sim.node import Hardware
-from dualray.sim.topologies import Nic
-from dualray.sim.worker import (
+from dualray.sim.cluster.cluster import DRIVER_NODE, Cluster, make_cluster
+from dualray.sim.cluster.examination import Examination, examine
+from dualray.sim.network.topologies import Nic
+from dualray.sim.processes.node import Hardware
+from dualray.sim.processes.worker import (
     UserProcess,
     enter_process,
     enter_process_with_gpus,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     # It imports pydantic, which a run without a scenario does not need.
     from dualray.shared.scenario.cluster import NodeGroup
     from dualray.shared.scenario.scenario import Scenario
-    from dualray.sim.notes import RunNotes
+    from dualray.sim.processes.run_recorder import RunNotes
 
 DEFAULT_CPUS = 4
 DEFAULT_STORE_BYTES = 2 * 1024**3
@@ -121,7 +121,7 @@ def start(settings: Mapping[str, Any], config: Config) -> SimRuntime:
     cluster = make_cluster(settings, config)
     record = None
     if settings["record"] is not None:
-        from dualray.sim.notes import RunNotes  # noqa: PLC0415 - only who records needs it
+        from dualray.sim.processes.run_recorder import RunNotes  # noqa: PLC0415 - only who records needs it
 
         record = RunNotes(settings["record"], cluster)
     driver = cluster.start(nodes=hardware, root=root, namespace=settings["namespace"] or "")

@@ -59,7 +59,7 @@ def coverage(trace: Sequence[TraceEvent], counters: Mapping[str, int]) -> dict[s
 
     Args:
         trace: of the whole cluster, in order of time.
-        counters: those of the cluster: see dualray.sim.examination.
+        counters: those of the cluster: see dualray.sim.cluster.examination.
     """
     watch = _Watch()
     see = watch.see

@@ -34,7 +34,7 @@ from dualray.shared.proof.decision_log import Decision, read_log
 from dualray.shared.proof.trace import TraceEvent, TraceKind
 from dualray.shared.scenario.file import dump_scenario, parse_scenario
 from dualray.shared.scenario.scenario import Scenario
-from dualray.sim.values import ask_for_values, read_values
+from dualray.sim.cluster.value_digests import ask_for_values, read_values
 from dualray.testing.outcome import Outcome
 from dualray.testing.run import read_trace, run_scenario
 

@@ -98,7 +98,8 @@ def make_outcome(
     *,
     remarks: tuple[str, ...] = (),
 ) -> Outcome:
-    """What became of a run, from its trace and from what was found in the cluster: see dualray.sim.examination."""
+    """What became of a run, from its trace and from what was found in the cluster: see
+    dualray.sim.cluster.examination."""
     figures = summary(trace)
     first_ns = next((event.time_ns for event in trace if event.kind is _SUBMITTED), 0)
     leaks = examination["leaks"]

@@ -28,8 +28,8 @@ from typing import IO, Self, TypeVar
 
 from dualray.shared.scenario.fault_model import Fault
 from dualray.shared.scenario.scenario import Scenario
-from dualray.sim.isolation import HEAP
-from dualray.sim.stage import stand
+from dualray.sim.usercode.isolation import HEAP
+from dualray.sim.usercode.patches import stand
 from dualray.testing.determinism import HASH_SEEDS, SURROUNDINGS
 from dualray.testing.outcome import Outcome
 from dualray.testing.run import run_scenario

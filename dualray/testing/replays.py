@@ -15,11 +15,11 @@ from typing import Any
 from dualray.recording.graph import Graph
 from dualray.shared.model.config import Config
 from dualray.shared.scenario.scenario import Scenario
-from dualray.sim.cost_model import CostModel
-from dualray.sim.examination import examine_replay
-from dualray.sim.replay import ReplayCluster
+from dualray.sim.cluster.examination import examine_replay
+from dualray.sim.cost.cost_model import CostModel
+from dualray.sim.network.topologies import wiring_of_scenario
+from dualray.sim.replay.replay import ReplayCluster
 from dualray.sim.runtime import hardware_of_scenario
-from dualray.sim.topologies import wiring_of_scenario
 from dualray.testing.checkers import watch_choices
 from dualray.testing.outcome import ERROR_CHARACTERS_MAX, Outcome, error_names, make_outcome
 from dualray.whatif.predict import Durations, load

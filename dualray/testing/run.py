@@ -24,7 +24,7 @@ from dualray.recording.profile import load_profile
 from dualray.shared.proof.trace import TraceEvent, TraceKind, from_bytes
 from dualray.shared.scenario.file import ScenarioError, dump_scenario, parse_scenario, place_of
 from dualray.shared.scenario.scenario import Scenario
-from dualray.sim.cost_model import CostModel
+from dualray.sim.cost.cost_model import CostModel
 from dualray.sim.runtime import SimRuntime
 from dualray.testing.arguments import ArgumentError, check_arguments
 from dualray.testing.checkers import watch_choices

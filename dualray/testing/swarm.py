@@ -26,7 +26,7 @@ from dualray.shared.scenario.fault_model import (
 )
 from dualray.shared.scenario.scenario import Scenario
 from dualray.shared.scenario.values import DRIVER_NODE_NAME
-from dualray.sim.control_plane import CLIENT_TRIES_NS
+from dualray.sim.processes.control_plane import CLIENT_TRIES_NS
 from dualray.testing.outcome import Outcome
 
 MILLISECOND_NS = 1_000_000

@@ -42,10 +42,10 @@ from dualray.recording.file import read_record_file
 from dualray.recording.graph import SUBMIT, Graph, graph_of
 from dualray.shared.model.config import Config
 from dualray.shared.model.demands import parse_resources
-from dualray.sim.cost_model import CostModel
-from dualray.sim.node import Hardware
-from dualray.sim.replay import ReplayCluster
-from dualray.sim.topologies import Nic
+from dualray.sim.cost.cost_model import CostModel
+from dualray.sim.network.topologies import Nic
+from dualray.sim.processes.node import Hardware
+from dualray.sim.replay.replay import ReplayCluster
 from dualray.whatif.micro import ONE_NODE, THERE, TWO_NODES, MicroRun, company
 
 SECONDS_MAX = 60.0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import plotly.graph_objects as go
 
-from dualray.sim.cost_model import CostModel
+from dualray.sim.cost.cost_model import CostModel
 from dualray.whatif.calibrate import Fit, Phase
 from dualray.whatif.page import html_page, html_table
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dualray.sim.replayed import Step
+from dualray.sim.replay.replayed import Step
 
 STRETCHES_MAX = 100_000
 _TASK_ID_BYTES = 16

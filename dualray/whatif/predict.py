@@ -28,11 +28,11 @@ from dualray.shared.model.config import Config
 from dualray.shared.model.demands import parse_named
 from dualray.shared.model.resources import CPU, GPU
 from dualray.shared.units import parse_time_ns, time_words
-from dualray.sim.cost_model import CostModel
-from dualray.sim.node import Hardware
-from dualray.sim.replay import ReplayCluster
-from dualray.sim.replayed import Replayed
-from dualray.sim.topologies import Nic
+from dualray.sim.cost.cost_model import CostModel
+from dualray.sim.network.topologies import Nic
+from dualray.sim.processes.node import Hardware
+from dualray.sim.replay.replay import ReplayCluster
+from dualray.sim.replay.replayed import Replayed
 from dualray.whatif.configurations import Configuration, configurations, faults_of, placement_path
 from dualray.whatif.critical_path import Stretch, critical_path
 

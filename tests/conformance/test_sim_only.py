@@ -22,8 +22,8 @@ from dualray.exceptions import (
     TaskError,
     TaskUnschedulableError,
 )
+from dualray.sim.processes.worker import UserProcess
 from dualray.sim.runtime import SimRuntime
-from dualray.sim.worker import UserProcess
 from dualray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from tests.conformance.support import MIB, Shape, get, start_cluster
 

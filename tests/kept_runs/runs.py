@@ -41,8 +41,8 @@ from dualray.shared.model.codec import pack
 from dualray.shared.model.demands import parse_resources
 from dualray.shared.scenario.fault_model import parse_fault
 from dualray.shared.scenario.scenario import Scenario
-from dualray.sim.modelled_programs import run_workload
-from dualray.sim.node import Hardware
+from dualray.sim.modelled.programs import run_workload
+from dualray.sim.processes.node import Hardware
 from dualray.sim.runtime import SimRuntime
 from dualray.testing.checkers import watch_choices
 from dualray.testing.expectations import judge

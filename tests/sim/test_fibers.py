@@ -15,8 +15,8 @@ from typing import Any
 import greenlet
 import pytest
 
-from dualray.sim.fibers import RETHROWS_MAX, Fiber, FiberKilled, FiberScheduler, FiberState
-from dualray.sim.kernel import Kernel
+from dualray.sim.kernel.fibers import RETHROWS_MAX, Fiber, FiberKilled, FiberScheduler, FiberState
+from dualray.sim.kernel.kernel import Kernel
 
 
 @dataclass(frozen=True)

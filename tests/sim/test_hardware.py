@@ -14,7 +14,7 @@ import pytest
 import dualray
 import dualray.runtime
 from dualray.shared.scenario.file import ScenarioError, dump_scenario, parse_scenario
-from dualray.sim.modelled_programs import run_workload
+from dualray.sim.modelled.programs import run_workload
 from dualray.sim.runtime import hardware_of_scenario
 from dualray.testing.run import load_scenario
 from dualray.util.scheduling_strategies import NodeAffinitySchedulingStrategy

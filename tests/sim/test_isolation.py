@@ -21,11 +21,17 @@ import numpy as np
 import pytest
 from numpy.random import mtrand
 
-from dualray.sim import isolation
-from dualray.sim.fibers import FiberScheduler
-from dualray.sim.isolation import GC_FIRST_EVENTS, GC_FULL_FIRST_EVENTS, GC_YOUNG_EVERY_EVENTS, Isolation, VirtualExit
-from dualray.sim.kernel import Kernel
-from dualray.sim.virtual_time import VirtualTime
+from dualray.sim.kernel.fibers import FiberScheduler
+from dualray.sim.kernel.kernel import Kernel
+from dualray.sim.usercode import isolation
+from dualray.sim.usercode.isolation import (
+    GC_FIRST_EVENTS,
+    GC_FULL_FIRST_EVENTS,
+    GC_YOUNG_EVERY_EVENTS,
+    Isolation,
+    VirtualExit,
+)
+from dualray.sim.usercode.virtual_time import VirtualTime
 
 # Every attribute that an isolation replaces, as it stood before any simulation.
 PLACES: list[tuple[Any, str, Any]] = [
@@ -285,9 +291,9 @@ def test_signals_reach_nobody_else(sim: Simulation) -> None:
 def test_a_driver_script_that_exits_ends_its_interpreter_with_its_code() -> None:
     script = (
         "import os\n"
-        "from dualray.sim.kernel import Kernel\n"
-        "from dualray.sim.fibers import FiberScheduler\n"
-        "from dualray.sim.isolation import Isolation\n"
+        "from dualray.sim.kernel.kernel import Kernel\n"
+        "from dualray.sim.kernel.fibers import FiberScheduler\n"
+        "from dualray.sim.usercode.isolation import Isolation\n"
         "class Owner:\n    pid, hostname = 42, 'driver'\n"
         "kernel = Kernel()\n"
         "fibers = FiberScheduler(kernel)\n"

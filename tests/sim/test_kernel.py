@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from simpy.core import EmptySchedule
 
-from dualray.sim.calendar import DAY_BITS, TOMBSTONES_MIN, Due
-from dualray.sim.kernel import LATE, NORMAL, URGENT, Kernel, Scheduled
+from dualray.sim.kernel.calendar import DAY_BITS, TOMBSTONES_MIN, Due
+from dualray.sim.kernel.kernel import LATE, NORMAL, URGENT, Kernel, Scheduled
 
 DAY_NS = 1 << DAY_BITS
 
@@ -97,11 +97,11 @@ def random_program(seed: int, events_max: int) -> list[tuple[int, int]]:
 @given(st.integers(0, 2**32), st.integers(1, 300))
 def test_the_calendar_keeps_the_order_of_one_heap(seed: int, events_max: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dualray.sim.calendar.DAY_BITS", 62)  # one day for everything: a plain heap
+        patch.setattr("dualray.sim.kernel.calendar.DAY_BITS", 62)  # one day for everything: a plain heap
         expected = random_program(seed, events_max)
     assert random_program(seed, events_max) == expected
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dualray.sim.calendar.TOMBSTONES_MIN", 1)  # and sweeping at every turn changes nothing
+        patch.setattr("dualray.sim.kernel.calendar.TOMBSTONES_MIN", 1)  # and sweeping at every turn changes nothing
         assert random_program(seed, events_max) == expected
 
 

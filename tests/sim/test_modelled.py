@@ -15,10 +15,10 @@ from dualray.shared.machines.owner.owner import Owner
 from dualray.shared.model.config import Config
 from dualray.shared.model.demands import parse_resources
 from dualray.shared.scenario.fault_model import parse_fault
-from dualray.sim.cost_model import CostModel
-from dualray.sim.modelled import ModelledCluster, ModelledProcess, ModelledWorker
-from dualray.sim.modelled_programs import PROGRAMS, make_workload, run_workload
-from dualray.sim.node import Hardware
+from dualray.sim.cost.cost_model import CostModel
+from dualray.sim.modelled.cluster import ModelledCluster, ModelledProcess, ModelledWorker
+from dualray.sim.modelled.programs import PROGRAMS, make_workload, run_workload
+from dualray.sim.processes.node import Hardware
 from dualray.sim.runtime import SimRuntime
 
 SMALL = {

@@ -20,7 +20,7 @@ import pytest
 
 import dualray
 from dualray.exceptions import SimulationDeadlockError, WorkerCrashedError
-from dualray.sim import modules
+from dualray.sim.usercode import modules
 from tests.sim import module_other, module_state
 
 MODES = ("real", "sim")

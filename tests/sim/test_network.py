@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dualray.sim.cost_model import CostModel
-from dualray.sim.kernel import Kernel
-from dualray.sim.network import Channel, Impairment, Network, Transfer
-from dualray.sim.rates import time_ns
-from dualray.sim.topologies import LinkKey, Mesh, Nic, NodeKey, Racks, Star
+from dualray.sim.cost.cost_model import CostModel
+from dualray.sim.kernel.kernel import Kernel
+from dualray.sim.network.network import Channel, Impairment, Network, Transfer
+from dualray.sim.network.rates import time_ns
+from dualray.sim.network.topologies import LinkKey, Mesh, Nic, NodeKey, Racks, Star
 
 MB = 1_000_000
 SIMGRID = json.loads((Path(__file__).parents[1] / "data" / "simgrid_flows.json").read_text())["cases"]
@@ -524,9 +524,9 @@ def whole_run() -> str:
     import time
     from random import random as draw
 
-    from dualray.sim.fibers import FiberScheduler
-    from dualray.sim.isolation import Isolation
-    from dualray.sim.virtual_time import VirtualTime
+    from dualray.sim.kernel.fibers import FiberScheduler
+    from dualray.sim.usercode.isolation import Isolation
+    from dualray.sim.usercode.virtual_time import VirtualTime
 
     class Owner:
         def __init__(self, node: str) -> None:

@@ -10,8 +10,8 @@ import pytest
 import dualray
 from dualray.shared.scenario.fault_model import parse_fault
 from dualray.shared.scenario.file import parse_scenario
-from dualray.sim.kernel import Kernel
-from dualray.sim.network import Channel, Impairment, Network
+from dualray.sim.kernel.kernel import Kernel
+from dualray.sim.network.network import Channel, Impairment, Network
 from dualray.util.placement_group import placement_group, remove_placement_group
 from dualray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -519,7 +519,7 @@ def test_a_fault_that_would_end_the_program_is_refused(fault):
 
 
 def make_network():
-    from dualray.sim.cost_model import CostModel
+    from dualray.sim.cost.cost_model import CostModel
 
     kernel = Kernel()
     return kernel, Network(kernel, CostModel())

@@ -1,4 +1,5 @@
-"""What stands between the simulations of a process that only simulates (dualray/sim/stage.py): each test in its own."""
+"""What stands between the simulations of a process that only simulates (dualray/sim/usercode/patches.py): each test in
+its own."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import textwrap
 BEGIN = """
 import sys, time, types
 import dualray
-from dualray.sim.stage import stand
+from dualray.sim.usercode.patches import stand
 
 stand()
 
@@ -68,7 +69,7 @@ def test_a_module_that_has_come_since_sees_virtual_time():
 def test_what_was_done_to_functions_that_came_by_value_is_undone():
     run(
         """
-        from dualray.sim.stage import take_stage
+        from dualray.sim.usercode.patches import take_stage
 
         def nap(sleep=time.sleep):
             sleep(5)
@@ -85,9 +86,9 @@ def test_what_was_done_to_functions_that_came_by_value_is_undone():
 def test_only_one_simulation_at_a_time():
     run(
         """
-        from dualray.sim.kernel import Kernel
-        from dualray.sim.fibers import FiberScheduler
-        from dualray.sim.stage import take_stage
+        from dualray.sim.kernel.kernel import Kernel
+        from dualray.sim.kernel.fibers import FiberScheduler
+        from dualray.sim.usercode.patches import take_stage
 
         def another():
             kernel = Kernel()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dualray.shared.machines.owner.tasks import TASK_TABLE
 from dualray.shared.model.ids import TaskID
-from dualray.sim.tables import Tables
+from dualray.sim.processes.tables import Tables
 
 ONE, OTHER = TaskID(b"\1" * 16), TaskID(b"\2" * 16)
 FINISHED, FAILED = (("state", "FINISHED"),), (("state", "FAILED"),)

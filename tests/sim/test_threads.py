@@ -24,7 +24,7 @@ import pytest
 
 import dualray
 from dualray.exceptions import GetTimeoutError, SimulationDeadlockError, TaskCancelledError
-from dualray.sim import watchdog
+from dualray.sim.usercode import watchdog
 from dualray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from tests.sim import module_locks
 
@@ -299,7 +299,7 @@ def standing() -> tuple[Any, ...]:
 def test_everything_is_as_it_was_afterwards():
     before = standing()
     simulate()
-    assert type(threading.Lock()).__module__ == "dualray.sim.locks"
+    assert type(threading.Lock()).__module__ == "dualray.sim.usercode.locks"
     assert all(now is not then for now, then in zip(standing(), before, strict=True))
     assert isinstance(queue.SimpleQueue(), queue.SimpleQueue)
     left = threading.Thread(target=threading.Event().wait)

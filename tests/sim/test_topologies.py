@@ -12,8 +12,8 @@ from dualray.cli.app import app
 from dualray.shared.scenario.file import ScenarioError, dump_scenario, parse_scenario
 from dualray.shared.scenario.scenario import Scenario
 from dualray.shared.units import parse_time_ns
-from dualray.sim.cost_model import CostModel
-from dualray.sim.topologies import Mesh, Racks, Star, wiring_of_scenario
+from dualray.sim.cost.cost_model import CostModel
+from dualray.sim.network.topologies import Mesh, Racks, Star, wiring_of_scenario
 from dualray.testing.run import run_scenario
 from dualray.testing.shrink import _first_nodes
 

@@ -18,9 +18,9 @@ import cloudpickle
 import pytest
 from _pytest import timing
 
-from dualray.sim.fibers import FiberScheduler
-from dualray.sim.kernel import Kernel
-from dualray.sim.virtual_time import EPOCH_NS, READ_STEP_MIN_NS, Substitutions, VirtualTime
+from dualray.sim.kernel.fibers import FiberScheduler
+from dualray.sim.kernel.kernel import Kernel
+from dualray.sim.usercode.virtual_time import EPOCH_NS, READ_STEP_MIN_NS, Substitutions, VirtualTime
 
 REPLACED = (
     "time",

@@ -3,7 +3,7 @@
 import time
 import weakref
 
-from dualray.sim.watchdog import LOOKS, Watchdog
+from dualray.sim.usercode.watchdog import LOOKS, Watchdog
 
 
 class Value:

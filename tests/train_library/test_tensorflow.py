@@ -14,9 +14,9 @@ import pytest
 
 import dualray as ray
 from dualray import train
-from dualray.sim.collectives import all_reduce_ns, broadcast_ns
-from dualray.sim.cost_model import CostModel
-from dualray.sim.topologies import Star
+from dualray.sim.cost.cost_model import CostModel
+from dualray.sim.network.collectives import all_reduce_ns, broadcast_ns
+from dualray.sim.network.topologies import Star
 from dualray.train import FailureConfig, RunConfig, ScalingConfig
 from dualray.train.tensorflow import TensorflowConfig, TensorflowTrainer
 

@@ -12,9 +12,9 @@ import pytest
 
 import dualray as ray
 from dualray import whatif
-from dualray.sim.cores import Cores
-from dualray.sim.kernel import Kernel
-from dualray.sim.model_process import ModelProcess
+from dualray.sim.kernel.cores import Cores
+from dualray.sim.kernel.kernel import Kernel
+from dualray.sim.replay.model_process import ModelProcess
 from dualray.testing.workloads import workload
 from dualray.whatif.predict import Trace
 from tests.whatif.programs import everything

@@ -12,7 +12,7 @@ The layout, for a person with redis-cli (`redis-cli -s SOCKET`, `AUTH PASSWORD`)
     HGETALL dualray:<table>                 hash: the records that were put
     LRANGE dualray:<table>:packed 0 -1      list: entries of records written behind, oldest first, as `write_behind.py`
                                             packs them
-    SUBSCRIBE dualray:<channel>             publish and subscribe (`news.py`)
+    SUBSCRIBE dualray:<channel>             publish and subscribe (`pubsub.py`)
 
 Packing is what makes a record cheap to write; in exchange `get` of a packed key reads backwards through the list,
 and only `drop` makes it shorter: name tables so that they end with what they describe.

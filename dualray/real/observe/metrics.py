@@ -1,7 +1,7 @@
 """A node's metrics, for Prometheus: served by its node manager at the loopback address, when it is told to.
 
 Theory of operation. A scrape comes on a thread of the HTTP server. It has the loop ask the node's other processes for
-their counts (counts.py), waits for the answers, ASK_TIMEOUT_S at most, and then reads, on the loop's thread, the node
+their counts (counters.py), waits for the answers, ASK_TIMEOUT_S at most, and then reads, on the loop's thread, the node
 machine's state and the runner's counters. Between scrapes there is no work. A process that does not answer in time,
 because it is stopped, shows what it said last; what a process that has ended had counted goes on counting.
 """

@@ -1,6 +1,6 @@
 """The processes of a session, seen by the one that makes it: the founder, and through it head and node manager.
 
-All of them end when this process does, by will or by death, in good order: see founder.py. This module imports little,
+All of them end when this process does, by will or by death, in good order: see zygote.py. This module imports little,
 so that the founder can begin before the rest of its client has been imported.
 """
 

@@ -81,7 +81,7 @@ class Session:
     """Of a node manager: whether what workers print is sent to drivers; of a driver: whether it shows that."""
     record_directory: Path | None
     has_notes: bool = False
-    """Whether what user code does is noted (`init(record=...)`): see notes.py."""
+    """Whether what user code does is noted (`init(record=...)`): see processes/run_recorder.py."""
     log_directory: Path | None = None
     """Where the logs are kept, in a directory of the session's name; None: with the session, until it ends."""
     gpu_names: tuple[str, ...] = ()

@@ -274,8 +274,9 @@ class CoreWorker:
         else:
             self.machine.check_invariants()
 
-    # ---- What every call asks of the host --------------------------------------------------------------------
-    # A mode whose host is compiled may answer these itself, without a call through Python for each: sim/core.py.
+    # ---- What every call asks of the host -------------------------------------------------------------------- A mode
+    # whose host is compiled may answer these itself, without a call through Python for each:
+    # sim/processes/core_worker.py.
 
     def now_ns(self) -> int:
         """The host's."""

@@ -1,6 +1,6 @@
 """The seam below the core worker: what a mode provides to a process that runs user code.
 
-There is one class for each mode: dualray/real/processes/process.py and dualray/sim/worker.py.
+There is one class for each mode: dualray/real/processes/process.py and dualray/sim/processes/worker.py.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ of virtual_collectives.py. `model.fit` differs in three places:
 - A step of training is two functions, with the exchange between them: `train_step` runs with an optimizer that keeps
   the gradients instead of applying them; the workers meet; the mean of their gradients is applied. Its time is that of
   the computation (`step_duration`) on the slowest worker, and then that of a ring all-reduce of the gradients' bytes
-  (dualray/sim/collectives.py). Before the first step all take the weights of rank 0, which costs a broadcast.
+  (dualray/sim/network/collectives.py). Before the first step all take the weights of rank 0, which costs a broadcast.
 - The metrics of training that Keras gets are the means of the workers'.
 
 The values pass from worker to worker through this process, not through the object store; what the simulation sees of

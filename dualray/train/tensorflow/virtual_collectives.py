@@ -1,12 +1,10 @@
 """Exchanges among virtual workers that train: values pass through this module, and the simulation sees their size.
 
-Theory of operation
--------------------
-The workers of an attempt number their exchanges, each by itself: as in any collective, all of them must make the same
-ones in the same order. A worker gives its part to the Ring, which all workers of the attempt have in common, waits in
-the ledger until everybody has come, lets the time of the exchange pass (dualray/sim/collectives.py), and takes what all
-parts together make. Workers that are in different exchanges at a time are told so, where real ones would hang.
-"""
+Theory of operation ------------------- The workers of an attempt number their exchanges, each by itself: as in any
+collective, all of them must make the same ones in the same order. A worker gives its part to the Ring, which all
+workers of the attempt have in common, waits in the ledger until everybody has come, lets the time of the exchange pass
+(dualray/sim/network/collectives.py), and takes what all parts together make. Workers that are in different exchanges at
+a time are told so, where real ones would hang."""
 
 from __future__ import annotations
 

@@ -1,0 +1,737 @@
+"""The virtual cluster: kernel, network, nodes, and the tables of the control plane, in one OS process and thread.
+
+The head lives on a machine of its own, the driver on node-0. A message between processes is an event of the kernel that
+arrives after the network's delay, in order for each pair of processes.
+
+A node that is killed is cut off the network with everything on it; the head learns of it only by its silence. A machine
+that is paused stands still: what reaches it, its timers and its fibers wait until it goes on, in order; its transfers
+stand still with it. One that was taken for dead meanwhile is a zombie: the head refuses it, and it ends. A partition
+holds what is sent across it. What the head can hear is worked out again after each of these (`hearing_changed`).
+
+No run is without an end: when nothing is left to happen, when `time_limit_ns` of virtual time are over, or when
+STANDSTILL_EVENTS_MAX events have passed at one instant, the driver gets a SimulationDeadlockError that says who waits
+for whom.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from hashlib import blake2b
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
+
+from dualray.exceptions import SimulationDeadlockError
+from dualray.recording.profile import Profile, load_profile
+from dualray.shared.core.core_worker import CoreWorker
+from dualray.shared.core.execution import Execution
+from dualray.shared.machines.owner.plain_worker import PlainWorker
+from dualray.shared.model.config import Config
+from dualray.shared.model.events import Event, GpuLost, PeerLost, Started, TaskPushed
+from dualray.shared.model.ids import HEAD, Address, NodeID, TaskID, node_of, root_task_id
+from dualray.shared.proof.decision_log import DecisionLog, MachineSpec
+from dualray.shared.proof.trace import TraceEvent, TraceKind, to_bytes
+from dualray.shared.scenario.distributions import Distribution
+from dualray.shared.seeding import task_seed
+from dualray.sim.cluster.faults import FaultInjector
+from dualray.sim.cluster.pauses import Halts, perform
+from dualray.sim.cluster.value_digests import ValueLog, are_asked_for
+from dualray.sim.cost.cost_model import CostModel
+from dualray.sim.cost.measured import MEASURED, Stopwatch
+from dualray.sim.cost.task_costs import TaskCosts
+from dualray.sim.kernel.calendar import Calendar
+from dualray.sim.kernel.cores import Cores
+from dualray.sim.kernel.fibers import Fiber, FiberScheduler
+from dualray.sim.kernel.kernel import Kernel, Scheduled
+from dualray.sim.network.network import CONNECTION_LASTS_NS, Network
+from dualray.sim.network.topologies import Nic, Star, Wiring, wiring_of_scenario
+from dualray.sim.processes.core_worker import VirtualCore
+from dualray.sim.processes.function_table import FunctionTable
+from dualray.sim.processes.head import HeadProcess
+from dualray.sim.processes.node import Hardware, NodeProcess
+from dualray.sim.processes.runner import Letter, Line, Process
+from dualray.sim.processes.tables import Fields, Tables
+from dualray.sim.processes.worker import UserProcess
+from dualray.sim.usercode.isolation import VirtualExit
+from dualray.sim.usercode.locks import place_of
+from dualray.sim.usercode.modules import Modules
+from dualray.sim.usercode.patches import Stage, take_stage
+
+if TYPE_CHECKING:
+    from dualray.shared.scenario.scenario import (
+        Scenario,  # it imports pydantic, which a run without a scenario does not need
+    )
+    from dualray.sim.usercode.virtual_loop import VirtualLoop
+
+HEAD_IS_GONE: Final = "the head process is gone"
+DRIVER = Address("driver-1")
+DRIVER_NODE = NodeID("node-0")
+MESSAGE_BYTES = 256
+"""Bytes of a message without its payloads. Source: a packed TaskPushed takes 83 to 300 bytes."""
+
+INVARIANTS_EVERY_EVENTS = 1_000
+INVARIANTS_THINGS = 500
+"""That are looked at each time, machine by machine in turn: all of a small cluster, and no more of a large one."""
+STANDSTILL_EVENTS_MAX = 5_000_000
+"""Events at one instant of virtual time, after which the machines are taken to be in a loop: 10,000 nodes start with
+about a million."""
+_DEFAULT_COSTS: Final = CostModel()
+FIRST_PID = 1 << 22
+"""Above what any real process has (pid_max of Linux): a virtual pid is never taken for a real one."""
+
+
+class Cluster:
+    """See the module."""
+
+    kinds_noted: frozenset[TraceKind] | None = None
+    """What is to be noted of what processes do; None: everything."""
+    runs_ahead = True
+    """Whether the fiber of a task may end before its time is over (worker.py). A test switches it off: nothing
+    changes."""
+
+    _rewritten_last: object = None
+    _does_pace_change = False
+    _stopwatch: Stopwatch | None = None
+    _values: ValueLog | None = None
+    modules: Modules | None = None
+    """Of the user's, from `isolate` on."""
+
+    def __init__(
+        self,
+        *,
+        config: Config,
+        cost_model: CostModel,
+        seed: int,
+        log_directory: Path | None,
+        durations: Mapping[str, Distribution] | None = None,
+        memory: Mapping[str, int] | None = None,
+        gpu_memory: Mapping[str, int] | None = None,
+        time_limit_ns: int | None = None,
+        wiring: Wiring = Star,
+    ) -> None:
+        self.config = config
+        self.cost_model = cost_model
+        self.submit_ns, self.dispatch_ns = cost_model.submit_ns, cost_model.dispatch_ns
+        self.seed, self.seed_before = seed, task_seed(seed, TaskID(b""))  # with which the seeds of all tasks begin
+        self.is_closed = False
+        self.kernel = Kernel()
+        self.calendar: Calendar = self.kernel.calendar
+        self.fibers = FiberScheduler(self.kernel, on_deadlock=self._deadlock, on_crash=self.end_by)
+        self.clock_ahead_ns: dict[str, int] = {}
+        """Of nodes whose clock is set wrong."""
+        self._stage: Stage | None = None
+        """What isolates user code, from `isolate` on."""
+        self._watches_loops = False
+        self._nics: dict[Any, Nic] = {}
+        self.network = Network(
+            self.kernel,
+            cost_model,
+            topology=wiring(cost_model, self._nics),
+            head=HEAD,
+            seed=seed,
+            on_held=self._on_held,
+        )
+        self.network.on_rate = self._nic_rate
+        self.task_costs = TaskCosts(
+            seed=seed,
+            default_ns=cost_model.task_duration_ns,
+            durations=durations,
+            memory=memory,
+            gpu_memory=gpu_memory,
+        )
+        self.halts = Halts(self.fibers)
+        self._standstill_ns = -1
+        self._standstill_since = 0
+        self._unchecked: list[Process] = []
+        """Whose invariants come next, the last first."""
+        self._things_to_check = 0
+        self.nodes_refused = self.nodes_left = 0
+        self.seeds_handed_out = blake2b(digest_size=16)
+        """Of every fiber's random streams, in order."""
+        self.processes: dict[Address, Process] = {}
+        self.nodes: dict[NodeID, NodeProcess] = {}
+        self.trace_events: list[TraceEvent] = []
+        self.tables = Tables()
+        self.functions = FunctionTable()
+        self._spare_cores: list[VirtualCore] = []
+        self.make_core: Callable[..., CoreWorker] = VirtualCore
+        """Makes the core of each process that runs user code."""
+        self.make_worker: Callable[..., Any] = UserProcess.as_worker
+        """Makes the process of each virtual worker."""
+        self.faults = FaultInjector(self)
+        self._log_directory = log_directory
+        self._sinks: list[BinaryIO] = []
+        """Of every process that ever was: a node that reboots has one for each life."""
+        self._pids = FIRST_PID
+        self._processes_counted = 0
+        self.head = HeadProcess(cluster=self)
+        self.driver: UserProcess | None = None
+        self.kernel.on_event(self._look_after, every=INVARIANTS_EVERY_EVENTS)
+        self._time_limit: Scheduled | None = None
+        if time_limit_ns is not None:
+            self._time_limit = self.kernel.call_after(time_limit_ns, self._time_is_up, daemon=True)
+
+    # ---- Making it -------------------------------------------------------------------------------------------
+
+    def start(self, *, nodes: Sequence[Hardware], root: TaskID, namespace: str = "") -> UserProcess:
+        """Start the head, the nodes and the driver's process; the driver's fiber is adopted afterwards."""
+        if self._log_directory is not None and are_asked_for(self._log_directory):
+            self._values = ValueLog()
+        self._open_log(self.head, MachineSpec(kind="head", address=HEAD, config=self.config))
+        self.add(self.head)
+        self.head.handle(Started())
+        for index, hardware in enumerate(nodes):
+            self.start_node(NodeID(f"node-{index}"), hardware)
+        node = self.nodes[DRIVER_NODE]
+        driver = UserProcess(
+            cluster=self, address=DRIVER, node=DRIVER_NODE, store=node.store, root=root, is_driver=True
+        )
+        self.driver = driver
+        self.add(driver)
+        driver.core.dispatch(Started(namespace=namespace))
+        return driver
+
+    def isolate(self, *, allows_outside: bool = False) -> None:
+        """User code runs from now on, and sees the cluster's time, randomness and processes.
+
+        Args:
+            allows_outside: whether tasks may make calls that lead out of the simulation.
+
+        Raises:
+            RuntimeError: another simulation runs in this process.
+        """
+        stage = take_stage()
+        stage.enter(self.kernel, self.fibers, ahead_ns=self._clock_ahead_ns, make_loop=self._new_event_loop_of)
+        stage.isolation.allows_outside = allows_outside
+        self._stage = stage
+        self.modules = Modules(self.functions, self.fibers, stage.isolation, self._tell)
+
+    def _tell(self, words: str) -> None:
+        if self.driver is not None:
+            self.driver.tell(words)
+
+    def rewrite_function(self, function: object) -> None:
+        """Isolate a function that came by value: it is about to be called."""
+        if function is not self._rewritten_last:
+            assert self._stage is not None
+            self._stage.isolation.rewrite_function(function)
+            self._rewritten_last = function
+
+    @property
+    def witnessed(self) -> dict[str, str]:
+        """What user code did that no simulation can repeat: by call, the first time in words."""
+        return {} if self._stage is None else self._stage.isolation.witnessed
+
+    def start_node(self, node: NodeID, hardware: Hardware, *, incarnation: int = 0) -> None:
+        """A machine boots."""
+        if hardware.nic is not None:
+            self._nics[node] = hardware.nic
+            self.network.routes_changed()
+        process = NodeProcess(cluster=self, node=node, incarnation=incarnation, hardware=hardware)
+        self.nodes[node] = process
+        if self._values is not None:
+            process.store.on_sealed = partial(self._note_sealed, node)
+        if self._does_pace_change:
+            process.cores = self._cores_of(node)
+            process.pace_changed()
+        spec = MachineSpec(
+            kind="node",
+            address=node,
+            node=node,
+            config=self.config,
+            incarnation=incarnation,
+            total=hardware.total.units,
+            store_bytes=hardware.store_bytes,
+            labels=hardware.labels,
+        )
+        self._open_log(process, spec)
+        self.add(process)
+        process.trace(TraceKind.NODE_STARTED, node, deps=self._has(node, hardware))
+        process.handle(Started())
+
+    def _note_sealed(self, node: str, object_id: bytes, data: Any) -> None:
+        if self._values is not None:
+            self._values.note(self.kernel.now_ns, node, object_id, memoryview(data))
+
+    def let_pace_change(self) -> None:
+        """Faults may slow or stop what computes while it does."""
+        if not self._does_pace_change:
+            self._does_pace_change = True
+            for node, process in self.nodes.items():
+                process.cores = self._cores_of(node)
+
+    def _cores_of(self, node: NodeID) -> Cores | None:
+        """Where a machine that boots does its work: at full speed, for who computes here has leased his CPUs."""
+        return Cores(self.calendar, inf)
+
+    def _has(self, node: NodeID, hardware: Hardware) -> tuple[str, ...]:
+        """What a node is made of, as the trace says it."""
+        nic_bytes_per_s = self._nics[node].bytes_per_s if node in self._nics else self.cost_model.nic_bytes_per_s
+        amounts = (*hardware.total.units, ("object_store", hardware.store_bytes), ("nic", nic_bytes_per_s))
+        return tuple(f"{name} {amount}" for name, amount in amounts)
+
+    def _nic_rate(self, direction: str, node: Any, bytes_per_s: int) -> None:
+        now_ns = self.kernel.now_ns
+        self.note(TraceEvent(now_ns, TraceKind.NIC_RATE, node, node, direction, amount=bytes_per_s))
+
+    def add(self, process: Process) -> None:
+        """A process can be sent to from now on."""
+        process.number = self._processes_counted
+        self._processes_counted += 1
+        self.processes[process.address] = process
+        if self._log_directory is not None and isinstance(process, UserProcess):
+            spec = MachineSpec(
+                kind="owner",
+                address=process.address,
+                node=process.node,
+                config=self.config,
+                is_driver=process is self.driver,
+            )
+            self._open_log(process, spec)
+
+    def _open_log(self, process: Process, spec: MachineSpec) -> None:
+        if self._log_directory is not None:
+            life = f"~{spec.incarnation}" if spec.incarnation else ""
+            path = self._log_directory / f"{process.address.replace('/', '.')}{life}.decisions"
+            sink = path.open("wb")
+            self._sinks.append(sink)
+            process.decisions = DecisionLog(sink, spec, seed=str(self.seed))
+
+    def wait_until_ready(self) -> None:
+        """Park the driver until it knows every node that the head can hear: what `init` returns can be used at once."""
+        assert self.driver is not None
+        while len(self.driver.core.machine.cluster) < sum(not self.head.is_silent(node) for node in self.nodes):
+            self.fibers.sleep_ns(self.network.message_ns(HEAD, DRIVER_NODE))
+
+    def _new_event_loop_of(self, fiber: Fiber) -> VirtualLoop:
+        return self.new_event_loop(_process_of(fiber))
+
+    def new_event_loop(self, process: UserProcess) -> VirtualLoop:
+        """An event loop for user code of a process."""
+        from dualray.sim.usercode.virtual_loop import VirtualLoop, watch_loops  # noqa: PLC0415 - it imports asyncio
+
+        if not self._watches_loops:
+            self._watches_loops = True
+            watch_loops(self.fibers)
+        return VirtualLoop(self.kernel, self.fibers)
+
+    @property
+    def lends_cores(self) -> bool:
+        """Whether a worker may do without a core of its own while it runs plain tasks: nobody looks at it."""
+        return self.runs_ahead and self.make_core is VirtualCore
+
+    def lend_core(self, process: UserProcess, plain: PlainWorker, task: TaskPushed) -> VirtualCore:
+        """A core for a plain task of a worker that has none."""
+        if self._spare_cores:
+            core = self._spare_cores.pop()
+        else:
+            root = root_task_id(process.address, 0)
+            core = VirtualCore(
+                address=process.address,
+                node=NodeID(process.node),
+                config=self.config,
+                host=process,
+                root=root,
+                is_driver=False,
+                is_folded=True,
+            )
+        core.serve(process, plain, task)
+        return core
+
+    def take_back(self, core: VirtualCore) -> None:
+        """A core that was lent is free again; all that it knew is with its process."""
+        self._spare_cores.append(core)
+
+    def next_pid(self) -> int:
+        """The pid of a new virtual process."""
+        self._pids += 1
+        return self._pids
+
+    def node_process(self, node: NodeID) -> NodeProcess | None:
+        """The node manager of a node, dead or alive."""
+        return self.nodes.get(node)
+
+    # ---- Messages and notes ----------------------------------------------------------------------------------
+
+    def send(self, sender: Process, to: Address, message: Event, payloads: Sequence[tuple[bytes, bytes]]) -> None:
+        """Deliver a message after the network's delay, unless the receiver is gone by then."""
+        size_bytes = MESSAGE_BYTES
+        for _, data in payloads:
+            size_bytes += len(data)
+        if self._values is not None:
+            for key, data in payloads:
+                self._values.note(self.kernel.now_ns, sender.address, key, data)
+        line = sender.last_line
+        if line is None or line.to is not to:
+            line = sender.last_line = self.line(sender, to)
+        self.network.send(Letter(self.network, line, message, payloads), size_bytes)
+
+    def line(self, sender: Process, to: Address) -> Line:
+        """What goes from a process to an address: whatever the sender sends there, in order."""
+        lines = sender.lines
+        if lines is None:
+            lines = sender.lines = {}
+        line = lines.get(to)
+        if line is None:
+            line = lines[to] = Line(sender, to, self.processes)
+        return line
+
+    def tell(self, to: Address, message: Event) -> None:
+        """A process notices something by itself: as if a message had arrived."""
+        process = self.processes.get(to)
+        if process is not None and process.is_alive:
+            process.receive(message, ())
+
+    def _on_held(self, src_node: Any, dst_node: Any, src: Any, dst: Any) -> None:
+        """What a partition holds is not acknowledged: in time, its connection breaks. Heartbeats tell of the head; and
+        node managers ask one another."""
+        if HEAD in (src, dst) or (src in self.nodes and dst in self.nodes) or (src, dst) in self.network.breaking:
+            return
+        self.network.breaking[src, dst] = None
+        self.kernel.call_after(CONNECTION_LASTS_NS, self._break, src_node, dst_node, src, dst)
+
+    def _break(self, src_node: Any, dst_node: Any, src: Any, dst: Any) -> None:
+        """Both ends see that a connection has broken; what it carries comes late all the same, when they are joined."""
+        del self.network.breaking[src, dst]
+        if self.network.is_parted(src_node, dst_node):
+            for end, other in ((src, dst), (dst, src)):
+                self.tell(end, PeerLost(address=other))
+
+    def note(self, event: TraceEvent) -> None:
+        """A runner did something."""
+        self.trace_events.append(event)
+        anchors = self.faults.anchors
+        if anchors and event.kind in anchors:
+            self.faults.happened(event)
+
+    def write_record(self, table: str, key: str, fields: Fields) -> None:
+        """A row of the control plane's tables."""
+        self.tables.write(table, key, fields)
+
+    # ---- Faults ----------------------------------------------------------------------------------------------
+
+    def kill_node(self, node: NodeID) -> None:
+        """The machine loses power: its processes, its store and what is on its links are gone."""
+        process = self.nodes[node]
+        if not process.is_alive:
+            return
+        process.trace(TraceKind.FAULT, node, name="kill node")
+        process.die()
+        self.network.cut(node)
+        self._let_go(node)
+        self.hearing_changed()
+
+    def kill_head(self) -> None:
+        """The head is gone for good. Whoever is connected to it sees that: nodes end, and the driver says so."""
+        if not self.head.is_alive:
+            return
+        self.head.trace(TraceKind.FAULT, HEAD, name="kill head")
+        self.head.die()
+        self.network.cut(HEAD)
+        for node in self.nodes.values():
+            delay_ns = self.network.message_ns(HEAD, node.node)
+            ends: Callable[[], None] = partial(self._end_without_head, node, HEAD_IS_GONE)
+            self.kernel.call_after(delay_ns, self.halts.when_running, node.node, ends)
+
+    @property
+    def is_down(self) -> bool:
+        """Whether the driver's node has ended: nobody gives back anything any more."""
+        return not self.nodes[DRIVER_NODE].is_alive
+
+    def expect_head(self) -> Scheduled:
+        """Nodes hear nothing of the head from now on: as long as the head waits for one of them, each waits for the
+        head; then it ends, for others may run by now what it runs. Whoever has the head heard again cancels that."""
+        config = self.config
+        suspicion_s = config.suspicion_ns / 1e9
+        why = f"the node manager {DRIVER_NODE} is gone: nothing was heard of the head for {suspicion_s:g} s more"
+        return self.kernel.call_after(config.heartbeat_timeout_ns + config.suspicion_ns, self._end_all_nodes, why)
+
+    def _end_all_nodes(self, why: str) -> None:
+        for node in self.nodes.values():
+            self.halts.when_running(node.node, self._end_without_head, node, why)
+
+    def _end_without_head(self, node: NodeProcess, why: str) -> None:
+        node.die()
+        if node.node == DRIVER_NODE:
+            self.driver_fails(why)
+
+    def driver_fails(self, why: str) -> None:
+        """There is no cluster any more: the driver hears it when it waits or asks."""
+        assert self.driver is not None
+        self.driver.core.fail(f"{why}\nCall dualray.shutdown() and init() again.")
+
+    def boot_node(self, node: NodeID) -> None:
+        """A machine that was killed is switched on again: a new incarnation, with an empty store."""
+        process = self.nodes[node]
+        if process.is_alive:
+            return
+        self.network.heal(node)
+        self.start_node(node, process.hardware, incarnation=process.incarnation + 1)
+        self.hearing_changed()
+
+    def kill_worker(self, address: Address, *, reason: str = "killed by SIGKILL", name: str = "kill worker") -> bool:
+        """A worker process gets SIGKILL; False when there is none of that address any more."""
+        process = self.nodes[node_of(address)]
+        if not process.is_alive or address not in process.workers:
+            return False
+        process.trace(TraceKind.FAULT, address, name=name)
+        process.end_worker(address, reason)
+        return True
+
+    def find_actor(self, name: str) -> Address | None:
+        """Where the first living actor of a class is."""
+        for process in self.processes.values():
+            if isinstance(process, UserProcess) and process.is_alive and process.has_core:
+                execution = process.core.execution
+                if execution.actor_id is not None and execution.name.partition(".")[0] == name:
+                    return process.address
+        return None
+
+    def lose_gpu(self, node: NodeID, gpu: int) -> bool:
+        """A GPU falls off the bus; False when the node has none of that id."""
+        process = self.nodes[node]
+        if not process.is_alive or gpu not in process.manager.scheduler.gpus:
+            return False
+        process.trace(TraceKind.FAULT, node, name="lose gpu")
+        process.handle(GpuLost(gpu=gpu))
+        return True
+
+    def node_refused(self, process: NodeProcess) -> None:
+        """The head takes this life of a node for dead, and has told it so: its processes end, and whoever has started
+        it starts it again, as the next life of the node, with an empty store."""
+        self.nodes_refused += 1
+        process.die()
+        self.hearing_changed()
+        self.kernel.call_after(self.cost_model.node_rejoin_ns, self.boot_node, NodeID(process.node))
+
+    def node_left(self, process: NodeProcess) -> None:
+        """Nothing depends on this node any more: it ends, and the head sees its connection close."""
+        self.nodes_left += 1
+        process.die()
+        closed = PeerLost(address=process.address)
+        self.network.message(self.line(process, HEAD), 0, self.head.handle, closed)
+        self.hearing_changed()
+
+    def pause(self, node: str) -> None:
+        """A machine, or the head's, stands still from now on."""
+        self.halts.halt(node)
+        self._pace_changed(node)
+        self.network.stall(node)
+        self.hearing_changed()
+
+    def resume(self, node: str) -> None:
+        """A machine goes on: first with what has waited, in order."""
+        if self.halts.is_paused(node):
+            self._let_go(node)
+            self.hearing_changed()
+
+    def set_pace(self, process: Process, pace: float) -> None:
+        """One process computes at so many times its usual pace from now on; at 0 it stands still altogether."""
+        cores = self.nodes[NodeID(process.node)].cores
+        if cores is not None:  # else no node has cores of its own (replay.py)
+            cores.set_pace(process, pace)
+        if not pace:
+            self.halts.halt(process.address)
+        else:
+            self.halts.go_on(process.address)
+
+    def _pace_changed(self, machine: str) -> None:
+        process = self.nodes.get(NodeID(machine))
+        if process is not None:  # it is not the head's
+            process.pace_changed()
+
+    def _let_go(self, node: str) -> None:
+        """A machine goes on, or has nothing left to go on with."""
+        if self.halts.is_paused(node):
+            waiting = self.halts.lift(node)
+            self._pace_changed(node)
+            self.network.unstall(node)
+            perform(waiting)
+
+    def hearing_changed(self) -> None:
+        """Which nodes the head can hear may have changed."""
+        for node, process in self.nodes.items():
+            is_heard = process.is_alive and not self.halts.is_paused(node) and not self.network.is_parted(node, HEAD)
+            if is_heard:
+                self.head.node_was_heard(node, process.incarnation)
+            elif not self.head.is_silent(node):
+                self.head.node_fell_silent(node, process.incarnation)
+
+    # ---- What work takes -------------------------------------------------------------------------------------
+
+    def stopwatch(self, task: Execution) -> Stopwatch:
+        """Measures what takes as long as it really does: such a run cannot be promised to be the same again."""
+        assert self._stage is not None
+        words = f'{task.name}, of duration="{MEASURED}", took as long as it really did'
+        self._stage.isolation.witness(f"duration={MEASURED}", words)
+        if self._stopwatch is None:
+            self._stopwatch = Stopwatch(self.fibers)
+        return self._stopwatch
+
+    def slowness_of(self, node: NodeID) -> float:
+        """How many times as long as it should work takes on a node, but for what its cores know."""
+        return self.nodes[node].slowness
+
+    def _clock_ahead_ns(self, fiber: Fiber) -> int:
+        owner = fiber.owner
+        assert isinstance(owner, UserProcess)
+        return self.clock_ahead_ns.get(owner.node, 0)
+
+    def end_by(self, fiber: Fiber, escaped: BaseException) -> None:
+        """Something escaped from user code that is no Exception: its process is over, the simulation is not."""
+        process = fiber.owner
+        if fiber.killed and fiber.thread is not None and fiber.thread.was_started:
+            return  # a thread of a dead process, which does not let itself be ended, runs no more
+        if isinstance(escaped, Exception) or not isinstance(process, UserProcess) or process is self.driver:
+            raise escaped
+        self.nodes[NodeID(process.node)].end_worker(process.address, exit_reason(escaped))
+
+    # ---- Deadlock and invariants -----------------------------------------------------------------------------
+
+    def _deadlock(self) -> SimulationDeadlockError:
+        return self._stuck(f"Nothing is left to happen at {self._now_words()}")
+
+    def _stuck(self, why: str) -> SimulationDeadlockError:
+        """The wait-for graph, in words."""
+        lines = []
+        for process in self.processes.values():
+            if isinstance(process, UserProcess) and process.is_alive and process.has_core:
+                for name, reason in process.core.waiters():
+                    who = f"{name} on {process.address}" if process.core.execution.is_task else process.address
+                    lines.append(f"  {who} waits: {reason}")
+            if isinstance(process, UserProcess) and process.is_alive:
+                lines += [f"  {process.address} waits: {words}" for words in process.waits_for_locks()]
+        driver = self.fibers.driver
+        if not any(line.startswith(f"  {DRIVER} waits") for line in lines) and driver and (place := place_of(driver)):
+            lines.insert(0, f"  {DRIVER} is in {place}, and sleeps, or waits for nothing of the cluster's")
+        lines += [f"  on the head: {reason}" for reason in self.head.control.explain()]
+        if self.network.messages_waiting:
+            lines.append(f"  a partition holds {self.network.messages_waiting} messages")
+        lines += [f"  {node} stands still, and {len(held)} things with it" for node, held in self.halts.places.items()]
+        return SimulationDeadlockError(f"{why}, and the driver still waits:\n" + "\n".join(lines))
+
+    def _look_after(self, events: int) -> None:
+        """Every so many events: machines hold their invariants, and time passes."""
+        self._check_some()
+        if self.kernel.now_ns != self._standstill_ns:
+            self._standstill_ns, self._standstill_since = self.kernel.now_ns, events
+        elif events - self._standstill_since >= STANDSTILL_EVENTS_MAX:
+            raise self._stuck(f"{STANDSTILL_EVENTS_MAX:,} events have passed at {self._now_words()}: this is a loop")
+
+    def lift_time_limit(self) -> None:
+        """The program has ended: its time limit is no concern of what comes after it."""
+        if self._time_limit is not None:
+            self._time_limit.cancel()
+
+    def _time_is_up(self) -> None:
+        raise self._stuck(f"The time limit of the scenario is over at {self._now_words()}")
+
+    def _now_words(self) -> str:
+        return f"{self.kernel.now_ns / 1e9:.6f} s of virtual time"
+
+    def check_invariants(self) -> None:
+        """A full sweep over all machines."""
+        for process in self.processes.values():
+            if process.is_alive:
+                process.check_invariants()
+
+    def _check_some(self) -> None:
+        """A sweep over the machines whose turn it is: all of a small cluster, or of a large one as many as have so
+        many things together. One that has more than that is paid off over the next times."""
+        self._things_to_check += INVARIANTS_THINGS
+        for _ in range(len(self.processes)):
+            if self._things_to_check <= 0:
+                return
+            if not self._unchecked:
+                self._unchecked = list(reversed(self.processes.values()))
+            process = self._unchecked.pop()
+            if process.is_alive:
+                self._things_to_check -= process.things()
+                process.check_invariants()
+        self._things_to_check = min(self._things_to_check, 0)
+
+    # ---- The end ---------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End every process and write what is to be kept."""
+        self.is_closed = True
+        for process in self.processes.values():
+            process.is_alive = False
+            if isinstance(process, UserProcess):
+                process.close()
+        try:
+            self.fibers.close()
+        finally:
+            if self.modules is not None:
+                self.modules.close()  # with the replacements in place: they stand in modules that are put back
+            if self._stage is not None:
+                self._stage.leave()
+            self._write_logs()
+
+    def _write_logs(self) -> None:
+        for sink in self._sinks:
+            sink.close()
+        if self._log_directory is not None:
+            (self._log_directory / "cluster.trace").write_bytes(to_bytes(self.trace_events))
+            if self._values is not None:
+                self._values.write(self._log_directory)
+
+
+def _process_of(fiber: Fiber) -> UserProcess:
+    owner = fiber.owner
+    assert isinstance(owner, UserProcess)
+    return owner
+
+
+def exit_reason(escaped: BaseException) -> str:
+    """How a process ended, as its node manager would say it."""
+    if type(escaped) is SystemExit:  # it was raised, and not by `sys.exit`
+        escaped = VirtualExit(escaped.code)
+    if not isinstance(escaped, VirtualExit):  # as of any Python program that does not catch it
+        return f"exited with code 1; it had raised {escaped!r}"
+    if escaped.signal_number is None:
+        return f"exited with code {escaped.status}"
+    try:
+        return f"killed by {signal.Signals(escaped.signal_number).name}"
+    except ValueError:
+        return f"killed by signal {escaped.signal_number}"
+
+
+def make_cluster(settings: Mapping[str, Any], config: Config) -> Cluster:
+    """A cluster with the settings of `init`, and of its scenario.
+
+    Raises:
+        ValueError: a cost or a profile that the scenario gives, and that there is not.
+    """
+    scenario: Scenario | None = settings["scenario"]
+    directory: Path | None = settings["decision_log"]
+    if directory is not None:
+        directory.mkdir(parents=True, exist_ok=True)
+    seed = settings["seed"] or 0
+    defaults = _DEFAULT_COSTS
+    if settings["calibration"] is not None:
+        defaults = defaults.with_changes(settings["calibration"].costs, "calibration")
+    profile: Profile | None = settings["task_profile"]
+    if scenario is None:
+        cluster = Cluster(config=config, cost_model=defaults, seed=seed, log_directory=directory)
+        if profile is not None:
+            cluster.task_costs.profile = profile.took_ns
+        return cluster
+    cluster = Cluster(
+        config=config,
+        cost_model=defaults.with_scenario(scenario),
+        seed=seed,
+        log_directory=directory,
+        durations=scenario.durations,
+        memory=scenario.memory,
+        gpu_memory=scenario.gpu_memory,
+        time_limit_ns=scenario.time_limit,
+        wiring=wiring_of_scenario(scenario.cluster),
+    )
+    if profile is None and scenario.profile is not None:
+        profile = load_profile(Path(scenario.profile))
+    if profile is not None:
+        cluster.task_costs.profile = profile.took_ns
+    return cluster

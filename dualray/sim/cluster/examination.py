@@ -1,0 +1,252 @@
+"""What became of a simulated run: figures that only the simulator knows, and what is left when all should be gone.
+
+`examine` ends the faults, lets everything come to rest, and looks into every machine that is alive: when the driver
+holds no reference any more, nothing may be left: no value, task, lease, object, payload, want or placement, and the
+resources that are free are all that there are, but for those of placement groups that nobody has removed.
+"""
+
+from __future__ import annotations
+
+import gc
+from array import array
+from collections.abc import Sized
+from typing import Any, NamedTuple
+
+from dualray.exceptions import InvariantViolation
+from dualray.shared.machines.head.global_scheduler import PARTED_TIMER
+from dualray.shared.machines.head.head import Head
+from dualray.shared.machines.owner.tasks import TASK_TABLE
+from dualray.shared.model.errors import ErrorKind
+from dualray.shared.model.ids import Address, PlacementGroupID, short
+from dualray.shared.model.states import ActorState, GroupState, TaskState
+from dualray.shared.proof.trace import TraceKind
+from dualray.sim.cluster.cluster import Cluster
+from dualray.sim.processes.node import NodeProcess
+from dualray.sim.processes.worker import UserProcess
+
+REST_STEP_NS = 1_000_000_000
+REST_STEPS_MAX = 300
+"""Seconds of virtual time that a cluster may take to come to rest: several times every timeout of the core."""
+
+
+class Examination(NamedTuple):
+    """What became of a run. The fields are plain values: it can be written as JSON.
+
+    Attributes:
+        ended_ns: virtual time when the program had ended, before the cluster came to rest.
+        counters: what the network and the membership counted.
+        performed, missed, outstanding: faults in words; see FaultInjector.
+        leaks: what was left, in words; None when the driver still held references, so that nothing can be said.
+        violations: invariants that do not hold.
+        witnessed: what the program did that no simulation can repeat, in words.
+        random: a digest of all seeds that were handed out, and of where the network's stream stands.
+        rows_used: of the tables of durations and memory, and of the profile, the rows that said something of a task.
+    """
+
+    ended_ns: int
+    counters: dict[str, int]
+    performed: list[str]
+    missed: list[str]
+    outstanding: list[str]
+    leaks: list[str] | None
+    violations: list[str]
+    random: str
+    witnessed: list[str]
+    rows_used: list[tuple[str, str]]
+
+
+def examine(cluster: Cluster) -> Examination:
+    """Called by the driver, when the program has ended and before the cluster is closed."""
+    ended_ns = cluster.kernel.now_ns
+    faults = cluster.faults
+    outstanding = [str(fault) for fault in faults.outstanding]
+    violations: list[str] = []
+    leaks: list[str] | None = None
+    faults.stop()
+    cluster.lift_time_limit()
+    try:
+        with cluster.fibers.system:
+            is_at_rest = _come_to_rest(cluster)
+            if _goes_on(cluster) or _leaks(cluster):  # what is left may be garbage
+                gc.collect()
+                is_at_rest = _come_to_rest(cluster)
+        cluster.check_invariants()
+        if not _goes_on(cluster) and not cluster.is_down:
+            leaks = _leaks(cluster)
+            if not is_at_rest:
+                leaks.insert(0, f"the cluster did not come to rest within {REST_STEPS_MAX} s of virtual time")
+    except InvariantViolation as violation:
+        violations.append(str(violation))
+    return Examination(
+        ended_ns=ended_ns,
+        counters=_counters(cluster),
+        performed=[str(fault) for fault in faults.performed],
+        missed=[str(fault) for fault in faults.missed],
+        outstanding=outstanding,
+        leaks=leaks,
+        violations=violations,
+        random=_random_digest(cluster),
+        witnessed=[f"{call}: {words}" for call, words in cluster.witnessed.items()],
+        rows_used=list(cluster.task_costs.rows_used),
+    )
+
+
+def examine_replay(cluster: Cluster) -> Examination:
+    """The same of a replay that has ended, which does not come to rest: its driver has let go of no more than when it
+    was recorded."""
+    faults = cluster.faults
+    violations: list[str] = []
+    try:
+        cluster.check_invariants()
+    except InvariantViolation as violation:
+        violations.append(str(violation))
+    return Examination(
+        ended_ns=cluster.kernel.now_ns,
+        counters=_counters(cluster),
+        performed=[str(fault) for fault in faults.performed],
+        missed=[str(fault) for fault in faults.missed],
+        outstanding=[str(fault) for fault in faults.outstanding],
+        leaks=None,
+        violations=violations,
+        random=_random_digest(cluster),
+        witnessed=[],
+        rows_used=[],
+    )
+
+
+def _counters(cluster: Cluster) -> dict[str, int]:
+    """What only the simulator counts."""
+    network = cluster.network
+    return {
+        "tasks_lost": _tasks_lost(cluster),
+        "messages": network.messages_sent,
+        "messages_held": network.messages_held,
+        "messages_dropped": network.messages_dropped,
+        "messages_doubled": network.messages_doubled,
+        "transfers_lost": network.transfers_lost,
+        "nodes_refused": cluster.nodes_refused,
+        "nodes_left": cluster.nodes_left,
+        "faults": len(cluster.faults.performed),
+    }
+
+
+_THEIR_OWN = (str(ErrorKind.APPLICATION), str(ErrorKind.TASK_CANCELLED))
+"""Errors of tasks that are not lost."""
+
+
+def _tasks_lost(cluster: Cluster) -> int:
+    """Tasks that never ended, or failed for a reason that is neither theirs nor the program's. What a process has
+    asked for that died has gone with it: it is asked for again, where it is still wanted."""
+    ended, errors = cluster.tables.read(TASK_TABLE), cluster.tables.read("errors")
+    lost = 0
+    for event in cluster.trace_events:
+        if event.kind is _SUBMITTED:
+            task = event.subject
+            state = dict(ended.get(task, ())).get("state")
+            if state == _FINISHED or (state == _FAILED and dict(errors.get(task, ())).get("kind") in _THEIR_OWN):
+                continue
+            owner = cluster.processes.get(Address(event.process))
+            if owner is not None and owner.is_alive:
+                lost += 1
+    return lost
+
+
+_SUBMITTED = TraceKind.TASK_SUBMITTED
+_FINISHED, _FAILED = TaskState.FINISHED.value, TaskState.FAILED.value
+
+
+def _random_digest(cluster: Cluster) -> str:
+    digest = cluster.seeds_handed_out.copy()
+    _, words, gauss = cluster.network.random.getstate()
+    digest.update(array("Q", words).tobytes() + repr(gauss).encode())
+    return digest.hexdigest()
+
+
+def _come_to_rest(cluster: Cluster) -> bool:
+    for _ in range(REST_STEPS_MAX):
+        cluster.fibers.sleep_ns(REST_STEP_NS)
+        if cluster.kernel.events_pending == 0:
+            return True
+    # That two nodes did not reach one another the head remembers for up to twelve times `link_patience_ns`.
+    return cluster.kernel.events_pending == 1 and cluster.head.is_armed(PARTED_TIMER)
+
+
+def _goes_on(cluster: Cluster) -> bool:
+    """Whether the program could still read a value, or has threads that run."""
+    driver = cluster.driver
+    assert driver is not None
+    return any(value.local_refs for value in driver.core.machine.values.table.values()) or any(
+        process.has_threads for process in cluster.processes.values() if isinstance(process, UserProcess)
+    )
+
+
+def _leaks(cluster: Cluster) -> list[str]:
+    left: list[str] = []
+    records = cluster.head.control.scheduler.groups.records
+    groups = {group for group, record in records.items() if record.state is not GroupState.REMOVED}
+    for process in cluster.processes.values():
+        if not process.is_alive:
+            continue
+        if isinstance(process, UserProcess):
+            if process.has_core:
+                _look_at_owner(process, left)
+        elif isinstance(process, NodeProcess):
+            _look_at_node(process, groups, left)
+    _look_at_head(cluster, left)
+    return left
+
+
+def _look_for(things: Sized, what: str, who: str, left: list[str]) -> None:
+    if things:
+        left.append(f"{who} keeps {len(things)} {what}: {_some(things)}")
+
+
+def _some(things: Any) -> str:
+    shown = [short(thing) if isinstance(thing, bytes) else str(thing) for thing in list(things)[:3]]
+    return ", ".join(shown) + (", ..." if len(things) > len(shown) else "")
+
+
+def _look_at_owner(process: UserProcess, left: list[str]) -> None:
+    core, who = process.core, process.address
+    if not core.is_folded:
+        owner = core.machine
+        _look_for(owner.values.table, "values", who, left)
+        _look_for(owner.values.waits, "waits", who, left)
+        _look_for(owner.values.unacknowledged, "borrows that are not acknowledged", who, left)
+        _look_for(owner.values.views, "views", who, left)
+        _look_for(owner.tasks.records, "task records", who, left)
+        _look_for(owner.leases.leases, "leases", who, left)
+        _look_for(owner.leases.requests, "lease requests", who, left)
+    _look_for(core.payloads, "payloads", who, left)
+
+
+def _look_at_node(process: NodeProcess, groups: set[PlacementGroupID], left: list[str]) -> None:
+    """`groups` are placement groups that nobody has removed, as a program that has failed may leave them."""
+    manager, who = process.manager, process.address
+    _look_for(manager.store.objects, "objects", who, left)
+    _look_for(process.store.objects, "stored bytes", who, left)
+    _look_for(manager.store.waiting, "writers in line", who, left)
+    _look_for(manager.transfer.wants, "wants", who, left)
+    _look_for(manager.scheduler.leases, "leases", who, left)
+    _look_for(manager.scheduler.waiting, "slots", who, left)
+    scheduler = manager.scheduler
+    free = dict(scheduler.free)
+    for group, bundles in scheduler.bundles.items():
+        if group in groups:
+            for bundle in bundles.values():
+                for name, units in bundle.resources.units:
+                    free[name] += units
+    if free != scheduler.total:
+        left.append(f"{who} has {free} free of {scheduler.total}")
+
+
+def _look_at_head(cluster: Cluster, left: list[str]) -> None:
+    head = cluster.head.machine
+    assert isinstance(head, Head)
+    _look_for(head.directory.entries, "objects in its directory", "the head", left)
+    _look_for(head.scheduler.pending, "lease requests", "the head", left)
+    for node, view in head.scheduler.views.items():
+        _look_for(view.placed, f"placements on {node}", "the head", left)
+    for actor_id, record in head.actors.records.items():
+        if record.state is not ActorState.DEAD and record.spec is not None:
+            left.append(f"the head keeps actor {short(actor_id)}, which is {record.state}")

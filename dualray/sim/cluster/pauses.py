@@ -1,0 +1,115 @@
+"""What stands still, and what waits until it goes on: machines, single processes, the server of the tables.
+
+Whatever would happen in a place that stands still is kept, with its arguments, and happens in the same order when the
+place goes on. A process stands still with its machine, or by itself; what waits for both waits for the machine first.
+User code that is in the midst of something is held as a fiber.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from dualray.shared.model.ids import Address
+from dualray.sim.kernel.fibers import Fiber, FiberScheduler
+
+if TYPE_CHECKING:
+    from dualray.sim.processes.runner import Process
+
+TABLES: Final = "redis"
+"""Where the control plane's tables are: what can stand still apart from the head."""
+
+Waiting = deque[tuple[Callable[..., object], tuple[Any, ...]]]
+"""Functions that wait, with their arguments."""
+
+
+class Halts:
+    """See the module."""
+
+    def __init__(self, fibers: FiberScheduler) -> None:
+        self.places: dict[str, Waiting] = {}
+        """What waits on what stands still: machines, by name, processes, by address, and TABLES."""
+        self._fibers = fibers
+        self._tables_stopped = 0
+
+    def is_halted(self, process: Process) -> bool:
+        """Whether the process stands still, or the machine on which it runs."""
+        return bool(self.places) and (process.node in self.places or process.address in self.places)
+
+    def is_paused(self, node: str) -> bool:
+        """Whether the machine stands still."""
+        return bool(self.places) and node in self.places
+
+    def when_it_runs(self, process: Process, fn: Callable[..., object], *args: Any) -> None:
+        """Call it now, or when both process and machine go on."""
+        if self.places and process.node not in self.places and process.address in self.places:
+            self.places[process.address].append((fn, args))
+        else:
+            self.when_running(process.node, fn, *args)
+
+    def when_running(self, place: str, fn: Callable[..., object], *args: Any) -> None:
+        """Call it now, or when the machine goes on."""
+        if self.places and place in self.places:
+            self.places[place].append((fn, args))
+        else:
+            fn(*args)
+
+    def halt(self, place: str) -> None:
+        """A machine, or a process, stands still from now on."""
+        self.places.setdefault(place, deque())
+        self._fibers.hold = self._hold
+
+    def lift(self, place: str) -> Waiting:
+        """It does so no more: what has waited, which is to be performed (`perform`)."""
+        waiting = self.places.pop(place)
+        if not self.places:
+            self._fibers.hold = None
+        return waiting
+
+    def go_on(self, address: Address) -> None:
+        """A process goes on; or it has ended, and what has waited for it finds that."""
+        if self.places and address in self.places:
+            perform(self.lift(address))
+
+    # ---- The tables --------------------------------------------------------------------------------------------
+
+    @property
+    def are_tables_away(self) -> bool:
+        """Whether the server of the control plane's tables does not answer."""
+        return bool(self.places) and TABLES in self.places
+
+    def stop_tables(self) -> None:
+        """The server of the control plane's tables is away, until `restart_tables`; each stop needs its own."""
+        self._tables_stopped += 1
+        self.places.setdefault(TABLES, deque())
+
+    def restart_tables(self) -> None:
+        """With the last one it is back, with what it had; who waits for it is answered."""
+        self._tables_stopped -= 1
+        if not self._tables_stopped:
+            perform(self.lift(TABLES))
+
+    def when_tables_answer(self, fn: Callable[[], object]) -> None:
+        """Call it now, or when the server of the tables is back."""
+        self.when_running(TABLES, fn)
+
+    # ---- Fibers ------------------------------------------------------------------------------------------------
+
+    def _hold(self, fiber: Fiber) -> bool:
+        process: Any = fiber.owner
+        if not self.is_halted(process):
+            return False
+        self.when_it_runs(process, self._release_fiber, fiber)
+        return True
+
+    def _release_fiber(self, fiber: Fiber) -> None:
+        """What held it goes on; something else may hold it still."""
+        if not self.places or not self._hold(fiber):
+            self._fibers.release(fiber)
+
+
+def perform(waiting: Waiting) -> None:
+    """What has waited happens now, in order."""
+    for fn, args in waiting:
+        fn(*args)

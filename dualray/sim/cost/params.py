@@ -1,0 +1,55 @@
+"""What the simulator assumes beside the cost model: nodes of which nothing is said, and numbers that nobody can change.
+
+`dualray sim params` prints them, with their sources. What the machines of the core go by (heartbeats, retries, sizes of
+chunks) is the same in both modes: `dualray config`.
+"""
+
+from __future__ import annotations
+
+from dualray.sim.cluster.cluster import MESSAGE_BYTES
+from dualray.sim.cost.cost_model import Param
+from dualray.sim.network.network import (
+    CONNECTION_LASTS_NS,
+    LATENCY_MAX_NS,
+    RETRANSMIT_NS,
+    RETRANSMITS_MAX,
+    SEGMENT_BYTES,
+)
+from dualray.sim.processes.worker import OWED_NS_MAX
+from dualray.sim.runtime import DEFAULT_CPUS, DEFAULT_STORE_BYTES
+from dualray.sim.usercode.virtual_time import READ_STEP_GROWTH_NS, READ_STEP_MAX_NS, READ_STEP_MIN_NS
+
+__all__ = ["fixed_params", "node_params"]
+
+
+def node_params() -> list[Param]:
+    """Of a node of which `init` and the scenario say nothing."""
+    return [
+        Param("num_cpus", "CPUs", DEFAULT_CPUS, "assumption: a small cloud machine"),
+        Param("num_gpus", "GPUs", 0, "a machine without"),
+        Param("object_store_memory", "bytes", DEFAULT_STORE_BYTES, "assumption: what a small machine can spare"),
+        Param("memory", "bytes", 0, "0: not bounded, for what code really allocates is not looked at"),
+        Param("gpu_memory", "bytes", 0, "0: not bounded; of each GPU"),
+        Param("speed", "factor", 1, "durations are those of this machine"),
+    ]
+
+
+def fixed_params() -> list[Param]:
+    """What nobody can change."""
+    return [
+        Param("message", "bytes", MESSAGE_BYTES, "a packed TaskPushed takes 83 to 300, without its payloads"),
+        Param("retransmit", "ns", RETRANSMIT_NS, "Linux's least retransmission timeout (TCP_RTO_MIN); doubles"),
+        Param("retransmits_max", "times", RETRANSMITS_MAX, "Linux's tcp_retries2"),
+        Param("connection_lasts", "ns", CONNECTION_LASTS_NS, "TCP_USER_TIMEOUT of real mode's connections"),
+        Param(
+            "segment",
+            "bytes",
+            SEGMENT_BYTES,
+            "TCP's on Ethernet; with losses, 1.22 of them/(RTT sqrt(loss)) (Mathis)",
+        ),
+        Param("latency_max", "ns", LATENCY_MAX_NS, "a link that is worse is a partition"),
+        Param("submissions_owed", "ns", OWED_NS_MAX, "submissions are paid for together, once they cost so much"),
+        Param("clock_read_min", "ns", READ_STEP_MIN_NS, "a program that only watches the clock moves it"),
+        Param("clock_read_growth", "ns", READ_STEP_GROWTH_NS, "by so much more with each consecutive read"),
+        Param("clock_read_max", "ns", READ_STEP_MAX_NS, "up to so much"),
+    ]

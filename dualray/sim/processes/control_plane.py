@@ -1,0 +1,76 @@
+"""How a virtual process reaches the control plane's tables: a server beside the head, which may be away.
+
+It tries for as long as a client does in real mode; then it raises.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from dualray.exceptions import ControlPlaneError, DualrayError
+from dualray.shared.core.task_runner import Export
+from dualray.shared.model.ids import HEAD, FunctionID
+from dualray.sim.kernel.fibers import FiberSignal
+from dualray.sim.network.network import Channel
+
+if TYPE_CHECKING:
+    from dualray.sim.processes.worker import UserProcess
+
+CLIENT_TRIES_NS: Final = 10_000_000_000
+"""As in real mode: `reconnect_timeout_s` of its client."""
+
+
+def reach_tables(process: UserProcess) -> None:
+    """Park the current fiber until the tables answer.
+
+    Raises:
+        ControlPlaneError: they have not for CLIENT_TRIES_NS.
+        DualrayError: the head is gone.
+    """
+    cluster = process.cluster
+    if not cluster.head.is_alive:
+        raise DualrayError(process.core.end_reason)
+    if not cluster.halts.are_tables_away:
+        return
+    answered = FiberSignal(cluster.fibers)
+    timer = cluster.kernel.call_after(CLIENT_TRIES_NS, answered.set)
+    cluster.halts.when_tables_answer(answered.set)
+    answered.wait()
+    timer.cancel()
+    if cluster.halts.are_tables_away:
+        raise ControlPlaneError(f"the control plane of the simulation has not answered for {CLIENT_TRIES_NS / 1e9:g} s")
+
+
+def load_function(process: UserProcess, function: FunctionID) -> Export:
+    """Ask for a function: there and back.
+
+    Raises:
+        ControlPlaneError, DualrayError: as `reach_tables`.
+    """
+    reach_tables(process)
+    while not _has_answered(process, len(process.cluster.functions.pickled[function])):
+        reach_tables(process)
+    cluster = process.cluster
+    return cluster.functions.load(function) if cluster.modules is None else cluster.modules.load(process, function)
+
+
+def _has_answered(process: UserProcess, size_bytes: int) -> bool:
+    """Ask the server of the tables for so many bytes; False when it was away when it should have been asked."""
+    cluster, network = process.cluster, process.cluster.network
+    answered = FiberSignal(cluster.fibers)
+    asked = (process.address, "functions")
+    there = Channel(process.node, HEAD, src_process=asked, dst_process=HEAD)
+    back = Channel(HEAD, process.node, src_process=HEAD, dst_process=asked)
+    was_there = True
+
+    def arrive(_: None) -> None:
+        nonlocal was_there
+        was_there = not cluster.halts.are_tables_away
+        if was_there:
+            network.message(back, size_bytes, lambda _: answered.set(), None, is_sure=True)
+        else:  # the connection is refused
+            answered.set()
+
+    network.message(there, 0, arrive, None, is_sure=True)
+    answered.wait()
+    return was_there

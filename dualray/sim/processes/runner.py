@@ -1,0 +1,264 @@
+"""What every virtual process does with its machine: deliver events, carry out what all machines may order.
+
+A virtual process has an address and lives on a node. Its runner hands events to the machine, writes the decision log,
+and performs commands. It decides nothing. A process that died takes in nothing any more: what is on its way to it is
+dropped, and its timers are forgotten. A process on a machine that stands still takes things in later, in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from dualray.shared.machines.base import Machine
+from dualray.shared.model.commands import (
+    ArmTimer,
+    CancelTimer,
+    Command,
+    DropPayload,
+    Send,
+    WriteRecord,
+)
+from dualray.shared.model.events import Event, NodeRefused, NodeReleased, TaskPushed, TimerFired
+from dualray.shared.model.ids import Address, node_of
+from dualray.shared.proof.decision_log import DecisionLog
+from dualray.shared.proof.trace import TraceEvent, TraceKind
+from dualray.sim.kernel.calendar import Calendar, Timer
+from dualray.sim.network.network import Channel, Delivery, Network
+
+if TYPE_CHECKING:
+    from dualray.sim.cluster.cluster import Cluster
+
+
+class Line(Channel):
+    """A channel to whichever process has an address."""
+
+    __slots__ = ("_process", "_processes", "to")
+
+    def __init__(self, sender: Process, to: Address, processes: dict[Address, Process]) -> None:
+        process = processes.get(to)
+        node = process.node if process is not None else node_of(to)
+        super().__init__(sender.node, node, src_process=sender.address, dst_process=to)
+        self.to = to
+        self._processes = processes
+        self._process = process
+
+    def receiver(self) -> Process | None:
+        """The process, if it is alive."""
+        process = self._process
+        if process is None or not process.is_alive:
+            process = self._process = self._processes.get(self.to)
+            if process is None or not process.is_alive:
+                return None
+        return process
+
+
+class Letter(Delivery):
+    """A message from machine to machine, with the bytes that travel beside it."""
+
+    __slots__ = ("_line", "_message", "_payloads")
+
+    def __init__(self, network: Network, line: Line, message: Event, payloads: Sequence[tuple[bytes, bytes]]) -> None:
+        super().__init__(network, line)
+        self._line = line
+        self._message = message
+        self._payloads = payloads
+
+    def arrive(self) -> None:
+        receiver = self._line.receiver()
+        if receiver is not None:
+            receiver.receive(self._message, self._payloads)
+
+
+class Process:
+    """A virtual process: an address on a node."""
+
+    __slots__ = (
+        "_timers",
+        "address",
+        "cluster",
+        "decisions",
+        "is_alive",
+        "last_line",
+        "lines",
+        "links",
+        "node",
+        "number",
+    )
+
+    is_traced = True
+
+    def __init__(self, *, cluster: Cluster, address: Address, node: str) -> None:
+        self.cluster = cluster
+        self.address = address
+        self.node = node
+        self.is_alive = True
+        self.decisions: DecisionLog | None = None
+        self.number = -1
+        """In order of appearance."""
+        self.last_line: Line | None = None
+        """To whom it has sent last: workers seldom have to do with anybody else."""
+        self.lines: dict[Address, Line] | None = None
+        """To whom it has sent: see `Cluster.line`."""
+        self.links: dict[Address, Any] | None = None
+        """The same in a modelled run, where nothing goes wrong on the network."""
+        self._timers: dict[str, Timer] | None = None
+
+    def receive(self, message: Event, payloads: Sequence[tuple[bytes, bytes]]) -> None:
+        """A message has arrived."""
+        raise NotImplementedError
+
+    def hears(self, message: Event) -> bool:
+        """Whether it takes in a message of its node manager's at once, because it would make no difference to it."""
+        return False
+
+    def check_invariants(self) -> None:
+        """A full sweep over its machine."""
+        raise NotImplementedError
+
+    def things(self) -> int:
+        """About how many things such a sweep looks at."""
+        raise NotImplementedError
+
+    def fire(self, timer: str) -> None:
+        """A timer of this process is due."""
+        raise NotImplementedError
+
+    def arm_timer(self, timer: str, delay_ns: int) -> None:
+        """Call `fire(timer)` after the delay; a timer of the same name is replaced."""
+        self.cancel_timer(timer)
+        if self._timers is None:
+            self._timers = {}
+        calendar: Calendar = self.cluster.calendar
+        self._timers[timer] = calendar.arm(calendar.now_ns + delay_ns, self._due, timer)
+
+    def cancel_timer(self, timer: str) -> None:
+        """Forget the timer."""
+        armed = self._timers.pop(timer, None) if self._timers else None
+        if armed is not None:
+            self.cluster.calendar.disarm(armed)
+
+    def is_armed(self, timer: str) -> bool:
+        """Whether a timer of this process is still to come."""
+        return self._timers is not None and timer in self._timers
+
+    def _due(self, timer: str) -> None:
+        if self._timers:
+            self._timers.pop(timer, None)
+        if self.is_alive:
+            self.cluster.halts.when_it_runs(self, self._fire, timer)
+
+    def _fire(self, timer: str) -> None:
+        if self.is_alive:
+            self.fire(timer)
+
+    def die(self) -> None:
+        """The process is gone, from one moment to the next."""
+        self.is_alive = False
+        if self._timers:
+            for armed in self._timers.values():
+                self.cluster.calendar.disarm(armed)
+            self._timers.clear()
+
+    @property
+    def is_logged(self) -> bool:
+        """Whether decisions are written down."""
+        return self.decisions is not None
+
+    def log(self, event: Event, now_ns: int, commands: Sequence[Command]) -> None:
+        """Write a decision of this process's machine."""
+        if self.decisions is not None:
+            self.decisions.record(event, now_ns, commands)
+
+    def trace(
+        self,
+        kind: TraceKind,
+        about: str | bytes,
+        *,
+        other: str = "",
+        name: str = "",
+        amount: int = 0,
+        deps: tuple[str, ...] = (),
+    ) -> None:
+        """Note what this process does."""
+        wanted = self.cluster.kinds_noted
+        if wanted is not None and kind not in wanted:
+            return
+        cluster = self.cluster
+        cluster.note(TraceEvent(cluster.calendar.now_ns, kind, self.address, about, other, name, amount, deps))
+
+
+class MachineProcess(Process):
+    """A process without user code: the head, or a node manager."""
+
+    def __init__(self, *, cluster: Cluster, address: Address, node: str, machine: Machine) -> None:
+        super().__init__(cluster=cluster, address=address, node=node)
+        self.machine = machine
+        self.payloads: dict[bytes, bytes] = {}
+        self._calendar: Calendar = cluster.calendar
+
+    def receive(self, message: Event, payloads: Sequence[tuple[bytes, bytes]]) -> None:
+        if payloads:
+            self.payloads.update(payloads)
+        self.handle(message)
+
+    def fire(self, timer: str) -> None:
+        self.handle(TimerFired(timer=timer))
+
+    def check_invariants(self) -> None:
+        self.machine.check_invariants()
+
+    def things(self) -> int:
+        return 1
+
+    def handle(self, event: Event) -> None:
+        """Hand an event to the machine and carry out its commands."""
+        if not self.is_alive:
+            return
+        if self.cluster.halts.places and self.cluster.halts.is_halted(self):
+            self.cluster.halts.when_it_runs(self, self.handle, event)
+            return
+        now_ns = self._calendar.now_ns
+        commands = self.machine.handle(event, now_ns)
+        if self.decisions is not None:
+            self.log(event, now_ns, commands)
+        for command in commands:
+            if isinstance(command, Send):  # the most frequent one
+                self._send(command)
+            else:
+                self.perform(command)
+        if isinstance(event, (NodeRefused, NodeReleased, TimerFired)):
+            self.may_be_over()
+
+    def may_be_over(self) -> None:
+        """The head may have said that this process is to end, or it may have waited for that long enough."""
+
+    def _send(self, command: Send) -> None:
+        payloads: Sequence[tuple[bytes, bytes]] = ()
+        if command.payloads:
+            payloads = [(key, self.payloads[key]) for key in command.payloads if key in self.payloads]
+        message = command.message
+        if isinstance(message, TaskPushed):
+            spec = message.spec
+            self.trace(
+                TraceKind.TASK_PUSHED,
+                spec.task_id,
+                other=command.to,
+                name=spec.template.name,
+                amount=message.attempt,
+            )
+        self.cluster.send(self, command.to, message, payloads)
+
+    def perform(self, command: Command) -> None:
+        """Carry out a command that any machine may give, but to send; the others belong to the subclass."""
+        match command:
+            case ArmTimer():
+                self.arm_timer(command.timer, command.delay_ns)
+            case CancelTimer():
+                self.cancel_timer(command.timer)
+            case DropPayload():
+                self.payloads.pop(command.key, None)
+            case WriteRecord():
+                self.cluster.write_record(command.table, command.key, command.fields)
+            case _:
+                raise TypeError(f"{self.address} cannot carry out {command!r}")

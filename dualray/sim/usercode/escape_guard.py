@@ -1,0 +1,66 @@
+"""What leads out of a simulation: connections and processes of user code.
+
+A connection to elsewhere, and a process that is started, go on in real time and are answered by what is no part of the
+simulation: what a task does so takes no virtual time, and may come out otherwise the next time. A task or an actor that
+makes such a call is refused by name, unless it, or the simulation, says `sim_unsafe="allow"`; then, and always in
+the driver, which feeds the program, the call is made and noted, and `dualray scenario check` says so. `os.fork` and
+`os.exec*` are among them: they would copy, or replace, the simulator. What a module does while it is imported is left
+alone: libraries look at their machine then.
+"""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing.process
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, Final
+
+from dualray.shared.core.interruption import is_importing
+from dualray.sim.kernel.fibers import Fiber
+from dualray.sim.usercode.virtual_time import Substitution
+
+METHODS: Final = (
+    (socket.socket, "__init__", "socket.socket"),
+    (subprocess.Popen, "__init__", "subprocess.Popen"),
+    (multiprocessing.process.BaseProcess, "start", "multiprocessing.Process.start"),
+)
+"""Methods of classes, and what a user calls them."""
+
+FUNCTIONS: Final[tuple[tuple[ModuleType, tuple[str, ...]], ...]] = (
+    (socket, ("create_connection", "getaddrinfo")),
+    (os, ("system", "fork", "forkpty", "posix_spawn", "posix_spawnp", "execv", "execve")),
+)
+
+
+def substitutions(user_fiber: Callable[[], Fiber | None], refuses: Callable[[Fiber, str], bool]) -> list[Substitution]:
+    """What is replaced. `refuses` is asked with the fiber whose user code makes a call, and the call's name."""
+
+    def guarded(original: Callable[..., Any], name: str) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            fiber = user_fiber()
+            if fiber is not None and not is_importing(sys._getframe()) and refuses(fiber, name):
+                raise PermissionError(
+                    errno.EPERM,
+                    f"{name}() leads out of the simulation: what a task on {fiber.owner.hostname} does there takes "
+                    f"real time, and may come out otherwise the next time. Give the task a duration= and return what "
+                    f'it would, or allow it: sim_unsafe="allow" among its options, or in dualray.init(mode="sim", ...)',
+                )
+            return original(*args, **kwargs)
+
+        return call
+
+    replaced = [
+        Substitution(holder=holder, name=method, replacement=guarded(vars(holder)[method], name))
+        for holder, method, name in METHODS
+    ]
+    replaced += [
+        Substitution.of(module, name, guarded(getattr(module, name), f"{module.__name__}.{name}"))
+        for module, names in FUNCTIONS
+        for name in names
+    ]
+    return replaced

@@ -1,0 +1,579 @@
+"""What one virtual process may not see of another: randomness, identity, exits and garbage collection.
+
+Theory of operation
+-------------------
+All virtual processes share one interpreter. What would make a run depend on it, or let one process act on
+another through it, is replaced for the life of the simulation with the engine of dualray.sim.usercode.virtual_time:
+each replacement asks whether the caller is user code and answers for the calling fiber, and is the original
+for everyone else. Nothing is saved or restored at a switch, so a switch costs the same whether a fiber uses
+randomness or not, and what pytest, the kernel or other threads see is untouched because it was never
+touched.
+
+Randomness. Each fiber has three generators of its own, made on first use from the seed given at its
+creation:
+
+    random        the functions of the module go to a `random.Random`
+    numpy.random  the legacy functions, and the hidden singleton that libraries fetch, go to a `RandomState`
+    entropy       `os.urandom` and `os.getrandom`, and with them `uuid.uuid4`, `secrets`, `SystemRandom`,
+                  numpy's `default_rng()` and the seed of an unseeded `random.Random()`
+
+numpy's generator is not swapped with `set_bit_generator`: that is paid at every switch and forgets the
+second value of a Gaussian pair of whoever is outside. Not covered: `random._inst`, `uuid.uuid1` (the
+machine's), and generators that C libraries keep for themselves.
+
+Identity. `os.getpid()`, `socket.gethostname()`, `platform.node()` and the name in `os.uname()` are those of the
+fiber's owner; `os.getppid()` is the same for all. Because a virtual pid may belong to a real stranger, the calls that
+take one are answered here, too: a signal to oneself goes to the handler that the virtual process has set, and ends it
+where it has set none (SIGINT: KeyboardInterrupt); one to anybody else is refused. So are alarms, which would strike the
+simulator. Handlers of the driver are the interpreter's.
+
+Exits. `sys.exit`, `os._exit` and `os.abort` raise `VirtualExit`; the runner that catches it ends the
+virtual worker. It is a SystemExit, so that `except SystemExit` around `sys.exit` works and a driver script
+that exits still ends its interpreter, with its code. Unlike the real `os._exit`, it runs `finally` blocks
+on its way. In a thread that user code has started, `sys.exit` ends the thread, and the others end the process of it.
+
+Directories. The order in which a directory lists its entries is the file system's; in user code `os.listdir` and
+`os.scandir`, and with them `os.walk`, `glob` and `pathlib`, list them by name.
+
+Witnesses. What leads out of the simulation (escape_guard.py), where it is allowed, and OS threads of libraries
+(threads.py) run in real time: what they do, and when, is not the simulation's to order. It is noted in `witnessed`:
+such a run cannot be promised to be the same again, and `dualray scenario check` says so.
+
+Garbage collection must not decide anything: automatic collection is off while a simulation runs, and is
+performed at fixed counts of events. What was alive before is frozen, so that these collections do not scan
+it.
+"""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+import platform
+import random
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import FunctionType, ModuleType
+from typing import Any, Final, NoReturn, Self
+
+import numpy as np
+from numpy.random import MT19937, RandomState, mtrand
+
+from dualray.shared.seeding import stream_seed
+from dualray.sim.kernel.fibers import Fiber, FiberOwner, FiberScheduler
+from dualray.sim.kernel.kernel import Kernel
+from dualray.sim.usercode import escape_guard
+from dualray.sim.usercode.virtual_time import Substitution, Substitutions
+
+__all__ = ["Isolation", "VirtualExit"]
+
+GC_YOUNG_EVERY_EVENTS: Final = 1_000
+"""Events between two collections of young objects (`gc.collect(1)`): those of so few are still in the processor's
+cache, and to look through them later costs three times as much."""
+
+GC_FIRST_EVENTS: Final = 10_000
+"""Events before the first collection: to look through the whole of a small cluster is not worth it sooner."""
+
+GC_FULL_FIRST_EVENTS: Final = 1_000_000
+"""Events until the first full collection; each next one comes after twice as many, as the heap may have
+grown."""
+
+
+PARENT_PID: Final = 4_194_304
+"""Of all virtual processes: no machine gives it to a process, nor the simulation."""
+
+_FROZEN_BY_PYTHON: Final = 375 if sys.version_info[:2] == (3, 12) else 0
+"""Objects that the interpreter has frozen before anybody could."""
+
+
+class VirtualExit(SystemExit):
+    """User code ended its virtual process. `code` is what it gave, `status` the exit status that it stands
+    for; `signal_number` is set when it was a signal."""
+
+    signal_number: int | None = None
+
+    @classmethod
+    def by_signal(cls, signal_number: int) -> Self:
+        """The end that a signal brings, with the status that a shell would show."""
+        ended = cls(128 + signal_number)
+        ended.signal_number = signal_number
+        return ended
+
+    @property
+    def status(self) -> int:
+        """0 for None, the number for an int, 1 for anything else, as the interpreter does."""
+        if self.code is None:
+            return 0
+        return self.code if isinstance(self.code, int) else 1
+
+
+class _Streams:
+    """The generators of one fiber, made when first asked for."""
+
+    __slots__ = ("_entropy", "_numpy", "_python", "_seed")
+
+    def __init__(self, seed: bytes) -> None:
+        self._seed = seed
+        self._python: random.Random | None = None
+        self._numpy: RandomState | None = None
+        self._entropy: random.Random | None = None
+
+    def _derived(self, stream: bytes) -> int:
+        return stream_seed(self._seed, stream)
+
+    @property
+    def python(self) -> random.Random:
+        if self._python is None:
+            self._python = random.Random(self._derived(b"random"))
+        return self._python
+
+    @property
+    def numpy(self) -> RandomState:
+        if self._numpy is None:
+            self._numpy = RandomState(MT19937(self._derived(b"numpy")))
+        return self._numpy
+
+    @numpy.setter
+    def numpy(self, generator: RandomState) -> None:
+        self._numpy = generator
+
+    @property
+    def entropy(self) -> random.Random:
+        if self._entropy is None:
+            self._entropy = random.Random(self._derived(b"entropy"))
+        return self._entropy
+
+
+def _streams(fiber: Fiber) -> _Streams:
+    if fiber.streams is None:
+        fiber.streams = _Streams(fiber.seed)
+    streams: _Streams = fiber.streams
+    return streams
+
+
+def new_streams(seed: bytes) -> object:
+    """What a fiber has for its `streams`, made from a seed of its own."""
+    return _Streams(seed)
+
+
+class Heap:
+    """What is known of this process's heap.
+
+    Attributes:
+        is_frozen: somebody has frozen what lasts longer than a simulation, and collects what is left of each: then a
+            simulation need not ask, which takes milliseconds.
+    """
+
+    is_frozen = False
+
+
+HEAP: Final = Heap()
+
+
+class Isolation:
+    """Isolates the fibers of one simulation, from `install()` to `uninstall()`; also a context manager.
+
+    What stands in other people's modules can stay there for the next simulation: `leave()` ends one and not the other,
+    and `move_to` the next comes before its `install()`.
+
+    also: further substitutions to install in the same sweep over all modules, VirtualTime's above all.
+    of_modules: by type, what makes the replacement of an object that a module of the user's has under a name.
+    sim_unsafe: what the task or actor that a fiber runs says of calls that lead out of the simulation, if it does.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        fibers: FiberScheduler,
+        *,
+        also: Iterable[Substitution] = (),
+        of_modules: Mapping[type, Callable[[Any], Any]] | None = None,
+        sim_unsafe: Callable[[Fiber], str | None] = lambda fiber: None,
+    ) -> None:
+        self._sim_unsafe = sim_unsafe
+        self.kernel = kernel
+        self._fibers = fibers
+        self._also = tuple(also)
+        self._of_modules = of_modules
+        self._installed: Substitutions | None = None
+        self._collecting: Callable[[], None] | None = None
+        self._gc_was_enabled = False
+        self._gc_froze = False
+        self._rewritten: dict[int, object] = {}
+        """Functions that were rewritten already, by identity: what they bind later is replaced already."""
+        self.witnessed: dict[str, str] = {}
+        """What user code did that no simulation can repeat: by call, the first time in words."""
+        self.allows_outside = False
+        """Whether tasks that do not say so may make calls that lead out of the simulation."""
+        self._handlers: dict[FiberOwner, dict[int, Any]] = {}
+        """Of signals, that virtual processes have set."""
+
+    def move_to(self, kernel: Kernel, fibers: FiberScheduler) -> None:
+        """It isolates the fibers of another simulation from now on."""
+        self.kernel, self._fibers = kernel, fibers
+
+    def user_fiber(self) -> Fiber | None:
+        """The fiber whose user code the caller is, if any."""
+        return self._fibers.user_fiber()
+
+    def running(self) -> Fiber | None:
+        """The fiber that runs, whoever asks."""
+        return self._fibers.running()
+
+    def is_driver(self, fiber: Fiber) -> bool:
+        """Whether it is the driver's main thread."""
+        return fiber is self._fibers.driver
+
+    def install(self) -> None:
+        """Isolate from now on. Raises when another simulation of this process does."""
+        if self._collecting is not None:
+            raise RuntimeError("this isolation is installed already")
+        if self._installed is None:
+            installed = Substitutions([*self.substitutions(), *self._also], self._of_modules)
+            installed.install()
+            self._installed = installed
+        else:  # it has stood since the last simulation
+            self._installed.sweep_new_modules()
+        self._gc_was_enabled = gc.isenabled()
+        gc.disable()
+        self._gc_froze = not HEAP.is_frozen and gc.get_freeze_count() <= _FROZEN_BY_PYTHON
+        if self._gc_froze:
+            gc.freeze()
+        self._collecting = self.kernel.on_event(_collect, every=GC_YOUNG_EVERY_EVENTS)
+
+    def uninstall(self) -> None:
+        """Restore everything exactly; does nothing when nothing is installed."""
+        if self._installed is not None:
+            self._installed.uninstall()
+            self._installed = None
+        self.leave()
+
+    def leave(self) -> None:
+        """The simulation ends, and its replacements stay where they are: nobody is user code any more. Idempotent."""
+        if self._installed is not None:
+            self._installed.restore_functions()
+        self._rewritten.clear()
+        self.witnessed = {}
+        self._handlers = {}
+        if self._collecting is None:
+            return
+        self._collecting()
+        self._collecting = None
+        if self._gc_froze:
+            gc.unfreeze()
+        if self._gc_was_enabled:
+            gc.enable()
+
+    def __enter__(self) -> Self:
+        self.install()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.uninstall()
+
+    def rewrite_function(self, function: object) -> None:
+        """Put the replacements into a function that came by value: `Substitutions.rewrite_function`."""
+        if self._installed is None:
+            raise RuntimeError("the isolation is not installed")
+        if id(function) in self._rewritten:
+            return
+        if isinstance(function, FunctionType):
+            self._rewritten[id(function)] = function
+        self._installed.rewrite_function(function)
+
+    def sweep_module(self, module: ModuleType, *, is_kept: bool) -> None:
+        """Put the replacements into a module that `sys.modules` does not show: `Substitutions.sweep_module`."""
+        if self._installed is not None:
+            self._installed.sweep_module(module, is_kept=is_kept)
+
+    def substitutions(self) -> list[Substitution]:
+        """What is to be replaced, made against what stands there now."""
+        return [
+            *self._of_random(),
+            *self._of_numpy(),
+            *self._of_entropy(),
+            *self._of_process(),
+            *self._of_directories(),
+            *escape_guard.substitutions(self.user_fiber, self._refuses),
+        ]
+
+    def _refuses(self, fiber: Fiber, call: str) -> bool:
+        """Whether a call that leads out of the simulation is refused there; else it is noted."""
+        said = self._sim_unsafe(fiber)
+        is_allowed = self.allows_outside if said is None else said == "allow"
+        if not is_allowed and fiber.owner is not self._driver_owner():
+            return True
+        self.witness(call, f"{call}() was called on {fiber.owner.hostname}")
+        return False
+
+    def _driver_owner(self) -> FiberOwner | None:
+        driver = self._fibers.driver
+        return None if driver is None else driver.owner
+
+    def witness(self, call: str, words: str) -> None:
+        """User code does what cannot be promised to be the same again."""
+        self.witnessed.setdefault(call, f"{words} at {self.kernel.now_ns / 1e9:.6f} s of virtual time")
+
+    # -- randomness ----------------------------------------------------------------------------------------
+
+    def _of_random(self) -> list[Substitution]:
+        user_fiber = self.user_fiber
+        hidden = random._inst  # whose bound methods the module's functions are
+
+        def make(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+            def draw(*args: Any, **kwargs: Any) -> Any:
+                fiber = user_fiber()
+                if fiber is None:
+                    return original(*args, **kwargs)
+                return getattr(_streams(fiber).python, name)(*args, **kwargs)
+
+            return draw
+
+        seed_generator = random.Random.seed
+
+        def seed(self: random.Random, a: Any = None, version: int = 2) -> None:
+            if a is None and (fiber := user_fiber()) is not None:
+                a = _streams(fiber).entropy.getrandbits(256)
+            seed_generator(self, a, version)
+
+        return [
+            Substitution(holder=random.Random, name="seed", replacement=seed),
+            *(
+                Substitution.of(random, name, make(name, function))
+                for name, function in vars(random).items()
+                if getattr(function, "__self__", None) is hidden
+            ),
+        ]
+
+    def _of_numpy(self) -> list[Substitution]:
+        user_fiber = self.user_fiber
+        hidden: RandomState = mtrand._rand
+
+        def generator() -> RandomState:
+            fiber = user_fiber()
+            return hidden if fiber is None else _streams(fiber).numpy
+
+        class Singleton(RandomState):
+            """Stands for `mtrand._rand`, which libraries fetch and which numpy's own functions look up."""
+
+            def __getattribute__(self, name: str) -> Any:
+                return getattr(generator(), name)
+
+        def make(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+            def draw(*args: Any, **kwargs: Any) -> Any:
+                fiber = user_fiber()
+                if fiber is None:
+                    return original(*args, **kwargs)
+                return getattr(_streams(fiber).numpy, name)(*args, **kwargs)
+
+            return draw
+
+        set_hidden = mtrand.set_bit_generator
+
+        def get_bit_generator() -> Any:
+            return generator()._bit_generator
+
+        def set_bit_generator(bitgen: Any) -> None:
+            fiber = user_fiber()
+            if fiber is None:
+                set_hidden(bitgen)
+            else:
+                _streams(fiber).numpy = RandomState(bitgen)
+
+        functions = [
+            Substitution.of(np.random, "get_bit_generator", get_bit_generator),
+            Substitution.of(np.random, "set_bit_generator", set_bit_generator),
+            *(
+                Substitution.of(np.random, name, make(name, function))
+                for name, function in vars(np.random).items()
+                if getattr(function, "__self__", None) is hidden
+            ),
+        ]
+        return [
+            Substitution(holder=mtrand, name="_rand", replacement=Singleton(0)),
+            *functions,
+            *(Substitution(holder=mtrand, name=it.name, replacement=it.replacement) for it in functions),
+        ]
+
+    def _of_entropy(self) -> list[Substitution]:
+        user_fiber = self.user_fiber
+        real_urandom = os.urandom
+
+        def urandom(size: int, /) -> bytes:
+            fiber = user_fiber()
+            return real_urandom(size) if fiber is None else _streams(fiber).entropy.randbytes(size)
+
+        made = [Substitution.of(os, "urandom", urandom)]
+        # secrets and numpy's default_rng draw through this name of the random module.
+        made.append(Substitution(holder=random, name="_urandom", replacement=made[0].replacement))
+        if sys.platform == "linux":
+            real_getrandom = os.getrandom
+
+            def getrandom(size: int, flags: int = 0) -> bytes:
+                fiber = user_fiber()
+                return real_getrandom(size, flags) if fiber is None else _streams(fiber).entropy.randbytes(size)
+
+            made.append(Substitution.of(os, "getrandom", getrandom))
+        return made
+
+    # -- the virtual process -------------------------------------------------------------------------------
+
+    def _of_process(self) -> list[Substitution]:
+        def of(holder: Any, name: str, virtual: Callable[..., Any]) -> Substitution:
+            """Replace `holder.name` by `virtual(fiber, *args)` in user code."""
+            return Substitution.of(holder, name, self._in_user_code(getattr(holder, name), virtual))
+
+        def handlers(fiber: Fiber) -> dict[int, Any]:
+            return self._handlers.setdefault(fiber.owner, {})
+
+        def set_handler(fiber: Fiber, signal_number: int, handler: Any) -> Any:
+            if fiber.owner is self._driver_owner():
+                return real_signal(signal_number, handler)
+            real_getsignal(signal_number)  # which refuses what is none
+            before = handlers(fiber).get(signal_number)
+            handlers(fiber)[signal_number] = handler
+            return real_getsignal(signal_number) if before is None else before
+
+        def get_handler(fiber: Fiber, signal_number: int) -> Any:
+            if fiber.owner is self._driver_owner():
+                return real_getsignal(signal_number)
+            return handlers(fiber).get(signal_number) or real_getsignal(signal_number)
+
+        def no_alarm(fiber: Fiber, *args: Any) -> Any:
+            if fiber.owner is not self._driver_owner():
+                raise PermissionError(
+                    errno.EPERM, "alarms are real time's, and would strike the simulator: wait in a thread instead"
+                )
+            return real_alarm(*args) if len(args) == 1 else real_setitimer(*args)
+
+        def uname(fiber: Fiber) -> os.uname_result:
+            system, _, *rest = real_uname()
+            return os.uname_result((system, fiber.owner.hostname, *rest))
+
+        real_signal, real_getsignal = signal.signal, signal.getsignal
+        real_alarm, real_setitimer, real_uname = signal.alarm, signal.setitimer, os.uname
+
+        def is_started(fiber: Fiber) -> bool:
+            return fiber.thread is not None and fiber.thread.was_started
+
+        def end(fiber: Fiber, ended: BaseException) -> NoReturn:
+            if is_started(fiber):
+                fiber.thread.end_process(fiber, ended)
+                self._fibers.park()
+            raise ended
+
+        def exit_with(fiber: Fiber, code: Any = None) -> NoReturn:
+            if is_started(fiber):
+                raise SystemExit(code)
+            raise VirtualExit(code)
+
+        def exit_now(fiber: Fiber, code: Any = None) -> NoReturn:
+            end(fiber, VirtualExit(code))
+
+        def abort(fiber: Fiber) -> NoReturn:
+            end(fiber, VirtualExit.by_signal(signal.SIGABRT))
+
+        def receive(fiber: Fiber, signal_number: int) -> None:
+            """What a signal to oneself does to a virtual process."""
+            handler = handlers(fiber).get(signal_number, signal.SIG_DFL)
+            if handler == signal.SIG_IGN:
+                return
+            if callable(handler):
+                handler(signal_number, sys._getframe(2))
+            elif signal_number == signal.SIGINT:
+                raise KeyboardInterrupt
+            elif signal_number != 0:
+                end(fiber, VirtualExit.by_signal(signal_number))
+
+        def kill(fiber: Fiber, pid: int, signal_number: int) -> None:
+            if pid != fiber.owner.pid:
+                raise PermissionError(
+                    errno.EPERM,
+                    f"pid {pid}: code in a simulation can signal only its own process, {fiber.owner.pid}",
+                )
+            receive(fiber, signal_number)
+
+        def killpg(fiber: Fiber, group: int, signal_number: int) -> NoReturn:
+            raise PermissionError(errno.EPERM, "there are no process groups in a simulation")
+
+        def stay_off(fiber: Fiber) -> None:
+            """Automatic collection would make the run depend on how many objects the interpreter holds."""
+
+        return [
+            of(os, "getpid", lambda fiber: fiber.owner.pid),
+            of(os, "getppid", lambda fiber: PARENT_PID),
+            of(os, "uname", uname),
+            of(socket, "gethostname", lambda fiber: fiber.owner.hostname),
+            of(platform, "node", lambda fiber: fiber.owner.hostname),
+            of(signal, "signal", set_handler),
+            of(signal, "getsignal", get_handler),
+            of(signal, "alarm", no_alarm),
+            of(signal, "setitimer", no_alarm),
+            of(sys, "exit", exit_with),
+            of(os, "_exit", exit_now),
+            of(os, "abort", abort),
+            of(os, "kill", kill),
+            of(os, "killpg", killpg),
+            of(signal, "raise_signal", receive),
+            of(gc, "enable", stay_off),
+        ]
+
+    # -- directories ---------------------------------------------------------------------------------------
+
+    def _of_directories(self) -> list[Substitution]:
+        def listdir(fiber: Fiber, *args: Any, **kwargs: Any) -> list[Any]:
+            return sorted(real_listdir(*args, **kwargs))
+
+        def scandir(fiber: Fiber, *args: Any, **kwargs: Any) -> _Sorted:
+            with real_scandir(*args, **kwargs) as entries:
+                return _Sorted(sorted(entries, key=lambda entry: entry.name))
+
+        real_listdir, real_scandir = os.listdir, os.scandir
+        return [
+            Substitution.of(os, "listdir", self._in_user_code(real_listdir, listdir)),
+            Substitution.of(os, "scandir", self._in_user_code(real_scandir, scandir)),
+        ]
+
+    def _in_user_code(self, original: Callable[..., Any], virtual: Callable[..., Any]) -> Callable[..., Any]:
+        user_fiber = self.user_fiber
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            fiber = user_fiber()
+            if fiber is None:
+                return original(*args, **kwargs)
+            return virtual(fiber, *args, **kwargs)
+
+        return call
+
+
+class _Sorted:
+    """What `os.scandir` returns, in the order of the names."""
+
+    def __init__(self, entries: list[os.DirEntry[Any]]) -> None:
+        self._entries = iter(entries)
+
+    def __iter__(self) -> Iterator[os.DirEntry[Any]]:
+        return self
+
+    def __next__(self) -> os.DirEntry[Any]:
+        return next(self._entries)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give no more entries."""
+        self._entries = iter(())
+
+
+def _collect(events_performed: int) -> None:
+    """The fixed counts at which garbage is collected, as functions of the count alone."""
+    if events_performed < GC_FIRST_EVENTS:
+        return
+    full, left = divmod(events_performed, GC_FULL_FIRST_EVENTS)
+    gc.collect(2 if left == 0 and full & (full - 1) == 0 else 1)

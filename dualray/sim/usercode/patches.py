@@ -1,0 +1,176 @@
+"""What stands in other people's modules while a simulation runs, and whose simulation it is.
+
+Clocks, randomness, locks, threads, processes, environments and event loops are replaced where user code looks them up:
+virtual_time.py, isolation.py, polling.py, locks.py, threads.py, pools.py, process_environ.py, asyncio_substitution.py.
+A simulation puts its replacements there and takes them away at its end, which takes 2 ms: as long as a small simulation
+itself. In a process that does nothing but simulate, again and again, they stay (`stand`), and ask the simulation of the
+time."""
+
+from __future__ import annotations
+
+import atexit
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from dualray.sim.kernel.fibers import Fiber, FiberScheduler
+from dualray.sim.kernel.kernel import Kernel
+from dualray.sim.usercode import process_environ
+from dualray.sim.usercode.asyncio_substitution import AsyncioSubstitution
+from dualray.sim.usercode.isolation import Isolation
+from dualray.sim.usercode.locks import Locks
+from dualray.sim.usercode.polling import Polling
+from dualray.sim.usercode.pools import Pools, silence, unsilence
+from dualray.sim.usercode.threads import Threads
+from dualray.sim.usercode.virtual_time import VirtualTime
+from dualray.sim.usercode.watchdog import Watchdog
+
+__all__ = ["Stage", "stand", "take_stage"]
+
+
+class Stage:
+    """The replacements of one simulation after the other: `enter`, `leave`."""
+
+    def __init__(self) -> None:
+        self._kernel = Kernel()
+        """Of no simulation, as are these fibers, while there is none."""
+        self._nobody = FiberScheduler(self._kernel)
+        self._time = VirtualTime(self._kernel, self._nobody)
+        self._locks = Locks(self._kernel, self._nobody)
+        self._polling = Polling(self._kernel, self._nobody)
+        self._threads = Threads(self._kernel, self._nobody, self._witness)
+        self._pools = Pools(self._nobody, self._threads)
+        self._asyncio = AsyncioSubstitution(self._nobody.user_fiber, _no_loop)
+        self.isolation = Isolation(
+            self._kernel,
+            self._nobody,
+            also=[  # a clock stands for itself first
+                *self._time.substitutions(),
+                *self._locks.substitutions(),
+                *self._polling.substitutions(),
+                *self._threads.substitutions(),
+                *self._pools.substitutions(),
+                *process_environ.substitutions(self._user_fiber),
+            ],
+            of_modules={**self._locks.of_modules(), **self._threads.of_modules()},
+            sim_unsafe=_sim_unsafe,
+        )
+        self.stands = False
+        """Whether the replacements stay where they are between two simulations."""
+        self._changes_asyncio = False
+        self._waits_at_exit = False
+        self._watchdog: Watchdog | None = None
+        self._greenlets: list[Any] = []
+        """Idle ones, if it stays: each costs a new mapping of memory."""
+
+    def enter(
+        self,
+        kernel: Kernel,
+        fibers: FiberScheduler,
+        *,
+        ahead_ns: Callable[[Fiber], int],
+        make_loop: Callable[[Fiber], Any],
+    ) -> None:
+        """A simulation begins.
+
+        Args:
+            ahead_ns: how far the clock of a fiber's node is ahead.
+            make_loop: makes an event loop for a fiber.
+
+        Raises:
+            RuntimeError: another one runs in this process.
+        """
+        if self.isolation.kernel is not self._kernel:
+            raise RuntimeError("another simulation runs in this process: shut it down first")
+        self._move_to(kernel, fibers, ahead_ns, make_loop)
+        if self.stands:
+            fibers.share_greenlets(self._greenlets)
+        try:
+            self.isolation.install()
+            if not self._changes_asyncio:
+                self._asyncio.install()
+                silence()
+                if not self._waits_at_exit:
+                    self._waits_at_exit = True
+                    atexit.register(self._threads.wait_at_exit)
+                self._changes_asyncio = True
+            if self._watchdog is None:
+                self._watchdog = Watchdog(lambda: self.isolation.kernel.events_performed, self._who_runs)
+        except BaseException:
+            self._move_to(self._kernel, self._nobody, _on_time, _no_loop)
+            raise
+
+    def _who_runs(self) -> str | None:
+        """Whose user code runs; None: nobody's, or that of a driver who types at a prompt."""
+        kernel, fiber = self.isolation.kernel, self.isolation.running()
+        if fiber is None or (self.isolation.is_driver(fiber) and hasattr(sys, "ps1")):
+            return None
+        who = "the driver" if self.isolation.is_driver(fiber) else f"user code on {fiber.owner.hostname}"
+        return f"{who}, at {kernel.now_ns / 1e9:.6f} s of virtual time,"
+
+    def leave(self) -> None:
+        """It ends. Idempotent."""
+        if self.stands:
+            self.isolation.leave()
+        else:
+            if self._watchdog is not None:
+                self._watchdog.stop()
+                self._watchdog = None
+            self._changes_asyncio = False
+            self._asyncio.uninstall()
+            unsilence()
+            self._waits_at_exit = False
+            atexit.unregister(self._threads.wait_at_exit)
+            self.isolation.uninstall()
+        self._move_to(self._kernel, self._nobody, _on_time, _no_loop)
+
+    def _user_fiber(self) -> Fiber | None:
+        return self.isolation.user_fiber()
+
+    def _witness(self, call: str, words: str) -> None:
+        self.isolation.witness(call, words)
+
+    def _move_to(
+        self,
+        kernel: Kernel,
+        fibers: FiberScheduler,
+        ahead_ns: Callable[[Fiber], int],
+        make_loop: Callable[[Fiber], Any],
+    ) -> None:
+        self._time.move_to(kernel, fibers, ahead_ns)
+        self._locks.move_to(kernel, fibers)
+        self._polling.move_to(kernel, fibers)
+        self._threads.move_to(kernel, fibers)
+        self._pools.move_to(fibers)
+        self._asyncio.move_to(fibers.user_fiber, make_loop)
+        self.isolation.move_to(kernel, fibers)
+
+
+_STANDING: list[Stage] = []
+"""The one that stays, if this process has one."""
+
+
+def stand() -> None:
+    """This process does nothing but simulate: what its first simulation replaces stays replaced."""
+    stage = Stage()
+    stage.stands = True
+    _STANDING.append(stage)
+
+
+def take_stage() -> Stage:
+    """The stage for a simulation of this process."""
+    return _STANDING[0] if _STANDING else Stage()
+
+
+def _sim_unsafe(fiber: Fiber) -> str | None:
+    owner: Any = fiber.owner
+    said: str | None = owner.sim_unsafe
+    return said
+
+
+def _on_time(fiber: Fiber) -> int:
+    return 0
+
+
+def _no_loop(fiber: Fiber) -> NoReturn:
+    raise RuntimeError("no simulation runs in this process")

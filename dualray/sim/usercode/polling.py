@@ -1,0 +1,115 @@
+"""Who looks again and again whether something has happened, and does not wait.
+
+In real time that costs processor time, and ends; in a simulation nothing would ever happen meanwhile. So a look in vain
+is taken as a look at the clock: a consecutive one, at the same virtual instant, waits a moment, and each next one for a
+little longer.
+"""
+
+from __future__ import annotations
+
+import multiprocessing.connection
+import multiprocessing.pool
+import queue
+import threading
+from concurrent.futures import Future
+from math import ceil, inf
+from typing import Any, Final
+
+from dualray.sim.kernel.fibers import FiberScheduler
+from dualray.sim.kernel.kernel import Kernel
+from dualray.sim.usercode.virtual_time import Substitution, read_step_ns
+
+__all__ = ["Polling", "poll"]
+
+LOOK_FIRST_NS: Final = 1_000_000
+LOOK_NS_MAX: Final = 100_000_000
+"""Who waits for a pipe looks again after so long, and each time after twice as long, up to so long."""
+
+
+def poll(kernel: Kernel, fibers: FiberScheduler) -> bool:
+    """User code looks whether something has happened, and it has not. Who looks again and again at one instant waits a
+    moment each time, as who reads the clock: else nothing would ever happen. Whether it has waited."""
+    fiber = fibers.user_fiber()
+    if fiber is None:
+        return False
+    waited = fiber.clock_read_ns == kernel.now_ns
+    if waited:
+        fibers.sleep_ns(read_step_ns(fiber))
+    else:
+        fiber.clock_reads = 0
+    fiber.clock_read_ns = kernel.now_ns
+    return waited
+
+
+class Polling:
+    """What is put in the place of questions that user code may ask again and again."""
+
+    def __init__(self, kernel: Kernel, fibers: FiberScheduler) -> None:
+        self._kernel = kernel
+        self._fibers = fibers
+
+    def move_to(self, kernel: Kernel, fibers: FiberScheduler) -> None:
+        """From now on they are those of another simulation."""
+        self._kernel, self._fibers = kernel, fibers
+
+    def substitutions(self) -> list[Substitution]:
+        """What is to be replaced, made against what stands there now."""
+        return [*self._of_polls(), *self._of_pipes()]
+
+    def _of_polls(self) -> list[Substitution]:
+        """Who looks again and again whether something has happened waits a moment each time."""
+        is_set, get, empty, done = threading.Event.is_set, queue.Queue.get, queue.Queue.empty, Future.done
+
+        def event_is_set(self_: Any) -> bool:
+            return is_set(self_) or (poll(self._kernel, self._fibers) and is_set(self_))
+
+        def future_done(self_: Any) -> bool:
+            return done(self_) or (poll(self._kernel, self._fibers) and done(self_))
+
+        def queue_get(self_: Any, block: bool = True, timeout: float | None = None) -> Any:
+            if block or self_._qsize() or not poll(self._kernel, self._fibers):
+                return get(self_, block, timeout)
+            return get(self_, block=False)
+
+        simple: Any = queue._PySimpleQueue  # type: ignore[attr-defined]
+        simple_get, simple_empty = simple.get, simple.empty
+
+        def simple_queue_get(self_: Any, block: bool = True, timeout: float | None = None) -> Any:
+            if not block and simple_empty(self_):
+                poll(self._kernel, self._fibers)
+            return simple_get(self_, block, timeout)
+
+        def simple_queue_empty(self_: Any) -> bool:
+            return simple_empty(self_) and not (poll(self._kernel, self._fibers) and not simple_empty(self_))
+
+        def queue_empty(self_: Any) -> bool:
+            return empty(self_) and not (poll(self._kernel, self._fibers) and not empty(self_))
+
+        return [
+            Substitution(holder=threading.Event, name="is_set", replacement=event_is_set),
+            Substitution(holder=Future, name="done", replacement=future_done),
+            Substitution(holder=queue.Queue, name="get", replacement=queue_get),
+            Substitution(holder=queue.Queue, name="empty", replacement=queue_empty),
+            Substitution(holder=simple, name="get", replacement=simple_queue_get),
+            Substitution(holder=simple, name="empty", replacement=simple_queue_empty),
+        ]
+
+    def _of_pipes(self) -> list[Substitution]:
+        """A `ThreadPool` has a thread that waits for a pipe, which would stop everybody else: it looks now and then."""
+        original = multiprocessing.connection.wait
+
+        def wait(object_list: Any, timeout: float | None = None) -> list[Any]:
+            if self._fibers.user_fiber() is None:
+                return original(object_list, timeout)
+            objects, pause_ns = list(object_list), LOOK_FIRST_NS
+            until_ns = inf if timeout is None else self._kernel.now_ns + timeout * 1e9
+            while not (ready := original(objects, 0)) and self._kernel.now_ns < until_ns:
+                self._fibers.sleep_ns(min(pause_ns, ceil(until_ns - self._kernel.now_ns)) if timeout else pause_ns)
+                pause_ns = min(2 * pause_ns, LOOK_NS_MAX)
+            return ready
+
+        replaced = Substitution.of(multiprocessing.connection, "wait", wait)
+        return [
+            replaced,
+            Substitution(holder=multiprocessing.pool, name="wait", replacement=replaced.replacement),
+        ]
