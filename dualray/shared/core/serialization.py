@@ -37,6 +37,7 @@ from dualray.shared.core.layout import (
     Serialized,
     array_forms,
 )
+from dualray.shared.core.pickled_names import keep_name
 from dualray.shared.model.specs import Ref
 
 _CULPRIT_DEPTH_MAX = 8
@@ -454,3 +455,6 @@ def learn_plain(data: bytes) -> Any:
         plain_values.clear()
     plain_values[data] = value
     return value
+
+
+keep_name("dualray.shared.serialization", _one_code, _revive_exception, _stands_at)

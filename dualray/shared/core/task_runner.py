@@ -16,6 +16,7 @@ from dualray.shared.core.execution import Execution, new_execution
 from dualray.shared.core.failures import as_payload
 from dualray.shared.core.item_maker import AsyncItems, ItemMaker, store_result
 from dualray.shared.core.layout import PLAIN_TYPES, plain_bytes
+from dualray.shared.core.pickled_names import keep_name
 from dualray.shared.core.serialization import serialize
 from dualray.shared.machines.owner.tasks import cancelled
 from dualray.shared.model.commands import RunTask
@@ -58,6 +59,9 @@ class Export:
         # Said here, it is the same where the core is compiled: a function's id is a digest of this.
         said = (self.target, self.duration, self.collect, self.retried)
         return Export, said if self.sim_unsafe is None else (*said, self.sim_unsafe)
+
+
+keep_name("dualray.shared.task_runner", Export)
 
 
 class TaskRunner:

@@ -44,6 +44,7 @@ import numpy as np
 
 from dualray.runtime_env import Swapped
 from dualray.shared.core.layout import UNPICKLING, deserialize
+from dualray.shared.core.pickled_names import keep_name
 from dualray.shared.core.serialization import NAMING, as_usual
 from dualray.shared.core.task_runner import Export
 from dualray.shared.model.ids import FunctionID
@@ -570,7 +571,7 @@ class _Reader(pickle.Unpickler):
             self.has_code = True
             if name == "subimport":
                 return self._subimport
-        elif module == __name__ and name == _named.__name__:
+        elif module == _named.__module__ and name == _named.__name__:
             return self.find_class
         elif not is_library(module):
             if not self._is_looking:
@@ -596,3 +597,6 @@ def _named(module: str, name: str) -> Any:
 
 def _set_classes(classes: Any) -> None:
     _cloudpickle._DYNAMIC_CLASS_TRACKER_BY_CLASS, _cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID = classes
+
+
+keep_name("dualray.sim.modules", _named)
