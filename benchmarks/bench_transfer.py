@@ -25,7 +25,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.conftest import MIB, Measure, Results, Row
-from tests.real.namespaces import Driver, Loopback, Machine, NamespacedMachine, Network, why_not
+from tests.real.cluster.namespaces import Driver, Loopback, Machine, NamespacedMachine, Network, why_not
 
 OBJECT_BYTES = 256 * MIB
 GIGABYTES = OBJECT_BYTES / 1e9

@@ -38,7 +38,7 @@ from dualray.recording.calibration import Calibration
 from dualray.shared.units import parse_rate_bytes_per_s
 from dualray.whatif.calibrate import calibrate
 from dualray.whatif.configurations import Configuration, placement_path
-from tests.real.namespaces import NamespacedMachine, Network, why_not
+from tests.real.cluster.namespaces import NamespacedMachine, Network, why_not
 
 HERE = Path(__file__).parent
 PREDICTIONS = HERE / "fidelity" / "predictions.json"

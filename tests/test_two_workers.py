@@ -11,10 +11,10 @@ from tests.two_workers import MACHINE, scope_of
 @pytest.mark.parametrize(
     ("nodeid", "scope"),
     [
-        ("tests/shared/test_ids.py::test_a_name", "tests/shared/test_ids.py"),
+        ("tests/shared/model/test_ids.py::test_a_name", "tests/shared/model/test_ids.py"),
         ("tests/conformance/test_queue.py::test_a[sim]", "tests/conformance/test_queue.py"),
         ("tests/conformance/test_queue.py::test_a[real]", "tests/conformance/test_queue.py"),
-        ("tests/real/test_cluster.py::test_the_clock[1]", MACHINE),
+        ("tests/real/cluster/test_cluster.py::test_the_clock[1]", MACHINE),
         ("tests/test_demo.py::test_results", MACHINE),
     ],
 )

@@ -1,4 +1,4 @@
-/* A driver's library for machines without one: what tests/real/test_gpus.py says in TEST_GPUS is what it finds.
+/* A driver's library for machines without one: what tests/real/processes/test_gpus.py says in TEST_GPUS is what it finds.
  *
  * TEST_GPUS holds the GPUs' UUIDs, separated by spaces; a GPU in MIG mode is followed by `/` and, separated by commas,
  * the UUIDs of its instances, of which there may be none. TEST_NVML_ERROR is what nvmlInit answers.

@@ -37,7 +37,8 @@ T = TypeVar("T")
 
 
 class Drawer:
-    """Draws the program of one run: what tests/shared/test_cluster_stateful.py draws, and faults that it has not."""
+    """Draws the program of one run: what tests/shared/machines/test_cluster_stateful.py draws, and faults that it has
+    not."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(f"shuffled:{seed}")

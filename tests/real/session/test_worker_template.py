@@ -86,7 +86,7 @@ class Node:
         self.loop = Loop(self.errors.append)
         self.thread = threading.Thread(target=self.loop.run, daemon=True)
         self.thread.start()
-        path = os.pathsep.join([str(customize), str(Path(__file__).parents[2])])
+        path = os.pathsep.join([str(customize), str(Path(__file__).parents[3])])
         self.template = TemplateClient(
             self.loop,
             on_forked=lambda worker, pid: self.news.append(("forked", worker, pid)),
@@ -284,7 +284,7 @@ def test_a_killed_template_takes_its_workers_with_it(node: Node) -> None:
 def test_a_killed_node_manager_leaves_no_process(customize: Path) -> None:
     """The end of file on the control socket is all that the template hears of it."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    path = os.pathsep.join([str(customize), str(Path(__file__).parents[2])])
+    path = os.pathsep.join([str(customize), str(Path(__file__).parents[3])])
     with ours, theirs:
         command = [sys.executable, "-m", "dualray.real.session.worker_template", str(theirs.fileno())]
         template = subprocess.Popen(

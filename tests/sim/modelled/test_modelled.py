@@ -72,7 +72,7 @@ def test_every_program_comes_to_its_end_and_leaves_nothing(name):
 
 
 REPEAT = """
-from tests.sim.test_modelled import SMALL, nodes, run
+from tests.sim.modelled.test_modelled import SMALL, nodes, run
 for name in SMALL:
     print(name, run(name, SMALL[name], nodes(5))[1].hash)
 """

@@ -21,7 +21,7 @@ import pytest
 import dualray
 from dualray.exceptions import SimulationDeadlockError, WorkerCrashedError
 from dualray.sim.usercode import modules
-from tests.sim import module_other, module_state
+from tests.sim.usercode import module_other, module_state
 
 MODES = ("real", "sim")
 
@@ -297,7 +297,7 @@ def test_a_program_that_is_being_imported_is_shared(write: Any) -> None:
         "runs_at_import",
         f"""
 import dualray
-from tests.sim import module_state
+from tests.sim.usercode import module_state
 {COUNTS}
 dualray.init(mode="sim", num_cpus=2)
 results = dualray.get([dualray.remote(max_calls=1)(count).remote() for _ in range(2)])
@@ -455,7 +455,7 @@ def test_modules_are_as_they_were_after_a_deadlock_and_a_death(start: Any) -> No
         dualray.get(dualray.remote(max_retries=0)(ends).remote())
     with pytest.raises(SimulationDeadlockError):
         dualray.get(dualray.remote(waits).remote())
-    assert sys.modules["tests.sim.module_state"] is module_state
+    assert sys.modules["tests.sim.usercode.module_state"] is module_state
     assert modules.SHOWN.view is None
 
 
@@ -465,4 +465,4 @@ def test_a_second_simulation_begins_anew(start: Any) -> None:
         function = dualray.remote(module_state.count)
         assert [dualray.get(function.remote()) for _ in range(2)] == [1, 2]
         dualray.shutdown()
-        assert sys.modules["tests.sim.module_state"] is module_state
+        assert sys.modules["tests.sim.usercode.module_state"] is module_state

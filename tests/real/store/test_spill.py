@@ -17,7 +17,7 @@ import dualray as ray
 from dualray.exceptions import DualrayError
 from dualray.real.store.spill import SpillDirectory
 from tests.conformance.support import MIB
-from tests.real.test_shared_memory import ID, OTHER, WITHIN_S, on_a_small_tmpfs
+from tests.real.store.test_shared_memory import ID, OTHER, WITHIN_S, on_a_small_tmpfs
 
 SPILLS = {"eviction_policy": "spill", "store_wait_ns": 2_000_000_000}
 
@@ -82,7 +82,7 @@ def test_a_full_disk_is_an_error_in_words_and_leaves_nothing_half(tmp_path: Path
     program = """
 import sys
 from pathlib import Path
-from tests.real.test_spill import ID, MIB, OTHER, Disk
+from tests.real.store.test_spill import ID, MIB, OTHER, Disk
 disk = Disk(Path(sys.argv[1]) / "spilled")
 assert disk.write(ID, bytes(10 * MIB)) is None
 error = disk.write(OTHER, bytes(30 * MIB))
@@ -100,7 +100,7 @@ import sys
 import numpy as np
 import dualray as ray
 from dualray.exceptions import ObjectStoreFullError
-from tests.real.test_spill import MIB, SPILLS
+from tests.real.store.test_spill import MIB, SPILLS
 if __name__ == "__main__":
     ray.init(num_cpus=1, object_store_memory=64 * MIB, limits=SPILLS | {"spill_directory": sys.argv[1]})
     refs = []

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.real.namespaces import Driver, NamespacedMachine, Network, why_not
+from tests.real.cluster.namespaces import Driver, NamespacedMachine, Network, why_not
 
 pytestmark = [pytest.mark.timeout(180)]
 

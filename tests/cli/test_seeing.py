@@ -10,8 +10,8 @@ import pytest
 import dualray as ray
 from dualray.report.traces import read_traces
 from dualray.shared.proof.trace import TraceKind
+from tests.cli.test_app import in_process
 from tests.report.support import simulate, two_steps
-from tests.report.test_cli import in_process
 
 SCENARIO = """
 name: two-nodes

@@ -176,7 +176,7 @@ def test_where_every_interpreter_has_a_second_thread_nobody_forks(start_driver, 
     (tmp_path / "sitecustomize.py").write_text(
         "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
     )
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])]))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(Path(__file__).parents[3])]))
     driver, directory = start_driver("print(pid, flush=True); dualray.get(running)")
     worker = psutil.Process(int(driver.stdout.readline()))
     founder = worker.parent().parent()

@@ -14,8 +14,8 @@ from time import sleep
 from typing import Any
 
 import dualray
-from tests.sim import module_other
-from tests.sim.module_other import LIMIT, doubled
+from tests.sim.usercode import module_other
+from tests.sim.usercode.module_other import LIMIT, doubled
 
 _imports: list[str] = builtins.__dict__.setdefault("dualray_test_imports", [])
 _imports.append(__name__)
@@ -123,7 +123,7 @@ def count_other() -> int:
 
 
 def count_imported() -> int:
-    from tests.sim.module_other import count as counts
+    from tests.sim.usercode.module_other import count as counts
 
     return counts()
 

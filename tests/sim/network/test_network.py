@@ -22,7 +22,7 @@ from dualray.sim.network.rates import time_ns
 from dualray.sim.network.topologies import LinkKey, Mesh, Nic, NodeKey, Racks, Star
 
 MB = 1_000_000
-SIMGRID = json.loads((Path(__file__).parents[1] / "data" / "simgrid_flows.json").read_text())["cases"]
+SIMGRID = json.loads((Path(__file__).parents[2] / "data" / "simgrid_flows.json").read_text())["cases"]
 
 
 def run_out(kernel: Kernel) -> None:
@@ -572,11 +572,11 @@ def whole_run() -> str:
 
 
 def test_two_runs_are_equal_whatever_the_hash_seed() -> None:
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     hashes = [whole_run(), whole_run()]
     for hash_seed in ("1", "2"):
         ended = subprocess.run(
-            [sys.executable, "-c", "from tests.sim.test_network import whole_run; print(whole_run())"],
+            [sys.executable, "-c", "from tests.sim.network.test_network import whole_run; print(whole_run())"],
             cwd=root,
             env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(root)},
             capture_output=True,

@@ -144,7 +144,7 @@ def test_memory_under_a_read_only_view_is_mapped_read_only(directory: Path) -> N
 import ctypes, sys
 from pathlib import Path
 import numpy as np
-from tests.real.test_shared_memory import ID, Node, put
+from tests.real.store.test_shared_memory import ID, Node, put
 from dualray.real.store.object_store import SharedMemoryStore
 node = Node(Path(sys.argv[1]))
 store = SharedMemoryStore(Path(sys.argv[1]))
@@ -401,7 +401,7 @@ def test_a_process_that_was_last_keeps_only_the_memory_of_its_views(node: Node, 
 _ON_A_SMALL_TMPFS = """
 import sys, os
 from pathlib import Path
-from tests.real.test_shared_memory import ID, OTHER, MIB, Node, put
+from tests.real.store.test_shared_memory import ID, OTHER, MIB, Node, put
 from dualray.real.store.object_store import SharedMemoryStore
 place = Path(sys.argv[1])
 """

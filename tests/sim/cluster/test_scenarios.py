@@ -7,7 +7,7 @@ import pytest
 from dualray.testing.expectations import judge
 from dualray.testing.run import load_scenario, run_scenario
 
-SCENARIOS = Path(__file__).parents[2] / "scenarios"
+SCENARIOS = Path(__file__).parents[3] / "scenarios"
 OTHERS = ("published_", "application_")
 FILES = sorted(path for path in SCENARIOS.glob("*.yaml") if not path.stem.startswith(OTHERS))
 """All but the published results and the applications, which tests/testing/ has: test_published.py and

@@ -26,7 +26,7 @@ import dualray
 from dualray.exceptions import GetTimeoutError, SimulationDeadlockError, TaskCancelledError
 from dualray.sim.usercode import watchdog
 from dualray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-from tests.sim import module_locks
+from tests.sim.usercode import module_locks
 
 
 def simulate(**settings) -> Any:
@@ -260,11 +260,11 @@ def test_locks_of_a_module_are_each_process_s_own():
 
 
 def test_so_are_those_of_a_module_that_a_task_imports(monkeypatch):
-    monkeypatch.delitem(sys.modules, "tests.sim.module_locks")
+    monkeypatch.delitem(sys.modules, "tests.sim.usercode.module_locks")
     simulate()
 
     def hold() -> float:
-        seconds: float = importlib.import_module("tests.sim.module_locks").hold_on_threads(3)
+        seconds: float = importlib.import_module("tests.sim.usercode.module_locks").hold_on_threads(3)
         return seconds
 
     assert run(hold) == pytest.approx(3, abs=1e-3)

@@ -100,7 +100,7 @@ def driver(tmp_path_factory) -> Path:
     if compiler is None:
         pytest.skip("no C compiler to make the driver's library with")
     directory = tmp_path_factory.mktemp("driver")
-    source = Path(__file__).parents[1] / "data" / "nvml.c"
+    source = Path(__file__).parents[2] / "data" / "nvml.c"
     command = [
         compiler,
         "-shared",
