@@ -12,8 +12,8 @@ from dualray.exceptions import (
     PlacementGroupUnschedulableError,
     TaskPlacementGroupRemoved,
 )
-from dualray.util import placement_group as groups
 from dualray.util.placement_group import (
+    PlacementGroup,
     get_current_placement_group,
     get_placement_group,
     placement_group,
@@ -265,7 +265,7 @@ def test_a_groups_handle_can_be_passed_on(make):
 
     @ray.remote(num_cpus=0)
     def use(group):
-        assert isinstance(group, groups.PlacementGroup)
+        assert isinstance(group, PlacementGroup)
         return ray.get(whereabouts.options(scheduling_strategy=within(group, 0)).remote())
 
     assert get(use.remote(group))[2] == {"CPU": 1.0}
