@@ -1,6 +1,6 @@
 """The command line for faults on real processes: `dualray chaos`.
 
-Exit codes as in cli.py: 0; 1 when a result was wrong, something hung, a fault could not be performed, anything was left
+Exit codes as in app.py: 0; 1 when a result was wrong, something hung, a fault could not be performed, anything was left
 behind, or the recorded decisions cannot be derived again; 2 when the command was given something that it cannot use.
 """
 

@@ -1,4 +1,4 @@
-"""The command line for modelled programs: `dualray sim workload`. Exit codes as in cli.py."""
+"""The command line for modelled programs: `dualray sim workload`. Exit codes as in app.py."""
 
 from __future__ import annotations
 

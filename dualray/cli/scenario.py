@@ -1,6 +1,6 @@
 """The command line for scenarios: `dualray scenario run | check | list | schema`, and `dualray explore`.
 
-Exit codes as in cli.py: 0; 1 when an expectation, a check or a seed has failed; 2 when the command was given something
+Exit codes as in app.py: 0; 1 when an expectation, a check or a seed has failed; 2 when the command was given something
 that it cannot use.
 """
 

@@ -1,7 +1,7 @@
 """The command line for seeing what a run did: `dualray report`, `timeline` and `explain`.
 
 All three read what a recorded run has left (`--decision-log DIR`), of either mode; `explain` also takes a scenario
-file, which it runs. Exit codes as in cli.py.
+file, which it runs. Exit codes as in app.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The command line for what-if questions: `dualray record`, `calibrate` and `predict`. Exit codes as in cli.py."""
+"""The command line for what-if questions: `dualray record`, `calibrate` and `predict`. Exit codes as in app.py."""
 
 from __future__ import annotations
 

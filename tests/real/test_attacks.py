@@ -444,4 +444,4 @@ def test_a_cluster_listens_at_the_loopback_address_and_each_node_at_one_port() -
         goes_on()
         ours = [entry for entry in _listening() if entry not in before]
         assert len(ours) == 2, ours
-        assert all("ip='127.0.0.1'" in entry and "cluster_daemon" in entry for entry in ours), ours
+        assert all("ip='127.0.0.1'" in entry and "cluster.daemon" in entry for entry in ours), ours

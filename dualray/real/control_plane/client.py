@@ -22,7 +22,7 @@ within `reconnect_timeout_s` raises ControlPlaneError; a wrong password raises A
 Writing behind goes on for as long as the client is open; while it cannot, `write_behind` in the end refuses
 records by returning 0. A subscriber that was cut off is told of the gap and reads the tables.
 
-The server is started by `control_plane_server.py`.
+The server is started by `server.py`.
 """
 
 import dataclasses

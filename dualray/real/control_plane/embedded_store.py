@@ -1,7 +1,7 @@
 """A small Redis in a thread: the control plane's tables where no redis-server can be had.
 
 Theory of operation. One thread runs a `Loop` that listens on a Unix socket and speaks RESP2, the protocol of
-Redis, as far as `control_plane.py` uses it; redis-py (told `protocol=2`: HELLO is refused) works against it
+Redis, as far as `client.py` uses it; redis-py (told `protocol=2`: HELLO is refused) works against it
 unchanged. The commands are methods named `_do_<command>` of `EmbeddedStore`; each takes the arguments and
 returns the reply as bytes. There is one keyspace of hashes and lists, in this process's memory: what Redis
 would keep in its append-only file is gone with the process.

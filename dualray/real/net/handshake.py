@@ -17,7 +17,7 @@ ends the old one.
                has the right of way                                tries again until connect_timeout_s
     REFUSED    the proof is wrong (this verdict proves nothing)    gives the peer up
 
-Peers on other machines. A process never dials them: it asks its session's gateway (`cluster_gateway.py`) for a
+Peers on other machines. A process never dials them: it asks its session's gateway (`cluster/gateway.py`) for a
 connection, with an `ask` at the gateway's Unix socket, and gets one handed over: a TCP connection whose other end
 was in the same way handed to the peer, at the peer's own Unix socket. The two then speak the protocol above over it.
 Both hand-overs are a preamble of their own with the descriptor beside it; `HandedOver` brings it to the transport.

@@ -80,7 +80,7 @@ class HeadProcess(MachineProcess):
 
     def _keep_server(self, place: int) -> None:
         """A thread of its own, which lives as long as this process: start one of the control plane's servers again when
-        it has died, with the tables of its append-only file. Clients try again meanwhile (control_plane.py)."""
+        it has died, with the tables of its append-only file. Clients try again meanwhile (control_plane/client.py)."""
         failures = 0
         while (process := self.servers[place].process) is not None and failures < _SERVER_STARTS_MAX:
             status = process.wait()

@@ -7,7 +7,7 @@
         redis/            the control plane's server
         logs/             what head and node manager have to say, and what each worker prints
         stacks/           one file a worker: where its threads were when somebody asked (stacks.py)
-        gateway           of a cluster: where processes of other machines are asked for (cluster_gateway.py)
+        gateway           of a cluster: where processes of other machines are asked for (cluster/gateway.py)
     /dev/shm/dualray-<founder's pid>-<token>/   the node's object store
 
 Who removes it: the head, or the node where there is none, when the founder is gone; a founder that ends cleanly makes
@@ -87,7 +87,7 @@ class Session:
     gpu_names: tuple[str, ...] = ()
     """Of the node's GPUs, in the order in which the core counts them: see gpus.py."""
     redis_shards: int = 0
-    """Servers of the control plane beside the primary: see control_plane_shards.py."""
+    """Servers of the control plane beside the primary: see control_plane/shards.py."""
     metrics_port: int | None = None
     """Where the node manager serves metrics, at 127.0.0.1; 0: any port that is free; None: it does not."""
     node: NodeID = FIRST_NODE
