@@ -6,26 +6,23 @@ import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
+from typing import Any, Generic, NoReturn, TypeAlias, TypeVar
 
 from dualray import runtime
 from dualray.object_ref import CountedReference, ObjectRef
 from dualray.object_ref_generator import DynamicObjectRefGenerator, ObjectRefGenerator
 from dualray.options import (
+    STREAMING,
     ActorOptions,
     MethodOptions,
-    environment_of,
     is_generator,
-    placed,
     returns_of,
     unknown_name,
     with_changes,
 )
 from dualray.remote_function import as_returned
-from dualray.shared.core.task_runner import METHOD_OPTIONS, TERMINATE, ActorExit
-from dualray.shared.model.ids import ActorID, FunctionID, ObjectID, actor_handle_id, short
-from dualray.shared.model.resources import NOTHING
-from dualray.shared.model.specs import ActorSpec, FunctionTemplate, NamedActor, Ref, Strategy, Streaming, TaskSpec
+from dualray.runtime import ActorInfo, ActorLimits
+from dualray.shared.handles import METHOD_OPTIONS, TERMINATE
 
 ASYNC_CONCURRENCY = 1000
 """Methods of an actor with coroutines that may run at a time, unless it says."""
@@ -57,8 +54,8 @@ class ActorClass(Generic[C]):
         self._cls = cls
         self._options = options
         self._name = cls.__name__
-        self._template: FunctionTemplate | None = None
-        self._exported_by: runtime.Verbs | None = None
+        self._prepared: runtime.Prepared | None = None
+        self._prepared_by: runtime.UserVerbs | None = None
         self.__doc__ = cls.__doc__
 
     @cached_property
@@ -85,41 +82,23 @@ class ActorClass(Generic[C]):
             SerializationError: an argument, or the class, cannot be pickled.
         """
         verbs = runtime.current(f"{self._name}.remote()").verbs
-        if self._exported_by is not verbs or self._template is None:
-            self._template = self._make_template(verbs)
-            self._exported_by = verbs
-        template = self._template
-        running = verbs.execution.resources
-        if running is not None and running.strategy.captures:
-            template = self._make_template(verbs, running.strategy)
-        promises = self._promises()
-        ref, existing = verbs.create_actor(
-            template, args, kwargs, promises=promises, get_if_exists=self._options.get_if_exists
-        )
-        if existing is not None:
-            return handle_to(existing, verbs, self._handle)
-        return self._handle(ref, verbs, self._name, self._methods, self._template.function_id, _limits_of(promises))
+        self._check_groups()
+        if self._prepared_by is not verbs or self._prepared is None:
+            self._prepared = self._prepare(verbs)
+            self._prepared_by = verbs
+        prepared = self._prepared
+        if verbs.captures_children():
+            prepared = self._prepare(verbs, captured=True)
+        actor = verbs.create_actor(prepared, args, kwargs)
+        return handle_to(actor, verbs, self._handle, self._methods)
 
-    def _promises(self) -> ActorSpec:
+    def _check_groups(self) -> None:
         options = self._options
         if options.get_if_exists and not options.name:
             raise ValueError(f"actor class {self._name}: get_if_exists=True needs a name to look for: name='...'")
-        groups = dict(options.concurrency_groups or {})
+        groups = tuple(options.concurrency_groups or ())
         for name, method_options in self._methods.items():
-            _check_group(method_options.concurrency_group, tuple(groups), f"{self._name}.{name}")
-        is_async = _is_async(self._cls)
-        return ActorSpec(
-            actor_id=ActorID(b""),  # the core gives it
-            max_restarts=options.max_restarts,
-            max_task_retries=options.max_task_retries,
-            name=options.name or "",
-            namespace=options.namespace or "",
-            is_detached=options.lifetime == "detached",
-            max_pending_calls=options.max_pending_calls,
-            max_concurrency=options.max_concurrency or (ASYNC_CONCURRENCY if is_async else 1),
-            is_async=is_async,
-            concurrency_groups=tuple(groups.items()),
-        )
+            _check_group(method_options.concurrency_group, groups, f"{self._name}.{name}")
 
     @property
     def _handle(self) -> type[ActorHandle]:
@@ -130,25 +109,16 @@ class ActorClass(Generic[C]):
         """What a worker calls to make the instance."""
         return self._cls
 
-    def _make_template(self, verbs: runtime.Verbs, captured: Strategy | None = None) -> FunctionTemplate:
-        options = self._options
-        placement, held = options.demands()
-        placement, held, strategy = placed(options, placement, held, self._name, captured)
-        return FunctionTemplate(
-            function_id=verbs.export(
-                self._exported(),
-                duration=options.duration,
-                what=f"actor class {self._name}",
-                collect=DynamicObjectRefGenerator.collect,
-                sim_unsafe=options.sim_unsafe,
-            ),
-            name=self._name,
-            resources=held,
-            placement=placement,
-            num_returns=0,
-            max_retries=0,
-            strategy=strategy,
-            runtime_env=environment_of(options, verbs.runtime_env, f"actor class {self._name}"),
+    def _prepare(self, verbs: runtime.UserVerbs, *, captured: bool = False) -> runtime.Prepared:
+        is_async = _is_async(self._cls)
+        return verbs.prepare_class(
+            self._exported(),
+            self._options,
+            self._name,
+            max_concurrency=self._options.max_concurrency or (ASYNC_CONCURRENCY if is_async else 1),
+            is_async=is_async,
+            captured=captured,
+            collect=DynamicObjectRefGenerator.collect,
         )
 
 
@@ -170,18 +140,8 @@ def _check_group(group: str | None, known: tuple[str, ...], what: str) -> None:
         )
 
 
-class _Limits(NamedTuple):
-    """What a handle knows of its actor's promises."""
-
-    max_task_retries: int
-    max_pending_calls: int = -1
-    groups: tuple[str, ...] = ()
-
-
-def _limits_of(promises: ActorSpec) -> _Limits:
-    groups = tuple(name for name, _ in promises.concurrency_groups)
-    return _Limits(promises.max_task_retries, promises.max_pending_calls, groups)
-
+_PreparedMethod: TypeAlias = tuple[runtime.Prepared, bool, bool]
+"""A method, whether it has one result, and whether it is a generator whose items come one by one."""
 
 _TERMINATE = _PLAIN = MethodOptions()
 
@@ -198,7 +158,7 @@ def _methods_of(cls: type[Any]) -> dict[str, MethodOptions]:
 def _options_of(function: Any) -> MethodOptions:
     options: MethodOptions = getattr(function, METHOD_OPTIONS, _PLAIN)
     if options.num_returns is None and is_generator(function):
-        return replace(options, num_returns=Streaming.STREAMING.value)
+        return replace(options, num_returns=STREAMING)
     return options
 
 
@@ -212,27 +172,17 @@ class ActorHandle(CountedReference):
     made before have ended.
     """
 
-    __slots__ = ("_class_name", "_function_id", "_last", "_limits", "_methods", "_templates")
+    __slots__ = ("_actor", "_last", "_methods", "_prepared")
 
     is_value = False
 
-    def __init__(
-        self,
-        ref: Ref,
-        verbs: runtime.Verbs,
-        class_name: str,
-        methods: dict[str, MethodOptions],
-        function_id: FunctionID,
-        limits: _Limits,
-    ) -> None:
-        super().__init__(ref, verbs)
-        self._class_name = class_name
+    def __init__(self, actor: ActorInfo, verbs: runtime.UserVerbs, methods: dict[str, MethodOptions]) -> None:
+        super().__init__(actor.reference, verbs)
+        self._actor = actor
         self._methods = methods
-        self._function_id = function_id
-        self._limits = limits
-        self._last: tuple[MethodOptions, str, FunctionTemplate] | None = None
+        self._last: tuple[MethodOptions, str, _PreparedMethod] | None = None
         """The method that was called last."""
-        self._templates: dict[tuple[str, int | str | None, str | None, int | None], FunctionTemplate] = {}
+        self._prepared: dict[tuple[str, int | str | None, str | None, int | None], _PreparedMethod] = {}
 
     def __getattr__(self, name: str) -> ActorMethod:
         if name in ActorHandle.__slots__:
@@ -243,7 +193,7 @@ class ActorHandle(CountedReference):
         if options is None:
             if name.startswith("__"):
                 raise AttributeError(name)  # Python looking for a protocol
-            raise AttributeError(unknown_name("method", name, sorted(self._methods), f"actor {self._class_name}"))
+            raise AttributeError(unknown_name("method", name, sorted(self._methods), f"actor {self._actor.class_name}"))
         return self._method(name, options)
 
     def _method(self, name: str, options: MethodOptions) -> ActorMethod:
@@ -251,71 +201,51 @@ class ActorHandle(CountedReference):
         return ActorMethod(self, name, options)
 
     def __repr__(self) -> str:
-        return f"Actor({self._class_name}, {self.ref.object_id[:16].hex()})"
+        return f"Actor({self._actor.class_name}, {self.ref.object_id[:16].hex()})"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ActorHandle) and other.ref.object_id == self.ref.object_id
+        return isinstance(other, ActorHandle) and bool(other.ref.object_id == self.ref.object_id)
 
     def __hash__(self) -> int:
         return hash(self.ref.object_id)
 
     def __reduce__(self) -> tuple[Any, ...]:
         self.check()
-        fields = (self._class_name, self._methods, self._function_id, tuple(self._limits))
-        return _revive_handle, (type(self), self.ref.object_id, self.ref.owner, fields)
+        actor = self._actor
+        fields = (actor.class_name, self._methods, actor.function, tuple(actor.limits))
+        return _revive_handle, (type(self), *self.holder.parts_of(self.ref), fields)
 
-    def _template_for(self, method_name: str, options: MethodOptions) -> FunctionTemplate:
+    def _prepare(self, method_name: str, options: MethodOptions) -> _PreparedMethod:
         last = self._last
         if last is not None and last[0] is options and last[1] == method_name:
             return last[2]
         group = options.concurrency_group
         key = (method_name, options.num_returns, group, options._generator_backpressure_num_objects)
-        template = self._templates.get(key)
-        if template is None:
-            what = f"{self._class_name}.{method_name}"
-            _check_group(group, self._limits.groups, what)
-            num_returns, streaming, ahead_max = returns_of(options, None, what)
-            template = self._templates[key] = FunctionTemplate(
-                function_id=self._function_id,
-                name=f"{self._class_name}.{method_name}",
-                resources=NOTHING,
-                placement=NOTHING,
-                num_returns=num_returns,
-                max_retries=self._limits.max_task_retries if method_name != TERMINATE else 0,
-                concurrency_group=group or "",
-                streaming=streaming,
-                items_ahead_max=ahead_max,
+        prepared = self._prepared.get(key)
+        if prepared is None:
+            what = f"{self._actor.class_name}.{method_name}"
+            _check_group(group, self._actor.limits.groups, what)
+            returns = returns_of(options, None, what)
+            method = self.holder.prepare_method(
+                self._actor, method_name, options, returns, is_last=method_name == TERMINATE
             )
-        self._last = options, method_name, template
-        return template
+            prepared = self._prepared[key] = (method, returns.has_one_result, returns.kind == STREAMING)
+        self._last = options, method_name, prepared
+        return prepared
 
 
-def handle_to_self(verbs: runtime.Verbs, constructor: TaskSpec) -> ActorHandle:
-    """A handle to the actor that runs in this process, which `constructor` has made."""
-    assert constructor.creates is not None
-    ref = Ref(actor_handle_id(constructor.creates.actor_id), constructor.owner)
-    verbs.adopt(ref)
-    return ActorHandle(
-        ref,
-        verbs,
-        constructor.template.name,
-        _methods_of(type(verbs.actor_instance)),
-        constructor.template.function_id,
-        _limits_of(constructor.creates),
-    )
-
-
-def handle_to(actor: NamedActor, verbs: runtime.Verbs, handle: type[ActorHandle] = ActorHandle) -> ActorHandle:
-    """A handle to an actor that was found by its name."""
-    ref = Ref(actor_handle_id(actor.spec.actor_id), actor.owner)
-    verbs.adopt(ref)  # first: loading the class takes long, and the actor is not to end meanwhile
-    function = actor.template.function_id
-    try:
-        methods = _methods_of(verbs.load_class(function))
-    except BaseException:
-        verbs.drop(ref.object_id)
-        raise
-    return handle(ref, verbs, actor.template.name, methods, function, _limits_of(actor.spec))
+def handle_to(
+    actor: ActorInfo,
+    verbs: runtime.UserVerbs,
+    handle: type[ActorHandle] = ActorHandle,
+    methods: dict[str, MethodOptions] | None = None,
+) -> ActorHandle:
+    """A handle to an actor that the engine has made or found; `methods` are those of the class that made it."""
+    if actor.cls is not None:
+        methods = _methods_of(actor.cls)
+        actor = actor._replace(cls=None)
+    assert methods is not None
+    return handle(actor, verbs, methods)
 
 
 def get_actor(name: str, namespace: str | None = None) -> ActorHandle:
@@ -337,7 +267,7 @@ def get_actor(name: str, namespace: str | None = None) -> ActorHandle:
     if name is None:
         raise TypeError("get_actor: name=None must be a str")
     verbs = runtime.current("get_actor").verbs
-    return handle_to(verbs.find_actor(name, namespace or ""), verbs)
+    return handle_to(verbs.find_actor(name, namespace), verbs)
 
 
 def exit_actor() -> NoReturn:
@@ -349,19 +279,15 @@ def exit_actor() -> NoReturn:
     Raises:
         TypeError: outside an actor's method.
     """
-    execution = runtime.current("exit_actor").verbs.execution
-    if execution.actor_id is None or execution.constructor is None:
-        raise TypeError("exit_actor() was called outside an actor: it ends the actor whose method calls it")
-    raise ActorExit
+    runtime.current("exit_actor").verbs.exit_actor()
 
 
-def _revive_handle(handle: type[ActorHandle], object_id: ObjectID, owner: Any, fields: tuple[Any, ...]) -> ActorHandle:
+def _revive_handle(handle: type[ActorHandle], *parts: Any) -> ActorHandle:
     """Unpickle: the handle now exists in this process too."""
     verbs = runtime.current("unpickling an actor handle").verbs
-    ref = Ref(object_id, owner)
-    verbs.adopt(ref)
-    class_name, methods, function_id, limits = fields
-    return handle(ref, verbs, class_name, methods, function_id, _Limits(*limits))
+    *reference, (class_name, methods, function, limits) = parts
+    actor = ActorInfo(verbs.revive(*reference), class_name, function, ActorLimits(*limits))
+    return handle(actor, verbs, methods)
 
 
 class ActorMethod:
@@ -403,16 +329,16 @@ class ActorMethod:
         verbs = runtime.current(self._name).verbs
         handle = self._handle
         handle.check()
-        template = handle._template_for(self._name, self._options)
-        limit = handle._limits.max_pending_calls
+        method, has_one_result, is_streaming = handle._prepare(self._name, self._options)
+        limit = handle._actor.limits.max_pending_calls
         if limit > 0:
-            verbs.check_pending_calls(handle.ref, template, limit)
-        if template.has_one_result:
-            return self._reference(verbs.submit_actor_call(handle.ref, template, args, kwargs), verbs)
-        refs = verbs.submit_actor_task(handle.ref, template, args, kwargs)
-        if template.streaming is Streaming.STREAMING:
+            verbs.check_pending_calls(handle.ref, method, limit)
+        if has_one_result:
+            return self._reference(verbs.call_method(handle.ref, method, args, kwargs), verbs)
+        refs = verbs.submit_method(handle.ref, method, args, kwargs)
+        if is_streaming:
             return ObjectRefGenerator(refs, verbs, self._reference)
         return as_returned([self._reference(ref, verbs) for ref in refs])
 
     def __repr__(self) -> str:
-        return f"ActorMethod({self._name} of {short(self._handle.ref.object_id)})"
+        return f"ActorMethod({self._name} of {self._handle!r})"

@@ -13,8 +13,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from dualray.exceptions import TaskCancelledError
-from dualray.runtime import Awaited, Verbs
-from dualray.shared.model.specs import Ref
+from dualray.runtime import Awaited, CoreVerbs, Reference, UserVerbs
 
 T = TypeVar("T")
 
@@ -47,7 +46,7 @@ def is_on_loop() -> bool:
     return asyncio._get_running_loop() is not None
 
 
-async def value_of(ref: Ref, verbs: Verbs, keep: object) -> Any:
+async def value_of(ref: Reference, verbs: UserVerbs, keep: object) -> Any:
     """Await the value of a reference, which `keep` keeps; what `get` would raise is raised here."""
     loop = asyncio.get_running_loop()
     arrived: asyncio.Future[None] = loop.create_future()
@@ -71,7 +70,7 @@ async def value_of(ref: Ref, verbs: Verbs, keep: object) -> Any:
     return value
 
 
-async def until_ready(ref: Ref, verbs: Verbs) -> None:
+async def until_ready(ref: Any, verbs: UserVerbs | CoreVerbs) -> None:
     """Await that an object is there, or has failed."""
     loop = asyncio.get_running_loop()
     arrived: asyncio.Future[None] = loop.create_future()
@@ -99,7 +98,7 @@ class ReferenceFuture(Future[T]):
     mode virtual time goes on. It cannot be cancelled.
     """
 
-    def __init__(self, ref: Ref, verbs: Verbs, keep: object) -> None:
+    def __init__(self, ref: Reference, verbs: UserVerbs, keep: object) -> None:
         super().__init__()
         self._ref = ref
         self._verbs = verbs

@@ -10,20 +10,17 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any, TypeVar, overload
 
 from dualray import runtime
-from dualray.actor import ActorClass, ActorHandle, exit_actor, get_actor, handle_to_self, method
+from dualray.actor import ActorClass, ActorHandle, exit_actor, get_actor, handle_to, method
 from dualray.exceptions import AlreadyInitializedError
 from dualray.object_ref import ObjectRef
 from dualray.object_ref_generator import ObjectRefGenerator
 from dualray.options import ActorOptions, TaskOptions, with_changes
 from dualray.remote_function import RemoteFunction
 from dualray.settings import SETTINGS, limits_of, resolve
-from dualray.shared.model.ids import is_put, job_of
-from dualray.shared.model.resources import GPU, add, in_plain_names
-from dualray.shared.model.specs import NODE_ID_LABEL
+from dualray.shared.model.resources import GPU
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -122,9 +119,8 @@ def init(
         )
     settings = resolve(given)
     config = limits_of(settings)
-    wing = import_module(f"dualray.{settings['mode'].value}.runtime")  # one of two classes: the only choice of mode
-    started: runtime.Runtime = wing.start({name: entry.value for name, entry in settings.items()}, config)
-    started.verbs.runtime_env = settings["runtime_env"].value or ""
+    engine = runtime.engine(settings["mode"].value)  # the only choice of mode
+    started = engine.start({name: entry.value for name, entry in settings.items()}, config)
     runtime.set_current(started)
     return started
 
@@ -344,8 +340,6 @@ def cancel(ref: ObjectRef[Any] | ObjectRefGenerator, *, force: bool = False, rec
     if not isinstance(ref, ObjectRef):
         raise TypeError(f"cancel takes an ObjectRef, not {ref!r} (a {type(ref).__name__})")
     ref.check()
-    if is_put(ref.ref.object_id):
-        raise ValueError(f"cancel was given {ref!r}, which put has made: no task makes it")
     verbs.cancel(ref.ref, force=force, recursive=recursive)
 
 
@@ -354,27 +348,25 @@ def nodes() -> list[dict[str, Any]]:
     Labels."""
     return [
         {
-            "NodeID": row.node,
-            "Alive": row.alive,
+            "NodeID": row.node_id,
+            "Alive": row.is_alive,
             "Incarnation": row.incarnation,
-            "Resources": row.total.as_floats(),
-            "Available": row.available.as_floats(),
-            "Labels": {NODE_ID_LABEL: row.node, **dict(row.labels)},
+            "Resources": row.resources,
+            "Available": row.available,
+            "Labels": row.labels,
         }
-        for row in runtime.current("nodes").verbs.cluster_state()
+        for row in runtime.current("nodes").verbs.nodes()
     ]
 
 
 def cluster_resources() -> dict[str, float]:
     """The resources of all nodes that are alive, by name."""
-    rows = runtime.current("cluster_resources").verbs.cluster_state()
-    return add(row.total for row in rows if row.alive).as_floats()
+    return runtime.current("cluster_resources").verbs.cluster_resources()
 
 
 def available_resources() -> dict[str, float]:
     """What is not leased now, over all nodes that are alive; names of which nothing is free are absent."""
-    rows = runtime.current("available_resources").verbs.cluster_state()
-    return add(row.available for row in rows if row.alive).as_floats()
+    return runtime.current("available_resources").verbs.available_resources()
 
 
 def get_gpu_ids() -> list[int | str]:
@@ -401,46 +393,42 @@ class RuntimeContext:
         return self._runtime.mode
 
     @property
-    def _verbs(self) -> runtime.Verbs:
-        return self._runtime.verbs
+    def _here(self) -> runtime.CallContext:
+        return self._runtime.verbs.context()
 
     def get_node_id(self) -> str:
         """The node, such as `node-0`."""
-        return self._verbs.node
+        return self._here.node_id
 
     def get_worker_id(self) -> str:
         """The process: `driver-1`, or a worker such as `node-0/w3`."""
-        return self._verbs.address
+        return self._here.worker_id
 
     def get_task_id(self) -> str | None:
         """The task's id in hex; None in a driver."""
-        execution = self._verbs.execution
-        return execution.task_id.hex() if execution.is_task else None
+        return self._here.task_id
 
     def get_task_name(self) -> str | None:
         """The task's function, or Class.method; None in a driver."""
-        execution = self._verbs.execution
-        return execution.name if execution.is_task else None
+        return self._here.task_name
 
     def get_actor_id(self) -> str | None:
         """The actor's id in hex; None outside an actor."""
-        actor_id = self._verbs.execution.actor_id
-        return actor_id.hex() if actor_id is not None else None
+        return self._here.actor_id
 
     def get_actor_name(self) -> str | None:
         """The name under which `get_actor` finds the actor that this runs in; None when it has none, or outside."""
-        constructor = self._verbs.execution.constructor
-        return constructor.creates.name or None if constructor is not None and constructor.creates is not None else None
+        return self._here.actor_name
 
     @property
     def namespace(self) -> str:
         """Where the names of actors that are made here stand, unless they say: what `init(namespace=)` was given, or a
         namespace of the job's own. Inside an actor: of the job that made it."""
-        return self._verbs.namespace
+        return self._runtime.verbs.namespace
 
     def get_job_id(self) -> str:
         """The number of the driver that this work goes back to, as 8 hex digits."""
-        return f"{job_of(self._verbs.execution.task_id):08x}"
+        return self._here.job_id
 
     def get_task_function_name(self) -> str | None:
         """The task's function, or Class.method; None in a driver."""
@@ -448,21 +436,17 @@ class RuntimeContext:
 
     def get_placement_group_id(self) -> str | None:
         """The id in hex of the placement group that this runs in; None outside of any."""
-        template = self._verbs.execution.resources
-        group = template.strategy.group if template is not None else None
-        return group.hex() if group is not None else None
+        return self._here.placement_group_id
 
     @property
     def should_capture_child_tasks_in_placement_group(self) -> bool:
         """Whether tasks and actors that are made here go to this placement group when they do not say where."""
-        template = self._verbs.execution.resources
-        return template is not None and template.strategy.captures
+        return self._here.captures_children
 
     @property
     def was_current_actor_reconstructed(self) -> bool:
         """Whether the actor has been restarted; False outside an actor."""
-        constructor = self._verbs.execution.constructor
-        return constructor is not None and self._verbs.execution.actor_life > 0
+        return self._here.is_restarted
 
     @property
     def current_actor(self) -> ActorHandle:
@@ -471,10 +455,11 @@ class RuntimeContext:
         Raises:
             RuntimeError: outside an actor.
         """
-        constructor = self._verbs.execution.constructor
-        if constructor is None:
+        verbs = self._runtime.verbs
+        actor = verbs.own_actor()
+        if actor is None:
             raise RuntimeError("current_actor is asked for outside an actor")
-        return handle_to_self(self._verbs, constructor)
+        return handle_to(actor, verbs)
 
     @property
     def runtime_env(self) -> dict[str, Any]:
@@ -484,22 +469,25 @@ class RuntimeContext:
 
     def get_runtime_env_string(self) -> str:
         """`runtime_env` as JSON."""
-        return self._verbs.runtime_env or "{}"
+        return self._runtime.verbs.runtime_env or "{}"
 
     def get_node_labels(self) -> dict[str, str]:
         """The labels of the node."""
-        return next((row["Labels"] for row in nodes() if row["NodeID"] == self._verbs.node), {})
+        verbs = self._runtime.verbs
+        here = verbs.context().node_id
+        return next((row.labels for row in verbs.nodes() if row.node_id == here), {})
 
     def get(self) -> dict[str, Any]:
         """What there is to know here, by name; what does not apply is absent."""
+        here = self._here
         found = {
-            "job_id": self.get_job_id(),
-            "node_id": self.get_node_id(),
-            "worker_id": self.get_worker_id(),
-            "task_id": self.get_task_id(),
-            "actor_id": self.get_actor_id(),
-            "actor_name": self.get_actor_name(),
-            "placement_group_id": self.get_placement_group_id(),
+            "job_id": here.job_id,
+            "node_id": here.node_id,
+            "worker_id": here.worker_id,
+            "task_id": here.task_id,
+            "actor_id": here.actor_id,
+            "actor_name": here.actor_name,
+            "placement_group_id": here.placement_group_id,
         }
         return {name: value for name, value in found.items() if value is not None}
 
@@ -507,17 +495,15 @@ class RuntimeContext:
         """How often this task has been tried before, as far as anybody knows: more often than `max_retries` allows, if
         earlier attempts stood behind another task when their worker was lost. Such a one may have begun, so that the
         next is another attempt; it uses no retry, for it mostly had not."""
-        return self._verbs.execution.attempt
+        return self._here.attempt
 
     def get_accelerator_ids(self) -> dict[str, list[str]]:
         """`{"GPU": [...]}`: the GPUs that the task or actor holds, as `get_gpu_ids` has them, as text."""
-        names = self._runtime.gpu_names
-        return {GPU: [names[gpu] for gpu in self._verbs.execution.gpu_ids]}
+        return {GPU: list(self._here.gpus)}
 
     def get_assigned_resources(self) -> dict[str, float]:
         """What the task or actor holds, by name."""
-        template = self._verbs.execution.resources
-        return in_plain_names(template.resources).as_floats() if template is not None else {}
+        return dict(self._here.resources)
 
 
 def get_runtime_context() -> RuntimeContext:

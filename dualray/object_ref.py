@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from dualray import runtime
 from dualray.exceptions import DualrayError
-from dualray.runtime import Verbs
-from dualray.shared.core.serialization import Reference
-from dualray.shared.model.ids import Address, ObjectID
-from dualray.shared.model.specs import Ref
+from dualray.runtime import UserVerbs
+from dualray.shared.handles import Reference
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -23,9 +21,11 @@ class CountedReference(Reference):
 
     __slots__ = ()
 
-    holder: Verbs
+    ref: Any
+    """What the engine has for the object: see `dualray.runtime.Reference`."""
+    holder: UserVerbs
 
-    def __init__(self, ref: Ref, verbs: Verbs) -> None:
+    def __init__(self, ref: Any, verbs: UserVerbs) -> None:
         self.ref = ref
         self.holder = verbs
 
@@ -35,7 +35,7 @@ class CountedReference(Reference):
             drop = self.holder.drop
         except AttributeError:
             return
-        drop(self.ref[0])
+        drop(self.ref.object_id)
 
     def check(self) -> None:
         """Raise when the cluster that the reference belongs to is gone.
@@ -61,14 +61,14 @@ class ObjectRef(CountedReference, Generic[T]):
 
     def hex(self) -> str:
         """The object's id: 40 hex digits."""
-        return self.ref.object_id.hex()
+        return str(self.ref.object_id.hex())
 
     def binary(self) -> bytes:
         """The object's id: 20 bytes."""
-        return self.ref.object_id
+        return bytes(self.ref.object_id)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ObjectRef) and other.ref.object_id == self.ref.object_id
+        return isinstance(other, ObjectRef) and bool(other.ref.object_id == self.ref.object_id)
 
     def __hash__(self) -> int:
         return hash(self.ref.object_id)
@@ -78,7 +78,7 @@ class ObjectRef(CountedReference, Generic[T]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         self.check()
-        return _revive, (self.ref.object_id, self.ref.owner)
+        return _revive, self.holder.parts_of(self.ref)
 
     def __await__(self) -> Generator[Any, None, T]:
         """`await ref`: the value, or what `get` raises. The event loop goes on meanwhile."""
@@ -104,9 +104,7 @@ class ObjectRef(CountedReference, Generic[T]):
         return self
 
 
-def _revive(object_id: ObjectID, owner: Address) -> ObjectRef[Any]:
+def _revive(*parts: Any) -> ObjectRef[Any]:
     """Unpickle: the reference now exists in this process too."""
     verbs = runtime.current("unpickling an ObjectRef").verbs
-    ref = Ref(object_id, owner)
-    verbs.adopt(ref)
-    return ObjectRef(ref, verbs)
+    return ObjectRef(verbs.revive(*parts), verbs)

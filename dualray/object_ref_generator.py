@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from dualray import runtime
 from dualray.object_ref import CountedReference, ObjectRef
-
-if TYPE_CHECKING:
-    from dualray.shared.model.specs import Ref
 
 
 class ObjectRefGenerator(CountedReference):
@@ -30,7 +27,9 @@ class ObjectRefGenerator(CountedReference):
 
     is_value = False
 
-    def __init__(self, refs: Sequence[Ref], verbs: runtime.Verbs, reference: type[ObjectRef[Any]] = ObjectRef) -> None:
+    def __init__(
+        self, refs: Sequence[runtime.Reference], verbs: runtime.UserVerbs, reference: type[ObjectRef[Any]] = ObjectRef
+    ) -> None:
         completed, item, handle = refs
         super().__init__(handle, verbs)
         self._reference = reference
@@ -122,7 +121,7 @@ class ObjectRefGenerator(CountedReference):
 
     def task_id(self) -> str:
         """The task's id in hex."""
-        return self.ref.object_id[:16].hex()
+        return str(self.ref.object_id[:16].hex())
 
     def __repr__(self) -> str:
         return f"ObjectRefGenerator({self.ref.object_id[:16].hex()})"
@@ -152,7 +151,7 @@ class DynamicObjectRefGenerator:
         self._refs = list(refs)
 
     @staticmethod
-    def collect(refs: Sequence[Ref]) -> DynamicObjectRefGenerator:
+    def collect(refs: Sequence[runtime.Reference]) -> DynamicObjectRefGenerator:
         """Of a generator that has ended in this process."""
         verbs = runtime.current("the end of a dynamic generator").verbs
         made = []

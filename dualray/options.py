@@ -1,4 +1,4 @@
-"""The options of remote functions and actors: read, checked, and turned into what the core understands."""
+"""The options of remote functions, actor classes and methods: their defaults, and the checks of what users write."""
 
 from __future__ import annotations
 
@@ -7,27 +7,17 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from dualray import runtime_env
-from dualray.scheduling_strategies import (
-    DoesNotExist,
-    Exists,
-    In,
-    NodeAffinitySchedulingStrategy,
-    NodeLabelSchedulingStrategy,
-    NotIn,
-    PlacementGroupSchedulingStrategy,
-)
-from dualray.shared.labels import label_term, parse_selector
+from dualray.core_terms import strategy_of
 from dualray.shared.model.demands import parse_resources
-from dualray.shared.model.ids import NodeID
-from dualray.shared.model.resources import CPU, NOTHING, UNITS, Resources, add, demand_in_group
-from dualray.shared.model.specs import DEFAULT_STRATEGY, LabelOperator, LabelTerm, Strategy, StrategyKind, Streaming
 from dualray.shared.scenario.distributions import parse_distribution
 from dualray.shared.units import parse_size_bytes
 
-_ONE_CPU = Resources(((CPU, UNITS),))
+STREAMING, DYNAMIC = "streaming", "dynamic"
+"""Values of `num_returns` for generators whose items are objects of their own."""
+
 Duration = float | str | Callable[..., float | str] | None
 
 
@@ -86,11 +76,6 @@ class TaskOptions:
     sim_unsafe: str | None = None
     _generator_backpressure_num_objects: int | None = None
 
-    def demand(self) -> Resources:
-        """What the task holds while it runs."""
-        num_cpus = 1 if self.num_cpus is None else self.num_cpus
-        return parse_resources(num_cpus=num_cpus, num_gpus=self.num_gpus, memory=self.memory, resources=self.resources)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActorOptions:
@@ -135,17 +120,6 @@ class ActorOptions:
     runtime_env: Mapping[str, Any] | None = None
     duration: Duration = None
     sim_unsafe: str | None = None
-
-    def demands(self) -> tuple[Resources, Resources]:
-        """What a node must offer to place the actor, and what the actor holds."""
-        if self.num_cpus is None and not self.num_gpus and not self.resources:
-            if not self.memory:
-                return _ONE_CPU, NOTHING
-            memory = parse_resources(num_cpus=None, num_gpus=None, memory=self.memory, resources=None)
-            return add([_ONE_CPU, memory]), memory
-        num_cpus = 1 if self.num_cpus is None else self.num_cpus
-        held = parse_resources(num_cpus=num_cpus, num_gpus=self.num_gpus, memory=self.memory, resources=self.resources)
-        return held, held
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,7 +201,7 @@ def _check(options: TaskOptions | ActorOptions | MethodOptions, what: str) -> No
         )
     except (TypeError, ValueError) as error:
         raise type(error)(f"{what}: {error}") from None
-    strategy_of(options, what)
+    strategy_of(options.scheduling_strategy, options.label_selector, what)
 
 
 def _check_retried(retried: Any, what: str) -> None:
@@ -271,17 +245,10 @@ def returned_bytes(options: TaskOptions, what: str) -> int:
     return size
 
 
-def environment_of(options: TaskOptions | ActorOptions, outer: str, what: str) -> str:
-    """The text of the runtime environment of a call, made by who runs in `outer`."""
-    if options.runtime_env is None:
-        return outer
-    return runtime_env.merged(outer, runtime_env.parse(f"{what}: runtime_env", options.runtime_env))
-
-
 def _check_returns(options: TaskOptions | MethodOptions, what: str) -> None:
     number = options.num_returns
     if isinstance(number, str):
-        if number not in (Streaming.STREAMING, Streaming.DYNAMIC):
+        if number not in (STREAMING, DYNAMIC):
             raise ValueError(f"{what}: num_returns={number!r} must be a number, 'streaming' or 'dynamic'")
     elif number is not None and (isinstance(number, bool) or not isinstance(number, int)):
         raise TypeError(f"{what}: num_returns={number!r} must be an int, 'streaming' or 'dynamic'")
@@ -298,28 +265,44 @@ def _check_returns(options: TaskOptions | MethodOptions, what: str) -> None:
         )
 
 
-def returns_of(options: TaskOptions | MethodOptions, function: Any, what: str) -> tuple[int, Streaming, int]:
-    """How many objects a call of `function` makes, whether it is of a generator whose items are objects of their own,
-    and how many of these it may make ahead of its consumer (0: any number).
+class Returns(NamedTuple):
+    """What a call returns.
+
+    number: how many objects, if it is of no generator.
+    kind: "streaming" or "dynamic" of a generator whose items are objects of their own; else "".
+    ahead_max: how many items it may make ahead of its consumer; 0: any number.
+    """
+
+    number: int
+    kind: str = ""
+    ahead_max: int = 0
+
+    @property
+    def has_one_result(self) -> bool:
+        """Whether a call returns one reference to its result."""
+        return self.number == 1 and not self.kind
+
+
+def returns_of(options: TaskOptions | MethodOptions, function: Any, what: str) -> Returns:
+    """What a call of `function` returns.
 
     Raises:
         ValueError: an option of generators, and it makes a number of objects.
     """
     number = options.num_returns
     if number is None:
-        number = Streaming.STREAMING.value if is_generator(function) else 1
+        number = STREAMING if is_generator(function) else 1
     ahead = options._generator_backpressure_num_objects or 0
     if isinstance(number, str):
-        streaming = Streaming(number)
-        if ahead > 0 and streaming is Streaming.DYNAMIC:
+        if ahead > 0 and number == DYNAMIC:
             raise ValueError(
                 f"{what}: _generator_backpressure_num_objects with num_returns='dynamic': nobody takes items before "
                 f"all are made"
             )
-        return 1, streaming, max(ahead, 0)
+        return Returns(1, number, max(ahead, 0))
     if ahead > 0:
         raise ValueError(f"{what}: _generator_backpressure_num_objects is for generators, and num_returns is {number}")
-    return number, Streaming.NO, 0
+    return Returns(number)
 
 
 def is_generator(function: Any) -> bool:
@@ -359,100 +342,3 @@ def _check_actor(options: ActorOptions, what: str) -> None:
         raise TypeError(f"{what}: max_pending_calls={limit!r} must be an int")
     if limit != -1 and limit < 1:
         raise ValueError(f"{what}: max_pending_calls={limit!r} must be at least 1, or -1 for any number")
-
-
-def strategy_of(options: TaskOptions | ActorOptions, what: str, captured: Strategy | None = None) -> Strategy:
-    """What a user wrote as scheduling_strategy and label_selector, as the core understands it. `captured` is the
-    strategy of the task that makes the call, when its children go where it is unless they say."""
-    chosen = options.scheduling_strategy
-    labels = parse_selector(f"{what}: label_selector", options.label_selector)
-    match chosen:
-        case None if captured is not None and not labels:
-            return replace(captured, bundle=-1)
-        case None | "DEFAULT":
-            return Strategy(kind=StrategyKind.NODE_LABELS, labels=labels) if labels else DEFAULT_STRATEGY
-        case "SPREAD":
-            return Strategy(kind=StrategyKind.SPREAD, labels=labels)
-        case NodeAffinitySchedulingStrategy(node_id=node_id, soft=soft):
-            return Strategy(kind=StrategyKind.NODE_AFFINITY, node=NodeID(node_id), soft=soft, labels=labels)
-        case NodeLabelSchedulingStrategy(hard=hard, soft=soft):
-            return Strategy(
-                kind=StrategyKind.NODE_LABELS,
-                labels=(*labels, *_conditions(f"{what}: hard", hard)),
-                preferred=_conditions(f"{what}: soft", soft),
-            )
-        case PlacementGroupSchedulingStrategy():
-            if labels:
-                raise ValueError(
-                    f"{what}: label_selector and a placement group: give the labels to the group's bundles "
-                    f"(bundle_label_selector)"
-                )
-            return _in_group(chosen, what, captured)
-    raise ValueError(
-        f"{what}: scheduling_strategy={chosen!r} must be 'DEFAULT', 'SPREAD' or a NodeAffinity-, NodeLabel- or "
-        f"PlacementGroupSchedulingStrategy"
-    )
-
-
-def _conditions(what: str, conditions: Mapping[str, Any]) -> tuple[LabelTerm, ...]:
-    if not isinstance(conditions, Mapping):
-        raise TypeError(f"{what}={conditions!r} must be a dict of key to condition, such as {{'zone': In('a')}}")
-    terms = []
-    for key, condition in sorted(conditions.items()):
-        match condition:
-            case In(values=values):
-                terms.append(label_term(what, key, LabelOperator.IN, values))
-            case NotIn(values=values):
-                terms.append(label_term(what, key, LabelOperator.NOT_IN, values))
-            case Exists():
-                terms.append(label_term(what, key, LabelOperator.EXISTS))
-            case DoesNotExist():
-                terms.append(label_term(what, key, LabelOperator.DOES_NOT_EXIST))
-            case _:
-                raise TypeError(f"{what}: {key!r}: {condition!r} must be In, NotIn, Exists or DoesNotExist")
-    return tuple(terms)
-
-
-def _in_group(chosen: PlacementGroupSchedulingStrategy, what: str, captured: Strategy | None) -> Strategy:
-    group, index = chosen.placement_group, chosen.placement_group_bundle_index
-    if group is None:
-        return DEFAULT_STRATEGY
-    if not hasattr(group, "bundle_specs"):
-        raise TypeError(f"{what}: placement_group={group!r} must be what placement_group() returns, or None")
-    if isinstance(index, bool) or not isinstance(index, int):
-        raise TypeError(f"{what}: placement_group_bundle_index={index!r} must be an int")
-    if not -1 <= index < group.bundle_count:
-        raise ValueError(
-            f"{what}: placement_group_bundle_index={index} must be -1, for any bundle, or below the number of bundles, "
-            f"{group.bundle_count}"
-        )
-    captures = chosen.placement_group_capture_child_tasks
-    if captures is None:
-        captures = captured is not None
-    return Strategy(kind=StrategyKind.PLACEMENT_GROUP, group=group.id, bundle=index, captures=bool(captures))
-
-
-def placed(
-    options: TaskOptions | ActorOptions, demand: Resources, held: Resources, what: str, captured: Strategy | None
-) -> tuple[Resources, Resources, Strategy]:
-    """What a call demands of a node, what it holds, and its strategy: in a placement group, of the bundle's resources.
-
-    Raises:
-        ValueError: a demand that no bundle, or not the one that was named, has room for.
-    """
-    strategy = strategy_of(options, what, captured)
-    if strategy.group is None:
-        return demand, held, strategy
-    if isinstance(options.scheduling_strategy, PlacementGroupSchedulingStrategy):
-        group = options.scheduling_strategy.placement_group
-        assert group is not None
-        bundles = group.bundle_specs if strategy.bundle < 0 else [group.bundle_specs[strategy.bundle]]
-        wanted = demand.as_floats()
-        if not any(all(bundle.get(name, 0) >= amount for name, amount in wanted.items()) for bundle in bundles):
-            which = "any bundle" if strategy.bundle < 0 else f"bundle {strategy.bundle}"
-            raise ValueError(f"{what} demands {demand}, which is more than {which} of {group!r} has")
-    return (
-        demand_in_group(demand, strategy.group, strategy.bundle),
-        demand_in_group(held, strategy.group, strategy.bundle),
-        strategy,
-    )

@@ -9,9 +9,8 @@ from typing import Any, Generic, NoReturn, TypeVar, cast
 from dualray import runtime
 from dualray.object_ref import ObjectRef
 from dualray.object_ref_generator import DynamicObjectRefGenerator, ObjectRefGenerator
-from dualray.options import TaskOptions, environment_of, placed, returned_bytes, returns_of, with_changes
-from dualray.shared.core.serialization import Sized
-from dualray.shared.model.specs import FunctionTemplate, Strategy, Streaming
+from dualray.options import STREAMING, TaskOptions, returned_bytes, returns_of, with_changes
+from dualray.shared.handles import Sized
 
 R = TypeVar("R")
 
@@ -42,8 +41,10 @@ class RemoteFunction(Generic[R]):
         self._options = options
         self._name = options.name or str(getattr(function, "__name__", type(function).__name__))
         self._call = f"{self._name}.remote()"
-        self._template: FunctionTemplate | None = None
-        self._exported_by: runtime.Verbs | None = None
+        self._prepared: runtime.Prepared | None = None
+        self._prepared_by: runtime.UserVerbs | None = None
+        self._has_one_result = False
+        self._is_streaming = False
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
@@ -71,17 +72,16 @@ class RemoteFunction(Generic[R]):
             SerializationError: an argument, or the function, cannot be pickled.
         """
         verbs = runtime.current(self._call).verbs
-        if self._exported_by is not verbs or self._template is None:
-            self._template = self._make_template(verbs)
-            self._exported_by = verbs
-        template = self._template
-        running = verbs.execution.resources
-        if running is not None and running.strategy.captures:
-            template = self._make_template(verbs, running.strategy)
-        if template.has_one_result:
-            return self._reference(verbs.submit_call(template, args, kwargs), verbs)
-        refs = verbs.submit_task(template, args, kwargs)
-        if template.streaming is Streaming.STREAMING:
+        if self._prepared_by is not verbs or self._prepared is None:
+            self._prepared = self._prepare(verbs)
+            self._prepared_by = verbs
+        prepared = self._prepared
+        if verbs.captures_children():
+            prepared = self._prepare(verbs, captured=True)
+        if self._has_one_result:
+            return self._reference(verbs.call(prepared, args, kwargs), verbs)
+        refs = verbs.submit(prepared, args, kwargs)
+        if self._is_streaming:
             return cast(ObjectRef[R], ObjectRefGenerator(refs, verbs, self._reference))
         # The type is that of the usual case, one result; with num_returns=2 it is a list, and callers unpack it.
         returned: ObjectRef[R] = as_returned([self._reference(ref, verbs) for ref in refs])
@@ -91,38 +91,18 @@ class RemoteFunction(Generic[R]):
         """What workers call."""
         return self._function
 
-    def _make_template(self, verbs: runtime.Verbs, captured: Strategy | None = None) -> FunctionTemplate:
+    def _prepare(self, verbs: runtime.UserVerbs, *, captured: bool = False) -> runtime.Prepared:
         options = self._options
-        demand = options.demand()
-        demand, _, strategy = placed(options, demand, demand, self._name, captured)
-        retried = options.retry_exceptions
         what = f"remote function {self._name}"
-        num_returns, streaming, ahead_max = returns_of(options, self._function, what)
+        returns = returns_of(options, self._function, what)
         target = self._exported()
-        if not options.execute and runtime.current(self._call).mode == "sim":
-            if streaming is not Streaming.NO:
+        if not options.execute and runtime.current(self._call).models_calls:
+            if returns.kind:
                 raise ValueError(f"{what}: execute=False needs a number of results: say num_returns= of this generator")
-            target = Modelled(num_returns, options.returns, returned_bytes(options, what))
-        return FunctionTemplate(
-            function_id=verbs.export(
-                target,
-                duration=options.duration,
-                what=what,
-                collect=DynamicObjectRefGenerator.collect if streaming is Streaming.DYNAMIC else None,
-                retried=None if isinstance(retried, bool) else tuple(retried),
-                sim_unsafe=options.sim_unsafe,
-            ),
-            name=self._name,
-            resources=demand,
-            placement=demand,
-            num_returns=num_returns,
-            max_retries=options.max_retries,
-            retry_exceptions=bool(retried),
-            max_calls=options.max_calls,
-            runtime_env=environment_of(options, verbs.runtime_env, what),
-            strategy=strategy,
-            streaming=streaming,
-            items_ahead_max=ahead_max,
+            target = Modelled(returns.number, options.returns, returned_bytes(options, what))
+        self._has_one_result, self._is_streaming = returns.has_one_result, returns.kind == STREAMING
+        return verbs.prepare_function(
+            target, options, returns, self._name, captured=captured, collect=DynamicObjectRefGenerator.collect
         )
 
 

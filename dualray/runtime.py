@@ -1,4 +1,8 @@
-"""The seam between the verbs and a mode: what `dualray.get` and the handles talk to.
+"""The seam between the user's verbs and an engine: what `dualray.get` and the handles talk to.
+
+`UserVerbs` is what the public API and the libraries use. References are opaque there, and no type of the core occurs:
+an engine with references of its own fits. `CoreVerbs` is what an engine on the core worker provides (real and sim);
+dualray/core_verbs.py makes `UserVerbs` of it.
 
 `init` makes a Runtime and sets it as current; every worker of either mode has one of its own while it runs user code.
 The current runtime is the one ambient thing in dualray. In sim mode it is switched with the fiber that runs.
@@ -6,13 +10,15 @@ The current runtime is the one ambient thing in dualray. In sim mode it is switc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Protocol, TypeAlias, cast
 
 from dualray.exceptions import DualrayError, NotInitializedError
 from dualray.shared.core.execution import Execution
-from dualray.shared.core.host import ProcessKey
+from dualray.shared.handles import ProcessKey
 from dualray.shared.model.ids import Address, FunctionID, NodeID, ObjectID, PlacementGroupID
 from dualray.shared.model.resources import Resources
 from dualray.shared.model.specs import (
@@ -26,9 +32,26 @@ from dualray.shared.model.specs import (
 )
 from dualray.shared.proof.trace import TraceEvent
 
+if TYPE_CHECKING:
+    from dualray.options import ActorOptions, MethodOptions, Returns, TaskOptions
+
+
+# ---- What users and libraries see of an engine -----------------------------------------------------------------------
+
+
+class Reference(Protocol):
+    """An engine's reference to one object. Handles hold it, compare its id, and give it back; they look at no more."""
+
+    @property
+    def object_id(self) -> bytes: ...
+
+
+Prepared: TypeAlias = Any
+"""A function, class or method with its options, as an engine submits it: made once, used for every call, opaque."""
+
 
 class Awaited(Protocol):
-    """A value that somebody waits for without blocking; see dualray/shared/core/core_worker.py."""
+    """A value that is waited for without blocking."""
 
     @property
     def is_ready(self) -> bool: ...
@@ -38,19 +61,335 @@ class Awaited(Protocol):
     def abandon(self) -> None: ...
 
 
-class Verbs(Protocol):
-    """What a process that runs user code can do; see dualray/shared/core/core_worker.py."""
+class ActorLimits(NamedTuple):
+    """What a handle knows of its actor's options.
+
+    max_task_retries: of a call whose worker dies; -1: without end.
+    max_pending_calls: calls of one process without an answer; -1: any number.
+    groups: the names of its concurrency groups.
+    """
+
+    max_task_retries: int
+    max_pending_calls: int = -1
+    groups: tuple[str, ...] = ()
+
+
+class ActorInfo(NamedTuple):
+    """What a handle to an actor is made of.
+
+    reference: counted already, for the handle.
+    class_name: for people.
+    function: what the engine calls the actor's class; it travels with the handle.
+    limits: see ActorLimits.
+    cls: the class, of an actor that somebody else has made; None: the caller has it.
+    """
+
+    reference: Reference
+    class_name: str
+    function: Any
+    limits: ActorLimits
+    cls: Any = None
+
+
+class NodeRow(NamedTuple):
+    """One node, as the head sees it. Amounts are those of `num_cpus=` and its like, by name."""
+
+    node_id: str
+    is_alive: bool
+    incarnation: int
+    resources: dict[str, float]
+    available: dict[str, float]
+    labels: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallContext:
+    """The task, actor method or driver that asks. Ids are in hex; None: there is none."""
+
+    job_id: str
+    node_id: str
+    worker_id: str
+    task_id: str | None
+    task_name: str | None
+    attempt: int
+    actor_id: str | None
+    actor_name: str | None
+    is_restarted: bool
+    """Whether the actor that this runs in has been restarted."""
+    placement_group_id: str | None
+    captures_children: bool
+    """Whether tasks and actors that are made here go to this placement group when they do not say where."""
+    gpus: tuple[str, ...]
+    """The GPUs that the task or actor holds, by the names that CUDA_VISIBLE_DEVICES has for them."""
+    resources: dict[str, float]
+    """What the task or actor holds, by name."""
+
+
+class UserVerbs(Protocol):
+    """What code of the user can ask of an engine. Each process that runs such code has one."""
+
+    is_closed: bool
+    """Whether the cluster is gone: its references mean nothing any more."""
+
+    @property
+    def key(self) -> ProcessKey:
+        """Stands for this process where a library keeps something for each, weakly."""
+
+    @property
+    def is_in_task(self) -> bool:
+        """Whether the caller runs in a task or an actor, not in the driver."""
+
+    @property
+    def runtime_env(self) -> str:
+        """The runtime environment of tasks that are submitted here, as JSON, unless they say; "": none."""
+
+    @property
+    def namespace(self) -> str:
+        """The namespace in which this code names actors."""
+
+    @property
+    def ip_address(self) -> str:
+        """The node's address, as the other nodes know it."""
+
+    def context(self) -> CallContext:
+        """What runs here."""
+
+    # -- functions and tasks
+
+    def prepare_function(
+        self,
+        target: Any,
+        options: TaskOptions,
+        returns: Returns,
+        name: str,
+        *,
+        captured: bool,
+        collect: Callable[[Sequence[Any]], Any],
+    ) -> Prepared:
+        """Ship a function and check its options against the cluster.
+
+        Args:
+            target: what workers call.
+            options, returns: its options, and what a call returns by them.
+            name: for messages and traces.
+            captured: whether it goes to the caller's placement group unless it says where.
+            collect: makes what `get` returns of a dynamic generator, of the references to its items.
+
+        Raises:
+            ValueError, TypeError: an option that the cluster cannot meet.
+            SerializationError: the function cannot be pickled.
+        """
+
+    def captures_children(self) -> bool:
+        """As CallContext.captures_children; asked at every call."""
+
+    def submit(self, prepared: Prepared, args: Sequence[Any], kwargs: Mapping[str, Any], /) -> Sequence[Reference]:
+        """Submit a call of a function; references to its results, counted already. Of a streaming generator three: to
+        its end, its first item, and its consumer."""
+
+    def call(self, prepared: Prepared, args: Sequence[Any], kwargs: Mapping[str, Any], /) -> Reference:
+        """`submit` of a function that has one result: that."""
+
+    def cancel(self, reference: Any, *, force: bool, recursive: bool) -> None:
+        """End the task that makes an object.
+
+        Raises:
+            ValueError: `put` has made it; it is a method of an actor, and `force` would end the actor.
+        """
+
+    # -- actors
+
+    def prepare_class(
+        self,
+        target: Any,
+        options: ActorOptions,
+        name: str,
+        *,
+        max_concurrency: int,
+        is_async: bool,
+        captured: bool,
+        collect: Callable[[Sequence[Any]], Any],
+    ) -> Prepared:
+        """Ship an actor's class; as `prepare_function`. `is_async`: it has methods that are coroutines."""
+
+    def create_actor(self, prepared: Prepared, args: Sequence[Any], kwargs: Mapping[str, Any]) -> ActorInfo:
+        """Make an actor. With `get_if_exists`, and an actor of its name: that one, with `cls`.
+
+        Raises:
+            ActorUnschedulableError: no node of the cluster can ever hold it.
+            ActorAlreadyExistsError: the name is taken.
+        """
+
+    def find_actor(self, name: str, namespace: str | None) -> ActorInfo:
+        """The actor of a name.
+
+        Raises:
+            ActorHandleNotFoundError: there is none.
+        """
+
+    def own_actor(self) -> ActorInfo | None:
+        """The actor that this runs in; None outside of one."""
+
+    def prepare_method(
+        self, actor: ActorInfo, method: str, options: MethodOptions, returns: Returns, *, is_last: bool
+    ) -> Prepared:
+        """A method of an actor, as `submit_method` takes it. `is_last`: the actor ends behind it; it is not retried."""
+
+    def submit_method(
+        self, actor: Any, prepared: Prepared, args: Sequence[Any], kwargs: Mapping[str, Any], /
+    ) -> Sequence[Reference]:
+        """As `submit`, of a method."""
+
+    def call_method(
+        self, actor: Any, prepared: Prepared, args: Sequence[Any], kwargs: Mapping[str, Any], /
+    ) -> Reference:
+        """As `call`, of a method."""
+
+    def check_pending_calls(self, actor: Any, prepared: Prepared, limit: int) -> None:
+        """Refuse a call of an actor of which this process has `limit` without an answer.
+
+        Raises:
+            PendingCallsLimitExceeded
+        """
+
+    def kill_actor(self, actor: Any, *, no_restart: bool) -> None:
+        """End an actor now."""
+
+    def exit_actor(self) -> NoReturn:
+        """End the actor that this runs in.
+
+        Raises:
+            TypeError: outside of one.
+        """
+
+    # -- values
+
+    def put(self, value: Any, /) -> Reference:
+        """Store a value; a reference to it, counted already."""
+
+    def get(self, references: Sequence[Any], timeout_ns: int | None, /) -> list[Any]:
+        """The values, in order; None waits without end. Raises what `dualray.get` raises."""
+
+    def wait(
+        self, references: Sequence[Any], /, *, num_returns: int, timeout_ns: int | None, fetch_local: bool
+    ) -> Collection[bytes]:
+        """The ids of those that are ready, when `num_returns` are or the time is over."""
+
+    def get_async(self, reference: Any, ready: Callable[[], None]) -> Awaited:
+        """Have `ready` called, from anywhere, when a value is there; `result()` then reads it."""
+
+    def wait_async(self, reference: Any, ready: Callable[[], None]) -> Awaited:
+        """The same, without reading it."""
+
+    def take_item(self, item: Any) -> tuple[bool, Any]:
+        """Take the next item of a generator, which is ready: whether the caller has it, and the reference to the one
+        behind it; None: there are no more."""
+
+    def has_ended_before(self, item: Any) -> bool:
+        """Whether a generator has ended, and there will be no such item."""
+
+    def promise(self) -> Any:
+        """A reference to a value that this process gives later."""
+
+    def keep_promise(self, reference: Any, value: Any) -> None:
+        """Give it."""
+
+    def is_held_elsewhere(self, reference: Any) -> bool:
+        """Whether another process holds a reference, or is about to get it."""
+
+    def explain(self, reference: Any) -> str:
+        """In words, what a value waits for."""
+
+    def waiting(self) -> list[str]:
+        """In words, what this process waits for now."""
+
+    # -- references
+
+    def adopt(self, reference: Any, /) -> None:
+        """Count one more reference to an object in this process."""
+
+    def drop(self, object_id: Any, /) -> None:
+        """Count one fewer. Called by finalizers, anywhere and at any time."""
+
+    def parts_of(self, reference: Any, /) -> tuple[Any, ...]:
+        """What a pickle holds of a reference."""
+
+    def revive(self, *parts: Any) -> Reference:
+        """The reference of `parts_of`, counted in this process."""
+
+    # -- the cluster
+
+    def nodes(self) -> list[NodeRow]:
+        """The nodes that the cluster has had."""
+
+    def cluster_resources(self) -> dict[str, float]:
+        """The resources of all nodes that are alive, by name."""
+
+    def available_resources(self) -> dict[str, float]:
+        """What of them is not leased now."""
+
+    def head_rows(self, table: str) -> list[dict[str, Any]]:
+        """The rows of a table of the head: `placement_groups`, `named_actors`, `waits`.
+
+        Raises:
+            DualrayError: the head has not answered.
+        """
+
+    def state_rows(self, table: str, timeout_ns: int) -> tuple[list[dict[str, Any]], list[str]]:
+        """The rows of a table of dualray.util.state, and which processes have not answered in time."""
+
+    def create_placement_group(
+        self,
+        *,
+        bundles: Sequence[Mapping[str, float]],
+        strategy: str,
+        name: str,
+        is_detached: bool,
+        selectors: Sequence[Mapping[str, str]],
+    ) -> bytes:
+        """Have the cluster reserve bundles; the group's id, of 16 bytes.
+
+        Raises:
+            PlacementGroupUnschedulableError: the cluster can never take it, or its name is taken.
+        """
+
+    def remove_placement_group(self, group_id: bytes) -> None:
+        """Give back what a group has reserved, and end what runs in it."""
+
+    def spawn(self, function: Callable[[], object]) -> None:
+        """Run it beside the caller: it may wait, and ends with the process at the latest."""
+
+
+# ---- What an engine on the core worker provides ----------------------------------------------------------------------
+
+
+class CoreVerbs(Protocol):
+    """What a process of an engine on the core can do; see dualray/shared/core/core_worker.py. Real and sim mode have
+    the core worker, classic's PYTHON_MODE runs everything in place."""
 
     address: Address
     node: NodeID
     is_closed: bool
     runtime_env: str
+    holder: Any
+    """What references of this process name as their holder: the UserVerbs."""
 
     @property
     def execution(self) -> Execution: ...
 
     @property
     def key(self) -> ProcessKey: ...
+
+    @property
+    def namespace(self) -> str: ...
+
+    @property
+    def actor_instance(self) -> Any: ...
+
+    @property
+    def ip_address(self) -> str: ...
+
+    def captures_children(self) -> bool: ...
 
     def export(
         self,
@@ -71,6 +410,10 @@ class Verbs(Protocol):
         self, handle: Ref, template: FunctionTemplate, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Ref: ...
 
+    def submit_actor_task(
+        self, handle: Ref, template: FunctionTemplate, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> list[Ref]: ...
+
     def create_actor(
         self,
         template: FunctionTemplate,
@@ -83,21 +426,11 @@ class Verbs(Protocol):
 
     def find_actor(self, name: str, namespace: str) -> NamedActor: ...
 
-    @property
-    def namespace(self) -> str: ...
-
     def load_class(self, function: FunctionID) -> Any: ...
 
     def check_pending_calls(self, handle: Ref, template: FunctionTemplate, limit: int) -> None: ...
 
-    def submit_actor_task(
-        self, handle: Ref, template: FunctionTemplate, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> list[Ref]: ...
-
     def put(self, value: Any) -> Ref: ...
-
-    @property
-    def actor_instance(self) -> Any: ...
 
     def promise(self) -> Ref: ...
 
@@ -107,9 +440,6 @@ class Verbs(Protocol):
 
     def spawn(self, function: Callable[[], object]) -> None: ...
 
-    @property
-    def ip_address(self) -> str: ...
-
     def get(self, refs: Sequence[Ref], timeout_ns: int | None) -> list[Any]: ...
 
     def wait(
@@ -118,11 +448,11 @@ class Verbs(Protocol):
 
     def get_async(self, ref: Ref, ready: Callable[[], None]) -> Awaited: ...
 
+    def wait_async(self, ref: Ref, ready: Callable[[], None]) -> Awaited: ...
+
     def take_item(self, item: Ref) -> tuple[bool, Ref | None]: ...
 
     def has_ended_before(self, item: Ref) -> bool: ...
-
-    def wait_async(self, ref: Ref, ready: Callable[[], None]) -> Awaited: ...
 
     def adopt(self, ref: Ref) -> None: ...
 
@@ -131,6 +461,8 @@ class Verbs(Protocol):
     def cluster_state(self) -> tuple[NodeState, ...]: ...
 
     def explain(self, ref: Ref) -> str: ...
+
+    def waiting(self) -> list[str]: ...
 
     def rows_of(
         self, addresses: Sequence[Address], table: str, timeout_ns: int
@@ -157,25 +489,68 @@ class Verbs(Protocol):
     def kill_actor(self, handle: Ref, *, no_restart: bool) -> None: ...
 
 
+# ---- An engine -------------------------------------------------------------------------------------------------------
+
+
+class LogReader(Protocol):
+    """The log files of an engine on this machine; see `dualray.util.state.list_logs` and `get_log`."""
+
+    def names(self, verb: str, node_id: str | None, pattern: str, directory: Path | None) -> dict[str, list[str]]: ...
+
+    def read(
+        self,
+        verb: str,
+        *,
+        node_id: str | None,
+        directory: Path | None,
+        filename: str | None,
+        actor_id: str | None,
+        task_id: str | None,
+        pid: int | None,
+        attempt: int | None,
+        stream: str,
+        tail: int,
+        follow: bool,
+    ) -> Iterator[bytes]: ...
+
+
 class Runtime(Protocol):
-    """One mode, as one process sees it."""
+    """One engine, as one process sees it."""
 
     @property
     def mode(self) -> str:
-        """`real` or `sim`: for people; nothing below `init` branches on it."""
+        """`real` or `sim`: for people; nothing below or above `init` branches on it."""
 
     @property
     def owns_interpreter(self) -> bool:
-        """Whether the interpreter, with its environment variables and its threads, is this process's own. Virtual
-        processes share one, and wait on its main thread alone."""
+        """Whether the interpreter, with its environment variables and its threads, is this process's own."""
 
     @property
-    def verbs(self) -> Verbs:
+    def threads_may_wait(self) -> bool:
+        """Whether any thread of the interpreter may wait for values, one of a library's too."""
+
+    @property
+    def models_calls(self) -> bool:
+        """Whether a call with `execute=False` is modelled here; else its function runs like any other."""
+
+    @property
+    def verbs(self) -> UserVerbs:
         """What this process can do."""
 
     @property
     def gpu_names(self) -> tuple[str, ...]:
         """What this node's GPUs are called, in the order in which the core counts them."""
+
+    @property
+    def logs(self) -> LogReader:
+        """The log files of this cluster on this machine.
+
+        Raises:
+            DualrayError: it has none.
+        """
+
+    def free_port(self) -> int:
+        """A port of this node at which nobody listens now. Another process may take it before it is used."""
 
     def addresses(self) -> dict[str, str]:
         """Where things are: `node_ip_address` of the node that this process is on, and for people
@@ -203,6 +578,34 @@ class Runtime(Protocol):
 
     def shutdown(self) -> None:
         """End what `init` started; in a worker, nothing."""
+
+
+class Engine(Protocol):
+    """One mode, before it is started: the module `runtime` of its package."""
+
+    def start(self, settings: Mapping[str, Any], config: Any) -> Runtime:
+        """Make a cluster, or join one; see `dualray.init`."""
+
+    def total_of(
+        self,
+        num_cpus: float | None,
+        num_gpus: float | None,
+        resources: Mapping[str, float] | None,
+        memory: float | str | None,
+    ) -> tuple[Resources, tuple[str, ...]]:
+        """Real mode's: what a node of this machine has, and its GPUs' names.
+
+        Raises:
+            ValueError: resources that are wrong; more GPUs than there are.
+        """
+
+    def logs_of_this_machine(self) -> LogReader:
+        """Real mode's: the log files of the cluster that runs here, and logs that were kept."""
+
+
+def engine(mode: str) -> Engine:
+    """The engine of a mode: "real" or "sim". Nothing else in dualray chooses one."""
+    return cast(Engine, import_module(f"dualray.{mode}.runtime"))
 
 
 class _Ambient:

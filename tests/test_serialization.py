@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from dualray.exceptions import SerializationError, TaskError
 from dualray.shared.core.layout import ALIGNMENT, Serialized, deserialize
-from dualray.shared.core.serialization import Reference, serialize
+from dualray.shared.core.serialization import serialize
+from dualray.shared.handles import Reference
 from dualray.shared.model.ids import Address, ObjectID
 from dualray.shared.model.specs import Ref
 

@@ -24,9 +24,9 @@ from typing import Any
 
 from dualray import runtime
 from dualray.options import unknown_name
-from dualray.shared.core.host import ProcessKey
 from dualray.shared.core.layout import deserialize
 from dualray.shared.core.serialization import serialize
+from dualray.shared.handles import ProcessKey
 
 REGISTER = "register_environment_variable"
 REINITIALIZE = "reinitialize_environment_variable"
@@ -85,7 +85,7 @@ class _States:
         state = self._by_process.get(running.verbs.key)
         if state is None:
             state = _State()
-            if not running.verbs.execution.is_task:  # the driver: it goes on from what it had before `init`
+            if not running.verbs.is_in_task:  # the driver: it goes on from what it had before `init`
                 state, self._early = self._early, state
             self._by_process[running.verbs.key] = state
         return state
@@ -136,13 +136,13 @@ reusables = env
 def note_error(kind: str, what: str, text: str) -> None:
     """Keep an error that no task's result carries, for `error_info`; on the driver it is raised, and that is enough."""
     running = runtime.current_or_none()
-    if running is None or not running.verbs.execution.is_task:
+    if running is None:
         return
-    execution = running.verbs.execution
-    task = execution.task_id.hex()
-    running.write_row(
-        ERRORS_TABLE, f"{task}:{execution.attempt}:{what}", {"kind": kind, "message": text, "task": task, "what": what}
-    )
+    here = running.verbs.context()
+    if here.task_id is None:
+        return
+    fields = {"kind": kind, "message": text, "task": here.task_id, "what": what}
+    running.write_row(ERRORS_TABLE, f"{here.task_id}:{here.attempt}:{what}", fields)
 
 
 # ---- How definitions travel, and what happens around a task ------------------------------------------------------

@@ -18,7 +18,7 @@ from dualray.options import ActorOptions, MethodOptions, TaskOptions, with_chang
 from dualray.remote_function import RemoteFunction
 from dualray.shared.core.layout import deserialize
 from dualray.shared.core.serialization import serialize
-from dualray.shared.core.task_runner import METHOD_OPTIONS
+from dualray.shared.handles import METHOD_OPTIONS
 
 C = TypeVar("C")
 R = TypeVar("R")
@@ -118,7 +118,7 @@ class ClassicFunction(RemoteFunction[R]):
         variables = packed_definitions()
         if variables != self._variables:
             self._variables = variables
-            self._template = None
+            self._prepared = None
         return super().remote(*args, **kwargs)
 
     def _exported(self) -> Callable[..., Any]:
@@ -145,7 +145,7 @@ class ClassicActorClass(ActorClass[C]):
         variables = packed_definitions()
         if variables != self._variables:
             self._variables = variables
-            self._template = None
+            self._prepared = None
         handle = super().remote(*args, **kwargs)
         assert isinstance(handle, ClassicActorHandle)
         return handle

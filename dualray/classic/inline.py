@@ -10,6 +10,7 @@ that ends its process ends the program.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,16 +18,16 @@ from typing import Any, NoReturn
 
 from dualray import exceptions, runtime
 from dualray.classic.inline_refusals import InlineRefusals
+from dualray.core_verbs import VerbsOverCore
 from dualray.exceptions import DualrayError, ObjectLostError
-from dualray.real.runtime import total_of
 from dualray.settings import limits_of, resolve
 from dualray.shared.core.arguments import Arguments, pack_arguments, unpack_arguments
 from dualray.shared.core.execution import Execution
 from dualray.shared.core.failures import as_exception, as_payload
-from dualray.shared.core.host import ProcessKey
 from dualray.shared.core.layout import Serialized, deserialize
 from dualray.shared.core.serialization import serialize
 from dualray.shared.core.task_runner import Export
+from dualray.shared.handles import ProcessKey
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.ids import (
     FIRST_DRIVER,
@@ -98,11 +99,17 @@ class InlineProcess(InlineRefusals):
         self.execution = Execution(task_id=root, is_task=not is_driver)
         self.key = ProcessKey()
         self.is_closed = False
+        self.holder: Any = None
         self.runtime_env = ""
         self.is_busy = False
         self._shared = shared
+        self.runtime = InlineRuntime(self)
 
     # ---- Functions and tasks ---------------------------------------------------------------------------------
+
+    def captures_children(self) -> bool:
+        """There are no placement groups here."""
+        return False
 
     def export(
         self,
@@ -230,7 +237,7 @@ class InlineProcess(InlineRefusals):
             if stored.error is not None:
                 return self._fail(execution, template, stored.payload, stored.error, actor)
         before, process.execution, process.is_busy = process.execution, execution, True
-        previous = runtime.set_current(InlineRuntime(process))
+        previous = runtime.set_current(process.runtime)
         try:
             args, kwargs = unpack_arguments(packed.payload, self.get(packed.deps, None))
             result = self._call(template, actor, args, kwargs)
@@ -397,13 +404,26 @@ class InlineRuntime:
 
     mode = "inline"
     owns_interpreter = True
+    threads_may_wait = True
+    models_calls = False
 
-    def __init__(self, verbs: InlineProcess) -> None:
-        self.verbs = verbs
+    def __init__(self, process: InlineProcess) -> None:
+        self.core = process
+        self.verbs = VerbsOverCore(process, process.shared.gpu_names)
 
     @property
     def gpu_names(self) -> tuple[str, ...]:
-        return self.verbs.shared.gpu_names
+        return self.core.shared.gpu_names
+
+    @property
+    def logs(self) -> NoReturn:
+        raise DualrayError("PYTHON_MODE has no log files; what its tasks print is on the program's own stdout")
+
+    def free_port(self) -> int:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port: int = probe.getsockname()[1]
+            return port
 
     def addresses(self) -> dict[str, str]:
         return {
@@ -414,13 +434,13 @@ class InlineRuntime:
         }
 
     def read_table(self, name: str) -> dict[str, dict[str, str]]:
-        return self.verbs.read_table(name)
+        return self.core.read_table(name)
 
     def write_row(self, table: str, key: str, fields: Mapping[str, str]) -> None:
-        self.verbs.shared.tables.setdefault(table, {})[key] = dict(fields)
+        self.core.shared.tables.setdefault(table, {})[key] = dict(fields)
 
     def read_functions(self) -> dict[FunctionID, bytes]:
-        return dict(self.verbs.shared.functions)
+        return dict(self.core.shared.functions)
 
     def trace_source(self) -> NoReturn:
         raise DualrayError("timeline: PYTHON_MODE runs everything in place, and records nothing.")
@@ -430,10 +450,10 @@ class InlineRuntime:
 
     def shutdown(self) -> None:
         """Forget everything. A task cannot do so: what it was given goes on."""
-        if not self.verbs.execution.is_task:
-            self.verbs.is_closed = True
-            self.verbs.shared.objects.clear()
-            self.verbs.shared.actors.clear()
+        if not self.core.execution.is_task:
+            self.core.is_closed = self.verbs.is_closed = True
+            self.core.shared.objects.clear()
+            self.core.shared.actors.clear()
 
 
 def start(*, num_cpus: float | None, num_gpus: float | None, object_id_seed: int | None) -> InlineRuntime:
@@ -444,8 +464,10 @@ def start(*, num_cpus: float | None, num_gpus: float | None, object_id_seed: int
     """
     given = {"num_cpus": num_cpus, "num_gpus": num_gpus, "object_id_seed": object_id_seed}
     settings = resolve({name: value for name, value in given.items() if value is not None})
-    total, gpu_names = total_of(*(settings[name].value for name in ("num_cpus", "num_gpus", "resources", "memory")))
+    total, gpu_names = runtime.engine("real").total_of(
+        *(settings[name].value for name in ("num_cpus", "num_gpus", "resources", "memory"))
+    )
     shared = _Shared(total=total, gpu_names=gpu_names, inline_bytes_max=limits_of(settings).inline_bytes_max)
     shared.gpus = list(range(total.get(GPU) // UNITS))
     root = root_task_id(str(settings["object_id_seed"].value or ""), 1)
-    return InlineRuntime(InlineProcess(shared, FIRST_DRIVER, root, is_driver=True))
+    return InlineProcess(shared, FIRST_DRIVER, root, is_driver=True).runtime

@@ -71,6 +71,10 @@ class InlineRefusals:
         """Every call has ended when it returns."""
         return "it is ready"
 
+    def waiting(self) -> list[str]:
+        """Nothing ever waits here."""
+        return []
+
     def rows_of(
         self, addresses: Sequence[Address], table: str, timeout_ns: int
     ) -> dict[Address, list[dict[str, Any]] | None]:

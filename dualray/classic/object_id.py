@@ -6,9 +6,6 @@ from typing import Any, TypeVar
 
 from dualray import runtime
 from dualray.object_ref import ObjectRef
-from dualray.shared.model.ids import Address
-from dualray.shared.model.ids import ObjectID as Identity
-from dualray.shared.model.specs import Ref
 
 T = TypeVar("T")
 
@@ -27,12 +24,10 @@ class ObjectID(ObjectRef[T]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         self.check()
-        return _revive, (self.ref.object_id, self.ref.owner)
+        return _revive, self.holder.parts_of(self.ref)
 
 
-def _revive(object_id: Identity, owner: Address) -> ObjectID[Any]:
+def _revive(*parts: Any) -> ObjectID[Any]:
     """Unpickle: the reference now exists in this process too."""
     verbs = runtime.current("unpickling an ObjectID").verbs
-    ref = Ref(object_id, owner)
-    verbs.adopt(ref)
-    return ObjectID(ref, verbs)
+    return ObjectID(verbs.revive(*parts), verbs)

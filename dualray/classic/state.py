@@ -8,19 +8,17 @@ from dualray import runtime
 from dualray.classic.environment import ERRORS_TABLE
 from dualray.classic.functions import Task
 from dualray.shared.core.layout import deserialize
-from dualray.shared.core.task_runner import Export
-from dualray.shared.model.errors import ErrorKind
 from dualray.shared.model.ids import FunctionID, job_of
 
 KINDS = {
-    ErrorKind.APPLICATION: "task",
-    ErrorKind.WORKER_CRASHED: "worker_died",
-    ErrorKind.NODE_DIED: "worker_died",
-    ErrorKind.ACTOR_DIED: "actor_died",
-    ErrorKind.ACTOR_UNAVAILABLE: "actor_died",
-    ErrorKind.OBJECT_LOST: "put_reconstruction",
-    ErrorKind.RECONSTRUCTION_FAILED: "put_reconstruction",
-    ErrorKind.OWNER_DIED: "put_reconstruction",
+    "APPLICATION": "task",
+    "WORKER_CRASHED": "worker_died",
+    "NODE_DIED": "worker_died",
+    "ACTOR_DIED": "actor_died",
+    "ACTOR_UNAVAILABLE": "actor_died",
+    "OBJECT_LOST": "put_reconstruction",
+    "RECONSTRUCTION_FAILED": "put_reconstruction",
+    "OWNER_DIED": "put_reconstruction",
 }
 """How 2017 called what went wrong; what it did not know keeps today's name, in small letters."""
 
@@ -39,7 +37,7 @@ def error_info() -> list[dict[str, Any]]:
         NotInitializedError: before `init`.
     """
     running = runtime.current("error_info")
-    job = job_of(running.verbs.execution.task_id)
+    job = int(running.verbs.context().job_id, 16)
     tasks = running.read_table("tasks")
     found = []
     for task, row in running.read_table("errors").items():
@@ -51,7 +49,7 @@ def error_info() -> list[dict[str, Any]]:
 
 
 def _kind(kind: str) -> str:
-    return KINDS.get(ErrorKind(kind), kind.lower())
+    return KINDS.get(kind, kind.lower())
 
 
 def _error(kind: str, message: str, task: str, name: str) -> dict[str, Any]:
@@ -145,7 +143,7 @@ def _one_or_all(rows: dict[str, Any], wanted: Any, what: str) -> dict[str, Any]:
 
 def _function_row(identity: FunctionID, pickled: bytes) -> dict[str, Any]:
     try:
-        export: Export = deserialize(pickled)
+        export: Any = deserialize(pickled)
     except Exception as error:  # noqa: BLE001 - another program's function may need what this process cannot import
         return {"FunctionID": identity.hex(), "Module": "", "Name": "", "Bytes": len(pickled), "Error": str(error)}
     target = export.target.__wrapped__ if isinstance(export.target, Task) else export.target

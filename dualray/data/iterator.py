@@ -125,7 +125,7 @@ class DataIterator(ABC):
         """The same, for a thread of TensorFlow's: in sim mode only user code's own thread may wait for blocks, so they
         are fetched now."""
         running = runtime.current_or_none()
-        return self if running is None or running.owns_interpreter else Fetched(list(self._tables()))
+        return self if running is None or running.threads_may_wait else Fetched(list(self._tables()))
 
 
 class Fetched(DataIterator):

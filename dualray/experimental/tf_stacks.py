@@ -20,7 +20,7 @@ from tensorflow.python.eager import context
 from tensorflow.python.framework import device, ops, stack
 
 from dualray import runtime
-from dualray.shared.core.host import ProcessKey
+from dualray.shared.handles import ProcessKey
 
 
 class _ByProcess:
@@ -32,7 +32,7 @@ class _ByProcess:
 
     def current(self) -> dict[str, Any]:
         running = runtime.current_or_none()
-        if running is None or not running.verbs.execution.is_task:
+        if running is None or not running.verbs.is_in_task:
             return self._of_driver
         return self._of_workers.setdefault(running.verbs.key, {})
 

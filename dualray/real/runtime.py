@@ -24,6 +24,7 @@ from dualray.shared.model.ids import Address
 from dualray.shared.model.resources import Resources
 
 if TYPE_CHECKING:
+    from dualray.real.observe.log_reader import LogReader
     from dualray.real.processes.driver import RealRuntime
 
 LOOPBACK = "127.0.0.1"
@@ -74,7 +75,7 @@ def start(settings: Mapping[str, Any], config: Config) -> RealRuntime:
         children.end(_STOP_TIMEOUT_S)
         session.remove()
         raise
-    return _started(runtime)
+    return _started(runtime, settings)
 
 
 def _join(settings: Mapping[str, Any]) -> RealRuntime:
@@ -96,11 +97,13 @@ def _join(settings: Mapping[str, Any]) -> RealRuntime:
             driver=Address(f"driver-{number}@{session.node}"),
             job=number,
             namespace=settings["namespace"] or "",
-        )
+        ),
+        settings,
     )
 
 
-def _started(runtime: RealRuntime) -> RealRuntime:
+def _started(runtime: RealRuntime, settings: Mapping[str, Any]) -> RealRuntime:
+    runtime.core.runtime_env = settings["runtime_env"] or ""
     try:
         runtime.start()
     except BaseException:
@@ -151,6 +154,13 @@ def total_of(
     if num_gpus is None:
         total = parse_resources(num_cpus=num_cpus, num_gpus=len(gpu_names), memory=memory, resources=resources)
     return total, gpu_names
+
+
+def logs_of_this_machine() -> LogReader:
+    """The log files of the cluster that runs here, and logs that were kept."""
+    from dualray.real.observe.log_reader import LogReader  # noqa: PLC0415 - few ask
+
+    return LogReader(None)
 
 
 def store_bytes(wanted: int | None) -> int:

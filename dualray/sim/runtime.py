@@ -8,8 +8,9 @@ import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from dualray.core_verbs import VerbsOverCore
 from dualray.shared.core.core_worker import CoreWorker, write_row
 from dualray.shared.labels import as_pairs, labels_of_nodes
 from dualray.shared.model.config import Config
@@ -22,11 +23,13 @@ from dualray.sim.cluster.examination import Examination, examine
 from dualray.sim.network.topologies import Nic
 from dualray.sim.processes.node import Hardware
 from dualray.sim.processes.worker import (
+    VIRTUAL_PORT,
     UserProcess,
     enter_process,
     enter_process_with_gpus,
     leave_process,
     leave_process_with_gpus,
+    no_logs,
     show_gpus,
 )
 
@@ -45,11 +48,14 @@ class SimRuntime:
 
     mode = "sim"
     owns_interpreter = False
+    models_calls = True
+    threads_may_wait = False
 
     def __init__(self, cluster: Cluster, driver: UserProcess, report: Path | None = None) -> None:
         self.cluster = cluster
         self._driver = driver
-        self.verbs: CoreWorker = driver.core
+        self.core: CoreWorker = driver.core
+        self.verbs = VerbsOverCore(self.core, driver.gpu_names)
         self._report = report
         self.record: RunNotes | None = None
         """Makes the record of this run, at the end."""
@@ -57,6 +63,13 @@ class SimRuntime:
     @property
     def gpu_names(self) -> tuple[str, ...]:
         return self._driver.gpu_names
+
+    @property
+    def logs(self) -> NoReturn:
+        raise no_logs()
+
+    def free_port(self) -> int:
+        return VIRTUAL_PORT
 
     @property
     def now_s(self) -> float:
@@ -74,7 +87,7 @@ class SimRuntime:
         return self._driver.read_table(name)
 
     def write_row(self, table: str, key: str, fields: Mapping[str, str]) -> None:
-        write_row(self.verbs, table, key, fields)
+        write_row(self.core, table, key, fields)
 
     def read_functions(self) -> dict[FunctionID, bytes]:
         return dict(self.cluster.functions.pickled)
@@ -130,6 +143,7 @@ def start(settings: Mapping[str, Any], config: Config) -> SimRuntime:
     cluster.faults.plan((*planned, *settings["faults"]), driver_node=DRIVER_NODE)
     started = SimRuntime(cluster, driver, settings["run_report"])
     started.record = record
+    started.core.runtime_env = settings["runtime_env"] or ""
     driver.runtime = started
     driver.visible_gpus = os.environ.get(GPU_MASK)
     # A program that may see GPUs of this machine has tasks that must not, also where no virtual node has any.

@@ -238,7 +238,7 @@ class _Run:
         ]
         left = [f"not performed: {fault}" for fault in self._faults.outstanding]
         lasting = [f"still lasts: {words}" for words in self._faults.lasting()]
-        waiting = runtime.current("chaos").verbs.waiting()  # type: ignore[attr-defined]
+        waiting = runtime.current("chaos").verbs.waiting()
         return [f"no task has ended for {patience_s:g} s; these wait: {stuck}", *waiting, *rows, *lasting, *left[:10]]
 
     # ---- Traces --------------------------------------------------------------------------------------------------

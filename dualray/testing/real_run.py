@@ -113,8 +113,7 @@ def _run(
     while thread.is_alive():
         faults.look()
         if time.monotonic() > deadline:
-            verbs: Any = runtime.current("scenario").verbs
-            waits = "; ".join(verbs.waiting()) or "nothing of dualray's"
+            waits = "; ".join(runtime.current("scenario").verbs.waiting()) or "nothing of dualray's"
             alive = ", ".join(row["NodeID"] for row in dualray.nodes() if row["Alive"])
             words = f"it did not end within {SCRIPT_TIMEOUT_S:g} s; it waits for {waits}; nodes alive: {alive}"
             return None, ("TimeoutError", "Exception"), words

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from dualray import api, runtime
 from dualray.actor import ActorHandle
-from dualray.shared.core.host import ProcessKey
+from dualray.shared.handles import ProcessKey
 from dualray.train.checkpoint import Checkpoint, Files, is_here, packed, unpacked
 from dualray.train.ledger import Part
 

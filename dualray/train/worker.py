@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,8 +18,6 @@ from dualray.train import session
 from dualray.train.backend import BackendConfig, Place
 from dualray.train.checkpoint import Checkpoint, Files
 from dualray.util.node import get_node_ip_address
-
-_VIRTUAL_PORT = 12345
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +41,12 @@ class TrainWorker:
     def place(self) -> Place:
         """Where it is, and a port that is free there."""
         context = api.get_runtime_context()
-        is_virtual = not runtime.current("a training worker").owns_interpreter
+        here = runtime.current("a training worker")
         return Place(
             node=context.get_node_id(),
             ip_address=get_node_ip_address(),
-            port=_VIRTUAL_PORT if is_virtual else free_port(),
-            is_virtual=is_virtual,
+            port=here.free_port(),
+            is_virtual=not here.owns_interpreter,
         )
 
     def run(self, assignment: Assignment) -> None:
@@ -71,14 +68,6 @@ class TrainWorker:
                 call_with(function, config)
         finally:
             session.end()
-
-
-def free_port() -> int:
-    """A port that nobody listens at now. Another process may take it before it is used: then the attempt fails."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def check_function(function: Any) -> None:

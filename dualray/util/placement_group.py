@@ -19,9 +19,6 @@ from dualray.object_ref import ObjectRef
 from dualray.scheduling_strategies import PlacementGroupSchedulingStrategy
 from dualray.shared.labels import parse_selector
 from dualray.shared.model.demands import parse_named
-from dualray.shared.model.ids import PlacementGroupID
-from dualray.shared.model.resources import Resources
-from dualray.shared.model.specs import GroupStrategy
 
 __all__ = [
     "PlacementGroup",
@@ -32,7 +29,7 @@ __all__ = [
     "remove_placement_group",
 ]
 
-_STRATEGIES = [str(strategy) for strategy in GroupStrategy]
+_STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 _TABLE = "placement_groups"
 
 
@@ -46,7 +43,7 @@ class PlacementGroup:
 
     __slots__ = ("bundle_specs", "id")
 
-    def __init__(self, id: PlacementGroupID, bundle_specs: Sequence[Mapping[str, float]]) -> None:  # noqa: A002 - Ray's
+    def __init__(self, id: bytes, bundle_specs: Sequence[Mapping[str, float]]) -> None:  # noqa: A002 - Ray's
         self.id = id
         self.bundle_specs = [dict(bundle) for bundle in bundle_specs]
 
@@ -118,7 +115,7 @@ def placement_group(
         PlacementGroupUnschedulableError: the nodes can never take it (in a closed cluster), or the name is taken.
         ValueError, TypeError: bundles, strategy, lifetime or selectors that are wrong.
     """
-    demands = _parse_bundles(bundles)
+    specs = _parse_bundles(bundles)
     if strategy not in _STRATEGIES:
         nearest = difflib.get_close_matches(str(strategy), _STRATEGIES, n=1)
         hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
@@ -128,21 +125,20 @@ def placement_group(
     if not isinstance(name, str):
         raise TypeError(f"placement_group: name={name!r} must be a str")
     selectors = list(bundle_label_selector or [])
-    if selectors and len(selectors) != len(demands):
+    if selectors and len(selectors) != len(specs):
         raise ValueError(
-            f"placement_group: bundle_label_selector has {len(selectors)} selectors for {len(demands)} bundles"
+            f"placement_group: bundle_label_selector has {len(selectors)} selectors for {len(specs)} bundles"
         )
+    for index, selector in enumerate(selectors):
+        parse_selector(f"bundle_label_selector[{index}]", selector)
     group_id = runtime.current("placement_group").verbs.create_placement_group(
-        bundles=demands,
-        strategy=GroupStrategy(strategy),
-        name=name,
-        is_detached=lifetime == "detached",
-        selectors=tuple([parse_selector(f"bundle_label_selector[{i}]", each) for i, each in enumerate(selectors)]),
+        bundles=specs, strategy=strategy, name=name, is_detached=lifetime == "detached", selectors=selectors
     )
-    return PlacementGroup(group_id, [demand.as_floats() for demand in demands])
+    return PlacementGroup(group_id, specs)
 
 
-def _parse_bundles(bundles: Any) -> list[Resources]:
+def _parse_bundles(bundles: Any) -> list[dict[str, float]]:
+    """What each bundle reserves, by name."""
     if not isinstance(bundles, list | tuple):
         raise TypeError(f"placement_group: bundles={bundles!r} must be a list of dicts, such as [{{'CPU': 1}}]")
     if not bundles:
@@ -157,7 +153,7 @@ def _parse_bundles(bundles: Any) -> list[Resources]:
             raise type(error)(f"placement_group: bundle {index}: {error}") from None
         if not demand.units:
             raise ValueError(f"placement_group: bundle {index}, {bundle!r}, reserves nothing")
-        parsed.append(demand)
+        parsed.append(demand.as_floats())
     return parsed
 
 
@@ -193,10 +189,9 @@ def get_placement_group(placement_group_name: str) -> PlacementGroup:
 
 def get_current_placement_group() -> PlacementGroup | None:
     """The group that the calling task or actor runs in; None outside of any."""
-    template = runtime.current("get_current_placement_group").verbs.execution.resources
-    if template is None or template.strategy.group is None:
+    wanted = runtime.current("get_current_placement_group").verbs.context().placement_group_id
+    if wanted is None:
         return None
-    wanted = template.strategy.group.hex()
     return next((_handle(row) for row in _rows() if row["placement_group_id"] == wanted), None)
 
 
@@ -226,5 +221,5 @@ def _rows() -> Sequence[Mapping[str, Any]]:
 
 
 def _handle(row: Mapping[str, Any]) -> PlacementGroup:
-    group_id = PlacementGroupID(bytes.fromhex(row["placement_group_id"]))
+    group_id = bytes.fromhex(row["placement_group_id"])
     return PlacementGroup(group_id, [bundle["resources"] for bundle in row["bundles"]])

@@ -15,20 +15,14 @@ from __future__ import annotations
 
 import codecs
 import difflib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from dualray import runtime
 from dualray.exceptions import DualrayError
 from dualray.report.state import rows_of_run
 from dualray.report.traces import read_traces
-from dualray.shared.machines.state_rows import RUNNING, TASK_STATES
-from dualray.shared.model.ids import HEAD, Address, job_of, node_of
-from dualray.shared.model.states import TaskState
-
-if TYPE_CHECKING:
-    from dualray.real.observe.log_files import LogPlace, LogQuery
 
 DEFAULT_LIMIT = 100
 TABLES = ("tasks", "actors", "objects", "nodes", "workers", "placement_groups")
@@ -71,86 +65,6 @@ class Rows(list[Row]):
         super().__init__(rows)
         self.total = total
         self.missing = list(missing)
-
-
-# ---- Live ------------------------------------------------------------------------------------------------------------
-
-
-def _live(table: str, timeout: float) -> tuple[list[dict[str, Any]], list[str]]:
-    verbs = runtime.current(f"list_{table}").verbs
-    timeout_ns = round(timeout * 1e9)
-
-    def ask(addresses: Sequence[str], what: str) -> dict[str, list[dict[str, Any]]]:
-        answers = verbs.rows_of([Address(address) for address in addresses], what, timeout_ns)
-        missing.extend(address for address, rows in answers.items() if rows is None)
-        return {address: rows for address, rows in answers.items() if rows is not None}
-
-    missing: list[str] = []
-    if table in ("actors", "nodes", "placement_groups"):
-        return [row for rows in ask([HEAD], table).values() for row in rows], missing
-    processes = [row["address"] for rows in ask([HEAD], "processes").values() for row in rows]
-    drivers = [address for address in processes if address.startswith("driver-")]
-    workers = [
-        row
-        for rows in ask([address for address in processes if address not in drivers], "workers").values()
-        for row in rows
-    ]
-    if table == "workers":
-        found = [
-            {
-                "worker_id": driver,
-                "node_id": _node_of_driver(driver, verbs.node),
-                "worker_type": "DRIVER",
-                "state": "LEASED",
-            }
-            for driver in drivers
-        ]
-        return [*found, *workers], missing
-    owners = [*drivers, *(row["worker_id"] for row in workers if row["state"] != "STARTING")]
-    owned = [row for rows in ask(owners, table).values() for row in rows]
-    if table == "tasks":
-        return _tasks(owned, verbs.read_table("tasks"), verbs.read_table("errors")), missing
-    stored = {row["object_id"]: row for rows in ask([HEAD], "objects").values() for row in rows}
-    for row in owned:
-        row["node_ids"] = stored.get(row["object_id"], {}).get("node_ids", [])
-    return owned, missing
-
-
-def _node_of_driver(driver: str, here: str) -> str:
-    return driver.partition("@")[2] or here
-
-
-def _tasks(
-    live: Sequence[dict[str, Any]], ended: Mapping[str, Mapping[str, str]], errors: Mapping[str, Mapping[str, str]]
-) -> list[dict[str, Any]]:
-    """What owners know, what runs now, and what the table has of tasks that owners have forgotten."""
-    rows: dict[str, dict[str, Any]] = {}
-    for row in live:
-        known = rows.get(row["task_id"])
-        if known is None or (row["state"] == RUNNING and known["state"] not in ("FINISHED", "FAILED")):
-            rows[row["task_id"]] = {**(known or {}), **row}
-        elif known["state"] == RUNNING:
-            rows[row["task_id"]] = {**row, "state": RUNNING, "worker_id": known["worker_id"]}
-    for task_id, fields in ended.items():
-        known = rows.get(task_id)
-        state = TASK_STATES[TaskState(fields["state"])]
-        if known is None:
-            rows[task_id] = {
-                "task_id": task_id,
-                "name": fields["name"],
-                "type": "ACTOR_TASK" if "." in fields["name"] else "NORMAL_TASK",
-                "attempt_number": int(fields["attempt"]),
-                "state": state,
-                "worker_id": fields["worker"],
-            }
-    for task_id, row in rows.items():
-        worker = row.get("worker_id") or ""
-        row["node_id"] = node_of(Address(worker)) if "/" in worker else None
-        row["job_id"] = f"{job_of(bytes.fromhex(task_id)):08x}"
-        if task_id in errors:
-            row["error_type"] = errors[task_id]["kind"]
-            row["error_message"] = errors[task_id]["message"]
-    return list(rows.values())
 
 
 # ---- Asked -----------------------------------------------------------------------------------------------------------
@@ -227,6 +141,10 @@ class State:
         return {
             "cluster": {"summary": dict(sorted(summary.items())), "summary_by": by[table], f"total_{table}": len(rows)}
         }
+
+
+def _live(table: str, timeout: float) -> tuple[list[dict[str, Any]], list[str]]:
+    return runtime.current(f"list_{table}").verbs.state_rows(table, round(timeout * 1e9))
 
 
 live = State(_live)
@@ -331,11 +249,7 @@ def list_logs(
         ValueError: there is no such node or directory; outside of a cluster: none runs here, or several do.
         DualrayError: in sim mode, which has no log files.
     """
-    groups: dict[str, list[str]] = {}
-    for place in _log_places("list_logs", node_id, directory):
-        for entry in place.files(glob_filter):
-            groups.setdefault(entry.group, []).append(entry.name)
-    return groups
+    return _logs(directory).names("list_logs", node_id, glob_filter, _path(directory))
 
 
 def get_log(
@@ -374,8 +288,6 @@ def get_log(
             `list_logs`.
         DualrayError: in sim mode, which has no log files.
     """
-    from dualray.real.observe import log_files  # noqa: PLC0415 - of one mode, and seldom asked
-
     given = [
         name
         for name, value in (("filename", filename), ("actor_id", actor_id), ("task_id", task_id), ("pid", pid))
@@ -385,18 +297,30 @@ def get_log(
         raise ValueError(
             f"get_log needs one of filename, actor_id, task_id and pid, and got {' and '.join(given) or 'none'}"
         )
-    places = _log_places("get_log", node_id, directory)
-    if filename is not None:
-        query = _of_file(places, filename)
-    elif actor_id is not None:
-        query = log_files.of_actor(places, actor_id, stream=suffix, may_come=follow)
-    elif task_id is not None:
-        query = log_files.of_task(places, task_id, attempt=attempt_number, stream=suffix, may_come=follow)
-    else:
-        assert pid is not None
-        query = log_files.of_pid(places, pid, stream=suffix)
-    chunks = log_files.read(query, tail=tail, follow=follow)
+    chunks = _logs(directory).read(
+        "get_log",
+        node_id=node_id,
+        directory=_path(directory),
+        filename=filename,
+        actor_id=actor_id,
+        task_id=task_id,
+        pid=pid,
+        attempt=attempt_number,
+        stream=suffix,
+        tail=tail,
+        follow=follow,
+    )
     return chunks if encoding is None else _decoded(chunks, codecs.getincrementaldecoder(encoding)(errors))
+
+
+def _logs(directory: str | Path | None) -> runtime.LogReader:
+    """Kept logs; else those of this process's cluster; outside of one, of the cluster that runs on this machine."""
+    here = runtime.current_or_none()
+    return here.logs if here is not None and directory is None else runtime.engine("real").logs_of_this_machine()
+
+
+def _path(directory: str | Path | None) -> Path | None:
+    return None if directory is None else Path(directory)
 
 
 def _decoded(chunks: Iterator[bytes], decoder: codecs.IncrementalDecoder) -> Iterator[str]:
@@ -405,40 +329,3 @@ def _decoded(chunks: Iterator[bytes], decoder: codecs.IncrementalDecoder) -> Ite
             yield text
     if text := decoder.decode(b"", final=True):
         yield text
-
-
-def _of_file(places: Sequence[LogPlace], name: str) -> LogQuery:
-    from dualray.real.observe import log_files  # noqa: PLC0415 - as in `get_log`
-
-    entries = log_files.find_files(places, log_files.literally(name))
-    if len(entries) > 1:
-        owners = ", ".join(f"{entry.node} of {entry.session}" for entry in entries)
-        raise ValueError(f"there are several files {name!r}: of {owners}. Name one with node_id= or directory=")
-    return log_files.of_file(entries[0], places)
-
-
-def _log_places(verb: str, node_id: str | None, directory: str | Path | None) -> list[LogPlace]:
-    """Of kept logs, of this process's cluster, or of the one that runs here."""
-    from dualray.real.observe import log_files  # noqa: PLC0415 - as in `get_log`
-    from dualray.real.session.session import all_running  # noqa: PLC0415 - as in `get_log`
-
-    here = runtime.current_or_none()
-    if directory is not None:
-        places = log_files.places_in(Path(directory))
-    elif here is None:
-        places = log_files.places_here()
-        clusters = {place.cluster for place in places}
-        if len(clusters) != 1:
-            raise ValueError(
-                f"{verb} outside of a cluster reads the logs of the one that runs on this machine, and there are "
-                f"{len(clusters)}: call dualray.init(), or name directory=, where init(log_directory=) has kept logs"
-            )
-    elif here.mode != "real":
-        raise DualrayError(f"{verb}: a simulation has no log files; what its tasks print is on its driver's own stdout")
-    else:
-        stores = here.addresses()["object_store_address"]
-        sessions = all_running()
-        own = [session for session in sessions if str(session.store_directory) == stores]
-        clusters = {log_files.cluster_of(session) for session in own}
-        places = log_files.places_here(session for session in sessions if log_files.cluster_of(session) in clusters)
-    return log_files.chosen(places, session=None, node=node_id)

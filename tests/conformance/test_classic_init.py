@@ -215,7 +215,7 @@ def test_python_mode_runs_tasks_here_and_now():
 def test_python_mode_frees_what_nobody_refers_to():
     ray.init(driver_mode=ray.PYTHON_MODE)
     try:
-        shared = dualray.runtime.current("test").verbs.shared
+        shared = dualray.runtime.current("test").verbs.core.shared
         box = ray.put([ray.put(1), ray.put(np.zeros(1000))])
         assert len(shared.objects) == 3
         ray.get(add.remote(np.ones(100_000)))

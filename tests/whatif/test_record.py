@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -76,9 +77,9 @@ def test_what_was_read_is_written_the_same(run, tmp_path):
 def test_a_run_that_is_not_recorded_has_the_plain_core():
     from dualray.recording.recorded import RecordedCoreWorker
 
-    started = ray.init(mode="sim")
+    started: Any = ray.init(mode="sim")
     try:
-        assert not isinstance(started.verbs, RecordedCoreWorker)
+        assert not isinstance(started.core, RecordedCoreWorker)
     finally:
         ray.shutdown()
 

@@ -8,7 +8,6 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,11 +16,11 @@ from dualray.real.net.addresses import socket_path
 from dualray.real.observe.driver_output import DriverOutput
 from dualray.real.observe.worker_output import FLUSH, FLUSHED, LINES
 from dualray.real.processes.process import UserProcess
+from dualray.real.processes.process_runtime import ProcessRuntime
 from dualray.real.session.children import HEAD_MODULE, NODE_MODULE, Children, last_logs
 from dualray.real.session.session import CONTROL_PLANE_FILE, METRICS_FILE, Session
-from dualray.shared.core.core_worker import CoreWorker, write_row
 from dualray.shared.model.events import Started
-from dualray.shared.model.ids import FIRST_DRIVER, HEAD, Address, FunctionID, root_task_id
+from dualray.shared.model.ids import FIRST_DRIVER, HEAD, Address, root_task_id
 
 if TYPE_CHECKING:
     from dualray.real.processes.run_recorder import RunNotes
@@ -33,7 +32,7 @@ _LAST_LINES_TIMEOUT_S = 1.0
 _POLL_S = 0.001
 
 
-class RealRuntime:
+class RealRuntime(ProcessRuntime):
     """The driver's runtime: owns the processes that `init` has started, if it has.
 
     Args:
@@ -42,9 +41,6 @@ class RealRuntime:
         namespace: where the names of its actors stand; "": in one of its own.
         children: the session's processes, the founder started; None: another process has them.
     """
-
-    mode = "real"
-    owns_interpreter = True
 
     def __init__(
         self,
@@ -66,23 +62,20 @@ class RealRuntime:
         self._output = DriverOutput(session.node)
         self._flushed = threading.Semaphore(0)
         self._lost = threading.Event()
-        self._process = UserProcess(
-            session=session,
-            address=driver,
-            node=session.node,
-            root=root_task_id(session.job_root, job),
-            is_driver=True,
-            on_tasks=_refuse_tasks,
-            on_lost=self._on_peer_lost,
-            on_error=self._on_error,
-            tell=self._output.tell,
-            on_raw=self._on_raw,
+        super().__init__(
+            UserProcess(
+                session=session,
+                address=driver,
+                node=session.node,
+                root=root_task_id(session.job_root, job),
+                is_driver=True,
+                on_tasks=_refuse_tasks,
+                on_lost=self._on_peer_lost,
+                on_error=self._on_error,
+                tell=self._output.tell,
+                on_raw=self._on_raw,
+            )
         )
-        self.verbs: CoreWorker = self._process.core
-
-    @property
-    def gpu_names(self) -> tuple[str, ...]:
-        return self.session.gpu_names
 
     @property
     def metrics_address(self) -> str | None:
@@ -103,10 +96,10 @@ class RealRuntime:
             head = socket_path(self.session.sockets, HEAD)
             while not head.exists():  # the transport would try again and again, and in the end too late
                 self._wait_for_news(deadline)
-        self.verbs.dispatch(Started(namespace=self._namespace))
+        self.core.dispatch(Started(namespace=self._namespace))
         control_plane = self.session.directory / CONTROL_PLANE_FILE
         # Who joins a cluster finds its control plane up; the file is on the head's machine alone.
-        while not (self.verbs.machine.cluster and (self._children is None or control_plane.exists())):
+        while not (self.core.machine.cluster and (self._children is None or control_plane.exists())):
             self._wait_for_news(deadline)
         if self.session.cluster is None:
             self.control_plane = control_plane.read_text()
@@ -143,7 +136,7 @@ class RealRuntime:
         if peer in (HEAD, self.session.node) and not self._is_stopped:
             self._lost.set()
             what = "head process" if peer == HEAD else f"node manager {peer}"
-            self.verbs.fail(f"the {what} is gone{self._last_logs()}\nCall dualray.shutdown() and init() again.")
+            self.core.fail(f"the {what} is gone{self._last_logs()}\nCall dualray.shutdown() and init() again.")
 
     # ---- What workers print ----------------------------------------------------------------------------------
 
@@ -155,9 +148,9 @@ class RealRuntime:
 
     def _fetch_last_lines(self) -> None:
         """What workers have printed up to now is to be shown before we leave."""
-        if not self.session.log_to_driver or self._lost.is_set() or not self.verbs.execution.submitted:
+        if not self.session.log_to_driver or self._lost.is_set() or not self.core.execution.submitted:
             return
-        nodes = [info.node for info in self.verbs.machine.cluster]
+        nodes = [info.node for info in self.core.machine.cluster]
         for node in nodes:
             self._process.transport.send(node, bytes((FLUSH,)))
         deadline = time.monotonic() + _LAST_LINES_TIMEOUT_S
@@ -167,30 +160,15 @@ class RealRuntime:
 
     def _on_error(self, error: Exception) -> None:
         logging.getLogger("dualray").critical("dualray met a bug in the driver", exc_info=error)
-        self.verbs.fail(f"dualray met a bug in the driver: {error!r}")
+        self.core.fail(f"dualray met a bug in the driver: {error!r}")
 
     # ---- Questions -------------------------------------------------------------------------------------------
-
-    def addresses(self) -> dict[str, str]:
-        return self.session.addresses()
-
-    def read_table(self, name: str) -> dict[str, dict[str, str]]:
-        return self._process.read_table(name)
-
-    def write_row(self, table: str, key: str, fields: Mapping[str, str]) -> None:
-        write_row(self.verbs, table, key, fields)
-
-    def read_functions(self) -> dict[FunctionID, bytes]:
-        return self._process.read_functions()
 
     def trace_source(self) -> Path:
         directory = self.session.record_directory
         if directory is None:
             raise DualrayError("timeline: this run is not recorded. Start it with dualray.init(decision_log='DIR').")
         return directory
-
-    def silence(self) -> None:
-        self._process.silence()
 
     # ---- End -------------------------------------------------------------------------------------------------
 
@@ -202,8 +180,8 @@ class RealRuntime:
         if self.record is not None:
             self.record.program_ends()
         atexit.unregister(self.shutdown)
-        self.verbs.take_in_finalizers()
-        self.verbs.tell_unread_failures()
+        self.core.take_in_finalizers()
+        self.core.tell_unread_failures()
         self._fetch_last_lines()
         if self.record is not None:
             self.record.wait_for_notes()
@@ -216,7 +194,7 @@ class RealRuntime:
             self._children.end(_STOP_TIMEOUT_S)
             self.session.remove()
         if self.record is not None:
-            self.record.write(driver=self.verbs.execution.task_id)
+            self.record.write(driver=self.core.execution.task_id)
 
 
 def _refuse_tasks() -> None:

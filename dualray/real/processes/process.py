@@ -183,7 +183,7 @@ class UserProcess:
     def close(self) -> None:
         """Stop reading and writing; whoever waits is woken and raises."""
         self.interrupts.restore()
-        self.core.is_closed = True
+        self.core.close()
         self.core.abandon_waits()
         if self._thread.is_alive():
             self.transport.close()

@@ -20,45 +20,19 @@ from dualray.real.observe.worker_output import marked_stream
 from dualray.real.processes.gpus import VisibleGpus
 from dualray.real.processes.interrupts import TaskInterrupts
 from dualray.real.processes.process import Signal, UserProcess
+from dualray.real.processes.process_runtime import ProcessRuntime
 from dualray.real.processes.runner import EXIT_AFTER_ERROR
 from dualray.real.session import session as sessions
-from dualray.shared.core.core_worker import write_row
 from dualray.shared.model.commands import RunTask
 from dualray.shared.model.events import TaskPushed, WorkerReady
-from dualray.shared.model.ids import HEAD, Address, FunctionID, NodeID, root_task_id
+from dualray.shared.model.ids import HEAD, Address, NodeID, root_task_id
 
 
-class WorkerRuntime:
+class WorkerRuntime(ProcessRuntime):
     """The runtime that user code in a worker sees."""
-
-    mode = "real"
-    owns_interpreter = True
-
-    def __init__(self, process: UserProcess) -> None:
-        self._process = process
-        self.verbs = process.core
-
-    @property
-    def gpu_names(self) -> tuple[str, ...]:
-        return self._process.session.gpu_names
-
-    def addresses(self) -> dict[str, str]:
-        return self._process.session.addresses()
-
-    def read_table(self, name: str) -> dict[str, dict[str, str]]:
-        return self._process.read_table(name)
-
-    def write_row(self, table: str, key: str, fields: Mapping[str, str]) -> None:
-        write_row(self.verbs, table, key, fields)
-
-    def read_functions(self) -> dict[FunctionID, bytes]:
-        return self._process.read_functions()
 
     def trace_source(self) -> NoReturn:
         raise runtime.only_in_the_driver("timeline")
-
-    def silence(self) -> None:
-        self._process.silence()
 
     def shutdown(self) -> None:
         """A task cannot end the cluster."""

@@ -24,10 +24,11 @@ from dualray.shared.core.arguments import NO_ARGUMENTS, pack_arguments, pack_pla
 from dualray.shared.core.execution import Execution, ExecutionContext
 from dualray.shared.core.explain_pending import why_late
 from dualray.shared.core.failures import as_exception, failure_in_words
-from dualray.shared.core.host import Host, ProcessKey, Signal
+from dualray.shared.core.host import Host, Signal
 from dualray.shared.core.layout import Serialized, deserialize, deserialize_all
-from dualray.shared.core.serialization import Reference, serialize
+from dualray.shared.core.serialization import serialize
 from dualray.shared.core.task_runner import Export, TaskRunner
+from dualray.shared.handles import ProcessKey, Reference
 from dualray.shared.machines.owner.owner import Owner
 from dualray.shared.machines.owner.plain_worker import PlainWorker
 from dualray.shared.machines.owner.tasks import TASK_TABLE
@@ -147,6 +148,8 @@ class _Wait:
 class CoreWorker:
     """See the module."""
 
+    holder: Any = None
+    """What references of this process name as their holder; it is closed with the core."""
     _performers: dict[type[Any], Callable[[Any], object]] | None = None
     """How the less frequent commands are carried out; made when there is one."""
 
@@ -580,7 +583,18 @@ class CoreWorker:
             found += [(name or self.execution.name, reason) for reason in self.machine.explain_wait(wait_id)]
         return found
 
+    def close(self) -> None:
+        """The cluster is gone: references of this process mean nothing any more."""
+        self.is_closed = True
+        if self.holder is not None:
+            self.holder.is_closed = True
+
     # ---- Functions and tasks ---------------------------------------------------------------------------------
+
+    def captures_children(self) -> bool:
+        """Whether what is submitted now goes to the caller's placement group when it does not say where."""
+        running = self._execution.resources if self._contexts is None else self._contexts.here.resources
+        return running is not None and running.strategy.captures
 
     def export(
         self,
@@ -845,11 +859,11 @@ class CoreWorker:
         Raises:
             DualrayError: one of them belongs to a cluster that is gone.
         """
-        is_closed, has_notes, address = self.is_closed, self.has_notes, self.address
+        is_closed, has_notes, address, holder = self.is_closed, self.has_notes, self.address, self.holder
         get, payload_of, inline = self.machine.values.table.get, self.payloads.get, ValueState.INLINE
         found: list[bytes | None] = []
         for reference in references:
-            if reference.holder is not self or is_closed:
+            if reference.holder is not holder or is_closed:
                 reference.check()
             ref = reference.ref
             value = get(ref.object_id)

@@ -17,13 +17,6 @@ from dualray.shared.model.specs import Ref
 from dualray.shared.proof.trace import TraceKind
 
 
-class ProcessKey:
-    """Stands for a process that runs user code where something is kept for each, weakly: compiled classes, as the core
-    worker's is, have no weak references."""
-
-    __slots__ = ("__weakref__",)
-
-
 class Signal(Protocol):
     """Something that one thread or fiber waits for."""
 

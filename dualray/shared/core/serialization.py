@@ -38,6 +38,7 @@ from dualray.shared.core.layout import (
     array_forms,
 )
 from dualray.shared.core.pickled_names import keep_name
+from dualray.shared.handles import Reference, Sized
 from dualray.shared.model.specs import Ref
 
 _CULPRIT_DEPTH_MAX = 8
@@ -47,22 +48,6 @@ _PARTS_LOOKED_AT = 1000
 """Parts of a value, after which looking for what is not plain costs more than treating it as not plain."""
 _EMPTY_CELL = CellType()
 """Of a variable that has not been set yet; two empty cells are equal."""
-
-
-class Reference:
-    """Base of the Python objects that stand for a reference: object refs and actor handles. `holder` is whoever counts
-    it in its process."""
-
-    __slots__ = ("__weakref__", "holder", "ref")
-
-    ref: Ref
-    holder: Any
-
-    is_value = False
-    """Whether it stands for a value, which a task gets in its place."""
-
-    def check(self) -> None:
-        """Raise when the reference cannot be used any more."""
 
 
 _codes: weakref.WeakValueDictionary[bytes, CodeType] = weakref.WeakValueDictionary()
@@ -254,17 +239,6 @@ def _revive_exception(cls: type[BaseException], args: tuple[Any, ...]) -> BaseEx
     error: BaseException = base.__new__(cls, *args)
     base.__init__(error, *args)
     return error
-
-
-class Sized:
-    """A value that counts as `size_bytes` bytes wherever it goes, if that is more than it has. Reading it gives the
-    value alone."""
-
-    __slots__ = ("size_bytes", "value")
-
-    def __init__(self, value: Any, size_bytes: int) -> None:
-        self.value = value
-        self.size_bytes = size_bytes
 
 
 def serialize(value: Any, what: str = "the value", *about: object) -> Serialized:

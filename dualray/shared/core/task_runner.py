@@ -18,6 +18,7 @@ from dualray.shared.core.item_maker import AsyncItems, ItemMaker, store_result
 from dualray.shared.core.layout import PLAIN_TYPES, plain_bytes
 from dualray.shared.core.pickled_names import keep_name
 from dualray.shared.core.serialization import serialize
+from dualray.shared.handles import METHOD_OPTIONS, TERMINATE, ActorExit
 from dualray.shared.machines.owner.tasks import cancelled
 from dualray.shared.model.commands import RunTask
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
@@ -30,16 +31,7 @@ if TYPE_CHECKING:
     from dualray.shared.core.core_worker import CoreWorker
     from dualray.shared.core.host import Host
 
-METHOD_OPTIONS = "__dualray_method_options__"
-"""The attribute under which an actor class's method carries its options."""
-
-TERMINATE = "__ray_terminate__"
-"""A method that every actor has: it ends the actor when the calls before it have ended. Ray's name."""
 _NONE = serialize(None).to_bytes()
-
-
-class ActorExit(BaseException):
-    """What `exit_actor()` raises: the actor ends with this call. `except Exception` does not hold it up."""
 
 
 @dataclass(slots=True)

@@ -13,6 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 
 from dualray import runtime
+from dualray.core_verbs import VerbsOverCore
+from dualray.exceptions import DualrayError
 from dualray.runtime_env import Swapped
 from dualray.shared.core.core_worker import CoreWorker, write_row
 from dualray.shared.core.execution import Execution
@@ -58,18 +60,41 @@ OWED_NS_MAX = 50_000
 """Of submissions that are not paid for yet: about as much as two messages within a node take."""
 
 
+VIRTUAL_PORT: Final = 12345
+"""Of a virtual node; nobody listens there."""
+
+
+def no_logs() -> DualrayError:
+    """What a simulation raises when it is asked for its log files."""
+    return DualrayError("a simulation has no log files; what its tasks print is on its driver's own stdout")
+
+
 class WorkerRuntime:
     """The runtime that user code in a virtual worker sees."""
 
     mode = "sim"
     owns_interpreter = False
+    models_calls = True
+    threads_may_wait = False
 
     def __init__(self, process: UserProcess) -> None:
         self._process = process
+        self._verbs: VerbsOverCore | None = None
 
     @property
-    def verbs(self) -> CoreWorker:
-        return self._process.core
+    def verbs(self) -> VerbsOverCore:
+        core = self._process.core
+        verbs = self._verbs
+        if verbs is None or verbs.core is not core:
+            verbs = self._verbs = VerbsOverCore(core, self._process.gpu_names)
+        return verbs
+
+    @property
+    def logs(self) -> NoReturn:
+        raise no_logs()
+
+    def free_port(self) -> int:
+        return VIRTUAL_PORT
 
     @property
     def gpu_names(self) -> tuple[str, ...]:
@@ -82,7 +107,7 @@ class WorkerRuntime:
         return self._process.read_table(name)
 
     def write_row(self, table: str, key: str, fields: Mapping[str, str]) -> None:
-        write_row(self.verbs, table, key, fields)
+        write_row(self._process.core, table, key, fields)
 
     def read_functions(self) -> dict[FunctionID, bytes]:
         return dict(self._process.cluster.functions.pickled)
@@ -352,7 +377,7 @@ class UserProcess(Process):
         if self._lent is not None:  # code that unwinds may still come to it
             self._have_core()
         if self._core is not None:
-            self._core.is_closed = True
+            self._core.close()
 
     # ---- Host ------------------------------------------------------------------------------------------------
 

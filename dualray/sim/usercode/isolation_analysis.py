@@ -43,7 +43,7 @@ from uuid import UUID
 import numpy as np
 
 from dualray.shared.core.layout import PLAIN_TYPES
-from dualray.shared.core.task_runner import METHOD_OPTIONS
+from dualray.shared.handles import METHOD_OPTIONS
 from dualray.sim.usercode.virtual_time import EXCLUDED, is_users
 
 __all__ = ["DRIVER", "NOBODY", "OWN", "Sharing", "globals_of", "is_by_reference", "is_library", "is_of_user"]

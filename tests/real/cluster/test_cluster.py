@@ -483,7 +483,7 @@ def test_a_cluster_by_hand(stop, tmp_path: Path) -> None:
     try:
         assert dualray.get(node_id.options(resources={"r": 1}).remote()) == "node-1"
         assert dualray.get(node_id.options(memory="2GiB").remote()) == "node-1"
-        assert runtime.verbs.node == "node-0"
+        assert runtime.core.node == "node-0"
         dualray.get(dualray.remote(lambda: print("from a task")).options(resources={"r": 1}).remote())
         logs = Path(node.stdout.split("logs: ")[1].split()[0])
         eventually(

@@ -27,7 +27,7 @@ def cluster():
 
 
 def test_a_new_function_is_there_before_any_thread_submits_it(cluster, monkeypatch):
-    host = runtime.current("the test").verbs.host  # type: ignore[attr-defined]
+    host = runtime.current("the test").verbs.core.host  # type: ignore[attr-defined]
     put, puts = host.put_function, []
     is_being_put = threading.Event()
 

@@ -63,8 +63,8 @@ PROGRAM = """
         except KeyboardInterrupt:
             caught += 1
     assert dualray.get([double.remote(i) for i in range(100)], timeout=60) == [2 * i for i in range(100)]
-    runtime.verbs.machine.check_invariants()
-    assert not runtime.verbs.waiting(), runtime.verbs.waiting()
+    runtime.core.machine.check_invariants()
+    assert not runtime.core.waiting(), runtime.core.waiting()
     dualray.shutdown()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     print("RIGHT", caught)

@@ -4,7 +4,8 @@ from enum import StrEnum
 
 from dualray.shared.core.arguments import pack_arguments, pack_plain, unpack_arguments
 from dualray.shared.core.layout import MARSHALLED_BEFORE, plain_bytes
-from dualray.shared.core.serialization import Reference, serialize
+from dualray.shared.core.serialization import serialize
+from dualray.shared.handles import Reference
 from dualray.shared.model.specs import Ref
 from tests.shared.builders import ref
 

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from dualray.exceptions import SerializationError
 from dualray.shared.core.layout import ALIGNMENT, array_forms, deserialize, deserialize_all, plain_bytes
-from dualray.shared.core.serialization import NOT_PLAIN, Reference, learn_plain, plain_values, serialize
+from dualray.shared.core.serialization import NOT_PLAIN, learn_plain, plain_values, serialize
+from dualray.shared.handles import Reference
 from dualray.shared.model.specs import Ref
 from tests.shared.builders import DRIVER, oid, put_id, ref
 

@@ -27,7 +27,8 @@ class Interrupted(list[Any]):
 @pytest.fixture
 def core() -> Iterator[Any]:
     dualray.init(mode="sim")
-    yield runtime.current("test").verbs
+    started: Any = runtime.current("test")
+    yield started.core
     dualray.shutdown()
 
 

@@ -1,0 +1,91 @@
+"""The rows of the state API, as the processes of a cluster on the core have them.
+
+The head answers for actors, nodes, groups and stored objects; node managers for workers; drivers and workers for their
+tasks and objects; the control plane's table for tasks that have ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dualray.runtime import CoreVerbs
+from dualray.shared.machines.state_rows import RUNNING, TASK_STATES
+from dualray.shared.model.ids import HEAD, Address, job_of, node_of
+from dualray.shared.model.states import TaskState
+
+
+def live_rows(core: CoreVerbs, table: str, timeout_ns: int) -> tuple[list[dict[str, Any]], list[str]]:
+    """The rows of a table of dualray.util.state, each a dict, and the processes that have not answered in time."""
+
+    def ask(addresses: Sequence[str], what: str) -> dict[str, list[dict[str, Any]]]:
+        answers = core.rows_of([Address(address) for address in addresses], what, timeout_ns)
+        missing.extend(address for address, rows in answers.items() if rows is None)
+        return {address: rows for address, rows in answers.items() if rows is not None}
+
+    missing: list[str] = []
+    if table in ("actors", "nodes", "placement_groups"):
+        return [row for rows in ask([HEAD], table).values() for row in rows], missing
+    processes = [row["address"] for rows in ask([HEAD], "processes").values() for row in rows]
+    drivers = [address for address in processes if address.startswith("driver-")]
+    workers = [
+        row
+        for rows in ask([address for address in processes if address not in drivers], "workers").values()
+        for row in rows
+    ]
+    if table == "workers":
+        found = [
+            {
+                "worker_id": driver,
+                "node_id": _node_of_driver(driver, core.node),
+                "worker_type": "DRIVER",
+                "state": "LEASED",
+            }
+            for driver in drivers
+        ]
+        return [*found, *workers], missing
+    owners = [*drivers, *(row["worker_id"] for row in workers if row["state"] != "STARTING")]
+    owned = [row for rows in ask(owners, table).values() for row in rows]
+    if table == "tasks":
+        return _tasks(owned, core.read_table("tasks"), core.read_table("errors")), missing
+    stored = {row["object_id"]: row for rows in ask([HEAD], "objects").values() for row in rows}
+    for row in owned:
+        row["node_ids"] = stored.get(row["object_id"], {}).get("node_ids", [])
+    return owned, missing
+
+
+def _node_of_driver(driver: str, here: str) -> str:
+    return driver.partition("@")[2] or here
+
+
+def _tasks(
+    live: Sequence[dict[str, Any]], ended: Mapping[str, Mapping[str, str]], errors: Mapping[str, Mapping[str, str]]
+) -> list[dict[str, Any]]:
+    """What owners know, what runs now, and what the table has of tasks that owners have forgotten."""
+    rows: dict[str, dict[str, Any]] = {}
+    for row in live:
+        known = rows.get(row["task_id"])
+        if known is None or (row["state"] == RUNNING and known["state"] not in ("FINISHED", "FAILED")):
+            rows[row["task_id"]] = {**(known or {}), **row}
+        elif known["state"] == RUNNING:
+            rows[row["task_id"]] = {**row, "state": RUNNING, "worker_id": known["worker_id"]}
+    for task_id, fields in ended.items():
+        known = rows.get(task_id)
+        state = TASK_STATES[TaskState(fields["state"])]
+        if known is None:
+            rows[task_id] = {
+                "task_id": task_id,
+                "name": fields["name"],
+                "type": "ACTOR_TASK" if "." in fields["name"] else "NORMAL_TASK",
+                "attempt_number": int(fields["attempt"]),
+                "state": state,
+                "worker_id": fields["worker"],
+            }
+    for task_id, row in rows.items():
+        worker = row.get("worker_id") or ""
+        row["node_id"] = node_of(Address(worker)) if "/" in worker else None
+        row["job_id"] = f"{job_of(bytes.fromhex(task_id)):08x}"
+        if task_id in errors:
+            row["error_type"] = errors[task_id]["kind"]
+            row["error_message"] = errors[task_id]["message"]
+    return list(rows.values())

@@ -1,0 +1,151 @@
+"""Options in the core's terms: demands of resources, strategies of placement, and conditions on labels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from dualray.scheduling_strategies import (
+    DoesNotExist,
+    Exists,
+    In,
+    NodeAffinitySchedulingStrategy,
+    NodeLabelSchedulingStrategy,
+    NotIn,
+    PlacementGroupSchedulingStrategy,
+)
+from dualray.shared.labels import label_term, parse_selector
+from dualray.shared.model.demands import parse_resources
+from dualray.shared.model.ids import NodeID, PlacementGroupID
+from dualray.shared.model.resources import CPU, NOTHING, UNITS, Resources, add, demand_in_group
+from dualray.shared.model.specs import DEFAULT_STRATEGY, LabelOperator, LabelTerm, Strategy, StrategyKind
+
+_ONE_CPU = Resources(((CPU, UNITS),))
+
+
+def task_demand(
+    num_cpus: float | None, num_gpus: float | None, memory: float | str | None, resources: Mapping[str, float] | None
+) -> Resources:
+    """What a task holds while it runs: 1 CPU unless it says."""
+    return parse_resources(
+        num_cpus=1 if num_cpus is None else num_cpus, num_gpus=num_gpus, memory=memory, resources=resources
+    )
+
+
+def actor_demands(
+    num_cpus: float | None, num_gpus: float | None, memory: float | str | None, resources: Mapping[str, float] | None
+) -> tuple[Resources, Resources]:
+    """What a node must offer to place an actor, and what the actor holds."""
+    if num_cpus is None and not num_gpus and not resources:
+        if not memory:
+            return _ONE_CPU, NOTHING
+        held = parse_resources(num_cpus=None, num_gpus=None, memory=memory, resources=None)
+        return add([_ONE_CPU, held]), held
+    held = task_demand(num_cpus, num_gpus, memory, resources)
+    return held, held
+
+
+def strategy_of(
+    chosen: Any, label_selector: Mapping[str, str] | None, what: str, captured: Strategy | None = None
+) -> Strategy:
+    """What a user wrote as scheduling_strategy and label_selector, as the core understands it. `captured` is the
+    strategy of the task that makes the call, when its children go where it is unless they say."""
+    labels = parse_selector(f"{what}: label_selector", label_selector)
+    match chosen:
+        case None if captured is not None and not labels:
+            return replace(captured, bundle=-1)
+        case None | "DEFAULT":
+            return Strategy(kind=StrategyKind.NODE_LABELS, labels=labels) if labels else DEFAULT_STRATEGY
+        case "SPREAD":
+            return Strategy(kind=StrategyKind.SPREAD, labels=labels)
+        case NodeAffinitySchedulingStrategy(node_id=node_id, soft=soft):
+            return Strategy(kind=StrategyKind.NODE_AFFINITY, node=NodeID(node_id), soft=soft, labels=labels)
+        case NodeLabelSchedulingStrategy(hard=hard, soft=soft):
+            return Strategy(
+                kind=StrategyKind.NODE_LABELS,
+                labels=(*labels, *_conditions(f"{what}: hard", hard)),
+                preferred=_conditions(f"{what}: soft", soft),
+            )
+        case PlacementGroupSchedulingStrategy():
+            if labels:
+                raise ValueError(
+                    f"{what}: label_selector and a placement group: give the labels to the group's bundles "
+                    f"(bundle_label_selector)"
+                )
+            return _in_group(chosen, what, captured)
+    raise ValueError(
+        f"{what}: scheduling_strategy={chosen!r} must be 'DEFAULT', 'SPREAD' or a NodeAffinity-, NodeLabel- or "
+        f"PlacementGroupSchedulingStrategy"
+    )
+
+
+def _conditions(what: str, conditions: Mapping[str, Any]) -> tuple[LabelTerm, ...]:
+    if not isinstance(conditions, Mapping):
+        raise TypeError(f"{what}={conditions!r} must be a dict of key to condition, such as {{'zone': In('a')}}")
+    terms = []
+    for key, condition in sorted(conditions.items()):
+        match condition:
+            case In(values=values):
+                terms.append(label_term(what, key, LabelOperator.IN, values))
+            case NotIn(values=values):
+                terms.append(label_term(what, key, LabelOperator.NOT_IN, values))
+            case Exists():
+                terms.append(label_term(what, key, LabelOperator.EXISTS))
+            case DoesNotExist():
+                terms.append(label_term(what, key, LabelOperator.DOES_NOT_EXIST))
+            case _:
+                raise TypeError(f"{what}: {key!r}: {condition!r} must be In, NotIn, Exists or DoesNotExist")
+    return tuple(terms)
+
+
+def _in_group(chosen: PlacementGroupSchedulingStrategy, what: str, captured: Strategy | None) -> Strategy:
+    group, index = chosen.placement_group, chosen.placement_group_bundle_index
+    if group is None:
+        return DEFAULT_STRATEGY
+    if not hasattr(group, "bundle_specs"):
+        raise TypeError(f"{what}: placement_group={group!r} must be what placement_group() returns, or None")
+    if isinstance(index, bool) or not isinstance(index, int):
+        raise TypeError(f"{what}: placement_group_bundle_index={index!r} must be an int")
+    if not -1 <= index < group.bundle_count:
+        raise ValueError(
+            f"{what}: placement_group_bundle_index={index} must be -1, for any bundle, or below the number of bundles, "
+            f"{group.bundle_count}"
+        )
+    captures = chosen.placement_group_capture_child_tasks
+    if captures is None:
+        captures = captured is not None
+    return Strategy(
+        kind=StrategyKind.PLACEMENT_GROUP, group=PlacementGroupID(group.id), bundle=index, captures=bool(captures)
+    )
+
+
+def placed(
+    chosen: Any,
+    label_selector: Mapping[str, str] | None,
+    demand: Resources,
+    held: Resources,
+    what: str,
+    captured: Strategy | None,
+) -> tuple[Resources, Resources, Strategy]:
+    """What a call demands of a node, what it holds, and its strategy: in a placement group, of the bundle's resources.
+
+    Raises:
+        ValueError: a demand that no bundle, or not the one that was named, has room for.
+    """
+    strategy = strategy_of(chosen, label_selector, what, captured)
+    if strategy.group is None:
+        return demand, held, strategy
+    if isinstance(chosen, PlacementGroupSchedulingStrategy):
+        group = chosen.placement_group
+        assert group is not None
+        bundles = group.bundle_specs if strategy.bundle < 0 else [group.bundle_specs[strategy.bundle]]
+        wanted = demand.as_floats()
+        if not any(all(bundle.get(name, 0) >= amount for name, amount in wanted.items()) for bundle in bundles):
+            which = "any bundle" if strategy.bundle < 0 else f"bundle {strategy.bundle}"
+            raise ValueError(f"{what} demands {demand}, which is more than {which} of {group!r} has")
+    return (
+        demand_in_group(demand, strategy.group, strategy.bundle),
+        demand_in_group(held, strategy.group, strategy.bundle),
+        strategy,
+    )

@@ -1,0 +1,385 @@
+"""The user's verbs over a core worker: options become templates and specs, and answers become plain values.
+
+Real mode, sim mode and classic's PYTHON_MODE share this module; an engine with references of its own has another.
+The verbs that run for every task are the core's own methods, bound once: they cost no call more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn
+
+from dualray import runtime_env
+from dualray.core_state import live_rows
+from dualray.core_terms import actor_demands, placed, task_demand
+from dualray.options import ActorOptions, MethodOptions, Returns, TaskOptions
+from dualray.runtime import ActorInfo, ActorLimits, Awaited, CallContext, CoreVerbs, NodeRow
+from dualray.shared.handles import ActorExit, ProcessKey
+from dualray.shared.labels import parse_selector
+from dualray.shared.model.demands import parse_named
+from dualray.shared.model.ids import (
+    ActorID,
+    Address,
+    ObjectID,
+    PlacementGroupID,
+    actor_handle_id,
+    is_put,
+    job_of,
+)
+from dualray.shared.model.resources import NOTHING, add, in_plain_names
+from dualray.shared.model.specs import (
+    NODE_ID_LABEL,
+    ActorSpec,
+    FunctionTemplate,
+    GroupStrategy,
+    NamedActor,
+    Ref,
+    Strategy,
+    Streaming,
+)
+
+
+class _PreparedClass(NamedTuple):
+    """An actor class with its options."""
+
+    template: FunctionTemplate
+    promises: ActorSpec
+    get_if_exists: bool
+
+
+class VerbsOverCore:
+    """`UserVerbs` of a process with a core worker; see dualray/runtime.py for what each does.
+
+    Args:
+        core: what the process can do.
+        gpu_names: what its node's GPUs are called, by the numbers that the core has for them.
+    """
+
+    __slots__ = (
+        "_gpu_names",
+        "adopt",
+        "call",
+        "call_method",
+        "captures_children",
+        "core",
+        "drop",
+        "get",
+        "is_closed",
+        "put",
+        "submit",
+        "submit_method",
+        "wait",
+    )
+
+    parts_of = staticmethod(tuple)
+
+    def __init__(self, core: CoreVerbs, gpu_names: Sequence[str]) -> None:
+        self.core = core
+        self.is_closed = core.is_closed
+        core.holder = self
+        self._gpu_names = gpu_names
+        self.adopt = core.adopt
+        self.call = core.submit_call
+        self.call_method = core.submit_actor_call
+        self.captures_children = core.captures_children
+        self.drop = core.drop
+        self.get = core.get
+        self.put = core.put
+        self.submit = core.submit_task
+        self.submit_method = core.submit_actor_task
+        self.wait = core.wait
+
+    @property
+    def key(self) -> ProcessKey:
+        return self.core.key
+
+    @property
+    def is_in_task(self) -> bool:
+        return self.core.execution.is_task
+
+    @property
+    def runtime_env(self) -> str:
+        return self.core.runtime_env
+
+    @runtime_env.setter
+    def runtime_env(self, text: str) -> None:
+        self.core.runtime_env = text
+
+    @property
+    def namespace(self) -> str:
+        return self.core.namespace
+
+    @property
+    def ip_address(self) -> str:
+        return self.core.ip_address
+
+    def context(self) -> CallContext:
+        core = self.core
+        execution = core.execution
+        template, constructor = execution.resources, execution.constructor
+        group = template.strategy.group if template is not None else None
+        creates = constructor.creates if constructor is not None else None
+        return CallContext(
+            job_id=f"{job_of(execution.task_id):08x}",
+            node_id=core.node,
+            worker_id=core.address,
+            task_id=execution.task_id.hex() if execution.is_task else None,
+            task_name=execution.name if execution.is_task else None,
+            attempt=execution.attempt,
+            actor_id=execution.actor_id.hex() if execution.actor_id is not None else None,
+            actor_name=creates.name or None if creates is not None else None,
+            is_restarted=constructor is not None and execution.actor_life > 0,
+            placement_group_id=group.hex() if group is not None else None,
+            captures_children=template is not None and template.strategy.captures,
+            gpus=tuple([self._gpu_names[gpu] for gpu in execution.gpu_ids]),
+            resources=in_plain_names(template.resources).as_floats() if template is not None else {},
+        )
+
+    # ---- Functions and tasks ---------------------------------------------------------------------------------
+
+    def prepare_function(
+        self,
+        target: Any,
+        options: TaskOptions,
+        returns: Returns,
+        name: str,
+        *,
+        captured: bool,
+        collect: Callable[[Sequence[Any]], Any],
+    ) -> FunctionTemplate:
+        demand = task_demand(options.num_cpus, options.num_gpus, options.memory, options.resources)
+        demand, _, strategy = placed(
+            options.scheduling_strategy, options.label_selector, demand, demand, name, self._captured(captured)
+        )
+        retried = options.retry_exceptions
+        what = f"remote function {name}"
+        return FunctionTemplate(
+            function_id=self.core.export(
+                target,
+                duration=options.duration,
+                what=what,
+                collect=collect if returns.kind == Streaming.DYNAMIC else None,
+                retried=None if isinstance(retried, bool) else tuple(retried),
+                sim_unsafe=options.sim_unsafe,
+            ),
+            name=name,
+            resources=demand,
+            placement=demand,
+            num_returns=returns.number,
+            max_retries=options.max_retries,
+            retry_exceptions=bool(retried),
+            max_calls=options.max_calls,
+            runtime_env=self._environment(options.runtime_env, what),
+            strategy=strategy,
+            streaming=Streaming(returns.kind),
+            items_ahead_max=returns.ahead_max,
+        )
+
+    def _captured(self, is_captured: bool) -> Strategy | None:
+        """The strategy of the task that runs, for what is to go where it is."""
+        running = self.core.execution.resources
+        return running.strategy if is_captured and running is not None else None
+
+    def _environment(self, given: Mapping[str, Any] | None, what: str) -> str:
+        """The text of the runtime environment of a call."""
+        outer = self.core.runtime_env
+        return outer if given is None else runtime_env.merged(outer, runtime_env.parse(f"{what}: runtime_env", given))
+
+    def cancel(self, reference: Ref, *, force: bool, recursive: bool) -> None:
+        if is_put(reference.object_id):
+            raise ValueError(
+                f"cancel was given ObjectRef({reference.object_id.hex()}), which put has made: no task makes it"
+            )
+        self.core.cancel(reference, force=force, recursive=recursive)
+
+    # ---- Actors ----------------------------------------------------------------------------------------------
+
+    def prepare_class(
+        self,
+        target: Any,
+        options: ActorOptions,
+        name: str,
+        *,
+        max_concurrency: int,
+        is_async: bool,
+        captured: bool,
+        collect: Callable[[Sequence[Any]], Any],
+    ) -> _PreparedClass:
+        placement, held = actor_demands(options.num_cpus, options.num_gpus, options.memory, options.resources)
+        placement, held, strategy = placed(
+            options.scheduling_strategy, options.label_selector, placement, held, name, self._captured(captured)
+        )
+        what = f"actor class {name}"
+        template = FunctionTemplate(
+            function_id=self.core.export(
+                target, duration=options.duration, what=what, collect=collect, sim_unsafe=options.sim_unsafe
+            ),
+            name=name,
+            resources=held,
+            placement=placement,
+            num_returns=0,
+            max_retries=0,
+            strategy=strategy,
+            runtime_env=self._environment(options.runtime_env, what),
+        )
+        promises = ActorSpec(
+            actor_id=ActorID(b""),  # the core gives it
+            max_restarts=options.max_restarts,
+            max_task_retries=options.max_task_retries,
+            name=options.name or "",
+            namespace=options.namespace or "",
+            is_detached=options.lifetime == "detached",
+            max_pending_calls=options.max_pending_calls,
+            max_concurrency=max_concurrency,
+            is_async=is_async,
+            concurrency_groups=tuple((options.concurrency_groups or {}).items()),
+        )
+        return _PreparedClass(template, promises, options.get_if_exists)
+
+    def create_actor(self, prepared: _PreparedClass, args: Sequence[Any], kwargs: Mapping[str, Any]) -> ActorInfo:
+        template, promises, get_if_exists = prepared
+        ref, existing = self.core.create_actor(template, args, kwargs, promises=promises, get_if_exists=get_if_exists)
+        if existing is not None:
+            return self._found(existing)
+        return ActorInfo(ref, template.name, template.function_id, _limits_of(promises))
+
+    def find_actor(self, name: str, namespace: str | None) -> ActorInfo:
+        return self._found(self.core.find_actor(name, namespace or ""))
+
+    def _found(self, actor: NamedActor) -> ActorInfo:
+        ref = Ref(actor_handle_id(actor.spec.actor_id), actor.owner)
+        self.adopt(ref)  # first: loading the class takes long, and the actor is not to end meanwhile
+        function = actor.template.function_id
+        try:
+            cls = self.core.load_class(function)
+        except BaseException:
+            self.drop(ref.object_id)
+            raise
+        return ActorInfo(ref, actor.template.name, function, _limits_of(actor.spec), cls)
+
+    def own_actor(self) -> ActorInfo | None:
+        constructor = self.core.execution.constructor
+        if constructor is None:
+            return None
+        assert constructor.creates is not None
+        ref = Ref(actor_handle_id(constructor.creates.actor_id), constructor.owner)
+        self.adopt(ref)
+        template = constructor.template
+        limits = _limits_of(constructor.creates)
+        return ActorInfo(ref, template.name, template.function_id, limits, type(self.core.actor_instance))
+
+    def prepare_method(
+        self, actor: ActorInfo, method: str, options: MethodOptions, returns: Returns, *, is_last: bool
+    ) -> FunctionTemplate:
+        return FunctionTemplate(
+            function_id=actor.function,
+            name=f"{actor.class_name}.{method}",
+            resources=NOTHING,
+            placement=NOTHING,
+            num_returns=returns.number,
+            max_retries=0 if is_last else actor.limits.max_task_retries,
+            concurrency_group=options.concurrency_group or "",
+            streaming=Streaming(returns.kind),
+            items_ahead_max=returns.ahead_max,
+        )
+
+    def check_pending_calls(self, actor: Ref, prepared: FunctionTemplate, limit: int) -> None:
+        self.core.check_pending_calls(actor, prepared, limit)
+
+    def kill_actor(self, actor: Ref, *, no_restart: bool) -> None:
+        self.core.kill_actor(actor, no_restart=no_restart)
+
+    def exit_actor(self) -> NoReturn:
+        execution = self.core.execution
+        if execution.actor_id is None or execution.constructor is None:
+            raise TypeError("exit_actor() was called outside an actor: it ends the actor whose method calls it")
+        raise ActorExit
+
+    # ---- Values ----------------------------------------------------------------------------------------------
+
+    def get_async(self, reference: Ref, ready: Callable[[], None]) -> Awaited:
+        return self.core.get_async(reference, ready)
+
+    def wait_async(self, reference: Ref, ready: Callable[[], None]) -> Awaited:
+        return self.core.wait_async(reference, ready)
+
+    def take_item(self, item: Ref) -> tuple[bool, Ref | None]:
+        return self.core.take_item(item)
+
+    def has_ended_before(self, item: Ref) -> bool:
+        return self.core.has_ended_before(item)
+
+    def promise(self) -> Ref:
+        return self.core.promise()
+
+    def keep_promise(self, reference: Ref, value: Any) -> None:
+        self.core.keep_promise(reference, value)
+
+    def is_held_elsewhere(self, reference: Ref) -> bool:
+        return self.core.is_held_elsewhere(reference)
+
+    def explain(self, reference: Ref) -> str:
+        return self.core.explain(reference)
+
+    def waiting(self) -> list[str]:
+        return self.core.waiting()
+
+    def revive(self, object_id: ObjectID, owner: Address) -> Ref:
+        ref = Ref(object_id, owner)
+        self.adopt(ref)
+        return ref
+
+    # ---- The cluster -----------------------------------------------------------------------------------------
+
+    def nodes(self) -> list[NodeRow]:
+        return [
+            NodeRow(
+                row.node,
+                row.alive,
+                row.incarnation,
+                row.total.as_floats(),
+                row.available.as_floats(),
+                {NODE_ID_LABEL: row.node, **dict(row.labels)},
+            )
+            for row in self.core.cluster_state()
+        ]
+
+    def cluster_resources(self) -> dict[str, float]:
+        return add(row.total for row in self.core.cluster_state() if row.alive).as_floats()
+
+    def available_resources(self) -> dict[str, float]:
+        return add(row.available for row in self.core.cluster_state() if row.alive).as_floats()
+
+    def head_rows(self, table: str) -> list[dict[str, Any]]:
+        return self.core.head_rows(table)
+
+    def state_rows(self, table: str, timeout_ns: int) -> tuple[list[dict[str, Any]], list[str]]:
+        return live_rows(self.core, table, timeout_ns)
+
+    def create_placement_group(
+        self,
+        *,
+        bundles: Sequence[Mapping[str, float]],
+        strategy: str,
+        name: str,
+        is_detached: bool,
+        selectors: Sequence[Mapping[str, str]],
+    ) -> bytes:
+        return self.core.create_placement_group(
+            bundles=[parse_named(bundle) for bundle in bundles],
+            strategy=GroupStrategy(strategy),
+            name=name,
+            is_detached=is_detached,
+            selectors=tuple([parse_selector(f"bundle_label_selector[{i}]", each) for i, each in enumerate(selectors)]),
+        )
+
+    def remove_placement_group(self, group_id: bytes) -> None:
+        self.core.remove_placement_group(PlacementGroupID(group_id))
+
+    def spawn(self, function: Callable[[], object]) -> None:
+        self.core.spawn(function)
+
+
+def _limits_of(promises: ActorSpec) -> ActorLimits:
+    groups = tuple(name for name, _ in promises.concurrency_groups)
+    return ActorLimits(promises.max_task_retries, promises.max_pending_calls, groups)

@@ -1,0 +1,51 @@
+"""What the core knows of the handles above it, and they of the core: references, sized values, names on methods."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dualray.shared.model.specs import Ref
+
+METHOD_OPTIONS = "__dualray_method_options__"
+"""The attribute of a method's function that holds its options."""
+
+TERMINATE = "__ray_terminate__"
+"""The method that every actor has: it ends the actor when the calls made before have ended."""
+
+
+class Reference:
+    """Base of the Python objects that stand for a reference: object refs and actor handles. `holder` is whoever counts
+    it in its process."""
+
+    __slots__ = ("__weakref__", "holder", "ref")
+
+    ref: Ref
+    holder: Any
+
+    is_value = False
+    """Whether it stands for a value, which a task gets in its place."""
+
+    def check(self) -> None:
+        """Raise when the reference cannot be used any more."""
+
+
+class Sized:
+    """A value that counts as `size_bytes` bytes wherever it goes, if that is more than it has. Reading it gives the
+    value alone."""
+
+    __slots__ = ("size_bytes", "value")
+
+    def __init__(self, value: Any, size_bytes: int) -> None:
+        self.value = value
+        self.size_bytes = size_bytes
+
+
+class ActorExit(BaseException):
+    """What `exit_actor()` raises: the actor ends with this call. `except Exception` does not hold it up."""
+
+
+class ProcessKey:
+    """Stands for a process that runs user code where something is kept for each, weakly: compiled classes, as the core
+    worker's is, have no weak references."""
+
+    __slots__ = ("__weakref__",)
