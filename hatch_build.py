@@ -83,7 +83,7 @@ COMPILED = (
     "dualray/sim/modelled/processes.py",
     "dualray/sim/network/network.py",
     "dualray/sim/processes/node.py",
-    "dualray/sim/network/rates.py",
+    "dualray/sim/cost/rates.py",
     "dualray/sim/processes/runner.py",
     "dualray/sim/processes/tables.py",
     "dualray/sim/cost/task_costs.py",

@@ -216,7 +216,7 @@ def _show_keys(what: str, keys: Iterable[tuple[str, str, str, int]]) -> None:
 @sim.command("params")
 def sim_params_command() -> None:
     """Show what the virtual cluster assumes: the cost model, nodes of which nothing is said, and what is fixed."""
-    from dualray.sim.cost.params import fixed_params, node_params  # noqa: PLC0415 - it imports the simulator
+    from dualray.sim.params import fixed_params, node_params  # noqa: PLC0415 - it imports the simulator
 
     for title, params in (
         ("The cost model: `costs` of a scenario, or a calibration, change it", CostModel.params()),

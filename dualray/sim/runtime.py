@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     # It imports pydantic, which a run without a scenario does not need.
     from dualray.shared.scenario.cluster import NodeGroup
     from dualray.shared.scenario.scenario import Scenario
-    from dualray.sim.processes.run_recorder import RunNotes
+    from dualray.sim.cluster.run_recorder import RunNotes
 
 DEFAULT_CPUS = 4
 DEFAULT_STORE_BYTES = 2 * 1024**3
@@ -134,7 +134,7 @@ def start(settings: Mapping[str, Any], config: Config) -> SimRuntime:
     cluster = make_cluster(settings, config)
     record = None
     if settings["record"] is not None:
-        from dualray.sim.processes.run_recorder import RunNotes  # noqa: PLC0415 - only who records needs it
+        from dualray.sim.cluster.run_recorder import RunNotes  # noqa: PLC0415 - only who records needs it
 
         record = RunNotes(settings["record"], cluster)
     driver = cluster.start(nodes=hardware, root=root, namespace=settings["namespace"] or "")

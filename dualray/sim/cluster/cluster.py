@@ -48,12 +48,12 @@ from dualray.sim.kernel.kernel import Kernel, Scheduled
 from dualray.sim.network.network import CONNECTION_LASTS_NS, Network
 from dualray.sim.network.topologies import Nic, Star, Wiring, wiring_of_scenario
 from dualray.sim.processes.core_worker import VirtualCore
-from dualray.sim.processes.function_table import FunctionTable
 from dualray.sim.processes.head import HeadProcess
 from dualray.sim.processes.node import Hardware, NodeProcess
 from dualray.sim.processes.runner import Letter, Line, Process
 from dualray.sim.processes.tables import Fields, Tables
 from dualray.sim.processes.worker import UserProcess
+from dualray.sim.usercode.function_table import FunctionTable
 from dualray.sim.usercode.isolation import VirtualExit
 from dualray.sim.usercode.locks import place_of
 from dualray.sim.usercode.modules import Modules

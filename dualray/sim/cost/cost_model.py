@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from dualray.shared.nearest import nearest
 from dualray.shared.units import parse_rate_bytes_per_s, parse_time_ns
-from dualray.sim.network.rates import time_ns
+from dualray.sim.cost.rates import time_ns
 
 if TYPE_CHECKING:
     from dualray.shared.scenario.scenario import (

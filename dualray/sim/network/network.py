@@ -48,9 +48,9 @@ from random import Random
 from typing import Any, Final, TypeAlias
 
 from dualray.sim.cost.cost_model import CostModel
+from dualray.sim.cost.rates import time_ns
 from dualray.sim.kernel.calendar import Calendar, Due
 from dualray.sim.kernel.kernel import LATE, Kernel, Scheduled
-from dualray.sim.network.rates import time_ns
 from dualray.sim.network.topologies import LinkKey, NodeKey, Star, Topology
 
 __all__ = ["Channel", "Delivery", "Impairment", "Network", "Transfer"]

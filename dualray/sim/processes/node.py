@@ -42,9 +42,9 @@ from dualray.shared.model.ids import Address, NodeID, ObjectID
 from dualray.shared.model.resources import Resources
 from dualray.shared.proof.trace import TraceKind
 from dualray.sim.cost.memory import GpuMemory, NodeMemory
+from dualray.sim.cost.rates import time_ns
 from dualray.sim.kernel.cores import Cores
 from dualray.sim.kernel.kernel import Scheduled
-from dualray.sim.network.rates import time_ns
 from dualray.sim.network.topologies import Nic
 from dualray.sim.processes.object_store import StoredBytes, VirtualStore
 from dualray.sim.processes.runner import MachineProcess

@@ -49,7 +49,7 @@ from dualray.shared.core.serialization import NAMING, as_usual
 from dualray.shared.core.task_runner import Export
 from dualray.shared.model.ids import FunctionID
 from dualray.sim.kernel.fibers import FiberOwner, FiberScheduler
-from dualray.sim.processes.function_table import FunctionTable
+from dualray.sim.usercode.function_table import FunctionTable
 from dualray.sim.usercode.isolation import Isolation, new_streams
 from dualray.sim.usercode.isolation_analysis import (
     DRIVER,

@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dualray.sim.cost.cost_model import CostModel
+from dualray.sim.cost.rates import time_ns
 from dualray.sim.kernel.kernel import Kernel
 from dualray.sim.network.network import Channel, Impairment, Network, Transfer
-from dualray.sim.network.rates import time_ns
 from dualray.sim.network.topologies import LinkKey, Mesh, Nic, NodeKey, Racks, Star
 
 MB = 1_000_000

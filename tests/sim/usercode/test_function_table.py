@@ -14,7 +14,7 @@ from dualray.shared.core.layout import deserialize
 from dualray.shared.core.serialization import serialize
 from dualray.shared.core.task_runner import Export
 from dualray.shared.model.ids import FunctionID, function_id
-from dualray.sim.processes.function_table import FunctionTable
+from dualray.sim.usercode.function_table import FunctionTable
 
 
 def defined(source: str, name: str = "function", **bound: Any) -> FunctionType:
