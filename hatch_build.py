@@ -77,7 +77,7 @@ COMPILED = (
     "dualray/sim/cluster/fault_actions.py",
     "dualray/sim/cluster/faults.py",
     "dualray/sim/kernel/fibers.py",
-    "dualray/sim/cluster/pauses.py",
+    "dualray/sim/processes/pauses.py",
     "dualray/sim/processes/head.py",
     "dualray/sim/processes/kept_store.py",
     "dualray/sim/modelled/processes.py",
@@ -100,7 +100,17 @@ INTERPRETED = {
 }
 """What COMPILED would take in, and why it is left out; so are packages' own modules."""
 
-EXTENSIBLE = ("Cluster", "CoreWorker", "Due", "MachineProcess", "Process", "TaskRunner")
+EXTENSIBLE = (
+    "Cluster",
+    "ClusterOfNodes",
+    "CoreWorker",
+    "Due",
+    "MachineProcess",
+    "Placed",
+    "Process",
+    "TaskRunner",
+    "VirtualCluster",
+)
 """Compiled classes that have subclasses in modules that are not compiled, or in tests; and so may all policies."""
 
 NEVER_PICKLED = ("/events.py", "/commands.py")

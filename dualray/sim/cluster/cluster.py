@@ -36,12 +36,10 @@ from dualray.shared.proof.trace import TraceEvent, TraceKind, to_bytes
 from dualray.shared.scenario.distributions import Distribution
 from dualray.shared.seeding import task_seed
 from dualray.sim.cluster.faults import FaultInjector
-from dualray.sim.cluster.pauses import Halts, perform
 from dualray.sim.cluster.value_digests import ValueLog, are_asked_for
 from dualray.sim.cost.cost_model import CostModel
 from dualray.sim.cost.measured import MEASURED, Stopwatch
 from dualray.sim.cost.task_costs import TaskCosts
-from dualray.sim.kernel.calendar import Calendar
 from dualray.sim.kernel.cores import Cores
 from dualray.sim.kernel.fibers import Fiber, FiberScheduler
 from dualray.sim.kernel.kernel import Kernel, Scheduled
@@ -49,7 +47,8 @@ from dualray.sim.network.network import CONNECTION_LASTS_NS, Network
 from dualray.sim.network.topologies import Nic, Star, Wiring, wiring_of_scenario
 from dualray.sim.processes.core_worker import VirtualCore
 from dualray.sim.processes.head import HeadProcess
-from dualray.sim.processes.node import Hardware, NodeProcess
+from dualray.sim.processes.node import ClusterOfNodes, Hardware, NodeProcess
+from dualray.sim.processes.pauses import Halts, perform
 from dualray.sim.processes.runner import Letter, Line, Process
 from dualray.sim.processes.tables import Fields, Tables
 from dualray.sim.processes.worker import UserProcess
@@ -82,21 +81,13 @@ FIRST_PID = 1 << 22
 """Above what any real process has (pid_max of Linux): a virtual pid is never taken for a real one."""
 
 
-class Cluster:
+class Cluster(ClusterOfNodes):
     """See the module."""
-
-    kinds_noted: frozenset[TraceKind] | None = None
-    """What is to be noted of what processes do; None: everything."""
-    runs_ahead = True
-    """Whether the fiber of a task may end before its time is over (worker.py). A test switches it off: nothing
-    changes."""
 
     _rewritten_last: object = None
     _does_pace_change = False
     _stopwatch: Stopwatch | None = None
     _values: ValueLog | None = None
-    modules: Modules | None = None
-    """Of the user's, from `isolate` on."""
 
     def __init__(
         self,
@@ -114,10 +105,10 @@ class Cluster:
         self.config = config
         self.cost_model = cost_model
         self.submit_ns, self.dispatch_ns = cost_model.submit_ns, cost_model.dispatch_ns
-        self.seed, self.seed_before = seed, task_seed(seed, TaskID(b""))  # with which the seeds of all tasks begin
+        self.seed, self.seed_before = seed, task_seed(seed, TaskID(b""))
         self.is_closed = False
         self.kernel = Kernel()
-        self.calendar: Calendar = self.kernel.calendar
+        self.calendar = self.kernel.calendar
         self.fibers = FiberScheduler(self.kernel, on_deadlock=self._deadlock, on_crash=self.end_by)
         self.clock_ahead_ns: dict[str, int] = {}
         """Of nodes whose clock is set wrong."""
@@ -151,15 +142,13 @@ class Cluster:
         self.seeds_handed_out = blake2b(digest_size=16)
         """Of every fiber's random streams, in order."""
         self.processes: dict[Address, Process] = {}
-        self.nodes: dict[NodeID, NodeProcess] = {}
+        self.nodes = {}
         self.trace_events: list[TraceEvent] = []
         self.tables = Tables()
         self.functions = FunctionTable()
         self._spare_cores: list[VirtualCore] = []
-        self.make_core: Callable[..., CoreWorker] = VirtualCore
-        """Makes the core of each process that runs user code."""
-        self.make_worker: Callable[..., Any] = UserProcess.as_worker
-        """Makes the process of each virtual worker."""
+        self.make_core = VirtualCore
+        self.make_worker = UserProcess.as_worker
         self.faults = FaultInjector(self)
         self._log_directory = log_directory
         self._sinks: list[BinaryIO] = []
@@ -306,10 +295,10 @@ class Cluster:
             self.fibers.sleep_ns(self.network.message_ns(HEAD, DRIVER_NODE))
 
     def _new_event_loop_of(self, fiber: Fiber) -> VirtualLoop:
-        return self.new_event_loop(_process_of(fiber))
+        return self.new_event_loop()
 
-    def new_event_loop(self, process: UserProcess) -> VirtualLoop:
-        """An event loop for user code of a process."""
+    def new_event_loop(self) -> VirtualLoop:
+        """An event loop for user code."""
         from dualray.sim.usercode.virtual_loop import VirtualLoop, watch_loops  # noqa: PLC0415 - it imports asyncio
 
         if not self._watches_loops:
@@ -318,12 +307,18 @@ class Cluster:
         return VirtualLoop(self.kernel, self.fibers)
 
     @property
+    def is_head_alive(self) -> bool:
+        """Whether the head's process runs."""
+        return self.head.is_alive
+
+    @property
     def lends_cores(self) -> bool:
         """Whether a worker may do without a core of its own while it runs plain tasks: nobody looks at it."""
         return self.runs_ahead and self.make_core is VirtualCore
 
-    def lend_core(self, process: UserProcess, plain: PlainWorker, task: TaskPushed) -> VirtualCore:
+    def lend_core(self, process: Process, plain: PlainWorker, task: TaskPushed) -> CoreWorker:
         """A core for a plain task of a worker that has none."""
+        assert isinstance(process, UserProcess)
         if self._spare_cores:
             core = self._spare_cores.pop()
         else:
@@ -340,18 +335,15 @@ class Cluster:
         core.serve(process, plain, task)
         return core
 
-    def take_back(self, core: VirtualCore) -> None:
+    def take_back(self, core: CoreWorker) -> None:
         """A core that was lent is free again; all that it knew is with its process."""
+        assert isinstance(core, VirtualCore)
         self._spare_cores.append(core)
 
     def next_pid(self) -> int:
         """The pid of a new virtual process."""
         self._pids += 1
         return self._pids
-
-    def node_process(self, node: NodeID) -> NodeProcess | None:
-        """The node manager of a node, dead or alive."""
-        return self.nodes.get(node)
 
     # ---- Messages and notes ----------------------------------------------------------------------------------
 
@@ -677,12 +669,6 @@ class Cluster:
             (self._log_directory / "cluster.trace").write_bytes(to_bytes(self.trace_events))
             if self._values is not None:
                 self._values.write(self._log_directory)
-
-
-def _process_of(fiber: Fiber) -> UserProcess:
-    owner = fiber.owner
-    assert isinstance(owner, UserProcess)
-    return owner
 
 
 def exit_reason(escaped: BaseException) -> str:

@@ -5,22 +5,33 @@ It tries for as long as a client does in real mode; then it raises.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from dualray.exceptions import ControlPlaneError, DualrayError
+from dualray.shared.core.core_worker import CoreWorker
 from dualray.shared.core.task_runner import Export
-from dualray.shared.model.ids import HEAD, FunctionID
+from dualray.shared.model.ids import HEAD, Address, FunctionID
 from dualray.sim.kernel.fibers import FiberSignal
 from dualray.sim.network.network import Channel
-
-if TYPE_CHECKING:
-    from dualray.sim.processes.worker import UserProcess
+from dualray.sim.processes.runner import VirtualCluster
+from dualray.sim.usercode.modules import OfProcess
 
 CLIENT_TRIES_NS: Final = 10_000_000_000
 """As in real mode: `reconnect_timeout_s` of its client."""
 
 
-def reach_tables(process: UserProcess) -> None:
+class Client(OfProcess, Protocol):
+    """A process that uses the tables."""
+
+    address: Address
+    node: str
+    cluster: VirtualCluster
+
+    @property
+    def core(self) -> CoreWorker: ...
+
+
+def reach_tables(process: Client) -> None:
     """Park the current fiber until the tables answer.
 
     Raises:
@@ -28,7 +39,7 @@ def reach_tables(process: UserProcess) -> None:
         DualrayError: the head is gone.
     """
     cluster = process.cluster
-    if not cluster.head.is_alive:
+    if not cluster.is_head_alive:
         raise DualrayError(process.core.end_reason)
     if not cluster.halts.are_tables_away:
         return
@@ -41,7 +52,7 @@ def reach_tables(process: UserProcess) -> None:
         raise ControlPlaneError(f"the control plane of the simulation has not answered for {CLIENT_TRIES_NS / 1e9:g} s")
 
 
-def load_function(process: UserProcess, function: FunctionID) -> Export:
+def load_function(process: Client, function: FunctionID) -> Export:
     """Ask for a function: there and back.
 
     Raises:
@@ -54,7 +65,7 @@ def load_function(process: UserProcess, function: FunctionID) -> Export:
     return cluster.functions.load(function) if cluster.modules is None else cluster.modules.load(process, function)
 
 
-def _has_answered(process: UserProcess, size_bytes: int) -> bool:
+def _has_answered(process: Client, size_bytes: int) -> bool:
     """Ask the server of the tables for so many bytes; False when it was away when it should have been asked."""
     cluster, network = process.cluster, process.cluster.network
     answered = FiberSignal(cluster.fibers)

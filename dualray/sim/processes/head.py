@@ -7,22 +7,17 @@ end of the silence, if it has one.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from dualray.shared.machines.head.head import Head
 from dualray.shared.model.events import NodeHeard, NodeSilent
 from dualray.shared.model.ids import HEAD, NodeID
 from dualray.sim.kernel.kernel import Scheduled
-from dualray.sim.processes.runner import MachineProcess
-
-if TYPE_CHECKING:
-    from dualray.sim.cluster.cluster import Cluster
+from dualray.sim.processes.runner import MachineProcess, VirtualCluster
 
 
 class HeadProcess(MachineProcess):
     """See the module."""
 
-    def __init__(self, *, cluster: Cluster) -> None:
+    def __init__(self, *, cluster: VirtualCluster) -> None:
         control = Head(config=cluster.config)
         super().__init__(cluster=cluster, address=HEAD, node=HEAD, machine=control)
         self.control = control

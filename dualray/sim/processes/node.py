@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from math import prod
-from typing import TYPE_CHECKING, Any
 
 from dualray.shared.machines.node.node import Node
 from dualray.shared.model.commands import (
@@ -47,10 +46,7 @@ from dualray.sim.kernel.cores import Cores
 from dualray.sim.kernel.kernel import Scheduled
 from dualray.sim.network.topologies import Nic
 from dualray.sim.processes.object_store import StoredBytes, VirtualStore
-from dualray.sim.processes.runner import MachineProcess
-
-if TYPE_CHECKING:
-    from dualray.sim.cluster.cluster import Cluster
+from dualray.sim.processes.runner import MachineProcess, Process, VirtualCluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +64,27 @@ class Hardware:
     worker_start_ns: int | None = None
     disk_bytes_per_s: int | None = None
     gpu_memory_bytes: int = 0
+
+
+class ClusterOfNodes(VirtualCluster):
+    """What a node manager needs of its cluster, beside what every process needs."""
+
+    nodes: dict[NodeID, NodeProcess]
+    """The node managers of all nodes, dead or alive."""
+    make_worker: Callable[..., Process]
+    """Makes the process of each virtual worker."""
+
+    def add(self, process: Process) -> None:
+        """A process can be sent to from now on."""
+        raise NotImplementedError
+
+    def node_refused(self, process: NodeProcess) -> None:
+        """The head takes this life of a node for dead, and has told it so."""
+        raise NotImplementedError
+
+    def node_left(self, process: NodeProcess) -> None:
+        """Nothing depends on this node any more."""
+        raise NotImplementedError
 
 
 class _Passing:
@@ -109,7 +126,7 @@ class _Passing:
     def break_off(self) -> None:
         """The rest will not come: the receiver hears it."""
         self.flow.cancel()
-        receiver = self.node.cluster.node_process(self.command.to)
+        receiver = self.node.node_process(self.command.to)
         if receiver is not None:
             failed = ReceiveFailed(object_id=self.command.object_id, source=NodeID(self.node.node))
             cluster = self.node.cluster
@@ -119,7 +136,7 @@ class _Passing:
 class NodeProcess(MachineProcess):
     """See the module."""
 
-    def __init__(self, *, cluster: Cluster, node: NodeID, incarnation: int, hardware: Hardware) -> None:
+    def __init__(self, *, cluster: ClusterOfNodes, node: NodeID, incarnation: int, hardware: Hardware) -> None:
         manager = Node(
             node=node,
             incarnation=incarnation,
@@ -131,6 +148,7 @@ class NodeProcess(MachineProcess):
         super().__init__(cluster=cluster, address=Address(node), node=node, machine=manager)
         self.manager = manager
         """The machine that it runs."""
+        self._home = cluster
         self.incarnation = incarnation
         self.hardware = hardware
         self.slowed: list[float] = []
@@ -138,7 +156,7 @@ class NodeProcess(MachineProcess):
         self.cores: Cores | None = None
         """What computes here, where a fault may slow or stop it while it does."""
         self.store = VirtualStore(cluster.fibers, cluster.cost_model)
-        self.workers: dict[Address, Any] = {}
+        self.workers: dict[Address, Process] = {}
         """Its virtual workers: `UserProcess`, or what stands for them where nothing is executed."""
         self.memory = NodeMemory(
             kernel=cluster.kernel,
@@ -234,11 +252,15 @@ class NodeProcess(MachineProcess):
         if not self.is_alive:
             return
         if self.manager.refused:  # the head takes this life of the node for dead
-            self.cluster.node_refused(self)
+            self._home.node_refused(self)
         elif self.manager.drained:
-            self.cluster.node_left(self)
+            self._home.node_left(self)
 
-    def _workers(self) -> dict[Address, Any]:
+    def node_process(self, node: NodeID) -> NodeProcess | None:
+        """The node manager of a node, dead or alive."""
+        return self._home.nodes.get(node)
+
+    def _workers(self) -> dict[Address, Process]:
         return self.workers
 
     # ---- Workers ---------------------------------------------------------------------------------------------
@@ -249,11 +271,9 @@ class NodeProcess(MachineProcess):
         if self.cluster.halts.is_paused(self.node):
             self.cluster.halts.when_running(self.node, self._started, address)
             return
-        worker = self.cluster.make_worker(
-            cluster=self.cluster, address=address, node=NodeID(self.node), store=self.store
-        )
+        worker = self._home.make_worker(cluster=self.cluster, address=address, node=NodeID(self.node), store=self.store)
         self.workers[address] = worker
-        self.cluster.add(worker)
+        self._home.add(worker)
         self.handle(WorkerReady(worker=address))
 
     def end_worker(self, address: Address, reason: str) -> None:
@@ -308,7 +328,7 @@ class NodeProcess(MachineProcess):
     def send_bytes(self, command: SendObject, data: StoredBytes, size_bytes: int) -> None:
         """Send the last `size_bytes` of an object."""
         to = command.to
-        receiver = self.cluster.node_process(to)
+        receiver = self.node_process(to)
         self.cluster.network.transfer(
             self.node,
             to,
@@ -327,7 +347,7 @@ class NodeProcess(MachineProcess):
     def sending_failed(self, object_id: ObjectID, to: NodeID) -> None:
         """Bytes on their way to another node are lost: both ends hear of it."""
         self.handle(ObjectSent(object_id=object_id, to=to, complete=False))
-        receiver = self.cluster.node_process(to)
+        receiver = self.node_process(to)
         if receiver is not None:
             receiver.handle(ReceiveFailed(object_id=object_id, source=NodeID(self.node)))
 

@@ -1,5 +1,8 @@
 """What every virtual process does with its machine: deliver events, carry out what all machines may order.
 
+`VirtualCluster` says what a process needs of the cluster that it is part of. It is a class to extend, and no protocol:
+attributes of a compiled class are read where they lie.
+
 A virtual process has an address and lives on a node. Its runner hands events to the machine, writes the decision log,
 and performs commands. It decides nothing. A process that died takes in nothing any more: what is on its way to it is
 dropped, and its timers are forgotten. A process on a machine that stands still takes things in later, in order.
@@ -7,10 +10,14 @@ dropped, and its timers are forgotten. A process on a machine that stands still 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
+from dualray.shared.core.core_worker import CoreWorker
+from dualray.shared.core.execution import Execution
 from dualray.shared.machines.base import Machine
+from dualray.shared.machines.owner.plain_worker import PlainWorker
 from dualray.shared.model.commands import (
     ArmTimer,
     CancelTimer,
@@ -19,15 +26,114 @@ from dualray.shared.model.commands import (
     Send,
     WriteRecord,
 )
+from dualray.shared.model.config import Config
 from dualray.shared.model.events import Event, NodeRefused, NodeReleased, TaskPushed, TimerFired
 from dualray.shared.model.ids import Address, node_of
 from dualray.shared.proof.decision_log import DecisionLog
 from dualray.shared.proof.trace import TraceEvent, TraceKind
+from dualray.sim.cost.cost_model import CostModel
+from dualray.sim.cost.measured import Stopwatch
+from dualray.sim.cost.task_costs import TaskCosts
 from dualray.sim.kernel.calendar import Calendar, Timer
+from dualray.sim.kernel.fibers import Fiber, FiberScheduler
+from dualray.sim.kernel.kernel import Kernel
 from dualray.sim.network.network import Channel, Delivery, Network
+from dualray.sim.processes.pauses import Halts, Placed
+from dualray.sim.processes.tables import Fields, Tables
+from dualray.sim.usercode.function_table import FunctionTable
+from dualray.sim.usercode.modules import Modules
 
 if TYPE_CHECKING:
-    from dualray.sim.cluster.cluster import Cluster
+    from dualray.sim.usercode.virtual_loop import VirtualLoop  # it imports asyncio
+
+
+class VirtualCluster:
+    """What a process needs of its cluster."""
+
+    kinds_noted: frozenset[TraceKind] | None = None
+    """What is to be noted of what processes do; None: everything."""
+    runs_ahead = True
+    """Whether the fiber of a task may end before its time is over (worker.py). A test switches it off: nothing
+    changes."""
+    modules: Modules | None = None
+    """Of the user's, once user code may run."""
+
+    config: Config
+    cost_model: CostModel
+    submit_ns: int
+    dispatch_ns: int
+    seed: int
+    seed_before: bytes
+    """With which the seeds of all tasks begin."""
+    is_closed: bool
+    kernel: Kernel
+    calendar: Calendar
+    fibers: FiberScheduler
+    network: Network
+    task_costs: TaskCosts
+    halts: Halts
+    seeds_handed_out: blake2b
+    """A digest of every fiber's random streams, in order."""
+    tables: Tables
+    functions: FunctionTable
+    make_core: Callable[..., CoreWorker]
+    """Makes the core of each process that runs user code."""
+
+    @property
+    def is_head_alive(self) -> bool:
+        """Whether the head's process runs."""
+        raise NotImplementedError
+
+    def send(self, sender: Process, to: Address, message: Event, payloads: Sequence[tuple[bytes, bytes]]) -> None:
+        """Deliver a message after the network's delay, unless the receiver is gone by then."""
+        raise NotImplementedError
+
+    def line(self, sender: Process, to: Address) -> Line:
+        """What goes from a process to an address: whatever the sender sends there, in order."""
+        raise NotImplementedError
+
+    def note(self, event: TraceEvent) -> None:
+        """A runner did something."""
+        raise NotImplementedError
+
+    def write_record(self, table: str, key: str, fields: Fields) -> None:
+        """A row of the control plane's tables."""
+        raise NotImplementedError
+
+    # ---- Of those that run user code ---------------------------------------------------------------------------
+
+    @property
+    def lends_cores(self) -> bool:
+        """Whether a worker may do without a core of its own while it runs plain tasks: nobody looks at it."""
+        raise NotImplementedError
+
+    def lend_core(self, process: Process, plain: PlainWorker, task: TaskPushed) -> CoreWorker:
+        """A core for a plain task of a worker that has none."""
+        raise NotImplementedError
+
+    def take_back(self, core: CoreWorker) -> None:
+        """A core that was lent is free again; all that it knew is with its process."""
+        raise NotImplementedError
+
+    def next_pid(self) -> int:
+        """The pid of a new virtual process."""
+        raise NotImplementedError
+
+    def rewrite_function(self, function: object) -> None:
+        """Isolate a function that came by value: it is about to be called."""
+        raise NotImplementedError
+
+    def stopwatch(self, task: Execution) -> Stopwatch:
+        """Measures what takes as long as it really does."""
+        raise NotImplementedError
+
+    def new_event_loop(self) -> VirtualLoop:
+        """An event loop for user code."""
+        raise NotImplementedError
+
+    def end_by(self, fiber: Fiber, escaped: BaseException) -> None:
+        """Something escaped from user code that is no Exception: its process is over, the simulation is not."""
+        raise NotImplementedError
 
 
 class Line(Channel):
@@ -70,28 +176,25 @@ class Letter(Delivery):
             receiver.receive(self._message, self._payloads)
 
 
-class Process:
+class Process(Placed):
     """A virtual process: an address on a node."""
 
     __slots__ = (
         "_timers",
-        "address",
         "cluster",
         "decisions",
         "is_alive",
         "last_line",
         "lines",
         "links",
-        "node",
         "number",
     )
 
     is_traced = True
 
-    def __init__(self, *, cluster: Cluster, address: Address, node: str) -> None:
+    def __init__(self, *, cluster: VirtualCluster, address: Address, node: str) -> None:
+        super().__init__(address, node)
         self.cluster = cluster
-        self.address = address
-        self.node = node
         self.is_alive = True
         self.decisions: DecisionLog | None = None
         self.number = -1
@@ -191,7 +294,7 @@ class Process:
 class MachineProcess(Process):
     """A process without user code: the head, or a node manager."""
 
-    def __init__(self, *, cluster: Cluster, address: Address, node: str, machine: Machine) -> None:
+    def __init__(self, *, cluster: VirtualCluster, address: Address, node: str, machine: Machine) -> None:
         super().__init__(cluster=cluster, address=address, node=node)
         self.machine = machine
         self.payloads: dict[bytes, bytes] = {}

@@ -35,6 +35,7 @@ from dualray.sim.kernel.cores import Cores, Work
 from dualray.sim.kernel.fibers import Fiber, FiberKilled, FiberSignal
 from dualray.sim.network.collectives import all_reduce_ns, broadcast_ns
 from dualray.sim.processes import control_plane
+from dualray.sim.processes.node import ClusterOfNodes, NodeProcess
 from dualray.sim.processes.object_store import VirtualStore
 from dualray.sim.processes.runner import Process
 from dualray.sim.usercode.locks import words_of_wait
@@ -44,9 +45,6 @@ from dualray.sim.usercode.polling import poll
 if TYPE_CHECKING:
     import asyncio
 
-    from dualray.sim.cluster.cluster import Cluster
-    from dualray.sim.processes.core_worker import VirtualCore
-    from dualray.sim.processes.node import NodeProcess
     from dualray.sim.usercode.virtual_loop import VirtualLoop
 
 
@@ -153,7 +151,7 @@ class UserProcess(Process):
     def __init__(
         self,
         *,
-        cluster: Cluster,
+        cluster: ClusterOfNodes,
         address: Address,
         node: NodeID,
         store: VirtualStore,
@@ -164,7 +162,7 @@ class UserProcess(Process):
         # What every task touches comes first, and lies together where this is compiled.
         self.calendar: Calendar = cluster.calendar
         self._core: CoreWorker | None = None
-        self._lent: VirtualCore | None = None
+        self._lent: CoreWorker | None = None
         """What runs the task in hand, if it is the cluster's."""
         self._plain: PlainWorker | None = None
         """The machine of a process that has begun with a task before it had a core."""
@@ -204,7 +202,7 @@ class UserProcess(Process):
         self.is_silent = False
         self.store = store
         self.lock = cluster.fibers.system
-        self._root, self._is_driver = root, is_driver
+        self._nodes, self._root, self._is_driver = cluster.nodes, root, is_driver
         self._wake_scheduled = False
         self._owed_ns = 0
         self._spawned = 0
@@ -266,7 +264,7 @@ class UserProcess(Process):
         self._runtime = value
 
     @classmethod
-    def as_worker(cls, *, cluster: Cluster, address: Address, node: NodeID, store: VirtualStore) -> UserProcess:
+    def as_worker(cls, *, cluster: ClusterOfNodes, address: Address, node: NodeID, store: VirtualStore) -> UserProcess:
         """A worker; what it does before its first task derives its ids from its address."""
         return cls(cluster=cluster, address=address, node=node, store=store)
 
@@ -296,7 +294,7 @@ class UserProcess(Process):
     @property
     def gpu_names(self) -> tuple[str, ...]:
         """Of this node's GPUs, as they were at first: their numbers."""
-        units = self.cluster.nodes[NodeID(self.node)].hardware.total.get(GPU)
+        units = self._nodes[NodeID(self.node)].hardware.total.get(GPU)
         return tuple([str(gpu) for gpu in range(-(-units // UNITS))]) if units else ()
 
     # ---- Process ---------------------------------------------------------------------------------------------
@@ -491,7 +489,7 @@ class UserProcess(Process):
             if self._ahead is None:
                 self._task_is_over()
 
-    def _give_back(self, lent: VirtualCore, task: RunTask | TaskPushed) -> None:
+    def _give_back(self, lent: CoreWorker, task: RunTask | TaskPushed) -> None:
         """The code of a task has returned that a core was lent for, and nobody but the task has seen that."""
         if self._ahead is None:  # an error, or a result that is not small: there may be more to it than is kept here
             self._have_core()
@@ -673,7 +671,7 @@ class UserProcess(Process):
     def _machine(self) -> NodeProcess:
         machine = self._last_machine
         if machine is None or not machine.is_alive:
-            machine = self._last_machine = self.cluster.nodes[NodeID(self.node)]
+            machine = self._last_machine = self._nodes[NodeID(self.node)]
         return machine
 
     def _take_memory(self, task: Execution) -> tuple[int, int] | None:
@@ -834,7 +832,7 @@ class UserProcess(Process):
                 self._loops, self._coroutines = {}, {}
             loop = self._loops.get(group)
             if loop is None:
-                loop = self._loops[group] = self.cluster.new_event_loop(self)
+                loop = self._loops[group] = self.cluster.new_event_loop()
                 self._spawn(lambda: self._run_loop(loop), f"{self.cluster.seed}:{self.address}:loop {group}".encode())
             loop.call_soon_threadsafe(self._begin_coroutine, loop, task)
 

@@ -9,19 +9,26 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from dualray.shared.model.ids import Address
 from dualray.sim.kernel.fibers import Fiber, FiberScheduler
-
-if TYPE_CHECKING:
-    from dualray.sim.processes.runner import Process
 
 TABLES: Final = "redis"
 """Where the control plane's tables are: what can stand still apart from the head."""
 
 Waiting = deque[tuple[Callable[..., object], tuple[Any, ...]]]
 """Functions that wait, with their arguments."""
+
+
+class Placed:
+    """Has an address on a machine: it stands still with the machine, or by itself."""
+
+    __slots__ = ("address", "node")
+
+    def __init__(self, address: Address, node: str) -> None:
+        self.address = address
+        self.node = node
 
 
 class Halts:
@@ -33,7 +40,7 @@ class Halts:
         self._fibers = fibers
         self._tables_stopped = 0
 
-    def is_halted(self, process: Process) -> bool:
+    def is_halted(self, process: Placed) -> bool:
         """Whether the process stands still, or the machine on which it runs."""
         return bool(self.places) and (process.node in self.places or process.address in self.places)
 
@@ -41,7 +48,7 @@ class Halts:
         """Whether the machine stands still."""
         return bool(self.places) and node in self.places
 
-    def when_it_runs(self, process: Process, fn: Callable[..., object], *args: Any) -> None:
+    def when_it_runs(self, process: Placed, fn: Callable[..., object], *args: Any) -> None:
         """Call it now, or when both process and machine go on."""
         if self.places and process.node not in self.places and process.address in self.places:
             self.places[process.address].append((fn, args))
