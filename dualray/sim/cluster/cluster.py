@@ -3,25 +3,19 @@
 The head lives on a machine of its own, the driver on node-0. A message between processes is an event of the kernel that
 arrives after the network's delay, in order for each pair of processes.
 
-A node that is killed is cut off the network with everything on it; the head learns of it only by its silence. A machine
-that is paused stands still: what reaches it, its timers and its fibers wait until it goes on, in order; its transfers
-stand still with it. One that was taken for dead meanwhile is a zombie: the head refuses it, and it ends. A partition
-holds what is sent across it. What the head can hear is worked out again after each of these (`hearing_changed`).
-
-No run is without an end: when nothing is left to happen, when `time_limit_ns` of virtual time are over, or when
-STANDSTILL_EVENTS_MAX events have passed at one instant, the driver gets a SimulationDeadlockError that says who waits
-for whom.
+What befalls machines is in `outages.py`, and what faults do in `fault_actions.py`. When nothing is left to happen, or a
+run goes on for too long (`run_watch.py`), the driver gets a SimulationDeadlockError that says who waits for whom.
 """
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from dualray.exceptions import SimulationDeadlockError
 from dualray.recording.profile import Profile, load_profile
@@ -29,26 +23,29 @@ from dualray.shared.core.core_worker import CoreWorker
 from dualray.shared.core.execution import Execution
 from dualray.shared.machines.owner.plain_worker import PlainWorker
 from dualray.shared.model.config import Config
-from dualray.shared.model.events import Event, GpuLost, PeerLost, Started, TaskPushed
-from dualray.shared.model.ids import HEAD, Address, NodeID, TaskID, node_of, root_task_id
-from dualray.shared.proof.decision_log import DecisionLog, MachineSpec
-from dualray.shared.proof.trace import TraceEvent, TraceKind, to_bytes
+from dualray.shared.model.events import Event, PeerLost, Started, TaskPushed
+from dualray.shared.model.ids import HEAD, Address, NodeID, TaskID, root_task_id
+from dualray.shared.proof.decision_log import MachineSpec
+from dualray.shared.proof.trace import TraceEvent, TraceKind
 from dualray.shared.scenario.distributions import Distribution
 from dualray.shared.seeding import task_seed
 from dualray.sim.cluster.faults import FaultInjector
-from dualray.sim.cluster.value_digests import ValueLog, are_asked_for
+from dualray.sim.cluster.outages import FallibleCluster, Outages
+from dualray.sim.cluster.run_logs import RunLogs
+from dualray.sim.cluster.run_watch import RunWatch
+from dualray.sim.cluster.value_digests import ValueLog
 from dualray.sim.cost.cost_model import CostModel
 from dualray.sim.cost.measured import MEASURED, Stopwatch
 from dualray.sim.cost.task_costs import TaskCosts
 from dualray.sim.kernel.cores import Cores
 from dualray.sim.kernel.fibers import Fiber, FiberScheduler
-from dualray.sim.kernel.kernel import Kernel, Scheduled
-from dualray.sim.network.network import CONNECTION_LASTS_NS, Network
+from dualray.sim.kernel.kernel import Kernel
+from dualray.sim.network.network import Network
 from dualray.sim.network.topologies import Nic, Star, Wiring, wiring_of_scenario
 from dualray.sim.processes.core_worker import VirtualCore
 from dualray.sim.processes.head import HeadProcess
-from dualray.sim.processes.node import ClusterOfNodes, Hardware, NodeProcess
-from dualray.sim.processes.pauses import Halts, perform
+from dualray.sim.processes.node import Hardware, NodeProcess
+from dualray.sim.processes.pauses import Halts
 from dualray.sim.processes.runner import Letter, Line, Process
 from dualray.sim.processes.tables import Fields, Tables
 from dualray.sim.processes.worker import UserProcess
@@ -64,29 +61,25 @@ if TYPE_CHECKING:
     )
     from dualray.sim.usercode.virtual_loop import VirtualLoop
 
-HEAD_IS_GONE: Final = "the head process is gone"
 DRIVER = Address("driver-1")
 DRIVER_NODE = NodeID("node-0")
 MESSAGE_BYTES = 256
 """Bytes of a message without its payloads. Source: a packed TaskPushed takes 83 to 300 bytes."""
 
-INVARIANTS_EVERY_EVENTS = 1_000
-INVARIANTS_THINGS = 500
-"""That are looked at each time, machine by machine in turn: all of a small cluster, and no more of a large one."""
-STANDSTILL_EVENTS_MAX = 5_000_000
-"""Events at one instant of virtual time, after which the machines are taken to be in a loop: 10,000 nodes start with
-about a million."""
 _DEFAULT_COSTS: Final = CostModel()
 FIRST_PID = 1 << 22
 """Above what any real process has (pid_max of Linux): a virtual pid is never taken for a real one."""
 
 
-class Cluster(ClusterOfNodes):
+class Cluster(FallibleCluster):
     """See the module."""
 
     _rewritten_last: object = None
     _does_pace_change = False
     _stopwatch: Stopwatch | None = None
+    _stage: Stage | None = None
+    """What isolates user code, from `isolate` on."""
+    _watches_loops = False
     _values: ValueLog | None = None
 
     def __init__(
@@ -110,11 +103,7 @@ class Cluster(ClusterOfNodes):
         self.kernel = Kernel()
         self.calendar = self.kernel.calendar
         self.fibers = FiberScheduler(self.kernel, on_deadlock=self._deadlock, on_crash=self.end_by)
-        self.clock_ahead_ns: dict[str, int] = {}
-        """Of nodes whose clock is set wrong."""
-        self._stage: Stage | None = None
-        """What isolates user code, from `isolate` on."""
-        self._watches_loops = False
+        self.clock_ahead_ns = {}
         self._nics: dict[Any, Nic] = {}
         self.network = Network(
             self.kernel,
@@ -133,15 +122,10 @@ class Cluster(ClusterOfNodes):
             gpu_memory=gpu_memory,
         )
         self.halts = Halts(self.fibers)
-        self._standstill_ns = -1
-        self._standstill_since = 0
-        self._unchecked: list[Process] = []
-        """Whose invariants come next, the last first."""
-        self._things_to_check = 0
         self.nodes_refused = self.nodes_left = 0
         self.seeds_handed_out = blake2b(digest_size=16)
         """Of every fiber's random streams, in order."""
-        self.processes: dict[Address, Process] = {}
+        self.processes = {}
         self.nodes = {}
         self.trace_events: list[TraceEvent] = []
         self.tables = Tables()
@@ -149,26 +133,22 @@ class Cluster(ClusterOfNodes):
         self._spare_cores: list[VirtualCore] = []
         self.make_core = VirtualCore
         self.make_worker = UserProcess.as_worker
-        self.faults = FaultInjector(self)
-        self._log_directory = log_directory
-        self._sinks: list[BinaryIO] = []
-        """Of every process that ever was: a node that reboots has one for each life."""
+        self._logs = RunLogs(log_directory, kernel=self.kernel, seed=seed)
         self._pids = FIRST_PID
         self._processes_counted = 0
         self.head = HeadProcess(cluster=self)
         self.driver: UserProcess | None = None
-        self.kernel.on_event(self._look_after, every=INVARIANTS_EVERY_EVENTS)
-        self._time_limit: Scheduled | None = None
-        if time_limit_ns is not None:
-            self._time_limit = self.kernel.call_after(time_limit_ns, self._time_is_up, daemon=True)
+        self.outages = Outages(self, driver_node=DRIVER_NODE)
+        self.faults = FaultInjector(self)
+        self._watch = RunWatch(self.kernel, self.processes, self._stuck, time_limit_ns)
 
     # ---- Making it -------------------------------------------------------------------------------------------
 
     def start(self, *, nodes: Sequence[Hardware], root: TaskID, namespace: str = "") -> UserProcess:
         """Start the head, the nodes and the driver's process; the driver's fiber is adopted afterwards."""
-        if self._log_directory is not None and are_asked_for(self._log_directory):
-            self._values = ValueLog()
-        self._open_log(self.head, MachineSpec(kind="head", address=HEAD, config=self.config))
+        self._logs.begin_values()
+        self._values = self._logs.values
+        self._logs.open(self.head, MachineSpec(kind="head", address=HEAD, config=self.config))
         self.add(self.head)
         self.head.handle(Started())
         for index, hardware in enumerate(nodes):
@@ -221,7 +201,7 @@ class Cluster(ClusterOfNodes):
         process = NodeProcess(cluster=self, node=node, incarnation=incarnation, hardware=hardware)
         self.nodes[node] = process
         if self._values is not None:
-            process.store.on_sealed = partial(self._note_sealed, node)
+            process.store.on_sealed = partial(self._logs.note_sealed, node)
         if self._does_pace_change:
             process.cores = self._cores_of(node)
             process.pace_changed()
@@ -235,14 +215,10 @@ class Cluster(ClusterOfNodes):
             store_bytes=hardware.store_bytes,
             labels=hardware.labels,
         )
-        self._open_log(process, spec)
+        self._logs.open(process, spec)
         self.add(process)
         process.trace(TraceKind.NODE_STARTED, node, deps=self._has(node, hardware))
         process.handle(Started())
-
-    def _note_sealed(self, node: str, object_id: bytes, data: Any) -> None:
-        if self._values is not None:
-            self._values.note(self.kernel.now_ns, node, object_id, memoryview(data))
 
     def let_pace_change(self) -> None:
         """Faults may slow or stop what computes while it does."""
@@ -270,7 +246,7 @@ class Cluster(ClusterOfNodes):
         process.number = self._processes_counted
         self._processes_counted += 1
         self.processes[process.address] = process
-        if self._log_directory is not None and isinstance(process, UserProcess):
+        if self._logs.directory is not None and isinstance(process, UserProcess):
             spec = MachineSpec(
                 kind="owner",
                 address=process.address,
@@ -278,15 +254,7 @@ class Cluster(ClusterOfNodes):
                 config=self.config,
                 is_driver=process is self.driver,
             )
-            self._open_log(process, spec)
-
-    def _open_log(self, process: Process, spec: MachineSpec) -> None:
-        if self._log_directory is not None:
-            life = f"~{spec.incarnation}" if spec.incarnation else ""
-            path = self._log_directory / f"{process.address.replace('/', '.')}{life}.decisions"
-            sink = path.open("wb")
-            self._sinks.append(sink)
-            process.decisions = DecisionLog(sink, spec, seed=str(self.seed))
+            self._logs.open(process, spec)
 
     def wait_until_ready(self) -> None:
         """Park the driver until it knows every node that the head can hear: what `init` returns can be used at once."""
@@ -310,6 +278,9 @@ class Cluster(ClusterOfNodes):
     def is_head_alive(self) -> bool:
         """Whether the head's process runs."""
         return self.head.is_alive
+
+    def _on_held(self, src_node: Any, dst_node: Any, src: Any, dst: Any) -> None:
+        self.outages.on_held(src_node, dst_node, src, dst)
 
     @property
     def lends_cores(self) -> bool:
@@ -376,21 +347,6 @@ class Cluster(ClusterOfNodes):
         if process is not None and process.is_alive:
             process.receive(message, ())
 
-    def _on_held(self, src_node: Any, dst_node: Any, src: Any, dst: Any) -> None:
-        """What a partition holds is not acknowledged: in time, its connection breaks. Heartbeats tell of the head; and
-        node managers ask one another."""
-        if HEAD in (src, dst) or (src in self.nodes and dst in self.nodes) or (src, dst) in self.network.breaking:
-            return
-        self.network.breaking[src, dst] = None
-        self.kernel.call_after(CONNECTION_LASTS_NS, self._break, src_node, dst_node, src, dst)
-
-    def _break(self, src_node: Any, dst_node: Any, src: Any, dst: Any) -> None:
-        """Both ends see that a connection has broken; what it carries comes late all the same, when they are joined."""
-        del self.network.breaking[src, dst]
-        if self.network.is_parted(src_node, dst_node):
-            for end, other in ((src, dst), (dst, src)):
-                self.tell(end, PeerLost(address=other))
-
     def note(self, event: TraceEvent) -> None:
         """A runner did something."""
         self.trace_events.append(event)
@@ -404,73 +360,10 @@ class Cluster(ClusterOfNodes):
 
     # ---- Faults ----------------------------------------------------------------------------------------------
 
-    def kill_node(self, node: NodeID) -> None:
-        """The machine loses power: its processes, its store and what is on its links are gone."""
-        process = self.nodes[node]
-        if not process.is_alive:
-            return
-        process.trace(TraceKind.FAULT, node, name="kill node")
-        process.die()
-        self.network.cut(node)
-        self._let_go(node)
-        self.hearing_changed()
-
-    def kill_head(self) -> None:
-        """The head is gone for good. Whoever is connected to it sees that: nodes end, and the driver says so."""
-        if not self.head.is_alive:
-            return
-        self.head.trace(TraceKind.FAULT, HEAD, name="kill head")
-        self.head.die()
-        self.network.cut(HEAD)
-        for node in self.nodes.values():
-            delay_ns = self.network.message_ns(HEAD, node.node)
-            ends: Callable[[], None] = partial(self._end_without_head, node, HEAD_IS_GONE)
-            self.kernel.call_after(delay_ns, self.halts.when_running, node.node, ends)
-
-    @property
-    def is_down(self) -> bool:
-        """Whether the driver's node has ended: nobody gives back anything any more."""
-        return not self.nodes[DRIVER_NODE].is_alive
-
-    def expect_head(self) -> Scheduled:
-        """Nodes hear nothing of the head from now on: as long as the head waits for one of them, each waits for the
-        head; then it ends, for others may run by now what it runs. Whoever has the head heard again cancels that."""
-        config = self.config
-        suspicion_s = config.suspicion_ns / 1e9
-        why = f"the node manager {DRIVER_NODE} is gone: nothing was heard of the head for {suspicion_s:g} s more"
-        return self.kernel.call_after(config.heartbeat_timeout_ns + config.suspicion_ns, self._end_all_nodes, why)
-
-    def _end_all_nodes(self, why: str) -> None:
-        for node in self.nodes.values():
-            self.halts.when_running(node.node, self._end_without_head, node, why)
-
-    def _end_without_head(self, node: NodeProcess, why: str) -> None:
-        node.die()
-        if node.node == DRIVER_NODE:
-            self.driver_fails(why)
-
     def driver_fails(self, why: str) -> None:
         """There is no cluster any more: the driver hears it when it waits or asks."""
         assert self.driver is not None
         self.driver.core.fail(f"{why}\nCall dualray.shutdown() and init() again.")
-
-    def boot_node(self, node: NodeID) -> None:
-        """A machine that was killed is switched on again: a new incarnation, with an empty store."""
-        process = self.nodes[node]
-        if process.is_alive:
-            return
-        self.network.heal(node)
-        self.start_node(node, process.hardware, incarnation=process.incarnation + 1)
-        self.hearing_changed()
-
-    def kill_worker(self, address: Address, *, reason: str = "killed by SIGKILL", name: str = "kill worker") -> bool:
-        """A worker process gets SIGKILL; False when there is none of that address any more."""
-        process = self.nodes[node_of(address)]
-        if not process.is_alive or address not in process.workers:
-            return False
-        process.trace(TraceKind.FAULT, address, name=name)
-        process.end_worker(address, reason)
-        return True
 
     def find_actor(self, name: str) -> Address | None:
         """Where the first living actor of a class is."""
@@ -481,22 +374,13 @@ class Cluster(ClusterOfNodes):
                     return process.address
         return None
 
-    def lose_gpu(self, node: NodeID, gpu: int) -> bool:
-        """A GPU falls off the bus; False when the node has none of that id."""
-        process = self.nodes[node]
-        if not process.is_alive or gpu not in process.manager.scheduler.gpus:
-            return False
-        process.trace(TraceKind.FAULT, node, name="lose gpu")
-        process.handle(GpuLost(gpu=gpu))
-        return True
-
     def node_refused(self, process: NodeProcess) -> None:
         """The head takes this life of a node for dead, and has told it so: its processes end, and whoever has started
         it starts it again, as the next life of the node, with an empty store."""
         self.nodes_refused += 1
         process.die()
-        self.hearing_changed()
-        self.kernel.call_after(self.cost_model.node_rejoin_ns, self.boot_node, NodeID(process.node))
+        self.outages.hearing_changed()
+        self.kernel.call_after(self.cost_model.node_rejoin_ns, self.outages.boot_node, NodeID(process.node))
 
     def node_left(self, process: NodeProcess) -> None:
         """Nothing depends on this node any more: it ends, and the head sees its connection close."""
@@ -504,52 +388,7 @@ class Cluster(ClusterOfNodes):
         process.die()
         closed = PeerLost(address=process.address)
         self.network.message(self.line(process, HEAD), 0, self.head.handle, closed)
-        self.hearing_changed()
-
-    def pause(self, node: str) -> None:
-        """A machine, or the head's, stands still from now on."""
-        self.halts.halt(node)
-        self._pace_changed(node)
-        self.network.stall(node)
-        self.hearing_changed()
-
-    def resume(self, node: str) -> None:
-        """A machine goes on: first with what has waited, in order."""
-        if self.halts.is_paused(node):
-            self._let_go(node)
-            self.hearing_changed()
-
-    def set_pace(self, process: Process, pace: float) -> None:
-        """One process computes at so many times its usual pace from now on; at 0 it stands still altogether."""
-        cores = self.nodes[NodeID(process.node)].cores
-        if cores is not None:  # else no node has cores of its own (replay.py)
-            cores.set_pace(process, pace)
-        if not pace:
-            self.halts.halt(process.address)
-        else:
-            self.halts.go_on(process.address)
-
-    def _pace_changed(self, machine: str) -> None:
-        process = self.nodes.get(NodeID(machine))
-        if process is not None:  # it is not the head's
-            process.pace_changed()
-
-    def _let_go(self, node: str) -> None:
-        """A machine goes on, or has nothing left to go on with."""
-        if self.halts.is_paused(node):
-            waiting = self.halts.lift(node)
-            self._pace_changed(node)
-            self.network.unstall(node)
-            perform(waiting)
-
-    def hearing_changed(self) -> None:
-        """Which nodes the head can hear may have changed."""
-        for node, process in self.nodes.items():
-            is_heard = process.is_alive and not self.halts.is_paused(node) and not self.network.is_parted(node, HEAD)
-            if is_heard:
-                self.head.node_was_heard(node, process.incarnation)
-            elif not self.head.is_silent(node):
-                self.head.node_fell_silent(node, process.incarnation)
+        self.outages.hearing_changed()
 
     # ---- What work takes -------------------------------------------------------------------------------------
 
@@ -583,7 +422,7 @@ class Cluster(ClusterOfNodes):
     # ---- Deadlock and invariants -----------------------------------------------------------------------------
 
     def _deadlock(self) -> SimulationDeadlockError:
-        return self._stuck(f"Nothing is left to happen at {self._now_words()}")
+        return self._watch.deadlock()
 
     def _stuck(self, why: str) -> SimulationDeadlockError:
         """The wait-for graph, in words."""
@@ -604,45 +443,15 @@ class Cluster(ClusterOfNodes):
         lines += [f"  {node} stands still, and {len(held)} things with it" for node, held in self.halts.places.items()]
         return SimulationDeadlockError(f"{why}, and the driver still waits:\n" + "\n".join(lines))
 
-    def _look_after(self, events: int) -> None:
-        """Every so many events: machines hold their invariants, and time passes."""
-        self._check_some()
-        if self.kernel.now_ns != self._standstill_ns:
-            self._standstill_ns, self._standstill_since = self.kernel.now_ns, events
-        elif events - self._standstill_since >= STANDSTILL_EVENTS_MAX:
-            raise self._stuck(f"{STANDSTILL_EVENTS_MAX:,} events have passed at {self._now_words()}: this is a loop")
-
     def lift_time_limit(self) -> None:
         """The program has ended: its time limit is no concern of what comes after it."""
-        if self._time_limit is not None:
-            self._time_limit.cancel()
-
-    def _time_is_up(self) -> None:
-        raise self._stuck(f"The time limit of the scenario is over at {self._now_words()}")
-
-    def _now_words(self) -> str:
-        return f"{self.kernel.now_ns / 1e9:.6f} s of virtual time"
+        self._watch.lift_time_limit()
 
     def check_invariants(self) -> None:
         """A full sweep over all machines."""
         for process in self.processes.values():
             if process.is_alive:
                 process.check_invariants()
-
-    def _check_some(self) -> None:
-        """A sweep over the machines whose turn it is: all of a small cluster, or of a large one as many as have so
-        many things together. One that has more than that is paid off over the next times."""
-        self._things_to_check += INVARIANTS_THINGS
-        for _ in range(len(self.processes)):
-            if self._things_to_check <= 0:
-                return
-            if not self._unchecked:
-                self._unchecked = list(reversed(self.processes.values()))
-            process = self._unchecked.pop()
-            if process.is_alive:
-                self._things_to_check -= process.things()
-                process.check_invariants()
-        self._things_to_check = min(self._things_to_check, 0)
 
     # ---- The end ---------------------------------------------------------------------------------------------
 
@@ -660,15 +469,7 @@ class Cluster(ClusterOfNodes):
                 self.modules.close()  # with the replacements in place: they stand in modules that are put back
             if self._stage is not None:
                 self._stage.leave()
-            self._write_logs()
-
-    def _write_logs(self) -> None:
-        for sink in self._sinks:
-            sink.close()
-        if self._log_directory is not None:
-            (self._log_directory / "cluster.trace").write_bytes(to_bytes(self.trace_events))
-            if self._values is not None:
-                self._values.write(self._log_directory)
+            self._logs.write(self.trace_events)
 
 
 def exit_reason(escaped: BaseException) -> str:

@@ -71,7 +71,7 @@ def examine(cluster: Cluster) -> Examination:
                 gc.collect()
                 is_at_rest = _come_to_rest(cluster)
         cluster.check_invariants()
-        if not _goes_on(cluster) and not cluster.is_down:
+        if not _goes_on(cluster) and not cluster.outages.is_down:
             leaks = _leaks(cluster)
             if not is_at_rest:
                 leaks.insert(0, f"the cluster did not come to rest within {REST_STEPS_MAX} s of virtual time")

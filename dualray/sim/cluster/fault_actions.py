@@ -7,20 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
-from typing import TYPE_CHECKING
 
 from dualray.shared.model.events import DrainAsked, ObjectsFreed, OwnerDied, SpaceRequested
 from dualray.shared.model.ids import HEAD, Address, NodeID, ObjectID, node_of, put_object_id, root_task_id
 from dualray.shared.proof.trace import TraceEvent, TraceKind
 from dualray.shared.scenario.fault_model import ALL, OF_OBJECTS, OF_WORKERS, Fault, FaultKind
+from dualray.sim.cluster.outages import FallibleCluster
 from dualray.sim.kernel.kernel import Scheduled
 from dualray.sim.network.network import Impairment
 from dualray.sim.processes.kept_store import KeptStore
+from dualray.sim.processes.node import NodeProcess
 from dualray.sim.processes.runner import Process
-
-if TYPE_CHECKING:
-    from dualray.sim.cluster.cluster import Cluster
-    from dualray.sim.processes.node import NodeProcess
 
 _SEALED_TRIES = 12
 """How often it is looked whether an object that was written is sealed, after 1 us, 2 us, and so on: up to 4 ms."""
@@ -29,7 +26,7 @@ _SEALED_TRIES = 12
 class FaultActions:
     """See the module."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: FallibleCluster) -> None:
         self._cluster = cluster
         self._number = -1
         """Of the fault in hand."""
@@ -89,7 +86,7 @@ class FaultActions:
             return False
         match fault.kind:
             case FaultKind.KILL_NODE:
-                cluster.kill_node(name)
+                cluster.outages.kill_node(name)
             case FaultKind.REBOOT_NODE:
                 self._reboot(fault)
             case FaultKind.DRAIN_NODE:
@@ -99,11 +96,11 @@ class FaultActions:
             case FaultKind.RESTART_REDIS:
                 self._stop_tables(fault)
             case FaultKind.KILL_HEAD:
-                cluster.kill_head()
+                cluster.outages.kill_head()
             case FaultKind.KILL_ACTOR:
                 return self._kill_actor(fault.actor)
             case FaultKind.LOSE_GPU:
-                return cluster.lose_gpu(name, fault.gpu)
+                return cluster.outages.lose_gpu(name, fault.gpu)
             case FaultKind.PARTITION:
                 others = fault.others or self._all_but(fault.nodes)
                 pairs = [(one, other) for one in fault.nodes for other in others]
@@ -138,10 +135,10 @@ class FaultActions:
     def _reboot(self, fault: Fault) -> None:
         node = NodeID(fault.node)
         kept = KeptStore(self._cluster.nodes[node]) if fault.keeps_store else None
-        self._cluster.kill_node(node)
+        self._cluster.outages.kill_node(node)
 
         def boot() -> None:
-            self._cluster.boot_node(node)
+            self._cluster.outages.boot_node(node)
             if kept is not None:
                 kept.put_back(self._cluster.nodes[node])
 
@@ -155,8 +152,8 @@ class FaultActions:
 
         def replace() -> None:
             if self._cluster.nodes[node] is told:  # and no other fault has put a machine in its place meanwhile
-                self._cluster.kill_node(node)  # where it has not left
-                self._cluster.boot_node(node)
+                self._cluster.outages.kill_node(node)  # where it has not left
+                self._cluster.outages.boot_node(node)
 
         if fault.for_ns is not None:
             self._lasts(fault, replace)
@@ -166,15 +163,15 @@ class FaultActions:
         if cluster.halts.is_paused(machine):
             return False
         self._note(fault, machine)
-        cluster.pause(machine)
+        cluster.outages.pause(machine)
         if fault.kind is FaultKind.RESTART_HEAD:
             cluster.halts.stop_tables()
-        patience = cluster.expect_head() if fault.kind is FaultKind.PAUSE_HEAD else None
+        patience = cluster.outages.expect_head() if fault.kind is FaultKind.PAUSE_HEAD else None
 
         def resume() -> None:
             if patience is not None:
                 patience.cancel()
-            cluster.resume(machine)
+            cluster.outages.resume(machine)
             if fault.kind is FaultKind.RESTART_HEAD:
                 cluster.halts.restart_tables()
 
@@ -232,9 +229,9 @@ class FaultActions:
         def heal() -> None:
             for pair in pairs:
                 cluster.network.join(*pair)
-            cluster.hearing_changed()
+            cluster.outages.hearing_changed()
 
-        cluster.hearing_changed()
+        cluster.outages.hearing_changed()
         self._lasts(fault, heal)
 
     def _impair(self, fault: Fault) -> None:
@@ -264,12 +261,12 @@ class FaultActions:
 
     def _kill_actor(self, name: str) -> bool:
         address = self._cluster.find_actor(name)
-        return address is not None and self._cluster.kill_worker(address, name="kill actor")
+        return address is not None and self._cluster.outages.kill_worker(address, name="kill actor")
 
     def _befall_worker(self, fault: Fault, address: Address) -> bool:
         cluster = self._cluster
         if fault.kind is FaultKind.KILL_WORKER:
-            return cluster.kill_worker(address)
+            return cluster.outages.kill_worker(address)
         process = cluster.nodes[node_of(address)].workers.get(address)
         if process is None or not process.is_alive:
             return False
@@ -278,11 +275,11 @@ class FaultActions:
         pace = 0.0 if fault.kind is FaultKind.PAUSE_WORKER else 1.0 / fault.factor
         paces = self._paces.setdefault(address, [])
         paces.append(pace)
-        cluster.set_pace(process, prod(paces))
+        cluster.outages.set_pace(process, prod(paces))
 
         def recover() -> None:
             paces.remove(pace)
-            cluster.set_pace(process, prod(paces))
+            cluster.outages.set_pace(process, prod(paces))
 
         self._lasts(fault, recover)
         return True

@@ -7,7 +7,6 @@ stands in `fault_actions.py`.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from dualray.shared.model.ids import HEAD, Address, NodeID, node_of
 from dualray.shared.proof.trace import TraceEvent, TraceKind
@@ -20,9 +19,7 @@ from dualray.shared.scenario.fault_model import (
     FaultKind,
 )
 from dualray.sim.cluster.fault_actions import FaultActions
-
-if TYPE_CHECKING:
-    from dualray.sim.cluster.cluster import Cluster
+from dualray.sim.cluster.outages import FallibleCluster
 
 _CHANGE_PACE = OF_WORKERS - {FaultKind.KILL_WORKER} | {FaultKind.SLOW_NODE, FaultKind.PAUSE_NODE}
 
@@ -38,7 +35,7 @@ class FaultInjector:
         missed: faults whose time came and that found nobody to befall: a node that was down, an actor that was gone.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: FallibleCluster) -> None:
         self._cluster = cluster
         self._actions = FaultActions(cluster)
         self.by_event: dict[_Key, list[Fault]] = {}

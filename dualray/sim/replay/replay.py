@@ -165,7 +165,7 @@ class ReplayCluster(Cluster):
         if self.raised is not None:
             self.result.failed = str(self.raised)
             return self.result
-        self._open_log(self.head, MachineSpec(kind="head", address=HEAD, config=self.config))
+        self._logs.open(self.head, MachineSpec(kind="head", address=HEAD, config=self.config))
         self.add(self.head)
         self.head.handle(Started())
         usual = self.cost_model
@@ -268,7 +268,7 @@ class ReplayCluster(Cluster):
                 config=self.config,
                 is_driver=is_driver,
             )
-            self._open_log(process, spec)
+            self._logs.open(process, spec)
 
     def group_of(self, group_id: PlacementGroupID, words: str, owner: Address) -> PlacementGroupSpec:
         """A recorded placement group."""

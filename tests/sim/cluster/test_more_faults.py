@@ -120,7 +120,7 @@ def test_a_paused_worker_that_is_killed_runs_nothing_any_more(start):
     doomed = runtime.cluster.nodes["node-0"].workers
     time.sleep(1)
     [address] = [worker for worker in doomed if worker in runtime.cluster.halts.places]
-    runtime.cluster.kill_worker(address)
+    runtime.cluster.outages.kill_worker(address)
     assert dualray.get(refs) == [7, 7]
     assert runtime.now_s < 10
 

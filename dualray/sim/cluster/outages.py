@@ -1,0 +1,205 @@
+"""Machines and processes fail, stand still, and come back; the head hears it, or hears nothing.
+
+A node that is killed is cut off the network with everything on it; the head learns of it only by its silence. A machine
+that is paused stands still: what reaches it, its timers and its fibers wait until it goes on, in order; its transfers
+stand still with it. One that was taken for dead meanwhile is a zombie: the head refuses it, and it ends. A partition
+holds what is sent across it. What the head can hear is worked out again after each of these (`hearing_changed`).
+
+`FallibleCluster` says what faults need of the cluster that they befall.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from dualray.shared.model.events import Event, GpuLost, PeerLost
+from dualray.shared.model.ids import HEAD, Address, NodeID, node_of
+from dualray.shared.proof.trace import TraceKind
+from dualray.sim.kernel.kernel import Scheduled
+from dualray.sim.network.network import CONNECTION_LASTS_NS
+from dualray.sim.processes.head import HeadProcess
+from dualray.sim.processes.node import ClusterOfNodes, Hardware, NodeProcess
+from dualray.sim.processes.pauses import perform
+from dualray.sim.processes.runner import Process
+
+HEAD_IS_GONE: Final = "the head process is gone"
+
+
+class FallibleCluster(ClusterOfNodes):
+    """What faults need of their cluster, beside what its processes need."""
+
+    head: HeadProcess
+    processes: dict[Address, Process]
+    clock_ahead_ns: dict[str, int]
+    """Of nodes whose clock is set wrong."""
+    outages: Outages
+
+    def start_node(self, node: NodeID, hardware: Hardware, *, incarnation: int = 0) -> None:
+        """A machine boots."""
+        raise NotImplementedError
+
+    def let_pace_change(self) -> None:
+        """Faults may slow or stop what computes while it does."""
+        raise NotImplementedError
+
+    def tell(self, to: Address, message: Event) -> None:
+        """A process notices something by itself: as if a message had arrived."""
+        raise NotImplementedError
+
+    def find_actor(self, name: str) -> Address | None:
+        """Where the first living actor of a class is."""
+        raise NotImplementedError
+
+    def driver_fails(self, why: str) -> None:
+        """There is no cluster any more: the driver hears it when it waits or asks."""
+        raise NotImplementedError
+
+
+class Outages:
+    """What befalls the machines and processes of one cluster."""
+
+    def __init__(self, cluster: FallibleCluster, *, driver_node: NodeID) -> None:
+        self._cluster = cluster
+        self._driver_node = driver_node
+        self._config = cluster.config
+        self._kernel = cluster.kernel
+        self._network = cluster.network
+        self._halts = cluster.halts
+        self._head = cluster.head
+        self._nodes = cluster.nodes
+
+    def kill_node(self, node: NodeID) -> None:
+        """The machine loses power: its processes, its store and what is on its links are gone."""
+        process = self._nodes[node]
+        if not process.is_alive:
+            return
+        process.trace(TraceKind.FAULT, node, name="kill node")
+        process.die()
+        self._network.cut(node)
+        self._let_go(node)
+        self.hearing_changed()
+
+    def kill_head(self) -> None:
+        """The head is gone for good. Whoever is connected to it sees that: nodes end, and the driver says so."""
+        if not self._head.is_alive:
+            return
+        self._head.trace(TraceKind.FAULT, HEAD, name="kill head")
+        self._head.die()
+        self._network.cut(HEAD)
+        for node in self._nodes.values():
+            delay_ns = self._network.message_ns(HEAD, node.node)
+            ends: Callable[[], None] = partial(self._end_without_head, node, HEAD_IS_GONE)
+            self._kernel.call_after(delay_ns, self._halts.when_running, node.node, ends)
+
+    @property
+    def is_down(self) -> bool:
+        """Whether the driver's node has ended: nobody gives back anything any more."""
+        return not self._nodes[self._driver_node].is_alive
+
+    def expect_head(self) -> Scheduled:
+        """Nodes hear nothing of the head from now on: as long as the head waits for one of them, each waits for the
+        head; then it ends, for others may run by now what it runs. Whoever has the head heard again cancels that."""
+        config = self._config
+        suspicion_s = config.suspicion_ns / 1e9
+        why = f"the node manager {self._driver_node} is gone: nothing was heard of the head for {suspicion_s:g} s more"
+        return self._kernel.call_after(config.heartbeat_timeout_ns + config.suspicion_ns, self._end_all_nodes, why)
+
+    def _end_all_nodes(self, why: str) -> None:
+        for node in self._nodes.values():
+            self._halts.when_running(node.node, self._end_without_head, node, why)
+
+    def _end_without_head(self, node: NodeProcess, why: str) -> None:
+        node.die()
+        if node.node == self._driver_node:
+            self._cluster.driver_fails(why)
+
+    def boot_node(self, node: NodeID) -> None:
+        """A machine that was killed is switched on again: a new incarnation, with an empty store."""
+        process = self._nodes[node]
+        if process.is_alive:
+            return
+        self._network.heal(node)
+        self._cluster.start_node(node, process.hardware, incarnation=process.incarnation + 1)
+        self.hearing_changed()
+
+    def kill_worker(self, address: Address, *, reason: str = "killed by SIGKILL", name: str = "kill worker") -> bool:
+        """A worker process gets SIGKILL; False when there is none of that address any more."""
+        process = self._nodes[node_of(address)]
+        if not process.is_alive or address not in process.workers:
+            return False
+        process.trace(TraceKind.FAULT, address, name=name)
+        process.end_worker(address, reason)
+        return True
+
+    def lose_gpu(self, node: NodeID, gpu: int) -> bool:
+        """A GPU falls off the bus; False when the node has none of that id."""
+        process = self._nodes[node]
+        if not process.is_alive or gpu not in process.manager.scheduler.gpus:
+            return False
+        process.trace(TraceKind.FAULT, node, name="lose gpu")
+        process.handle(GpuLost(gpu=gpu))
+        return True
+
+    def pause(self, node: str) -> None:
+        """A machine, or the head's, stands still from now on."""
+        self._halts.halt(node)
+        self._pace_changed(node)
+        self._network.stall(node)
+        self.hearing_changed()
+
+    def resume(self, node: str) -> None:
+        """A machine goes on: first with what has waited, in order."""
+        if self._halts.is_paused(node):
+            self._let_go(node)
+            self.hearing_changed()
+
+    def set_pace(self, process: Process, pace: float) -> None:
+        """One process computes at so many times its usual pace from now on; at 0 it stands still altogether."""
+        cores = self._nodes[NodeID(process.node)].cores
+        if cores is not None:  # else no node has cores of its own (replay.py)
+            cores.set_pace(process, pace)
+        if not pace:
+            self._halts.halt(process.address)
+        else:
+            self._halts.go_on(process.address)
+
+    def _pace_changed(self, machine: str) -> None:
+        process = self._nodes.get(NodeID(machine))
+        if process is not None:  # it is not the head's
+            process.pace_changed()
+
+    def _let_go(self, node: str) -> None:
+        """A machine goes on, or has nothing left to go on with."""
+        if self._halts.is_paused(node):
+            waiting = self._halts.lift(node)
+            self._pace_changed(node)
+            self._network.unstall(node)
+            perform(waiting)
+
+    def hearing_changed(self) -> None:
+        """Which nodes the head can hear may have changed."""
+        for node, process in self._nodes.items():
+            is_heard = process.is_alive and not self._halts.is_paused(node) and not self._network.is_parted(node, HEAD)
+            if is_heard:
+                self._head.node_was_heard(node, process.incarnation)
+            elif not self._head.is_silent(node):
+                self._head.node_fell_silent(node, process.incarnation)
+
+    # ---- Connections -----------------------------------------------------------------------------------------
+
+    def on_held(self, src_node: Any, dst_node: Any, src: Any, dst: Any) -> None:
+        """What a partition holds is not acknowledged: in time, its connection breaks. Heartbeats tell of the head; and
+        node managers ask one another."""
+        if HEAD in (src, dst) or (src in self._nodes and dst in self._nodes) or (src, dst) in self._network.breaking:
+            return
+        self._network.breaking[src, dst] = None
+        self._kernel.call_after(CONNECTION_LASTS_NS, self._break, src_node, dst_node, src, dst)
+
+    def _break(self, src_node: Any, dst_node: Any, src: Any, dst: Any) -> None:
+        """Both ends see that a connection has broken; what it carries comes late all the same, when they are joined."""
+        del self._network.breaking[src, dst]
+        if self._network.is_parted(src_node, dst_node):
+            for end, other in ((src, dst), (dst, src)):
+                self._cluster.tell(end, PeerLost(address=other))
