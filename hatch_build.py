@@ -57,6 +57,7 @@ COMPILED = (
     "dualray/shared/machines/*.py",
     "dualray/shared/machines/*/*.py",
     "dualray/shared/model/*.py",
+    "dualray/shared/model/events/*.py",
     "dualray/runtime.py",
     "dualray/shared/core/arguments.py",
     "dualray/shared/core/core_worker.py",
@@ -117,8 +118,8 @@ EXTENSIBLE = (
 )
 """Compiled classes that have subclasses in modules that are not compiled, or in tests; and so may all policies."""
 
-NEVER_PICKLED = ("/events.py", "/commands.py")
-"""Modules of which no instance is pickled: messages and logs are written by the codec."""
+NEVER_PICKLED = ("/model/events/", "/model/commands.py")
+"""Parts of the paths of modules of which no instance is pickled: messages and logs are written by the codec."""
 
 ACYCLIC = ("Channel", "Execution", "Failure", "TaskRecord", "TraceEvent", "Value")
 """Classes of which there are many, whose instances never lead back to themselves: the garbage collector need not look
@@ -185,7 +186,7 @@ def spell_out(text: str, name: str) -> str:
             # that is "serializable" when Python calls it.
             "allow_interpreted_subclasses": node.name in EXTENSIBLE
             or ("/policies/" in name and not node.bases)
-            or (decorator is not None and not name.endswith(NEVER_PICKLED)),
+            or (decorator is not None and not any(part in name for part in NEVER_PICKLED)),
             "acyclic": node.name in ACYCLIC or (decorator is not None and "/model/" in name),
         }
         if any(attributes.values()):

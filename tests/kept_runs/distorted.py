@@ -45,6 +45,8 @@ OTHER_RUNS = 5000
 """What is distorted are not the runs that are kept as they are."""
 MACHINE = re.compile(r" at 0x[0-9a-f]+")
 """Where something lies in memory: it says nothing."""
+MODULE_OF_EVENT = re.compile(r"\b(dualray\.shared\.model\.events)\.[a-z_]+(?=\.[A-Z])")
+"""Nor does the module that an event is written in: it goes by the name of the package, as all import it."""
 BAD_NEWS = re.compile("Died|Lost|Failed|Refused|Exited|Left|Gone|Abandoned|Fired|Draining")
 LIMITS = tuple(field.name for field in dataclasses.fields(Config) if isinstance(field.default, int))
 
@@ -285,7 +287,8 @@ def _look_at(machine: Any) -> list[bytes]:
 
 
 def _words(error: Exception) -> bytes:
-    return MACHINE.sub("", f"{type(error).__name__}: {error}").encode()
+    words = MACHINE.sub("", f"{type(error).__name__}: {error}")
+    return MODULE_OF_EVENT.sub(r"\1", words).encode()
 
 
 class _Histories:
