@@ -16,7 +16,7 @@ from dualray.sim.kernel.cores import Cores
 from dualray.sim.kernel.kernel import Kernel
 from dualray.sim.replay.model_process import ModelProcess
 from dualray.testing.workloads import workload
-from dualray.whatif.predict import Trace
+from dualray.whatif.predicted import Trace
 from tests.whatif.programs import everything
 
 COMMAND = [sys.executable, "-m", "dualray.cli", "predict"]

@@ -21,7 +21,7 @@ import psutil
 from dualray.exceptions import AuthenticationError, DualrayError
 from dualray.real.cluster.address import find_session
 from dualray.real.cluster.daemon import START_TIMEOUT_S, NodeOptions
-from dualray.real.runtime import check_port, store_bytes, total_of
+from dualray.real.processes.offer import check_port, store_bytes, total_of
 from dualray.real.session import session as sessions
 from dualray.shared.labels import as_pairs, parse_labels
 from dualray.shared.model.config import Config

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, Protocol
 
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from dualray.real.net.addresses import address_of
+from dualray.real.net.loop import Loop
+from dualray.real.net.transport import Transport
 from dualray.real.observe.counters import (
     COUNTS_ASKED,
     GATEWAY_COUNTERS_FILE,
@@ -26,20 +28,66 @@ from dualray.real.observe.counters import (
     of_connections,
     read_shared,
 )
-from dualray.real.session.session import METRICS_FILE
+from dualray.real.session.session import METRICS_FILE, Session
+from dualray.shared.machines.node.node import Node
 from dualray.shared.model.codec import unpack
 from dualray.shared.model.ids import HEAD, Address, is_driver
 from dualray.shared.model.resources import UNITS
 from dualray.shared.model.states import WorkerState
-
-if TYPE_CHECKING:
-    from dualray.real.processes.node import NodeProcess
 
 LOOPBACK: Final = "127.0.0.1"
 ASK_TIMEOUT_S: Final = 1.0
 
 _TASK_STATES: Final = ("WAITING_ARGS", "QUEUED", "PUSHED")
 _ENDED: Final = "ended"
+
+
+class _Moved(Protocol):
+    """Objects that were evicted, spilled or restored so far."""
+
+    objects: int
+    size_bytes: int
+
+
+class _Router(Protocol):
+    """Lines of output so far."""
+
+    lines: int
+    lines_left_out: int
+
+
+class _Streams(Protocol):
+    """Bytes of objects so far."""
+
+    bytes_sent: int
+    bytes_received: int
+
+
+class _Store(Protocol):
+    def taken_bytes(self) -> int: ...
+
+
+class MeasuredNode(Protocol):
+    """What the metrics read of a node manager's process."""
+
+    @property
+    def node(self) -> str: ...
+    @property
+    def session(self) -> Session: ...
+    @property
+    def machine(self) -> Node: ...
+    @property
+    def transport(self) -> Transport: ...
+    @property
+    def loop(self) -> Loop: ...
+    @property
+    def store(self) -> _Store: ...
+    @property
+    def moved(self) -> Mapping[str, _Moved]: ...
+    @property
+    def streams(self) -> _Streams: ...
+    @property
+    def router(self) -> _Router: ...
 
 
 class NodeMetrics(Collector):
@@ -52,7 +100,7 @@ class NodeMetrics(Collector):
         OSError: nobody can listen there.
     """
 
-    def __init__(self, process: NodeProcess, port: int) -> None:
+    def __init__(self, process: MeasuredNode, port: int) -> None:
         self._process = process
         self._said: dict[str, Counts] = {}
         """What each process of this node has said last; under "ended" what those that are gone had counted."""
@@ -243,7 +291,7 @@ class NodeMetrics(Collector):
             yield self._gauge(f"cluster_{name}", words, "", [("", said.get(name, 0))])
 
 
-def is_here(process: NodeProcess, peer: str) -> bool:
+def is_here(process: MeasuredNode, peer: str) -> bool:
     """Whether a peer is the head or a driver on this machine."""
     return (peer == HEAD or is_driver(Address(peer))) and process.session.gateway_for(peer) is None
 

@@ -11,16 +11,14 @@ import os
 import platform
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
+from dualray.real.net.loop import Loop
 from dualray.real.session.session import Session
 from dualray.recording.file import make_record, write_record
 from dualray.recording.recorded import RecordedCoreWorker
-from dualray.shared.model.ids import is_driver
+from dualray.shared.model.ids import Address, is_driver
 from dualray.shared.proof.trace import TraceEvent, from_bytes
-
-if TYPE_CHECKING:
-    from dualray.real.processes.process import UserProcess
 
 _WORKER_S = 0.05
 """How long notes of a worker wait."""
@@ -47,10 +45,18 @@ class Usage:
         return time.process_time_ns(), int(os.pread(self._schedstat, 64, 0).split()[1])
 
 
+class NotedProcess(Protocol):
+    """What a file of notes needs of its process."""
+
+    address: Address
+    session: Session
+    loop: Loop
+
+
 class NoteFile:
     """The notes of one process."""
 
-    def __init__(self, process: UserProcess) -> None:
+    def __init__(self, process: NotedProcess) -> None:
         self._process = process
         self._core: RecordedCoreWorker | None = None
         self._path = process.session.notes_directory / f"{process.address.replace('/', '.')}.notes"

@@ -1,0 +1,77 @@
+"""What this machine offers to a cluster: resources, GPUs, bytes for the object store, and a port for metrics."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Mapping
+
+from dualray.real.processes.gpus import gpus_to_offer
+from dualray.real.session import session as sessions
+from dualray.shared.model.demands import parse_resources
+from dualray.shared.model.resources import Resources
+
+LOOPBACK = "127.0.0.1"
+_STORE_SHARE_PERCENT = 30
+
+
+def check_port(port: int | None, name: str) -> int | None:
+    """The port, if metrics can be served there now.
+
+    Raises:
+        ValueError: somebody else listens there.
+    """
+    if port:
+        try:
+            socket.create_server((LOOPBACK, port)).close()
+        except OSError as error:
+            raise ValueError(
+                f"{name}={port}: {error.strerror} at {LOOPBACK}: name another port, or 0 for any"
+            ) from None
+    return port
+
+
+def total_of(
+    num_cpus: float | None,
+    num_gpus: float | None,
+    resources: Mapping[str, float] | None,
+    memory: float | str | None = None,
+) -> tuple[Resources, tuple[str, ...]]:
+    """What a node of this machine has, and its GPUs' names; by default as many CPUs as this process may use, and the
+    GPUs that there are and CUDA_VISIBLE_DEVICES shows, and no memory.
+
+    Raises:
+        ValueError: resources that are wrong; more GPUs than there are.
+    """
+    if num_cpus is None:
+        num_cpus = len(os.sched_getaffinity(0))
+    total = parse_resources(num_cpus=num_cpus, num_gpus=num_gpus, memory=memory, resources=resources)
+    gpu_names = gpus_to_offer(num_gpus)
+    if num_gpus is None:
+        total = parse_resources(num_cpus=num_cpus, num_gpus=len(gpu_names), memory=memory, resources=resources)
+    return total, gpu_names
+
+
+def store_bytes(wanted: int | None) -> int:
+    """The capacity of the object store: as wanted, or 30 % of memory, at most what shared memory has free.
+
+    Raises:
+        ValueError: more is wanted than shared memory has free.
+    """
+    free = sessions.shared_memory_free_bytes()
+    if wanted is not None and wanted > free:
+        raise ValueError(
+            f"object_store_memory={wanted:,} bytes, and {sessions.SHARED_MEMORY} has {free:,} bytes free: ask for "
+            f"less, or make it larger (mount -o remount,size=..., or docker run --shm-size=...)"
+        )
+    share = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * _STORE_SHARE_PERCENT // 100
+    if wanted is None and free < share:
+        logging.getLogger("dualray").warning(
+            "%s has %s bytes free: the object store gets those, and not %s, %d %% of memory",
+            sessions.SHARED_MEMORY,
+            f"{free:,}",
+            f"{share:,}",
+            _STORE_SHARE_PERCENT,
+        )
+    return wanted or min(share, free)
