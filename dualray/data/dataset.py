@@ -208,7 +208,7 @@ class Dataset(DataIterator):
 
         return Dataset(self._plan.then(Exchange(name=f"Sort({', '.join(keys)})", run=run)))
 
-    def groupby(self, key: str | None) -> GroupedData:
+    def groupby(self, key: str | None) -> GroupedData[Dataset]:
         """Rows of equal values of a column, together; None: all rows are one group."""
         return GroupedData(key, lambda step: Dataset(self._plan.then(step)))
 

@@ -7,7 +7,7 @@ order of the key. Columns of numbers are called after what they are: `sum(x)`, `
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -16,46 +16,46 @@ import pyarrow.compute as pc
 from dualray.data import blocks, exchange
 from dualray.data.plan import Exchange, Held
 
-if TYPE_CHECKING:
-    from dualray.data.dataset import Dataset
+D = TypeVar("D")
+"""The dataset that an aggregation makes."""
 
 Wanted = tuple[str, str]
 """A column, and "sum", "min", "max", "mean", "std" or "count" of it; the column "" for a count of rows."""
 FUNCTIONS = {"sum": "sum", "min": "min", "max": "max", "mean": "mean", "std": "stddev", "count": "count"}
 
 
-class GroupedData:
+class GroupedData(Generic[D]):
     """The rows of a dataset, grouped by a column; made by `Dataset.groupby`."""
 
-    def __init__(self, key: str | None, make: Callable[[Exchange], Dataset]) -> None:
+    def __init__(self, key: str | None, make: Callable[[Exchange], D]) -> None:
         self._key = key
         self._make = make
 
-    def count(self) -> Dataset:
+    def count(self) -> D:
         """How many rows each group has, in a column `count()`."""
         return self.aggregate(("", "count"))
 
-    def sum(self, on: str | Sequence[str]) -> Dataset:
+    def sum(self, on: str | Sequence[str]) -> D:
         """The sum of a column, or of several, in each group."""
         return self._each("sum", on)
 
-    def min(self, on: str | Sequence[str]) -> Dataset:
+    def min(self, on: str | Sequence[str]) -> D:
         """The least value."""
         return self._each("min", on)
 
-    def max(self, on: str | Sequence[str]) -> Dataset:
+    def max(self, on: str | Sequence[str]) -> D:
         """The greatest value."""
         return self._each("max", on)
 
-    def mean(self, on: str | Sequence[str]) -> Dataset:
+    def mean(self, on: str | Sequence[str]) -> D:
         """The mean."""
         return self._each("mean", on)
 
-    def std(self, on: str | Sequence[str]) -> Dataset:
+    def std(self, on: str | Sequence[str]) -> D:
         """The standard deviation of a sample."""
         return self._each("std", on)
 
-    def aggregate(self, *wanted: Wanted) -> Dataset:
+    def aggregate(self, *wanted: Wanted) -> D:
         """Several numbers of each group: `aggregate(("x", "sum"), ("y", "max"), ("", "count"))`.
 
         Raises:
@@ -67,7 +67,7 @@ class GroupedData:
         key, chosen = self._key, list(wanted)
         return self._finished(lambda table: aggregated(table, key, chosen), f"Aggregate({key})")
 
-    def map_groups(self, fn: Callable[[Any], Any], *, batch_format: str | None = "numpy") -> Dataset:
+    def map_groups(self, fn: Callable[[Any], Any], *, batch_format: str | None = "numpy") -> D:
         """Each group, as a batch, becomes another batch."""
         key, form = self._key, blocks.check_format(batch_format)
 
@@ -79,11 +79,11 @@ class GroupedData:
 
         return self._finished(finish, f"MapGroups({key})")
 
-    def _each(self, function: str, on: str | Sequence[str]) -> Dataset:
+    def _each(self, function: str, on: str | Sequence[str]) -> D:
         columns = [on] if isinstance(on, str) else list(on)
         return self.aggregate(*((column, function) for column in columns))
 
-    def _finished(self, finish: Callable[[pa.Table], pa.Table], name: str) -> Dataset:
+    def _finished(self, finish: Callable[[pa.Table], pa.Table], name: str) -> D:
         key = self._key
 
         def run(stream: Iterator[Held], about: int) -> Iterator[Held]:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from dualray.shared.machines.head.global_scheduler import GlobalScheduler
     from dualray.shared.model.events import LeaseRequested
     from dualray.shared.policies.placement import ClusterView, Placement, PlacementPolicy
-    from dualray.testing.outcome import Outcome
 
 UNSCHEDULABLE = frozenset(
     {"ActorUnschedulableError", "PlacementGroupUnschedulableError", "TaskUnschedulableError"},
@@ -98,30 +97,6 @@ def _bytes_changed(trace: Iterable[TraceEvent]) -> Iterator[str]:
             if size != event.amount and found < LISTED_MAX:
                 found += 1
                 yield f"object {event.subject[:8]} had {size:,} bytes and was sent with {event.amount:,}"
-
-
-def compare(outcome: Outcome, reference: Outcome, *, must_succeed: bool) -> list[str]:
-    """What is wrong with a run under faults, in view of the run without them.
-
-    Args:
-        must_succeed: the program survives whatever happens to nodes and workers.
-    """
-    if outcome.error:
-        if reference.error:
-            return []
-        if "SimulationDeadlockError" in outcome.error:
-            return [f"it does not end: {outcome.message}"]
-        if must_succeed or not HONEST_ERRORS & set(outcome.error):
-            return [f"it fails with {outcome.error[0]}: {outcome.message.splitlines()[-1] if outcome.message else ''}"]
-        return []
-    if must_succeed and outcome.result != reference.result:
-        return [f"its result is {_short(outcome.result)}, and without faults {_short(reference.result)}"]
-    return []
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 # ---- While it runs -------------------------------------------------------------------------------------------------

@@ -26,11 +26,11 @@ from dualray.shared.scenario.expect import Expect
 from dualray.shared.scenario.fault_model import Fault, FaultKind, parse_fault
 from dualray.shared.scenario.file import dump_scenario
 from dualray.shared.scenario.scenario import Scenario
-from dualray.testing.checkers import UNSCHEDULABLE, compare
+from dualray.testing.checkers import UNSCHEDULABLE
 from dualray.testing.coverage import SITUATIONS
 from dualray.testing.determinism import compare_recorded
 from dualray.testing.expectations import judge as verdicts_of
-from dualray.testing.outcome import STUCK, Outcome
+from dualray.testing.outcome import STUCK, Outcome, compare
 from dualray.testing.pool import Broken, Pool, Run
 from dualray.testing.shrink import RUNS_MAX, shrink
 from dualray.testing.swarm import Ground, draw_faults, ground_of

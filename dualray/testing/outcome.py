@@ -12,7 +12,7 @@ from dualray.exceptions import DualrayError, InvalidTransition, InvariantViolati
 from dualray.report.summary import summary
 from dualray.shared.proof.trace import TraceEvent, TraceKind
 from dualray.shared.scenario.fault_model import EVENT_ANCHORS
-from dualray.testing.checkers import check_trace
+from dualray.testing.checkers import HONEST_ERRORS, check_trace
 from dualray.testing.coverage import coverage
 
 ERROR_CHARACTERS_MAX = 4_000
@@ -143,3 +143,27 @@ _BUGS = (InvariantViolation.__name__, InvalidTransition.__name__)
 
 STUCK = SimulationDeadlockError.__name__
 OURS = DualrayError.__name__
+
+
+def compare(outcome: Outcome, reference: Outcome, *, must_succeed: bool) -> list[str]:
+    """What is wrong with a run under faults, in view of the run without them.
+
+    Args:
+        must_succeed: the program survives whatever happens to nodes and workers.
+    """
+    if outcome.error:
+        if reference.error:
+            return []
+        if "SimulationDeadlockError" in outcome.error:
+            return [f"it does not end: {outcome.message}"]
+        if must_succeed or not HONEST_ERRORS & set(outcome.error):
+            return [f"it fails with {outcome.error[0]}: {outcome.message.splitlines()[-1] if outcome.message else ''}"]
+        return []
+    if must_succeed and outcome.result != reference.result:
+        return [f"its result is {_short(outcome.result)}, and without faults {_short(reference.result)}"]
+    return []
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}..."

@@ -8,13 +8,13 @@ from dataclasses import fields
 from dualray.shared.units import size_words
 from dualray.whatif.configurations import Configuration
 from dualray.whatif.critical_path import Stretch, by_function
-from dualray.whatif.predict import Prediction, Row
+from dualray.whatif.predicted import Predicted, Row
 
 _DELAYED_MIN = 0.05
 """Of the makespan: less time without a core is not worth a word."""
 
 
-def answers_of(prediction: Prediction, deadline: str | None) -> list[str]:
+def answers_of(prediction: Predicted, deadline: str | None) -> list[str]:
     """The knee, the cheapest that meets the deadline, and how far to trust it, in sentences."""
     lines = []
     knee = prediction.knee()
@@ -41,7 +41,7 @@ def answers_of(prediction: Prediction, deadline: str | None) -> list[str]:
     return lines
 
 
-def _about_the_record(prediction: Prediction) -> list[str]:
+def _about_the_record(prediction: Predicted) -> list[str]:
     """What can be checked of the replay, and what of the record is not in the rows."""
     graph = prediction.trace.graph
     lines = []
@@ -54,7 +54,7 @@ def _about_the_record(prediction: Prediction) -> list[str]:
     if graph.delayed_ns > _DELAYED_MIN * graph.makespan_ns:
         lines.append(
             f"While it was recorded, tasks were ready for {graph.delayed_ns / 1e9:.3g} s in all and had no core: "
-            f"others used the machine, or it has fewer cores than CPUs. Predictions leave that out."
+            f"others used the machine, or it has fewer cores than CPUs. Predicteds leave that out."
         )
     if prediction.cold_start_s:
         lines.append(f"The clusters start with the program: their first workers take {prediction.cold_start_s:.3g} s.")

@@ -12,7 +12,7 @@ from plotly.offline import get_plotlyjs
 from dualray.shared.units import size_words
 from dualray.whatif.answers import COLUMNS, answers_of, cells, path_words, varying_of
 from dualray.whatif.critical_path import Stretch, by_function
-from dualray.whatif.predict import Prediction, Row
+from dualray.whatif.predicted import Predicted, Row
 
 _STYLE = """body{margin:0;background:#f3f5f8;color:#1f2328;font:14px/1.5 system-ui,sans-serif}
 header{background:#16233b;color:white;padding:20px 32px}h1{margin:0;font-size:22px}
@@ -26,7 +26,7 @@ th:first-child,td:first-child{text-align:left}.no{color:#d1242f}"""
 _CSP = "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:"
 
 
-def write_page(prediction: Prediction, path: Path, *, deadline: str | None = None) -> None:
+def write_page(prediction: Predicted, path: Path, *, deadline: str | None = None) -> None:
     """Write the page.
 
     Raises:
@@ -35,7 +35,7 @@ def write_page(prediction: Prediction, path: Path, *, deadline: str | None = Non
     path.write_text(page(prediction, deadline=deadline), encoding="utf-8")
 
 
-def page(prediction: Prediction, *, deadline: str | None = None) -> str:
+def page(prediction: Predicted, *, deadline: str | None = None) -> str:
     """The page as text."""
     charts = [_makespans(prediction), _use(prediction)]
     if any(row.cost is not None for row in prediction.possible):
@@ -90,7 +90,7 @@ def _cpus(row: Row) -> float:
     return row.configuration.nodes * row.configuration.cpus
 
 
-def _makespans(prediction: Prediction) -> go.Figure:
+def _makespans(prediction: Predicted) -> go.Figure:
     figure = go.Figure(layout={"title": "Makespan by CPUs, with the least and the most over the seeds"})
     for name, rows in _series(prediction.possible).items():
         figure.add_scatter(
@@ -109,7 +109,7 @@ def _makespans(prediction: Prediction) -> go.Figure:
     return figure
 
 
-def _use(prediction: Prediction) -> go.Figure:
+def _use(prediction: Predicted) -> go.Figure:
     figure = go.Figure(layout={"title": "Use of the CPUs"})
     for name, rows in _series(prediction.possible).items():
         figure.add_scatter(x=[_cpus(row) for row in rows], y=[row.utilisation for row in rows], name=name)
@@ -118,7 +118,7 @@ def _use(prediction: Prediction) -> go.Figure:
     return figure
 
 
-def _costs(prediction: Prediction) -> go.Figure:
+def _costs(prediction: Predicted) -> go.Figure:
     figure = go.Figure(layout={"title": "What a run costs, and how long it takes"})
     for name, rows in _series(prediction.possible).items():
         words = [row.configuration.words for row in rows]

@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
 from statistics import median
@@ -27,14 +27,14 @@ from dualray.recording.graph import Graph, TaskNode, graph_of
 from dualray.shared.model.config import Config
 from dualray.shared.model.demands import parse_named
 from dualray.shared.model.resources import CPU, GPU
-from dualray.shared.units import parse_time_ns, time_words
+from dualray.shared.units import parse_time_ns
 from dualray.sim.cost.cost_model import CostModel
 from dualray.sim.network.topologies import Nic
 from dualray.sim.processes.node import Hardware
 from dualray.sim.replay.replay import ReplayCluster
 from dualray.sim.replay.replayed import Replayed
 from dualray.whatif.configurations import Configuration, configurations, faults_of, placement_path
-from dualray.whatif.critical_path import Stretch, critical_path
+from dualray.whatif.predicted import Predicted, Row, Trace, own_configuration
 
 SEEDS = 3
 _DATA_OF_WIRE = 1448 / 1514
@@ -42,38 +42,16 @@ _DATA_OF_WIRE = 1448 / 1514
 NS_PER_HOUR = 3_600 * 10**9
 
 
-@dataclass(frozen=True, slots=True)
-class Trace:
-    """A recorded run that was loaded."""
+class Prediction(Predicted):
+    """What `predict` returns."""
 
-    path: Path
-    graph: Graph
+    __slots__ = ()
 
-    @property
-    def words(self) -> str:
-        """For people."""
-        facts = self.graph.facts
-        return (
-            f"{len(self.graph.tasks):,} tasks of {len({it.name for it in self.graph.templates})} functions, "
-            f"{_seconds(self.graph.makespan_ns)} on {len(facts['nodes'])} nodes ({facts['machine']})"
-        )
+    def write_page(self, path: str | Path, *, deadline: str | None = None) -> None:
+        """Write one HTML page, which needs no network."""
+        from dualray.whatif.page import write_page  # noqa: PLC0415 - plotly takes half a second to import
 
-    @property
-    def own(self) -> Configuration:
-        """The cluster that it was recorded on, as far as a configuration can say it."""
-        return own_configuration(self.graph)
-
-
-def own_configuration(graph: Graph) -> Configuration:
-    """The cluster that a program was recorded on, as far as a configuration can say it."""
-    nodes = graph.facts["nodes"]
-    first = next(iter(nodes.values()))
-    return Configuration(
-        nodes=len(nodes),
-        cpus=first["resources"].get(CPU, 0),
-        gpus=first["resources"].get(GPU, 0),
-        store_bytes=first["object_store"],
-    )
+        write_page(self, Path(path), deadline=deadline)
 
 
 def load(path: str | Path) -> Trace:
@@ -84,122 +62,6 @@ def load(path: str | Path) -> Trace:
     """
     with _paused_gc():
         return Trace(Path(path), graph_of(read_record_file(Path(path))))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """What is predicted for one configuration: the median over the seeds, and for the makespan the least and the most.
-
-    Attributes:
-        makespan_s, low_s, high_s: from the program's begin to its end.
-        utilisation: of all CPUs, 0 to 1.
-        moved_bytes, spilled_bytes: between nodes, and to disk.
-        remade_s: time that was lost with nodes and workers, or spent on doing work again.
-        cost: nodes by price by hours; None without a price.
-        lacks: why the program cannot run there, or did not come to its end; empty when it did.
-    """
-
-    configuration: Configuration
-    makespan_s: float
-    low_s: float
-    high_s: float
-    utilisation: float
-    moved_bytes: int
-    spilled_bytes: int
-    evictions: int
-    remade_s: float
-    attempts: int
-    cost: float | None
-    lacks: str = ""
-
-    def plain(self) -> dict[str, Any]:
-        """The row as plain values, the configuration's among them."""
-        own = {name: getattr(self, name) for name in Row.__dataclass_fields__ if name != "configuration"}
-        return {**asdict(self.configuration), **own}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction:
-    """The rows of a sweep, in the order of its configurations; `runs` has every replay.
-
-    `check_s` is what the replay takes on the cluster on which the program was recorded, in seconds, to be held against
-    what the record took; None when that was a simulation, or the replay failed.
-    """
-
-    trace: Trace
-    rows: Sequence[Row]
-    runs: Sequence[tuple[Configuration, int, Replayed]]
-    calibration: Calibration | None = None
-    job: Any = field(default=None, repr=False)
-    check_s: float | None = None
-    cold_start_s: float = 0.0
-    """What the clusters' first workers are given to start, when the clusters start with the program."""
-
-    def chosen(self, deadline: str | float | None = None) -> Row | None:
-        """The row to look at: the cheapest that meets the deadline, else the knee, else the fastest."""
-        found = self.cheapest(deadline) if deadline is not None else None
-        return found or self.knee() or min(self.possible, key=lambda row: row.makespan_s, default=None)
-
-    def critical_path(self, row: Row) -> list[Stretch]:
-        """What the end of the program waits for on this row's cluster, step by step: one more replay."""
-        steps = self.job.replay(row.configuration, 0, with_steps=True).steps
-        return critical_path(steps)
-
-    def to_arrow(self) -> Any:
-        """The rows as a `pyarrow.Table`."""
-        import pyarrow as pa  # noqa: PLC0415 - only who asks for it needs it
-
-        return pa.Table.from_pylist([row.plain() for row in self.rows])
-
-    def to_pandas(self) -> Any:
-        """The rows as a `pandas.DataFrame`."""
-        return self.to_arrow().to_pandas()
-
-    @property
-    def possible(self) -> list[Row]:
-        """The rows in which the program ends."""
-        return [row for row in self.rows if not row.lacks]
-
-    def knee(self) -> Row | None:
-        """Where more CPUs begin to help little: of the fastest rows for each number of CPUs in all, the one that lies
-        farthest below the line from the fewest to the most, both axes scaled to 1. None below three numbers."""
-        best: dict[float, Row] = {}
-        for row in self.possible:
-            capacity = row.configuration.nodes * row.configuration.cpus
-            if capacity not in best or row.makespan_s < best[capacity].makespan_s:
-                best[capacity] = row
-        points = sorted(best.items())
-        if len(points) < 3:
-            return None
-        (first_x, first), (last_x, last) = points[0], points[-1]
-        drop_s = first.makespan_s - last.makespan_s
-        if drop_s <= 0.05 * first.makespan_s:
-            return first
-
-        def below(point: tuple[float, Row]) -> float:
-            x = (point[0] - first_x) / (last_x - first_x)
-            return (first.makespan_s - point[1].makespan_s) / drop_s - x
-
-        return max(points, key=below)[1]
-
-    def cheapest(self, deadline: str | float) -> Row | None:
-        """The cheapest row that meets a deadline ("10min", or seconds) with all its seeds; without prices, that with
-        the fewest CPUs by its time. None when none does."""
-        deadline_s = parse_time_ns(deadline, "deadline") / 1e9 if isinstance(deadline, str) else float(deadline)
-        meeting = [row for row in self.possible if row.high_s <= deadline_s]
-        return min(meeting, key=_price_key, default=None)
-
-    def write_page(self, path: str | Path, *, deadline: str | None = None) -> None:
-        """Write one HTML page, which needs no network."""
-        from dualray.whatif.page import write_page  # noqa: PLC0415 - plotly takes half a second to import
-
-        write_page(self, Path(path), deadline=deadline)
-
-
-def _price_key(row: Row) -> tuple[float, float]:
-    it = row.configuration
-    capacity = it.nodes * (it.cpus + 20 * it.gpus) * row.makespan_s
-    return (row.cost if row.cost is not None else capacity, row.makespan_s)
 
 
 def predict(
@@ -468,10 +330,6 @@ def _paused_gc() -> Iterator[None]:
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _seconds(ns: int) -> str:
-    return time_words(round(ns, -6))
 
 
 def as_list(values: Iterable[Any]) -> list[Any]:
