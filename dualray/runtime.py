@@ -125,36 +125,8 @@ class CallContext:
     """What the task or actor holds, by name."""
 
 
-class UserVerbs(Protocol):
-    """What code of the user can ask of an engine. Each process that runs such code has one."""
-
-    is_closed: bool
-    """Whether the cluster is gone: its references mean nothing any more."""
-
-    @property
-    def key(self) -> ProcessKey:
-        """Stands for this process where a library keeps something for each, weakly."""
-
-    @property
-    def is_in_task(self) -> bool:
-        """Whether the caller runs in a task or an actor, not in the driver."""
-
-    @property
-    def runtime_env(self) -> str:
-        """The runtime environment of tasks that are submitted here, as JSON, unless they say; "": none."""
-
-    @property
-    def namespace(self) -> str:
-        """The namespace in which this code names actors."""
-
-    @property
-    def ip_address(self) -> str:
-        """The node's address, as the other nodes know it."""
-
-    def context(self) -> CallContext:
-        """What runs here."""
-
-    # -- functions and tasks
+class TaskVerbs(Protocol):
+    """Functions and calls of them."""
 
     def prepare_function(
         self,
@@ -197,7 +169,9 @@ class UserVerbs(Protocol):
             ValueError: `put` has made it; it is a method of an actor, and `force` would end the actor.
         """
 
-    # -- actors
+
+class ActorVerbs(Protocol):
+    """Actors and calls of their methods."""
 
     def prepare_class(
         self,
@@ -262,7 +236,9 @@ class UserVerbs(Protocol):
             TypeError: outside of one.
         """
 
-    # -- values
+
+class ValueVerbs(Protocol):
+    """Values, and the references to them."""
 
     def put(self, value: Any, /) -> Reference:
         """Store a value; a reference to it, counted already."""
@@ -303,8 +279,6 @@ class UserVerbs(Protocol):
     def waiting(self) -> list[str]:
         """In words, what this process waits for now."""
 
-    # -- references
-
     def adopt(self, reference: Any, /) -> None:
         """Count one more reference to an object in this process."""
 
@@ -317,7 +291,9 @@ class UserVerbs(Protocol):
     def revive(self, *parts: Any) -> Reference:
         """The reference of `parts_of`, counted in this process."""
 
-    # -- the cluster
+
+class ClusterVerbs(Protocol):
+    """Questions about the cluster, and placement groups."""
 
     def nodes(self) -> list[NodeRow]:
         """The nodes that the cluster has had."""
@@ -358,6 +334,36 @@ class UserVerbs(Protocol):
 
     def spawn(self, function: Callable[[], object]) -> None:
         """Run it beside the caller: it may wait, and ends with the process at the latest."""
+
+
+class UserVerbs(TaskVerbs, ActorVerbs, ValueVerbs, ClusterVerbs, Protocol):
+    """What code of the user can ask of an engine. Each process that runs such code has one."""
+
+    is_closed: bool
+    """Whether the cluster is gone: its references mean nothing any more."""
+
+    @property
+    def key(self) -> ProcessKey:
+        """Stands for this process where a library keeps something for each, weakly."""
+
+    @property
+    def is_in_task(self) -> bool:
+        """Whether the caller runs in a task or an actor, not in the driver."""
+
+    @property
+    def runtime_env(self) -> str:
+        """The runtime environment of tasks that are submitted here, as JSON, unless they say; "": none."""
+
+    @property
+    def namespace(self) -> str:
+        """The namespace in which this code names actors."""
+
+    @property
+    def ip_address(self) -> str:
+        """The node's address, as the other nodes know it."""
+
+    def context(self) -> CallContext:
+        """What runs here."""
 
 
 # ---- What an engine on the core worker provides ----------------------------------------------------------------------

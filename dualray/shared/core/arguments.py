@@ -21,12 +21,7 @@ import numpy as np
 
 from dualray.exceptions import SerializationError
 from dualray.shared.core.layout import PLAIN_TYPES, SMALL_TYPES, Serialized, deserialize, deserialize_all, plain_bytes
-from dualray.shared.core.serialization import (
-    NOT_PLAIN,
-    learn_plain,
-    plain_values,
-    serialize,
-)
+from dualray.shared.core.serialization import NOT_PLAIN, learn_plain, plain_values, serialize
 from dualray.shared.handles import Reference
 from dualray.shared.model.ids import ObjectID
 from dualray.shared.model.specs import Ref

@@ -8,21 +8,19 @@ once, and whoever does not answer within ASK_NS is left out.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dualray.exceptions import DualrayError
+from dualray.shared.core.cluster_queries import CoreQueries
 from dualray.shared.machines.state_rows import late_row
 from dualray.shared.model.ids import HEAD, Address, ObjectID, is_put
-
-if TYPE_CHECKING:
-    from dualray.shared.core.core_worker import CoreWorker
 
 ASK_NS = 500_000_000
 HOLDERS_MAX = 5
 """So many are named; of the others, how many there are."""
 
 
-def why_late(core: CoreWorker, object_id: ObjectID) -> str:
+def why_late(core: CoreQueries, object_id: ObjectID) -> str:
     """In words, what an object that is not ready waits for, with what others know of it."""
     words = core.machine.explain_object(object_id)
     try:
@@ -31,7 +29,7 @@ def why_late(core: CoreWorker, object_id: ObjectID) -> str:
         return words
 
 
-def _what_others_know(core: CoreWorker, object_id: ObjectID) -> list[str]:
+def _what_others_know(core: CoreQueries, object_id: ObjectID) -> list[str]:
     value = core.machine.values.table.get(object_id)
     if value is None or is_put(object_id):
         return []
@@ -53,11 +51,11 @@ def _what_others_know(core: CoreWorker, object_id: ObjectID) -> list[str]:
     return words
 
 
-def _ask(core: CoreWorker, address: str, table: str) -> list[dict[str, Any]] | None:
+def _ask(core: CoreQueries, address: str, table: str) -> list[dict[str, Any]] | None:
     return core.rows_of([Address(address)], table, ASK_NS)[Address(address)]
 
 
-def _what_it_does(core: CoreWorker, worker: str, task_id: str) -> list[str]:
+def _what_it_does(core: CoreQueries, worker: str, task_id: str) -> list[str]:
     """What a worker does that has a task: perhaps another one, and perhaps it waits."""
     rows = _ask(core, worker, "waits")
     if rows is None:
@@ -69,7 +67,7 @@ def _what_it_does(core: CoreWorker, worker: str, task_id: str) -> list[str]:
     ]
 
 
-def _who_holds(core: CoreWorker, demand: Mapping[str, float]) -> list[str]:
+def _who_holds(core: CoreQueries, demand: Mapping[str, float]) -> list[str]:
     """Who has leased what a task demands."""
     nodes = [node.node for node in core.cluster_state() if node.alive]
     answers = core.rows_of([Address(node) for node in nodes], "workers", ASK_NS)
@@ -87,6 +85,6 @@ def _who_holds(core: CoreWorker, demand: Mapping[str, float]) -> list[str]:
     ]
 
 
-def _what_the_head_says(core: CoreWorker, *whose: str) -> list[str]:
+def _what_the_head_says(core: CoreQueries, *whose: str) -> list[str]:
     rows = _ask(core, HEAD, "waits") or []
     return [f"the head says: {row['words']}" for row in rows if any(words in row["words"] for words in whose)][:1]

@@ -8,20 +8,18 @@ Then the generator is closed, as Python closes one that nobody holds any more.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dualray.shared.core.failures import as_payload
 from dualray.shared.core.layout import Serialized
 from dualray.shared.core.serialization import serialize
+from dualray.shared.core.tasks_in_hand import CoreTasks
 from dualray.shared.model.commands import RunTask
 from dualray.shared.model.errors import ErrorInfo
 from dualray.shared.model.events import ItemMade, ItemsEnded, Result, SpaceWritten, TaskPushed
 from dualray.shared.model.ids import ObjectID, return_object_id
 from dualray.shared.model.specs import Ref, Streaming, TaskSpec
 from dualray.shared.policies.retry import RETRY_FOREVER
-
-if TYPE_CHECKING:
-    from dualray.shared.core.core_worker import CoreWorker
 
 Collect = Callable[[Sequence[Ref]], Any]
 """Makes the one result of a dynamic generator out of its items."""
@@ -30,7 +28,7 @@ Collect = Callable[[Sequence[Ref]], Any]
 class ItemMaker:
     """See the module."""
 
-    def __init__(self, core: CoreWorker) -> None:
+    def __init__(self, core: CoreTasks) -> None:
         self._core = core
         self._host = core.host
 
@@ -219,7 +217,7 @@ class AsyncItems:
         return await self._maker.make_all_async(self._task, self.__wrapped__(*args, **kwargs), self._collect)
 
 
-def store_result(core: CoreWorker, task: RunTask | TaskPushed, object_id: ObjectID, serialized: Serialized) -> None:
+def store_result(core: CoreTasks, task: RunTask | TaskPushed, object_id: ObjectID, serialized: Serialized) -> None:
     """Write a large result of a task into the node's store."""
     spec = task.spec
     # The attempts count retries and reconstructions alike; after the last one it cannot be made again.

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dualray.exceptions import ControlPlaneError, TaskCancelledError
 from dualray.shared.core.arguments import unpack_arguments
 from dualray.shared.core.execution import Execution, new_execution
 from dualray.shared.core.failures import as_payload
+from dualray.shared.core.host import Host
 from dualray.shared.core.item_maker import AsyncItems, ItemMaker, store_result
 from dualray.shared.core.layout import PLAIN_TYPES, plain_bytes
 from dualray.shared.core.pickled_names import keep_name
 from dualray.shared.core.serialization import serialize
+from dualray.shared.core.tasks_in_hand import CoreTasks
 from dualray.shared.handles import METHOD_OPTIONS, TERMINATE, ActorExit
 from dualray.shared.machines.owner.tasks import cancelled
 from dualray.shared.model.commands import RunTask
@@ -26,10 +28,6 @@ from dualray.shared.model.events import ActorExitAsked, Result, TaskPushed, Task
 from dualray.shared.model.ids import FunctionID, return_object_id, short
 from dualray.shared.model.specs import FunctionTemplate, Ref, Streaming, TaskSpec
 from dualray.shared.proof.trace import TraceKind
-
-if TYPE_CHECKING:
-    from dualray.shared.core.core_worker import CoreWorker
-    from dualray.shared.core.host import Host
 
 _NONE = serialize(None).to_bytes()
 
@@ -59,7 +57,7 @@ keep_name("dualray.shared.task_runner", Export)
 class TaskRunner:
     """See the module. Keeps the functions that this process has loaded, and its actor's instance."""
 
-    def __init__(self, core: CoreWorker) -> None:
+    def __init__(self, core: CoreTasks) -> None:
         self._core = core
         self._host: Host = core.host
         self.loaded: dict[FunctionID, Export] = {}

@@ -1,0 +1,116 @@
+"""Waiting: a thread or fiber asks the machine for something, and goes on when the machine completes the wait."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from dualray.exceptions import DualrayError
+from dualray.shared.core.state import PendingWait
+from dualray.shared.core.step import CoreStep
+from dualray.shared.model.events import (
+    ActorNameAsked,
+    ClusterStateAsked,
+    PlacementGroupAsked,
+    RowsAsked,
+    SpaceWanted,
+    ViewReleased,
+    WaitAbandoned,
+    WaitStarted,
+)
+from dualray.shared.model.ids import ObjectID, TaskID, WaitID
+
+WaitEvent: TypeAlias = WaitStarted | SpaceWanted | ClusterStateAsked | RowsAsked | PlacementGroupAsked | ActorNameAsked
+
+
+class CoreWaiting(CoreStep):
+    """Begins and ends waits, and says in words what is waited for."""
+
+    def _next_wait(self) -> WaitID:
+        return WaitID(next(self._wait_counter))
+
+    def _wait_for(self, event: WaitEvent, *, is_read: bool = False) -> PendingWait:
+        """Begin a wait, and return when it is over.
+
+        Raises:
+            DualrayError: the runtime has ended, or ends meanwhile.
+        """
+        if self._may_block_a_loop:
+            self._warn_of_blocked_loop(event)
+        wait = PendingWait(self.host.new_signal(), is_read)
+        try:
+            self._begin_wait(event, wait)
+            self._end_wait(wait)
+        except (Exception, KeyboardInterrupt):
+            self.abandon(event.wait_id, wait)
+            raise
+        return wait
+
+    def _begin_wait(self, event: WaitEvent, wait: PendingWait) -> None:
+        with self.host.lock:
+            self._check_it_goes_on()
+            self._waits[event.wait_id] = wait
+            self.dispatch(event)
+
+    def _end_wait(self, wait: PendingWait) -> None:
+        if not wait.is_done:
+            wait.signal.wait()
+        if not wait.is_done:
+            raise DualrayError(self.end_reason)
+
+    def abandon(self, wait_id: WaitID, wait: PendingWait) -> None:
+        """The thread that waits was interrupted, by Ctrl-C or by an error of its own."""
+        with self.host.lock:
+            if self._waits.pop(wait_id, None) is not None:
+                self.dispatch(WaitAbandoned(wait_id=wait_id))
+            elif wait.is_done and wait.is_read:
+                self._release_unread(wait.ready)
+
+    def _release_unread(self, object_ids: Iterable[ObjectID]) -> None:
+        for object_id in object_ids:
+            if object_id in self.machine.values.views:
+                self.dispatch(ViewReleased(object_id=object_id))
+
+    def fail(self, reason: str) -> None:
+        """Nothing will come any more: whoever waits, or will wait, raises."""
+        self.end_reason = reason
+        self.abandon_waits()
+
+    def abandon_waits(self) -> None:
+        """The runtime ends: whoever still waits is woken, and raises."""
+        with self.host.lock:
+            self._has_ended = True
+            waits, self._waits = list(self._waits.values()), {}
+        for wait in waits:
+            wait.signal.set()
+
+    def _check_it_goes_on(self) -> None:
+        if self._has_ended:
+            raise DualrayError(self.end_reason)
+
+    def waiting(self) -> list[str]:
+        """In words, what this process waits for."""
+        return [reason for _, reason in self.waiters()]
+
+    def waiters(self) -> list[tuple[str, str]]:
+        """Who waits in this process, and in words for what."""
+        found = []
+        for wait_id in self._waits:
+            wait = self.machine.values.waits.get(wait_id)
+            name = self.machine.call_name(wait.task_id) if wait is not None else None
+            found += [(name or self.execution.name, reason) for reason in self.machine.explain_wait(wait_id)]
+        return found
+
+    def _waiting_task(self) -> TaskID | None:
+        return self.execution.task_id if self.execution.is_task else None
+
+    def _warn_of_blocked_loop(self, event: WaitEvent) -> None:
+        """A method that is a coroutine, and blocks its loop, is told so, once."""
+        if not self._has_warned and isinstance(event, WaitStarted) and event.timeout_ns != 0 and self.host.is_on_loop:
+            self._has_warned = True
+            verb = "get" if event.read else "wait"
+            self.host.tell(
+                f"{self.execution.name} calls dualray.{verb}() on the event loop of its actor: until that returns, no "
+                f"other method of its concurrency group goes on, and if it waits for one of them, it waits for ever. "
+                f"Use `await ref` or `await asyncio.gather(*refs)`.\n"
+            )
