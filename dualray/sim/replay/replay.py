@@ -11,39 +11,27 @@ says of each record what of this it has.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from dualray.exceptions import (
     DualrayError,
     ObjectStoreFullError,
     PlacementGroupUnschedulableError,
     SimulationDeadlockError,
-    TaskError,
     TaskUnschedulableError,
 )
 from dualray.recording.graph import Graph, TaskNode
-from dualray.shared.core.failures import as_exception
 from dualray.shared.machines.owner.tasks import TASK_TABLE
 from dualray.shared.model.config import Config
-from dualray.shared.model.errors import ErrorInfo
-from dualray.shared.model.events import Event, Started
-from dualray.shared.model.ids import HEAD, Address, FunctionID, NodeID, PlacementGroupID
-from dualray.shared.model.resources import CPU, UNITS, Resources, from_units, in_plain_names
+from dualray.shared.model.events import Started
+from dualray.shared.model.ids import HEAD, Address, NodeID, PlacementGroupID
+from dualray.shared.model.resources import CPU, UNITS
 from dualray.shared.model.specs import (
-    DEFAULT_STRATEGY,
-    FunctionTemplate,
-    GroupStrategy,
     LeaseShape,
     NodeInfo,
-    PlacementGroupSpec,
-    Ref,
-    Strategy,
-    StrategyKind,
-    Streaming,
 )
 from dualray.shared.policies.bundles import why_never
 from dualray.shared.policies.feasibility import why_infeasible
@@ -55,11 +43,12 @@ from dualray.sim.cost.cost_model import CostModel
 from dualray.sim.kernel.cores import Cores
 from dualray.sim.network.topologies import Star, Wiring
 from dualray.sim.processes.node import Hardware
-from dualray.sim.processes.runner import Letter, Process
-from dualray.sim.replay.model_process import Execution, ModelProcess
+from dualray.sim.processes.runner import Process
+from dualray.sim.replay.execution import Execution
+from dualray.sim.replay.model_process import ModelProcess
 from dualray.sim.replay.replayed import Replayed, Step
+from dualray.sim.replay.rerun import Rerun
 
-_TASK_ID_BYTES = 16
 _TRANSFER_NS_MIN = 100_000
 """Less computing than this is not looked at."""
 
@@ -115,55 +104,38 @@ class ReplayCluster(Cluster):
             time_limit_ns=time_limit_ns,
             wiring=wiring,
         )
-        self.graph = graph
-        self.scale_of = scale_of
-        self.since = since
-        self.since_ns = 0
-        self.began_ns = 0
-        self.sizes = dict(graph.sizes)
-        self.refs: dict[bytes, Ref] = {}
-        """Of each object of the recorded run, what it is here."""
-        self.submitted: dict[bytes, TaskNode] = {}
-        self.nested: dict[bytes, tuple[Ref, ...]] = {}
-        """References in results, by object."""
-        self.templates = [_template(name_and_words.name, name_and_words.words) for name_and_words in graph.templates]
-        self.cpus = [in_plain_names(template.resources).get(CPU) / UNITS for template in self.templates]
-        """CPUs that a call of each template holds."""
-        self.result = Replayed(spans=[] if with_spans else None, steps={} if with_steps else None)
-        self.is_over = False
-        self._ended: list[str] = []
-        """Why the program has ended, once it has."""
-        self.make_worker = ModelProcess.as_worker
+        rerun = Rerun(graph, scale_of=scale_of, since=since, with_spans=with_spans, with_steps=with_steps)
+        self.rerun = rerun
+        self.result = rerun.result
+        self.make_worker = partial(ModelProcess.as_worker, rerun=rerun)
         self.with_trace = with_trace
         if not with_trace:
             self.network.on_rate = None
-        self.is_noted = with_trace or any(fault.at_ns is None for fault in faults)
-        """Whether anybody wants to know what drivers and workers do."""
-        self.raised: DualrayError | None = None
-        """With what the program has failed."""
-        self.causes: dict[str, ErrorInfo] = {}
-        """What made tasks fail here that did not fail when they were recorded, by its words."""
+        rerun.is_noted = with_trace or any(fault.at_ns is None for fault in faults)
         self._hardware = list(hardware)
         self._cold_start_ns = cold_start_ns
         """Of the last message of each pair of processes."""
         self._planned = tuple(faults)
-        self.is_steady = not faults and all(each.speed == 1.0 for each in hardware)
-        """Nothing stands still or gets slow."""
+        rerun.is_steady = not faults and all(each.speed == 1.0 for each in hardware)
         takes_notes = with_steps or with_trace
-        self.is_simple = self.is_steady and not takes_notes and config.inline_bytes_max == graph.inline_bytes_max
-        """Whether what a task does is seen by its owner alone."""
-        self.cores: dict[NodeID, Cores] = {}
+        rerun.is_simple = rerun.is_steady and not takes_notes and config.inline_bytes_max == graph.inline_bytes_max
         host = Cores(self.calendar, host_cores, slowdown) if host_cores is not None else None
         for index, each in enumerate(hardware):
             own = cores if cores is not None else max(1.0, each.total.get(CPU) / UNITS)
-            self.cores[NodeID(f"node-{index}")] = host or Cores(self.calendar, own, slowdown)
+            rerun.cores[NodeID(f"node-{index}")] = host or Cores(self.calendar, own, slowdown)
         self._has_host = host is not None
+
+    @property
+    def raised(self) -> DualrayError | None:
+        """With what the program has failed."""
+        return self.rerun.raised
 
     def run(self) -> Replayed:
         """Run the program to its end, its failure, or a deadlock."""
-        self.raised = self._what_lacks()
-        if self.raised is not None:
-            self.result.failed = str(self.raised)
+        rerun = self.rerun
+        rerun.raised = self._what_lacks()
+        if rerun.raised is not None:
+            self.result.failed = str(rerun.raised)
             return self.result
         self._logs.open(self.head, MachineSpec(kind="head", address=HEAD, config=self.config))
         self.add(self.head)
@@ -174,26 +146,31 @@ class ReplayCluster(Cluster):
             self.start_node(NodeID(f"node-{index}"), each)
         self.faults.plan(self._planned, driver_node=DRIVER_NODE)
         driver = ModelProcess(
-            cluster=self, address=DRIVER, node=DRIVER_NODE, store=self.nodes[DRIVER_NODE].store, is_driver=True
+            cluster=self,
+            address=DRIVER,
+            node=DRIVER_NODE,
+            store=self.nodes[DRIVER_NODE].store,
+            rerun=rerun,
+            is_driver=True,
         )
         self.add(driver)
         driver.handle(Started())
         self.kernel.run_until(lambda: len(driver.machine.cluster) >= len(self._hardware))
         self.cost_model = usual
-        began_ns = self.began_ns = self.kernel.now_ns
-        execution = Execution(driver, None, self.graph.driver, 1.0)
+        began_ns = rerun.began_ns = self.kernel.now_ns
+        execution = Execution(None, rerun.graph.driver, 1.0)
         if self.result.steps is not None:
             self.result.steps[b""] = Step("the driver", DRIVER_NODE)
-        driver.advance(execution)
+        driver.scripts.advance(execution)
         try:
-            if not self.kernel.run_until_any(self._ended):
+            if not self.kernel.run_until_any(rerun.ended):
                 raise self._deadlock()
         except SimulationDeadlockError as error:
             self.result.failed = " ".join(str(error).split())
-            self.raised = error
+            rerun.raised = error
         result = self.result
         result.makespan_ns = self.kernel.now_ns - began_ns
-        result.since_ns = self.kernel.now_ns - (self.since_ns or began_ns)
+        result.since_ns = self.kernel.now_ns - (rerun.since_ns or began_ns)
         if result.steps is not None:
             result.steps[b""].ended_ns = result.makespan_ns
         cpus = sum(each.total.get(CPU) for each in self._hardware) / UNITS
@@ -208,7 +185,7 @@ class ReplayCluster(Cluster):
             NodeInfo(node=NodeID(f"node-{index}"), incarnation=0, total=each.total, store_bytes=each.store_bytes)
             for index, each in enumerate(self._hardware)
         ]
-        for template in self.templates:
+        for template in self.rerun.templates:
             shape = LeaseShape(
                 resources=template.resources,
                 placement=template.placement,
@@ -218,13 +195,13 @@ class ReplayCluster(Cluster):
             why = why_infeasible(shape, nodes)
             if why is not None:
                 return TaskUnschedulableError(f"{template.name} can never run: {why}")
-        for group_id, words in self.graph.groups.items():
-            why = why_never(self.group_of(PlacementGroupID(group_id), words, DRIVER), {}, nodes)
+        for group_id, words in self.rerun.graph.groups.items():
+            why = why_never(self.rerun.group_of(PlacementGroupID(group_id), words, DRIVER), {}, nodes)
             if why is not None:
                 return PlacementGroupUnschedulableError(
                     f"a placement group of the program can never be reserved: {why}"
                 )
-        largest = max(self.graph.sizes.values(), default=0)
+        largest = max(self.rerun.graph.sizes.values(), default=0)
         room = max((each.store_bytes for each in self._hardware), default=0)
         if largest > room:
             return ObjectStoreFullError(
@@ -232,24 +209,8 @@ class ReplayCluster(Cluster):
             )
         return None
 
-    def program_ended(self, why: str, error: type[DualrayError] | None = None) -> None:
-        """The driver's script is over, or has failed with an error of this class."""
-        self.is_over = True
-        self._ended.append(why)
-        self.result.failed = why
-        if error is not None:
-            self.raised = error(why)
-
-    def program_fails(self, error: ErrorInfo) -> None:
-        """The driver meets an error that it did not meet when it was recorded."""
-        self.program_ended(error.message)
-        cause = self.causes.get(error.message)
-        self.raised = as_exception(error, None)
-        if cause is not None and isinstance(self.raised, TaskError):  # a task has met it
-            self.raised = TaskError("a task", error.message, as_exception(cause, None)).as_instance_of_cause()
-
     def driver_fails(self, why: str) -> None:
-        self.program_ended(why, DualrayError)
+        self.rerun.program_ended(why, DualrayError)
 
     def find_actor(self, name: str) -> Address | None:
         for process in self.processes.values():
@@ -269,41 +230,6 @@ class ReplayCluster(Cluster):
                 is_driver=is_driver,
             )
             self._logs.open(process, spec)
-
-    def group_of(self, group_id: PlacementGroupID, words: str, owner: Address) -> PlacementGroupSpec:
-        """A recorded placement group."""
-        known = json.loads(words)
-        return PlacementGroupSpec(
-            group_id=group_id,
-            bundles=tuple([_resources(bundle) for bundle in known["bundles"]]),
-            strategy=GroupStrategy(known["strategy"]),
-            owner=owner,
-            is_detached=known["is_detached"],
-        )
-
-    def expects_failure(self, object_id: bytes) -> bool:
-        """Whether what made an object has failed when it was recorded, too."""
-        node = self.submitted.get(object_id[:_TASK_ID_BYTES])
-        while node is not None and not (node.script.error or node.may_fail):
-            failing = [self.submitted.get(dep[:_TASK_ID_BYTES]) for dep in node.deps]
-            node = next((it for it in failing if it is not None and (it.script.error or it.may_fail)), None)
-        return node is not None
-
-    def nested_in(self, object_id: bytes) -> tuple[Ref, ...]:
-        """The references in a result."""
-        return self.nested.get(object_id, ())
-
-    def send_sized(self, sender: Process, to: Address, message: Event, size_bytes: int) -> None:
-        """Deliver a message of which only the size is known."""
-        destination = self.processes.get(to)
-        if destination is None:
-            self.send(sender, to, message, ())
-            return
-        line = self.line(sender, to)
-        if type(destination) is ModelProcess:
-            self.network.message(line, size_bytes, destination.take_in, message)
-        else:
-            self.network.send(Letter(self.network, line, message, ()), size_bytes)
 
     def note(self, event: TraceEvent) -> None:
         result = self.result
@@ -326,14 +252,14 @@ class ReplayCluster(Cluster):
 
     def _cores_of(self, node: NodeID) -> Cores | None:
         """Its own; what all machines share, one of them cannot slow: there work takes longer from its begin on."""
-        return None if self._has_host else self.cores[node]
+        return None if self._has_host else self.rerun.cores[node]
 
     def _take_cores(self, event: TraceEvent) -> None:
         """A transfer costs both ends computing: as much as it takes where nothing but the software bounds it."""
         work_ns = event.amount * 1e9 / self.cost_model.transfer_bytes_per_s
         if work_ns >= _TRANSFER_NS_MIN:
             for node in (event.process, event.other):
-                self.cores[NodeID(node)].run(work_ns, 1.0, _nothing)
+                self.rerun.cores[NodeID(node)].run(work_ns, 1.0, _nothing)
 
     def write_record(self, table: str, key: str, fields: tuple[tuple[str, str], ...]) -> None:
         """Nobody reads the tables, but who wants to know which tasks were lost."""
@@ -346,41 +272,3 @@ class ReplayCluster(Cluster):
             if isinstance(process, ModelProcess) and process.is_alive:
                 lines += [words for wait_id in process._resumes for words in process.machine.explain_wait(wait_id)]
         return SimulationDeadlockError(f"{why}, and the program has not ended: {'; '.join(lines[:3])}")
-
-
-def _template(name: str, words: Mapping[str, Any]) -> FunctionTemplate:
-    return FunctionTemplate(
-        function_id=FunctionID(bytes.fromhex(words["function"])),
-        name=name,
-        resources=_resources(words["resources"]),
-        placement=_resources(words["placement"]),
-        num_returns=words["num_returns"],
-        max_retries=words["max_retries"],
-        retry_exceptions=words["retry_exceptions"],
-        strategy=_strategy(words),
-        streaming=Streaming(words.get("streaming", "")),
-        items_ahead_max=words.get("items_ahead_max", 0),
-        max_calls=words.get("max_calls", 0),
-        runtime_env=words.get("runtime_env", ""),
-    )
-
-
-def _resources(amounts: Mapping[str, float]) -> Resources:
-    return from_units({name: round(amount * UNITS) for name, amount in amounts.items()})
-
-
-def _strategy(words: Mapping[str, Any]) -> Strategy:
-    """Where a call may run; labels are left out: the nodes of a prediction have none."""
-    kind = words["strategy"]
-    if kind == StrategyKind.SPREAD:
-        return Strategy(kind=StrategyKind.SPREAD)
-    if kind == StrategyKind.NODE_AFFINITY:
-        return Strategy(kind=StrategyKind.NODE_AFFINITY, node=NodeID(words["node"]), soft=words["soft"])
-    if kind == StrategyKind.PLACEMENT_GROUP:
-        return Strategy(
-            kind=StrategyKind.PLACEMENT_GROUP,
-            group=PlacementGroupID(bytes.fromhex(words["group"])),
-            bundle=words["bundle"],
-            captures=words["captures"],
-        )
-    return DEFAULT_STRATEGY
