@@ -36,20 +36,10 @@ from dualray.shared.proof.trace import TraceEvent, TraceKind
 from dualray.shared.scenario.fault_model import Fault
 from dualray.sim.cluster.cluster import DRIVER, DRIVER_NODE, MESSAGE_BYTES, Cluster
 from dualray.sim.cost.cost_model import CostModel
-from dualray.sim.modelled.processes import (
-    Call,
-    Door,
-    Get,
-    Model,
-    ModelledDriver,
-    ModelledProcess,
-    ModelledWorker,
-    Plan,
-    Program,
-    Step,
-    Wait,
-    call,
-)
+from dualray.sim.modelled.calls import Call, Get, Step, Wait, call
+from dualray.sim.modelled.driver import ModelledDriver, Program
+from dualray.sim.modelled.processes import Door, Model, ModelledProcess, Plan
+from dualray.sim.modelled.worker import ModelledWorker
 from dualray.sim.network.topologies import Star, Wiring
 from dualray.sim.processes.node import Hardware
 from dualray.sim.processes.runner import Process

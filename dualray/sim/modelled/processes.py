@@ -1,8 +1,8 @@
-"""The processes of a modelled run: a driver that follows a program, workers of which only the time is simulated.
+"""What all processes of a modelled run have in common: a machine with its commands, messages, and the event hash.
 
-Theory of operation. Everything that happens to each task of a million is here, and what all processes of a run share
-for it (`Model`): what calls take, the links between processes, the notes for the event hash. It is one of the modules
-that the wheel compiles; what happens once in a run is in cluster.py, and programs are in programs.py.
+Theory of operation. What all processes of a run share is their `Model`: what calls take, the links between processes,
+the notes for the event hash. What happens to each task of a million is here, in worker.py and in driver.py: the wheel
+compiles them. What happens once in a run is in cluster.py, and programs are in programs.py.
 
 Nothing here looks at the size of the cluster. Nothing is decided here either: machines are handed what has happened,
 and their commands are carried out, as far as they are about more than bytes and tables, of which there are none.
@@ -10,13 +10,9 @@ and their commands are carried out, as far as they are about more than bytes and
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
-
-import numpy as np
+from typing import Any, Final
 
 from dualray.shared.machines.owner.owner import Owner
 from dualray.shared.machines.owner.plain_worker import PlainWorker
@@ -33,67 +29,41 @@ from dualray.shared.model.commands import (
     Send,
 )
 from dualray.shared.model.config import Config
-from dualray.shared.model.errors import ErrorInfo
 from dualray.shared.model.events import (
     Event,
     LeaseGranted,
     LeaseRequested,
     LeaseReturned,
     NodeWelcomed,
-    Outcome,
     PeerMet,
-    RefsDropped,
     ResourcesReported,
-    Result,
     SpaceWanted,
-    SpaceWritten,
     TaskFinished,
     TaskPushed,
-    TaskRan,
     TasksFinished,
-    TasksRan,
-    TaskSubmitted,
     TimerFired,
     ViewReleased,
     WaitStarted,
 )
 from dualray.shared.model.ids import (
     HEAD,
-    ActorID,
     Address,
-    ChildIds,
     FunctionID,
     NodeID,
     ObjectID,
     TaskID,
     WaitID,
-    actor_handle_id,
-    return_object_id,
-    root_task_id,
 )
-from dualray.shared.model.resources import CPU, UNITS, Resources
 from dualray.shared.model.specs import (
-    DEFAULT_STRATEGY,
-    ActorSpec,
     FunctionTemplate,
-    Ref,
-    Strategy,
     TaskSpec,
-    new_ref,
-    new_spec,
 )
 from dualray.shared.proof.trace import TraceKind
 from dualray.sim.cost.cost_model import CostModel
 from dualray.sim.kernel.calendar import Calendar
+from dualray.sim.processes.object_store import VirtualStore
 from dualray.sim.processes.runner import Process
 
-if TYPE_CHECKING:
-    from dualray.sim.processes.object_store import VirtualStore
-
-OWED_NS_MAX: Final = 50_000
-"""Of submissions that are not paid for yet, as in worker.py."""
-_ONE_CPU = Resources(((CPU, UNITS),))
-_NO_BYTES = np.zeros(0, dtype=np.uint8)
 ENDED: Final = 0
 """Kinds, in the event hash: a task has ended."""
 ALL_ENDED: Final = 1
@@ -101,64 +71,6 @@ PUSHED: Final = 2
 FINISHED: Final = 3
 OTHER: Final = 4
 _LONG_BYTES: Final = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Get:
-    """What a modelled program yields to wait until all of these are in reach of it, as `dualray.get` does."""
-
-    refs: tuple[Ref, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """What a modelled program yields to wait until so many are ready: it is sent those that are, as `dualray.wait`."""
-
-    refs: tuple[Ref, ...]
-    num_ready: int = 1
-
-
-Step: TypeAlias = int | Get | Wait
-"""What a modelled program yields: nanoseconds to compute for, or what it waits for."""
-Program: TypeAlias = "Callable[[ModelledDriver], Generator[Step, Any, None]]"
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A function, or an actor's method, of which calls are modelled.
-
-    Attributes:
-        template: name, resources, retries and strategy, as of any remote function.
-        takes_ns: how long a call takes that is not told otherwise.
-        sizes: bytes of each of its results, likewise.
-    """
-
-    template: FunctionTemplate
-    takes_ns: int
-    sizes: tuple[int, ...]
-
-
-def call(
-    name: str,
-    *,
-    takes_ns: int,
-    sizes: tuple[int, ...] = (0,),
-    resources: Resources = _ONE_CPU,
-    placement: Resources | None = None,
-    max_retries: int = 3,
-    strategy: Strategy = DEFAULT_STRATEGY,
-) -> Call:
-    """A function, or method, to make calls of; `sizes` are those of its results."""
-    template = FunctionTemplate(
-        function_id=FunctionID(blake2b(name.encode(), digest_size=16, person=b"dualray-model").digest()),
-        name=name,
-        resources=resources,
-        placement=resources if placement is None else placement,
-        num_returns=len(sizes),
-        max_retries=max_retries,
-        strategy=strategy,
-    )
-    return Call(template, takes_ns, sizes)
 
 
 # ---- What all processes share ----------------------------------------------------------------------------------------
@@ -576,425 +488,6 @@ class ModelledProcess(Process):
                 self.handle(ViewReleased(object_id=object_id))
 
 
-def _things_of(machine: Owner) -> int:
+def things_of(machine: Owner) -> int:
+    """About how many things a sweep over the machine looks at."""
     return 10 + 2 * len(machine.values.table) + 2 * len(machine.tasks.records) + len(machine.leases.leases)
-
-
-class ModelledWorker(ModelledProcess):
-    """A worker: it runs what it is told to, one after another."""
-
-    __slots__ = ("_began_ns", "_plain", "_running", "_to_run")
-
-    def __init__(self, *, cluster: Any, address: Address, node: NodeID, store: VirtualStore) -> None:
-        super().__init__(cluster=cluster, address=address, node=node, store=store)
-        self._plain = PlainWorker(address=address, node=node, config=cluster.config, keeps_rows=False)
-        self._to_run: deque[RunTask | TaskPushed] | None = None
-        self._running: Any = None
-        """The task in hand, or several; None: none."""
-        self._began_ns = 0
-
-    @classmethod
-    def as_worker(cls, *, cluster: Any, address: Address, node: NodeID, store: VirtualStore) -> ModelledWorker:
-        """A worker."""
-        return ModelledWorker(cluster=cluster, address=address, node=node, store=store)
-
-    @property
-    def machine(self) -> Owner | PlainWorker:
-        """What decides."""
-        return self._plain
-
-    @property
-    def owner(self) -> Owner:
-        """The whole machine."""
-        return self._plain.unfold()
-
-    def _decide(self, event: Any) -> list[Command]:
-        return self._plain.handle(event, self._calendar.now_ns)
-
-    def things(self) -> int:
-        owner = self._plain.owner
-        return 1 if owner is None else _things_of(owner)
-
-    def arrive(self, message: Any) -> None:
-        model = self.model
-        if isinstance(message, TaskPushed) and model.is_calm and self.is_alive and self._running is None:
-            calendar = self._calendar
-            now_ns = calendar.now_ns
-            if self._plain.starts(message, now_ns):  # the way of most tasks
-                spec = message.spec
-                model.note(self.number, PUSHED, spec.task_id)
-                self._running = message
-                calendar.post(now_ns + model.begins_ns(spec, self.node), self._ended, message)
-                return
-        super().arrive(message)
-
-    def _run_task(self, task: RunTask | TaskPushed) -> None:
-        if self._running is not None:
-            if self._to_run is None:
-                self._to_run = deque()
-            self._to_run.append(task)
-            return
-        calendar, model = self._calendar, self.model
-        now_ns = calendar.now_ns
-        self._running = task
-        self._began_ns = now_ns
-        takes_ns = model.begins_ns(task.spec, self.node)
-        if model.is_anchored:
-            dispatch_ns = model.cost_model.dispatch_ns
-            calendar.post(now_ns + dispatch_ns, self._begin, (task, max(takes_ns - dispatch_ns, 0)))
-        else:
-            self._compute(takes_ns, self._ended, task)
-
-    def _compute(self, takes_ns: int, then: Callable[[Any], None], what: Any) -> None:
-        """Call `then(what)` when so much work is done."""
-        cores = None if self.model.is_steady else self.model.cluster.nodes[NodeID(self.node)].cores
-        if cores is None:
-            self._calendar.post(self._calendar.now_ns + takes_ns, then, what)
-        else:
-            cores.run(takes_ns, 1.0, then, what, whose=self)
-
-    def _begin(self, what: tuple[RunTask | TaskPushed, int]) -> None:
-        """Where a fault may be anchored at the begin of a task: it begins with an event of its own."""
-        task, left_ns = what
-        if not self.is_alive:
-            return
-        if self.model.cluster.halts.is_halted(self):
-            self.model.cluster.halts.when_it_runs(self, self._begin, what)
-            return
-        spec = task.spec
-        self.trace(TraceKind.TASK_STARTED, spec.task_id, name=spec.template.name, amount=task.attempt)
-        if self.is_alive:
-            self._compute(left_ns, self._ended, task)
-
-    def _run_tasks(self, command: RunTasks) -> None:
-        tasks, model = command.tasks, self.model
-        if self._running is None and not model.is_anchored:
-            specs = [task.spec for task in tasks]
-            takes = [model.takes_ns(spec, self.node) for spec in specs]
-            together_ns = sum(takes)
-            if together_ns <= model.push_window_ns and min([model.one_small_size(spec) for spec in specs]) >= 0:
-                # Nobody looks in between: an owner pushes so much ahead, and is told of it together.
-                self._running = tasks
-                for spec in specs:
-                    model.begins_ns(spec, self.node)
-                self._compute(together_ns, self._all_ended, (tasks, takes))
-                return
-        for task in tasks:
-            self._run_task(task)
-
-    def _forget_tasks(self, command: ForgetTasks) -> None:
-        forgotten = {task.spec.task_id for task in command.tasks}
-        if self._to_run:
-            self._to_run = deque([task for task in self._to_run if task.spec.task_id not in forgotten])
-        if type(self._running) is tuple:
-            self._running = tuple([task for task in self._running if task.spec.task_id not in forgotten])
-
-    def _all_ended(self, what: tuple[tuple[TaskPushed, ...], list[int]]) -> None:
-        tasks, takes = what
-        if not self.is_alive:
-            return
-        model = self.model
-        if not model.is_steady and model.cluster.halts.is_halted(self):
-            model.cluster.halts.when_it_runs(self, self._all_ended, what)
-            return
-        outcomes: tuple[Outcome, ...] = tuple(
-            [
-                (task.spec.task_id, task.attempt, model.one_small_size(task.spec), took)
-                for task, took in zip(tasks, takes, strict=True)
-            ]
-        )
-        if len(self._running) < len(tasks):  # some were taken back meanwhile
-            left = {task.spec.task_id for task in self._running}
-            outcomes = tuple([outcome for outcome in outcomes if outcome[0] in left])
-        self._running = None
-        if outcomes:
-            model.note(self.number, ALL_ENDED, outcomes[0][0])
-            self.handle(TasksRan(outcomes=outcomes))
-        self._go_on()
-
-    def _ended(self, task: RunTask | TaskPushed) -> None:
-        """A task has computed for as long as it takes."""
-        if not self.is_alive:
-            return
-        model = self.model
-        if not model.is_steady and model.cluster.halts.is_halted(self):
-            model.cluster.halts.when_it_runs(self, self._ended, task)
-            return
-        spec = task.spec
-        task_id = spec.task_id
-        model.note(self.number, ENDED, task_id)
-        size = model.one_small_size(spec)
-        if size < 0:
-            self._store_results(task, 0)
-            return
-        self._running = None
-        if model.is_anchored:
-            self._trace_end(task)
-        plain = self._plain
-        now_ns = self._calendar.now_ns
-        finished = plain.report(size, now_ns) if plain.owner is None else None
-        if finished is not None:
-            if not model.send(self, spec.owner, finished):
-                self.cluster.send(self, spec.owner, finished, ())
-            return
-        if spec.deps:
-            result = Result(object_id=return_object_id(task_id, 0), size_bytes=size, inline=True)
-            self._report(task, TaskRan(task_id=task_id, attempt=task.attempt, results=(result,)))
-            return
-        duration_ns = now_ns - self._began_ns
-        self.handle(TasksRan(outcomes=((task_id, task.attempt, size, duration_ns),)))
-        if self._to_run:
-            self._go_on()
-
-    def _go_on(self) -> None:
-        if self._to_run and self._running is None:
-            self._run_task(self._to_run.popleft())
-
-    def _store_results(self, task: RunTask | TaskPushed, index: int) -> None:
-        """Write those results into the store that are large, one after another; then report."""
-        spec, model = task.spec, self.model
-        sizes = model.sizes_of(spec)
-        inline_max = model.inline_bytes_max
-        while index < len(sizes) and sizes[index] <= inline_max:
-            index += 1
-        if index == len(sizes):
-            if model.is_anchored:
-                self._trace_end(task)
-            results = tuple(
-                [
-                    Result(object_id=return_object_id(spec.task_id, at), size_bytes=size, inline=size <= inline_max)
-                    for at, size in enumerate(sizes)
-                ]
-            )
-            self._report(task, TaskRan(task_id=spec.task_id, attempt=task.attempt, results=results))
-            return
-        object_id, size_bytes = return_object_id(spec.task_id, index), sizes[index]
-        next_index = index + 1
-
-        def granted(command: CompleteWait) -> None:
-            if command.error is not None:
-                self._report(task, TaskRan(task_id=spec.task_id, attempt=task.attempt, results=(), error=command.error))
-            elif not command.ready:
-                self._store_results(task, next_index)  # an earlier attempt has left the same object here
-            else:
-                takes_ns = model.cost_model.seal_ns + model.cost_model.copy_ns(size_bytes)
-                self._calendar.post(self._calendar.now_ns + takes_ns, written, None)
-
-        def written(_: None) -> None:
-            if self.is_alive:
-                self.store.objects[object_id] = _NO_BYTES
-                if model.is_anchored:
-                    self.trace(TraceKind.OBJECT_STORED, object_id, amount=size_bytes)
-                model.cluster.halts.when_it_runs(self, sealed)
-
-        def sealed() -> None:
-            self.handle(SpaceWritten(object_id=object_id))
-            self._store_results(task, next_index)
-
-        retries = spec.template.max_retries
-        remakeable = spec.actor_id is None and (retries < 0 or task.attempt < retries)
-        event = SpaceWanted(
-            wait_id=self._next_wait(),
-            object_id=object_id,
-            size_bytes=size_bytes,
-            owner=spec.owner,
-            remakeable=remakeable,
-        )
-        self._wait_for(event, granted)
-
-    def _trace_end(self, task: RunTask | TaskPushed) -> None:
-        spec = task.spec
-        self.trace(TraceKind.TASK_ENDED, spec.task_id, name=spec.template.name, amount=task.attempt)
-
-    def _report(self, task: RunTask | TaskPushed, ran: TaskRan) -> None:
-        self._running = None
-        self.handle(ran)
-        self.let_go_of([ref.object_id for ref in task.spec.deps])
-        self._go_on()
-
-
-class ModelledDriver(ModelledProcess):
-    """The driver: it follows a program."""
-
-    __slots__ = ("_ids", "_machine", "_program", "_submitted", "owed_ns", "root")
-
-    def __init__(self, *, cluster: Any, address: Address, node: NodeID, store: VirtualStore) -> None:
-        super().__init__(cluster=cluster, address=address, node=node, store=store)
-        self._machine = Owner(address=address, node=node, config=cluster.config, is_driver=True)
-        self.root = root_task_id("", 1)
-        self._ids = ChildIds(self.root, 0)
-        self.owed_ns = 0
-        self._submitted = 0
-        self._program: Generator[Step, Any, None] | None = None
-
-    @property
-    def machine(self) -> Owner | PlainWorker:
-        """What decides."""
-        return self._machine
-
-    @property
-    def owner(self) -> Owner:
-        """The whole machine."""
-        return self._machine
-
-    def _decide(self, event: Any) -> list[Command]:
-        return self._machine.handle(event, self._calendar.now_ns)
-
-    def things(self) -> int:
-        return _things_of(self._machine)
-
-    # ---- What programs call ----------------------------------------------------------------------------------
-
-    def submit(
-        self,
-        what: Call,
-        deps: tuple[Ref, ...] = (),
-        *,
-        takes_ns: int | None = None,
-        sizes: tuple[int, ...] | None = None,
-    ) -> tuple[Ref, ...]:
-        """Make a call, with these objects as its arguments; references to its results. The program pays for it with
-        its next `yield driver.pay()`."""
-        self._submitted += 1
-        task_id = self._ids.of(self._submitted)
-        model, address, template = self.model, self.address, what.template
-        if takes_ns is not None or sizes is not None:
-            model.is_plain = False
-            model.told[task_id] = (
-                what.takes_ns if takes_ns is None else takes_ns,
-                what.sizes if sizes is None else sizes,
-            )
-        model.tasks += 1
-        self.owed_ns += model.submit_ns
-        self._trace_submission(task_id, template)
-        spec = new_spec(task_id, template, address, self.root, 0, deps, (), None, None)
-        commands = self._machine.submit(spec, self._calendar.now_ns)
-        if commands:
-            self.perform(commands)
-        if template.num_returns == 1:
-            return (new_ref((return_object_id(task_id, 0), address)),)
-        return tuple([new_ref((return_object_id(task_id, index), address)) for index in range(template.num_returns)])
-
-    def submit_several(self, what: Call, count: int) -> list[Ref]:
-        """Make up to `count` calls that have no arguments and one result, and are told nothing of their own: fewer when
-        it is time to pay before. References to their results, of one call at least."""
-        refs: list[Ref] = []
-        model, machine, ids = self.model, self._machine, self._ids
-        tasks = machine.tasks
-        address, root, template, submit_ns = self.address, self.root, what.template, model.submit_ns
-        now_ns = self._calendar.now_ns
-        while True:
-            self._submitted += 1
-            task_id = ids.of(self._submitted)
-            self.owed_ns += submit_ns
-            if model.is_anchored:
-                self._trace_submission(task_id, template)
-            commands = machine.submit(new_spec(task_id, template, address, root, 0, (), (), None, None), now_ns)
-            if commands:
-                self.perform(commands)
-            object_id = tasks.newest_result
-            assert object_id is not None
-            refs.append(new_ref((object_id, address)))
-            if self.owed_ns >= OWED_NS_MAX or len(refs) >= count:
-                model.tasks += len(refs)
-                return refs
-
-    def create(self, what: Call, *, max_restarts: int = 0) -> Ref:
-        """Make an actor, by a call of its class: a handle to it."""
-        self._submitted += 1
-        task_id = self._ids.of(self._submitted)
-        spec = new_spec(task_id, what.template, self.address, self.root, 0, (), (), None, None)
-        spec.creates = ActorSpec(actor_id=ActorID(task_id), max_restarts=max_restarts, max_task_retries=-1)
-        self._trace_submission(task_id, what.template)
-        self.owed_ns += self.model.submit_ns
-        self.handle(TaskSubmitted(spec=spec))
-        return Ref(actor_handle_id(ActorID(task_id)), self.address)
-
-    def invoke(
-        self,
-        actor: Ref,
-        what: Call,
-        deps: tuple[Ref, ...] = (),
-        *,
-        takes_ns: int | None = None,
-    ) -> Ref:
-        """Call a method of an actor: a reference to its first result."""
-        self._submitted += 1
-        task_id = self._ids.of(self._submitted)
-        if takes_ns is not None:
-            self.model.is_plain = False
-            self.model.told[task_id] = takes_ns, what.sizes
-        actor_id = ActorID(actor.object_id[:16])
-        spec = new_spec(task_id, what.template, self.address, self.root, 0, deps, (), actor_id, actor)
-        self.model.tasks += 1
-        self.owed_ns += self.model.submit_ns
-        self._trace_submission(task_id, what.template)
-        self.handle(TaskSubmitted(spec=spec))
-        return Ref(return_object_id(task_id, 0), self.address)
-
-    def _trace_submission(self, task_id: TaskID, template: FunctionTemplate) -> None:
-        """Where a fault may be anchored at it."""
-        if self.model.is_anchored:
-            self.trace(TraceKind.TASK_SUBMITTED, task_id, name=template.name)
-
-    @property
-    def owes(self) -> bool:
-        """Whether it is time to pay for calls."""
-        return self.owed_ns >= OWED_NS_MAX
-
-    def pay(self) -> int:
-        """The time that calls have taken so far: to be yielded."""
-        owed_ns, self.owed_ns = self.owed_ns, 0
-        return owed_ns
-
-    def drop(self, refs: Iterable[Ref]) -> None:
-        """Let go of references."""
-        self.handle(RefsDropped(object_ids=tuple([ref[0] for ref in refs])))
-
-    # ---- Following it ----------------------------------------------------------------------------------------
-
-    def follow(self, program: Program) -> None:
-        """Begin with a program."""
-        self._program = program(self)
-        self._advance(None)
-
-    def _advance(self, answer: Any) -> None:
-        if not self.is_alive:
-            return
-        if not self.model.is_steady and self.model.cluster.halts.is_halted(self):
-            self.model.cluster.halts.when_it_runs(self, self._advance, answer)
-            return
-        assert self._program is not None
-        step: Any
-        try:
-            step = self._program.send(answer)
-        except StopIteration:
-            self.model.cluster.program_ended("")
-            return
-        if type(step) is int:
-            self._calendar.post(self._calendar.now_ns + step, self._advance, None)
-            return
-        assert isinstance(step, (Get, Wait))
-        is_get = isinstance(step, Get)
-        event = WaitStarted(
-            wait_id=self._next_wait(),
-            refs=step.refs,
-            num_ready=step.num_ready if isinstance(step, Wait) else len(step.refs),
-            fetch=True,
-            read=is_get,
-        )
-        self._wait_for(event, self._got if is_get else self._waited)
-
-    def _got(self, done: CompleteWait) -> None:
-        table = self._machine.values.table
-        for object_id in done.ready:
-            failure: ErrorInfo | None = table[object_id].failure
-            if failure is not None:
-                self.model.cluster.program_ended(failure.message)
-                return
-        if self._machine.values.views:
-            self.let_go_of(done.ready)
-        self._calendar.post(self._calendar.now_ns, self._advance, None)
-
-    def _waited(self, done: CompleteWait) -> None:
-        self._calendar.post(self._calendar.now_ns, self._advance, frozenset(done.ready))
