@@ -46,6 +46,7 @@ SCENARIOS = (
 FIRST = {
     "values": ACTORS,
     "tasks": RETRIES,
+    "lineage": RETRIES,
     "transfer": "broadcast_swarm",
     "directory": "broadcast_swarm",
     "broadcast": "broadcast_swarm",

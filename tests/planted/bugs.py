@@ -114,7 +114,7 @@ BUGS: tuple[PlantedBug, ...] = (
         name="reconstruction without bound",
         what="a lost object is made again though its task has no attempt left",
         change=_change(
-            f"{MACHINES}/owner/tasks.py",
+            f"{MACHINES}/owner/lineage.py",
             "        return record.state is TaskState.FINISHED and record.retries_left != 0\n",
             "        return record.state is TaskState.FINISHED\n",
         ),

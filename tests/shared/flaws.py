@@ -12,35 +12,62 @@ MEMBERS = 2
 """Of each table, the first so many."""
 PASSED_OVER = frozenset({"out", "config", "table", "address", "node"})
 """What machines share, and what never changes."""
+PARTS: dict[str, tuple[str, ...]] = {
+    "Tasks": ("lineage",),
+}
+"""The parts of a machine whose state is looked at as its own: which part keeps what is no matter of the invariants."""
+ORDER: dict[str, tuple[str, ...]] = {
+    "Tasks": ("records", "streams"),
+}
+"""The order in which a machine's state is looked at, where it is not that of the constructors."""
 
 
 def found_wrong(machine: Any) -> list[str]:
     """For each flaw, where it is and what the invariants say of it; "" when they see nothing."""
     said = []
-    for path, holder, name, right, wrong in _flaws(machine, "", 0, {}):
-        setattr(holder, name, wrong)
+    for path, holders, name, right, wrong in _flaws(machine, "", 0, {}):
+        for holder in holders:
+            setattr(holder, name, wrong)
         try:
             machine.check_invariants()
             words = ""
         except Exception as error:  # noqa: BLE001  # whatever it is
             words = f"{type(error).__name__}: {error}"
         finally:
-            setattr(holder, name, right)
+            for holder in holders:
+                setattr(holder, name, right)
         said.append(f"{path}: {words}")
     return said
 
 
-def _flaws(thing: Any, path: str, depth: int, seen: dict[int, None]) -> Iterator[tuple[str, Any, str, Any, Any]]:
+def _flaws(thing: Any, path: str, depth: int, seen: dict[int, None]) -> Iterator[tuple[str, list[Any], str, Any, Any]]:
     if id(thing) in seen or depth > DEPTH:
         return
     seen[id(thing)] = None
-    for name in _names(thing):
-        right = getattr(thing, name, None)
+    for name, holders in _members(thing).items():
+        right = getattr(holders[0], name, None)
         where = f"{path}.{name}"
+        if type(right) is dict and right:  # a part may share it with another
+            if id(right) in seen:
+                continue
+            seen[id(right)] = None
         for number, wrong in enumerate(_wrong(right)):
-            yield f"{where} {number}", thing, name, right, wrong
+            yield f"{where} {number}", holders, name, right, wrong
         for inner in _inside(right):
             yield from _flaws(inner, where, depth + 1, seen)
+
+
+def _members(thing: Any) -> dict[str, list[Any]]:
+    """What a machine keeps by name, with who keeps it: the machine, or its parts, which may share it."""
+    kind = type(thing).__name__
+    parts = PARTS.get(kind, ()) if _names(thing) else ()
+    found: dict[str, list[Any]] = {}
+    for holder in (thing, *[getattr(thing, part) for part in parts]):
+        for name in _names(holder):
+            if name not in parts:
+                found.setdefault(name, []).append(holder)
+    first = {name: found[name] for name in ORDER.get(kind, ()) if name in found}
+    return first | found
 
 
 def _names(thing: Any) -> list[str]:

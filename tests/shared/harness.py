@@ -1632,7 +1632,7 @@ class Cluster:
     def _check_all_ended(self) -> None:
         for process in self.living_users():
             owner = process.machine
-            stuck = [line for wait_id in owner.values.waits for line in owner.explain_wait(wait_id)]
+            stuck = [line for wait_id in owner.values.waits for line in owner.explanation.of_wait(wait_id)]
             assert not process.waits, f"{process.address} waits for ever: {stuck} {list(process.waits)}"
             assert not process.fibers, f"{process.address} has a fiber that does not end"
             assert owner.executor.current is None, f"{process.address} does not end {owner.executor.current}"

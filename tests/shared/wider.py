@@ -15,7 +15,6 @@ from typing import Any, TypeAlias
 from dualray.shared.machines.head.head import Head
 from dualray.shared.machines.owner.owner import Owner
 from dualray.shared.machines.owner.plain_worker import PlainWorker
-from dualray.shared.machines.state_rows import head_rows, late_row, node_rows, owner_rows
 from dualray.shared.model import events as e
 from dualray.shared.model.errors import ErrorInfo
 from dualray.shared.model.ids import ActorID, Address, NodeID, ObjectID, PlacementGroupID, put_object_id, short
@@ -521,17 +520,22 @@ def told_by(machine: Any) -> list[str]:
     if isinstance(machine, Owner):
         return _told_by_owner(machine)
     if isinstance(machine, Head):
-        words = [str(head_rows(machine, table)) for table in TABLES]
+        words = [str(machine.state_rows.of(table)) for table in TABLES]
         words += [machine.starvation.explain(request) for request in machine.scheduler.pending]
         return [*words, *machine.explain()]
-    return [str(node_rows(machine, table)) for table in TABLES]
+    return [str(machine.state_rows.of(table)) for table in TABLES]
 
 
 def _told_by_owner(owner: Owner) -> list[str]:
-    words = [str(owner_rows(owner, table)) for table in TABLES]
-    words += [line for wait_id in owner.values.waits for line in owner.explain_wait(wait_id)]
+    words = [str(owner.state_rows.of(table)) for table in TABLES]
+    words += [line for wait_id in owner.values.waits for line in owner.explanation.of_wait(wait_id)]
     for object_id, value in owner.values.table.items():
-        words += [str(value), value.story(), owner.explain_object(object_id), str(late_row(owner, object_id))]
+        words += [
+            str(value),
+            value.story(),
+            owner.explanation.of_object(object_id),
+            str(owner.state_rows.late(object_id)),
+        ]
     return words + [record.story() for record in owner.tasks.records.values()]
 
 

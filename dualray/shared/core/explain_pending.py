@@ -12,7 +12,6 @@ from typing import Any
 
 from dualray.exceptions import DualrayError
 from dualray.shared.core.cluster_queries import CoreQueries
-from dualray.shared.machines.state_rows import late_row
 from dualray.shared.model.ids import HEAD, Address, ObjectID, is_put
 
 ASK_NS = 500_000_000
@@ -22,7 +21,7 @@ HOLDERS_MAX = 5
 
 def why_late(core: CoreQueries, object_id: ObjectID) -> str:
     """In words, what an object that is not ready waits for, with what others know of it."""
-    words = core.machine.explain_object(object_id)
+    words = core.machine.explanation.of_object(object_id)
     try:
         return "; ".join([words, *_what_others_know(core, object_id)])
     except DualrayError:  # the runtime ends meanwhile
@@ -34,7 +33,7 @@ def _what_others_know(core: CoreQueries, object_id: ObjectID) -> list[str]:
     if value is None or is_put(object_id):
         return []
     if value.owner == core.address:
-        row = late_row(core.machine, object_id)
+        row = core.machine.state_rows.late(object_id)
         words = []
     else:
         rows = _ask(core, value.owner, f"late:{object_id.hex()}")

@@ -21,7 +21,7 @@ from dualray.shared.core.pickled_names import keep_name
 from dualray.shared.core.serialization import serialize
 from dualray.shared.core.tasks_in_hand import CoreTasks
 from dualray.shared.handles import METHOD_OPTIONS, TERMINATE, ActorExit
-from dualray.shared.machines.owner.tasks import cancelled
+from dualray.shared.machines.owner.task_records import cancelled
 from dualray.shared.model.commands import RunTask
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.events import ActorExitAsked, Result, TaskPushed, TaskRan

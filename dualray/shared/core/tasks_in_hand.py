@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dualray.shared.core.execution import ExecutionContext
 from dualray.shared.core.values import CoreValues
 from dualray.shared.machines.owner.plain_worker import PlainWorker
-from dualray.shared.machines.owner.tasks import TASK_TABLE
+from dualray.shared.machines.owner.task_records import TASK_TABLE
 from dualray.shared.model.commands import InterruptTask, RunTask, WriteRecord
 from dualray.shared.model.events import Result, TaskPushed, TaskRan
 from dualray.shared.model.ids import return_object_id

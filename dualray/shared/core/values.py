@@ -279,7 +279,7 @@ class CoreValues(CoreQueries):
     ) -> GetTimeoutError:
         missing = [ref.object_id for ref in refs if ref.object_id not in values]
         # Who asks what is there now, time and again, is not made to wait for reasons.
-        reason = why_late(self, missing[0]) if timeout_ns else self.machine.explain_object(missing[0])
+        reason = why_late(self, missing[0]) if timeout_ns else self.machine.explanation.of_object(missing[0])
         seconds = (timeout_ns or 0) / 1e9
         return GetTimeoutError(
             f"{len(missing)} of {len(refs)} objects were not ready within {seconds:g} s; the first: {reason}"

@@ -98,7 +98,7 @@ class CoreWaiting(CoreStep):
         for wait_id in self._waits:
             wait = self.machine.values.waits.get(wait_id)
             name = self.machine.call_name(wait.task_id) if wait is not None else None
-            found += [(name or self.execution.name, reason) for reason in self.machine.explain_wait(wait_id)]
+            found += [(name or self.execution.name, reason) for reason in self.machine.explanation.of_wait(wait_id)]
         return found
 
     def _waiting_task(self) -> TaskID | None:

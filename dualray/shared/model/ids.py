@@ -48,6 +48,8 @@ _ATTEMPT_SHIFT = 24
 _ATTEMPT_MASK = 0x7F
 _INDEX_MAX = (1 << _ATTEMPT_SHIFT) - 1
 
+_LENT_BY = "lent by "
+
 
 def root_task_id(seed: str, job: int) -> TaskID:
     """The id of a driver's own, implicit task: the parent of what the driver submits."""
@@ -176,6 +178,11 @@ def incarnation_of(address: Address) -> int:
 def lives_on(address: Address, node: NodeID, incarnation: int) -> bool:
     """Whether a process died with this life of a node, or an earlier one."""
     return "/" in address and node_of(address) == node and incarnation_of(address) <= incarnation
+
+
+def lent_by(lender: Address) -> Address:
+    """Who pins, in the store, what a process has lent."""
+    return Address(_LENT_BY + lender)
 
 
 def is_driver(address: Address) -> bool:

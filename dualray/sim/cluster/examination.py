@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from dualray.exceptions import InvariantViolation
 from dualray.shared.machines.head.global_scheduler import PARTED_TIMER
 from dualray.shared.machines.head.head import Head
-from dualray.shared.machines.owner.tasks import TASK_TABLE
+from dualray.shared.machines.owner.task_records import TASK_TABLE
 from dualray.shared.model.errors import ErrorKind
 from dualray.shared.model.ids import Address, PlacementGroupID, short
 from dualray.shared.model.states import ActorState, GroupState, TaskState

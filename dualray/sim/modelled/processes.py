@@ -476,7 +476,7 @@ class ModelledProcess(Process):
     def waits_explained(self) -> list[str]:
         """In words, what its waits still miss."""
         machine = self.owner
-        return [words for wait_id in self._resumes or () for words in machine.explain_wait(wait_id)]
+        return [words for wait_id in self._resumes or () for words in machine.explanation.of_wait(wait_id)]
 
     def check_invariants(self) -> None:
         self.machine.check_invariants()

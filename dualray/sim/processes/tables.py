@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dualray.shared.machines.owner.tasks import TASK_TABLE
+from dualray.shared.machines.owner.task_records import TASK_TABLE
 from dualray.shared.model.ids import TaskID
 
 Fields = tuple[tuple[str, str], ...]

@@ -24,7 +24,7 @@ from dualray.recording.graph import (
     TaskNode,
 )
 from dualray.shared.machines.owner.owner import Owner
-from dualray.shared.machines.owner.tasks import cancelled
+from dualray.shared.machines.owner.task_records import cancelled
 from dualray.shared.model.commands import (
     ArmTimer,
     CancelTimer,

@@ -24,7 +24,7 @@ from dualray.exceptions import (
     TaskUnschedulableError,
 )
 from dualray.recording.graph import Graph, TaskNode
-from dualray.shared.machines.owner.tasks import TASK_TABLE
+from dualray.shared.machines.owner.task_records import TASK_TABLE
 from dualray.shared.model.config import Config
 from dualray.shared.model.events import Started
 from dualray.shared.model.ids import HEAD, Address, NodeID, PlacementGroupID
@@ -270,5 +270,7 @@ class ReplayCluster(Cluster):
         lines = list(self.head.control.explain())
         for process in self.processes.values():
             if isinstance(process, ModelProcess) and process.is_alive:
-                lines += [words for wait_id in process._resumes for words in process.machine.explain_wait(wait_id)]
+                lines += [
+                    words for wait_id in process._resumes for words in process.machine.explanation.of_wait(wait_id)
+                ]
         return SimulationDeadlockError(f"{why}, and the program has not ended: {'; '.join(lines[:3])}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dualray.shared.machines.owner.tasks import TASK_TABLE
+from dualray.shared.machines.owner.task_records import TASK_TABLE
 from dualray.shared.model.ids import TaskID
 from dualray.sim.processes.tables import Tables
 

@@ -20,8 +20,8 @@ from dualray.shared.machines.head.actors import Actors
 from dualray.shared.machines.head.directory import Directory
 from dualray.shared.machines.head.global_scheduler import PARTED_TIMER, TURN_TIMER, GlobalScheduler
 from dualray.shared.machines.head.membership import Membership
-from dualray.shared.machines.owner.starvation import WAITS_TIMER, Starvation
-from dualray.shared.machines.state_rows import head_rows
+from dualray.shared.machines.head.rows import HeadRows
+from dualray.shared.machines.head.starvation import WAITS_TIMER, Starvation
 from dualray.shared.model.commands import ArmTimer
 from dualray.shared.model.config import Config
 from dualray.shared.model.events import (
@@ -115,6 +115,9 @@ class Head(Composition):
         self.scheduler.on_waiting = self.starvation.on_waiting
         self.scheduler.home_of = self._home_of
         self.scheduler.who_holds = self.starvation.explain
+        self.state_rows = HeadRows(
+            membership=self.membership, directory=self.directory, scheduler=self.scheduler, actors=self.actors
+        )
         self.table = _TABLE
 
     # ---- Who takes part --------------------------------------------------------------------------------------
@@ -257,7 +260,7 @@ class Head(Composition):
         self.scheduler.retry_pending()
 
     def _on_rows_requested(self, event: RowsRequested) -> None:
-        rows = tuple(json.dumps(row) for row in head_rows(self, event.table))
+        rows = tuple(json.dumps(row) for row in self.state_rows.of(event.table))
         self.out.send(event.requester, RowsReported(wait_id=event.wait_id, rows=rows))
 
     # ---- The drain -------------------------------------------------------------------------------------------

@@ -28,9 +28,8 @@ from typing import Any, Final
 from dualray.shared.machines.base import Composition, bounded_steps
 from dualray.shared.machines.node.local_scheduler import REPORT_TIMER, LocalScheduler, is_slot
 from dualray.shared.machines.node.object_store import RESTORING, ObjectStore, SpaceRequest
+from dualray.shared.machines.node.rows import NodeRows
 from dualray.shared.machines.node.transfer import ASKS_TIMER, PULLS_TIMER, Transfer, is_incoming, is_sending
-from dualray.shared.machines.owner.reserved_space import lent_by
-from dualray.shared.machines.state_rows import node_rows
 from dualray.shared.model.commands import ArmTimer
 from dualray.shared.model.config import Config
 from dualray.shared.model.events import (
@@ -99,7 +98,7 @@ from dualray.shared.model.events import (
     WorkerUnblocked,
     WorkerUnwanted,
 )
-from dualray.shared.model.ids import HEAD, Address, NodeID, ObjectID, is_driver, lives_on, node_of
+from dualray.shared.model.ids import HEAD, Address, NodeID, ObjectID, is_driver, lent_by, lives_on, node_of
 from dualray.shared.model.resources import Resources, from_units, without_bundles
 from dualray.shared.model.specs import NodeInfo
 from dualray.shared.model.states import WorkerState
@@ -150,6 +149,7 @@ class Node(Composition):
             store=self.store,
         )
         self.store.incarnation = self.scheduler.incarnation = self.transfer.incarnation = incarnation
+        self.state_rows = NodeRows(node=node, scheduler=self.scheduler, store=self.store)
         self.cluster: ClusterChanged | None = None
         self.table = _TABLE
         self.dead: dict[Address, None] = {}
@@ -400,7 +400,7 @@ class Node(Composition):
                 self.store.free(stored.object_id)
 
     def _on_rows_requested(self, event: RowsRequested) -> None:
-        rows = tuple(json.dumps(row) for row in node_rows(self, event.table))
+        rows = tuple(json.dumps(row) for row in self.state_rows.of(event.table))
         self.out.send(event.requester, RowsReported(wait_id=event.wait_id, rows=rows))
 
     def _on_cluster_changed(self, event: ClusterChanged) -> None:

@@ -19,7 +19,8 @@ from collections.abc import Callable
 
 from dualray.shared.machines.base import Outbox, ensure
 from dualray.shared.machines.owner.leases import BURST_NS, DEFER_NS
-from dualray.shared.machines.owner.tasks import TaskRecord, Tasks
+from dualray.shared.machines.owner.task_records import TaskRecord
+from dualray.shared.machines.owner.tasks import Tasks
 from dualray.shared.model.commands import ArmTimer
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.events import ActorChanged, ActorSubscribed

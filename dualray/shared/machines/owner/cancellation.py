@@ -26,7 +26,8 @@ from dualray.shared.machines.base import Outbox
 from dualray.shared.machines.owner.actor_calls import ActorCalls
 from dualray.shared.machines.owner.executor import Executor
 from dualray.shared.machines.owner.leases import Leases
-from dualray.shared.machines.owner.tasks import TaskRecord, Tasks, cancelled
+from dualray.shared.machines.owner.task_records import TaskRecord, cancelled
+from dualray.shared.machines.owner.tasks import Tasks
 from dualray.shared.model.commands import ArmTimer
 from dualray.shared.model.events import CancelAsked, CancelRequested, TaskUnwanted, WorkerUnwanted
 from dualray.shared.model.ids import Address, NodeID, TaskID, is_put, node_of, short, task_of

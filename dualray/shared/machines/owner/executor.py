@@ -33,7 +33,7 @@ from enum import StrEnum
 from dualray.exceptions import InvariantViolation
 from dualray.shared.machines.base import Outbox, ensure
 from dualray.shared.machines.owner.actor_exit import ActorExit
-from dualray.shared.machines.owner.tasks import TASK_TABLE, FinishedFields, cancelled, task_row
+from dualray.shared.machines.owner.task_records import TASK_TABLE, FinishedFields, cancelled, task_row
 from dualray.shared.machines.owner.values import Values
 from dualray.shared.model.commands import (
     ArmTimer,

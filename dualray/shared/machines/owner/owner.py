@@ -25,13 +25,15 @@ from dualray.shared.machines.owner.actor_executor import ActorExecutor
 from dualray.shared.machines.owner.actor_exit import EXIT_TIMER
 from dualray.shared.machines.owner.cancellation import FORCE_TIMER, Cancellation
 from dualray.shared.machines.owner.executor import FETCH_TIMER, Executor
+from dualray.shared.machines.owner.explanation import Explanation
 from dualray.shared.machines.owner.leases import IDLE_TIMER, PUSH_TIMER, Lease, Leases
 from dualray.shared.machines.owner.production import Production
 from dualray.shared.machines.owner.reach import REACH_TIMER, Reach
 from dualray.shared.machines.owner.reserved_space import ROOM_TIMER, Rooms
-from dualray.shared.machines.owner.tasks import TaskRecord, Tasks, cancelled
+from dualray.shared.machines.owner.rows import OwnerRows
+from dualray.shared.machines.owner.task_records import TaskRecord, cancelled, current
+from dualray.shared.machines.owner.tasks import Tasks
 from dualray.shared.machines.owner.values import Value, Values
-from dualray.shared.machines.state_rows import owner_rows
 from dualray.shared.model.commands import ArmTimer, CancelTimer, Command, CompleteWait, Send, TellWait
 from dualray.shared.model.config import Config
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
@@ -137,11 +139,9 @@ from dualray.shared.model.ids import (
     lives_on,
     return_object_id,
     short,
-    stream_room_id,
 )
 from dualray.shared.model.specs import (
     ActorSpec,
-    FunctionTemplate,
     LeaseShape,
     NodeInfo,
     NodeState,
@@ -153,10 +153,6 @@ from dualray.shared.policies import load_policy
 from dualray.shared.policies.feasibility import why_infeasible
 
 _ROWS_TIMER = "rows:"
-
-
-EXPLAINED_MAX = 5
-"""How far an explanation follows a chain of arguments that are not there."""
 
 
 class Owner(Composition):
@@ -224,6 +220,22 @@ class Owner(Composition):
         self._space: dict[ObjectID, deque[WaitID | None]] = {}
         """Who waits for room for an object, first come first; None: nobody does any more."""
         self._given_back: list[TaskID] = []
+        self.explanation = Explanation(
+            address=address,
+            node=node,
+            values=self.values,
+            tasks=self.tasks,
+            actor_calls=self.actor_calls,
+            why_waiting=self.why_waiting,
+        )
+        self.state_rows = OwnerRows(
+            address=address,
+            values=self.values,
+            tasks=self.tasks,
+            actor_calls=self.actor_calls,
+            executor=self.executor,
+            explanation=self.explanation,
+        )
         self._is_retired = False
         """A worker that gets no more tasks, and has not said yet that nobody needs it."""
         self.table = _TABLE
@@ -383,7 +395,7 @@ class Owner(Composition):
         self.out.send(event.to, RowsRequested(wait_id=event.wait_id, requester=self.address, table=event.table))
 
     def _on_rows_requested(self, event: RowsRequested) -> None:
-        rows = tuple(json.dumps(row) for row in owner_rows(self, event.table))
+        rows = tuple(json.dumps(row) for row in self.state_rows.of(event.table))
         self.out.send(event.requester, RowsReported(wait_id=event.wait_id, rows=rows))
 
     def _on_rows_reported(self, event: RowsReported) -> None:
@@ -488,7 +500,7 @@ class Owner(Composition):
     def _on_task_finished(self, event: TaskFinished) -> None:
         if self.rooms.lent:
             self.rooms.settle(event.worker, event.task_id)
-        record = self.tasks.current(event.task_id, event.attempt, event.worker)
+        record = current(self.tasks.records, event.task_id, event.attempt, event.worker)
         if record is None:
             self.tasks.drop_late(event)
             return
@@ -697,7 +709,7 @@ class Owner(Composition):
         values, tasks, leases, calls = self.values, self.tasks, self.leases, self.actor_calls
         if values.remake_wanted:
             value = values.table.get(values.remake_wanted.popleft())
-            if value is not None and (value.state is ValueState.FREED or tasks.is_lost(value)):
+            if value is not None and (value.state is ValueState.FREED or tasks.lineage.is_lost(value)):
                 tasks.remake(value)
         elif values.tasks_to_look_at:
             while values.tasks_to_look_at:
@@ -756,7 +768,7 @@ class Owner(Composition):
             self.executor,
             ActorExecutor(out=self.out, values=self.values, executor=self.executor, promises=promises),
         )
-        self.actor_executor = actor
+        self.actor_executor = self.state_rows.actor_executor = actor
         self.calm = frozenset()
         self._hear(
             {
@@ -888,77 +900,10 @@ class Owner(Composition):
         if self.rooms.lend(record.spec.task_id, record.spec.deps, worker):
             self.values.meet(worker)
 
-    # ---- Why does it wait? -----------------------------------------------------------------------------------
-
-    def first_cause(self, object_id: ObjectID) -> TaskRecord | None:
-        """The task that an object waits for: the one that makes it or, if that waits for an argument, the one that
-        makes that, and so on; None when it is no task of this process."""
-        record = self.tasks.records.get(TaskID(object_id[:16]))
-        for _ in range(EXPLAINED_MAX):
-            if record is None or record.state is not TaskState.WAITING_ARGS or not record.missing:
-                break
-            record = self.tasks.records.get(TaskID(next(iter(record.missing))[:16]))
-        return record
-
-    def explain_object(self, object_id: ObjectID, depth: int = 0) -> str:
-        """In words, what an object that is not ready waits for, as far as this process knows."""
-        value = self.values.table.get(object_id)
-        if value is None:
-            return f"object {short(object_id)} is not known to {self.address}"
-        if value.owner != self.address:
-            return f"object {short(object_id)} is owned by {value.owner}, which has not said that it is ready"
-        if value.state is ValueState.STORED:
-            return f"object {short(object_id)} is in a store and is being brought to {self.node}"
-        record = self.tasks.records.get(TaskID(object_id[:16]))
-        if object_id == stream_room_id(TaskID(object_id[:16])):
-            return (
-                f"task {short(object_id[:16])} has made as many items as it may "
-                f"(_generator_backpressure_num_objects), and waits until one is taken"
-            )
-        if record is None and value.state is ValueState.PENDING:
-            return f"object {short(object_id)} is promised by {value.owner}, and has not been put yet"
-        if record is None:
-            return f"object {short(object_id)} is {value.state}"
-        return f"object {short(object_id)} is made by {self._explain_task(record, depth)}"
-
-    def _explain_task(self, record: TaskRecord, depth: int) -> str:
-        spec = record.spec
-        what = f"{spec.template.name} (task {short(spec.task_id)})"
-        if record.state is TaskState.WAITING_ARGS:
-            missing = ", ".join(short(object_id) for object_id in record.missing)
-            words = f"{what}, which waits for its arguments {missing}"
-            if depth < EXPLAINED_MAX and record.missing:
-                words += f"; {self.explain_object(next(iter(record.missing)), depth + 1)}"
-            return words
-        if record.state is TaskState.PUSHED:
-            return f"{what}, which {record.worker} has"
-        if spec.actor_id is not None:
-            client = self.actor_calls.clients[spec.actor_id]
-            words = f"{what}, which waits for actor {short(spec.actor_id)} ({client.state})"
-            creation = self.tasks.records.get(TaskID(spec.actor_id))
-            if creation is None or creation.is_done or depth >= EXPLAINED_MAX:
-                return words
-            if creation.state is TaskState.WAITING_ARGS:
-                return f"{words}; the actor is made by {self._explain_task(creation, depth + 1)}"
-            return words + self._explain_demand(creation.spec.template)
-        return f"{what}, which waits for a worker with {spec.template.placement}" + self._explain_demand(spec.template)
-
-    def _explain_demand(self, template: FunctionTemplate) -> str:
-        """Why no node that there is can meet a demand; nothing when one can."""
-        why = self.why_waiting(
-            LeaseShape(resources=template.resources, placement=template.placement, strategy=template.strategy)
-        )
-        return f"; {why}" if why is not None else ""
-
     def call_name(self, task: TaskID | None) -> str | None:
         """What a call is called that runs in this process, beside others."""
         call = self.actor_executor.calls.get(task) if self.actor_executor is not None and task is not None else None
         return None if call is None else call.pushed.spec.template.name
-
-    def explain_wait(self, wait_id: WaitID) -> list[str]:
-        """In words, each thing that a wait still misses."""
-        wait = self.values.waits.get(wait_id)
-        return [] if wait is None else [self.explain_object(object_id) for object_id in wait.missing]
 
     # ---- Invariants ------------------------------------------------------------------------------------------
 
@@ -1052,7 +997,7 @@ _TABLE: Final[Mapping[type[Any], Callable[[Any, Any], object]]] = {
     ObjectArrived: lambda owner, event: owner.values.on_object_arrived(event),
     ObjectUnavailable: lambda owner, event: owner.values.on_object_unavailable(event),
     ObjectDemanded: lambda owner, event: owner.tasks.on_demanded(event),
-    CopiesDoubted: lambda owner, event: owner.tasks.on_doubted(event),
+    CopiesDoubted: lambda owner, event: owner.tasks.lineage.on_doubted(event),
     ActorChanged: Owner._on_actor_changed,
     WorkerRetired: Owner._on_retired,
 }

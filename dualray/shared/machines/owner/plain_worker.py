@@ -21,7 +21,7 @@ from typing import Any
 
 from dualray.exceptions import InvariantViolation
 from dualray.shared.machines.owner.owner import Owner
-from dualray.shared.machines.owner.tasks import TASK_TABLE, FinishedFields, task_row
+from dualray.shared.machines.owner.task_records import TASK_TABLE, FinishedFields, task_row
 from dualray.shared.model.commands import Command, DropPayload, DropPayloads, RunTask, RunTasks, Send, WriteRecords
 from dualray.shared.model.config import Config
 from dualray.shared.model.events import (

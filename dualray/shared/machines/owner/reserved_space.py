@@ -40,11 +40,10 @@ from dualray.shared.model.events import (
     SpaceGranted,
     SpaceReturned,
 )
-from dualray.shared.model.ids import HEAD, Address, NodeID, ObjectID, TaskID, node_of
+from dualray.shared.model.ids import HEAD, Address, NodeID, ObjectID, TaskID, lent_by, node_of
 from dualray.shared.model.specs import Ref
 
 ROOM_TIMER = "kept-room"
-_LENT_BY = "lent by "
 _LARGEST_SHARE = 8
 """An object takes at most this part of the room that may be kept."""
 
@@ -297,8 +296,3 @@ class Rooms:
                 ensure(lent == count, "object {} is lent to {} {} times, not {}", object_id, worker, lent, count)
         for object_id, room in self.handed_over.items():
             ensure(bool(room.borrowers), "object {} was lent, is not any more, and is not released", object_id)
-
-
-def lent_by(lender: Address) -> Address:
-    """Who pins, in the store, what a process has lent."""
-    return Address(_LENT_BY + lender)

@@ -31,66 +31,56 @@ there is one, then the end.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from dualray.shared.machines.base import Outbox, ensure
+from dualray.shared.machines.owner.lineage import Lineage
+from dualray.shared.machines.owner.task_records import Stream, TaskRecord, current
 from dualray.shared.machines.owner.values import Failure, Value, Values
 from dualray.shared.model.commands import DropPayload
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
-from dualray.shared.model.events import ItemReported, ItemsDoubted, ItemsRead, ItemTaken, ObjectFailed, ResultsTaken
-from dualray.shared.model.ids import HEAD, ObjectID, TaskID, return_index, return_object_id, short, stream_handle_id
+from dualray.shared.model.events import (
+    ItemReported,
+    ItemsDoubted,
+    ItemsRead,
+    ItemTaken,
+    ObjectFailed,
+    ObjectsFreed,
+    ResultsTaken,
+)
+from dualray.shared.model.ids import (
+    HEAD,
+    Address,
+    ObjectID,
+    TaskID,
+    return_index,
+    return_object_id,
+    short,
+    stream_handle_id,
+)
 from dualray.shared.model.specs import Streaming
 from dualray.shared.model.states import TaskState, ValueState
-
-if TYPE_CHECKING:
-    from dualray.shared.machines.owner.tasks import TaskRecord, Tasks
 
 NO_MORE = ErrorInfo(kind=ErrorKind.OBJECT_LOST, message="There is no such item: the generator has ended before it.")
 _SAID_AT_THE_END = (ErrorKind.APPLICATION, ErrorKind.TASK_CANCELLED)
 """What a generator has ended with that has come to its end: the news of its items was before that."""
 
 
-class Stream:
-    """The items of one task."""
-
-    __slots__ = (
-        "attempt",
-        "closed",
-        "has_ended",
-        "has_stored",
-        "is_held",
-        "lost",
-        "next",
-        "passed",
-        "reported",
-    )
-
-    def __init__(self, *, has_consumer: bool) -> None:
-        self.reported = 0
-        """Items that there are, the one that is an error with them."""
-        self.next = 1 if has_consumer else 0
-        """The item that the consumer waits for, or takes next; 0: there is no consumer."""
-        self.is_held = True
-        """Whether items that come are held for somebody: a consumer, or a result that will refer to them."""
-        self.has_ended = False
-        self.has_stored = False
-        """Whether an item came that may be lost."""
-        self.lost: dict[int, bool] = {}
-        """Items that are being made again, and whether for who is held up: that is not in vain."""
-        self.attempt = 0
-        self.passed = 0
-        """Items that this attempt has made."""
-        self.closed = -1
-        """The last attempt that was told to make no more."""
-
-
 class Streams:
     """See the module. Part of `Tasks`, which knows when a task ends and runs again."""
 
-    def __init__(self, *, out: Outbox, values: Values, tasks: Tasks) -> None:
+    def __init__(
+        self,
+        *,
+        out: Outbox,
+        values: Values,
+        records: dict[TaskID, TaskRecord],
+        lineage: Lineage,
+        results_to_acknowledge: list[tuple[Address, ResultsTaken]],
+    ) -> None:
         self.out = out
         self.values = values
-        self.tasks = tasks
+        self.records = records
+        self.lineage = lineage
+        self.results_to_acknowledge = results_to_acknowledge
         self.consumed: dict[TaskID, Stream] = {}
         """Those with a consumer."""
 
@@ -112,7 +102,7 @@ class Streams:
         value = self.values.table.get(object_id)
         if value is None:
             value = self.values.owned(object_id)
-            record = self.tasks.records.get(task_id)
+            record = self.records.get(task_id)
             if record is not None:
                 record.returns_kept += 1
         return value
@@ -134,7 +124,7 @@ class Streams:
             value.container_uses -= 1  # from now on the consumer holds it
         elif stream.has_ended:
             self._end_at(event.task_id, stream)
-        record = self.tasks.records.get(event.task_id)
+        record = self.records.get(event.task_id)
         if record is not None and record.spec.template.items_ahead_max:
             self._tell(record, stream)
 
@@ -142,7 +132,7 @@ class Streams:
         """Nobody takes items any more."""
         stream = self.consumed.pop(task_id)
         self._let_go(task_id, stream, stream.next + 1)
-        record = self.tasks.records.get(task_id)
+        record = self.records.get(task_id)
         if record is not None and (record.spec.template.items_ahead_max or self._is_unwanted(record, stream)):
             self._tell(record, stream)
 
@@ -190,11 +180,11 @@ class Streams:
 
     def on_reported(self, event: ItemReported) -> None:
         """A worker has made an item."""
-        record = self.tasks.current(event.task_id, event.attempt, event.worker)
+        record = current(self.records, event.task_id, event.attempt, event.worker)
         object_id, index = event.result.object_id, return_index(event.result.object_id)
         if event.result.nested:
             taken = ResultsTaken(task_id=event.task_id, attempt=event.attempt, index=index)
-            self.tasks.results_to_acknowledge.append((event.worker, taken))
+            self.results_to_acknowledge.append((event.worker, taken))
             self.out.is_stirred = True
         stream = record.stream if record is not None else None
         if record is None or stream is None:
@@ -239,7 +229,7 @@ class Streams:
             if value is None or value.state not in (ValueState.INLINE, ValueState.FAILED):
                 self.out.add(DropPayload(key=result.object_id))
         elif value is None or value.state is ValueState.FAILED:
-            self.tasks.free(result.object_id)
+            self.out.send(HEAD, ObjectsFreed(object_ids=(result.object_id,)))
 
     def finish(self, record: TaskRecord) -> TaskRecord | None:
         """The generator has returned. The record, if the task is to run once more: for items that were lost too late
@@ -257,7 +247,7 @@ class Streams:
         is_closed = stream.closed == record.attempt
         missed = {index: value for index, value in lost.items() if index <= stream.passed or is_closed}
         counted = [value for index, value in missed.items() if not stream.lost[index]]
-        why_not = self.tasks.why_not_again(record, counted) if missed else None
+        why_not = self.lineage.why_not_again(record, counted) if missed else None
         stream.lost = {} if why_not is not None else dict.fromkeys(missed, False)
         for index, value in lost.items():
             if index not in missed:

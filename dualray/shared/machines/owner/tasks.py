@@ -5,16 +5,14 @@ its actor's order (QUEUED), is pushed (PUSHED) and ends FINISHED or FAILED. An a
 ends an attempt without a result goes to the retry policy. A record outlives its task while lineage needs it: as long as
 one of its results is held, or something made from its results may have to be made again.
 
-Lineage. The record of a finished task keeps its arguments' entries alive (`lineage_uses`), though not their bytes. When
-a result is demanded and no copy exists, the reconstruction policy plans which tasks run again; their attempts rise,
+Lineage. When a result is demanded and no copy exists, the tasks run again that lineage.py plans; their attempts rise,
 and results of earlier attempts that come late are told by attempt and worker, and dropped. A demand says how often the
 last known copy has gone, so that one that was answered already is known. When none has gone, the news of the copy is on
 its way, unless it died with the process that sealed it: then the head is asked once more, and believed.
 
-When the copies of a result cannot be brought to a node, the head asks whether they may be given up (directory.py). They
-may if the plan for a lost result is possible, and not if it would come to lie where it lay: an actor's, or that of a
-task which may run on one other node alone. Then the head demands the result as a lost one, and names the node: the
-tasks of the plan run there, if their strategy leaves that open and the node could ever take them, else in its reach.
+When the copies of a result are given up because none could be brought to a node (lineage.py), the head demands it and
+names the node: the tasks of the plan run there, if their strategy leaves that open and the node could ever take them,
+else in its reach.
 
 Relies on: leases.py and actor_calls.py for a place to run; values.py for the arguments.
 Guarantees: every task accepted reaches FINISHED or FAILED exactly once, unless a lost result makes it run again.
@@ -23,20 +21,17 @@ Guarantees: every task accepted reaches FINISHED or FAILED exactly once, unless 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
-from typing import Final
 
 from dualray.exceptions import InvariantViolation
 from dualray.shared.machines.base import Outbox, ensure
-from dualray.shared.machines.owner.streams import Stream, Streams
-from dualray.shared.machines.owner.values import Failure, Value, Values, came_out_small
+from dualray.shared.machines.owner.lineage import IN_VAIN, Lineage
+from dualray.shared.machines.owner.streams import Streams
+from dualray.shared.machines.owner.task_records import TaskRecord, cancelled, task_row
+from dualray.shared.machines.owner.values import Failure, Value, Values
 from dualray.shared.model.commands import CopyPayload, DropPayload, NoteRetry, WriteRecord
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.events import (
     ActorFailed,
-    CopiesDoubted,
-    CopiesJudged,
     ObjectDemanded,
     ObjectFailed,
     ObjectsFreed,
@@ -48,7 +43,6 @@ from dualray.shared.model.ids import (
     HEAD,
     Address,
     LeaseID,
-    NodeID,
     ObjectID,
     TaskID,
     actor_handle_id,
@@ -58,113 +52,10 @@ from dualray.shared.model.ids import (
     short,
     task_of,
 )
-from dualray.shared.model.specs import FunctionTemplate, ObjectHint, Ref, TaskSpec
+from dualray.shared.model.specs import ObjectHint, Ref, TaskSpec
 from dualray.shared.model.states import TASK, TaskState, ValueState
 from dualray.shared.policies.reconstruction import Plan, ReconstructionPolicy
 from dualray.shared.policies.retry import RETRY_FOREVER, RetryPolicy
-
-TASK_TABLE = "tasks"
-REMAKES_IN_VAIN_MAX = 10
-MOVES_MAX = 10
-"""So often the copies of one object are given up because a node could have none of them."""
-IN_VAIN = (
-    f"it was made again {REMAKES_IN_VAIN_MAX} times, and lost each time before a task that waits for it could begin, "
-    "while no other task came to its end: the object stores hold less than such a task and its results need at once, "
-    "beside what others hold. Set object_store_memory= higher, let stores write to disk "
-    '(limits={"eviction_policy": "spill"}), or make more and smaller tasks'
-)
-
-
-def task_fields(spec: TaskSpec, state: TaskState, attempt: int, worker: Address | None) -> tuple[tuple[str, str], ...]:
-    """What a row of the task table says beside the task's id."""
-    return (
-        ("name", spec.template.name),
-        ("state", state.value),
-        ("attempt", str(attempt)),
-        ("worker", worker or ""),
-    )
-
-
-class FinishedFields:
-    """`task_fields` of tasks that finish in one process, which mostly say the same as those before."""
-
-    __slots__ = ("_attempt", "_fields", "_template", "_worker")
-
-    def __init__(self, worker: Address) -> None:
-        self._worker = worker
-        self._template: FunctionTemplate | None = None
-        self._attempt = 0
-        self._fields: tuple[tuple[str, str], ...] = ()
-
-    def of(self, spec: TaskSpec, attempt: int) -> tuple[tuple[str, str], ...]:
-        """What the row of a task says."""
-        if spec.template is not self._template or attempt != self._attempt:
-            self._template, self._attempt = spec.template, attempt
-            self._fields = task_fields(spec, TaskState.FINISHED, attempt, self._worker)
-        return self._fields
-
-
-def task_row(spec: TaskSpec, state: TaskState, attempt: int, worker: Address | None) -> WriteRecord:
-    """A row of the task table. Whoever knows how a task ended writes it: its worker when it has finished, its owner
-    when it has failed."""
-    return WriteRecord(table=TASK_TABLE, key=spec.task_id.hex(), fields=task_fields(spec, state, attempt, worker))
-
-
-def cancelled(spec: TaskSpec) -> ErrorInfo:
-    """What a cancelled task ends with."""
-    return ErrorInfo(
-        kind=ErrorKind.TASK_CANCELLED, message=f"{spec.template.name} (task {short(spec.task_id)}) was cancelled."
-    )
-
-
-_NOTHING: Final[Mapping[ObjectID, None]] = MappingProxyType({})
-
-
-class TaskRecord:
-    """One task as its owner sees it. What few tasks need has its first value on the class."""
-
-    attempt = 0
-    missing: Mapping[ObjectID, None] = _NOTHING
-    """Arguments that are not ready."""
-    lease_id: LeaseID | None = None
-    worker: Address | None = None
-    was_pushed = False
-    again = False
-    """It has finished before, and runs again because a result was lost; or it was with a worker that died."""
-    stream: Stream | None = None
-    """Of a call of a generator."""
-    value: Value | None = None
-    """In the first attempt of a call that stands alone and has one result: that."""
-    is_cancelled = False
-    """Somebody has asked for its end: it is not tried again."""
-    has_finished = False
-    """It runs, or has run, again because a result was lost."""
-    remakes = 0
-    """How often a result that waiting tasks need was made again since other tasks stood as they stand."""
-    near: NodeID | None = None
-    """Where it is to run again: that node could have no copy of its result."""
-    stood: object = None
-    """How they stood: see `_is_in_vain`."""
-
-    def __init__(self, spec: TaskSpec, state: TaskState = TaskState.WAITING_ARGS, returns_kept: int = 0) -> None:
-        self.spec = spec
-        self.state = state
-        self.retries_left = spec.template.max_retries
-        self.returns_kept = returns_kept
-        """Result entries that exist; when none is left and the task is done, the record goes."""
-
-    @property
-    def argument_refs(self) -> tuple[Ref, ...]:
-        spec = self.spec
-        return spec.deps + spec.nested if spec.nested else spec.deps
-
-    @property
-    def is_done(self) -> bool:
-        return self.state in (TaskState.FINISHED, TaskState.FAILED)
-
-    def story(self) -> str:
-        """What is known of the task, for errors and for people who ask what it waits for."""
-        return f"{self.spec.template.name} attempt {self.attempt}, {self.state}, worker {self.worker}"
 
 
 class Tasks:
@@ -183,10 +74,18 @@ class Tasks:
         self.address = address
         self.values = values
         self.retry = retry
-        self.reconstruction = reconstruction
         self.records: dict[TaskID, TaskRecord] = {}
-        self.streams = Streams(out=out, values=values, tasks=self)
+        self.lineage = Lineage(
+            out=out, address=address, values=values, records=self.records, reconstruction=reconstruction
+        )
         self.results_to_acknowledge: list[tuple[Address, ResultsTaken]] = []
+        self.streams = Streams(
+            out=out,
+            values=values,
+            records=self.records,
+            lineage=self.lineage,
+            results_to_acknowledge=self.results_to_acknowledge,
+        )
         self.newest_result: ObjectID | None = None
         """Of the call that stands alone, has one result and was submitted last: a runner that keeps the very object
         that is the key here has it found sooner."""
@@ -349,18 +248,6 @@ class Tasks:
         record.value = None
         self.out.add(NoteRetry(task_id=record.spec.task_id, attempt=record.attempt, reason=reason))
 
-    def current(self, task: TaskID, attempt: int, worker: Address) -> TaskRecord | None:
-        """The record that news of an attempt is about, or None when it is late news."""
-        record = self.records.get(task)
-        if (
-            record is None
-            or record.state is not TaskState.PUSHED
-            or record.attempt != attempt
-            or record.worker != worker
-        ):
-            return None
-        return record
-
     def drop_late(self, event: TaskFinished) -> None:
         """Late news of an attempt that was given up: its bytes are not needed, unless an earlier result is in use."""
         if event.error is not None and event.error.kind is ErrorKind.APPLICATION:
@@ -448,7 +335,7 @@ class Tasks:
         if result.inline:
             self.values.set_inline(value, result.size_bytes, result.nested)
         else:
-            value.is_last = not self.may_run_again(event.task_id)
+            value.is_last = not self.lineage.may_run_again(event.task_id)
             self.values.set_stored(value, result.size_bytes, event.worker, result.nested)
             if value.is_in_doubt:
                 value.is_in_doubt = False
@@ -540,37 +427,9 @@ class Tasks:
             if not value.local_refs:
                 self.values.release(value)
 
-    def dependencies(self, task: TaskID) -> Sequence[ObjectID] | None:
-        """For the reconstruction policy: a task's arguments, or None when its lineage is not kept."""
-        record = self.records.get(task)
-        return None if record is None else [ref.object_id for ref in record.argument_refs]
-
-    def is_available(self, object_id: ObjectID) -> bool:
-        """For the reconstruction policy: whether the object exists, or is being made."""
-        value = self.values.table.get(object_id)
-        if value is None or value.state is not ValueState.FREED or value.owner != self.address:
-            return value is not None
-        record = None if is_put(object_id) else self.records.get(task_of(object_id))
-        return record is not None and not record.is_done  # it runs again for another of its results
-
-    def may_run_again(self, task: TaskID) -> bool:
-        """For the reconstruction policy: whether the task has an attempt left."""
-        record = self.records[task]
-        handle = record.spec.actor_handle
-        if handle is not None and handle.object_id not in self.values.table:
-            return False  # its actor has ended with the last handle
-        return record.state is TaskState.FINISHED and record.retries_left != 0
-
-    def why_not_again(self, record: TaskRecord, lost: Sequence[Value]) -> str | None:
-        """Why a task that has ended now does not run again for results that were lost meanwhile, if so; `lost` are
-        those that may be made in vain."""
-        if not self.may_run_again(record.spec.task_id):
-            return "the task that made it has no attempt left"
-        return IN_VAIN if self._is_in_vain(record, lost) else None
-
     def on_demanded(self, event: ObjectDemanded) -> None:
         """A node wants an object of ours and the head knows no copy: it is lost, or the news of it is on its way."""
-        error = self._why_not(event.object_id)
+        error = self.lineage.why_not_stored(event.object_id)
         if error is not None:
             self.out.send(HEAD, ObjectFailed(object_id=event.object_id, error=error))
             return
@@ -584,53 +443,10 @@ class Tasks:
         value.near, value.is_held_up = event.near, event.is_held_up
         if value.state is not ValueState.STORED:
             return
-        if self.is_lost(value) or (event.asked and value.asked_again):
+        if self.lineage.is_lost(value) or (event.asked and value.asked_again):
             self.remake(value)
         elif value.sealer_died and not value.asked_again:
             self.values.ask_again(value)
-
-    def on_doubted(self, event: CopiesDoubted) -> None:
-        """None of the copies of an object of ours can be brought to some node: they may go if it can be made again."""
-        error = self._why_not(event.object_id)
-        if error is not None:
-            self.out.send(HEAD, ObjectFailed(object_id=event.object_id, error=error))
-            return
-        value = self.values.table[event.object_id]
-        why_kept = (
-            self._why_kept(value, event.node) if value.state is ValueState.STORED else None
-        )  # else it is being made
-        self.out.send(HEAD, CopiesJudged(object_id=event.object_id, why_kept=why_kept))
-
-    def _why_kept(self, value: Value, node: NodeID) -> str | None:
-        """Why copies must not be given up that a node cannot have, if so."""
-        record = None if is_put(value.object_id) else self.records.get(task_of(value.object_id))
-        if record is not None and record.spec.actor_id is not None:
-            return "an actor has made it, which would make it where it is again"
-        if record is not None and (bound_to := record.spec.template.strategy.only_node) not in (None, node):
-            return f"the task that has made it may run on {bound_to} alone"
-        if value.moves == MOVES_MAX:
-            return f"it was made again {MOVES_MAX} times because some node could have no copy of it"
-        why_kept = None
-        if record is None or record.is_done:  # else it runs again already, for another of its results
-            why_kept = self.reconstruction.plan(value.object_id, self).impossible
-        if why_kept is None:
-            value.moves += 1
-        return why_kept
-
-    @staticmethod
-    def is_lost(value: Value) -> bool:
-        """Whether the head has lost the last copy more often than we have made one."""
-        return value.losses_demanded > value.losses_answered
-
-    def _why_not(self, object_id: ObjectID) -> ErrorInfo | None:
-        """Why there will be no stored copy of an object, if so."""
-        value = self.values.table.get(object_id)
-        if value is None or value.owner != self.address or value.state is ValueState.FREED:
-            message = f"Object {short(object_id)} was freed: its last reference had been dropped."
-            return ErrorInfo(kind=ErrorKind.OBJECT_LOST, message=message)
-        if value.state is ValueState.INLINE:
-            return came_out_small(object_id)
-        return value.error if value.state is ValueState.FAILED else None
 
     def remake(self, value: Value) -> None:
         """Make a lost or freed object again, with whatever of its lineage is gone too."""
@@ -646,8 +462,13 @@ class Tasks:
             if record.stream is not None:
                 self.streams.note_lost(record, value, is_held_up=is_held_up)
             return
-        plan = self.reconstruction.plan(value.object_id, self)
-        if plan.impossible is None and record is not None and not is_held_up and self._is_in_vain(record, (value,)):
+        plan = self.lineage.plan(value.object_id)
+        if (
+            plan.impossible is None
+            and record is not None
+            and not is_held_up
+            and self.lineage.is_in_vain(record, (value,))
+        ):
             plan = Plan(impossible=IN_VAIN)
         if plan.impossible is not None:
             kind = ErrorKind.RECONSTRUCTION_FAILED
@@ -660,20 +481,6 @@ class Tasks:
         for task in plan.tasks:
             self.records[task].near = near
             self._run_again(self.records[task], value)
-
-    def _is_in_vain(self, record: TaskRecord, lost: Sequence[Value]) -> bool:
-        """Whether results that waiting tasks need are made again and again, and nothing comes of it: since the first
-        time no other task has come to its end, none was submitted, and nobody's wait is over. What is made for a node
-        that is held up, or was evicted by one, is not counted: its store may be full of what stands still behind a
-        partition, and that has an end."""
-        if not any(value.task_uses for value in lost):
-            return False
-        standing = frozenset(task for task, each in self.records.items() if not (each.is_done or each.has_finished))
-        still = standing, frozenset(wait_id for wait_id, wait in self.values.waits.items() if not wait.timed)
-        if record.stood != still:
-            record.stood, record.remakes = still, 0
-        record.remakes += 1
-        return record.remakes > REMAKES_IN_VAIN_MAX
 
     def _run_again(self, record: TaskRecord, wanted: Value | None) -> None:
         for index in range(record.spec.template.num_returns):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dualray.exceptions import InvariantViolation
+from dualray.shared.machines.owner.explanation import EXPLAINED_MAX
 from dualray.shared.machines.owner.leases import DEFER_NS, IDLE_TIMER, PUSH_TIMER
-from dualray.shared.machines.owner.owner import EXPLAINED_MAX
 from dualray.shared.model.commands import (
     ArmTimer,
     CancelTimer,
@@ -1660,7 +1660,7 @@ def test_in_an_open_cluster_no_demand_is_infeasible():
 
 
 def why(stepper: OwnerStepper, object_id) -> str:
-    return stepper.machine.explain_object(object_id)
+    return stepper.machine.explanation.of_object(object_id)
 
 
 def test_why_it_waits_for_its_arguments(driver):
@@ -1669,7 +1669,7 @@ def test_why_it_waits_for_its_arguments(driver):
         "object 02020202:0 is made by g (task 02020202), which waits for its arguments 01010101:0; "
         "object 01010101:0 is made by f (task 01010101), which waits for a worker with 1 CPU"
     )
-    assert driver.machine.first_cause(oid(2)).spec == task(1)
+    assert driver.machine.explanation.first_cause(oid(2)).spec == task(1)
 
 
 def test_why_it_waits_for_a_node_that_nobody_has(driver):
@@ -1722,8 +1722,8 @@ def test_a_wait_explains_just_what_it_misses(driver):
     driver.put(1)
     driver.submit(task(2))
     driver.wait(4, ref(put_id(1)), ref(oid(2)))
-    assert driver.machine.explain_wait(WaitID(4)) == [why(driver, oid(2))]
-    assert driver.machine.explain_wait(WaitID(5)) == []
+    assert driver.machine.explanation.of_wait(WaitID(4)) == [why(driver, oid(2))]
+    assert driver.machine.explanation.of_wait(WaitID(5)) == []
 
 
 # ---- A worker's side -------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dualray.shared.machines.owner.tasks import MOVES_MAX, REMAKES_IN_VAIN_MAX
+from dualray.shared.machines.owner.lineage import MOVES_MAX, REMAKES_IN_VAIN_MAX
 from dualray.shared.model.errors import ErrorKind
 from dualray.shared.model.events import (
     CopiesDoubted,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dualray.shared.machines.owner.reserved_space import ROOM_TIMER, lent_by
+from dualray.shared.machines.owner.reserved_space import ROOM_TIMER
 from dualray.shared.model.commands import ArmTimer, DeleteObject, RenameObject, ReserveSpace
 from dualray.shared.model.events import (
     ArgumentsLent,
@@ -26,7 +26,7 @@ from dualray.shared.model.events import (
     ValuePut,
     WorkerExited,
 )
-from dualray.shared.model.ids import Address, ObjectID, WaitID
+from dualray.shared.model.ids import Address, ObjectID, WaitID, lent_by
 from dualray.shared.model.specs import Ref
 from tests.shared.builders import NODE, NodeStepper, OwnerStepper, completed, put_id, sent
 
