@@ -223,6 +223,22 @@ def test_contract_finds_a_mode_behind_a_helper(copied_house):
     assert "dualray.shared.machines.planted -> dualray.bridge" in words
 
 
+def test_contract_finds_a_machine_in_another_process(copied_house):
+    (copied_house / "shared" / "machines" / "node" / "planted.py").write_text(
+        "from dualray.shared.machines.owner import owner\n"
+    )
+    status, words = lint_imports(copied_house.parent, "--contract", "machines")
+    assert status == 1
+    assert "dualray.shared.machines.node.planted -> dualray.shared.machines.owner.owner" in words
+
+
+def test_contract_finds_a_policy_that_knows_a_machine(copied_house):
+    (copied_house / "shared" / "policies" / "planted.py").write_text("from dualray.shared.machines import base\n")
+    status, words = lint_imports(copied_house.parent, "--contract", "shared")
+    assert status == 1
+    assert "dualray.shared.policies.planted -> dualray.shared.machines.base" in words
+
+
 def test_contract_finds_one_mode_in_the_other(copied_house):
     (copied_house / "sim" / "planted.py").write_text("from dualray import real\n")
     status, words = lint_imports(copied_house.parent, "--contract", "house")
