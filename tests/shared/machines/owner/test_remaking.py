@@ -22,7 +22,7 @@ from dualray.shared.model.events import (
 from dualray.shared.model.ids import HEAD, Address, NodeID, PlacementGroupID
 from dualray.shared.model.specs import LabelOperator, LabelTerm, Strategy, StrategyKind, Streaming
 from tests.shared.builders import OwnerStepper, oid, put_id, ref, sent, task, tid
-from tests.shared.machines.owner.test_owner import pushes, retries
+from tests.shared.machines.owner.answers import pushes, retries
 
 
 @pytest.fixture
