@@ -13,7 +13,7 @@ from dualray.shared.model.events import ActorRegistered, DriverJoined, LeaseRetu
 from dualray.shared.model.ids import Address, NodeID
 from dualray.shared.model.states import ActorState
 from tests.shared.builders import DRIVER, OTHER, HeadStepper, OwnerStepper, aid, constructor, info, of, sent, task
-from tests.shared.machines.head.test_head import constructed, grant
+from tests.shared.machines.head.news import constructed, grant
 
 
 @pytest.fixture
