@@ -7,6 +7,7 @@ import os
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dualray.shared.model.specs import Streaming
 from tests.shared.harness import (
     MS,
     AskState,
@@ -33,7 +34,6 @@ from tests.shared.harness import (
     Silence,
     Sleep,
     Step,
-    Streaming,
     Submit,
     Tick,
     Wait,
