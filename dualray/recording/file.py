@@ -125,84 +125,16 @@ def _rows_of_process(
             case ("came", time_ns, tasks):
                 for task, attempt in tasks:
                     came[task, attempt] = time_ns
-            case ("submit", time_ns, execution, attempt, task, number, size, deps, nested, actor, creates):
-                name, words = templates[number]
-                names[task] = name
-                if creates is not None:
-                    of_actor = {"max_task_retries": creates[1], "is_concurrent": creates[2]}
-                    words = json.dumps(json.loads(words) | of_actor, sort_keys=True)
-                yield base | {
-                    "kind": "task",
-                    "time_ns": time_ns,
-                    "parent": execution,
-                    "attempt": attempt,
-                    "task": task,
-                    "name": name,
-                    "template": words,
-                    "bytes": size,
-                    "objects": deps,
-                    "nested": nested,
-                    "actor": actor or None,
-                    "number": None if creates is None else creates[0],
-                }
-            case ("get", began_ns, ended_ns, task, attempt, ids, delay_ns):
-                times = {"time_ns": began_ns, "end_ns": ended_ns, "delay_ns": delay_ns or None}
-                yield base | times | {"kind": "get", "task": task, "attempt": attempt, "objects": ids}
-            case ("wait", began_ns, ended_ns, task, attempt, ids, delay_ns, number, timeout_ns, ready):
-                yield base | {
-                    "kind": "wait",
-                    "time_ns": began_ns,
-                    "end_ns": ended_ns,
-                    "task": task,
-                    "attempt": attempt,
-                    "objects": ids,
-                    "delay_ns": delay_ns or None,
-                    "number": number,
-                    "timeout_ns": timeout_ns if timeout_ns >= 0 else None,
-                    "ready": ready,
-                }
-            case ("put", began_ns, ended_ns, task, attempt, object_id, size, nested):
-                yield base | {
-                    "kind": "put",
-                    "time_ns": began_ns,
-                    "end_ns": ended_ns,
-                    "task": task,
-                    "attempt": attempt,
-                    "objects": (object_id,),
-                    "bytes": size,
-                    "nested": nested,
-                }
+            case ("submit", *rest):
+                yield base | _row_of_submission(rest, templates, names)
+            case ("get" | "wait" | "put", *_):
+                yield base | _row_of_verb(note)
             case ("drop", time_ns, task, attempt, ids):
                 yield base | {"kind": "drop", "time_ns": time_ns, "task": task, "attempt": attempt, "objects": ids}
             case ("retry", time_ns, task, attempt, reason):
                 yield base | {"kind": "retry", "time_ns": time_ns, "task": task, "attempt": attempt, "other": reason}
-            case (
-                "run",
-                task,
-                attempt,
-                started_ns,
-                called_ns,
-                returned_ns,
-                ended_ns,
-                stored_ns,
-                error,
-                sizes,
-                nested,
-            ):
-                run = base | {
-                    "kind": "run",
-                    "time_ns": started_ns,
-                    "end_ns": ended_ns,
-                    "task": task,
-                    "attempt": attempt,
-                    "node": node_of(Address(address)),
-                    "called_ns": called_ns,
-                    "returned_ns": returned_ns,
-                    "stored_ns": stored_ns or None,
-                    "sizes": sizes,
-                    "nested": nested,
-                    "other": error,
-                }
+            case ("run", *rest):
+                run = base | _row_of_run(rest, address)
                 runs.append(run)
                 yield run
             case ("usage", began_ns, ended_ns, cpu_ns, delay_ns):
@@ -212,6 +144,64 @@ def _rows_of_process(
             case _:
                 raise ValueError(f"{address} has left a note that is not understood: {note[0]!r}")
     _share_out(usages, runs)
+
+
+def _row_of_submission(
+    note: Sequence[Any], templates: Mapping[int, tuple[str, str]], names: dict[bytes, str]
+) -> dict[str, Any]:
+    time_ns, execution, attempt, task, number, size, deps, nested, actor, creates = note
+    name, words = templates[number]
+    names[task] = name
+    if creates is not None:
+        of_actor = {"max_task_retries": creates[1], "is_concurrent": creates[2]}
+        words = json.dumps(json.loads(words) | of_actor, sort_keys=True)
+    return {
+        "kind": "task",
+        "time_ns": time_ns,
+        "parent": execution,
+        "attempt": attempt,
+        "task": task,
+        "name": name,
+        "template": words,
+        "bytes": size,
+        "objects": deps,
+        "nested": nested,
+        "actor": actor or None,
+        "number": None if creates is None else creates[0],
+    }
+
+
+def _row_of_verb(note: Sequence[Any]) -> dict[str, Any]:
+    """Of a `get`, `wait` or `put`."""
+    kind, began_ns, ended_ns, task, attempt, *rest = note
+    row = {"kind": kind, "time_ns": began_ns, "end_ns": ended_ns, "task": task, "attempt": attempt}
+    if kind == "put":
+        object_id, size, nested = rest
+        return row | {"objects": (object_id,), "bytes": size, "nested": nested}
+    ids, delay_ns, *of_wait = rest
+    row |= {"objects": ids, "delay_ns": delay_ns or None}
+    if kind == "wait":
+        number, timeout_ns, ready = of_wait
+        row |= {"number": number, "timeout_ns": timeout_ns if timeout_ns >= 0 else None, "ready": ready}
+    return row
+
+
+def _row_of_run(note: Sequence[Any], address: str) -> dict[str, Any]:
+    task, attempt, started_ns, called_ns, returned_ns, ended_ns, stored_ns, error, sizes, nested = note
+    return {
+        "kind": "run",
+        "time_ns": started_ns,
+        "end_ns": ended_ns,
+        "task": task,
+        "attempt": attempt,
+        "node": node_of(Address(address)),
+        "called_ns": called_ns,
+        "returned_ns": returned_ns,
+        "stored_ns": stored_ns or None,
+        "sizes": sizes,
+        "nested": nested,
+        "other": error,
+    }
 
 
 def _share_out(usages: Iterable[tuple[int, int, int, int]], runs: Sequence[dict[str, Any]]) -> None:

@@ -324,8 +324,13 @@ def _fit(
                 is_held_out = name[0] == "+"
                 phases.append(Phase(measured.program.name, name.lstrip("+"), is_held_out, each_s, replayed_s[index]))
     costs["submit_ns"] = _submit_ns(programs[0].graph())
-    held_out = [phase for phase in phases if phase.is_held_out]
-    calibration = Calibration(
+    return _calibration(costs, intervals, slowdown, [phase for phase in phases if phase.is_held_out]), phases
+
+
+def _calibration(
+    costs: dict[str, int], intervals: dict[str, tuple[float, float]], slowdown: float, held_out: Sequence[Phase]
+) -> Calibration:
+    return Calibration(
         machine=machine_words(),
         date=dt.datetime.now(dt.UTC).date().isoformat(),
         costs=costs,
@@ -341,7 +346,6 @@ def _fit(
             for phase in held_out
         ),
     )
-    return calibration, phases
 
 
 def _spread(found: Any, rounds_s: np.ndarray[Any, Any], count: int) -> Any:

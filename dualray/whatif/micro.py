@@ -71,7 +71,7 @@ ONE_NODE_PHASES = (
 )
 
 
-def _one_node(scale: float) -> list[float]:  # noqa: PLR0915 - a list of phases
+def _one_node(scale: float) -> list[float]:
     """On one node: with one CPU while it is recorded, with one for each core while it is measured."""
     times, mark = _marker()
 
@@ -106,11 +106,32 @@ def _one_node(scale: float) -> list[float]:  # noqa: PLR0915 - a list of phases
     def many(count: int) -> int:
         return max(2, round(count * scale))
 
-    call: Any = empty.remote
     new_actor: Any = Actor.options(num_cpus=0).remote  # type: ignore[attr-defined]
     mark()
     api.get([compute.remote(0.02) for _ in range(4)] + [make.remote(1), add.remote(1, 1)])
     mark()
+    _call_tasks(empty.remote, make.remote, add.remote, many, mark)
+    _call_an_actor(new_actor, many, mark)
+    _move_values(make.remote, many, mark)
+    actors = []
+    for _ in range(many(4)):
+        actors.append(new_actor())
+        api.get(actors[-1].ping.remote())
+    mark()
+    _compute(compute.remote, many, mark)
+    _run_programs(make.remote, add.remote, many, mark)
+    api.get([each.compute.remote(0.01) for _ in range(many(3)) for each in actors[:2]])
+    mark()
+    time.sleep(_NOTES_S)
+    return times
+
+
+Many = Callable[[int], int]
+Mark = Callable[[], object]
+
+
+def _call_tasks(call: Any, make: Any, add: Any, many: Many, mark: Mark) -> None:
+    """Empty tasks one by one, a chain of them, a chain with arrays, and all at once."""
     for _ in range(many(60)):
         api.get(call())
     mark()
@@ -120,14 +141,18 @@ def _one_node(scale: float) -> list[float]:  # noqa: PLR0915 - a list of phases
     api.get(ref)
     del ref
     mark()
-    array = make.remote(MIB // 4 // 8)
+    array = make(MIB // 4 // 8)
     for _ in range(many(25)):
-        array = add.remote(array, 1.0)
+        array = add(array, 1.0)
     api.get(array)
     del array
     mark()
     api.get([call() for _ in range(many(250))])
     mark()
+
+
+def _call_an_actor(new_actor: Any, many: Many, mark: Mark) -> None:
+    """One that is made, then called one by one, and all at once."""
     actor = new_actor()
     api.get(actor.ping.remote())
     mark()
@@ -136,38 +161,41 @@ def _one_node(scale: float) -> list[float]:  # noqa: PLR0915 - a list of phases
     mark()
     api.get([actor.ping.remote() for _ in range(many(200))])
     mark()
+
+
+def _move_values(make: Any, many: Many, mark: Mark) -> None:
+    """Values that are put, of three sizes, and large results."""
     for size, count in ((MIB // 4, 16), (2 * MIB, 8), (16 * MIB, 3)):
         data = np.ones(size // 8)
         for _ in range(many(count)):
             api.put(data)
         mark()
     for _ in range(many(4)):
-        api.get(make.remote(2 * MIB // 8))
+        api.get(make(2 * MIB // 8))
     mark()
-    actors = []
-    for _ in range(many(4)):
-        actors.append(new_actor())
-        api.get(actors[-1].ping.remote())
-    mark()
+
+
+def _compute(compute: Any, many: Many, mark: Mark) -> None:
+    """Tasks that compute, one by one and side by side."""
     for _ in range(many(3)):
-        api.get(compute.remote(0.02))
+        api.get(compute(0.02))
     mark()
-    api.get([compute.remote(0.02) for _ in range(many(8))])
+    api.get([compute(0.02) for _ in range(many(8))])
     mark()
-    level = [make.remote(MIB // 8) for _ in range(8)]
+
+
+def _run_programs(make: Any, add: Any, many: Many, mark: Mark) -> None:
+    """A tree of sums, and tasks whose arguments are put."""
+    level = [make(MIB // 8) for _ in range(8)]
     while len(level) > 1:
-        level = [add.remote(one, other) for one, other in zip(level[::2], level[1::2], strict=True)]
+        level = [add(one, other) for one, other in zip(level[::2], level[1::2], strict=True)]
     api.get(level[0])
     del level
     mark()
-    parts = [add.remote(api.put(np.ones(MIB // 8)), 1.0) for _ in range(many(6))]
+    parts = [add(api.put(np.ones(MIB // 8)), 1.0) for _ in range(many(6))]
     while parts:
         _, parts = api.wait(parts)
     mark()
-    api.get([each.compute.remote(0.01) for _ in range(many(3)) for each in actors[:2]])
-    mark()
-    time.sleep(_NOTES_S)
-    return times
 
 
 TWO_NODES_PHASES = (

@@ -97,27 +97,9 @@ class NodeProcess(MachineProcess):
         lifeline_fd: int,
         template: socket.socket,
     ) -> None:
-        spec = MachineSpec(
-            kind="node",
-            address=node,
-            node=node,
-            config=session.config,
-            incarnation=incarnation,
-            total=session.total.units,
-            store_bytes=session.store_bytes,
-            labels=session.labels,
-        )
-        super().__init__(session=session, spec=spec, lifeline_fd=lifeline_fd)
+        super().__init__(session=session, spec=_spec_of(session, node, incarnation), lifeline_fd=lifeline_fd)
         self.node = node
-        self.store = NodeStore(
-            session.store_directory,
-            capacity=session.store_bytes,
-            size_min=session.config.inline_bytes_max + 1,
-            objects_max=session.config.store_objects_max,
-            warm_bytes=session.config.store_warm_bytes,
-            idle_s=session.config.store_idle_ns / 1e9,
-            call_soon=self.loop.call_soon,
-        )
+        self.store = self._new_store(session)
         self.disk = SpillDirectory(session.spill_directory, self.loop.call_soon)
         self.object_transport = Transport(
             self.loop,
@@ -151,12 +133,7 @@ class NodeProcess(MachineProcess):
         self._stderr: dict[str, WorkerOutput] = {}
         """Kept until the worker's exit is known, which may be later than the end of its output."""
         self.moved = {kind: Moved() for kind in ("evicted", "spilled", "restored")}
-        self.metrics: NodeMetrics | None = None
-        if session.metrics_port is not None:
-            from dualray.real.observe.metrics import NodeMetrics  # noqa: PLC0415 - an HTTP server, for those who want one
-
-            self.metrics = NodeMetrics(self, session.metrics_port)
-            _log.info("metrics are served at http://%s/metrics", self.metrics.address)
+        self.metrics = self._served_metrics(session.metrics_port)
         self.template.attach(template)
         self.memory_monitor = MemoryMonitor(
             self.loop, session.config, pids=lambda: self._pids, exceeded=self._on_memory_exceeded
@@ -165,6 +142,27 @@ class NodeProcess(MachineProcess):
         self._silence: Timer | None = None
         if self.heartbeats is not None:
             self.heartbeats.watch(HEAD)
+
+    def _new_store(self, session: sessions.Session) -> NodeStore:
+        return NodeStore(
+            session.store_directory,
+            capacity=session.store_bytes,
+            size_min=session.config.inline_bytes_max + 1,
+            objects_max=session.config.store_objects_max,
+            warm_bytes=session.config.store_warm_bytes,
+            idle_s=session.config.store_idle_ns / 1e9,
+            call_soon=self.loop.call_soon,
+        )
+
+    def _served_metrics(self, port: int | None) -> NodeMetrics | None:
+        """Serve the metrics at a port, if there is one."""
+        if port is None:
+            return None
+        from dualray.real.observe.metrics import NodeMetrics  # noqa: PLC0415 - an HTTP server, for those who want one
+
+        metrics = NodeMetrics(self, port)
+        _log.info("metrics are served at http://%s/metrics", metrics.address)
+        return metrics
 
     # ---- Commands --------------------------------------------------------------------------------------------
 
@@ -435,6 +433,19 @@ def exit_reason(status: int) -> str:
         return f"killed by {signal.Signals(-status).name}"
     except ValueError:
         return f"killed by signal {-status}"
+
+
+def _spec_of(session: sessions.Session, node: NodeID, incarnation: int) -> MachineSpec:
+    return MachineSpec(
+        kind="node",
+        address=node,
+        node=node,
+        config=session.config,
+        incarnation=incarnation,
+        total=session.total.units,
+        store_bytes=session.store_bytes,
+        labels=session.labels,
+    )
 
 
 def main(argv: Sequence[str]) -> int:

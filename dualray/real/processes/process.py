@@ -19,25 +19,23 @@ from numpy.random import MT19937, RandomState
 from numpy.random import set_state as set_numpy_state
 
 from dualray import runtime_env
-from dualray.exceptions import ControlPlaneError
-from dualray.real.control_plane.shards import Tables, tables_at
 from dualray.real.net.loop import Loop
 from dualray.real.net.messages import Post, decode_messages
 from dualray.real.net.transport import Transport
 from dualray.real.observe.counters import COUNTS, COUNTS_ASKED, of_connections, of_owner
 from dualray.real.processes.interpreter import InterpreterSettings
 from dualray.real.processes.interrupts import Interrupts
+from dualray.real.processes.process_tables import ProcessTables
 from dualray.real.processes.recorder import Recorder
 from dualray.real.processes.runner import Timers
 from dualray.real.session.session import LOOPBACK, Session
 from dualray.real.store.object_store import SharedMemoryStore
 from dualray.shared.core.core_worker import CoreWorker
 from dualray.shared.core.execution import Execution
-from dualray.shared.core.layout import deserialize
-from dualray.shared.model.codec import pack, unpack
-from dualray.shared.model.commands import RunTask, WriteRecord, WriteRecords
+from dualray.shared.model.codec import pack
+from dualray.shared.model.commands import RunTask
 from dualray.shared.model.events import Event, PeerLost, TaskPushed, TimerFired
-from dualray.shared.model.ids import HEAD, Address, FunctionID, NodeID, TaskID
+from dualray.shared.model.ids import HEAD, Address, NodeID, TaskID
 from dualray.shared.model.specs import Ref
 from dualray.shared.proof.decision_log import MachineSpec
 from dualray.shared.seeding import stream_seed, task_seed
@@ -48,15 +46,8 @@ if TYPE_CHECKING:
     from dualray.real.processes.actor_calls import CallLoop, CallThreads
     from dualray.real.processes.run_recorder import NoteFile
 
-_FUNCTIONS = "functions"
 _EVENTS_FIRST_BYTE = 0x90
 """Of headers that hold events, a msgpack array, at least."""
-_ROWS_MAX = 128
-"""Rows of the control plane's tables that wait for company at most."""
-_ROWS_S = 0.005
-"""How long they wait."""
-_FLUSH_TIMEOUT_S = 5.0
-"""How long a reader of a table waits until our own rows are there."""
 _SPIN_NS = 200_000
 """How long a waiting thread looks for news before it sleeps, where news comes so soon: longer than a caller takes to
 send the next task when it has the result of the last. That saves waking it up, which takes 50 to 100 us."""
@@ -151,28 +142,27 @@ class UserProcess:
         self.breathe: Callable[[], None] = self.loop.glance
         self.interrupts: Interrupts = Interrupts(self.is_busy, self.loop.leave)
         self._timers = Timers(self.loop)
-        self._control_plane: Tables | None = None
         self._settings: InterpreterSettings | None = None
-        self._rows: list[tuple[str, tuple[str, ...], bytes]] = []
-        """Table, keys and packed fields, which these keys share."""
-        self._rows_count = 0
-        self._rows_are_due = False
-        self._rows_written: dict[str, int] = {}
-        """Of each table: one of `tasks` for each task that has finished here, and one of `tasks` and of `errors` for
-        each of our own that has failed."""
-        self.transport = Transport(
-            self.loop,
-            address=address,
-            socket_dir=session.sockets,
-            secret=session.secret,
-            # Only who can get other messages than events looks at what each is.
-            on_message=self._on_message_or_raw if on_raw or session.metrics_port is not None else self._on_message,
-            on_peer_lost=self._on_peer_lost,
-            gateway_for=session.gateway_for,
-        )
+        self._tables = tables = ProcessTables(session, self.lock, self.loop)
+        self.write_record, self.write_records = tables.write_record, tables.write_records
+        self.put_function, self.load_function = tables.put_function, tables.load_function
+        self.read_table, self.read_functions = tables.read_table, tables.read_functions
+        self.transport = self._new_transport(session, has_raw=on_raw is not None)
         self.post = Post(self.transport.send)
         self.end_step = self.post.flush
         self._thread = threading.Thread(target=self.loop.run, name="dualray-io", daemon=True)
+
+    def _new_transport(self, session: Session, *, has_raw: bool) -> Transport:
+        return Transport(
+            self.loop,
+            address=self.address,
+            socket_dir=session.sockets,
+            secret=session.secret,
+            # Only who can get other messages than events looks at what each is.
+            on_message=self._on_message_or_raw if has_raw or session.metrics_port is not None else self._on_message,
+            on_peer_lost=self._on_peer_lost,
+            gateway_for=session.gateway_for,
+        )
 
     def start(self) -> None:
         """Begin to read sockets."""
@@ -189,10 +179,7 @@ class UserProcess:
             self.transport.close()
             self.loop.stop()
             self._thread.join(5.0)
-        with self.lock:
-            self._write_rows()
-        if self._control_plane is not None:
-            self._control_plane.close()
+        self._tables.close()
         self.recorder.close()
         if self.notes is not None:
             self.notes.write()
@@ -219,9 +206,9 @@ class UserProcess:
     def _say_counts(self, peer: str) -> None:
         """The node manager is asked for its metrics."""
         with self.lock:
-            self._write_rows()
-            failed = self._rows_written.get("errors", 0)
-            finished = self._rows_written.get("tasks", 0) - failed
+            self._tables.write_rows()
+            failed = self._tables.rows_written.get("errors", 0)
+            finished = self._tables.rows_written.get("tasks", 0) - failed
             counts = of_owner(self.core.machine, tasks_finished=finished, tasks_failed=failed)
             counts |= of_connections(self.transport.counters)
         self.transport.send(peer, bytes((COUNTS,)) + pack(counts))
@@ -341,66 +328,9 @@ class UserProcess:
         for loop in self._call_loops.values():
             loop.cancel(task)
 
-    def write_record(self, record: WriteRecord) -> None:
-        self._add_rows(record.table, (record.key,), record.fields)
-
-    def write_records(self, records: WriteRecords) -> None:
-        self._add_rows(records.table, records.keys, records.fields)
-
-    def _add_rows(self, table: str, keys: tuple[str, ...], fields: tuple[tuple[str, str], ...]) -> None:
-        self._rows.append((table, keys, pack(dict(fields))))
-        self._rows_count += len(keys)
-        if self._rows_count >= _ROWS_MAX:
-            self._write_rows()
-        elif not self._rows_are_due:
-            self._rows_are_due = True
-            self.loop.call_later(_ROWS_S, self._on_rows_due)
-
-    def _on_rows_due(self) -> None:
-        with self.lock:
-            self._rows_are_due = False
-            self._write_rows()
-
-    def _write_rows(self) -> None:
-        """Hand the rows that have gathered to the control plane's thread, a table at a time."""
-        tables: dict[str, list[tuple[bytes, bytes]]] = {}
-        rows, self._rows, self._rows_count = self._rows, [], 0
-        for table, keys, row in rows:
-            tables.setdefault(table, []).extend([(key.encode(), row) for key in keys])
-        for table, records in tables.items():
-            self._rows_written[table] = self._rows_written.get(table, 0) + len(records)
-            self._tables().write_many_behind(table, records)
-
-    def put_function(self, function: FunctionID, pickled: bytes) -> None:
-        self._tables().put(_FUNCTIONS, function, pickled)
-
-    def load_function(self, function: FunctionID) -> Any:
-        pickled = self._tables().get(_FUNCTIONS, function)
-        if pickled is None:
-            raise ControlPlaneError(f"the function table has no function {function.hex()}")
-        return deserialize(pickled)
-
-    def read_table(self, table: str) -> dict[str, dict[str, str]]:
-        """A table of the control plane, with all that this process has written up to now."""
-        with self.lock:
-            self._write_rows()
-        self._tables().flush(_FLUSH_TIMEOUT_S)
-        return {key.decode(): unpack(value) for key, value in self._tables().scan(table).items()}
-
-    def read_functions(self) -> dict[FunctionID, bytes]:
-        """The function table."""
-        return {FunctionID(key): pickled for key, pickled in self._tables().scan(_FUNCTIONS).items()}
-
     def silence(self) -> None:
         """Tell nobody of errors that nobody reads."""
         self._tell = lambda words: None
-
-    def _tables(self) -> Tables:
-        with self.lock:
-            if self._control_plane is None:
-                session = self.session
-                self._control_plane = tables_at(session.redis_socket, session.password, session.redis_shards)
-            return self._control_plane
 
     def tell(self, words: str) -> None:
         self._tell(words)

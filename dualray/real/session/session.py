@@ -226,26 +226,31 @@ def create(
     for path in (session.sockets, session.logs, session.stacks, *((session.notes_directory,) if has_notes else ())):
         path.mkdir(mode=0o700)
     _write_private(directory / "secret", session.secret)
-    settings = {
-        "store_directory": str(store_directory),
-        "config": asdict(config),
-        "seed": seed,
-        "job_root": job_root,
-        "total": total.units,
-        "labels": labels,
-        "gpu_names": gpu_names,
-        "store_bytes": store_bytes,
-        "log_to_driver": log_to_driver,
-        "record_directory": str(record_directory) if record_directory is not None else None,
-        "has_notes": has_notes,
-        "log_directory": str(log_directory) if log_directory is not None else None,
-        "redis_shards": redis_shards,
-        "metrics_port": metrics_port,
-        "node": node,
+    _write_private(directory / "session.json", json.dumps(_settings_of(session)).encode())
+    return session
+
+
+def _settings_of(session: Session) -> dict[str, Any]:
+    """What other processes of the session read: all but its directory and its secret, as JSON takes it."""
+    record, logs, cluster = session.record_directory, session.log_directory, session.cluster
+    return {
+        "store_directory": str(session.store_directory),
+        "config": asdict(session.config),
+        "seed": session.seed,
+        "job_root": session.job_root,
+        "total": session.total.units,
+        "labels": session.labels,
+        "gpu_names": session.gpu_names,
+        "store_bytes": session.store_bytes,
+        "log_to_driver": session.log_to_driver,
+        "record_directory": str(record) if record is not None else None,
+        "has_notes": session.has_notes,
+        "log_directory": str(logs) if logs is not None else None,
+        "redis_shards": session.redis_shards,
+        "metrics_port": session.metrics_port,
+        "node": session.node,
         "cluster": asdict(cluster) if cluster is not None else None,
     }
-    _write_private(directory / "session.json", json.dumps(settings).encode())
-    return session
 
 
 def load(directory: Path) -> Session:

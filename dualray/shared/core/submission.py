@@ -8,7 +8,8 @@ from typing import Any
 
 from dualray import exceptions
 from dualray.exceptions import DualrayError, SerializationError
-from dualray.shared.core.arguments import NO_ARGUMENTS, pack_arguments, pack_plain
+from dualray.shared.core.arguments import NO_ARGUMENTS, Arguments, pack_arguments, pack_plain
+from dualray.shared.core.execution import Execution
 from dualray.shared.core.serialization import serialize
 from dualray.shared.core.task_runner import Export
 from dualray.shared.core.tasks_in_hand import CoreTasks
@@ -202,41 +203,18 @@ class CoreSubmission(CoreTasks):
         payload = b""
         if args or kwargs:
             payload = pack_plain(args, kwargs, self.config.inline_bytes_max)
-        if not payload and (args or kwargs):
-            arguments = pack_arguments(
-                template.name,
-                args,
-                kwargs,
-                inline_bytes_max=self.config.inline_bytes_max,
-                put=self._put_argument,
-                drop=self.drop,
-                look=self._look_at_arguments,
-            )
-            payload = arguments.payload
+            if not payload:
+                arguments = self._pack(template, args, kwargs)
+                payload = arguments.payload
         self.begin_step()
         try:
             execution = self.execution
             if task_id is None:
-                execution.submitted += 1
-                children = self._children
-                if (
-                    children is None
-                    or children.parent is not execution.task_id
-                    or children.attempt != execution.attempt
-                ):
-                    children = self._children = ChildIds(execution.task_id, execution.attempt)
-                task_id = children.of(execution.submitted)
-            spec = new_spec(
-                task_id,
-                template,
-                self.address,
-                execution.task_id,
-                len(payload),
-                tuple(arguments.deps) if arguments.deps else (),
-                arguments.nested,
-                ActorID(handle.object_id[:16]) if handle is not None else None,
-                handle,
-            )
+                task_id = self._next_child(execution)
+            deps, nested = tuple(arguments.deps) if arguments.deps else (), arguments.nested
+            actor_id = ActorID(handle.object_id[:16]) if handle is not None else None
+            parent, size = execution.task_id, len(payload)
+            spec = new_spec(task_id, template, self.address, parent, size, deps, nested, actor_id, handle)
             if creates is not None:
                 spec.creates = replace(creates, actor_id=ActorID(task_id))
             if payload:
@@ -266,6 +244,26 @@ class CoreSubmission(CoreTasks):
                 self.drop(ref.object_id)
             raise
         return task_id
+
+    def _pack(self, template: FunctionTemplate, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
+        """Arguments that are not all plain values; what is large goes to the store."""
+        return pack_arguments(
+            template.name,
+            args,
+            kwargs,
+            inline_bytes_max=self.config.inline_bytes_max,
+            put=self._put_argument,
+            drop=self.drop,
+            look=self._look_at_arguments,
+        )
+
+    def _next_child(self, execution: Execution) -> TaskID:
+        """The id of the next task that the caller submits."""
+        execution.submitted += 1
+        children = self._children
+        if children is None or children.parent is not execution.task_id or children.attempt != execution.attempt:
+            children = self._children = ChildIds(execution.task_id, execution.attempt)
+        return children.of(execution.submitted)
 
     def _look_at_arguments(self, references: Sequence[Reference]) -> Sequence[bytes | None]:
         """The pickled values of those arguments that may travel in the call's payload: of this process, here and very
