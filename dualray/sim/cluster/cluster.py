@@ -50,10 +50,10 @@ from dualray.sim.processes.runner import Letter, Line, Process
 from dualray.sim.processes.tables import Fields, Tables
 from dualray.sim.processes.worker import UserProcess
 from dualray.sim.usercode.function_table import FunctionTable
-from dualray.sim.usercode.isolation import VirtualExit
 from dualray.sim.usercode.locks import place_of
 from dualray.sim.usercode.modules import Modules
 from dualray.sim.usercode.patches import Stage, take_stage
+from dualray.sim.usercode.process_calls import VirtualExit
 
 if TYPE_CHECKING:
     from dualray.shared.scenario.scenario import (

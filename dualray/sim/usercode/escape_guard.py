@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from dualray.shared.core.interruption import is_importing
 from dualray.sim.kernel.fibers import Fiber
-from dualray.sim.usercode.virtual_time import Substitution
+from dualray.sim.usercode.substitutions import Substitution
 
 METHODS: Final = (
     (socket.socket, "__init__", "socket.socket"),

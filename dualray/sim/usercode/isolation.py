@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 All virtual processes share one interpreter. What would make a run depend on it, or let one process act on
-another through it, is replaced for the life of the simulation with the engine of dualray.sim.usercode.virtual_time:
+another through it, is replaced for the life of the simulation with the engine of dualray.sim.usercode.substitutions:
 each replacement asks whether the caller is user code and answers for the calling fiber, and is the original
 for everyone else. Nothing is saved or restored at a switch, so a switch costs the same whether a fiber uses
 randomness or not, and what pytest, the kernel or other threads see is untouched because it was never
@@ -25,7 +25,7 @@ Identity. `os.getpid()`, `socket.gethostname()`, `platform.node()` and the name 
 fiber's owner; `os.getppid()` is the same for all. Because a virtual pid may belong to a real stranger, the calls that
 take one are answered here, too: a signal to oneself goes to the handler that the virtual process has set, and ends it
 where it has set none (SIGINT: KeyboardInterrupt); one to anybody else is refused. So are alarms, which would strike the
-simulator. Handlers of the driver are the interpreter's.
+simulator. Handlers of the driver are the interpreter's (process_calls.py).
 
 Exits. `sys.exit`, `os._exit` and `os.abort` raise `VirtualExit`; the runner that catches it ends the
 virtual worker. It is a SystemExit, so that `except SystemExit` around `sys.exit` works and a driver script
@@ -46,17 +46,13 @@ it.
 
 from __future__ import annotations
 
-import errno
 import gc
 import os
-import platform
 import random
-import signal
-import socket
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FunctionType, ModuleType
-from typing import Any, Final, NoReturn, Self
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.random import MT19937, RandomState, mtrand
@@ -65,9 +61,10 @@ from dualray.shared.seeding import stream_seed
 from dualray.sim.kernel.fibers import Fiber, FiberOwner, FiberScheduler
 from dualray.sim.kernel.kernel import Kernel
 from dualray.sim.usercode import escape_guard
-from dualray.sim.usercode.virtual_time import Substitution, Substitutions
+from dualray.sim.usercode.process_calls import ProcessCalls
+from dualray.sim.usercode.substitutions import Substitution, Substitutions, in_user_code
 
-__all__ = ["Isolation", "VirtualExit"]
+__all__ = ["Isolation"]
 
 GC_YOUNG_EVERY_EVENTS: Final = 1_000
 """Events between two collections of young objects (`gc.collect(1)`): those of so few are still in the processor's
@@ -81,32 +78,8 @@ GC_FULL_FIRST_EVENTS: Final = 1_000_000
 grown."""
 
 
-PARENT_PID: Final = 4_194_304
-"""Of all virtual processes: no machine gives it to a process, nor the simulation."""
-
 _FROZEN_BY_PYTHON: Final = 375 if sys.version_info[:2] == (3, 12) else 0
 """Objects that the interpreter has frozen before anybody could."""
-
-
-class VirtualExit(SystemExit):
-    """User code ended its virtual process. `code` is what it gave, `status` the exit status that it stands
-    for; `signal_number` is set when it was a signal."""
-
-    signal_number: int | None = None
-
-    @classmethod
-    def by_signal(cls, signal_number: int) -> Self:
-        """The end that a signal brings, with the status that a shell would show."""
-        ended = cls(128 + signal_number)
-        ended.signal_number = signal_number
-        return ended
-
-    @property
-    def status(self) -> int:
-        """0 for None, the number for an int, 1 for anything else, as the interpreter does."""
-        if self.code is None:
-            return 0
-        return self.code if isinstance(self.code, int) else 1
 
 
 class _Streams:
@@ -207,8 +180,7 @@ class Isolation:
         """What user code did that no simulation can repeat: by call, the first time in words."""
         self.allows_outside = False
         """Whether tasks that do not say so may make calls that lead out of the simulation."""
-        self._handlers: dict[FiberOwner, dict[int, Any]] = {}
-        """Of signals, that virtual processes have set."""
+        self._calls = ProcessCalls(self.user_fiber, self._driver_owner, lambda: self._fibers.park())
 
     def move_to(self, kernel: Kernel, fibers: FiberScheduler) -> None:
         """It isolates the fibers of another simulation from now on."""
@@ -256,7 +228,7 @@ class Isolation:
             self._installed.restore_functions()
         self._rewritten.clear()
         self.witnessed = {}
-        self._handlers = {}
+        self._calls.forget()
         if self._collecting is None:
             return
         self._collecting()
@@ -294,7 +266,7 @@ class Isolation:
             *self._of_random(),
             *self._of_numpy(),
             *self._of_entropy(),
-            *self._of_process(),
+            *self._calls.substitutions(),
             *self._of_directories(),
             *escape_guard.substitutions(self.user_fiber, self._refuses),
         ]
@@ -418,108 +390,6 @@ class Isolation:
             made.append(Substitution.of(os, "getrandom", getrandom))
         return made
 
-    # -- the virtual process -------------------------------------------------------------------------------
-
-    def _of_process(self) -> list[Substitution]:
-        def of(holder: Any, name: str, virtual: Callable[..., Any]) -> Substitution:
-            """Replace `holder.name` by `virtual(fiber, *args)` in user code."""
-            return Substitution.of(holder, name, self._in_user_code(getattr(holder, name), virtual))
-
-        def handlers(fiber: Fiber) -> dict[int, Any]:
-            return self._handlers.setdefault(fiber.owner, {})
-
-        def set_handler(fiber: Fiber, signal_number: int, handler: Any) -> Any:
-            if fiber.owner is self._driver_owner():
-                return real_signal(signal_number, handler)
-            real_getsignal(signal_number)  # which refuses what is none
-            before = handlers(fiber).get(signal_number)
-            handlers(fiber)[signal_number] = handler
-            return real_getsignal(signal_number) if before is None else before
-
-        def get_handler(fiber: Fiber, signal_number: int) -> Any:
-            if fiber.owner is self._driver_owner():
-                return real_getsignal(signal_number)
-            return handlers(fiber).get(signal_number) or real_getsignal(signal_number)
-
-        def no_alarm(fiber: Fiber, *args: Any) -> Any:
-            if fiber.owner is not self._driver_owner():
-                raise PermissionError(
-                    errno.EPERM, "alarms are real time's, and would strike the simulator: wait in a thread instead"
-                )
-            return real_alarm(*args) if len(args) == 1 else real_setitimer(*args)
-
-        def uname(fiber: Fiber) -> os.uname_result:
-            system, _, *rest = real_uname()
-            return os.uname_result((system, fiber.owner.hostname, *rest))
-
-        real_signal, real_getsignal = signal.signal, signal.getsignal
-        real_alarm, real_setitimer, real_uname = signal.alarm, signal.setitimer, os.uname
-
-        def is_started(fiber: Fiber) -> bool:
-            return fiber.thread is not None and fiber.thread.was_started
-
-        def end(fiber: Fiber, ended: BaseException) -> NoReturn:
-            if is_started(fiber):
-                fiber.thread.end_process(fiber, ended)
-                self._fibers.park()
-            raise ended
-
-        def exit_with(fiber: Fiber, code: Any = None) -> NoReturn:
-            if is_started(fiber):
-                raise SystemExit(code)
-            raise VirtualExit(code)
-
-        def exit_now(fiber: Fiber, code: Any = None) -> NoReturn:
-            end(fiber, VirtualExit(code))
-
-        def abort(fiber: Fiber) -> NoReturn:
-            end(fiber, VirtualExit.by_signal(signal.SIGABRT))
-
-        def receive(fiber: Fiber, signal_number: int) -> None:
-            """What a signal to oneself does to a virtual process."""
-            handler = handlers(fiber).get(signal_number, signal.SIG_DFL)
-            if handler == signal.SIG_IGN:
-                return
-            if callable(handler):
-                handler(signal_number, sys._getframe(2))
-            elif signal_number == signal.SIGINT:
-                raise KeyboardInterrupt
-            elif signal_number != 0:
-                end(fiber, VirtualExit.by_signal(signal_number))
-
-        def kill(fiber: Fiber, pid: int, signal_number: int) -> None:
-            if pid != fiber.owner.pid:
-                raise PermissionError(
-                    errno.EPERM,
-                    f"pid {pid}: code in a simulation can signal only its own process, {fiber.owner.pid}",
-                )
-            receive(fiber, signal_number)
-
-        def killpg(fiber: Fiber, group: int, signal_number: int) -> NoReturn:
-            raise PermissionError(errno.EPERM, "there are no process groups in a simulation")
-
-        def stay_off(fiber: Fiber) -> None:
-            """Automatic collection would make the run depend on how many objects the interpreter holds."""
-
-        return [
-            of(os, "getpid", lambda fiber: fiber.owner.pid),
-            of(os, "getppid", lambda fiber: PARENT_PID),
-            of(os, "uname", uname),
-            of(socket, "gethostname", lambda fiber: fiber.owner.hostname),
-            of(platform, "node", lambda fiber: fiber.owner.hostname),
-            of(signal, "signal", set_handler),
-            of(signal, "getsignal", get_handler),
-            of(signal, "alarm", no_alarm),
-            of(signal, "setitimer", no_alarm),
-            of(sys, "exit", exit_with),
-            of(os, "_exit", exit_now),
-            of(os, "abort", abort),
-            of(os, "kill", kill),
-            of(os, "killpg", killpg),
-            of(signal, "raise_signal", receive),
-            of(gc, "enable", stay_off),
-        ]
-
     # -- directories ---------------------------------------------------------------------------------------
 
     def _of_directories(self) -> list[Substitution]:
@@ -532,20 +402,9 @@ class Isolation:
 
         real_listdir, real_scandir = os.listdir, os.scandir
         return [
-            Substitution.of(os, "listdir", self._in_user_code(real_listdir, listdir)),
-            Substitution.of(os, "scandir", self._in_user_code(real_scandir, scandir)),
+            Substitution.of(os, "listdir", in_user_code(self.user_fiber, real_listdir, listdir)),
+            Substitution.of(os, "scandir", in_user_code(self.user_fiber, real_scandir, scandir)),
         ]
-
-    def _in_user_code(self, original: Callable[..., Any], virtual: Callable[..., Any]) -> Callable[..., Any]:
-        user_fiber = self.user_fiber
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            fiber = user_fiber()
-            if fiber is None:
-                return original(*args, **kwargs)
-            return virtual(fiber, *args, **kwargs)
-
-        return call
 
 
 class _Sorted:

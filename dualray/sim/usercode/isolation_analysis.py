@@ -44,7 +44,7 @@ import numpy as np
 
 from dualray.shared.core.layout import PLAIN_TYPES
 from dualray.shared.handles import METHOD_OPTIONS
-from dualray.sim.usercode.virtual_time import EXCLUDED, is_users
+from dualray.sim.usercode.substitutions import EXCLUDED, is_users
 
 __all__ = ["DRIVER", "NOBODY", "OWN", "Sharing", "globals_of", "is_by_reference", "is_library", "is_of_user"]
 
@@ -94,6 +94,7 @@ _OWN_ALREADY: Final = frozenset(
     {
         "dualray.sim.usercode.locks",
         "dualray.sim.usercode.locals",
+        "dualray.sim.usercode.substitutions",
         "dualray.sim.usercode.virtual_time",
         "dataclasses",
         "typing",

@@ -16,7 +16,7 @@ from typing import Any, Final, NoReturn
 
 from dualray.sim.kernel.fibers import Fiber, FiberScheduler
 from dualray.sim.usercode.locks import stays_real
-from dualray.sim.usercode.virtual_time import Substitution, TypeReplacement
+from dualray.sim.usercode.substitutions import Substitution, TypeReplacement
 
 __all__ = ["Locals", "ModuleLocal"]
 

@@ -30,9 +30,10 @@ from typing import Any, Final, NoReturn
 from dualray.shared.core.interruption import is_importing
 from dualray.sim.kernel.fibers import Fiber, FiberOwner, FiberScheduler
 from dualray.sim.kernel.kernel import Kernel
-from dualray.sim.usercode import virtual_time
+from dualray.sim.usercode import substitutions
 from dualray.sim.usercode.polling import poll
-from dualray.sim.usercode.virtual_time import READ_STEP_MIN_NS, Substitution, TypeReplacement, is_users
+from dualray.sim.usercode.substitutions import Substitution, TypeReplacement, is_users
+from dualray.sim.usercode.virtual_time import READ_STEP_MIN_NS
 
 __all__ = [
     "FiberLock",
@@ -422,7 +423,7 @@ class Locks:
             if self.fibers.user_fiber() is None:
                 return original(*args, **kwargs)
             caller: Any = sys._getframe(1)
-            if caller.f_globals is vars(virtual_time):  # it is called by what stands for a class
+            if caller.f_globals is vars(substitutions):  # it is called by what stands for a class
                 caller = caller.f_back
             if not stays_real(caller):
                 return make(*args, **kwargs)

@@ -17,7 +17,8 @@ from typing import Any, Final
 
 from dualray.sim.kernel.fibers import FiberScheduler
 from dualray.sim.kernel.kernel import Kernel
-from dualray.sim.usercode.virtual_time import Substitution, read_step_ns
+from dualray.sim.usercode.substitutions import Substitution
+from dualray.sim.usercode.virtual_time import read_step_ns
 
 __all__ = ["Polling", "poll"]
 

@@ -28,8 +28,8 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from dualray.sim.kernel.fibers import Fiber, FiberKilled, FiberScheduler
 from dualray.sim.usercode.locks import stays_real
+from dualray.sim.usercode.substitutions import Substitution
 from dualray.sim.usercode.threads import ProcessThreads, Threads
-from dualray.sim.usercode.virtual_time import Substitution
 
 __all__ = ["Pools", "silence", "unsilence"]
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol, cast
 from dualray.runtime_env import Swapped
 from dualray.shared.core.interruption import is_importing
 from dualray.sim.kernel.fibers import Fiber, FiberOwner
-from dualray.sim.usercode.virtual_time import Substitution
+from dualray.sim.usercode.substitutions import Substitution
 
 __all__ = ["substitutions"]
 

@@ -31,7 +31,7 @@ from dualray.sim.kernel.fibers import Fiber, FiberKilled, FiberOwner, FiberSched
 from dualray.sim.kernel.kernel import Kernel
 from dualray.sim.usercode.locals import Locals
 from dualray.sim.usercode.locks import LOOK_AGAIN_S, FiberLock, makes_threads, stays_real, words_of_wait
-from dualray.sim.usercode.virtual_time import Substitution, is_users
+from dualray.sim.usercode.substitutions import Substitution, is_users
 from dualray.sim.usercode.watchdog import THREAD
 
 __all__ = ["ProcessThreads", "Threads"]

@@ -29,8 +29,8 @@ from dualray.sim.usercode.isolation import (
     GC_FULL_FIRST_EVENTS,
     GC_YOUNG_EVERY_EVENTS,
     Isolation,
-    VirtualExit,
 )
+from dualray.sim.usercode.process_calls import VirtualExit
 from dualray.sim.usercode.virtual_time import VirtualTime
 
 # Every attribute that an isolation replaces, as it stood before any simulation.

@@ -20,7 +20,8 @@ from _pytest import timing
 
 from dualray.sim.kernel.fibers import FiberScheduler
 from dualray.sim.kernel.kernel import Kernel
-from dualray.sim.usercode.virtual_time import EPOCH_NS, READ_STEP_MIN_NS, Substitutions, VirtualTime
+from dualray.sim.usercode.substitutions import Substitutions
+from dualray.sim.usercode.virtual_time import EPOCH_NS, READ_STEP_MIN_NS, VirtualTime
 
 REPLACED = (
     "time",

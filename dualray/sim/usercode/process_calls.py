@@ -1,0 +1,184 @@
+"""Calls about one's own process: its pid, its signals and its end are a virtual process's in user code.
+
+A virtual process ends by an exception, VirtualExit, which escapes from its user code. Signals to oneself are received
+at once; no others can be sent.
+"""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+import platform
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from typing import Any, Final, NoReturn, Self
+
+from dualray.sim.kernel.fibers import Fiber, FiberOwner
+from dualray.sim.usercode.substitutions import Substitution, in_user_code
+
+PARENT_PID: Final = 4_194_304
+"""Of all virtual processes: no machine gives it to a process, nor the simulation."""
+
+
+class VirtualExit(SystemExit):
+    """User code ended its virtual process. `code` is what it gave, `status` the exit status that it stands
+    for; `signal_number` is set when it was a signal."""
+
+    signal_number: int | None = None
+
+    @classmethod
+    def by_signal(cls, signal_number: int) -> Self:
+        """The end that a signal brings, with the status that a shell would show."""
+        ended = cls(128 + signal_number)
+        ended.signal_number = signal_number
+        return ended
+
+    @property
+    def status(self) -> int:
+        """0 for None, the number for an int, 1 for anything else, as the interpreter does."""
+        if self.code is None:
+            return 0
+        return self.code if isinstance(self.code, int) else 1
+
+
+class ProcessCalls:
+    """What stands for these calls in one simulation after another.
+
+    user_fiber: the fiber whose user code the caller is, if any.
+    driver_owner: the driver's process, which handles signals as any program does.
+    park: parks the current fiber.
+    """
+
+    def __init__(
+        self,
+        user_fiber: Callable[[], Fiber | None],
+        driver_owner: Callable[[], FiberOwner | None],
+        park: Callable[[], object],
+    ) -> None:
+        self._user_fiber = user_fiber
+        self._driver_owner = driver_owner
+        self._park = park
+        self._handlers: dict[FiberOwner, dict[int, Any]] = {}
+        """Of signals, that virtual processes have set."""
+
+    def forget(self) -> None:
+        """The simulation has ended, with its processes."""
+        self._handlers = {}
+
+    def substitutions(self) -> list[Substitution]:
+        """What is to be replaced, made against what stands there now."""
+        real_uname = os.uname
+
+        def uname(fiber: Fiber) -> os.uname_result:
+            system, _, *rest = real_uname()
+            return os.uname_result((system, fiber.owner.hostname, *rest))
+
+        def stay_off(fiber: Fiber) -> None:
+            """Automatic collection would make the run depend on how many objects the interpreter holds."""
+
+        return [
+            self._of(os, "getpid", lambda fiber: fiber.owner.pid),
+            self._of(os, "getppid", lambda fiber: PARENT_PID),
+            self._of(os, "uname", uname),
+            self._of(socket, "gethostname", lambda fiber: fiber.owner.hostname),
+            self._of(platform, "node", lambda fiber: fiber.owner.hostname),
+            *self._of_handlers(),
+            self._of(sys, "exit", self._exit),
+            self._of(os, "_exit", self._exit_now),
+            self._of(os, "abort", self._abort),
+            self._of(os, "kill", self._kill),
+            self._of(os, "killpg", _killpg),
+            self._of(signal, "raise_signal", self._receive),
+            self._of(gc, "enable", stay_off),
+        ]
+
+    def _of(self, holder: Any, name: str, virtual: Callable[..., Any]) -> Substitution:
+        """Replace `holder.name` by `virtual(fiber, *args)` in user code."""
+        return Substitution.of(holder, name, in_user_code(self._user_fiber, getattr(holder, name), virtual))
+
+    def _of_handlers(self) -> list[Substitution]:
+        """The handlers of a process's signals."""
+        real_signal, real_getsignal = signal.signal, signal.getsignal
+        real_alarm, real_setitimer = signal.alarm, signal.setitimer
+
+        def set_handler(fiber: Fiber, signal_number: int, handler: Any) -> Any:
+            if fiber.owner is self._driver_owner():
+                return real_signal(signal_number, handler)
+            real_getsignal(signal_number)  # which refuses what is none
+            before = self._handlers_of(fiber).get(signal_number)
+            self._handlers_of(fiber)[signal_number] = handler
+            return real_getsignal(signal_number) if before is None else before
+
+        def get_handler(fiber: Fiber, signal_number: int) -> Any:
+            if fiber.owner is self._driver_owner():
+                return real_getsignal(signal_number)
+            return self._handlers_of(fiber).get(signal_number) or real_getsignal(signal_number)
+
+        def no_alarm(fiber: Fiber, *args: Any) -> Any:
+            if fiber.owner is not self._driver_owner():
+                raise PermissionError(
+                    errno.EPERM, "alarms are real time's, and would strike the simulator: wait in a thread instead"
+                )
+            return real_alarm(*args) if len(args) == 1 else real_setitimer(*args)
+
+        return [
+            self._of(signal, "signal", set_handler),
+            self._of(signal, "getsignal", get_handler),
+            self._of(signal, "alarm", no_alarm),
+            self._of(signal, "setitimer", no_alarm),
+        ]
+
+    def _handlers_of(self, fiber: Fiber) -> dict[int, Any]:
+        return self._handlers.setdefault(fiber.owner, {})
+
+    # -- the end of a process --------------------------------------------------------------------------------
+
+    def _end(self, fiber: Fiber, ended: BaseException) -> NoReturn:
+        if _is_started(fiber):
+            fiber.thread.end_process(fiber, ended)
+            self._park()
+        raise ended
+
+    def _exit(self, fiber: Fiber, code: Any = None) -> NoReturn:
+        if _is_started(fiber):
+            raise SystemExit(code)
+        raise VirtualExit(code)
+
+    def _exit_now(self, fiber: Fiber, code: Any = None) -> NoReturn:
+        self._end(fiber, VirtualExit(code))
+
+    def _abort(self, fiber: Fiber) -> NoReturn:
+        self._end(fiber, VirtualExit.by_signal(signal.SIGABRT))
+
+    # -- signals ---------------------------------------------------------------------------------------------
+
+    def _receive(self, fiber: Fiber, signal_number: int) -> None:
+        """What a signal to oneself does to a virtual process."""
+        handler = self._handlers_of(fiber).get(signal_number, signal.SIG_DFL)
+        if handler == signal.SIG_IGN:
+            return
+        if callable(handler):
+            handler(signal_number, sys._getframe(2))
+        elif signal_number == signal.SIGINT:
+            raise KeyboardInterrupt
+        elif signal_number != 0:
+            self._end(fiber, VirtualExit.by_signal(signal_number))
+
+    def _kill(self, fiber: Fiber, pid: int, signal_number: int) -> None:
+        if pid != fiber.owner.pid:
+            raise PermissionError(
+                errno.EPERM,
+                f"pid {pid}: code in a simulation can signal only its own process, {fiber.owner.pid}",
+            )
+        self._receive(fiber, signal_number)
+
+
+def _is_started(fiber: Fiber) -> bool:
+    return fiber.thread is not None and fiber.thread.was_started
+
+
+def _killpg(fiber: Fiber, group: int, signal_number: int) -> NoReturn:
+    raise PermissionError(errno.EPERM, "there are no process groups in a simulation")
