@@ -95,6 +95,8 @@ COMPILED = (
     "dualray/sim/modelled/driver.py",
     "dualray/sim/modelled/processes.py",
     "dualray/sim/modelled/worker.py",
+    "dualray/sim/network/conditions.py",
+    "dualray/sim/network/flows.py",
     "dualray/sim/network/network.py",
     "dualray/sim/processes/node.py",
     "dualray/sim/cost/rates.py",

@@ -113,7 +113,7 @@ class Cluster(FallibleCluster):
             seed=seed,
             on_held=self._on_held,
         )
-        self.network.on_rate = self._nic_rate
+        self.network.flows.on_rate = self._nic_rate
         self.task_costs = TaskCosts(
             seed=seed,
             default_ns=cost_model.task_duration_ns,

@@ -123,7 +123,7 @@ def _counters(cluster: Cluster) -> dict[str, int]:
         "messages_held": network.messages_held,
         "messages_dropped": network.messages_dropped,
         "messages_doubled": network.messages_doubled,
-        "transfers_lost": network.transfers_lost,
+        "transfers_lost": network.flows.transfers_lost,
         "nodes_refused": cluster.nodes_refused,
         "nodes_left": cluster.nodes_left,
         "faults": len(cluster.faults.performed),

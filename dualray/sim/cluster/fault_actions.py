@@ -14,7 +14,7 @@ from dualray.shared.proof.trace import TraceEvent, TraceKind
 from dualray.shared.scenario.fault_model import ALL, OF_OBJECTS, OF_WORKERS, Fault, FaultKind
 from dualray.sim.cluster.outages import FallibleCluster
 from dualray.sim.kernel.kernel import Scheduled
-from dualray.sim.network.network import Impairment
+from dualray.sim.network.conditions import Impairment
 from dualray.sim.processes.kept_store import KeptStore
 from dualray.sim.processes.node import NodeProcess
 from dualray.sim.processes.runner import Process

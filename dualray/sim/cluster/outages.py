@@ -18,7 +18,7 @@ from dualray.shared.model.events import Event, GpuLost, PeerLost
 from dualray.shared.model.ids import HEAD, Address, NodeID, node_of
 from dualray.shared.proof.trace import TraceKind
 from dualray.sim.kernel.kernel import Scheduled
-from dualray.sim.network.network import CONNECTION_LASTS_NS
+from dualray.sim.network.flows import CONNECTION_LASTS_NS
 from dualray.sim.processes.head import HeadProcess
 from dualray.sim.processes.node import ClusterOfNodes, Hardware, NodeProcess
 from dualray.sim.processes.pauses import perform

@@ -119,7 +119,7 @@ class ModelledCluster(Cluster):
         )
         self.result = Modelled()
         self.make_worker = ModelledWorker.as_worker
-        self.network.on_rate = None
+        self.network.flows.on_rate = None
         self._hardware = list(hardware)
         self._planned = tuple(faults)
         if not faults:  # else they may be anchored at anything

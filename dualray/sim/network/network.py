@@ -6,12 +6,7 @@ Messages are small and do not compete for bandwidth. One takes the latency of it
 software, and its bytes at full speed (see CostModel); between the same two processes messages arrive in the
 order in which they were sent, whatever their sizes, as on one TCP connection.
 
-Transfers are fluid flows. One waits for its latency, then shares the links of its route with the other
-flows by max-min fairness: no flow can get more without taking from one that has less. Rates are constant
-between two changes (a flow starts, ends, is cancelled or lost) and are computed again only at a change,
-once for all changes of one instant, and only for the flows that are connected with the changed one through
-shared links. A flow's end is rounded up to a nanosecond. The model and its results are those of SimGrid's
-CM02 without TCP corrections; tests compare flow by flow.
+Transfers are fluid flows (flows.py).
 
 Links are directed, with one capacity each; a topology says which links a route has (topologies.py).
 
@@ -31,32 +26,24 @@ number, and drops it, as TCP does. They can overtake one another: one that is ov
 half later, and the receiving end keeps back what has overtaken it. What no TCP connection does can be asked for, too:
 messages that never arrive. These draws come from a stream of the network's own.
 
-Progressive filling: all rates rise together until a link is full; its flows are frozen at that share, the
-link's remains are shared by the others, and so on. A heap of links by share, with stale entries pushed
-again, makes it O(F log L): the share of a link only grows while flows of other links are frozen.
-
 Nothing here iterates over a set: the order of flows is the order in which they started.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
+from collections.abc import Callable, Hashable
 from random import Random
 from typing import Any, Final, TypeAlias
 
 from dualray.sim.cost.cost_model import CostModel
 from dualray.sim.cost.rates import time_ns
 from dualray.sim.kernel.calendar import Calendar, Due
-from dualray.sim.kernel.kernel import LATE, Kernel, Scheduled
-from dualray.sim.network.topologies import LinkKey, NodeKey, Star, Topology
+from dualray.sim.kernel.kernel import Kernel
+from dualray.sim.network.conditions import LATENCY_MAX_NS, Conditions, Impairment
+from dualray.sim.network.flows import Flows, Transfer
+from dualray.sim.network.topologies import NodeKey, Star, Topology
 
-__all__ = ["Channel", "Delivery", "Impairment", "Network", "Transfer"]
-
-LATENCY_MAX_NS: Final = 10_000_000_000
-"""Of an impaired route, or a slow head, however many impairments multiply: what is worse than that is a partition."""
+__all__ = ["Channel", "Delivery", "Network"]
 
 RETRANSMIT_NS: Final = 200_000_000
 """Until a lost segment is sent again for the first time: Linux's least retransmission timeout (TCP_RTO_MIN)."""
@@ -64,103 +51,8 @@ RETRANSMIT_NS: Final = 200_000_000
 RETRANSMITS_MAX: Final = 15
 """Times that one segment is sent again at most: Linux's tcp_retries2."""
 
-CONNECTION_LASTS_NS: Final = 30_000_000_000
-"""Without an acknowledgement, until it breaks: TCP_USER_TIMEOUT of real mode's connections between machines."""
-
-SEGMENT_BYTES: Final = 1460
-"""TCP's segment on Ethernet."""
-
-MATHIS: Final = 1.22
-"""The constant of Mathis et al.: rate = MATHIS * segment / (round trip * sqrt(loss))."""
-
-_NIC: Final = ("in", "out")
-"""The kinds of links that are a node's network card."""
-
-_OWN: Final = "own"
-"""The kind of a link that one flow has for itself."""
-
 ROUTES_MAX: Final = 65_536
 """Pairs of nodes and sizes, of which the time of a message is remembered."""
-
-
-# -- flows
-# ----------------------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True, eq=False)
-class _Link:
-    """A link with flows on it. `left_bytes_per_s` and `rising` (flows not frozen yet) are scratch of a
-    solution."""
-
-    key: LinkKey
-    bytes_per_s: float
-    flows: dict[Transfer, None] = field(default_factory=dict)
-    left_bytes_per_s: float = 0.0
-    rising: int = 0
-
-
-@dataclass(slots=True, eq=False, kw_only=True)
-class Transfer:
-    """Bytes on their way from a node to another; made by `Network.transfer`."""
-
-    network: Network
-    src_node: NodeKey
-    dst_node: NodeKey
-    size_bytes: int
-    on_done: Callable[[], object]
-    on_lost: Callable[[], object] | None
-    rate_bytes_per_s: float = 0.0
-    """Its share now; 0 while it waits for its latency, and when it is over."""
-    over: bool = False
-    """Done, lost or cancelled."""
-    _is_on_its_way: bool = False
-    """Its latency has passed."""
-    _links: tuple[_Link, ...] = ()
-    """Those that it uses now; none while it stands still."""
-    _left_bytes: float = 0.0  # at _settled_ns
-    _settled_ns: int = 0
-    _event: Scheduled | None = None  # its start, then its end, or that of its connection
-
-    def cancel(self) -> bool:
-        """Stop it; neither on_done nor on_lost is called. False when it was over before."""
-        if self.over:
-            return False
-        self.network._remove(self)
-        return True
-
-    def moved_bytes(self) -> float:
-        """Bytes that are through by now."""
-        flown_ns = self.network._calendar.now_ns - self._settled_ns
-        return self.size_bytes - self._left_bytes + self.rate_bytes_per_s * flown_ns / 1e9
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Impairment:
-    """What makes the link of a node worse; see the theory of operation. Factors of several impairments multiply."""
-
-    bandwidth: float = 1.0
-    latency: float = 1.0
-    loss: float = 0.0
-    drop: float = 0.0
-    duplicate: float = 0.0
-    delay_ns: int = 0
-    jitter_ns: int = 0
-    reorder: float = 0.0
-
-    def __add__(self, other: Impairment) -> Impairment:
-        return Impairment(
-            bandwidth=self.bandwidth * other.bandwidth,
-            latency=self.latency * other.latency,
-            loss=1 - (1 - self.loss) * (1 - other.loss),
-            drop=1 - (1 - self.drop) * (1 - other.drop),
-            duplicate=1 - (1 - self.duplicate) * (1 - other.duplicate),
-            delay_ns=self.delay_ns + other.delay_ns,
-            jitter_ns=self.jitter_ns + other.jitter_ns,
-            reorder=1 - (1 - self.reorder) * (1 - other.reorder),
-        )
-
-
-HEALTHY: Final = Impairment()
 
 
 class Channel:
@@ -254,20 +146,19 @@ class Network:
         on_held: Callable[[NodeKey, NodeKey, Any, Any], object] | None = None,
     ) -> None:
         self.topology: Final[Topology] = topology if topology is not None else Star(cost_model)
+        self._conditions = Conditions(self.topology)
+        self.flows: Final = Flows(kernel, cost_model, self._conditions)
         self.messages_sent = 0
         self.messages_dropped = 0
         self.messages_held = 0
         self.messages_doubled = 0
         self._head_ns = cost_model.head_message_ns
         """What the software of a message to or from the head takes now: see `slow_head`."""
-        self.transfers_lost = 0
         self.random: Final = Random(f"network:{seed}")  # for losses and jitter, and for nothing else
-        self._parted: dict[tuple[NodeKey, NodeKey], int] = {}  # how many partings hold a pair, by direction
+        self._parted = self._conditions.parted
         self._held: dict[tuple[NodeKey, NodeKey], list[_Held]] = {}  # messages, by pair, in order
-        self._stalled: dict[NodeKey, int] = {}
-        self._impairments: dict[NodeKey, list[Impairment]] = {}
-        self._worse: dict[tuple[NodeKey, NodeKey], Impairment] = {}
-        """What the impairments of two nodes come to together, of those that were asked for since they changed."""
+        self._stalled = self._conditions.stalled
+        self._impairments = self._conditions.impairments
         self.breaking: dict[tuple[Hashable, Hashable], None] = {}
         """Connections that break unless what they carry is acknowledged: from process to process."""
         self._on_held = on_held
@@ -279,15 +170,9 @@ class Network:
         """How often they have changed."""
         self._takes_ns: dict[tuple[NodeKey, NodeKey, int], int] = {}
         """Of messages on routes that nothing impairs."""
-        self._cut: dict[NodeKey, None] = {}
+        self._cut = self._conditions.cut
         self._cut_at: dict[NodeKey, int] = {}  # at which count of cuts a node was last cut off
         self._cuts = 0
-        self._links: dict[LinkKey, _Link] = {}  # those with flows on them
-        self._transfers: dict[NodeKey, dict[Transfer, None]] = {}  # those that are not over, by either end
-        self._changed: dict[_Link, None] = {}  # links whose flows changed since the last solution
-        self.on_rate: Callable[[str, NodeKey, int], object] | None = None
-        """Told what flows `in` or `out` of a node from now on, in bytes a second, whenever that changes."""
-        self._rates: dict[LinkKey, int] = {}  # what it was told last, where that is not 0
 
     # -- messages ------------------------------------------------------------------------------------------
 
@@ -304,20 +189,18 @@ class Network:
                 + self.topology.latency_ns(src_node, dst_node)
                 + time_ns(size_bytes, self.topology.message_bytes_per_s(src_node, dst_node))
             )
-        worse = self._between(src_node, dst_node)
+        worse = self._conditions.between(src_node, dst_node)
         bytes_per_s = max(1, round(self.topology.message_bytes_per_s(src_node, dst_node) * worse.bandwidth))
-        return software_ns + self._latency_ns(src_node, dst_node) + worse.delay_ns + time_ns(size_bytes, bytes_per_s)
-
-    def _latency_ns(self, src_node: NodeKey, dst_node: NodeKey) -> int:
-        latency_ns = self.topology.latency_ns(src_node, dst_node)
-        if not self._impairments or src_node == dst_node:
-            return latency_ns
-        worse = max(self._impairment(src_node).latency, self._impairment(dst_node).latency)
-        return min(round(latency_ns * worse), LATENCY_MAX_NS)
+        return (
+            software_ns
+            + self._conditions.latency_ns(src_node, dst_node)
+            + worse.delay_ns
+            + time_ns(size_bytes, bytes_per_s)
+        )
 
     def _mishap_ns(self, src_node: NodeKey, dst_node: NodeKey, takes_ns: int) -> int:
         """What losses, jitter and others that overtake it add to one message, which takes so long without."""
-        worse = self._between(src_node, dst_node)
+        worse = self._conditions.between(src_node, dst_node)
         mishap_ns = round(self.random.random() * worse.jitter_ns) if worse.jitter_ns else 0
         is_overtaken = bool(worse.reorder) and self.random.random() < worse.reorder
         if is_overtaken:
@@ -387,7 +270,7 @@ class Network:
         if self._impairments and src_node != dst_node:
             takes_ns += self._mishap_ns(src_node, dst_node, takes_ns)
             if not is_sure:
-                worse = self._between(src_node, dst_node)
+                worse = self._conditions.between(src_node, dst_node)
                 if worse.drop and self.random.random() < worse.drop:
                     self.messages_dropped += 1
                     return
@@ -425,9 +308,7 @@ class Network:
         self._cut_at[node] = self._cuts
         for pair in [pair for pair in self._held if node in pair]:  # the connections that held them are gone
             self.messages_dropped += len(self._held.pop(pair))
-        for transfer in list(self._transfers.get(node, ())):
-            self._remove(transfer)
-            self._tell_lost(transfer)
+        self.flows.lose_all(node)
 
     def heal(self, node: NodeKey) -> None:
         """Let messages and transfers that start from now on pass again."""
@@ -439,7 +320,7 @@ class Network:
         """Hold what goes from one node to another, until `join`; each `part` needs its own."""
         pair = (src_node, dst_node)
         self._parted[pair] = self._parted.get(pair, 0) + 1
-        self._reconsider(src_node)
+        self.flows.reconsider(src_node)
 
     def join(self, src_node: NodeKey, dst_node: NodeKey) -> None:
         """End one parting; with the last, what was held goes its way, in order."""
@@ -450,7 +331,7 @@ class Network:
         del self._parted[pair]
         for delivery, size_bytes, is_sure in self._held.pop(pair, ()):
             self.send(delivery, size_bytes, is_sure)
-        self._reconsider(src_node)
+        self.flows.reconsider(src_node)
 
     def is_parted(self, src_node: NodeKey, dst_node: NodeKey) -> bool:
         """Whether what goes from one node to another is held."""
@@ -464,19 +345,19 @@ class Network:
     def stall(self, node: NodeKey) -> None:
         """Transfers from and to the node stand still, until `unstall`."""
         self._stalled[node] = self._stalled.get(node, 0) + 1
-        self._reconsider(node)
+        self.flows.reconsider(node)
 
     def unstall(self, node: NodeKey) -> None:
         """End one stall."""
         self._stalled[node] -= 1
         if not self._stalled[node]:
             del self._stalled[node]
-        self._reconsider(node)
+        self.flows.reconsider(node)
 
     def impair(self, node: NodeKey, impairment: Impairment) -> None:
         """Make the link of a node worse, until `repair` is given the same."""
         self._impairments.setdefault(node, []).append(impairment)
-        self._resize(node)
+        self.flows.resize(node)
 
     def repair(self, node: NodeKey, impairment: Impairment) -> None:
         """End one impairment."""
@@ -484,71 +365,7 @@ class Network:
         left.remove(impairment)
         if not left:
             del self._impairments[node]
-        self._resize(node)
-
-    def _impairment(self, node: NodeKey) -> Impairment:
-        return sum(self._impairments.get(node, ()), HEALTHY)
-
-    def _between(self, src_node: NodeKey, dst_node: NodeKey) -> Impairment:
-        worse = self._worse.get((src_node, dst_node))
-        if worse is None:
-            worse = self._worse[src_node, dst_node] = self._impairment(src_node) + self._impairment(dst_node)
-        return worse
-
-    def _bytes_per_s(self, key: LinkKey) -> float:
-        bytes_per_s = self.topology.bytes_per_s(key)
-        ends = self.topology.ends_at(key) if self._impairments else ()
-        return bytes_per_s * min([self._impairment(node).bandwidth for node in ends]) if ends else bytes_per_s
-
-    def _resize(self, node: NodeKey) -> None:
-        """The capacity of the links of a node may have changed, and whatever else is impaired."""
-        self._worse.clear()
-        changed = [link for link in self._links.values() if node in self.topology.ends_at(link.key)]
-        for link in changed:
-            link.bytes_per_s = self._bytes_per_s(link.key)
-        if changed:
-            self._change(changed)
-        for transfer in list(self._transfers.get(node, ())):
-            if transfer._links:  # what bounds it alone is another rate now
-                self._take_off(transfer)
-                self._put_on(transfer)
-
-    def _stands_still(self, transfer: Transfer) -> bool:
-        ends = (transfer.src_node, transfer.dst_node)
-        return (bool(self._parted) and ends in self._parted) or (
-            bool(self._stalled) and (ends[0] in self._stalled or ends[1] in self._stalled)
-        )
-
-    def _reconsider(self, node: NodeKey) -> None:
-        """Transfers of the node stop, or go on."""
-        for transfer in list(self._transfers.get(node, ())):
-            if not transfer._is_on_its_way:
-                continue
-            if self._stands_still(transfer):
-                if transfer._links:
-                    self._take_off(transfer)
-                self._mind_connection(transfer)
-            elif not transfer._links:
-                self._put_on(transfer)
-
-    def _mind_connection(self, transfer: Transfer) -> None:
-        """A transfer stands still: its connection breaks in the end, if that is because its ends are parted."""
-        is_parted = (transfer.src_node, transfer.dst_node) in self._parted and transfer.on_lost is not None
-        if is_parted and transfer._event is None:
-            transfer._event = self._kernel.call_after(CONNECTION_LASTS_NS, self._break, transfer)
-        elif not is_parted and transfer._event is not None:
-            transfer._event.cancel()
-            transfer._event = None
-
-    def _break(self, transfer: Transfer) -> None:
-        self._remove(transfer)
-        self._tell_lost(transfer)
-
-    def _tell_lost(self, transfer: Transfer) -> None:
-        self.transfers_lost += 1
-        if transfer.on_lost is not None:
-            latency_ns = self.topology.latency_ns(transfer.src_node, transfer.dst_node)
-            self._kernel.call_after(latency_ns, transfer.on_lost)
+        self.flows.resize(node)
 
     # -- transfers -----------------------------------------------------------------------------------------
 
@@ -561,193 +378,5 @@ class Network:
         *,
         on_lost: Callable[[], object] | None = None,
     ) -> Transfer:
-        """Move bytes between nodes, and call `on_done()` when the last has arrived.
-
-        `on_lost()` is called, a link latency later, when either node is or gets cut off before that.
-        """
-        assert size_bytes >= 0
-        transfer = Transfer(
-            network=self,
-            src_node=src_node,
-            dst_node=dst_node,
-            size_bytes=size_bytes,
-            on_done=on_done,
-            on_lost=on_lost,
-            _left_bytes=float(size_bytes),
-        )
-        if src_node in self._cut or dst_node in self._cut:
-            transfer.over = True
-            self._tell_lost(transfer)
-            return transfer
-        for node in (src_node, dst_node):
-            self._transfers.setdefault(node, {})[transfer] = None
-        latency_ns = self._latency_ns(src_node, dst_node)
-        if src_node != dst_node:
-            latency_ns += self._cost.transfer_ns
-        transfer._event = self._kernel.call_after(latency_ns, self._start, transfer)
-        return transfer
-
-    def _start(self, transfer: Transfer) -> None:
-        transfer._event = None
-        transfer._is_on_its_way = True
-        transfer._settled_ns = self._calendar.now_ns
-        if self._stands_still(transfer):
-            self._mind_connection(transfer)
-        else:
-            self._put_on(transfer)
-
-    def _put_on(self, transfer: Transfer) -> None:
-        """Let a transfer flow, over the links of its route."""
-        if transfer._event is not None:  # that its connection breaks
-            transfer._event.cancel()
-            transfer._event = None
-        if transfer._left_bytes <= 0:
-            self._finish(transfer)
-            return
-        links = []
-        for key in self.topology.links(transfer.src_node, transfer.dst_node):
-            link = self._links.get(key)
-            if link is None:
-                link = self._links[key] = _Link(key, self._bytes_per_s(key))
-            link.flows[transfer] = None
-            links.append(link)
-        own = self._own_link(transfer, links)
-        if own is not None:
-            links.append(own)
-        transfer._links = tuple(links)
-        transfer._settled_ns = self._calendar.now_ns
-        self._change(links)
-
-    def _own_link(self, transfer: Transfer, links: list[_Link]) -> _Link | None:
-        """Software and losses bound what one flow can get: a link that it has for itself."""
-        src, dst = transfer.src_node, transfer.dst_node
-        if src == dst:
-            return None
-        bytes_per_s = float(self._cost.transfer_bytes_per_s)
-        if self._impairments:
-            loss = self._between(src, dst).loss
-            if loss:
-                round_trip_s = 2 * self._latency_ns(src, dst) / 1e9
-                bytes_per_s = min(bytes_per_s, MATHIS * SEGMENT_BYTES / (max(round_trip_s, 1e-9) * math.sqrt(loss)))
-        if not self._impairments and any(link.bytes_per_s <= bytes_per_s for link in links):
-            return None  # they let no more through, either
-        link = _Link((_OWN, transfer.src_node), bytes_per_s)
-        link.flows[transfer] = None
-        return link
-
-    def _take_off(self, transfer: Transfer) -> None:
-        """Let a transfer stand still: nobody shares with it."""
-        if transfer._event is not None:
-            transfer._event.cancel()
-            transfer._event = None
-        self._settle(transfer, 0.0)
-        links, transfer._links = transfer._links, ()
-        for link in links:
-            del link.flows[transfer]
-            if not link.flows and self._links.get(link.key) is link:
-                del self._links[link.key]
-        if links:
-            self._change(links)
-
-    def _finish(self, transfer: Transfer) -> None:
-        self._remove(transfer)
-        transfer._left_bytes = 0.0  # the last nanosecond was rounded up
-        transfer.on_done()
-
-    def _remove(self, transfer: Transfer) -> None:
-        """Take a transfer that is over out of everything."""
-        transfer.over = True
-        if transfer._event is not None:
-            transfer._event.cancel()
-            transfer._event = None
-        for node in dict.fromkeys((transfer.src_node, transfer.dst_node)):
-            of_node = self._transfers[node]
-            del of_node[transfer]
-            if not of_node:
-                del self._transfers[node]
-        if transfer._links:
-            self._take_off(transfer)
-
-    # -- sharing -------------------------------------------------------------------------------------------
-
-    def _change(self, links: Iterable[_Link]) -> None:
-        """The flows on these links changed: share them anew when this instant's other events are over."""
-        if not self._changed:
-            self._kernel.call_after(0, self._share, priority=LATE)
-        self._changed.update(dict.fromkeys(links))
-
-    def _share(self) -> None:
-        changed, self._changed = self._changed, {}
-        links = _connected(changed)
-        for transfer, rate in _max_min_rates(links).items():
-            if rate != transfer.rate_bytes_per_s:
-                self._settle(transfer, rate)
-                if transfer._event is not None:
-                    transfer._event.cancel()
-                end_ns = math.ceil(transfer._left_bytes * 1e9 / rate)
-                transfer._event = self._kernel.call_after(end_ns, self._finish, transfer)
-        if self.on_rate is not None:
-            self._tell_rates(links)
-
-    def _tell_rates(self, links: Iterable[_Link]) -> None:
-        """Of each network card that carries more or less than before."""
-        assert self.on_rate is not None
-        for link in links:
-            direction, node = link.key
-            rate = round(link.bytes_per_s - link.left_bytes_per_s)
-            if direction not in _NIC or rate == self._rates.get(link.key, 0):
-                continue
-            if rate:
-                self._rates[link.key] = rate
-            else:
-                del self._rates[link.key]
-            self.on_rate(direction, node, rate)
-
-    def _settle(self, transfer: Transfer, rate_bytes_per_s: float) -> None:
-        """Book what has moved at the rate so far, and go on at another."""
-        transfer._left_bytes = max(0.0, transfer.size_bytes - transfer.moved_bytes())
-        transfer._settled_ns = self._calendar.now_ns
-        transfer.rate_bytes_per_s = rate_bytes_per_s
-
-
-def _connected(changed: Iterable[_Link]) -> list[_Link]:
-    """The links whose shares may depend on those of `changed`, in the order in which they are reached."""
-    links = list(changed)
-    links_seen = dict.fromkeys(links)
-    flows_seen: dict[Transfer, None] = {}
-    for link in links:  # grows while it is walked
-        for flow in link.flows:
-            if flow not in flows_seen:
-                flows_seen[flow] = None
-                for other in flow._links:
-                    if other not in links_seen:
-                        links_seen[other] = None
-                        links.append(other)
-    return links
-
-
-def _max_min_rates(links: list[_Link]) -> dict[Transfer, float]:
-    """The max-min fair rate of each flow on `links`, which must hold all links of each (progressive
-    filling)."""
-    for link in links:
-        link.left_bytes_per_s = float(link.bytes_per_s)
-        link.rising = len(link.flows)
-    rates: dict[Transfer, float] = {}
-    shares = [(link.bytes_per_s / link.rising, order) for order, link in enumerate(links) if link.rising]
-    heapify(shares)
-    while shares:
-        share, order = heappop(shares)
-        full = links[order]
-        if full.rising == 0:
-            continue
-        share_now = full.left_bytes_per_s / full.rising
-        if share_now > share:
-            heappush(shares, (share_now, order))
-            continue
-        for flow in full.flows:
-            if flow not in rates:
-                rates[flow] = share_now
-                for link in flow._links:
-                    link.left_bytes_per_s -= share_now
-                    link.rising -= 1
-    return rates
+        """`Flows.transfer`."""
+        return self.flows.transfer(src_node, dst_node, size_bytes, on_done, on_lost=on_lost)

@@ -110,7 +110,7 @@ class ReplayCluster(Cluster):
         self.make_worker = partial(ModelProcess.as_worker, rerun=rerun)
         self.with_trace = with_trace
         if not with_trace:
-            self.network.on_rate = None
+            self.network.flows.on_rate = None
         rerun.is_noted = with_trace or any(fault.at_ns is None for fault in faults)
         self._hardware = list(hardware)
         self._cold_start_ns = cold_start_ns

@@ -11,7 +11,8 @@ import dualray
 from dualray.shared.scenario.fault_model import parse_fault
 from dualray.shared.scenario.file import parse_scenario
 from dualray.sim.kernel.kernel import Kernel
-from dualray.sim.network.network import Channel, Impairment, Network
+from dualray.sim.network.conditions import Impairment
+from dualray.sim.network.network import Channel, Network
 from dualray.util.placement_group import placement_group, remove_placement_group
 from dualray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 

@@ -18,7 +18,9 @@ from hypothesis import strategies as st
 from dualray.sim.cost.cost_model import CostModel
 from dualray.sim.cost.rates import time_ns
 from dualray.sim.kernel.kernel import Kernel
-from dualray.sim.network.network import Channel, Impairment, Network, Transfer
+from dualray.sim.network.conditions import Impairment
+from dualray.sim.network.flows import Transfer
+from dualray.sim.network.network import Channel, Network
 from dualray.sim.network.topologies import LinkKey, Mesh, Nic, NodeKey, Racks, Star
 
 MB = 1_000_000
@@ -264,8 +266,8 @@ def test_a_cut_loses_transfers_and_frees_their_share() -> None:
     ]
     assert cluster.log[0][1] == 100 * MB + 20
     assert cluster.log[2][1] == pytest.approx(150 * MB, abs=100)
-    assert cluster.network._links == {}
-    assert cluster.network._transfers == {}
+    assert cluster.network.flows._links == {}
+    assert cluster.network.flows._transfers == {}
 
 
 def test_a_transfer_that_waits_for_its_latency_is_lost_with_its_node() -> None:
@@ -367,8 +369,8 @@ def test_rates_are_max_min_fair_and_bytes_are_conserved(
         capacity = max(topology.bytes_per_s(link) for link in topology.links(flow.src_node, flow.dst_node))
         rounding = 2 + 2e-9 * capacity  # the end is rounded up to a nanosecond
         assert moved[flow] == pytest.approx(flow.size_bytes, rel=1e-6, abs=rounding)
-    assert cluster.network._links == {}
-    assert cluster.network._transfers == {}
+    assert cluster.network.flows._links == {}
+    assert cluster.network.flows._transfers == {}
 
 
 @pytest.mark.parametrize("case", SIMGRID, ids=lambda case: f"{case['case']}-{case['pattern']}")
@@ -510,7 +512,7 @@ def test_a_bad_link_makes_each_link_of_a_mesh_worse_that_ends_there() -> None:
 def test_rates_are_told_of_cards_alone() -> None:
     for cluster, told in ((two_racks(), {("out", 1), ("in", 3)}), (Cluster(topology=Mesh(CostModel())), set())):
         heard: list[tuple[str, Any]] = []
-        cluster.network.on_rate = lambda kind, node, rate, heard=heard: heard.append((kind, node))
+        cluster.network.flows.on_rate = lambda kind, node, rate, heard=heard: heard.append((kind, node))
         cluster.transfer(1, 3, 100 * MB, "done")
         run_out(cluster.kernel)
         assert set(heard) == told
