@@ -11,7 +11,7 @@ from dualray.sim.cost.cost_model import Param
 from dualray.sim.network.conditions import LATENCY_MAX_NS
 from dualray.sim.network.flows import CONNECTION_LASTS_NS, SEGMENT_BYTES
 from dualray.sim.network.network import RETRANSMIT_NS, RETRANSMITS_MAX
-from dualray.sim.processes.worker import OWED_NS_MAX
+from dualray.sim.processes.host_process import OWED_NS_MAX
 from dualray.sim.runtime import DEFAULT_CPUS, DEFAULT_STORE_BYTES
 from dualray.sim.usercode.virtual_time import READ_STEP_GROWTH_NS, READ_STEP_MAX_NS, READ_STEP_MIN_NS
 

@@ -21,17 +21,16 @@ from dualray.shared.proof.trace import TraceEvent
 from dualray.sim.cluster.cluster import DRIVER_NODE, Cluster, make_cluster
 from dualray.sim.cluster.examination import Examination, examine
 from dualray.sim.network.topologies import Nic
-from dualray.sim.processes.node import Hardware
-from dualray.sim.processes.worker import (
-    VIRTUAL_PORT,
-    UserProcess,
+from dualray.sim.processes.entering import (
     enter_process,
     enter_process_with_gpus,
     leave_process,
     leave_process_with_gpus,
-    no_logs,
     show_gpus,
 )
+from dualray.sim.processes.node import Hardware
+from dualray.sim.processes.worker import UserProcess
+from dualray.sim.processes.worker_runtime import VIRTUAL_PORT, no_logs
 
 if TYPE_CHECKING:
     # It imports pydantic, which a run without a scenario does not need.

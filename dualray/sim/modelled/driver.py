@@ -40,7 +40,7 @@ from dualray.sim.modelled.processes import ModelledProcess, things_of
 from dualray.sim.processes.object_store import VirtualStore
 
 OWED_NS_MAX: Final = 50_000
-"""Of submissions that are not paid for yet, as in processes/worker.py."""
+"""Of submissions that are not paid for yet, as in processes/host_process.py."""
 Program: TypeAlias = "Callable[[ModelledDriver], Generator[Step, Any, None]]"
 
 

@@ -20,7 +20,7 @@ CLIENT_TRIES_NS: Final = 10_000_000_000
 """As in real mode: `reconnect_timeout_s` of its client."""
 
 
-class Client(OfProcess, Protocol):
+class Client(Protocol):
     """A process that uses the tables."""
 
     address: Address
@@ -29,6 +29,10 @@ class Client(OfProcess, Protocol):
 
     @property
     def core(self) -> CoreWorker: ...
+
+
+class Loader(Client, OfProcess, Protocol):
+    """A process that loads functions from them."""
 
 
 def reach_tables(process: Client) -> None:
@@ -52,7 +56,7 @@ def reach_tables(process: Client) -> None:
         raise ControlPlaneError(f"the control plane of the simulation has not answered for {CLIENT_TRIES_NS / 1e9:g} s")
 
 
-def load_function(process: Client, function: FunctionID) -> Export:
+def load_function(process: Loader, function: FunctionID) -> Export:
     """Ask for a function: there and back.
 
     Raises:

@@ -6,47 +6,31 @@ fiber of its own, and takes as long as the cost model says.
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
+from typing import Any, Final
 
-from dualray import runtime
-from dualray.core_verbs import VerbsOverCore
-from dualray.exceptions import DualrayError
-from dualray.runtime_env import Swapped
-from dualray.shared.core.core_worker import CoreWorker, write_row
+from dualray.shared.core.core_worker import CoreWorker
 from dualray.shared.core.execution import Execution
 from dualray.shared.core.interruption import IMPORT_PATIENCE_S, is_importing
 from dualray.shared.core.layout import PLAIN_TYPES
 from dualray.shared.core.task_runner import Export
 from dualray.shared.machines.owner.plain_worker import PlainWorker
-from dualray.shared.model.commands import RunTask, WriteRecord, WriteRecords
+from dualray.shared.model.commands import RunTask
 from dualray.shared.model.events import ClusterChanged, Event, NodeDied, OwnerDied, TaskPushed, TimerFired
-from dualray.shared.model.ids import HEAD, Address, FunctionID, NodeID, TaskID, root_task_id
-from dualray.shared.model.resources import GPU, GPU_MASK, UNITS
-from dualray.shared.model.specs import Ref
+from dualray.shared.model.ids import Address, FunctionID, NodeID, TaskID, root_task_id
 from dualray.shared.proof.trace import TraceKind
 from dualray.shared.seeding import task_seed
 from dualray.sim.cost.measured import MEASURED
-from dualray.sim.kernel.calendar import Calendar, Timer
+from dualray.sim.kernel.calendar import Timer
 from dualray.sim.kernel.cores import Cores, Work
-from dualray.sim.kernel.fibers import Fiber, FiberKilled, FiberSignal
-from dualray.sim.network.collectives import all_reduce_ns, broadcast_ns
+from dualray.sim.kernel.fibers import FiberKilled
 from dualray.sim.processes import control_plane
-from dualray.sim.processes.node import ClusterOfNodes, NodeProcess
+from dualray.sim.processes.event_loops import EventLoops
+from dualray.sim.processes.node import ClusterOfNodes
 from dualray.sim.processes.object_store import VirtualStore
-from dualray.sim.processes.runner import Process
-from dualray.sim.usercode.locks import words_of_wait
-from dualray.sim.usercode.modules import SHOWN
-from dualray.sim.usercode.polling import poll
-
-if TYPE_CHECKING:
-    import asyncio
-
-    from dualray.sim.usercode.virtual_loop import VirtualLoop
-
+from dualray.sim.processes.worker_runtime import WorkerRuntime
+from dualray.sim.processes.working_process import WorkingProcess
 
 _TINY_BYTES = 512
 """More than a result has of which the task may run ahead of its time."""
@@ -54,83 +38,9 @@ _SMALL: Final = 1 << 60
 """Integers below this are compared at once."""
 INTERRUPT_AGAIN_NS = 1_000_000
 """Until a task that was cancelled while it imports a module is looked at again, as in real mode."""
-OWED_NS_MAX = 50_000
-"""Of submissions that are not paid for yet: about as much as two messages within a node take."""
 
 
-VIRTUAL_PORT: Final = 12345
-"""Of a virtual node; nobody listens there."""
-
-
-def no_logs() -> DualrayError:
-    """What a simulation raises when it is asked for its log files."""
-    return DualrayError("a simulation has no log files; what its tasks print is on its driver's own stdout")
-
-
-class WorkerRuntime:
-    """The runtime that user code in a virtual worker sees."""
-
-    mode = "sim"
-    owns_interpreter = False
-    models_calls = True
-    threads_may_wait = False
-
-    def __init__(self, process: UserProcess) -> None:
-        self._process = process
-        self._verbs: VerbsOverCore | None = None
-
-    @property
-    def verbs(self) -> VerbsOverCore:
-        core = self._process.core
-        verbs = self._verbs
-        if verbs is None or verbs.core is not core:
-            verbs = self._verbs = VerbsOverCore(core, self._process.gpu_names)
-        return verbs
-
-    @property
-    def logs(self) -> NoReturn:
-        raise no_logs()
-
-    def free_port(self) -> int:
-        return VIRTUAL_PORT
-
-    @property
-    def gpu_names(self) -> tuple[str, ...]:
-        return self._process.gpu_names
-
-    def addresses(self) -> dict[str, str]:
-        return self._process.addresses()
-
-    def read_table(self, name: str) -> dict[str, dict[str, str]]:
-        return self._process.read_table(name)
-
-    def write_row(self, table: str, key: str, fields: Mapping[str, str]) -> None:
-        write_row(self._process.core, table, key, fields)
-
-    def read_functions(self) -> dict[FunctionID, bytes]:
-        return dict(self._process.cluster.functions.pickled)
-
-    def trace_source(self) -> NoReturn:
-        raise runtime.only_in_the_driver("timeline")
-
-    def silence(self) -> None:
-        self._process.is_silent = True
-
-    def shutdown(self) -> None:
-        """A task cannot end the cluster."""
-
-    def all_reduce_s(self, nodes: Sequence[NodeID], size_bytes: int) -> float:
-        """Seconds of an all-reduce among processes on these nodes: see dualray/sim/network/collectives.py."""
-        cluster = self._process.cluster
-        return all_reduce_ns(cluster.network.topology, cluster.cost_model, nodes, size_bytes) / 1e9
-
-    def broadcast_s(self, nodes: Sequence[NodeID], size_bytes: int) -> float:
-        """Seconds of a broadcast from the first process to the others."""
-        cluster = self._process.cluster
-        return broadcast_ns(cluster.network.topology, cluster.cost_model, nodes, size_bytes) / 1e9
-
-
-class UserProcess(Process):
+class UserProcess(WorkingProcess):
     """See the module.
 
     A task that is given and returns immutable values alone, most of them numbers, has nothing left to do when its code
@@ -143,11 +53,6 @@ class UserProcess(Process):
     turns then wait for less memory.
     """
 
-    threads: Any = None
-    """What dualray.sim.usercode.threads keeps here."""
-    view: Any = None
-    """The user's modules as it sees them, if it has imported any for itself: dualray.sim.usercode.modules."""
-
     def __init__(
         self,
         *,
@@ -158,9 +63,8 @@ class UserProcess(Process):
         root: TaskID | None = None,
         is_driver: bool = False,
     ) -> None:
-        super().__init__(cluster=cluster, address=address, node=node)
-        # What every task touches comes first, and lies together where this is compiled.
-        self.calendar: Calendar = cluster.calendar
+        super().__init__(cluster=cluster, address=address, node=node, store=store, is_driver=is_driver)
+        # What every task touches lies together where this is compiled.
         self._core: CoreWorker | None = None
         self._lent: CoreWorker | None = None
         """What runs the task in hand, if it is the cluster's."""
@@ -185,31 +89,11 @@ class UserProcess(Process):
         self._end_timer: Timer | None = None
         self._end_work: tuple[Cores, Work] | None = None
         """In its place, where the machine may get slow or stand still."""
-        self._task_fiber: Fiber | None = None
-        self._fibers: dict[Fiber, None] | None = None
-        """What runs here, where that is more than `_task_fiber`."""
-        self.visible_gpus: str | None = None if is_driver else ""
-        """Its CUDA_VISIBLE_DEVICES while it does not run; None: not set."""
-        self._last_machine: NodeProcess | None = None
         self._runtime: Any = None
-        self.environment: Swapped | None = None
-        """Its runtime environment."""
         self._cluster_news: ClusterChanged | None = None
         """What it was told of the cluster, while it has no core: many workers are never told anything else."""
-
-        self.pid = cluster.next_pid()
-        self.hostname = str(node)
-        self.is_silent = False
-        self.store = store
-        self.lock = cluster.fibers.system
-        self._nodes, self._root, self._is_driver = cluster.nodes, root, is_driver
-        self._wake_scheduled = False
-        self._owed_ns = 0
-        self._spawned = 0
-        self._loops: dict[str, VirtualLoop] | None = None
-        """By concurrency group."""
-        self._coroutines: dict[TaskID, asyncio.Task[None]] | None = None
-        self._escaped: BaseException | None = None
+        self._root = root
+        self._loops: EventLoops | None = None
 
     @property
     def core(self) -> CoreWorker:
@@ -273,29 +157,9 @@ class UserProcess(Process):
         """What the task in hand says of calls that lead out of the simulation."""
         return self._here.execution.sim_unsafe
 
-    @property
-    def is_driver(self) -> bool:
-        """Whether it runs the driver's script."""
-        return self._is_driver
-
-    @property
-    def name_of_streams(self) -> bytes:
-        """What seeds the randomness of its imports."""
-        return f"{self.cluster.seed}:{self.address}:imports".encode()
-
     def forget_functions(self) -> None:
         """What it has loaded is to be loaded again: it sees other modules from now on."""
         self._here.forget_functions()
-
-    def is_main(self, fiber: Fiber) -> bool:
-        """Whether a fiber is its main thread: the driver's script, or a task."""
-        return fiber is self._task_fiber or fiber is self.cluster.fibers.driver
-
-    @property
-    def gpu_names(self) -> tuple[str, ...]:
-        """Of this node's GPUs, as they were at first: their numbers."""
-        units = self._nodes[NodeID(self.node)].hardware.total.get(GPU)
-        return tuple([str(gpu) for gpu in range(-(-units // UNITS))]) if units else ()
 
     # ---- Process ---------------------------------------------------------------------------------------------
 
@@ -367,7 +231,7 @@ class UserProcess(Process):
         super().die()
         self.close()
         self._forget_end()
-        for fiber in self._all_fibers():
+        for fiber in self.all_fibers():
             self.cluster.fibers.throw(fiber, FiberKilled(f"{self.address} died"))
 
     def close(self) -> None:
@@ -379,57 +243,12 @@ class UserProcess(Process):
 
     # ---- Host ------------------------------------------------------------------------------------------------
 
-    def now_ns(self) -> int:
-        return self.calendar.now_ns
-
-    def send(
-        self, to: Address, message: Event, payloads: Sequence[tuple[bytes, bytes]], *, urgent: bool = True
-    ) -> None:
-        if self.is_alive:  # user code that unwinds in a process that is dead may still come here
-            self.cluster.send(self, to, message, payloads)
-
-    def end_step(self) -> None:
-        """Messages were sent as they came."""
-
-    def breathe(self) -> None:
-        """A call was submitted. What that costs is paid in virtual time, for several calls at once, so that a switch
-        is not paid for each."""
-        self._owed_ns += self.cluster.submit_ns
-        if self._owed_ns >= OWED_NS_MAX:
-            owed_ns, self._owed_ns = self._owed_ns, 0
-            self.cluster.fibers.sleep_ns(owed_ns)
-
-    def has_looked(self) -> None:
-        """Who looks again and again waits a moment each time: else it would never come."""
-        poll(self.cluster.kernel, self.cluster.fibers)
-
-    def new_signal(self) -> FiberSignal:
-        return FiberSignal(self.cluster.fibers)
-
     def tasks_came(self) -> None:
         """Start a fiber for the next task when this step, and the task in hand, are over."""
         if not self._is_running:
             self._is_running = True
             calendar = self.calendar
             calendar.post(calendar.now_ns + self.cluster.dispatch_ns, _START_NEXT, self)
-
-    def spawn(self, function: Callable[[], object]) -> None:
-        self._spawned += 1
-        seed = f"{self.cluster.seed}:{self.address}:beside {self._spawned}".encode()
-        if self.cluster.fibers.current() is None:  # in the middle of an event: user code runs after it
-            self.cluster.kernel.call_after(0, self._spawn_if_alive, function, seed)
-        else:
-            self._spawn(function, seed)
-
-    def _spawn_if_alive(self, function: Callable[[], object], seed: bytes) -> None:
-        if self.is_alive:
-            self._spawn(function, seed)
-
-    @property
-    def ip_address(self) -> str:
-        """Of a network that nothing routes to: 10.0.0.0/8, in the order of the nodes."""
-        number = int(self.node.rpartition("-")[2]) + 1
-        return f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}"
 
     def _start_next(self) -> None:
         if not self.is_alive:
@@ -500,12 +319,6 @@ class UserProcess(Process):
             self._export_id = task.spec.template.function_id
             self._export = lent.export_of(self._export_id)
         self.cluster.take_back(lent)
-
-    def _all_fibers(self) -> list[Fiber]:
-        """What runs here, as it began."""
-        if self._fibers is not None:
-            return list(self._fibers)
-        return [] if self._task_fiber is None else [self._task_fiber]
 
     def _task_is_over(self) -> None:
         self._is_running = False
@@ -585,57 +398,6 @@ class UserProcess(Process):
             cores.cancel(work)
         self._ahead = self._end_timer = self._end_work = None
 
-    def _spawn(self, function: Callable[[], object], seed: bytes) -> None:
-        self.cluster.seeds_handed_out.update(seed)
-        self.cluster.fibers.spawn(self, partial(self._run_in_fiber, function), seed=seed)
-
-    @property
-    def has_threads(self) -> bool:
-        """Whether threads that user code has started run here."""
-        return self.is_alive and self.threads is not None and bool(self.threads.started)
-
-    def start_thread(self, function: Callable[[], object], seed: bytes) -> Fiber:
-        """User code starts a thread.
-
-        Raises:
-            FiberKilled: this process is dead.
-        """
-        if not self.is_alive:
-            raise FiberKilled(f"{self.address} died")
-        if self._core is None:
-            self._have_core()
-        self.cluster.seeds_handed_out.update(seed)
-        fiber = self.cluster.fibers.spawn(self, partial(self._run_in_fiber, function), seed=seed)
-        self._take_in(fiber)
-        return fiber
-
-    def waits_for_locks(self) -> list[str]:
-        """Of each of its fibers that waits for another one, in words."""
-        driver = self.cluster.fibers.driver
-        fibers = [driver, *self._all_fibers()] if self._is_driver and driver is not None else self._all_fibers()
-        return [words for words in map(words_of_wait, fibers) if words is not None]
-
-    def end_by_thread(self, fiber: Fiber, escaped: BaseException) -> None:
-        """A thread ends this process soon: of the driver, it surfaces in its main thread."""
-        self.cluster.kernel.call_after(0, self.cluster.end_by, fiber, escaped)
-
-    def _take_in(self, fiber: Fiber) -> None:
-        if self._fibers is None:
-            self._fibers = {} if self._task_fiber is None else {self._task_fiber: None}
-        self._fibers[fiber] = None
-
-    def _run_in_fiber(self, function: Callable[[], object]) -> None:
-        fiber = self.cluster.fibers.current()
-        assert fiber is not None
-        self._take_in(fiber)
-        try:
-            function()
-        finally:
-            if self._fibers is not None:
-                self._fibers.pop(fiber, None)
-            if self.threads is not None:
-                self.threads.fiber_ended(fiber)
-
     def call(
         self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution
     ) -> Any:
@@ -658,159 +420,6 @@ class UserProcess(Process):
             if taken is not None and not isinstance(function, type):  # a constructor's is the actor's
                 self._give_memory_back(task, taken)
 
-    def _measured(
-        self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution
-    ) -> tuple[Any, int]:
-        """What a function returns, and how long it has taken in real time, on this machine."""
-        stopwatch = self.cluster.stopwatch(task)
-        stopwatch.start()
-        result = function(*args, **kwargs)
-        return result, round(stopwatch.stop_ns() * self._machine.slowness)
-
-    @property
-    def _machine(self) -> NodeProcess:
-        machine = self._last_machine
-        if machine is None or not machine.is_alive:
-            machine = self._last_machine = self._nodes[NodeID(self.node)]
-        return machine
-
-    def _take_memory(self, task: Execution) -> tuple[int, int] | None:
-        """Take what the task in hand takes of its node's memory, and of each of its GPUs': how much, unless nothing.
-
-        Raises:
-            MemoryError: it does not fit on one of its GPUs.
-        """
-        cluster, machine = self.cluster, self._machine
-        gpu_bytes = cluster.task_costs.gpu_bytes(task) if task.gpu_ids and machine.gpu_memory is not None else 0
-        if gpu_bytes and machine.gpu_memory is not None:
-            machine.gpu_memory.take(self.address, task.name, task.gpu_ids, gpu_bytes)
-        memory_bytes = cluster.task_costs.memory_bytes(task)
-        machine.memory.take(self.address, memory_bytes)
-        return (memory_bytes, gpu_bytes) if memory_bytes or gpu_bytes else None
-
-    def _give_memory_back(self, task: Execution, taken: tuple[int, int]) -> None:
-        if not self.is_alive:
-            return
-        machine, (memory_bytes, gpu_bytes) = self._machine, taken
-        machine.memory.take(self.address, -memory_bytes)
-        if gpu_bytes and machine.gpu_memory is not None:
-            machine.gpu_memory.give_back(self.address, task.gpu_ids, gpu_bytes)
-
-    def take_environment(self, text: str) -> None:
-        if self.environment is not None:
-            with self.cluster.fibers.system:
-                self.environment.leave()
-        self.environment = self._entered(text)
-
-    def own_environment(self) -> Swapped:
-        """Its user code is about to change variables or the working directory: they are its own from now on."""
-        if self.environment is None:
-            self.environment = self._entered("")
-        return self.environment
-
-    def _entered(self, text: str) -> Swapped:
-        with self.cluster.fibers.system:
-            environment = Swapped(text, (GPU_MASK,))
-            environment.enter()  # it runs: its fiber leaves it when it is suspended
-        return environment
-
-    def iterate(
-        self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution
-    ) -> Any:
-        """Call a generator of the user's; let the time pass that each item takes in virtual time."""
-        self.cluster.rewrite_function(function)
-        items = function(*args, **kwargs)
-        return self._paced(items, args, kwargs, task) if isinstance(items, Iterator) else items
-
-    def _paced(
-        self, items: Iterator[Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution
-    ) -> Generator[Any, None, None]:
-        taken = self._take_memory(task) if self.cluster.task_costs.take_memory else None
-        error: BaseException | None = None
-        is_first = True
-        try:
-            while True:
-                if error is not None and not isinstance(items, Generator):
-                    raise error
-                try:
-                    item = next(items) if error is None else cast(Generator[Any], items).throw(error)
-                except StopIteration:
-                    if is_first:
-                        self._compute(self._cost_ns(task, args, kwargs))
-                    return
-                if is_first or task.duration is not None:  # what tables say is the time of a call as a whole
-                    self._compute(self._cost_ns(task, args, kwargs))
-                is_first, error = False, None
-                try:
-                    yield item
-                except GeneratorExit:
-                    raise
-                except BaseException as thrown:  # noqa: BLE001 - it is for the generator to catch
-                    error = thrown
-                del item
-        finally:
-            if isinstance(items, Generator):
-                items.close()
-            if taken is not None:
-                self._give_memory_back(task, taken)
-
-    async def until_ready(self, ref: Ref) -> None:
-        from dualray.aio import until_ready  # noqa: PLC0415 - as below
-
-        await until_ready(ref, self.core)
-
-    async def call_async(
-        self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution
-    ) -> Any:
-        """As `call`; the loop goes on while the time passes."""
-        from dualray.aio import call_and_await  # noqa: PLC0415 - it imports asyncio
-
-        self.cluster.rewrite_function(function)
-        taken = self._take_memory(task) if self.cluster.task_costs.take_memory else None
-        try:
-            return await call_and_await(
-                function, args, kwargs, lambda: self._compute_async(self._cost_ns(task, args, kwargs))
-            )
-        finally:
-            if taken is not None:
-                self._give_memory_back(task, taken)
-
-    def _cost_ns(self, task: Execution, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
-        duration = task.duration
-        costs = self.cluster.task_costs
-        if duration is None:
-            cost_ns = costs.unsaid_ns(task)
-        elif type(duration) is float:
-            cost_ns = costs.whole_ns(duration)
-        else:
-            cost_ns = costs.said_ns(duration(*args, **kwargs) if callable(duration) else duration, task)
-        slowness = self._machine.slowness
-        return cost_ns if slowness == 1.0 else round(cost_ns * slowness)
-
-    def _compute(self, cost_ns: int) -> None:
-        """Let the time pass that work takes on this machine."""
-        cores = self._machine.cores
-        if cores is None:
-            self.cluster.fibers.sleep_ns(cost_ns)
-        else:
-            self.cluster.fibers.compute(cores, cost_ns)
-
-    async def _compute_async(self, cost_ns: int) -> None:
-        """As `_compute`; the loop goes on."""
-        import asyncio  # noqa: PLC0415 - most simulations do without
-
-        cores = self._machine.cores
-        if cores is None:
-            await asyncio.sleep(cost_ns / 1e9)
-            return
-        is_done = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        work = cores.run(cost_ns, 1.0, loop.call_soon_threadsafe, is_done.set, whose=self)
-        try:
-            await is_done.wait()
-        finally:
-            cores.cancel(work)
-
     def start_beside(self, task: RunTask) -> None:
         self.cluster.kernel.call_after(self.cluster.dispatch_ns, self._begin_beside, task)
 
@@ -818,38 +427,16 @@ class UserProcess(Process):
         if self.cluster.halts.is_halted(self):
             self.cluster.halts.when_it_runs(self, self._begin_beside, task)
         elif self.is_alive:
-            self._spawn(partial(self.core.execute, task), task_seed(self.cluster.seed, task.spec.task_id))
+            self.spawn_seeded(partial(self.core.execute, task), task_seed(self.cluster.seed, task.spec.task_id))
 
     def start_on_loop(self, task: RunTask) -> None:
-        self.cluster.kernel.call_after(self.cluster.dispatch_ns, self._begin_on_loop, task)
+        self.cluster.kernel.call_after(self.cluster.dispatch_ns, self._event_loops().begin, task)
 
-    def _begin_on_loop(self, task: RunTask) -> None:
-        if self.cluster.halts.is_halted(self):
-            self.cluster.halts.when_it_runs(self, self._begin_on_loop, task)
-        elif self.is_alive:
-            group = task.spec.template.concurrency_group
-            if self._loops is None:
-                self._loops, self._coroutines = {}, {}
-            loop = self._loops.get(group)
-            if loop is None:
-                loop = self._loops[group] = self.cluster.new_event_loop()
-                self._spawn(lambda: self._run_loop(loop), f"{self.cluster.seed}:{self.address}:loop {group}".encode())
-            loop.call_soon_threadsafe(self._begin_coroutine, loop, task)
-
-    def _begin_coroutine(self, loop: VirtualLoop, task: RunTask) -> None:
-        running = loop.create_task(self.core.execute_async(task))
-        task_id = task.spec.task_id
-        assert self._coroutines is not None
-        self._coroutines[task_id] = running  # the loop keeps only weak references
-        running.add_done_callback(lambda ended: self._end_coroutine(task_id, ended))
-
-    def _end_coroutine(self, task_id: TaskID, ended: asyncio.Task[None]) -> None:
-        if self._coroutines is not None and self._coroutines.get(task_id) is ended:  # else it was made again meanwhile
-            del self._coroutines[task_id]
-        error = ended.exception() if not ended.cancelled() else None
-        if error is not None:
-            self._escaped = error
-            ended.get_loop().stop()
+    def _event_loops(self) -> EventLoops:
+        loops = self._loops
+        if loops is None:
+            loops = self._loops = EventLoops(self)
+        return loops
 
     @property
     def is_on_loop(self) -> bool:
@@ -860,75 +447,11 @@ class UserProcess(Process):
     def cancel_on_loop(self, task: TaskID) -> None:
         # Behind what was told to begin before; and in two turns: a coroutine that is cancelled before its first line
         # would never be reported.
-        self.cluster.kernel.call_after(self.cluster.dispatch_ns, self._cancel_coroutine, task)
-
-    def _cancel_coroutine(self, task: TaskID) -> None:
-        if self.cluster.halts.is_halted(self):
-            self.cluster.halts.when_it_runs(self, self._cancel_coroutine, task)
-        elif self.is_alive and self._loops is not None:
-            for loop in self._loops.values():
-                loop.call_soon_threadsafe(loop.call_soon, self._cancel_if_running, loop, task)
-
-    def _cancel_if_running(self, loop: VirtualLoop, task: TaskID) -> None:
-        running = self._coroutines.get(task) if self._coroutines is not None else None
-        if running is not None and running.get_loop() is loop:
-            running.cancel()
-
-    def _run_loop(self, loop: VirtualLoop) -> None:
-        try:
-            loop.run_forever()
-        finally:
-            if self._coroutines is not None:
-                self._coroutines.clear()
-            loop.close_all()
-        if self._escaped is not None:
-            raise self._escaped
-
-    def write_record(self, record: WriteRecord) -> None:
-        if self.is_alive:
-            self.cluster.write_record(record.table, record.key, record.fields)
-
-    def write_records(self, records: WriteRecords) -> None:
-        if self.is_alive:
-            for key in records.keys:
-                self.cluster.write_record(records.table, key, records.fields)
-
-    def put_function(self, function: FunctionID, pickled: bytes) -> None:
-        control_plane.reach_tables(self)
-        self.cluster.functions.pickled[function] = pickled
+        self.cluster.kernel.call_after(self.cluster.dispatch_ns, self._event_loops().cancel, task)
 
     def load_function(self, function: FunctionID) -> Export:
         """From the control plane's tables."""
         return control_plane.load_function(self, function)
-
-    def addresses(self) -> dict[str, str]:
-        """Where things are; see `dualray.runtime.Runtime.addresses`. Virtual nodes have the addresses 10.x.y.z."""
-        number = int(self.node.removeprefix("node-")) + 1
-        return {
-            "node_ip_address": f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}",
-            "control_plane_address": f"{HEAD} of a simulation",
-            "object_store_address": f"{self.node} of a simulation",
-            "local_scheduler_address": f"{self.node} of a simulation",
-        }
-
-    def read_table(self, name: str) -> dict[str, dict[str, str]]:
-        """A table of the control plane."""
-        control_plane.reach_tables(self)
-        return {key: dict(fields) for key, fields in self.cluster.tables.read(name).items()}
-
-    def tell(self, words: str) -> None:
-        if not self.is_silent:
-            sys.stderr.write(words)
-
-    def wake(self) -> None:
-        if not self._wake_scheduled and self.is_alive and not self.cluster.is_closed:
-            self._wake_scheduled = True
-            self.cluster.kernel.call_after(0, self._take_in_finalizers)
-
-    def _take_in_finalizers(self) -> None:
-        self._wake_scheduled = False
-        if self.is_alive:
-            self.core.take_in_finalizers()
 
 
 class _Call:
@@ -965,49 +488,3 @@ def _is_tiny(value: Any) -> bool:
     if kind is str or kind is bytes:
         return len(value) < _TINY_BYTES // 4
     return kind in PLAIN_TYPES
-
-
-# ---- Whose code runs -------------------------------------------------------------------------------------------------
-
-
-def enter_process(fiber: Fiber) -> None:
-    """User code runs: what it calls is its own process's runtime."""
-    owner = fiber.owner
-    assert isinstance(owner, UserProcess)
-    runtime.set_current(owner.runtime)
-    if SHOWN.view is not owner.view:
-        SHOWN.show(owner.view)
-    if owner.environment is not None:
-        owner.environment.enter()
-
-
-def leave_process(fiber: Fiber) -> None:
-    """The kernel runs: nobody's runtime is current."""
-    runtime.set_current(None)
-    owner = fiber.owner
-    assert isinstance(owner, UserProcess)
-    if owner.environment is not None:
-        owner.environment.leave()
-
-
-def enter_process_with_gpus(fiber: Fiber) -> None:
-    """What the environment says of GPUs is each process's own."""
-    owner = fiber.owner
-    assert isinstance(owner, UserProcess)
-    show_gpus(owner.visible_gpus)
-    enter_process(fiber)
-
-
-def show_gpus(mask: str | None) -> None:
-    """Have the environment say which GPUs there are to see; None: nothing."""
-    if mask is None:
-        os.environ.pop(GPU_MASK, None)
-    else:
-        os.environ[GPU_MASK] = mask
-
-
-def leave_process_with_gpus(fiber: Fiber) -> None:
-    leave_process(fiber)
-    owner = fiber.owner
-    assert isinstance(owner, UserProcess)
-    owner.visible_gpus = os.environ.get(GPU_MASK)

@@ -226,7 +226,7 @@ def test_tables_are_in_the_control_plane() -> None:
 
     try:
         dualray.get(named.remote())
-        tables = runtime._process._tables()
+        tables = runtime._process._tables._control_plane()
         assert runtime.control_plane
         assert list(tables.scan("nodes")) == [b"node-0"]
         assert len(tables.scan("functions")) == 1

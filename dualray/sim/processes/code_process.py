@@ -1,0 +1,149 @@
+"""The process that user code runs in: its fibers and threads, and its environment.
+
+A task that is alone has one fiber, and no dict of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from dualray.runtime_env import Swapped
+from dualray.shared.model.ids import Address, NodeID
+from dualray.shared.model.resources import GPU_MASK
+from dualray.sim.kernel.fibers import Fiber, FiberKilled
+from dualray.sim.processes.host_process import HostProcess
+from dualray.sim.processes.node import ClusterOfNodes
+from dualray.sim.processes.object_store import VirtualStore
+from dualray.sim.usercode.locks import words_of_wait
+
+
+class CodeProcess(HostProcess):
+    """Owns fibers; see the module."""
+
+    threads: Any = None
+    """What dualray.sim.usercode.threads keeps here."""
+    view: Any = None
+    """The user's modules as it sees them, if it has imported any for itself: dualray.sim.usercode.modules."""
+
+    def __init__(
+        self, *, cluster: ClusterOfNodes, address: Address, node: NodeID, store: VirtualStore, is_driver: bool
+    ) -> None:
+        super().__init__(cluster=cluster, address=address, node=node, store=store)
+        self._is_driver = is_driver
+        self._task_fiber: Fiber | None = None
+        self._fibers: dict[Fiber, None] | None = None
+        """What runs here, where that is more than `_task_fiber`."""
+        self.visible_gpus: str | None = None if is_driver else ""
+        """Its CUDA_VISIBLE_DEVICES while it does not run; None: not set."""
+        self.environment: Swapped | None = None
+        """Its runtime environment."""
+        self._spawned = 0
+
+    @property
+    def is_driver(self) -> bool:
+        """Whether it runs the driver's script."""
+        return self._is_driver
+
+    @property
+    def name_of_streams(self) -> bytes:
+        """What seeds the randomness of its imports."""
+        return f"{self.cluster.seed}:{self.address}:imports".encode()
+
+    def is_main(self, fiber: Fiber) -> bool:
+        """Whether a fiber is its main thread: the driver's script, or a task."""
+        return fiber is self._task_fiber or fiber is self.cluster.fibers.driver
+
+    # ---- Fibers ----------------------------------------------------------------------------------------------
+
+    def spawn(self, function: Callable[[], object]) -> None:
+        self._spawned += 1
+        seed = f"{self.cluster.seed}:{self.address}:beside {self._spawned}".encode()
+        if self.cluster.fibers.current() is None:  # in the middle of an event: user code runs after it
+            self.cluster.kernel.call_after(0, self._spawn_if_alive, function, seed)
+        else:
+            self.spawn_seeded(function, seed)
+
+    def _spawn_if_alive(self, function: Callable[[], object], seed: bytes) -> None:
+        if self.is_alive:
+            self.spawn_seeded(function, seed)
+
+    def spawn_seeded(self, function: Callable[[], object], seed: bytes) -> None:
+        """Run a function in a fiber, whose randomness comes from this seed."""
+        self.cluster.seeds_handed_out.update(seed)
+        self.cluster.fibers.spawn(self, partial(self._run_in_fiber, function), seed=seed)
+
+    def _take_in(self, fiber: Fiber) -> None:
+        if self._fibers is None:
+            self._fibers = {} if self._task_fiber is None else {self._task_fiber: None}
+        self._fibers[fiber] = None
+
+    def _run_in_fiber(self, function: Callable[[], object]) -> None:
+        fiber = self.cluster.fibers.current()
+        assert fiber is not None
+        self._take_in(fiber)
+        try:
+            function()
+        finally:
+            if self._fibers is not None:
+                self._fibers.pop(fiber, None)
+            if self.threads is not None:
+                self.threads.fiber_ended(fiber)
+
+    def all_fibers(self) -> list[Fiber]:
+        """What runs here, as it began."""
+        if self._fibers is not None:
+            return list(self._fibers)
+        return [] if self._task_fiber is None else [self._task_fiber]
+
+    # ---- Threads ---------------------------------------------------------------------------------------------
+
+    @property
+    def has_threads(self) -> bool:
+        """Whether threads that user code has started run here."""
+        return self.is_alive and self.threads is not None and bool(self.threads.started)
+
+    def start_thread(self, function: Callable[[], object], seed: bytes) -> Fiber:
+        """User code starts a thread.
+
+        Raises:
+            FiberKilled: this process is dead.
+        """
+        if not self.is_alive:
+            raise FiberKilled(f"{self.address} died")
+        _ = self.core  # a thread may need it at any moment
+        self.cluster.seeds_handed_out.update(seed)
+        fiber = self.cluster.fibers.spawn(self, partial(self._run_in_fiber, function), seed=seed)
+        self._take_in(fiber)
+        return fiber
+
+    def waits_for_locks(self) -> list[str]:
+        """Of each of its fibers that waits for another one, in words."""
+        driver = self.cluster.fibers.driver
+        fibers = [driver, *self.all_fibers()] if self._is_driver and driver is not None else self.all_fibers()
+        return [words for words in map(words_of_wait, fibers) if words is not None]
+
+    def end_by_thread(self, fiber: Fiber, escaped: BaseException) -> None:
+        """A thread ends this process soon: of the driver, it surfaces in its main thread."""
+        self.cluster.kernel.call_after(0, self.cluster.end_by, fiber, escaped)
+
+    # ---- Its environment -------------------------------------------------------------------------------------
+
+    def take_environment(self, text: str) -> None:
+        if self.environment is not None:
+            with self.cluster.fibers.system:
+                self.environment.leave()
+        self.environment = self._entered(text)
+
+    def own_environment(self) -> Swapped:
+        """Its user code is about to change variables or the working directory: they are its own from now on."""
+        if self.environment is None:
+            self.environment = self._entered("")
+        return self.environment
+
+    def _entered(self, text: str) -> Swapped:
+        with self.cluster.fibers.system:
+            environment = Swapped(text, (GPU_MASK,))
+            environment.enter()  # it runs: its fiber leaves it when it is suspended
+        return environment

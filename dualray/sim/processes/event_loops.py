@@ -1,0 +1,74 @@
+"""The event loops of a process: async methods run on them as coroutines, one loop for each concurrency group."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dualray.shared.model.commands import RunTask
+from dualray.shared.model.ids import TaskID
+from dualray.sim.processes.code_process import CodeProcess
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from dualray.sim.usercode.virtual_loop import VirtualLoop
+
+
+class EventLoops:
+    """The loops of one process, made as they are needed."""
+
+    def __init__(self, process: CodeProcess) -> None:
+        self._process = process
+        self._loops: dict[str, VirtualLoop] = {}
+        """By concurrency group."""
+        self._coroutines: dict[TaskID, asyncio.Task[None]] = {}
+        self._escaped: BaseException | None = None
+
+    def begin(self, task: RunTask) -> None:
+        """Run a call as a coroutine on the loop of its group."""
+        if self._process.cluster.halts.is_halted(self._process):
+            self._process.cluster.halts.when_it_runs(self._process, self.begin, task)
+        elif self._process.is_alive:
+            group = task.spec.template.concurrency_group
+            loop = self._loops.get(group)
+            if loop is None:
+                loop = self._loops[group] = self._process.cluster.new_event_loop()
+                seed = f"{self._process.cluster.seed}:{self._process.address}:loop {group}".encode()
+                self._process.spawn_seeded(lambda: self._run_loop(loop), seed)
+            loop.call_soon_threadsafe(self._begin_coroutine, loop, task)
+
+    def _begin_coroutine(self, loop: VirtualLoop, task: RunTask) -> None:
+        running = loop.create_task(self._process.core.execute_async(task))
+        task_id = task.spec.task_id
+        self._coroutines[task_id] = running  # the loop keeps only weak references
+        running.add_done_callback(lambda ended: self._end_coroutine(task_id, ended))
+
+    def _end_coroutine(self, task_id: TaskID, ended: asyncio.Task[None]) -> None:
+        if self._coroutines.get(task_id) is ended:  # else it was made again meanwhile
+            del self._coroutines[task_id]
+        error = ended.exception() if not ended.cancelled() else None
+        if error is not None:
+            self._escaped = error
+            ended.get_loop().stop()
+
+    def cancel(self, task: TaskID) -> None:
+        """Cancel the coroutine of a call, wherever it runs."""
+        if self._process.cluster.halts.is_halted(self._process):
+            self._process.cluster.halts.when_it_runs(self._process, self.cancel, task)
+        elif self._process.is_alive:
+            for loop in self._loops.values():
+                loop.call_soon_threadsafe(loop.call_soon, self._cancel_if_running, loop, task)
+
+    def _cancel_if_running(self, loop: VirtualLoop, task: TaskID) -> None:
+        running = self._coroutines.get(task)
+        if running is not None and running.get_loop() is loop:
+            running.cancel()
+
+    def _run_loop(self, loop: VirtualLoop) -> None:
+        try:
+            loop.run_forever()
+        finally:
+            self._coroutines.clear()
+            loop.close_all()
+        if self._escaped is not None:
+            raise self._escaped

@@ -1,0 +1,129 @@
+"""What a core worker asks of the virtual process in which it lives, but to run code: time, messages, tables, and words.
+
+What submissions cost is paid in virtual time, for several at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from dualray.shared.core.core_worker import CoreWorker
+from dualray.shared.model.commands import WriteRecord, WriteRecords
+from dualray.shared.model.events import Event
+from dualray.shared.model.ids import HEAD, Address, FunctionID, NodeID
+from dualray.shared.model.resources import GPU, UNITS
+from dualray.sim.kernel.calendar import Calendar
+from dualray.sim.kernel.fibers import FiberSignal
+from dualray.sim.processes import control_plane
+from dualray.sim.processes.node import ClusterOfNodes
+from dualray.sim.processes.object_store import VirtualStore
+from dualray.sim.processes.runner import Process
+from dualray.sim.usercode.polling import poll
+
+OWED_NS_MAX = 50_000
+"""Of submissions that are not paid for yet: about as much as two messages within a node take."""
+
+
+class HostProcess(Process):
+    """The part of a `Host` that only passes things on."""
+
+    def __init__(self, *, cluster: ClusterOfNodes, address: Address, node: NodeID, store: VirtualStore) -> None:
+        super().__init__(cluster=cluster, address=address, node=node)
+        self.calendar: Calendar = cluster.calendar
+        self._owed_ns = 0
+        self.store = store
+        self.lock = cluster.fibers.system
+        self.pid = cluster.next_pid()
+        self.hostname = str(node)
+        self.is_silent = False
+        self._wake_scheduled = False
+        self._nodes = cluster.nodes
+
+    @property
+    def core(self) -> CoreWorker:
+        """What it runs."""
+        raise NotImplementedError
+
+    # ---- Time and messages -----------------------------------------------------------------------------------
+
+    def now_ns(self) -> int:
+        return self.calendar.now_ns
+
+    def send(
+        self, to: Address, message: Event, payloads: Sequence[tuple[bytes, bytes]], *, urgent: bool = True
+    ) -> None:
+        if self.is_alive:  # user code that unwinds in a process that is dead may still come here
+            self.cluster.send(self, to, message, payloads)
+
+    def end_step(self) -> None:
+        """Messages were sent as they came."""
+
+    def breathe(self) -> None:
+        """A call was submitted. What that costs is paid in virtual time, for several calls at once, so that a switch
+        is not paid for each."""
+        self._owed_ns += self.cluster.submit_ns
+        if self._owed_ns >= OWED_NS_MAX:
+            owed_ns, self._owed_ns = self._owed_ns, 0
+            self.cluster.fibers.sleep_ns(owed_ns)
+
+    def has_looked(self) -> None:
+        """Who looks again and again waits a moment each time: else it would never come."""
+        poll(self.cluster.kernel, self.cluster.fibers)
+
+    def new_signal(self) -> FiberSignal:
+        return FiberSignal(self.cluster.fibers)
+
+    def write_record(self, record: WriteRecord) -> None:
+        if self.is_alive:
+            self.cluster.write_record(record.table, record.key, record.fields)
+
+    def write_records(self, records: WriteRecords) -> None:
+        if self.is_alive:
+            for key in records.keys:
+                self.cluster.write_record(records.table, key, records.fields)
+
+    def put_function(self, function: FunctionID, pickled: bytes) -> None:
+        control_plane.reach_tables(self)
+        self.cluster.functions.pickled[function] = pickled
+
+    def read_table(self, name: str) -> dict[str, dict[str, str]]:
+        """A table of the control plane."""
+        control_plane.reach_tables(self)
+        return {key: dict(fields) for key, fields in self.cluster.tables.read(name).items()}
+
+    def addresses(self) -> dict[str, str]:
+        """Where things are; see `dualray.runtime.Runtime.addresses`. Virtual nodes have the addresses 10.x.y.z."""
+        number = int(self.node.removeprefix("node-")) + 1
+        return {
+            "node_ip_address": f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}",
+            "control_plane_address": f"{HEAD} of a simulation",
+            "object_store_address": f"{self.node} of a simulation",
+            "local_scheduler_address": f"{self.node} of a simulation",
+        }
+
+    @property
+    def ip_address(self) -> str:
+        """Of a network that nothing routes to: 10.0.0.0/8, in the order of the nodes."""
+        number = int(self.node.rpartition("-")[2]) + 1
+        return f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}"
+
+    @property
+    def gpu_names(self) -> tuple[str, ...]:
+        """Of this node's GPUs, as they were at first: their numbers."""
+        units = self._nodes[NodeID(self.node)].hardware.total.get(GPU)
+        return tuple([str(gpu) for gpu in range(-(-units // UNITS))]) if units else ()
+
+    def tell(self, words: str) -> None:
+        if not self.is_silent:
+            sys.stderr.write(words)
+
+    def wake(self) -> None:
+        if not self._wake_scheduled and self.is_alive and not self.cluster.is_closed:
+            self._wake_scheduled = True
+            self.cluster.kernel.call_after(0, self._take_in_finalizers)
+
+    def _take_in_finalizers(self) -> None:
+        self._wake_scheduled = False
+        if self.is_alive:
+            self.core.take_in_finalizers()

@@ -1,0 +1,162 @@
+"""What calls of user code take on the machine of their process: its time, and memory of it and of its GPUs.
+
+A call takes its time when it has returned; a generator's, item by item.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from typing import Any, cast
+
+from dualray.shared.core.execution import Execution
+from dualray.shared.model.ids import NodeID
+from dualray.shared.model.specs import Ref
+from dualray.sim.processes.code_process import CodeProcess
+from dualray.sim.processes.node import NodeProcess
+
+
+class WorkingProcess(CodeProcess):
+    """Calls user code, and lets the time pass; see the module."""
+
+    _last_machine: NodeProcess | None = None
+
+    # ---- Time ------------------------------------------------------------------------------------------------
+
+    @property
+    def _machine(self) -> NodeProcess:
+        machine = self._last_machine
+        if machine is None or not machine.is_alive:
+            machine = self._last_machine = self._nodes[NodeID(self.node)]
+        return machine
+
+    def _measured(
+        self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution
+    ) -> tuple[Any, int]:
+        """What a function returns, and how long it has taken in real time, on this machine."""
+        stopwatch = self.cluster.stopwatch(task)
+        stopwatch.start()
+        result = function(*args, **kwargs)
+        return result, round(stopwatch.stop_ns() * self._machine.slowness)
+
+    def _cost_ns(self, task: Execution, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+        duration = task.duration
+        costs = self.cluster.task_costs
+        if duration is None:
+            cost_ns = costs.unsaid_ns(task)
+        elif type(duration) is float:
+            cost_ns = costs.whole_ns(duration)
+        else:
+            cost_ns = costs.said_ns(duration(*args, **kwargs) if callable(duration) else duration, task)
+        slowness = self._machine.slowness
+        return cost_ns if slowness == 1.0 else round(cost_ns * slowness)
+
+    def _compute(self, cost_ns: int) -> None:
+        """Let the time pass that work takes on this machine."""
+        cores = self._machine.cores
+        if cores is None:
+            self.cluster.fibers.sleep_ns(cost_ns)
+        else:
+            self.cluster.fibers.compute(cores, cost_ns)
+
+    async def _compute_async(self, cost_ns: int) -> None:
+        """As `_compute`; the loop goes on."""
+        import asyncio  # noqa: PLC0415 - most simulations do without
+
+        cores = self._machine.cores
+        if cores is None:
+            await asyncio.sleep(cost_ns / 1e9)
+            return
+        is_done = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        work = cores.run(cost_ns, 1.0, loop.call_soon_threadsafe, is_done.set, whose=self)
+        try:
+            await is_done.wait()
+        finally:
+            cores.cancel(work)
+
+    # ---- Memory ----------------------------------------------------------------------------------------------
+
+    def _take_memory(self, task: Execution) -> tuple[int, int] | None:
+        """Take what the task in hand takes of its node's memory, and of each of its GPUs': how much, unless nothing.
+
+        Raises:
+            MemoryError: it does not fit on one of its GPUs.
+        """
+        cluster, machine = self.cluster, self._machine
+        gpu_bytes = cluster.task_costs.gpu_bytes(task) if task.gpu_ids and machine.gpu_memory is not None else 0
+        if gpu_bytes and machine.gpu_memory is not None:
+            machine.gpu_memory.take(self.address, task.name, task.gpu_ids, gpu_bytes)
+        memory_bytes = cluster.task_costs.memory_bytes(task)
+        machine.memory.take(self.address, memory_bytes)
+        return (memory_bytes, gpu_bytes) if memory_bytes or gpu_bytes else None
+
+    def _give_memory_back(self, task: Execution, taken: tuple[int, int]) -> None:
+        if not self.is_alive:
+            return
+        machine, (memory_bytes, gpu_bytes) = self._machine, taken
+        machine.memory.take(self.address, -memory_bytes)
+        if gpu_bytes and machine.gpu_memory is not None:
+            machine.gpu_memory.give_back(self.address, task.gpu_ids, gpu_bytes)
+
+    # ---- Calls ------------------------------------------------------------------------------------------------
+
+    def iterate(
+        self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution
+    ) -> Any:
+        """Call a generator of the user's; let the time pass that each item takes in virtual time."""
+        self.cluster.rewrite_function(function)
+        items = function(*args, **kwargs)
+        return self._paced(items, args, kwargs, task) if isinstance(items, Iterator) else items
+
+    def _paced(
+        self, items: Iterator[Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution
+    ) -> Generator[Any, None, None]:
+        taken = self._take_memory(task) if self.cluster.task_costs.take_memory else None
+        error: BaseException | None = None
+        is_first = True
+        try:
+            while True:
+                if error is not None and not isinstance(items, Generator):
+                    raise error
+                try:
+                    item = next(items) if error is None else cast(Generator[Any], items).throw(error)
+                except StopIteration:
+                    if is_first:
+                        self._compute(self._cost_ns(task, args, kwargs))
+                    return
+                if is_first or task.duration is not None:  # what tables say is the time of a call as a whole
+                    self._compute(self._cost_ns(task, args, kwargs))
+                is_first, error = False, None
+                try:
+                    yield item
+                except GeneratorExit:
+                    raise
+                except BaseException as thrown:  # noqa: BLE001 - it is for the generator to catch
+                    error = thrown
+                del item
+        finally:
+            if isinstance(items, Generator):
+                items.close()
+            if taken is not None:
+                self._give_memory_back(task, taken)
+
+    async def until_ready(self, ref: Ref) -> None:
+        from dualray.aio import until_ready  # noqa: PLC0415 - as below
+
+        await until_ready(ref, self.core)
+
+    async def call_async(
+        self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution
+    ) -> Any:
+        """As `call`; the loop goes on while the time passes."""
+        from dualray.aio import call_and_await  # noqa: PLC0415 - it imports asyncio
+
+        self.cluster.rewrite_function(function)
+        taken = self._take_memory(task) if self.cluster.task_costs.take_memory else None
+        try:
+            return await call_and_await(
+                function, args, kwargs, lambda: self._compute_async(self._cost_ns(task, args, kwargs))
+            )
+        finally:
+            if taken is not None:
+                self._give_memory_back(task, taken)
