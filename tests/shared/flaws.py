@@ -13,10 +13,15 @@ MEMBERS = 2
 PASSED_OVER = frozenset({"out", "config", "table", "address", "node"})
 """What machines share, and what never changes."""
 PARTS: dict[str, tuple[str, ...]] = {
+    "Owner": ("pushes", "losses", "puts", "explanation", "state_rows", "questions"),
     "Tasks": ("lineage",),
 }
 """The parts of a machine whose state is looked at as its own: which part keeps what is no matter of the invariants."""
 ORDER: dict[str, tuple[str, ...]] = {
+    "Owner": (
+        *("is_driver", "rooms", "values", "tasks", "leases", "actor_calls", "executor", "reach", "production"),
+        *("actor_executor", "cancellation", "cluster_state", "rows", "named_actors", "_rows_due", "_space"),
+    ),
     "Tasks": ("records", "streams"),
 }
 """The order in which a machine's state is looked at, where it is not that of the constructors."""

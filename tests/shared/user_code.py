@@ -336,7 +336,7 @@ class StepTaker(CodeProcess):
             case AskState():
                 wait_id = self._new_wait()
                 yield self._await(e.ClusterStateAsked(wait_id=wait_id), wait_id)
-                self.machine.cluster_state.pop(wait_id)
+                self.machine.questions.cluster_state.pop(wait_id)
 
     def _drop(self, among: list[PyRef], index: int, keep: bool) -> None:
         if among:

@@ -119,7 +119,7 @@ class CoreValues(CoreQueries):
                     ValuePut(object_id=object_id, size_bytes=serialized.size_bytes, inline=True, nested=serialized.refs)
                 )
             else:
-                self.machine.put_small(object_id, serialized.size_bytes)
+                self.machine.puts.put_small(object_id, serialized.size_bytes)
         return new_ref((object_id, self.address))
 
     def write_to_store(

@@ -97,7 +97,7 @@ class CoreWaiting(CoreStep):
         found = []
         for wait_id in self._waits:
             wait = self.machine.values.waits.get(wait_id)
-            name = self.machine.call_name(wait.task_id) if wait is not None else None
+            name = self.machine.state_rows.call_name(wait.task_id) if wait is not None else None
             found += [(name or self.execution.name, reason) for reason in self.machine.explanation.of_wait(wait_id)]
         return found
 

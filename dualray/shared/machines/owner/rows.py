@@ -10,7 +10,7 @@ from dualray.shared.machines.owner.task_records import TaskRecord
 from dualray.shared.machines.owner.tasks import Tasks
 from dualray.shared.machines.owner.values import Values
 from dualray.shared.machines.state_rows import RUNNING, TASK_STATES, Row
-from dualray.shared.model.ids import Address, ObjectID, is_put
+from dualray.shared.model.ids import Address, ObjectID, TaskID, is_put
 from dualray.shared.model.resources import in_plain_names
 from dualray.shared.model.specs import TaskSpec
 from dualray.shared.model.states import ActorState, TaskState, ValueState
@@ -101,6 +101,11 @@ class OwnerRows:
         elif record.state is TaskState.PUSHED:
             row["worker"], row["task_id"] = record.worker, record.spec.task_id.hex()
         return row
+
+    def call_name(self, task: TaskID | None) -> str | None:
+        """What a call is called that runs in this process, beside others."""
+        call = self.actor_executor.calls.get(task) if self.actor_executor is not None and task is not None else None
+        return None if call is None else call.pushed.spec.template.name
 
     def _task_row(self, record: TaskRecord) -> Row:
         spec = record.spec

@@ -35,9 +35,11 @@ from dualray.shared.model.events import (
     ObjectDemanded,
     ObjectFailed,
     ObjectsFreed,
+    Outcome,
     Result,
     ResultsTaken,
     TaskFinished,
+    TasksFinished,
 )
 from dualray.shared.model.ids import (
     HEAD,
@@ -91,6 +93,8 @@ class Tasks:
         that is the key here has it found sooner."""
         # Worklist that the owner machine drains.
         self.ready: deque[TaskID] = deque()
+        self.given_back: list[TaskID] = []
+        """Tasks that were pushed, and are to be placed again."""
 
     # ---- Submission ------------------------------------------------------------------------------------------
 
@@ -260,6 +264,20 @@ class Tasks:
                 self.free(result.object_id)
         if any(result.nested for result in event.results):
             self.out.send(event.worker, ResultsTaken(task_id=event.task_id, attempt=event.attempt))
+
+    def drop_late_outcome(self, event: TasksFinished, outcome: Outcome) -> None:
+        """`drop_late` of one of several calls."""
+        task, attempt, size_bytes, duration_ns = outcome
+        result = Result(object_id=return_object_id(task, 0), size_bytes=size_bytes, inline=True)
+        late = TaskFinished(
+            task_id=task,
+            attempt=attempt,
+            worker=event.worker,
+            node=event.node,
+            results=(result,),
+            duration_ns=duration_ns,
+        )
+        self.drop_late(late)
 
     def finish(self, record: TaskRecord, event: TaskFinished) -> None:
         """The results are there."""

@@ -135,7 +135,7 @@ def test_the_clusters_state_is_asked_of_the_head(driver):
     assert asked == [Send(to=HEAD, message=ClusterStateRequested(wait_id=WaitID(3), requester=DRIVER))]
     row = NodeState(node=NodeID("node-0"), incarnation=0, alive=True, total=cpus(2), available=cpus(1))
     assert completed(driver(ClusterStateReported(wait_id=WaitID(3), nodes=(row,)))) == [(3, ())]
-    assert driver.machine.cluster_state[WaitID(3)] == (row,)
+    assert driver.machine.questions.cluster_state[WaitID(3)] == (row,)
 
 
 def test_a_demand_that_no_node_could_meet_is_known_before_it_is_submitted(driver):
