@@ -203,6 +203,7 @@ class ActorCalls:
         if client.state is ActorState.DEAD or event.life < client.life:
             return
         lost = client.worker is not None and event.worker != client.worker
+        # What the head says: it makes the transitions, and not each of them is heard here.
         client.state, client.life, client.worker = event.state, event.life, event.worker
         client.error = event.error
         if lost or event.state is ActorState.DEAD:

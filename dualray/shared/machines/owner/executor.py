@@ -77,7 +77,7 @@ from dualray.shared.model.ids import (
     short,
 )
 from dualray.shared.model.specs import ActorSpec, FunctionTemplate, Ref
-from dualray.shared.model.states import TaskState, ValueState
+from dualray.shared.model.states import VALUE, TaskState, ValueState
 
 FETCH_TIMER = "fetch"
 _RUN_MAX = 32
@@ -232,7 +232,7 @@ class Executor:
             if self.values.is_ready(value):
                 continue
             if value.state is ValueState.UNKNOWN:
-                value.state = ValueState.PENDING
+                value.state = VALUE.check(value.state, ValueState.PENDING, value.object_id)
             if ref.object_id in inline:
                 self.values.set_inline(value, 0)
             elif value.owner != self.address:

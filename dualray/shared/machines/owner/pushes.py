@@ -72,7 +72,7 @@ class Pushes:
             if first is None:
                 first = spec
             if record.state is TaskState.QUEUED:
-                record.state = TaskState.PUSHED
+                record.state = TaskState.PUSHED  # QUEUED -> PUSHED, without a call: most tasks go this way
                 record.worker = worker
                 record.lease_id = lease_id
                 record.was_pushed = True

@@ -126,7 +126,7 @@ class Tasks:
             return record
         if spec.nested or spec.actor_handle is not None:
             self._hold_arguments(record)
-        record.state = TaskState.QUEUED
+        self._set_state(record, TaskState.QUEUED)
         return record
 
     def _submit_alone(self, spec: TaskSpec) -> TaskRecord:
@@ -209,7 +209,7 @@ class Tasks:
 
     def set_pushed(self, record: TaskRecord, worker: Address, lease_id: LeaseID | None) -> None:
         if record.state is TaskState.QUEUED:
-            record.state = TaskState.PUSHED
+            record.state = TaskState.PUSHED  # QUEUED -> PUSHED, without a call: every task goes this way
         else:
             self._set_state(record, TaskState.PUSHED)
         record.worker = worker
@@ -281,7 +281,7 @@ class Tasks:
 
     def finish(self, record: TaskRecord, event: TaskFinished) -> None:
         """The results are there."""
-        record.state = TaskState.FINISHED  # `is_current` has seen that it was pushed
+        self._set_state(record, TaskState.FINISHED)
         nested = stored = False
         for result in event.results:
             nested = nested or bool(result.nested)
@@ -306,7 +306,7 @@ class Tasks:
 
     def finish_small(self, record: TaskRecord, size_bytes: int) -> None:
         """The one result is there, it is small, and refers to nothing."""
-        record.state = TaskState.FINISHED  # `current` has seen that it was pushed
+        record.state = TaskState.FINISHED  # PUSHED -> FINISHED, without a call: `current` has seen that it was pushed
         value = record.value
         if value is not None and value.is_bare and value.local_refs:
             self._finish_alone(record, value, size_bytes)

@@ -321,11 +321,12 @@ class Values:
         """The entry for a reference; a new one is borrowed and UNKNOWN, or was freed by its owner."""
         value = self.table.get(ref.object_id)
         if value is None:
-            value = self.table[ref.object_id] = Value(ref.object_id, ref.owner, ValueState.UNKNOWN)
+            is_ghost = ref.owner == self.address  # a reference of our own came back after we had freed the object
+            state = ValueState.FAILED if is_ghost else ValueState.UNKNOWN
+            value = self.table[ref.object_id] = Value(ref.object_id, ref.owner, state)
             self.meet(ref.owner)
-            if ref.owner == self.address:  # a reference of our own came back after we had freed the object
+            if is_ghost:
                 value.is_ghost = True
-                value.state = ValueState.FAILED
                 value.error = ErrorInfo(
                     kind=ErrorKind.OBJECT_LOST,
                     message=f"Object {short(ref.object_id)} was freed: its last reference had been dropped.",
@@ -366,7 +367,7 @@ class Values:
     def set_inline(self, value: Value, size_bytes: int, nested: tuple[Ref, ...] = ()) -> None:
         """The bytes are a payload of this process."""
         if value.state is ValueState.PENDING:
-            value.state = ValueState.INLINE
+            value.state = ValueState.INLINE  # PENDING -> INLINE, without a call: each small result comes this way
         else:
             self._set_state(value, ValueState.INLINE)
         value.is_bare = False
@@ -379,7 +380,7 @@ class Values:
 
     def set_small(self, value: Value, size_bytes: int) -> None:
         """`set_inline` of one that is bare, PENDING and referred to, and that no task makes any more."""
-        value.state = ValueState.INLINE
+        value.state = ValueState.INLINE  # PENDING -> INLINE, without a call: what most tasks end with
         value.size_bytes = size_bytes
         if value.waits:
             waits, value.waits = value.waits, _NOBODY
@@ -408,7 +409,7 @@ class Values:
     def set_failed(self, value: Value, error: ErrorInfo) -> None:
         """The value will never be there; with an APPLICATION error, the exception is its payload."""
         if value.state is ValueState.UNKNOWN:
-            value.state = ValueState.PENDING
+            self._set_state(value, ValueState.PENDING)
         self._set_state(value, ValueState.FAILED)
         value.error = error
         self._became_ready(value)
