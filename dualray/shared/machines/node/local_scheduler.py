@@ -5,16 +5,9 @@ are free and its arguments are here or small; the rest is spilled back to the he
 queued here. A queued slot waits for its arguments (transfer.py brings and pins them), then for its resources, then for
 a worker process; a slot that has resources and no worker waits in `unstaffed`, and a worker is started for it.
 
-Arguments are brought early, and what is brought early never keeps anybody from going on. A slot first *locates* its
-arguments, and holds nothing while one is yet to be made. Then it is in line, and *admitted* to having all of them
-brought in its turn, as far as what is brought fits into half the store, and at least one slot is. When somebody waits
-for room in the store, nobody is admitted, and slots give up what they have (they *stand back*), the youngest first: for
-what runs, all of them if need be, those that lack something before those that lack nothing; for one another, only those
-that lack something, and the oldest keeps what it has, and is the only one to be admitted until it has started. A slot
-of whose arguments the last copy is lost stands back too. A slot whose arguments are all here needs nothing brought, and
-may start at any time. A slot that found no room is refused only when no task runs here whose end may make some; tasks
-that are blocked may wait for this very slot, and count for `refusals_max` times. The arguments of a granted lease stay
-pinned for it until its worker has pinned them itself.
+Whose arguments are brought, and in which order, is admission.py's. A slot that found no room is refused only when no
+task runs here whose end may make some; tasks that are blocked may wait for this very slot, and count for `refusals_max`
+times. The arguments of a granted lease stay pinned for it until its worker has pinned them itself.
 
 A worker that has had a runtime environment is for slots of the same one; a slot with one gets such a worker, or a fresh
 one. A worker that says that it is spent retires as soon as its lease is given back, which its owner is asked to do.
@@ -48,10 +41,11 @@ request is settled once for each lease it asked for.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Container
-from typing import NamedTuple
+from collections.abc import Callable
 
 from dualray.shared.machines.base import Outbox, ensure
+from dualray.shared.machines.node.admission import Admission
+from dualray.shared.machines.node.grants import Bundle, GpuShare, Lease, Slot, Worker
 from dualray.shared.machines.node.object_store import ObjectStore
 from dualray.shared.model.commands import ArmTimer, StartWorker, StopWorker
 from dualray.shared.model.config import Config
@@ -90,119 +84,19 @@ from dualray.shared.model.resources import (
     GPU,
     UNITS,
     Resources,
-    bundle_resources,
     fits,
     from_units,
     gpu_units,
     is_cpu,
 )
 from dualray.shared.model.specs import DEFAULT_STRATEGY, BundleReport, LeaseShape, Strategy, StrategyKind
-from dualray.shared.model.states import WORKER, WorkerState
+from dualray.shared.model.states import WorkerState
 from dualray.shared.policies import load_policy
 from dualray.shared.policies.memory import MemoryPolicy, MemoryUser
 from dualray.shared.units import size_words
 
 REPORT_TIMER = "report"
 _SLOT = "lease slot "
-
-
-class Worker:
-    """One worker process of this node."""
-
-    __slots__ = ("address", "is_fresh", "is_spent", "lease", "runtime_env", "state")
-
-    def __init__(self, address: Address) -> None:
-        self.address = address
-        self.is_fresh = True
-        """It has run nothing yet."""
-        self.is_spent = False
-        """It takes no more calls."""
-        self.runtime_env = ""
-        self.state = WorkerState.STARTING
-        self.lease: Lease | None = None
-
-    def become(self, state: WorkerState) -> None:
-        self.state = WORKER.check(self.state, state, self.address)
-
-
-class Slot:
-    """One lease that was asked for and is not granted yet."""
-
-    __slots__ = ("is_admitted", "key", "missing", "owner", "placed", "refusals", "request_id", "shape", "unlocated")
-
-    def __init__(self, key: str, request: LeaseRequested) -> None:
-        self.key = key
-        self.request_id = request.request_id
-        self.owner = request.owner
-        self.shape = request.shape
-        self.placed = request.placed
-        self.missing: dict[ObjectID, None] = {}
-        """Of one that is admitted: arguments that are not here yet."""
-        self.unlocated: dict[ObjectID, None] = {}
-        """Of which no copy is known."""
-        self.is_admitted = False
-        """Its arguments are being brought, or here and pinned; one without arguments is from the beginning."""
-        self.refusals = 0
-        """So often there was no room while all tasks here were blocked."""
-
-
-class GpuShare(NamedTuple):
-    """Of a lease, or of a bundle, what it holds of one GPU; `pool` is where that goes back to."""
-
-    gpu: int
-    units: int
-    pool: dict[int, int]
-
-
-class Bundle:
-    """A bundle of a placement group that this node has reserved."""
-
-    __slots__ = ("attempt", "error", "gpu_shares", "gpus_free", "index", "offered", "resources")
-
-    def __init__(self, event: BundleWanted, gpu_shares: tuple[GpuShare, ...]) -> None:
-        self.index = event.index
-        self.attempt = event.attempt
-        self.resources = event.resources
-        self.offered = bundle_resources(event.resources, event.group_id, event.index)
-        self.gpu_shares = gpu_shares
-        self.gpus_free = {share.gpu: share.units for share in gpu_shares}
-        self.error: ErrorInfo | None = None
-        """Why it is being given back; None while it is in use."""
-
-
-class Lease:
-    """The right to use a worker, its resources, and its pinned arguments (`key` is the pin's name)."""
-
-    __slots__ = (
-        "blocked",
-        "bundle",
-        "end_error",
-        "gpu_shares",
-        "group",
-        "is_wanted",
-        "key",
-        "lease_id",
-        "name",
-        "owner",
-        "resources",
-        "worker",
-    )
-
-    def __init__(self, slot: Slot, lease_id: LeaseID, gpu_shares: tuple[GpuShare, ...]) -> None:
-        self.lease_id = lease_id
-        self.group = slot.shape.strategy.group
-        self.bundle = slot.shape.strategy.bundle
-        self.end_error: ErrorInfo | None = None
-        """What its owner hears when its worker, which is being ended, has."""
-        self.owner = slot.owner
-        self.name = slot.shape.name
-        self.key = slot.key
-        self.resources = slot.shape.resources
-        self.gpu_shares = gpu_shares
-        self.worker: Worker | None = None
-        self.blocked = False
-        self.is_wanted = False
-        """For another driver."""
 
 
 class LocalScheduler:
@@ -240,25 +134,18 @@ class LocalScheduler:
         self.bundles: dict[PlacementGroupID, dict[int, Bundle]] = {}
         self.bundle_reports: list[BundleReport] = []
         """What the head has not been told yet."""
-        self._want = want
-        self._locate = locate
         self._release = release
         self._is_local = is_local
         self._store = store
-        store.needed_next = self._needed_next
-        self._in_line: dict[str, Slot] = {}
-        """Who is to be admitted, in order."""
-        self._first: str | None = None
-        """Nobody but this one is to be admitted until it has started."""
-        self._brought: dict[ObjectID, list[int]] = {}
-        """Arguments of admitted slots: for how many of them, and bytes."""
-        self._brought_bytes = 0
         self.workers: dict[Address, Worker] = {}
         self.idle: list[Worker] = []
         """The last one used is the first to be used again: its caches are warm."""
         self.leases: dict[LeaseID, Lease] = {}
         self.waiting: dict[str, Slot] = {}
         """Slots that wait for arguments or resources, in order of arrival."""
+        self.admission = Admission(
+            node=node, waiting=self.waiting, want=want, locate=locate, release=release, store=store
+        )
         self.unstaffed: deque[tuple[Slot, Lease]] = deque()
         """Slots that have their resources and wait for a worker process."""
         self.settled: list[RequestID] = []
@@ -330,7 +217,7 @@ class LocalScheduler:
             self._give_back(slot)
 
     def _give_back(self, slot: Slot) -> None:
-        self._stop_waiting(slot)
+        self.admission.stop_waiting(slot)
         self._release(slot.key)
         self._hand_back(
             LeaseRequested(request_id=slot.request_id, owner=slot.owner, shape=slot.shape, count=1, placed=slot.placed)
@@ -396,115 +283,10 @@ class LocalScheduler:
         self._slot_counter += 1
         self.waiting[slot.key] = slot
         if request.shape.deps:
-            self._line_up(slot)
-            self._admit()
+            self.admission.line_up(slot)
+            self.admission.admit()
         else:
             slot.is_admitted = True
-
-    def _line_up(self, slot: Slot) -> None:
-        """Have it admitted in its turn, when copies of all arguments are known."""
-        slot.unlocated = {
-            hint.object_id: None for hint in slot.shape.deps if not self._locate(hint.object_id, hint.owner, slot.key)
-        }
-        if not slot.unlocated:
-            self._in_line[slot.key] = slot
-
-    def on_located(self, key: str, object_id: ObjectID) -> None:
-        """A copy of an argument exists."""
-        slot = self.waiting.get(key)
-        if slot is not None and object_id in slot.unlocated:
-            del slot.unlocated[object_id]
-            if not slot.unlocated:
-                self._in_line[slot.key] = slot
-
-    def on_argument_lost(self, key: str, object_id: ObjectID) -> None:
-        """An argument that is being brought has to be made again."""
-        slot = self.waiting.get(key)
-        if slot is not None and slot.is_admitted and object_id in slot.missing:
-            if self._first == key:
-                self._first = None
-            self._dismiss(slot)
-            self._release(key)
-            self._line_up(slot)
-
-    def _admit(self) -> None:
-        """Have the arguments of those brought whose turn it is."""
-        while not self._store.waiting:
-            slot = next(iter(self._in_line.values()), None) if self._first is None else self._in_line.get(self._first)
-            if slot is None:
-                return
-            new = {hint.object_id: hint.size_bytes for hint in slot.shape.deps if hint.object_id not in self._brought}
-            if self._brought and self._brought_bytes + sum(new.values()) > self._store.capacity_bytes // 2:
-                return
-            del self._in_line[slot.key]
-            self._line_up(slot)  # a copy may have gone meanwhile
-            if self._in_line.pop(slot.key, None) is None:
-                continue
-            slot.is_admitted = True
-            slot.missing = dict.fromkeys(hint.object_id for hint in slot.shape.deps)
-            for object_id in slot.missing:
-                self._brought.setdefault(object_id, [0, new.get(object_id, 0)])[0] += 1
-            self._brought_bytes += sum(new.values())
-            for hint in slot.shape.deps:
-                self._want(hint.object_id, hint.owner, slot.key)
-
-    def _dismiss(self, slot: Slot) -> None:
-        """Nothing is brought for it any more."""
-        self._in_line.pop(slot.key, None)
-        if slot.is_admitted:
-            slot.is_admitted = False
-            slot.missing = {}
-            for object_id in dict.fromkeys(hint.object_id for hint in slot.shape.deps):
-                uses = self._brought[object_id]
-                uses[0] -= 1
-                if not uses[0]:
-                    self._brought_bytes -= uses[1]
-                    del self._brought[object_id]
-
-    def _stop_waiting(self, slot: Slot) -> None:
-        del self.waiting[slot.key]
-        self._dismiss(slot)
-        if self._first == slot.key:
-            self._first = None
-
-    def _stand_back(self, slot: Slot) -> None:
-        """Give up what has been brought; the slot is the next to be admitted."""
-        self._dismiss(slot)
-        self._release(slot.key)
-        behind = self._in_line
-        self._in_line = {}
-        self._line_up(slot)
-        self._in_line.update(behind)
-
-    def make_way(self) -> bool:
-        """Somebody waits for room in the store: see the module. Whether a slot has stood back."""
-        admitted = [slot for slot in self.waiting.values() if slot.is_admitted and slot.shape.deps]
-        lacking = [slot for slot in admitted if slot.missing]
-        if self._store.waiting[0].is_early:
-            candidates = lacking[1:]
-        else:
-            candidates = [slot for slot in admitted if not slot.missing] + lacking
-        useful = self._store.keep_what_could_leave(self.waiting)
-        for slot in reversed(candidates):
-            if slot.key in useful:
-                if self._store.waiting[0].is_early:
-                    self._first = lacking[0].key
-                self._stand_back(slot)
-                return True
-        return False
-
-    def _needed_next(self) -> Container[ObjectID]:
-        """The arguments of the oldest slot that pins nothing yet: see object_store.py."""
-        for slot in self.waiting.values():
-            if not slot.is_admitted:
-                return {hint.object_id for hint in slot.shape.deps}
-        return ()
-
-    def on_argument(self, key: str, object_id: ObjectID) -> None:
-        """An argument of a slot is here and pinned for it."""
-        slot = self.waiting.get(key)
-        if slot is not None and slot.is_admitted:
-            slot.missing.pop(object_id, None)
 
     def on_argument_failed(self, key: str, error: ErrorInfo) -> None:
         """An argument of a slot will not come."""
@@ -514,9 +296,9 @@ class LocalScheduler:
         together = sum({hint.object_id: hint.size_bytes for hint in slot.shape.deps}.values())
         fits_in = together <= self._store.capacity_bytes
         if error.kind is ErrorKind.STORE_FULL and not error.is_final and fits_in and self._may_find_room(slot):
-            self._stand_back(slot)
+            self.admission.stand_back(slot)
         else:
-            self._stop_waiting(slot)
+            self.admission.stop_waiting(slot)
             self._refuse(slot, error)
 
     def _may_find_room(self, slot: Slot) -> bool:
@@ -634,10 +416,10 @@ class LocalScheduler:
         """Give resources and workers to slots, in order of arrival, as far as they go."""
         if self.waiting:
             for slot in list(self.waiting.values()):
-                if self._has_room(slot.shape) and self._has_arguments(slot):
-                    self._stop_waiting(slot)
+                if self._has_room(slot.shape) and self.admission.has_arguments(slot):
+                    self.admission.stop_waiting(slot)
                     self._allocate(slot)
-            self._admit()
+            self.admission.admit()
         if not self.unstaffed:
             return
         self._staff()
@@ -682,17 +464,6 @@ class LocalScheduler:
             worker = self.idle.pop(0)
             worker.become(WorkerState.LEASED)
             self.out.send(worker.address, WorkerRetired(worker=worker.address))
-
-    def _has_arguments(self, slot: Slot) -> bool:
-        """Whether all arguments are here, and pinned for the slot."""
-        if slot.is_admitted:
-            return not slot.missing
-        arguments = [hint.object_id for hint in slot.shape.deps]
-        if not all(self._store.is_readable(object_id) for object_id in arguments):
-            return False
-        for object_id in arguments:
-            self._store.pin(object_id, slot.key)
-        return True
 
     def _has_room(self, shape: LeaseShape) -> bool:
         units = gpu_units(shape.resources)
@@ -786,7 +557,7 @@ class LocalScheduler:
             if self._strip_gpu(lease, gpu) and lease.worker is not None:
                 self.out.add(StopWorker(worker=lease.worker.address, reason=f"GPU {gpu} of {self.node} was lost"))
         for slot in [slot for slot in self.waiting.values() if not fits(self.total, slot.shape.placement)]:
-            self._stop_waiting(slot)
+            self.admission.stop_waiting(slot)
             self._release(slot.key)
             self._spill_back(slot)
         return True
@@ -993,7 +764,7 @@ class LocalScheduler:
             del self.waits_until_ns[owner]
         for key in [key for key, slot in self.waiting.items() if is_dead(slot.owner)]:
             slot = self.waiting[key]
-            self._stop_waiting(slot)
+            self.admission.stop_waiting(slot)
             self._release(key)
             self._settle(slot)
         kept: deque[tuple[Slot, Lease]] = deque()
@@ -1072,18 +843,7 @@ class LocalScheduler:
         for gpu, free in self.gpus_free.items():
             whole = free + shares.get(gpu, 0) == self.gpus[gpu]
             ensure(free >= 0 and whole, "{}: GPU {} is leased twice", self.node, gpu)
-        brought: dict[ObjectID, int] = {}
-        for slot in self.waiting.values():
-            places = slot.is_admitted + (slot.key in self._in_line) + bool(slot.unlocated)
-            ensure(places == 1, "{} is admitted, in line, or looks for arguments: {} of these", slot.key, places)
-            for object_id in dict.fromkeys(hint.object_id for hint in slot.shape.deps) if slot.is_admitted else ():
-                brought[object_id] = brought.get(object_id, 0) + 1
-        ensure(
-            brought == {object_id: uses for object_id, (uses, _) in self._brought.items()},
-            "{}: what is brought for slots is not {}",
-            self.node,
-            self._brought,
-        )
+        self.admission.check_invariants()
         for worker in self.workers.values():
             ensure(
                 (worker.state is WorkerState.LEASED) == (worker.lease is not None) or worker.lease is None,

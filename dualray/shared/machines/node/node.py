@@ -423,7 +423,7 @@ class Node(Composition):
         for _ in bounded_steps(f"the node machine of {self.node}"):
             if not self._drain_once():
                 self.scheduler.dispatch()
-                if not self._is_stirred and not (self.store.waiting and self.scheduler.make_way()):
+                if not self._is_stirred and not (self.store.waiting and self.scheduler.admission.make_way()):
                     break
         self.scheduler.report()
         if self.scheduler.has_drained and not self.has_emptied:
@@ -465,7 +465,7 @@ class Node(Composition):
         elif transfer.arrived:
             user, object_id, size_bytes = transfer.arrived.popleft()
             if is_slot(user):
-                self.scheduler.on_argument(user, object_id)
+                self.scheduler.admission.on_argument(user, object_id)
             elif is_sending(user):
                 transfer.send(object_id, user)
             elif user == _KEEPER:
@@ -473,9 +473,9 @@ class Node(Composition):
             else:
                 self.out.send(Address(user), ObjectArrived(object_id=object_id, size_bytes=size_bytes))
         elif transfer.located:
-            self.scheduler.on_located(*transfer.located.popleft())
+            self.scheduler.admission.on_located(*transfer.located.popleft())
         elif transfer.lost:
-            self.scheduler.on_argument_lost(*transfer.lost.popleft())
+            self.scheduler.admission.on_argument_lost(*transfer.lost.popleft())
         elif transfer.unavailable:
             user, object_id, error = transfer.unavailable.popleft()
             if is_slot(user):

@@ -1,0 +1,113 @@
+"""What a node keeps of its workers, of leases that were asked for and granted, and of bundles that it has reserved.
+
+The parts of the local scheduler share these records.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from dualray.shared.model.errors import ErrorInfo
+from dualray.shared.model.events import BundleWanted, LeaseRequested
+from dualray.shared.model.ids import Address, LeaseID, ObjectID
+from dualray.shared.model.resources import bundle_resources
+from dualray.shared.model.states import WORKER, WorkerState
+
+
+class Worker:
+    """One worker process of this node."""
+
+    __slots__ = ("address", "is_fresh", "is_spent", "lease", "runtime_env", "state")
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self.is_fresh = True
+        """It has run nothing yet."""
+        self.is_spent = False
+        """It takes no more calls."""
+        self.runtime_env = ""
+        self.state = WorkerState.STARTING
+        self.lease: Lease | None = None
+
+    def become(self, state: WorkerState) -> None:
+        self.state = WORKER.check(self.state, state, self.address)
+
+
+class Slot:
+    """One lease that was asked for and is not granted yet."""
+
+    __slots__ = ("is_admitted", "key", "missing", "owner", "placed", "refusals", "request_id", "shape", "unlocated")
+
+    def __init__(self, key: str, request: LeaseRequested) -> None:
+        self.key = key
+        self.request_id = request.request_id
+        self.owner = request.owner
+        self.shape = request.shape
+        self.placed = request.placed
+        self.missing: dict[ObjectID, None] = {}
+        """Of one that is admitted: arguments that are not here yet."""
+        self.unlocated: dict[ObjectID, None] = {}
+        """Of which no copy is known."""
+        self.is_admitted = False
+        """Its arguments are being brought, or here and pinned; one without arguments is from the beginning."""
+        self.refusals = 0
+        """So often there was no room while all tasks here were blocked."""
+
+
+class GpuShare(NamedTuple):
+    """Of a lease, or of a bundle, what it holds of one GPU; `pool` is where that goes back to."""
+
+    gpu: int
+    units: int
+    pool: dict[int, int]
+
+
+class Bundle:
+    """A bundle of a placement group that this node has reserved."""
+
+    __slots__ = ("attempt", "error", "gpu_shares", "gpus_free", "index", "offered", "resources")
+
+    def __init__(self, event: BundleWanted, gpu_shares: tuple[GpuShare, ...]) -> None:
+        self.index = event.index
+        self.attempt = event.attempt
+        self.resources = event.resources
+        self.offered = bundle_resources(event.resources, event.group_id, event.index)
+        self.gpu_shares = gpu_shares
+        self.gpus_free = {share.gpu: share.units for share in gpu_shares}
+        self.error: ErrorInfo | None = None
+        """Why it is being given back; None while it is in use."""
+
+
+class Lease:
+    """The right to use a worker, its resources, and its pinned arguments (`key` is the pin's name)."""
+
+    __slots__ = (
+        "blocked",
+        "bundle",
+        "end_error",
+        "gpu_shares",
+        "group",
+        "is_wanted",
+        "key",
+        "lease_id",
+        "name",
+        "owner",
+        "resources",
+        "worker",
+    )
+
+    def __init__(self, slot: Slot, lease_id: LeaseID, gpu_shares: tuple[GpuShare, ...]) -> None:
+        self.lease_id = lease_id
+        self.group = slot.shape.strategy.group
+        self.bundle = slot.shape.strategy.bundle
+        self.end_error: ErrorInfo | None = None
+        """What its owner hears when its worker, which is being ended, has."""
+        self.owner = slot.owner
+        self.name = slot.shape.name
+        self.key = slot.key
+        self.resources = slot.shape.resources
+        self.gpu_shares = gpu_shares
+        self.worker: Worker | None = None
+        self.blocked = False
+        self.is_wanted = False
+        """For another driver."""
