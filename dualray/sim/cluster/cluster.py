@@ -45,7 +45,7 @@ from dualray.sim.network.topologies import Nic, Star, Wiring, wiring_of_scenario
 from dualray.sim.processes.core_worker import VirtualCore
 from dualray.sim.processes.head import HeadProcess
 from dualray.sim.processes.node import Hardware, NodeProcess
-from dualray.sim.processes.pauses import Halts
+from dualray.sim.processes.pauses import Pauses
 from dualray.sim.processes.runner import Letter, Line, Process
 from dualray.sim.processes.tables import Fields, Tables
 from dualray.sim.processes.worker import UserProcess
@@ -121,7 +121,7 @@ class Cluster(FallibleCluster):
             memory=memory,
             gpu_memory=gpu_memory,
         )
-        self.halts = Halts(self.fibers)
+        self.pauses = Pauses(self.fibers)
         self.nodes_refused = self.nodes_left = 0
         self.seeds_handed_out = blake2b(digest_size=16)
         """Of every fiber's random streams, in order."""
@@ -440,7 +440,7 @@ class Cluster(FallibleCluster):
         lines += [f"  on the head: {reason}" for reason in self.head.control.explain()]
         if self.network.messages_waiting:
             lines.append(f"  a partition holds {self.network.messages_waiting} messages")
-        lines += [f"  {node} stands still, and {len(held)} things with it" for node, held in self.halts.places.items()]
+        lines += [f"  {node} stands still, and {len(held)} things with it" for node, held in self.pauses.places.items()]
         return SimulationDeadlockError(f"{why}, and the driver still waits:\n" + "\n".join(lines))
 
     def lift_time_limit(self) -> None:

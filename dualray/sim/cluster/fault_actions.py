@@ -160,12 +160,12 @@ class FaultActions:
 
     def _pause(self, fault: Fault) -> bool:
         cluster, machine = self._cluster, fault.node or HEAD
-        if cluster.halts.is_paused(machine):
+        if cluster.pauses.is_paused(machine):
             return False
         self._note(fault, machine)
         cluster.outages.pause(machine)
         if fault.kind is FaultKind.RESTART_HEAD:
-            cluster.halts.stop_tables()
+            cluster.pauses.stop_tables()
         patience = cluster.outages.expect_head() if fault.kind is FaultKind.PAUSE_HEAD else None
 
         def resume() -> None:
@@ -173,15 +173,15 @@ class FaultActions:
                 patience.cancel()
             cluster.outages.resume(machine)
             if fault.kind is FaultKind.RESTART_HEAD:
-                cluster.halts.restart_tables()
+                cluster.pauses.restart_tables()
 
         self._lasts(fault, resume)
         return True
 
     def _stop_tables(self, fault: Fault) -> None:
         self._note(fault, HEAD)
-        self._cluster.halts.stop_tables()
-        self._lasts(fault, self._cluster.halts.restart_tables)
+        self._cluster.pauses.stop_tables()
+        self._lasts(fault, self._cluster.pauses.restart_tables)
 
     def _slow(self, fault: Fault) -> None:
         node = self._cluster.nodes[NodeID(fault.node)]

@@ -66,7 +66,7 @@ class Outages:
         self._config = cluster.config
         self._kernel = cluster.kernel
         self._network = cluster.network
-        self._halts = cluster.halts
+        self._pauses = cluster.pauses
         self._head = cluster.head
         self._nodes = cluster.nodes
 
@@ -91,7 +91,7 @@ class Outages:
         for node in self._nodes.values():
             delay_ns = self._network.message_ns(HEAD, node.node)
             ends: Callable[[], None] = partial(self._end_without_head, node, HEAD_IS_GONE)
-            self._kernel.call_after(delay_ns, self._halts.when_running, node.node, ends)
+            self._kernel.call_after(delay_ns, self._pauses.when_running, node.node, ends)
 
     @property
     def is_down(self) -> bool:
@@ -108,7 +108,7 @@ class Outages:
 
     def _end_all_nodes(self, why: str) -> None:
         for node in self._nodes.values():
-            self._halts.when_running(node.node, self._end_without_head, node, why)
+            self._pauses.when_running(node.node, self._end_without_head, node, why)
 
     def _end_without_head(self, node: NodeProcess, why: str) -> None:
         node.die()
@@ -144,14 +144,14 @@ class Outages:
 
     def pause(self, node: str) -> None:
         """A machine, or the head's, stands still from now on."""
-        self._halts.halt(node)
+        self._pauses.pause(node)
         self._pace_changed(node)
         self._network.stall(node)
         self.hearing_changed()
 
     def resume(self, node: str) -> None:
         """A machine goes on: first with what has waited, in order."""
-        if self._halts.is_paused(node):
+        if self._pauses.is_paused(node):
             self._let_go(node)
             self.hearing_changed()
 
@@ -161,9 +161,9 @@ class Outages:
         if cores is not None:  # else no node has cores of its own (replay.py)
             cores.set_pace(process, pace)
         if not pace:
-            self._halts.halt(process.address)
+            self._pauses.pause(process.address)
         else:
-            self._halts.go_on(process.address)
+            self._pauses.go_on(process.address)
 
     def _pace_changed(self, machine: str) -> None:
         process = self._nodes.get(NodeID(machine))
@@ -172,8 +172,8 @@ class Outages:
 
     def _let_go(self, node: str) -> None:
         """A machine goes on, or has nothing left to go on with."""
-        if self._halts.is_paused(node):
-            waiting = self._halts.lift(node)
+        if self._pauses.is_paused(node):
+            waiting = self._pauses.lift(node)
             self._pace_changed(node)
             self._network.unstall(node)
             perform(waiting)
@@ -181,7 +181,7 @@ class Outages:
     def hearing_changed(self) -> None:
         """Which nodes the head can hear may have changed."""
         for node, process in self._nodes.items():
-            is_heard = process.is_alive and not self._halts.is_paused(node) and not self._network.is_parted(node, HEAD)
+            is_heard = process.is_alive and not self._pauses.is_paused(node) and not self._network.is_parted(node, HEAD)
             if is_heard:
                 self._head.node_was_heard(node, process.incarnation)
             elif not self._head.is_silent(node):

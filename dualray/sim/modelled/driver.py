@@ -192,8 +192,8 @@ class ModelledDriver(ModelledProcess):
     def _advance(self, answer: Any) -> None:
         if not self.is_alive:
             return
-        if not self.model.is_steady and self.model.cluster.halts.is_halted(self):
-            self.model.cluster.halts.when_it_runs(self, self._advance, answer)
+        if not self.model.is_steady and self.model.cluster.pauses.holds(self):
+            self.model.cluster.pauses.when_it_runs(self, self._advance, answer)
             return
         assert self._program is not None
         step: Any

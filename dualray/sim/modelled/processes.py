@@ -391,8 +391,8 @@ class ModelledProcess(Process):
             model.note(self.number, OTHER, model.content_of(message))
         if not self.is_alive:
             return
-        if not model.is_steady and model.cluster.halts.is_halted(self):
-            model.cluster.halts.when_it_runs(self, self._arrive_late, message)
+        if not model.is_steady and model.cluster.pauses.holds(self):
+            model.cluster.pauses.when_it_runs(self, self._arrive_late, message)
             return
         self.handle(message)
 
@@ -456,7 +456,7 @@ class ModelledProcess(Process):
 
     def _resume(self, what: tuple[Callable[[CompleteWait], None], CompleteWait]) -> None:
         if self.is_alive:
-            self.model.cluster.halts.when_it_runs(self, what[0], what[1])
+            self.model.cluster.pauses.when_it_runs(self, what[0], what[1])
 
     def _next_wait(self) -> WaitID:
         self._wait_counter += 1

@@ -120,8 +120,8 @@ class ModelledWorker(ModelledProcess):
         task, left_ns = what
         if not self.is_alive:
             return
-        if self.model.cluster.halts.is_halted(self):
-            self.model.cluster.halts.when_it_runs(self, self._begin, what)
+        if self.model.cluster.pauses.holds(self):
+            self.model.cluster.pauses.when_it_runs(self, self._begin, what)
             return
         spec = task.spec
         self.trace(TraceKind.TASK_STARTED, spec.task_id, name=spec.template.name, amount=task.attempt)
@@ -156,8 +156,8 @@ class ModelledWorker(ModelledProcess):
         if not self.is_alive:
             return
         model = self.model
-        if not model.is_steady and model.cluster.halts.is_halted(self):
-            model.cluster.halts.when_it_runs(self, self._all_ended, what)
+        if not model.is_steady and model.cluster.pauses.holds(self):
+            model.cluster.pauses.when_it_runs(self, self._all_ended, what)
             return
         outcomes: tuple[Outcome, ...] = tuple(
             [
@@ -179,8 +179,8 @@ class ModelledWorker(ModelledProcess):
         if not self.is_alive:
             return
         model = self.model
-        if not model.is_steady and model.cluster.halts.is_halted(self):
-            model.cluster.halts.when_it_runs(self, self._ended, task)
+        if not model.is_steady and model.cluster.pauses.holds(self):
+            model.cluster.pauses.when_it_runs(self, self._ended, task)
             return
         spec = task.spec
         task_id = spec.task_id
@@ -247,7 +247,7 @@ class ModelledWorker(ModelledProcess):
                 self.store.objects[object_id] = _NO_BYTES
                 if model.is_anchored:
                     self.trace(TraceKind.OBJECT_STORED, object_id, amount=size_bytes)
-                model.cluster.halts.when_it_runs(self, sealed)
+                model.cluster.pauses.when_it_runs(self, sealed)
 
         def sealed() -> None:
             self.handle(SpaceWritten(object_id=object_id))

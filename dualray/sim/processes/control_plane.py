@@ -45,14 +45,14 @@ def reach_tables(process: Client) -> None:
     cluster = process.cluster
     if not cluster.is_head_alive:
         raise DualrayError(process.core.end_reason)
-    if not cluster.halts.are_tables_away:
+    if not cluster.pauses.are_tables_away:
         return
     answered = FiberSignal(cluster.fibers)
     timer = cluster.kernel.call_after(CLIENT_TRIES_NS, answered.set)
-    cluster.halts.when_tables_answer(answered.set)
+    cluster.pauses.when_tables_answer(answered.set)
     answered.wait()
     timer.cancel()
-    if cluster.halts.are_tables_away:
+    if cluster.pauses.are_tables_away:
         raise ControlPlaneError(f"the control plane of the simulation has not answered for {CLIENT_TRIES_NS / 1e9:g} s")
 
 
@@ -80,7 +80,7 @@ def _has_answered(process: Client, size_bytes: int) -> bool:
 
     def arrive(_: None) -> None:
         nonlocal was_there
-        was_there = not cluster.halts.are_tables_away
+        was_there = not cluster.pauses.are_tables_away
         if was_there:
             network.message(back, size_bytes, lambda _: answered.set(), None, is_sure=True)
         else:  # the connection is refused

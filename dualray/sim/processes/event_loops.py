@@ -26,8 +26,8 @@ class EventLoops:
 
     def begin(self, task: RunTask) -> None:
         """Run a call as a coroutine on the loop of its group."""
-        if self._process.cluster.halts.is_halted(self._process):
-            self._process.cluster.halts.when_it_runs(self._process, self.begin, task)
+        if self._process.cluster.pauses.holds(self._process):
+            self._process.cluster.pauses.when_it_runs(self._process, self.begin, task)
         elif self._process.is_alive:
             group = task.spec.template.concurrency_group
             loop = self._loops.get(group)
@@ -53,8 +53,8 @@ class EventLoops:
 
     def cancel(self, task: TaskID) -> None:
         """Cancel the coroutine of a call, wherever it runs."""
-        if self._process.cluster.halts.is_halted(self._process):
-            self._process.cluster.halts.when_it_runs(self._process, self.cancel, task)
+        if self._process.cluster.pauses.holds(self._process):
+            self._process.cluster.pauses.when_it_runs(self._process, self.cancel, task)
         elif self._process.is_alive:
             for loop in self._loops.values():
                 loop.call_soon_threadsafe(loop.call_soon, self._cancel_if_running, loop, task)

@@ -187,7 +187,7 @@ class NodeProcess(MachineProcess):
     def pace_changed(self) -> None:
         """The machine got slow, stands still, or does so no more."""
         if self.cores is not None:
-            self.cores.set_speed(0.0 if self.cluster.halts.is_paused(self.node) else 1.0 / prod(self.slowed))
+            self.cores.set_speed(0.0 if self.cluster.pauses.is_paused(self.node) else 1.0 / prod(self.slowed))
 
     def things(self) -> int:
         manager = self.manager
@@ -268,8 +268,8 @@ class NodeProcess(MachineProcess):
     def _started(self, address: Address) -> None:
         if not self.is_alive:
             return
-        if self.cluster.halts.is_paused(self.node):
-            self.cluster.halts.when_running(self.node, self._started, address)
+        if self.cluster.pauses.is_paused(self.node):
+            self.cluster.pauses.when_running(self.node, self._started, address)
             return
         worker = self._home.make_worker(cluster=self.cluster, address=address, node=NodeID(self.node), store=self.store)
         self.workers[address] = worker
@@ -283,7 +283,7 @@ class NodeProcess(MachineProcess):
             return
         self.trace(TraceKind.WORKER_ENDED, address, other=reason)
         worker.die()
-        self.cluster.halts.go_on(address)
+        self.cluster.pauses.go_on(address)
         self.memory.free(address)
         if self.gpu_memory is not None:
             self.gpu_memory.free(address)
@@ -294,8 +294,8 @@ class NodeProcess(MachineProcess):
     # ---- Bytes -----------------------------------------------------------------------------------------------
 
     def _reserved(self, object_id: ObjectID) -> None:
-        if self.cluster.halts.is_paused(self.node):
-            self.cluster.halts.when_running(self.node, self._reserved, object_id)
+        if self.cluster.pauses.is_paused(self.node):
+            self.cluster.pauses.when_running(self.node, self._reserved, object_id)
             return
         del self._reserving[object_id]
         self.handle(SpaceReserved(object_id=object_id, place=self.store.reserve(object_id)))
@@ -309,8 +309,8 @@ class NodeProcess(MachineProcess):
         kernel.call_after(self._disk_free_at_ns - kernel.now_ns, self._disk_done, then, object_id)
 
     def _disk_done(self, then: Callable[[ObjectID], None], object_id: ObjectID) -> None:
-        if self.cluster.halts.is_paused(self.node):
-            self.cluster.halts.when_running(self.node, self._disk_done, then, object_id)
+        if self.cluster.pauses.is_paused(self.node):
+            self.cluster.pauses.when_running(self.node, self._disk_done, then, object_id)
         elif self.is_alive:
             then(object_id)
 
@@ -355,8 +355,8 @@ class NodeProcess(MachineProcess):
         """All bytes of an object have arrived."""
         if not self.is_alive:
             return
-        if self.cluster.halts.is_paused(self.node):
-            self.cluster.halts.when_running(self.node, self.accept, object_id, data, source, size_bytes)
+        if self.cluster.pauses.is_paused(self.node):
+            self.cluster.pauses.when_running(self.node, self.accept, object_id, data, source, size_bytes)
             return
         self.store.receive(object_id, data)
         self.trace(TraceKind.TRANSFER_ENDED, object_id, other=source, amount=size_bytes)

@@ -31,7 +31,7 @@ class Placed:
         self.node = node
 
 
-class Halts:
+class Pauses:
     """See the module."""
 
     def __init__(self, fibers: FiberScheduler) -> None:
@@ -40,7 +40,7 @@ class Halts:
         self._fibers = fibers
         self._tables_stopped = 0
 
-    def is_halted(self, process: Placed) -> bool:
+    def holds(self, process: Placed) -> bool:
         """Whether the process stands still, or the machine on which it runs."""
         return bool(self.places) and (process.node in self.places or process.address in self.places)
 
@@ -62,7 +62,7 @@ class Halts:
         else:
             fn(*args)
 
-    def halt(self, place: str) -> None:
+    def pause(self, place: str) -> None:
         """A machine, or a process, stands still from now on."""
         self.places.setdefault(place, deque())
         self._fibers.hold = self._hold
@@ -105,7 +105,7 @@ class Halts:
 
     def _hold(self, fiber: Fiber) -> bool:
         process: Any = fiber.owner
-        if not self.is_halted(process):
+        if not self.holds(process):
             return False
         self.when_it_runs(process, self._release_fiber, fiber)
         return True

@@ -38,7 +38,7 @@ from dualray.sim.kernel.calendar import Calendar, Timer
 from dualray.sim.kernel.fibers import Fiber, FiberScheduler
 from dualray.sim.kernel.kernel import Kernel
 from dualray.sim.network.network import Channel, Delivery, Network
-from dualray.sim.processes.pauses import Halts, Placed
+from dualray.sim.processes.pauses import Pauses, Placed
 from dualray.sim.processes.tables import Fields, Tables
 from dualray.sim.usercode.function_table import FunctionTable
 from dualray.sim.usercode.modules import Modules
@@ -71,7 +71,7 @@ class VirtualCluster:
     fibers: FiberScheduler
     network: Network
     task_costs: TaskCosts
-    halts: Halts
+    pauses: Pauses
     seeds_handed_out: blake2b
     """A digest of every fiber's random streams, in order."""
     tables: Tables
@@ -249,7 +249,7 @@ class Process(Placed):
         if self._timers:
             self._timers.pop(timer, None)
         if self.is_alive:
-            self.cluster.halts.when_it_runs(self, self._fire, timer)
+            self.cluster.pauses.when_it_runs(self, self._fire, timer)
 
     def _fire(self, timer: str) -> None:
         if self.is_alive:
@@ -318,8 +318,8 @@ class MachineProcess(Process):
         """Hand an event to the machine and carry out its commands."""
         if not self.is_alive:
             return
-        if self.cluster.halts.places and self.cluster.halts.is_halted(self):
-            self.cluster.halts.when_it_runs(self, self.handle, event)
+        if self.cluster.pauses.places and self.cluster.pauses.holds(self):
+            self.cluster.pauses.when_it_runs(self, self.handle, event)
             return
         now_ns = self._calendar.now_ns
         commands = self.machine.handle(event, now_ns)

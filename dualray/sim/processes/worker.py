@@ -166,8 +166,8 @@ class UserProcess(WorkingProcess):
     def receive(self, message: Event, payloads: Sequence[tuple[bytes, bytes]]) -> None:
         if not self.is_alive:
             return
-        if self.cluster.halts.places and self.cluster.halts.is_halted(self):
-            self.cluster.halts.when_it_runs(self, self.receive, message, payloads)
+        if self.cluster.pauses.places and self.cluster.pauses.holds(self):
+            self.cluster.pauses.when_it_runs(self, self.receive, message, payloads)
         elif isinstance(message, TaskPushed) and (
             self._begins(message, payloads) or self.core.begins(message, payloads)
         ):
@@ -253,8 +253,8 @@ class UserProcess(WorkingProcess):
     def _start_next(self) -> None:
         if not self.is_alive:
             return
-        if self.cluster.halts.places and self.cluster.halts.is_halted(self):
-            self.cluster.halts.when_it_runs(self, self._start_next)
+        if self.cluster.pauses.places and self.cluster.pauses.holds(self):
+            self.cluster.pauses.when_it_runs(self, self._start_next)
             return
         task: RunTask | TaskPushed | None = self._next if self._core is None else self._core.next_task()
         if task is None:
@@ -355,8 +355,8 @@ class UserProcess(WorkingProcess):
         """The time of a task is over whose code has returned before."""
         if not self.is_alive:
             return
-        if self.cluster.halts.places and self.cluster.halts.is_halted(self):
-            self.cluster.halts.when_it_runs(self, self._end)
+        if self.cluster.pauses.places and self.cluster.pauses.holds(self):
+            self.cluster.pauses.when_it_runs(self, self._end)
             return
         task = self._ahead
         assert task is not None
@@ -424,8 +424,8 @@ class UserProcess(WorkingProcess):
         self.cluster.kernel.call_after(self.cluster.dispatch_ns, self._begin_beside, task)
 
     def _begin_beside(self, task: RunTask) -> None:
-        if self.cluster.halts.is_halted(self):
-            self.cluster.halts.when_it_runs(self, self._begin_beside, task)
+        if self.cluster.pauses.holds(self):
+            self.cluster.pauses.when_it_runs(self, self._begin_beside, task)
         elif self.is_alive:
             self.spawn_seeded(partial(self.core.execute, task), task_seed(self.cluster.seed, task.spec.task_id))
 

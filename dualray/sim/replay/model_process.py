@@ -163,8 +163,8 @@ class ModelProcess(Process):
         """As `receive`: there are no payloads."""
         if not self.is_alive:
             return
-        if self._has_faults and self.cluster.halts.is_halted(self):
-            self.cluster.halts.when_it_runs(self, self.take_in, message)
+        if self._has_faults and self.cluster.pauses.holds(self):
+            self.cluster.pauses.when_it_runs(self, self.take_in, message)
             return
         if self._knows_tasks_only:
             if type(message) is TaskPushed:
@@ -268,7 +268,7 @@ class ModelProcess(Process):
 
     def _resume(self, resume: Callable[[CompleteWait], None], command: CompleteWait) -> None:
         if self.is_alive:
-            self.cluster.halts.when_it_runs(self, resume, command)
+            self.cluster.pauses.when_it_runs(self, resume, command)
 
     def wait_for(
         self, event: WaitStarted | SpaceWanted | PlacementGroupAsked, then: Callable[[CompleteWait], None]
@@ -334,8 +334,8 @@ class ModelProcess(Process):
     def _start_next(self) -> None:
         if not self.is_alive:
             return
-        if self._has_faults and self.cluster.halts.is_halted(self):
-            self.cluster.halts.when_it_runs(self, self._start_next)
+        if self._has_faults and self.cluster.pauses.holds(self):
+            self.cluster.pauses.when_it_runs(self, self._start_next)
             return
         if not self._to_run:
             self._is_running = False
@@ -401,8 +401,8 @@ class ModelProcess(Process):
         self._work = None
         if not self.is_alive:
             return
-        if self._has_faults and self.cluster.halts.is_halted(self):
-            self.cluster.halts.when_it_runs(self, self._awake, work_ns, then, args)
+        if self._has_faults and self.cluster.pauses.holds(self):
+            self.cluster.pauses.when_it_runs(self, self._awake, work_ns, then, args)
             return
         self._work = self._cores.run(work_ns, 1.0, then, *args, whose=self)
 
@@ -410,8 +410,8 @@ class ModelProcess(Process):
         self._work = None
         if not self.is_alive:
             return
-        if self._has_faults and self.cluster.halts.is_halted(self):
-            self.cluster.halts.when_it_runs(self, self._computed, execution)
+        if self._has_faults and self.cluster.pauses.holds(self):
+            self.cluster.pauses.when_it_runs(self, self._computed, execution)
             return
         if execution.at >= len(execution.script.ops):
             self._ended(execution)
@@ -523,7 +523,7 @@ class ModelProcess(Process):
                 self.store.objects[object_id] = _NO_BYTES
                 if self._is_noted:
                     self.trace(TraceKind.OBJECT_STORED, object_id, amount=size)
-                self.cluster.halts.when_it_runs(self, then)
+                self.cluster.pauses.when_it_runs(self, then)
 
         event = SpaceWanted(
             wait_id=self.next_wait(), object_id=object_id, size_bytes=size, owner=owner, remakeable=remakeable

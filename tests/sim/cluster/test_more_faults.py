@@ -119,7 +119,7 @@ def test_a_paused_worker_that_is_killed_runs_nothing_any_more(start):
     refs = [dualray.remote(duration=2.0, max_retries=2, name="work")(lambda: 7).remote() for _ in range(2)]
     doomed = runtime.cluster.nodes["node-0"].workers
     time.sleep(1)
-    [address] = [worker for worker in doomed if worker in runtime.cluster.halts.places]
+    [address] = [worker for worker in doomed if worker in runtime.cluster.pauses.places]
     runtime.cluster.outages.kill_worker(address)
     assert dualray.get(refs) == [7, 7]
     assert runtime.now_s < 10
