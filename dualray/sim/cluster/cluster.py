@@ -52,7 +52,7 @@ from dualray.sim.processes.worker import UserProcess
 from dualray.sim.usercode.function_table import FunctionTable
 from dualray.sim.usercode.locks import place_of
 from dualray.sim.usercode.modules import Modules
-from dualray.sim.usercode.patches import Stage, take_stage
+from dualray.sim.usercode.patches import Patches, take_patches
 from dualray.sim.usercode.process_calls import VirtualExit
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Cluster(FallibleCluster):
     _rewritten_last: object = None
     _does_pace_change = False
     _stopwatch: Stopwatch | None = None
-    _stage: Stage | None = None
+    _patches: Patches | None = None
     """What isolates user code, from `isolate` on."""
     _watches_loops = False
     _values: ValueLog | None = None
@@ -171,11 +171,11 @@ class Cluster(FallibleCluster):
         Raises:
             RuntimeError: another simulation runs in this process.
         """
-        stage = take_stage()
-        stage.enter(self.kernel, self.fibers, ahead_ns=self._clock_ahead_ns, make_loop=self._new_event_loop_of)
-        stage.isolation.allows_outside = allows_outside
-        self._stage = stage
-        self.modules = Modules(self.functions, self.fibers, stage.isolation, self._tell)
+        patches = take_patches()
+        patches.enter(self.kernel, self.fibers, ahead_ns=self._clock_ahead_ns, make_loop=self._new_event_loop_of)
+        patches.isolation.allows_outside = allows_outside
+        self._patches = patches
+        self.modules = Modules(self.functions, self.fibers, patches.isolation, self._tell)
 
     def _tell(self, words: str) -> None:
         if self.driver is not None:
@@ -184,14 +184,14 @@ class Cluster(FallibleCluster):
     def rewrite_function(self, function: object) -> None:
         """Isolate a function that came by value: it is about to be called."""
         if function is not self._rewritten_last:
-            assert self._stage is not None
-            self._stage.isolation.rewrite_function(function)
+            assert self._patches is not None
+            self._patches.isolation.rewrite_function(function)
             self._rewritten_last = function
 
     @property
     def witnessed(self) -> dict[str, str]:
         """What user code did that no simulation can repeat: by call, the first time in words."""
-        return {} if self._stage is None else self._stage.isolation.witnessed
+        return {} if self._patches is None else self._patches.isolation.witnessed
 
     def start_node(self, node: NodeID, hardware: Hardware, *, incarnation: int = 0) -> None:
         """A machine boots."""
@@ -394,9 +394,9 @@ class Cluster(FallibleCluster):
 
     def stopwatch(self, task: Execution) -> Stopwatch:
         """Measures what takes as long as it really does: such a run cannot be promised to be the same again."""
-        assert self._stage is not None
+        assert self._patches is not None
         words = f'{task.name}, of duration="{MEASURED}", took as long as it really did'
-        self._stage.isolation.witness(f"duration={MEASURED}", words)
+        self._patches.isolation.witness(f"duration={MEASURED}", words)
         if self._stopwatch is None:
             self._stopwatch = Stopwatch(self.fibers)
         return self._stopwatch
@@ -467,8 +467,8 @@ class Cluster(FallibleCluster):
         finally:
             if self.modules is not None:
                 self.modules.close()  # with the replacements in place: they stand in modules that are put back
-            if self._stage is not None:
-                self._stage.leave()
+            if self._patches is not None:
+                self._patches.leave()
             self._logs.write(self.trace_events)
 
 

@@ -25,10 +25,10 @@ from dualray.sim.usercode.threads import Threads
 from dualray.sim.usercode.virtual_time import VirtualTime
 from dualray.sim.usercode.watchdog import Watchdog
 
-__all__ = ["Stage", "stand", "take_stage"]
+__all__ = ["Patches", "stand", "take_patches"]
 
 
-class Stage:
+class Patches:
     """The replacements of one simulation after the other: `enter`, `leave`."""
 
     def __init__(self) -> None:
@@ -146,20 +146,20 @@ class Stage:
         self.isolation.move_to(kernel, fibers)
 
 
-_STANDING: list[Stage] = []
+_STANDING: list[Patches] = []
 """The one that stays, if this process has one."""
 
 
 def stand() -> None:
     """This process does nothing but simulate: what its first simulation replaces stays replaced."""
-    stage = Stage()
-    stage.stands = True
-    _STANDING.append(stage)
+    patches = Patches()
+    patches.stands = True
+    _STANDING.append(patches)
 
 
-def take_stage() -> Stage:
-    """The stage for a simulation of this process."""
-    return _STANDING[0] if _STANDING else Stage()
+def take_patches() -> Patches:
+    """The patches for a simulation of this process."""
+    return _STANDING[0] if _STANDING else Patches()
 
 
 def _sim_unsafe(fiber: Fiber) -> str | None:

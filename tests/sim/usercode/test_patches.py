@@ -69,7 +69,7 @@ def test_a_module_that_has_come_since_sees_virtual_time():
 def test_what_was_done_to_functions_that_came_by_value_is_undone():
     run(
         """
-        from dualray.sim.usercode.patches import take_stage
+        from dualray.sim.usercode.patches import take_patches
 
         def nap(sleep=time.sleep):
             sleep(5)
@@ -77,7 +77,7 @@ def test_what_was_done_to_functions_that_came_by_value_is_undone():
         sizes = []
         for _ in range(3):
             in_a_task(nap)
-            sizes.append(len(take_stage().isolation._installed._journal))
+            sizes.append(len(take_patches().isolation._installed._journal))
         assert len(set(sizes)) == 1, sizes
         """
     )
@@ -88,12 +88,12 @@ def test_only_one_simulation_at_a_time():
         """
         from dualray.sim.kernel.kernel import Kernel
         from dualray.sim.kernel.fibers import FiberScheduler
-        from dualray.sim.usercode.patches import take_stage
+        from dualray.sim.usercode.patches import take_patches
 
         def another():
             kernel = Kernel()
             try:
-                take_stage().enter(kernel, FiberScheduler(kernel), ahead_ns=lambda fiber: 0, make_loop=None)
+                take_patches().enter(kernel, FiberScheduler(kernel), ahead_ns=lambda fiber: 0, make_loop=None)
             except RuntimeError as error:
                 return str(error)
 
