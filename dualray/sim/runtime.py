@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     # It imports pydantic, which a run without a scenario does not need.
     from dualray.shared.scenario.cluster import NodeGroup
     from dualray.shared.scenario.scenario import Scenario
-    from dualray.sim.cluster.run_recorder import RunNotes
+    from dualray.sim.cluster.run_recorder import RunRecorder
 
 DEFAULT_CPUS = 4
 DEFAULT_STORE_BYTES = 2 * 1024**3
@@ -56,7 +56,7 @@ class SimRuntime:
         self.core: CoreWorker = driver.core
         self.verbs = VerbsOverCore(self.core, driver.gpu_names)
         self._report = report
-        self.record: RunNotes | None = None
+        self.record: RunRecorder | None = None
         """Makes the record of this run, at the end."""
 
     @property
@@ -133,9 +133,9 @@ def start(settings: Mapping[str, Any], config: Config) -> SimRuntime:
     cluster = make_cluster(settings, config)
     record = None
     if settings["record"] is not None:
-        from dualray.sim.cluster.run_recorder import RunNotes  # noqa: PLC0415 - only who records needs it
+        from dualray.sim.cluster.run_recorder import RunRecorder  # noqa: PLC0415 - only who records needs it
 
-        record = RunNotes(settings["record"], cluster)
+        record = RunRecorder(settings["record"], cluster)
     driver = cluster.start(nodes=hardware, root=root, namespace=settings["namespace"] or "")
     scenario: Scenario | None = settings["scenario"]
     planned = scenario.planned() if scenario is not None else ()

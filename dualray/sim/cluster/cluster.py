@@ -33,7 +33,7 @@ from dualray.sim.cluster.faults import FaultInjector
 from dualray.sim.cluster.outages import FallibleCluster, Outages
 from dualray.sim.cluster.run_logs import RunLogs
 from dualray.sim.cluster.run_watch import RunWatch
-from dualray.sim.cluster.value_digests import ValueLog
+from dualray.sim.cluster.value_digests import ValueDigests
 from dualray.sim.cost.cost_model import CostModel
 from dualray.sim.cost.measured import MEASURED, Stopwatch
 from dualray.sim.cost.task_costs import TaskCosts
@@ -80,7 +80,7 @@ class Cluster(FallibleCluster):
     _patches: Patches | None = None
     """What isolates user code, from `isolate` on."""
     _watches_loops = False
-    _values: ValueLog | None = None
+    _digests: ValueDigests | None = None
 
     def __init__(
         self,
@@ -146,8 +146,8 @@ class Cluster(FallibleCluster):
 
     def start(self, *, nodes: Sequence[Hardware], root: TaskID, namespace: str = "") -> UserProcess:
         """Start the head, the nodes and the driver's process; the driver's fiber is adopted afterwards."""
-        self._logs.begin_values()
-        self._values = self._logs.values
+        self._logs.begin_digests()
+        self._digests = self._logs.digests
         self._logs.open(self.head, MachineSpec(kind="head", address=HEAD, config=self.config))
         self.add(self.head)
         self.head.handle(Started())
@@ -200,7 +200,7 @@ class Cluster(FallibleCluster):
             self.network.routes_changed()
         process = NodeProcess(cluster=self, node=node, incarnation=incarnation, hardware=hardware)
         self.nodes[node] = process
-        if self._values is not None:
+        if self._digests is not None:
             process.store.on_sealed = partial(self._logs.note_sealed, node)
         if self._does_pace_change:
             process.cores = self._cores_of(node)
@@ -323,9 +323,9 @@ class Cluster(FallibleCluster):
         size_bytes = MESSAGE_BYTES
         for _, data in payloads:
             size_bytes += len(data)
-        if self._values is not None:
+        if self._digests is not None:
             for key, data in payloads:
-                self._values.note(self.kernel.now_ns, sender.address, key, data)
+                self._digests.note(self.kernel.now_ns, sender.address, key, data)
         line = sender.last_line
         if line is None or line.to is not to:
             line = sender.last_line = self.line(sender, to)

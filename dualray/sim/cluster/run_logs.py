@@ -7,7 +7,7 @@ from typing import Any, BinaryIO
 
 from dualray.shared.proof.decision_log import DecisionLog, MachineSpec
 from dualray.shared.proof.trace import TraceEvent, to_bytes
-from dualray.sim.cluster.value_digests import ValueLog, are_asked_for
+from dualray.sim.cluster.value_digests import ValueDigests, are_asked_for
 from dualray.sim.kernel.kernel import Kernel
 from dualray.sim.processes.runner import Process
 
@@ -20,17 +20,17 @@ class RunLogs:
 
     def __init__(self, directory: Path | None, *, kernel: Kernel, seed: int) -> None:
         self.directory = directory
-        self.values: ValueLog | None = None
+        self.digests: ValueDigests | None = None
         """What was made, if somebody asks for that."""
         self._kernel = kernel
         self._seed = seed
         self._sinks: list[BinaryIO] = []
         """Of every process that ever was: a node that reboots has one for each life."""
 
-    def begin_values(self) -> None:
+    def begin_digests(self) -> None:
         """Keep digests of values from now on, if they are asked for."""
         if self.directory is not None and are_asked_for(self.directory):
-            self.values = ValueLog()
+            self.digests = ValueDigests()
 
     def open(self, process: Process, spec: MachineSpec) -> None:
         """Begin the decision log of a process."""
@@ -43,8 +43,8 @@ class RunLogs:
 
     def note_sealed(self, node: str, object_id: bytes, data: Any) -> None:
         """An object of a node's store is complete."""
-        if self.values is not None:
-            self.values.note(self._kernel.now_ns, node, object_id, memoryview(data))
+        if self.digests is not None:
+            self.digests.note(self._kernel.now_ns, node, object_id, memoryview(data))
 
     def write(self, trace_events: list[TraceEvent]) -> None:
         """The simulation is over."""
@@ -52,5 +52,5 @@ class RunLogs:
             sink.close()
         if self.directory is not None:
             (self.directory / "cluster.trace").write_bytes(to_bytes(trace_events))
-            if self.values is not None:
-                self.values.write(self.directory)
+            if self.digests is not None:
+                self.digests.write(self.directory)

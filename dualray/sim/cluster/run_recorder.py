@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from dualray.sim.cluster.cluster import Cluster
 
 
-class RunNotes:
+class RunRecorder:
     """See the module; the file is `path`. The cluster has made no process yet."""
 
     def __init__(self, path: Path, cluster: Cluster) -> None:

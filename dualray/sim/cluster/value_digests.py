@@ -41,7 +41,7 @@ class ValueRow(NamedTuple):
     digest: bytes
 
 
-class ValueLog:
+class ValueDigests:
     """See the module."""
 
     def __init__(self) -> None:

@@ -46,7 +46,7 @@ from dualray.shared.core.layout import PLAIN_TYPES
 from dualray.shared.handles import METHOD_OPTIONS
 from dualray.sim.usercode.substitutions import EXCLUDED, is_users
 
-__all__ = ["DRIVER", "NOBODY", "OWN", "Sharing", "globals_of", "is_by_reference", "is_library", "is_of_user"]
+__all__ = ["DRIVER", "NOBODY", "OWN", "Analysis", "globals_of", "is_by_reference", "is_library", "is_of_user"]
 
 NOBODY: Final = 0
 DRIVER: Final = 1
@@ -316,7 +316,7 @@ def _with_inner(code: CodeType) -> Iterator[tuple[CodeType, _Summary]]:
 # ---- What may be shared ----------------------------------------------------------------------------------------------
 
 
-class Sharing:
+class Analysis:
     """Looks at one function or class, and what it names. While it does, `sys.modules` shows the modules of which it is.
 
     Attributes:

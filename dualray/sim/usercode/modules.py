@@ -55,7 +55,7 @@ from dualray.sim.usercode.isolation_analysis import (
     DRIVER,
     NOBODY,
     OWN,
-    Sharing,
+    Analysis,
     globals_of,
     is_by_reference,
     is_library,
@@ -341,9 +341,9 @@ class Modules:
                 return more.needed
 
     def _sharing_of(self, export: Export, *others: Any) -> Needed:
-        sharing = Sharing()
-        level = sharing.of(export.target, export.duration, export.collect, export.retried, *others)
-        return Needed(level, tuple(sharing.modules))
+        analysis = Analysis()
+        level = analysis.of(export.target, export.duration, export.collect, export.retried, *others)
+        return Needed(level, tuple(analysis.modules))
 
     def _raise(self, process: OfProcess, needed: Needed) -> View | None:
         """Give a process the view that it needs, and import there what is needed."""
@@ -516,8 +516,8 @@ class Modules:
                 continue
             if not reader.has_code or (process.view is not None and not process.view.is_common):
                 return value
-            sharing = Sharing()
-            needed = Needed(sharing.of(value), tuple(sharing.modules))
+            analysis = Analysis()
+            needed = Needed(analysis.of(value), tuple(analysis.modules))
             before = process.view
             self._raise(process, needed)
             if process.view is before:
@@ -550,9 +550,9 @@ class Modules:
                 return Needed(OWN, (module,))
             for part in name.split("."):
                 found = getattr(found, part, None)
-            sharing = Sharing()
-            level = sharing.of(found) if isinstance(found, FunctionType | type) else OWN
-            return Needed(level, tuple(dict.fromkeys((module, *sharing.modules))))
+            analysis = Analysis()
+            level = analysis.of(found) if isinstance(found, FunctionType | type) else OWN
+            return Needed(level, tuple(dict.fromkeys((module, *analysis.modules))))
 
 
 class _Reader(pickle.Unpickler):
