@@ -1,4 +1,4 @@
-"""Machines and processes fail, stand still, and come back; the head hears it, or hears nothing.
+"""Outages end, pause and restart machines and processes, and change what the head hears.
 
 A node that is killed is cut off the network with everything on it; the head learns of it only by its silence. A machine
 that is paused stands still: what reaches it, its timers and its fibers wait until it goes on, in order; its transfers

@@ -1,4 +1,4 @@
-"""The files that a run leaves: each process's decision log, the cluster's trace, and values if they are asked for."""
+"""A run leaves logs: each process's decisions, the cluster's trace, and digests of its values on demand."""
 
 from __future__ import annotations
 

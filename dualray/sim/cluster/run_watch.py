@@ -1,7 +1,7 @@
-"""The watch over a run: machines hold their invariants, virtual time passes, and a time limit is kept.
+"""The watch over a run checks invariants, and ends a run that stands still or exceeds its time limit.
 
-No run is without an end: when nothing is left to happen, when `time_limit_ns` of virtual time are over, or when
-STANDSTILL_EVENTS_MAX events have passed at one instant, the driver gets a SimulationDeadlockError.
+Its driver then gets a SimulationDeadlockError. So it does when nothing is left to happen. A run stands still when
+STANDSTILL_EVENTS_MAX events have passed at one instant.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Calls of which the time and the sizes are modelled, and what a modelled program waits for."""
+"""A modelled program makes calls of known duration and sizes, and waits for their results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The driver of a modelled run: it follows a program, a generator that makes calls and yields when it waits."""
+"""A modelled driver follows a program: a generator that makes calls, and yields when it waits."""
 
 from __future__ import annotations
 

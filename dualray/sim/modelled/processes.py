@@ -1,4 +1,4 @@
-"""What all processes of a modelled run have in common: a machine with its commands, messages, and the event hash.
+"""The processes of a modelled run share a model, and carry out what their machines order.
 
 Theory of operation. What all processes of a run share is their `Model`: what calls take, the links between processes,
 the notes for the event hash. What happens to each task of a million is here, in worker.py and in driver.py: the wheel

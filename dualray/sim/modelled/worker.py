@@ -1,7 +1,7 @@
-"""The worker of a modelled run: it runs what it is told to, one after another, and only time passes.
+"""A modelled worker runs its tasks one after another, and only their time passes.
 
-It is its owner machine, folded up as long as it does nothing but run plain tasks. Each task costs one kernel event, and
-several that were handed over together cost one if they take no longer than an owner pushes ahead.
+It is its owner machine, folded up as long as it does nothing but run plain tasks. Each task costs one kernel event.
+Several that were handed over together cost one, if they take no longer than an owner pushes ahead.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is wrong with a network now: nodes that are cut off, parted, stalled, or whose links a fault has made worse.
+"""The conditions of a network are its cuts, partings and stalls, and the impairments of its links.
 
 A link can be made worse: by factors of its bandwidth and latency, by a share of segments that are lost, and by a delay
 of each message with a jitter. Messages can arrive twice, overtake one another, or never arrive.

@@ -1,4 +1,4 @@
-"""Flows that share links: bulk transfers between nodes, by max-min fairness.
+"""Flows share the links of a network by max-min fairness: bulk transfers between nodes.
 
 Theory of operation
 -------------------

@@ -1,6 +1,6 @@
-"""The process that user code runs in: its fibers and threads, and its environment.
+"""A virtual process owns the fibers, the threads and the environment of its user code.
 
-A task that is alone has one fiber, and no dict of them.
+A process with a single task keeps that task's fiber alone, and no dict of fibers.
 """
 
 from __future__ import annotations

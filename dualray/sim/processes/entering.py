@@ -1,6 +1,6 @@
-"""Whose code runs: what is swapped in the interpreter whenever the fiber of another process does.
+"""The scheduler enters and leaves a process whenever it runs one of its fibers.
 
-Its runtime, its modules and its environment are a process's own; and where there are GPUs, so is which of them it sees.
+Each process has a runtime, modules and an environment of its own. Where there are GPUs, it also sees its own ones.
 """
 
 from __future__ import annotations

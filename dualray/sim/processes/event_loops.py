@@ -1,4 +1,4 @@
-"""The event loops of a process: async methods run on them as coroutines, one loop for each concurrency group."""
+"""A process runs its async methods as coroutines, on one event loop for each concurrency group."""
 
 from __future__ import annotations
 

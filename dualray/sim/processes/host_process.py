@@ -1,6 +1,6 @@
-"""What a core worker asks of the virtual process in which it lives, but to run code: time, messages, tables, and words.
+"""A virtual process gives its core worker time, messages, the tables, and a way to tell the user something.
 
-What submissions cost is paid in virtual time, for several at once.
+The cost of submissions is paid in virtual time, for several of them at once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The runtime that user code in a virtual worker sees."""
+"""A virtual worker offers this runtime to its user code."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What calls of user code take on the machine of their process: its time, and memory of it and of its GPUs.
+"""A virtual process calls user code, and lets its machine spend the time and the memory that the call takes.
 
-A call takes its time when it has returned; a generator's, item by item.
+A call takes its time after it has returned. A generator takes it item by item.
 """
 
 from __future__ import annotations

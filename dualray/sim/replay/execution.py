@@ -1,4 +1,4 @@
-"""One run of a recorded script, and what is known of its task."""
+"""An execution is one run of a recorded script, with its state."""
 
 from __future__ import annotations
 

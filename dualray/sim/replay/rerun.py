@@ -1,7 +1,7 @@
-"""What all processes of a replay share: the recorded program, what each of its ids is here, and what became of it.
+"""The processes of a replay share the recorded program, the ids of this run, and its result.
 
-An attempt that runs again submits tasks with ids of its own, so that what a script refers to by the ids of the recorded
-run is looked up in what has been submitted here.
+An attempt that runs again submits tasks with ids of its own. A script refers to objects by the ids of the recorded run,
+which are looked up in what has been submitted here.
 """
 
 from __future__ import annotations

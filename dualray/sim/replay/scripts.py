@@ -1,4 +1,4 @@
-"""Follows recorded scripts: an execution submits, puts, waits, lets go, and computes in between.
+"""A script runner follows recorded scripts: it submits, puts, waits, lets go, and computes in between.
 
 Theory of operation. What a script refers to by the ids of the recorded run is looked up in what has been submitted here
 (rerun.py).

@@ -1,7 +1,7 @@
-"""Calls about one's own process: its pid, its signals and its end are a virtual process's in user code.
+"""Calls about one's own process are answered for the virtual process: its pid, its signals and its end.
 
-A virtual process ends by an exception, VirtualExit, which escapes from its user code. Signals to oneself are received
-at once; no others can be sent.
+A virtual process ends by an exception, VirtualExit, which escapes from its user code. A process receives a signal to
+itself at once. It can send no others.
 """
 
 from __future__ import annotations

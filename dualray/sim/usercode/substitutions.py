@@ -1,4 +1,4 @@
-"""The engine that puts replacements into other people's modules, and takes them out again.
+"""Substitutions put replacements into other people's modules, and take them out again.
 
 Theory of operation
 -------------------
