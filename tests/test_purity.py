@@ -1,4 +1,4 @@
-"""The core is pure, each guard of that can fail, and the house's imports go down only."""
+"""The core is pure, each guard of that can fail, and imports go down only."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def lint_imports(directory: Path, *arguments: str) -> tuple[int, str]:
 
 
 @pytest.fixture
-def copied_house(tmp_path) -> Path:
+def copied_package(tmp_path) -> Path:
     """A copy of the package and its contracts, to plant in."""
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     shutil.copytree(PACKAGE, tmp_path / "dualray", ignore=shutil.ignore_patterns("__pycache__"))
@@ -189,59 +189,59 @@ def test_imports_keep_the_contracts():
     assert status == 0, words
 
 
-def test_a_copy_of_the_house_keeps_the_contract(copied_house):
+def test_a_copy_of_the_package_keeps_the_contract(copied_package):
     """The control of the plants below: nothing but the plant is what breaks it."""
-    status, words = lint_imports(copied_house.parent, "--contract", "purity")
+    status, words = lint_imports(copied_package.parent, "--contract", "purity")
     assert status == 0, words
 
 
-def test_contract_finds_a_clock_behind_a_helper(copied_house):
-    (copied_house / "pacing.py").write_text("import time\n")
-    (copied_house / "shared" / "machines" / "planted.py").write_text("from dualray import pacing\n")
-    status, words = lint_imports(copied_house.parent, "--contract", "purity")
+def test_contract_finds_a_clock_behind_a_helper(copied_package):
+    (copied_package / "pacing.py").write_text("import time\n")
+    (copied_package / "shared" / "machines" / "planted.py").write_text("from dualray import pacing\n")
+    status, words = lint_imports(copied_package.parent, "--contract", "purity")
     assert status == 1
     assert "dualray.shared is not allowed to import time" in words
     assert "dualray.shared.machines.planted -> dualray.pacing" in words
     assert "dualray.pacing -> time" in words
 
 
-def test_contract_finds_a_clock_behind_two_helpers(copied_house):
-    (copied_house / "pacing.py").write_text("def pause():\n    import time\n")
-    (copied_house / "rhythm.py").write_text("from dualray.pacing import pause\n")
-    (copied_house / "shared" / "policies" / "planted.py").write_text("import dualray.rhythm\n")
-    status, words = lint_imports(copied_house.parent, "--contract", "purity")
+def test_contract_finds_a_clock_behind_two_helpers(copied_package):
+    (copied_package / "pacing.py").write_text("def pause():\n    import time\n")
+    (copied_package / "rhythm.py").write_text("from dualray.pacing import pause\n")
+    (copied_package / "shared" / "policies" / "planted.py").write_text("import dualray.rhythm\n")
+    status, words = lint_imports(copied_package.parent, "--contract", "purity")
     assert status == 1
     assert "dualray.rhythm -> dualray.pacing" in words
 
 
-def test_contract_finds_a_mode_behind_a_helper(copied_house):
-    (copied_house / "bridge.py").write_text("import dualray.real\n")
-    (copied_house / "shared" / "machines" / "planted.py").write_text("from dualray import bridge\n")
-    status, words = lint_imports(copied_house.parent, "--contract", "house")
+def test_contract_finds_a_mode_behind_a_helper(copied_package):
+    (copied_package / "bridge.py").write_text("import dualray.real\n")
+    (copied_package / "shared" / "machines" / "planted.py").write_text("from dualray import bridge\n")
+    status, words = lint_imports(copied_package.parent, "--contract", "package")
     assert status == 1
     assert "dualray.shared is not allowed to import dualray.real" in words
     assert "dualray.shared.machines.planted -> dualray.bridge" in words
 
 
-def test_contract_finds_a_machine_in_another_process(copied_house):
-    (copied_house / "shared" / "machines" / "node" / "planted.py").write_text(
+def test_contract_finds_a_machine_in_another_process(copied_package):
+    (copied_package / "shared" / "machines" / "node" / "planted.py").write_text(
         "from dualray.shared.machines.owner import owner\n"
     )
-    status, words = lint_imports(copied_house.parent, "--contract", "machines")
+    status, words = lint_imports(copied_package.parent, "--contract", "machines")
     assert status == 1
     assert "dualray.shared.machines.node.planted -> dualray.shared.machines.owner.owner" in words
 
 
-def test_contract_finds_a_policy_that_knows_a_machine(copied_house):
-    (copied_house / "shared" / "policies" / "planted.py").write_text("from dualray.shared.machines import base\n")
-    status, words = lint_imports(copied_house.parent, "--contract", "shared")
+def test_contract_finds_a_policy_that_knows_a_machine(copied_package):
+    (copied_package / "shared" / "policies" / "planted.py").write_text("from dualray.shared.machines import base\n")
+    status, words = lint_imports(copied_package.parent, "--contract", "shared")
     assert status == 1
     assert "dualray.shared.policies.planted -> dualray.shared.machines.base" in words
 
 
-def test_contract_finds_one_mode_in_the_other(copied_house):
-    (copied_house / "sim" / "planted.py").write_text("from dualray import real\n")
-    status, words = lint_imports(copied_house.parent, "--contract", "house")
+def test_contract_finds_one_mode_in_the_other(copied_package):
+    (copied_package / "sim" / "planted.py").write_text("from dualray import real\n")
+    status, words = lint_imports(copied_package.parent, "--contract", "package")
     assert status == 1
     assert "dualray.sim is not allowed to import dualray.real" in words
 

@@ -1,4 +1,4 @@
-"""What programs of today ask for and PYTHON_MODE does not have: nothing runs beside anything there."""
+"""The verbs that PYTHON_MODE refuses: it runs every call in place, and nothing beside it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the control plane knows, as programs of 2017 asked for it: `error_info()` and `global_state`."""
+"""The control plane's tables in the form of 2017: `error_info()` and `global_state`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much of a dataset may be under way at a time; one for each process, changed by `DataContext.get_current()`."""
+"""Limits on the tasks of a dataset, one set for each process; change it with `DataContext.get_current()`."""
 
 from __future__ import annotations
 

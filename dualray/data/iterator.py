@@ -1,4 +1,4 @@
-"""What consumes blocks: rows, batches, and batches for TensorFlow.
+"""Iterators over blocks: rows, batches, and batches for TensorFlow.
 
 A `DataIterator` gives the blocks of a dataset, or of the shard of a training worker, as often as it is asked: each
 pass over it reads them anew. Batches are cut across blocks, so that only the last one may be smaller.

@@ -1,4 +1,4 @@
-"""What a dataset will do, before it does anything: where its rows come from, and what happens to them on the way.
+"""The plan of a dataset: the source of its rows, and the steps that they pass. Nothing runs yet.
 
 A plan is a source (a list of inputs, each read by one task, or a block that exists) and steps. Neighbouring steps that
 look at one block at a time are fused into one task; an exchange needs all blocks before it gives one; a limit ends

@@ -1,4 +1,4 @@
-"""What may change with any release: helpers for libraries. TensorFlow is loaded when it is used, not by this import."""
+"""Helpers for libraries that may change with any release. TensorFlow is loaded when it is used, not by this import."""
 
 from dualray.experimental.tf_variables import TensorFlowVariables
 

@@ -1,4 +1,4 @@
-"""What was measured of a machine, as a file: the cost model's parameters of one machine, with their errors."""
+"""A calibration as a file: the cost model's parameters as measured on one machine, with their errors."""
 
 from __future__ import annotations
 

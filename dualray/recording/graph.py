@@ -1,4 +1,4 @@
-"""What a recorded program does, as scripts: for the driver and each task, what it asks for and how long it computes.
+"""A recorded program as scripts: the requests and computing times of the driver and of each task.
 
 A script is a list of operations, each with the time that its code computed before it:
 

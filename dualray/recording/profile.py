@@ -1,4 +1,4 @@
-"""What tasks took in a recorded run, by name: the durations of a simulation that has no better word for them.
+"""Task durations by name, from a recorded run: a simulation uses them for tasks without a duration of their own.
 
 A run of a task counts with what its own code computed: the time from its call to its return without what it waited for
 (`get`, `wait`), and, where the record knows the CPU time, without what it slept, for a simulated body sleeps and waits

@@ -1,1 +1,1 @@
-"""What a person sees of a run: the page, the timeline and the tables, made from a trace of either mode."""
+"""Reports on a run: the page, the timeline and the tables, made from a trace of either mode."""

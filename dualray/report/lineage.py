@@ -1,4 +1,4 @@
-"""What should have been reconstructed: predicted from the trace, without looking at what was.
+"""Reconstructions that a trace makes necessary, predicted without looking at those that happened.
 
 Theory of operation. The rows of a trace tell which nodes held a copy of which object at any moment (OBJECT_STORED,
 TRANSFER_ENDED, OBJECT_EVICTED, OBJECT_DELETED), and what each task was made from (TASK_SUBMITTED). When a node dies,

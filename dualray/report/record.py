@@ -1,4 +1,4 @@
-"""What a finished run has left: its trace and, where it was recorded, the decision logs of its processes.
+"""The files of a finished run: its trace and, where it was recorded, the decision logs of its processes.
 
 A run that is recorded (`init(decision_log=DIR)`, `dualray run --decision-log DIR`, in either mode) leaves both in one
 directory. A simulation that was not has its trace in memory: `Record(events=...)` holds that alone, and what is made

@@ -1,4 +1,4 @@
-"""What the machines considered when they decided: found by replaying their logs, at no cost to the run.
+"""The alternatives behind each decision of the machines: found by replaying their logs, at no cost to the run.
 
 A decision log holds what was decided, not what else could have been. But a fresh machine that is fed the log's events
 decides the same again, and can be looked at while it does so. So before each event we look at what a node has free, and

@@ -1,4 +1,4 @@
-"""How much of each node's CPUs, GPUs, network card and object store was in use, at every moment of a run.
+"""Use of each node's CPUs, GPUs, network card and object store, at every moment of a run.
 
 Each figure is a step function of time, with the best source that the record has:
 

@@ -1,4 +1,4 @@
-"""The foundation: everything that decides anything, as synchronous, deterministic, pure code that both modes run.
+"""The core: every decision, as synchronous, deterministic, pure code that both modes run.
 
 Nothing in here reads a clock, draws a number or does input or output; `tests/test_purity.py` sees to it.
 """

@@ -1,4 +1,4 @@
-"""What the core knows of the handles above it, and they of the core: references, sized values, names on methods."""
+"""The interface between the handles and the core: references, sized values, and names on methods."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What somebody may have meant: the nearest of the names that are known, for messages."""
+"""The known name nearest to a misspelled one, for messages."""
 
 from __future__ import annotations
 

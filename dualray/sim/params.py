@@ -1,4 +1,4 @@
-"""What the simulator assumes beside the cost model: nodes of which nothing is said, and numbers that nobody can change.
+"""The assumptions of the simulator beside the cost model: default nodes, and numbers that are fixed.
 
 `dualray sim params` prints them, with their sources. What the machines of the core go by (heartbeats, retries, sizes of
 chunks) is the same in both modes: `dualray config`.

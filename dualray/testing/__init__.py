@@ -1,4 +1,4 @@
-"""What users test their own programs with: `@simtest`, seed exploration, shrinking, checkers and the pytest plugin."""
+"""Tools for users' own tests: `@simtest`, seed exploration, shrinking, checkers and the pytest plugin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs while faults rain: rounds of tasks, large objects and actors, each with a result that no fault may change.
+"""The workload of a chaos run: rounds of tasks, large objects and actors, each with a result that no fault may change.
 
 A lane is a function of a round's number. Lanes run side by side, each on a thread of its own, round after round; the
 results must be those of the same rounds without faults, which sim mode gives. `ledger` checks what a result cannot

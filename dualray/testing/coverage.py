@@ -1,4 +1,4 @@
-"""What happened in a run that does not happen in every one: the situations that exploration is to bring about.
+"""Coverage of a run: rare situations that exploration tries to reach.
 
 Exploration that never reached a situation has said nothing about it. `SITUATIONS` declares what a run under faults of
 all kinds can reach; beside them each kind of fault counts, and each kind of failure.

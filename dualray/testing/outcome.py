@@ -1,4 +1,4 @@
-"""What became of one run of a scenario, as plain data, in either mode."""
+"""The outcome of one run of a scenario, as plain data, in either mode."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs a scenario's program on a cluster of real processes of this machine, while its faults befall it.
+"""Runs a scenario's program on real processes of this machine, and applies its faults meanwhile.
 
 Of the scenario's cluster, real mode takes the number of nodes and what each has to offer (CPUs, GPUs as declared,
 resources, labels, an object store whose size is given); of its faults, those that can be performed on processes without

@@ -1,4 +1,4 @@
-"""Draws faults for one seed: which kinds are on, how many there are, whom they befall, when, and for how long.
+"""Draws faults for one seed: their kinds, their number, their targets, and when and how long they last.
 
 "Swarm": a seed first draws which kinds can occur at all, so that some runs have nothing but pauses and others nothing
 but lost messages; bugs that need many faults of one kind hide from runs that always mix them all (Groce et al., "Swarm

@@ -1,4 +1,4 @@
-"""What a framework needs before the training function runs: variables, and what surrounds it."""
+"""The setup that a framework needs before the training function runs: variables and a context."""
 
 from __future__ import annotations
 

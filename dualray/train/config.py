@@ -1,4 +1,4 @@
-"""What a trainer is told: how many workers of what size, where results go, what is kept, how many failures it survives.
+"""Settings of a trainer: number and size of workers, storage, checkpoints to keep, failures to survive.
 
 The names and defaults are those of today's Ray Train.
 """

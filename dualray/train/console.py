@@ -1,4 +1,4 @@
-"""What a run says on standard error: a line for each report, and a table at its end."""
+"""A training run's output on standard error: a line for each report, and a table at its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a training run gives: its metrics and checkpoints, and what failures have cost."""
+"""The result of a training run: its metrics and checkpoints, and the cost of failures."""
 
 from __future__ import annotations
 

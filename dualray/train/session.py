@@ -1,4 +1,4 @@
-"""What the training function sees: its rank, its share of the data, the checkpoint to start from, and `report`.
+"""The training function's session: its rank, its share of the data, its first checkpoint, and `report`.
 
 A worker process, real or virtual, has one session while the function runs. It is found by the process that asks, so
 that threads of the function have it, too, and virtual workers, which share an interpreter, each have their own.

@@ -1,4 +1,4 @@
-"""What can be pickled, why something cannot, and serializers of your own.
+"""Pickling: a check of what can be pickled, the reason when something cannot, and serializers of your own.
 
 `register_serializer` is for classes that pickle cannot take and that are not yours to change; for your own, write
 `__reduce__`. `inspect_serializability` says which part of a function, class or object cannot be pickled.

@@ -1,4 +1,4 @@
-"""What would it do there? A recorded run, on clusters that one does not have.
+"""Predicts a recorded run on clusters that you do not have.
 
     from dualray import whatif
 

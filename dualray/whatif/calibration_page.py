@@ -1,4 +1,4 @@
-"""What a calibration found: table cells for terminals, and a page with the parameters, the fit, what is left over."""
+"""The results of a calibration: table cells for terminals, and a page with parameters, fit and residuals."""
 
 from __future__ import annotations
 

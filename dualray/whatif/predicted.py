@@ -1,4 +1,4 @@
-"""What is predicted: the recorded run, a row for each configuration, and the choices that follow from the rows."""
+"""A prediction: the recorded run, a row for each configuration, and the choices that follow from the rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a cluster says of itself in its control plane, and how nodes and drivers find it.
+"""The address of a cluster: how its control plane announces it, and how nodes and drivers find it.
 
     HGETALL dualray:cluster      config, seed, job_root, record_directory, address, protocol: as the head was started;
                                  nodes, drivers: how many names have been given out

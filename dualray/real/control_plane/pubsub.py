@@ -1,4 +1,4 @@
-"""News: one thread that hears the channels a client has subscribed to, and calls the subscribers.
+"""Publish and subscribe: one thread reads the channels of a client and calls its subscribers.
 
 Theory of operation. The thread begins with the first subscriber. It alone touches its connection; others wake
 it through a channel of its own, and it then asks for the channels that are new. From when `wait_for` has said

@@ -1,4 +1,4 @@
-"""What a transport knows of each peer: its connections, and the bytes that wait for it.
+"""The state of each peer of a transport: its connections, and the bytes that wait for it.
 
 Theory of operation. A `Peer` begins with the first use of its address and ends when the peer is lost; a loss is
 final, and a later connection makes a new `Peer`. It has at most one `attempt`, a connection that we began and that

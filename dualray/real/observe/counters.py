@@ -1,4 +1,4 @@
-"""What each process can say of itself in numbers, when it is asked: nothing is counted for this on the way of a task.
+"""Counters that each process sends when it is asked. The path of a task counts nothing for them.
 
 Theory of operation. A node manager that serves metrics (metrics.py) asks, when it is scraped, the workers and drivers
 of its node, and the head where that is here: COUNTS_ASKED, answered by COUNTS with a map of name to number. The

@@ -1,4 +1,4 @@
-"""What a driver shows: lines that workers print, under their names, each once however many print the same.
+"""The driver's display of worker output: lines under their workers' names, and repeated lines once.
 
 Theory of operation. Node managers send lines (worker_output.py). They are printed by a thread of their own,
 `dualray-output`, which starts with the first: a terminal that is stuck, or a full pipe, holds up nobody but it. What

@@ -1,4 +1,4 @@
-"""What workers print: into files and, under the name of the task or actor, to the driver that it works for.
+"""Output of workers: it goes into files and, under the task's or actor's name, to the driver that the worker serves.
 
 Theory of operation. A worker's stdout and stderr are pipes to its node manager. Which task prints is known where it
 prints: the worker's streams put a *mark*, a line of its own, in front of what they write when the task has changed

@@ -1,4 +1,4 @@
-"""How the interpreter is set in a process that runs user code; what was set before comes back at the end.
+"""Settings of the interpreter in a process that runs user code; they are restored at the end.
 
 - Garbage collection looks for cycles after more new objects than Python does by default: a program that holds a hundred
   thousand references would else spend a tenth of its time on looking through them again and again.

@@ -1,4 +1,4 @@
-"""What this machine offers to a cluster: resources, GPUs, bytes for the object store, and a port for metrics."""
+"""The resources that this machine offers: CPUs, GPUs, bytes for the object store, and a port for metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the runtimes of a driver and of a worker have in common in real mode."""
+"""The common part of the runtimes of drivers and workers in real mode."""
 
 from __future__ import annotations
 

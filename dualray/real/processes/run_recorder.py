@@ -1,4 +1,4 @@
-"""What processes of a recorded run (`init(record=...)`) leave behind, and the file that the driver makes of it.
+"""Records a run (`init(record=...)`): each process writes its notes, and the driver makes one file of them.
 
 A worker writes its notes soon after they were made, because it is ended with SIGKILL; a driver, whose every
 microsecond counts, at the end, or when there are many.

@@ -1,4 +1,4 @@
-"""What the head and a node manager have in common: a machine, a loop, a transport, and a driver to outlive.
+"""The common part of the head and of node managers: a machine, a loop, a transport, and a driver to outlive.
 
 A `MachineProcess` hands events to its machine on the loop's thread, the only one that it has, and carries out the
 commands that any machine may give. It ends when its lifeline, a pipe from the driver, closes. It decides nothing.

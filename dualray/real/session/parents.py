@@ -1,4 +1,4 @@
-"""What ties a process to the one that has started it, and when it may fork without an interpreter of its own."""
+"""Ties a process to its parent, and decides when it may fork without a new interpreter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The node manager's side of the worker template: it orders workers and hears what became of them.
+"""The node manager's side of the worker template: it orders workers and learns how they ended.
 
 Theory of operation. `attach` takes the socket of a template that the founder has forked (`worker_template.py`
 gives the protocol); `start` runs one with an environment of its own making. `fork` may be called at once, also

@@ -1,4 +1,4 @@
-"""What a process is called in lists of processes, such as ps: its command line, written anew after a fork."""
+"""Rewrites a process's command line after a fork, so that lists of processes such as ps show its role."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a pickled value lies in memory, and how it is read from there.
+"""The layout of a pickled value in memory, and how it is read.
 
 All integers are little-endian: u32 number of buffers; u64 length of the pickle; u64 length of each buffer; the pickle;
 each buffer at the next multiple of 64 bytes. A value that is read from a store has its buffers there: numpy arrays,

@@ -1,4 +1,4 @@
-"""What all machines share: the outbox, the contract, and the handling of one event.
+"""The common part of all machines: the outbox, the contract, and the handling of one event.
 
 A composition handles an event in three steps: the method named for the event's type, then the drain, in which its
 components react to one another until nothing is left to do (with a bound), then the commands go out. `handle` never

@@ -1,4 +1,4 @@
-"""What machines tell of themselves to people who ask: rows of tables, as plain values, and nothing that is decided.
+"""Rows of the state tables: machines describe themselves in plain values, and decide nothing here.
 
     tasks             an owner: those that it has submitted and not forgotten, and the one that runs here
     objects           an owner: those that it owns; the head: where stored ones are; a node: its store

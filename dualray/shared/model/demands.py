@@ -1,4 +1,4 @@
-"""What users write of resources, checked: the demand of a task, what a node has, a size of memory.
+"""Checks of resources that users write: the demand of a task, the resources of a node, a size of memory.
 
 What is wrong is said here in words, before anything has changed: that is why the wheel does not compile this.
 """

@@ -1,4 +1,4 @@
-"""What is asked for: functions, tasks, arguments, placement. Immutable, and free of values.
+"""Specifications of functions, tasks, arguments and placement. They are immutable, and hold no values.
 
 One `FunctionTemplate` is shared by all calls of one remote function with the same options; a `TaskSpec` adds what one
 call has of its own. Arguments travel beside the spec as a payload named by the task's id: the core sees their size,

@@ -1,4 +1,4 @@
-"""Broadcast: of whom a node gets an object that others want, too.
+"""Broadcast: chooses the node that serves a copy of an object to a node.
 
 A node that is receiving an object passes it on meanwhile. While every sender serves one receiver only, each network
 card sends the object once, in a chain: its last node has it when the first has, and as many pieces later as the chain

@@ -1,4 +1,4 @@
-"""What a scenario expects of its end: result or error, times, counters."""
+"""A scenario's expectations of its end: result or error, times, counters."""
 
 from __future__ import annotations
 

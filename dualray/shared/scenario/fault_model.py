@@ -1,4 +1,4 @@
-"""What can go wrong, as data: one fault is what happens, to whom, when, and for how long.
+"""Faults as data: one fault says what happens, to which process or node, when, and for how long.
 
 A fault is anchored in time (`at`, since init) or, better, at a logical event: the n-th start or end of a task of some
 name, or the n-th trace event of a kind, counted over the whole cluster, so that the same fault bites at the same place

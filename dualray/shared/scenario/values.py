@@ -1,4 +1,4 @@
-"""What scenario files are made of: values that carry their units, names of nodes, and the base of all models."""
+"""The parts of scenario files: values with their units, names of nodes, and the base of all models."""
 
 from __future__ import annotations
 

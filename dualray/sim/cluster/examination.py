@@ -1,4 +1,4 @@
-"""What became of a simulated run: figures that only the simulator knows, and what is left when all should be gone.
+"""Examines a finished simulation: figures that only the simulator has, and leaks.
 
 `examine` ends the faults, lets everything come to rest, and looks into every machine that is alive: when the driver
 holds no reference any more, nothing may be left: no value, task, lease, object, payload, want or placement, and the

@@ -1,4 +1,4 @@
-"""What each fault does to the virtual cluster, and how it ends.
+"""Performs each fault on the virtual cluster, and ends it.
 
 Several faults may hold one node: factors multiply, and each ends by itself.
 """

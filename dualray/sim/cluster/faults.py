@@ -1,4 +1,4 @@
-"""Has faults (dualray/shared/scenario/fault_model.py) befall the virtual cluster, at a time or at a logical event.
+"""Applies faults (dualray/shared/scenario/fault_model.py) to the virtual cluster, at a time or at a logical event.
 
 A fault in time does not keep a simulation alive; its end does, because something may wait for it. What a fault does
 stands in `fault_actions.py`.

@@ -1,4 +1,4 @@
-"""What things cost on the virtual cluster: every number that the simulator assumes, in one place.
+"""The cost model: every number that the simulator assumes of the virtual cluster, in one place.
 
 Theory of operation
 -------------------

@@ -1,4 +1,4 @@
-"""How long user code really takes, for tasks that say `duration="measured"`.
+"""Measures the real time of user code, for tasks that say `duration="measured"`.
 
 Real time passes for a fiber from its being resumed to its being suspended; what others do meanwhile is not its own.
 Only who asks pays for the looking at the clock: the hooks are put there for the first such task.

@@ -1,4 +1,4 @@
-"""How long bytes take. Asked for every message: the wheel compiles it."""
+"""The time that bytes take. Every message asks for it: the wheel compiles it."""
 
 from __future__ import annotations
 

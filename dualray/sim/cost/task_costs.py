@@ -1,4 +1,4 @@
-"""What tasks take, by what they and their scenario say: time, memory of their node, memory of its GPUs.
+"""Costs of tasks, from their options and their scenario: time, memory of their node, memory of its GPUs.
 
 A task's own `duration=` comes first; then what tasks of its name took in a profile, what the scenario's table says, and
 the cost model's default. Each draw has a stream of its own: which task draws first changes nothing.

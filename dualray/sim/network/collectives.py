@@ -1,4 +1,4 @@
-"""What a collective among processes takes: a formula on the topology, for libraries that do not send real messages.
+"""The time of a collective operation: a formula on the topology, for libraries that send no real messages.
 
 A ring all-reduce of S bytes among N processes (Patarasuk and Yuan, 2009) sends 2 (N - 1) rounds of S / N bytes from
 each process to its neighbour. All hops of a round go on at once, and share the links that they have in common; a round

@@ -1,4 +1,4 @@
-"""How the links of the virtual network hang together: which of them a route takes, and what each has.
+"""Topologies of the virtual network: the links of each route, and the properties of each link.
 
 Each node has a network card (`Nic`), with so much in each direction, and the latency of a route is that of both cards.
 Three ways to connect them:

@@ -1,4 +1,4 @@
-"""How a virtual process reaches the control plane's tables: a server beside the head, which may be away.
+"""A virtual process's access to the control plane's tables: a server beside the head, which may be down.
 
 It tries for as long as a client does in real mode; then it raises.
 """

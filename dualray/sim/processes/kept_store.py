@@ -1,4 +1,4 @@
-"""What lay in the object store of a machine that is switched off, for the life in which it is switched on again.
+"""The objects that survive a reboot: they lie in the store of a machine that is off, and return with its next life.
 
 The node manager of that life has everything to find: for each object it reserves room, as for a process that writes
 one, and reports it to the head like any other. What the head does not want any more it has deleted. What there is no

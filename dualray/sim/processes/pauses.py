@@ -1,4 +1,4 @@
-"""What stands still, and what waits until it goes on: machines, single processes, the server of the tables.
+"""Pauses machines, single processes or the tables' server, and keeps what waits for them.
 
 Whatever would happen in a place that stands still is kept, with its arguments, and happens in the same order when the
 place goes on. A process stands still with its machine, or by itself; what waits for both waits for the machine first.

@@ -1,4 +1,4 @@
-"""What every virtual process does with its machine: deliver events, carry out what all machines may order.
+"""The common part of all virtual processes: it delivers events to the machine and carries out its commands.
 
 `VirtualCluster` says what a process needs of the cluster that it is part of. It is a class to extend, and no protocol:
 attributes of a compiled class are read where they lie.

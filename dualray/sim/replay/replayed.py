@@ -1,4 +1,4 @@
-"""What became of a replay."""
+"""The result of a replay."""
 
 from __future__ import annotations
 

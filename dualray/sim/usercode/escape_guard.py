@@ -1,4 +1,4 @@
-"""What leads out of a simulation: connections and processes of user code.
+"""Guards the ways out of a simulation: connections and processes of user code.
 
 A connection to elsewhere, and a process that is started, go on in real time and are answered by what is no part of the
 simulation: what a task does so takes no virtual time, and may come out otherwise the next time. A task or an actor that

@@ -1,4 +1,4 @@
-"""What one virtual process may not see of another: randomness, identity, exits and garbage collection.
+"""Isolates virtual processes from one another: randomness, identity, exits and garbage collection.
 
 Theory of operation
 -------------------

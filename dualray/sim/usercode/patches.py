@@ -1,4 +1,4 @@
-"""What stands in other people's modules while a simulation runs, and whose simulation it is.
+"""Patches other people's modules while a simulation runs, and knows which simulation is current.
 
 Clocks, randomness, locks, threads, processes, environments and event loops are replaced where user code looks them up:
 virtual_time.py, isolation.py, polling.py, locks.py, threads.py, pools.py, process_environ.py, asyncio_substitution.py.

@@ -1,4 +1,4 @@
-"""Who looks again and again whether something has happened, and does not wait.
+"""Detects user code that polls, so that virtual time advances although nothing waits.
 
 In real time that costs processor time, and ends; in a simulation nothing would ever happen meanwhile. So a look in vain
 is taken as a look at the clock: a consecutive one, at the same virtual instant, waits a moment, and each next one for a

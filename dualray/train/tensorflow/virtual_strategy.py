@@ -1,4 +1,4 @@
-"""What stands for MultiWorkerMirroredStrategy in a virtual worker, for `model.fit` and for loops of one's own.
+"""A stand-in for MultiWorkerMirroredStrategy in a virtual worker, for `model.fit` and for loops of the user's own.
 
 Theory of operation
 -------------------

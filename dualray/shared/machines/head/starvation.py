@@ -1,4 +1,4 @@
-"""Who waits for what actors hold, told once: an actor keeps its resources as long as it lives, whether or not it works.
+"""Reports demands that wait for resources of actors, once: an actor keeps its resources for life, idle or not.
 
 Theory of operation. A task waits for a place until others have ended, which needs no word. But what actors hold comes
 back only when one of them ends, and that may be never. When a request has waited on the head for `wait_told_ns` or

@@ -1,4 +1,4 @@
-"""What the worker of an actor does when several of its methods may run at a time: threads, or coroutines on a loop.
+"""Executes the calls of an actor that may run several methods at a time: on threads, or as coroutines on a loop.
 
 Theory of operation. The constructor ran alone, in executor.py; from then on calls come here. Each belongs to a
 concurrency group, those that name none to the default one; a group has a limit of calls that run. A call whose

@@ -1,4 +1,4 @@
-"""What a worker does with the tasks pushed to it: one at a time, in the order in which they came.
+"""Executes the tasks that were pushed to a worker: one at a time, in the order of their arrival.
 
 Theory of operation. A pushed task waits in the queue (QUEUED here, PUSHED for its owner); the head of the queue has its
 arguments fetched (FETCHING), then runs (RUNNING), then ends: results in the store are sealed already, the others travel

@@ -1,4 +1,4 @@
-"""What becomes of pushed tasks whose worker gives them back, dies, or is out of reach.
+"""Handles pushed tasks whose worker returns them, dies, or cannot be reached.
 
 Theory of operation. A lease that is lost names the tasks that its worker had, the oldest first. The oldest may have run
 and uses a retry; those behind it had mostly not begun, and are placed again. So are tasks that a worker gives back.

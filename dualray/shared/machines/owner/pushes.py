@@ -1,4 +1,4 @@
-"""How tasks are pushed to workers: which message, with which payloads, and which of them together.
+"""Pushes tasks to workers: it chooses messages and payloads, and which tasks travel together.
 
 Theory of operation. Leases and actor calls say which tasks go to which worker, and when. Tasks that follow one another,
 stand alone and differ in little travel in one message. Arguments that lie in room of this process are lent to the

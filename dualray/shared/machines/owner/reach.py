@@ -1,4 +1,4 @@
-"""What an owner does about other machines' processes that it may not reach, though the head hears both.
+"""Handles processes on other machines that an owner may not reach, although the head hears from both.
 
 Theory of operation. A runner reports when a connection closes (PeerLost). Of a process that has died others tell in a
 moment: its node manager, or the head. When after `link_patience_ns` nobody has, it lives: what was on its way to and
