@@ -102,7 +102,7 @@ class _Host:
     def tasks_came(self) -> None:
         """They are asked for below."""
 
-    def breathe(self) -> None:
+    def yield_point(self) -> None:
         """Nothing comes by itself."""
 
     def wake(self) -> None:

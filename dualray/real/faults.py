@@ -1,7 +1,7 @@
 """Faults that need no privileges, performed on the real processes of a cluster: the means of `dualray chaos`.
 
 Which kinds of faults (dualray/shared/scenario/fault_model.py) that covers is the table PERFORMED; the others are
-refused by name, with what they would take. Whom a fault befalls, and when, is decided in dualray/testing/chaos.py.
+refused by name, with what they would take. The target of a fault, and when, is decided in dualray/testing/chaos.py.
 """
 
 from __future__ import annotations

@@ -194,8 +194,8 @@ class _Run:
             if not (faults.outstanding or faults.is_lasting):
                 self._lanes_end.set()
             elif time.monotonic() - performed_since > patience_s and not faults.is_early:
-                # Work goes on, and what is left of the plan finds nobody to befall.
-                faults.give_up(f"for {patience_s:g} s there was nobody to befall")
+                # Work goes on, and what is left of the plan finds no target.
+                faults.give_up(f"for {patience_s:g} s there was no target")
             progress = found.tasks + found.rounds.total()
             if progress != seen:
                 seen, since = progress, time.monotonic()

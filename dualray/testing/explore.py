@@ -97,7 +97,7 @@ class Exploration:
 
     @property
     def never_happened(self) -> list[str]:
-        """Kinds of faults that were planned and never found anybody to befall, and situations that never came about."""
+        """Kinds of faults that were planned and never found a target, and situations that never came about."""
         faults = [f"fault: {kind}" for kind in sorted(self.kinds_planned)]
         return [name for name in (*faults, *SITUATIONS) if name not in self.coverage]
 

@@ -56,7 +56,7 @@ def check_plan(plan: Sequence[Fault], names: Sequence[str], *, instead: str = ""
             raise ValueError(f"fault '{fault}': there is no {fault.on_node!r}; nodes are {', '.join(names)}")
         if fault.node and fault.node not in names[1:]:
             known = ", ".join(names[1:]) or "none"
-            raise ValueError(f"fault '{fault}': {fault.node!r} cannot be befallen; those that can: {known}")
+            raise ValueError(f"fault '{fault}': {fault.node!r} takes no faults; nodes that do: {known}")
 
 
 class _Place:
@@ -264,7 +264,7 @@ class FaultPerformer:
                 if place.is_busy:
                     return False
                 place.is_busy = True
-                self._in_a_thread(fault, lambda: self._befall(fault, place))
+                self._in_a_thread(fault, lambda: self._apply_fault(fault, place))
         return True
 
     def _in_a_thread(self, fault: Fault, perform: Callable[[], None]) -> None:
@@ -338,7 +338,7 @@ class FaultPerformer:
         self._actors.get(fault.actor, {}).clear()
         return False
 
-    def _befall(self, fault: Fault, place: _Place) -> None:
+    def _apply_fault(self, fault: Fault, place: _Place) -> None:
         node, seconds = place.node, math.inf if fault.for_ns is None else fault.for_ns / 1e9
         match fault.kind:
             case FaultKind.PAUSE_NODE:

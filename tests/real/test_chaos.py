@@ -127,7 +127,7 @@ def test_a_fault_that_finds_nobody_is_a_failure(tmp_path: Path) -> None:
     arguments = ("--nodes", "1", "--workload", "chain", "--patience", "3", "--record", str(tmp_path / "record"))
     done = chaos("--fault", fault, *arguments)
     assert done.returncode == 1, done.stdout + done.stderr
-    assert f"{fault}: for 3 s there was nobody to befall" in done.stdout
+    assert f"{fault}: for 3 s there was no target" in done.stdout
 
 
 def test_what_real_mode_does_not_perform_is_refused_by_name() -> None:
@@ -144,7 +144,7 @@ def test_nothing_real_can_be_made_faster(tmp_path: Path, whom: str) -> None:
 
 
 def test_the_drivers_node_cannot_be_befallen(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="'node-0' cannot be befallen; those that can: node-1"):
+    with pytest.raises(ValueError, match="'node-0' takes no faults; nodes that do: node-1"):
         soak([parse_fault("pause node-0 at 1s for 1s")], workload="chain", nodes=2, record=tmp_path)
 
 

@@ -78,7 +78,7 @@ class CodeProcess(Process):
         self.to_run: deque[Runnable] = deque()
         self.is_running = False
         self.ran: list[e.Outcome] = []
-        self.in_hand: Runnable | None = None
+        self.current_task: Runnable | None = None
         self.interrupted: tuple[TaskID, int] | None = None
         self.is_interrupt_due = False
         self.task_fiber: Fiber | None = None
@@ -137,8 +137,8 @@ class CodeProcess(Process):
     def _interrupt(self, command: c.InterruptTask) -> None:
         """As the core worker and its host do: in user code, and nowhere else."""
         wanted = (command.task_id, command.attempt)
-        in_hand = [self.in_hand] if self.in_hand is not None else []
-        if any((task.spec.task_id, task.attempt) == wanted for task in [*in_hand, *self.to_run]):
+        current_task = [self.current_task] if self.current_task is not None else []
+        if any((task.spec.task_id, task.attempt) == wanted for task in [*current_task, *self.to_run]):
             self.interrupted, self.is_interrupt_due = wanted, True
             self.later("interrupt", self._interrupt_wait)
 
@@ -151,7 +151,7 @@ class CodeProcess(Process):
             self._go_on(self.task_fiber, lambda fiber: fiber.throw(Interrupted()))
 
     def _takes_interrupt(self) -> bool:
-        task = self.in_hand
+        task = self.current_task
         if not self.is_interrupt_due or task is None or (task.spec.task_id, task.attempt) != self.interrupted:
             return False
         self.is_interrupt_due = False
@@ -159,8 +159,8 @@ class CodeProcess(Process):
 
     def _run_next(self) -> None:
         if self.to_run:
-            self.in_hand = self.to_run.popleft()
-            self.task_fiber = self._run(self.in_hand)
+            self.current_task = self.to_run.popleft()
+            self.task_fiber = self._run(self.current_task)
             self.spawn(self.task_fiber)
         else:
             self.is_running = False

@@ -63,7 +63,7 @@ class UserProcess(StepTaker):
             error = ErrorInfo(kind=ErrorKind.APPLICATION, message="it raised")
         except Interrupted:
             error = ErrorInfo(kind=ErrorKind.TASK_CANCELLED, message="it was cancelled")
-        self.in_hand = None
+        self.current_task = None
         self._drop_loans(frame)
         if spec.template.streaming:
             self.handle(e.ItemsEnded(task_id=spec.task_id, attempt=task.attempt))
@@ -78,7 +78,7 @@ class UserProcess(StepTaker):
             self.cluster.nodes[self.node].end_worker(self.address, "exited with code 1")
             return True
         if body.ending == "leave" and task.spec.actor_id is not None:
-            self.in_hand = None
+            self.current_task = None
             self.drop_frame(frame)
             self.handle(e.ActorExitAsked(task_id=task.spec.task_id))
             return True

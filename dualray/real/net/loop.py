@@ -380,7 +380,7 @@ class Loop:
         # RLock's own word for it is what threading.Condition asks, too.
         return self._pumper == threading.get_ident() or self._lock._is_owned()  # type: ignore[attr-defined]
 
-    def glance(self) -> None:
+    def poll_once(self) -> None:
         """Run one turn on the calling thread, without waiting; unless somebody has done so within `_GLANCE_NS`."""
         if time.monotonic_ns() - self._last_pump_ns >= _GLANCE_NS:
             self.pump(_GLANCE)

@@ -139,7 +139,7 @@ class UserProcess:
             address=address, node=node, config=session.config, host=self, root=root, is_driver=is_driver
         )
         self.loop = Loop(on_error, spin_ns=_SPIN_NS if len(os.sched_getaffinity(0)) > 1 else 0, on_turn=self._on_turn)
-        self.breathe: Callable[[], None] = self.loop.glance
+        self.yield_point: Callable[[], None] = self.loop.poll_once
         self.interrupts: Interrupts = Interrupts(self.is_busy, self.loop.leave)
         self._timers = Timers(self.loop)
         self._settings: InterpreterSettings | None = None
@@ -247,7 +247,7 @@ class UserProcess:
     def cancel_timer(self, timer: str) -> None:
         self._timers.cancel(timer)
 
-    def has_looked(self) -> None:
+    def on_empty_poll(self) -> None:
         """Time passes by itself."""
 
     def new_signal(self) -> Signal:

@@ -53,12 +53,14 @@ class CoreWorker(CoreSubmission):
         )
         self._runner = TaskRunner(self)
 
-    def take_over(self, plain: PlainWorker, to_run: TaskPushed | None, in_hand: RunTask | TaskPushed | None) -> None:
+    def take_over(
+        self, plain: PlainWorker, to_run: TaskPushed | None, current_task: RunTask | TaskPushed | None
+    ) -> None:
         """Go on with the machine of a process that had no core: with a task that is to run, or one in hand."""
         self._folded = plain
         if to_run is not None:
             self._to_run.append(to_run)
-        self.in_hand = in_hand
+        self.current_task = current_task
 
     def remember(self, payload: tuple[bytes, bytes] | None, function: FunctionID | None, export: Export | None) -> None:
         """It keeps what that process did: one payload, and the one function that it has loaded."""

@@ -61,10 +61,10 @@ class Host(Protocol):
     def is_logged(self) -> bool:
         """Whether `log` is of any use."""
 
-    def breathe(self) -> None:
+    def yield_point(self) -> None:
         """User code goes on without waiting: news may be taken in, if some has come."""
 
-    def has_looked(self) -> None:
+    def on_empty_poll(self) -> None:
         """User code has looked whether something is there, has not waited, and it was not."""
 
     def now_ns(self) -> int: ...

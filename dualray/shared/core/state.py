@@ -86,7 +86,7 @@ class CoreState:
         """Whether the host was asked for a step since finalizers were last taken in."""
         self._ran: list[Outcome] = []
         """What tasks have returned that were handed over with others, until it is taken in."""
-        self.in_hand: RunTask | TaskPushed | None = None
+        self.current_task: RunTask | TaskPushed | None = None
         """The task that was taken to run, until its user code has ended."""
         self.is_in_user_code = False
         self.interrupted: tuple[TaskID, int] | None = None
@@ -178,9 +178,9 @@ class CoreState:
         """The host's `send`."""
         self.host.send(to, message, payloads, urgent=urgent)
 
-    def breathe(self) -> None:
+    def yield_point(self) -> None:
         """The host's."""
-        self.host.breathe()
+        self.host.yield_point()
 
     def trace(
         self, kind: TraceKind, about: str | bytes, other: str, name: str, amount: int, deps: tuple[str, ...] = ()

@@ -232,7 +232,7 @@ class CoreStep(CoreState):
         self._to_run = [task for task in self._to_run if task.spec.task_id not in forgotten]
 
     def _interrupt_task(self, command: InterruptTask) -> None:
-        waiting = (self.in_hand, *self._to_run) if self.in_hand is not None else self._to_run
+        waiting = (self.current_task, *self._to_run) if self.current_task is not None else self._to_run
         wanted = (command.task_id, command.attempt)
         if any((task.spec.task_id, task.attempt) == wanted for task in waiting):  # else it has just ended
             self.interrupted, self.is_interrupt_due = wanted, True

@@ -238,7 +238,7 @@ class CoreSubmission(CoreTasks):
         finally:
             self.leave_step()
         try:
-            self.breathe()
+            self.yield_point()
         except BaseException:  # a task that is cancelled: it will never have the references
             for ref in self._returns(task_id, template) if creates is None else ():
                 self.drop(ref.object_id)

@@ -104,19 +104,19 @@ class TaskRunner:
             else:
                 error = self._failed(task, exception)
         except ActorExit:
-            self._core.in_hand = None
+            self._core.current_task = None
             self._core.dispatch(ActorExitAsked(task_id=task.spec.task_id))
             return
         if small_bytes:
             if not self._core.ends_later(task, small_bytes, start_ns):
                 self.end_small(task, small_bytes, start_ns)
         else:
-            self._core.in_hand = None
+            self._core.current_task = None
             self._report(task, results, error, start_ns, returned)
 
     def end_small(self, task: RunTask | TaskPushed, size_bytes: int, start_ns: int) -> None:
         """A task ends with one small result, which is stored."""
-        self._core.in_hand = None
+        self._core.current_task = None
         if self._core.is_traced:
             self._trace_end(task, None)
         self._core.report_small(task, size_bytes, self._core.now_ns() - start_ns)
@@ -124,7 +124,7 @@ class TaskRunner:
     def end_cancelled(self, task: RunTask | TaskPushed, start_ns: int) -> None:
         """A task was cancelled when its code had returned, and its time was not over."""
         core = self._core
-        core.in_hand = None
+        core.current_task = None
         core.payloads.pop(return_object_id(task.spec.task_id, 0), None)
         self._report(task, [], cancelled(task.spec), start_ns, None)
 

@@ -43,7 +43,7 @@ class CoreTasks(CoreValues):
         """The next task that is to run, if there is one: it counts as begun."""
         self.begin_step()
         try:
-            task = self.in_hand = self._to_run.pop(0) if self._to_run else None
+            task = self.current_task = self._to_run.pop(0) if self._to_run else None
             return task
         finally:
             self.leave_step()
@@ -83,7 +83,7 @@ class CoreTasks(CoreValues):
 
     def is_to_be_interrupted(self) -> bool:
         """Whether the task in hand has still to be interrupted."""
-        task = self.in_hand
+        task = self.current_task
         return self.is_interrupt_due and task is not None and self.was_interrupted(task)
 
     def takes_interrupt(self) -> bool:

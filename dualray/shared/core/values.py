@@ -205,7 +205,7 @@ class CoreValues(CoreQueries):
         values = dict(zip(wait.ready, self.read_all(wait.ready), strict=True))
         if len(values) < len(distinct):
             if timeout_ns == 0:
-                self.host.has_looked()
+                self.host.on_empty_poll()
             raise self._timed_out(distinct, values, timeout_ns)
         return [values[ref.object_id] for ref in refs]
 
@@ -304,7 +304,7 @@ class CoreValues(CoreQueries):
             )
         )
         if timeout_ns == 0 and len(wait.ready) < num_returns:
-            self.host.has_looked()
+            self.host.on_empty_poll()
         return frozenset(wait.ready)
 
     # ---- Generators ----------------------------------------------------------------------------------------

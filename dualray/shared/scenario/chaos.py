@@ -37,7 +37,7 @@ _NOTICE_NS = (500 * MILLISECOND_NS, 5000 * MILLISECOND_NS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ground:
-    """What faults can befall.
+    """The targets of faults.
 
     Attributes:
         nodes: names; not the driver's node.
@@ -60,7 +60,7 @@ def draw_schedule(ground: Ground, *, seed: int, count: int) -> tuple[Fault, ...]
     """`count` faults, in the order in which they were drawn.
 
     Raises:
-        ValueError: nothing can be drawn: no kind has anybody to befall.
+        ValueError: nothing can be drawn: no kind has a target.
     """
     return _Drawer(ground, seed).draw(count)
 
@@ -76,9 +76,7 @@ class _Drawer:
     def draw(self, count: int) -> tuple[Fault, ...]:
         kinds = [kind for kind in WEIGHTS if kind in self._ground.kinds and self._is_possible(kind)]
         if not kinds:
-            raise ValueError(
-                "no faults can be drawn: give nodes, or names of tasks or actors, and kinds that befall them"
-            )
+            raise ValueError("no faults can be drawn: give nodes, or names of tasks or actors, and kinds that hit them")
         faults = []
         for _ in range(count):
             fault = self._fault(self._kind(kinds))

@@ -144,15 +144,15 @@ MAY_END = NEEDS_DURATION | {
     FaultKind.FILL_DISK,
 }
 OF_WORKERS = frozenset({FaultKind.KILL_WORKER, FaultKind.PAUSE_WORKER, FaultKind.SLOW_WORKER})
-"""Kinds that befall the worker of the anchor's task."""
+"""Kinds that hit the worker of the anchor's task."""
 OF_HEAD = frozenset({FaultKind.KILL_HEAD, FaultKind.PAUSE_HEAD, FaultKind.SLOW_HEAD, FaultKind.RESTART_HEAD})
 OF_OBJECTS = frozenset({FaultKind.LOSE_OBJECT, FaultKind.CORRUPT_OBJECT})
-"""Kinds that befall the copy of the anchor's object."""
+"""Kinds that hit the copy of the anchor's object."""
 SLOWS = frozenset({FaultKind.SLOW_NODE, FaultKind.SLOW_WORKER, FaultKind.SLOW_HEAD})
 NEVER_DRAWN = frozenset({FaultKind.KILL_HEAD, FaultKind.CORRUPT_OBJECT})
 """Kinds that no program outlives, or that nobody promises to notice: they are asked for by name."""
 ENDS_PROCESSES = frozenset({FaultKind.KILL_NODE, FaultKind.REBOOT_NODE, FaultKind.DRAIN_NODE, FaultKind.PAUSE_NODE})
-"""Kinds that may not befall the node on which the driver runs."""
+"""Kinds that may not hit the node on which the driver runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +163,7 @@ class Fault:
     Attributes:
         on_node: what happens there alone is counted; "": anywhere.
         submission: the anchor is the call of `task_name` that was submitted as this one, from 1; 0: `start` counts.
-        node: whom it befalls; "" for KILL_ACTOR, PARTITION, and what befalls a worker, an object or the head.
+        node: the target; "" for KILL_ACTOR, PARTITION, and faults of a worker, an object or the head.
         nodes, others: the sides of a PARTITION, nodes or "head"; no `others` means everybody else.
         one_way: a PARTITION holds only what goes from `nodes` to `others`.
         actor: the class of a KILL_ACTOR.
@@ -434,7 +434,7 @@ def _what_is_wrong(fault: Fault) -> Iterator[str]:
     if fault.kind is FaultKind.LINK:
         yield from _what_is_wrong_with_link(fault)
     if fault.node in ("head", ALL) and fault.kind is not FaultKind.LINK:
-        yield f"this befalls a node such as node-3; for the head there are {', '.join(sorted(OF_HEAD))}, and link"
+        yield f"this hits a node such as node-3; for the head there are {', '.join(sorted(OF_HEAD))}, and link"
     if fault.kind is FaultKind.PARTITION:
         both = [name for name in fault.nodes if name in fault.others]
         if both:

@@ -3,7 +3,7 @@
 The head lives on a machine of its own, the driver on node-0. A message between processes is an event of the kernel that
 arrives after the network's delay, in order for each pair of processes.
 
-What befalls machines is in `outages.py`, and what faults do in `fault_actions.py`. When nothing is left to happen, or a
+Outages of machines are in `outages.py`, and what faults do in `fault_actions.py`. When nothing is left to happen, or a
 run goes on for too long (`run_watch.py`), the driver gets a SimulationDeadlockError that says who waits for whom.
 """
 

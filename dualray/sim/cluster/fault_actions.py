@@ -36,7 +36,7 @@ class FaultActions:
         self._head_factors: list[float] = []
 
     def begin(self, fault: Fault, event: TraceEvent | None, tell: Callable[[bool], None]) -> None:
-        """Begin it, and `tell` whether there was anybody to befall.
+        """Begin it, and `tell` whether there was a target.
 
         Args:
             event: the fault's anchor; None: it came at its time.
@@ -51,7 +51,7 @@ class FaultActions:
             assert event is not None
             tell(self._befall_worker(fault, Address(event.process)))
         else:
-            tell(self._befall(fault))
+            tell(self._apply_fault(fault))
 
     def end_all(self) -> None:
         """What can end ends now."""
@@ -77,8 +77,8 @@ class FaultActions:
             timer.cancel()  # where faults stop before its time
         end()
 
-    def _befall(self, fault: Fault) -> bool:
-        """Whether there was anybody to befall."""
+    def _apply_fault(self, fault: Fault) -> bool:
+        """Whether there was a target."""
         cluster = self._cluster
         name = NodeID(fault.node)
         node = cluster.nodes.get(name)

@@ -32,7 +32,7 @@ class FaultInjector:
 
     Attributes:
         performed: faults that have happened, in order.
-        missed: faults whose time came and that found nobody to befall: a node that was down, an actor that was gone.
+        missed: faults whose time came and that found no target: a node that was down, an actor that was gone.
     """
 
     def __init__(self, cluster: FallibleCluster) -> None:

@@ -5,7 +5,7 @@ that is paused stands still: what reaches it, its timers and its fibers wait unt
 stand still with it. One that was taken for dead meanwhile is a zombie: the head refuses it, and it ends. A partition
 holds what is sent across it. What the head can hear is worked out again after each of these (`hearing_changed`).
 
-`FallibleCluster` says what faults need of the cluster that they befall.
+`FallibleCluster` says what faults need of their cluster.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class FallibleCluster(ClusterOfNodes):
 
 
 class Outages:
-    """What befalls the machines and processes of one cluster."""
+    """The outages of machines and processes of one cluster."""
 
     def __init__(self, cluster: FallibleCluster, *, driver_node: NodeID) -> None:
         self._cluster = cluster

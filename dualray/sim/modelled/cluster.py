@@ -73,7 +73,7 @@ class Modelled:
         events: that the kernel performed, from the start of the cluster on.
         busy_ns: CPU-time that tasks have held, their CPUs by their time; `cpu_ns` is all that there was.
         hash: of all deliveries; see the module.
-        faults, never_happened: what befell it, and what found nobody to befall, or did not come in time, in words.
+        faults, never_happened: those that happened, and those that found no target, or did not come in time, in words.
         failed: why the program could not go on, in words; empty when it ended well.
     """
 

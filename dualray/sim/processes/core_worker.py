@@ -55,7 +55,7 @@ class VirtualCore(CoreWorker):
         self._runner.serve(process)
         self.payloads.clear()
         self._folded = plain
-        self.in_hand = task
+        self.current_task = task
 
     def now_ns(self) -> int:
         return self._calendar.now_ns
@@ -74,8 +74,8 @@ class VirtualCore(CoreWorker):
     ) -> None:
         self._process.send(to, message, payloads)
 
-    def breathe(self) -> None:
-        self._process.breathe()
+    def yield_point(self) -> None:
+        self._process.yield_point()
 
     def trace(
         self, kind: TraceKind, about: str | bytes, other: str, name: str, amount: int, deps: tuple[str, ...] = ()

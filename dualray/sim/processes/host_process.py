@@ -59,7 +59,7 @@ class HostProcess(Process):
     def end_step(self) -> None:
         """Messages were sent as they came."""
 
-    def breathe(self) -> None:
+    def yield_point(self) -> None:
         """A call was submitted. What that costs is paid in virtual time, for several calls at once, so that a switch
         is not paid for each."""
         self._owed_ns += self.cluster.submit_ns
@@ -67,7 +67,7 @@ class HostProcess(Process):
             owed_ns, self._owed_ns = self._owed_ns, 0
             self.cluster.fibers.sleep_ns(owed_ns)
 
-    def has_looked(self) -> None:
+    def on_empty_poll(self) -> None:
         """Who looks again and again waits a moment each time: else it would never come."""
         poll(self.cluster.kernel, self.cluster.fibers)
 
