@@ -13,12 +13,14 @@ MEMBERS = 2
 PASSED_OVER = frozenset({"out", "config", "table", "address", "node"})
 """What machines share, and what never changes."""
 PARTS: dict[str, tuple[str, ...]] = {
+    "Executor": ("transit",),
     "LocalScheduler": ("admission",),
     "Owner": ("pushes", "losses", "puts", "explanation", "state_rows", "questions"),
     "Tasks": ("lineage",),
 }
 """The parts of a machine whose state is looked at as its own: which part keeps what is no matter of the invariants."""
 ORDER: dict[str, tuple[str, ...]] = {
+    "Executor": ("exit", "started_ns", "is_actor", "caller_is_dead", "calls", "is_spent", "in_transit"),
     "LocalScheduler": (
         *("incarnation", "total", "free", "gpus", "gpus_free", "bundles", "bundle_reports", "_store", "_in_line"),
         *("_first", "_brought", "_brought_bytes", "workers", "idle", "leases", "waiting"),

@@ -533,7 +533,7 @@ class Cluster:
         _empty(who, "results to acknowledge", owner.tasks.results_to_acknowledge)
         _empty(who, "leases", owner.leases.leases)
         _empty(who, "requests", owner.leases.requests)
-        _empty(who, "results in transit", owner.executor.in_transit)
+        _empty(who, "results in transit", owner.executor.transit.in_transit)
         _empty(who, "streams", owner.tasks.streams.consumed)
         _empty(who, "generators that run", owner.production.running)
         _empty(who, "items that wait", owner.production.queue)

@@ -214,7 +214,7 @@ class ActorExecutor:
         reported = False
         for task_id in list(self.unreported):
             call = self.calls[task_id]
-            if self.executor.is_to_wait_with(call.pushed):
+            if self.executor.transit.is_to_wait_with(call.pushed):
                 continue
             assert call.ended is not None
             del self.unreported[task_id], self.calls[task_id]

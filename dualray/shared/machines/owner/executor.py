@@ -34,6 +34,7 @@ from dualray.exceptions import InvariantViolation
 from dualray.shared.machines.base import Outbox, ensure
 from dualray.shared.machines.owner.actor_exit import ActorExit
 from dualray.shared.machines.owner.task_records import TASK_TABLE, FinishedFields, cancelled, task_row
+from dualray.shared.machines.owner.transit import Transit
 from dualray.shared.machines.owner.values import Values
 from dualray.shared.model.commands import (
     ArmTimer,
@@ -53,7 +54,6 @@ from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.events import (
     ActorExitAsked,
     Outcome,
-    ResultsTaken,
     TaskFinished,
     TaskPushed,
     TaskRan,
@@ -76,7 +76,7 @@ from dualray.shared.model.ids import (
     return_object_id,
     short,
 )
-from dualray.shared.model.specs import ActorSpec, FunctionTemplate, Ref
+from dualray.shared.model.specs import ActorSpec, FunctionTemplate
 from dualray.shared.model.states import VALUE, TaskState, ValueState
 
 FETCH_TIMER = "fetch"
@@ -125,7 +125,7 @@ class Executor:
         self.calls: dict[FunctionID, int] = {}
         """Of functions that this process may call so often, and then ends."""
         self.is_spent = False
-        self.in_transit: dict[tuple[TaskID, int], tuple[Address, tuple[Ref, ...]]] = {}
+        self.transit = Transit(values=values)
         self._fields = FinishedFields(address)
         self._fetch_counter = 0
         self._fetch: WaitID | None = None
@@ -374,15 +374,7 @@ class Executor:
     def keep_results(self, pushed: TaskPushed, ran: TaskRan, *, caller_is_dead: bool) -> None:
         """A call of a concurrent actor has ended: hold what its results refer to."""
         self._take_exception(ran)
-        self._hold_nested(pushed, ran, caller_is_dead)
-
-    def _hold_nested(self, pushed: TaskPushed, ran: TaskRan, caller_is_dead: bool) -> None:
-        nested: tuple[Ref, ...] = ()
-        for result in ran.results:
-            nested += result.nested
-        if nested and not caller_is_dead:
-            self.values.hold_in_transit(nested)
-            self.in_transit[ran.task_id, ran.attempt] = (pushed.reply_to, nested)
+        self.transit.hold(pushed, ran, caller_is_dead)
 
     def on_exit_asked(self, event: ActorExitAsked) -> None:
         """The actor wants to end: nothing begins any more, and the call in hand is never reported."""
@@ -452,7 +444,7 @@ class Executor:
     def _end(self, event: TaskRan) -> None:
         pushed = self.current
         assert pushed is not None
-        self._hold_nested(pushed, event, self.caller_is_dead)
+        self.transit.hold(pushed, event, self.caller_is_dead)
         self.phase = Phase.ENDING
         self.ended = event
         if not self.end_if_possible():
@@ -535,7 +527,7 @@ class Executor:
         if self.current is None or self.ended is None:
             return False
         pushed, ran = self.current, self.ended
-        if self.is_to_wait_with(pushed):
+        if self.transit.is_to_wait_with(pushed):
             return False
         self.current = self.handed.popleft() if self.handed else None
         self.ended = None
@@ -556,14 +548,6 @@ class Executor:
             self.recall_waiting()
             self.out.send(Address(self.node), WorkerSpent(worker=self.address))
             self._refuse_tasks()
-
-    def is_to_wait_with(self, pushed: TaskPushed) -> bool:
-        """Whether a task that has ended cannot be reported yet, for a borrow of this process is not acknowledged."""
-        values = self.values
-        if not values.unacknowledged:
-            return False
-        owners = {values.table[object_id].owner for object_id in values.unacknowledged}
-        return bool(owners - {pushed.reply_to})  # to the task's own owner, the borrow goes ahead of TaskFinished
 
     def write_report(self, pushed: TaskPushed, ran: TaskRan, duration_ns: int, *, urgent: bool) -> None:
         """Tell whoever has pushed a task how it ended."""
@@ -606,11 +590,6 @@ class Executor:
             self.values.release_from_task(pushed.spec.deps)
         self._take_up_repeated(task_id)
 
-    def on_results_taken(self, event: ResultsTaken) -> None:
-        """The owner has borrowed what our results refer to."""
-        _, nested = self.in_transit.pop((event.task_id, event.attempt), (None, ()))
-        self.values.release_from_transit(nested)
-
     def on_process_died(self, dead: frozenset[Address]) -> None:
         """Results in transit to a process that died are taken by nobody, and what it has pushed is not begun."""
         if self.exit.has_begun:
@@ -624,10 +603,7 @@ class Executor:
         for event in [event for event in self.repeated.values() if event.reply_to in dead]:
             del self.repeated[event.spec.task_id]
             self.supersede(event)
-        for key, (to, nested) in list(self.in_transit.items()):
-            if to in dead:
-                del self.in_transit[key]
-                self.values.release_from_transit(nested)
+        self.transit.on_process_died(dead)
 
     def recall_waiting(self) -> None:
         """The task in hand blocks: give back what has not started."""
@@ -643,6 +619,10 @@ class Executor:
         self.queue.clear()
         for owner, tasks in by_owner.items():
             self.out.send(owner, TasksRecalled(worker=self.address, tasks=tuple(tasks)))
+
+    def is_idle(self) -> bool:
+        """Whether no task is in hand, and no result on its way holds anything here."""
+        return self.current is None and not self.transit.in_transit
 
     def check_invariants(self) -> None:
         ensure(self.current is not None or self.ended is None, "a task ended that was not in hand")

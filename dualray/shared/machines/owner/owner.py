@@ -388,7 +388,7 @@ class Owner(Composition):
         if event.index:
             self.production.on_taken(event)
         else:
-            self.executor.on_results_taken(event)
+            self.executor.transit.on_taken(event)
 
     def _on_node_died(self, event: NodeDied) -> None:
         if event.cluster is not None:
@@ -419,7 +419,7 @@ class Owner(Composition):
         self.calm = frozenset()  # each event may be the last that this process is needed for
 
     def _leave_if_spare(self) -> None:
-        if self.values.table or self.tasks.records or self.executor.in_transit or self.executor.current is not None:
+        if self.values.table or self.tasks.records or not self.executor.is_idle():
             return
         self._is_retired = False
         reason = (
