@@ -29,6 +29,9 @@ _DRAIN_TIMEOUT_S = 60.0
 """Longer than `drain_timeout_ns`, after which the node ends by itself."""
 
 
+OF_THE_FIRST_NODE = "limits, seed, decision_log and num_redis_shards belong to the cluster: give them to its first node"
+
+
 @dataclasses.dataclass(slots=True, eq=False)
 class ClusterNode:
     """A node of a `Cluster`."""
@@ -184,9 +187,7 @@ class Cluster:
             ValueError: resources that are wrong; what is of the whole cluster for a further node.
         """
         if self.head_node is not None and (limits or seed is not None or decision_log is not None or num_redis_shards):
-            raise ValueError(
-                "limits, seed, decision_log and num_redis_shards belong to the cluster: give them to its first node"
-            )
+            raise ValueError(OF_THE_FIRST_NODE)
         if isinstance(object_store_memory, str):
             object_store_memory = parse_size_bytes(object_store_memory, "object_store_memory")
         options = node_options(
@@ -203,12 +204,8 @@ class Cluster:
             metrics_port=metrics_port,
             num_redis_shards=num_redis_shards,
         )
-        record = None
-        if decision_log is not None:
-            record = Path(decision_log).absolute()
-            record.mkdir(parents=True, exist_ok=True)
-        options = dataclasses.replace(options, seed=seed, record_directory=str(record) if record is not None else None)
-        node = ClusterNode(start_node(options, self._secret, is_detached=False))
+        recorded = dataclasses.replace(options, seed=seed, record_directory=_made(decision_log))
+        node = ClusterNode(start_node(recorded, self._secret, is_detached=False))
         if self.head_node is None:
             self.head_node = node
         else:
@@ -282,3 +279,12 @@ class Cluster:
 
 def _alive() -> set[str]:
     return {row["NodeID"] for row in api.nodes() if row["Alive"]}
+
+
+def _made(directory: Path | str | None) -> str | None:
+    """The absolute path of a directory, which is there from now on."""
+    if directory is None:
+        return None
+    path = Path(directory).absolute()
+    path.mkdir(parents=True, exist_ok=True)
+    return str(path)

@@ -23,7 +23,13 @@ FUNCTION_LINES_MAX = 60
 LISTED = 10
 """The largest of each kind that are printed."""
 
-EXCEPTIONS: dict[str, str] = {}
+EXCEPTIONS: dict[str, str] = {
+    "dualray/api.py:init": "28 arguments, each documented",
+    "dualray/classic/verbs.py:init": "the arguments of 2017, each documented",
+    "dualray/cli/cluster.py:start_command": "15 options, each with its help",
+    "dualray/cli/whatif.py:predict_command": "19 options, each with its help",
+    "dualray/whatif/predict.py:predict": "12 arguments, each documented",
+}
 """What may be larger, as `sizes` names it, and why. One that is not larger any more is an error too."""
 
 

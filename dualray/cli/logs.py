@@ -64,14 +64,13 @@ def logs_command(
     try:
         if format_ not in ("table", "json"):
             raise ValueError(f"--format {format_!r} must be table or json")
-        if what == "cluster":  # Ray's long form
-            what, which = which, None
+        what, which = (which, None) if what == "cluster" else (what, which)  # Ray's long form
         places = log_files.places_here() if directory is None else log_files.places_in(directory)
-        if not places and what is None:
+        if not places:
+            if what is not None:
+                raise ValueError(NOTHING_RUNS)
             _list([], format_)
             return
-        if not places:
-            raise ValueError(NOTHING_RUNS)
         places = log_files.chosen(places, session=session, node=node)
         if what not in SUBJECTS:
             _check_of_a_file(
