@@ -25,7 +25,7 @@ from dualray.shared.policies import load_policy
 from dualray.shared.scenario.cluster import NODES_MAX, RACK_LABEL, ClusterModel, NetworkModel, NodeGroup, TopologyModel
 from dualray.shared.scenario.expect import COUNTERS, Bounds, ErrorExpected, Expect, NumberBounds, TimeBounds
 from dualray.shared.scenario.fault_model import ENDS_PROCESSES, Fault, FaultKind
-from dualray.shared.scenario.faults import FaultModel, When
+from dualray.shared.scenario.file_faults import FaultModel, When
 from dualray.shared.scenario.scenario import Scenario, Swarm, Workload
 from dualray.shared.scenario.values import DRIVER_NODE_NAME, HEAD_NAME
 from dualray.shared.units import size_words, time_words

@@ -18,7 +18,7 @@ from pydantic import Field, field_validator, model_validator
 from dualray.shared.scenario.cluster import ClusterModel
 from dualray.shared.scenario.expect import Expect
 from dualray.shared.scenario.fault_model import NEVER_DRAWN, Fault, FaultKind
-from dualray.shared.scenario.faults import FaultItem, FaultModel
+from dualray.shared.scenario.file_faults import FaultItem, FaultModel
 from dualray.shared.scenario.values import Duration, Model, Size, Time
 
 

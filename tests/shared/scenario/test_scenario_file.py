@@ -9,7 +9,7 @@ import pytest
 
 from dualray.shared.scenario.distributions import Distribution, parse_distribution
 from dualray.shared.scenario.fault_model import Fault, FaultKind
-from dualray.shared.scenario.faults import FaultModel
+from dualray.shared.scenario.file_faults import FaultModel
 from dualray.shared.scenario.file import ScenarioError, dump_scenario, json_schema, parse_scenario
 
 GOOD = """\
