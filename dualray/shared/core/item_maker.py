@@ -14,12 +14,12 @@ from dualray.shared.core.failures import as_payload
 from dualray.shared.core.layout import Serialized
 from dualray.shared.core.serialization import serialize
 from dualray.shared.core.tasks_in_hand import CoreTasks
+from dualray.shared.machines.owner.lineage import is_remakeable
 from dualray.shared.model.commands import RunTask
 from dualray.shared.model.errors import ErrorInfo
 from dualray.shared.model.events import ItemMade, ItemsEnded, Result, SpaceWritten, TaskPushed
 from dualray.shared.model.ids import ObjectID, return_object_id
 from dualray.shared.model.specs import Ref, Streaming, TaskSpec
-from dualray.shared.policies.retry import RETRY_FOREVER
 
 Collect = Callable[[Sequence[Ref]], Any]
 """Makes the one result of a dynamic generator out of its items."""
@@ -219,11 +219,7 @@ class AsyncItems:
 
 def store_result(core: CoreTasks, task: RunTask | TaskPushed, object_id: ObjectID, serialized: Serialized) -> None:
     """Write a large result of a task into the node's store."""
-    spec = task.spec
-    # The attempts count retries and reconstructions alike; after the last one it cannot be made again.
-    max_retries = spec.template.max_retries
-    remakeable = spec.actor_id is None and (max_retries == RETRY_FOREVER or task.attempt < max_retries)
-    core.write_to_store(object_id, serialized, spec.owner, remakeable=remakeable)
+    core.write_to_store(object_id, serialized, task.spec.owner, remakeable=is_remakeable(task))
     core.dispatch(SpaceWritten(object_id=object_id))
 
 

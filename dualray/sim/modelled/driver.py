@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 from dualray.shared.machines.owner.owner import Owner
 from dualray.shared.machines.owner.plain_worker import PlainWorker
@@ -37,10 +37,9 @@ from dualray.shared.model.specs import (
 from dualray.shared.proof.trace import TraceKind
 from dualray.sim.modelled.calls import Call, Get, Step, Wait
 from dualray.sim.modelled.processes import ModelledProcess, things_of
+from dualray.sim.processes.host_process import OWED_NS_MAX
 from dualray.sim.processes.object_store import VirtualStore
 
-OWED_NS_MAX: Final = 50_000
-"""Of submissions that are not paid for yet, as in processes/host_process.py."""
 Program: TypeAlias = "Callable[[ModelledDriver], Generator[Step, Any, None]]"
 
 

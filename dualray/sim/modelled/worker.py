@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from dualray.shared.machines.owner.lineage import is_remakeable
 from dualray.shared.machines.owner.owner import Owner
 from dualray.shared.machines.owner.plain_worker import PlainWorker
 from dualray.shared.model.commands import (
@@ -253,14 +254,12 @@ class ModelledWorker(ModelledProcess):
             self.handle(SpaceWritten(object_id=object_id))
             self._store_results(task, next_index)
 
-        retries = spec.template.max_retries
-        remakeable = spec.actor_id is None and (retries < 0 or task.attempt < retries)
         event = SpaceWanted(
             wait_id=self._next_wait(),
             object_id=object_id,
             size_bytes=size_bytes,
             owner=spec.owner,
-            remakeable=remakeable,
+            remakeable=is_remakeable(task),
         )
         self._wait_for(event, granted)
 

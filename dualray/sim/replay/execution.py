@@ -47,12 +47,6 @@ class Execution:
         self.started_ns = 0
 
 
-def is_remakeable(task: RunTask | TaskPushed) -> bool:
-    """Whether what this attempt makes can be made again."""
-    retries = task.spec.template.max_retries
-    return task.spec.actor_id is None and (retries < 0 or task.attempt < retries)
-
-
 def recorded_error(kind: str, name: str) -> ErrorInfo | None:
     """What a call failed with when it was recorded; None: it did not."""
     if not kind:

@@ -23,6 +23,7 @@ from dualray.exceptions import SimulationDeadlockError
 from dualray.recording.graph import (
     TaskNode,
 )
+from dualray.shared.machines.owner.lineage import is_remakeable
 from dualray.shared.machines.owner.owner import Owner
 from dualray.shared.machines.owner.task_records import cancelled
 from dualray.shared.model.commands import (
@@ -72,7 +73,7 @@ from dualray.sim.cluster.outages import FallibleCluster
 from dualray.sim.kernel.cores import Work
 from dualray.sim.processes.object_store import VirtualStore
 from dualray.sim.processes.runner import Letter, Process
-from dualray.sim.replay.execution import Execution, is_remakeable, recorded_error
+from dualray.sim.replay.execution import Execution, recorded_error
 from dualray.sim.replay.rerun import Rerun
 from dualray.sim.replay.scripts import ScriptRunner
 

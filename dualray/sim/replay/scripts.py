@@ -27,6 +27,7 @@ from dualray.recording.graph import (
     WAIT,
     TaskNode,
 )
+from dualray.shared.machines.owner.lineage import is_remakeable
 from dualray.shared.machines.owner.owner import Owner
 from dualray.shared.model.commands import CompleteWait
 from dualray.shared.model.errors import ErrorInfo
@@ -64,13 +65,12 @@ from dualray.shared.model.ids import (
 )
 from dualray.shared.model.specs import ActorSpec, Ref, Streaming, TaskSpec, new_spec
 from dualray.shared.proof.trace import TraceKind
+from dualray.sim.processes.host_process import OWED_NS_MAX
 from dualray.sim.processes.runner import VirtualCluster
-from dualray.sim.replay.execution import Execution, is_remakeable, recorded_error
+from dualray.sim.replay.execution import Execution, recorded_error
 from dualray.sim.replay.replayed import Step
 from dualray.sim.replay.rerun import Rerun
 
-_OWED_NS_MAX = 50_000
-"""Computing between operations that is not paid for yet: about two messages within a node."""
 _TASK_ID_BYTES = 16
 _WAITING = frozenset({GET, WAIT})
 _BLOCKING = frozenset({GET, WAIT, PUT, ITEM, TAKE, GROUP})
@@ -137,7 +137,7 @@ class ScriptRunner:
             if not execution.has_paid:
                 execution.owed_ns += op[0] * scale
             kind = op[1]
-            if execution.owed_ns >= _OWED_NS_MAX or (execution.owed_ns >= 1.0 and kind in _BLOCKING):
+            if execution.owed_ns >= OWED_NS_MAX or (execution.owed_ns >= 1.0 and kind in _BLOCKING):
                 owed_ns, execution.owed_ns = execution.owed_ns, 0.0
                 execution.has_paid = True
                 self._process.compute(owed_ns, script.weight, execution)

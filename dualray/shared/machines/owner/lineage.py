@@ -1,4 +1,4 @@
-"""Which of the tasks of one process may run again for a result that was lost, and which of them would in vain.
+"""Decides which tasks of one process may run again for a lost result, and which of them would fail again.
 
 Theory of operation. The record of a finished task keeps its arguments' entries alive (`lineage_uses`), though not their
 bytes. When a result is demanded and no copy exists, the reconstruction policy plans which tasks run again, and asks
@@ -19,11 +19,13 @@ from collections.abc import Sequence
 from dualray.shared.machines.base import Outbox
 from dualray.shared.machines.owner.task_records import TaskRecord
 from dualray.shared.machines.owner.values import Value, Values, came_out_small
+from dualray.shared.model.commands import RunTask
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
-from dualray.shared.model.events import CopiesDoubted, CopiesJudged, ObjectFailed
+from dualray.shared.model.events import CopiesDoubted, CopiesJudged, ObjectFailed, TaskPushed
 from dualray.shared.model.ids import HEAD, Address, NodeID, ObjectID, TaskID, is_put, short, task_of
 from dualray.shared.model.states import TaskState, ValueState
 from dualray.shared.policies.reconstruction import Plan, ReconstructionPolicy
+from dualray.shared.policies.retry import RETRY_FOREVER
 
 REMAKES_IN_VAIN_MAX = 10
 MOVES_MAX = 10
@@ -34,6 +36,13 @@ IN_VAIN = (
     "beside what others hold. Set object_store_memory= higher, let stores write to disk "
     '(limits={"eviction_policy": "spill"}), or make more and smaller tasks'
 )
+
+
+def is_remakeable(task: RunTask | TaskPushed) -> bool:
+    """Whether the results of this attempt can be made again: no actor's can, and none after the last attempt. Attempts
+    count retries and reconstructions alike."""
+    max_retries = task.spec.template.max_retries
+    return task.spec.actor_id is None and (max_retries == RETRY_FOREVER or task.attempt < max_retries)
 
 
 class Lineage:
