@@ -9,8 +9,8 @@ import pytest
 
 from dualray.shared.scenario.distributions import Distribution, parse_distribution
 from dualray.shared.scenario.fault_model import Fault, FaultKind
-from dualray.shared.scenario.file_faults import FaultModel
 from dualray.shared.scenario.file import ScenarioError, dump_scenario, json_schema, parse_scenario
+from dualray.shared.scenario.file_faults import FaultModel
 
 GOOD = """\
 name: pong
