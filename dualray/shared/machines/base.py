@@ -33,12 +33,12 @@ class Machine(Protocol):
 class Outbox:
     """The commands that one event has led to, and the time at which it happened."""
 
-    __slots__ = ("commands", "is_stirred", "now_ns")
+    __slots__ = ("commands", "needs_drain", "now_ns")
 
     def __init__(self) -> None:
         self.commands: list[Command] = []
         self.now_ns = 0
-        self.is_stirred = False
+        self.needs_drain = False
         """Whether a component may have left something for others to react to."""
 
     def add(self, command: Command) -> None:
@@ -55,16 +55,16 @@ class Composition:
         self.out = Outbox()
         self.table: Mapping[type[Any], Callable[[Any, Any], object]] = {}
         """What each event leads to: called with the machine and the event."""
-        self.calm: frozenset[type[Any]] = frozenset()
-        """Events of which most leave nothing to react to; the others say so (`Outbox.is_stirred`)."""
+        self.no_drain_events: frozenset[type[Any]] = frozenset()
+        """Events of which most leave nothing to react to; the others say so (`Outbox.needs_drain`)."""
 
     def handle(self, event: Event, now_ns: int) -> list[Command]:
         out = self.out
         out.now_ns = now_ns
         kind = type(event)
-        out.is_stirred = kind not in self.calm
+        out.needs_drain = kind not in self.no_drain_events
         self.table[kind](self, event)
-        if out.is_stirred:
+        if out.needs_drain:
             self.drain()
         commands = out.commands
         out.commands = []

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib
+import pkgutil
 import types
 import typing
 from enum import Enum
@@ -231,10 +233,15 @@ def test_every_local_event_has_a_listener():
 
 
 def test_the_unions_are_the_modules_whole_content():
+    names = [module.name for module in pkgutil.iter_modules(events.__path__, f"{events.__name__}.")]
     defined = {
-        cls for cls in vars(events).values() if dataclasses.is_dataclass(cls) and cls.__module__ == events.__name__
+        cls
+        for module in map(importlib.import_module, names)
+        for cls in vars(module).values()
+        if dataclasses.is_dataclass(cls) and cls.__module__ == module.__name__
     }
     assert defined - {events.Result} == set(EVENTS)
+    assert all(getattr(events, cls.__name__) is cls for cls in defined)
 
 
 def test_addresses_are_text_for_the_wire():

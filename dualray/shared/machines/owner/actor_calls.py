@@ -112,7 +112,7 @@ class ActorCalls:
                 self.out.add(ArmTimer(timer=CALLS_TIMER, delay_ns=DEFER_NS))
             return
         self.dirty[client.actor_id] = None
-        self.out.is_stirred = True
+        self.out.needs_drain = True
 
     def on_timer(self) -> None:
         """What was held back has waited for others long enough."""
@@ -125,7 +125,7 @@ class ActorCalls:
         if self.deferred:
             self.dirty |= self.deferred
             self.deferred = {}
-            self.out.is_stirred = True
+            self.out.needs_drain = True
 
     def _send(self, client: ActorClient, records: list[TaskRecord]) -> None:
         assert client.worker is not None
@@ -171,13 +171,13 @@ class ActorCalls:
             # It was made before all that wait: they may even wait for its result, to be made from it again.
             client.queue.appendleft(record.spec.task_id)
         self.dirty[client.actor_id] = None
-        self.out.is_stirred = True
+        self.out.needs_drain = True
 
     def gave_way(self, record: TaskRecord) -> None:
         """An argument of the call failed: it holds back those behind it no more."""
         assert record.spec.actor_id is not None
         self.dirty[record.spec.actor_id] = None
-        self.out.is_stirred = True
+        self.out.needs_drain = True
 
     def finished(self, record: TaskRecord) -> None:
         """A call was answered."""
@@ -186,7 +186,7 @@ class ActorCalls:
         client.in_flight.pop(record.spec.task_id, None)
         if client.queue and not client.in_flight and client.actor_id not in self.deferred:
             self.dirty[client.actor_id] = None
-            self.out.is_stirred = True
+            self.out.needs_drain = True
 
     def repeat(self, record: TaskRecord) -> None:
         """The method raised and is to run again (retry_exceptions)."""
@@ -195,7 +195,7 @@ class ActorCalls:
         client.in_flight.pop(record.spec.task_id, None)
         client.queue.appendleft(record.spec.task_id)
         self.dirty[client.actor_id] = None
-        self.out.is_stirred = True
+        self.out.needs_drain = True
 
     def on_changed(self, event: ActorChanged) -> None:
         """The head tells of the actor's state."""
@@ -209,7 +209,7 @@ class ActorCalls:
         if lost or event.state is ActorState.DEAD:
             self._give_back(client, event)
         self.dirty[client.actor_id] = None
-        self.out.is_stirred = True
+        self.out.needs_drain = True
 
     def sent_to(self, worker: Address) -> tuple[TaskID, ...]:
         """The calls that an actor's worker has, as far as we know."""
@@ -231,7 +231,7 @@ class ActorCalls:
             for task in reversed(again):
                 client.queue.appendleft(task)
             self.dirty[client.actor_id] = None
-            self.out.is_stirred = True
+            self.out.needs_drain = True
 
     def _give_back(self, client: ActorClient, event: ActorChanged) -> None:
         dead = event.state is ActorState.DEAD

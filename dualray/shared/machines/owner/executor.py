@@ -174,7 +174,7 @@ class Executor:
         else:
             self.queue.append(event)
         if self.current is None:
-            if not self.out.is_stirred:  # else the drain begins with it
+            if not self.out.needs_drain:  # else the drain begins with it
                 self.next()
         elif self.values.waits and self.values.is_blocked:
             self.recall_waiting()
@@ -270,7 +270,7 @@ class Executor:
             else:
                 self.values.meet(event.owner)
         if self.current is None:
-            if not self.out.is_stirred:
+            if not self.out.needs_drain:
                 self.next()
         elif self.values.waits and self.values.is_blocked:
             self.recall_waiting()
@@ -411,7 +411,7 @@ class Executor:
             self._report(first, group)
             if first.spec.template.max_calls:  # such a one runs alone
                 self._count_call(first.spec.template)
-        if self.current is None and self.queue and not self.out.is_stirred:
+        if self.current is None and self.queue and not self.out.needs_drain:
             self.next()
 
     def _report(self, first: TaskPushed, outcomes: list[Outcome]) -> None:
@@ -449,8 +449,8 @@ class Executor:
         self.ended = event
         if not self.end_if_possible():
             self._take_back()
-            self.out.is_stirred = True
-        elif not self.out.is_stirred:
+            self.out.needs_drain = True
+        elif not self.out.needs_drain:
             self.next()  # unless another one is in hand
 
     def cancel_repeated(self, event: TaskUnwanted) -> bool:

@@ -223,7 +223,7 @@ class Leases:
             if self.unasked:
                 self._ask_for_the_rest()  # what was submitted before is asked for before
             self.dirty[queue] = None
-            self.out.is_stirred = True
+            self.out.needs_drain = True
 
     def _is_burst(self) -> bool:
         """A task is submitted: whether it follows another one closely."""
@@ -282,7 +282,7 @@ class Leases:
                 self.fill(queue)
                 if queue.tasks and queue.may_ask:
                     self.dirty[queue] = None
-                    self.out.is_stirred = True
+                    self.out.needs_drain = True
         if self.unasked:
             self._ask_for_the_rest()
 
@@ -290,7 +290,7 @@ class Leases:
         for queue in self.unasked:
             if queue.tasks and queue.may_ask:
                 self.dirty[queue] = None
-                self.out.is_stirred = True
+                self.out.needs_drain = True
         self.unasked.clear()
 
     def _offer(self, lease: Lease) -> None:
@@ -336,7 +336,7 @@ class Leases:
         self._offer(lease)
         self._note_idle(lease)
         self.dirty[queue] = None
-        self.out.is_stirred = True
+        self.out.needs_drain = True
 
     def on_several_granted(self, event: LeasesGranted) -> None:
         """A node grants several leases at once."""
@@ -360,7 +360,7 @@ class Leases:
             while queue.tasks:
                 self.refused.append((queue.tasks.popleft(), event.error))
         self.dirty[queue] = None
-        self.out.is_stirred = True
+        self.out.needs_drain = True
 
     def _settle(self, request_id: RequestID, count: int) -> ShapeQueue | None:
         queue, left = self.requests.get(request_id, (None, 0))
@@ -402,7 +402,7 @@ class Leases:
             self._note_idle(lease)
         if queue.shape.deps or (queue.tasks and queue.may_ask):
             self.dirty[queue] = None
-            self.out.is_stirred = True
+            self.out.needs_drain = True
 
     def several_finished(self, lease_id: LeaseID, outcomes: list[Outcome]) -> None:
         """Pushed tasks are done: as if each had finished, and then the lease is filled again."""
@@ -426,7 +426,7 @@ class Leases:
             self._offer(lease)
             self._note_idle(lease)
         self.dirty[lease.queue] = None
-        self.out.is_stirred = True
+        self.out.needs_drain = True
 
     def cancelled(self, task: TaskID, lease_id: LeaseID) -> None:
         """A pushed task has ended before its time: its place is free, and how long it took says nothing."""
@@ -439,7 +439,7 @@ class Leases:
         self._offer(lease)
         self._note_idle(lease)
         self.dirty[lease.queue] = None
-        self.out.is_stirred = True
+        self.out.needs_drain = True
 
     def forget(self, task: TaskID) -> None:
         """A task that waits for a lease is to run no more. What is asked for too much goes back when it comes."""
@@ -447,7 +447,7 @@ class Leases:
             if task in queue.tasks:
                 queue.tasks.remove(task)
                 self.dirty[queue] = None
-                self.out.is_stirred = True
+                self.out.needs_drain = True
                 return
 
     def lost(self, event: LeasedWorkerDied) -> list[TaskID]:
@@ -463,7 +463,7 @@ class Leases:
             queue.requested -= count
             queue.may_ask = True
             self.dirty[queue] = None
-            self.out.is_stirred = True
+            self.out.needs_drain = True
         self.requests.clear()
         on_node = [lease for lease in self.leases.values() if lease.node == node and lease.incarnation <= incarnation]
         return [self._drop(lease) for lease in on_node]
@@ -473,7 +473,7 @@ class Leases:
         del lease.queue.leases[lease.lease_id]
         self._withdraw(lease)
         self.dirty[lease.queue] = None
-        self.out.is_stirred = True
+        self.out.needs_drain = True
         return list(lease.in_flight)
 
     def _withdraw(self, lease: Lease) -> None:

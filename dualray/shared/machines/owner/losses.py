@@ -43,7 +43,7 @@ class Losses:
                 continue
             self.tasks.set_queued(record)
             self.tasks.given_back.append(task)
-            self.out.is_stirred = True
+            self.out.needs_drain = True
 
     def on_leased_worker_died(self, event: LeasedWorkerDied) -> None:
         """The worker of a lease is gone, with what it ran."""
@@ -81,9 +81,9 @@ class Losses:
             if position == 0 or record.is_cancelled:
                 if self.tasks.attempt_lost(record, error):
                     self.tasks.given_back.append(task)
-                    self.out.is_stirred = True
+                    self.out.needs_drain = True
             else:
                 record.attempt += 1
                 self.tasks.set_queued(record)
                 self.tasks.given_back.append(task)
-                self.out.is_stirred = True
+                self.out.needs_drain = True

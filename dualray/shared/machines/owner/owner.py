@@ -144,7 +144,7 @@ class Owner(Composition):
         self._is_retired = False
         """A worker that gets no more tasks, and has not said yet that nobody needs it."""
         self.table = _TABLE
-        self.calm = _CALM
+        self.no_drain_events = _NO_DRAIN_EVENTS
 
     def _compose(self, config: Config) -> None:
         """The parts that look at others, or end what they do."""
@@ -205,9 +205,9 @@ class Owner(Composition):
         """As `handle(TaskSubmitted(spec=spec), now_ns)`, for a runner that logs no events."""
         out = self.out
         out.now_ns = now_ns
-        out.is_stirred = TaskSubmitted not in self.calm
+        out.needs_drain = TaskSubmitted not in self.no_drain_events
         self._submit(spec)
-        if out.is_stirred:
+        if out.needs_drain:
             self.drain()
         commands = out.commands
         if commands:
@@ -331,7 +331,7 @@ class Owner(Composition):
                 self.actor_calls.repeat(record)
             else:
                 self.tasks.given_back.append(event.task_id)
-                self.out.is_stirred = True
+                self.out.needs_drain = True
         elif record.spec.actor_id is not None:
             self.actor_calls.finished(record)
 
@@ -416,7 +416,7 @@ class Owner(Composition):
 
     def _on_retired(self, event: WorkerRetired) -> None:
         self._is_retired = True
-        self.calm = frozenset()  # each event may be the last that this process is needed for
+        self.no_drain_events = frozenset()  # each event may be the last that this process is needed for
 
     def _leave_if_spare(self) -> None:
         if self.values.table or self.tasks.records or not self.executor.is_idle():
@@ -505,7 +505,7 @@ class Owner(Composition):
             ActorExecutor(out=self.out, values=self.values, executor=self.executor, promises=promises),
         )
         self.actor_executor = self.state_rows.actor_executor = actor
-        self.calm = frozenset()
+        self.no_drain_events = frozenset()
         self._hear(
             {
                 TaskPushed: actor.on_pushed,
@@ -638,7 +638,7 @@ _TABLE: Final[Mapping[type[Any], Callable[[Any, Any], object]]] = {
 }
 """What each event leads to; one table for all machines of the kind."""
 
-_CALM: Final = frozenset(
+_NO_DRAIN_EVENTS: Final = frozenset(
     {
         TaskSubmitted,
         TaskFinished,

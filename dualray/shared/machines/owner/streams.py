@@ -185,7 +185,7 @@ class Streams:
         if event.result.nested:
             taken = ResultsTaken(task_id=event.task_id, attempt=event.attempt, index=index)
             self.results_to_acknowledge.append((event.worker, taken))
-            self.out.is_stirred = True
+            self.out.needs_drain = True
         stream = record.stream if record is not None else None
         if record is None or stream is None:
             self._drop(event, self.values.table.get(object_id))

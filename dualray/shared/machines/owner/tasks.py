@@ -185,7 +185,7 @@ class Tasks:
                 return
         self._set_state(record, TaskState.QUEUED)
         self.ready.append(task)
-        self.out.is_stirred = True
+        self.out.needs_drain = True
 
     def stored_deps(self, record: TaskRecord) -> tuple[ObjectHint, ...]:
         """The arguments that lie in the stores: calls with the same ones may share leases near them."""
@@ -293,7 +293,7 @@ class Tasks:
             self.results_to_acknowledge.append(
                 (event.worker, ResultsTaken(task_id=event.task_id, attempt=event.attempt))
             )
-            self.out.is_stirred = True
+            self.out.needs_drain = True
         again = None
         if record.stream is not None:
             again = self.streams.finish(record)

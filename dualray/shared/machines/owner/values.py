@@ -355,7 +355,7 @@ class Values:
             self.out.send(value.owner, ValueRequested(object_id=value.object_id, requester=self.address))
         elif value.state is ValueState.FREED:
             self.remake_wanted.append(value.object_id)
-            self.out.is_stirred = True
+            self.out.needs_drain = True
 
     # ---- States ----------------------------------------------------------------------------------------------
 
@@ -402,7 +402,7 @@ class Values:
         value.demanded = value.losses_demanded > value.losses_answered
         if value.demanded:  # it has been made again, and the copy has gone meanwhile
             self.remake_wanted.append(value.object_id)
-            self.out.is_stirred = True
+            self.out.needs_drain = True
         self._contain(value, nested)
         self._became_ready(value)
 
@@ -437,7 +437,7 @@ class Values:
     def _became_ready(self, value: Value) -> None:
         if value.waiting_tasks:
             self.tasks_to_look_at.extend(value.waiting_tasks)
-            self.out.is_stirred = True
+            self.out.needs_drain = True
             value.waiting_tasks.clear()
         if value.requesters:
             for requester in value.requesters:
@@ -530,13 +530,13 @@ class Values:
             if value.lineage_uses == 0:
                 del self.table[value.object_id]
                 self.lineage_released.append(value.object_id)
-                self.out.is_stirred = True
+                self.out.needs_drain = True
             return
         if value.state is ValueState.PENDING:
             if value.stream is not None:
                 del self.table[value.object_id]
                 self.streams_dropped.append(value.stream)
-                self.out.is_stirred = True
+                self.out.needs_drain = True
             return  # its task still runs: freed when it arrives
         if value.state is ValueState.STORED and not (self.rooms.lodged and self.rooms.free(value.object_id)):
             self.out.send(HEAD, ObjectsFreed(object_ids=(value.object_id,)))
@@ -547,7 +547,7 @@ class Values:
             del self.table[value.object_id]
             if not value.is_ghost:
                 self.lineage_released.append(value.object_id)
-                self.out.is_stirred = True
+                self.out.needs_drain = True
 
     def _forget_bytes(self, value: Value) -> None:
         if value.state in (ValueState.INLINE, ValueState.FAILED):
@@ -818,7 +818,7 @@ class Values:
             self.out.commands.append(CompleteWait(wait_id=wait_id, ready=ready))
         else:
             self.waits_completed.append((wait_id, tuple(opened)))
-            self.out.is_stirred = True
+            self.out.needs_drain = True
         self._end_wait(wait_id, wait)
 
     def cancel(self, wait_id: WaitID) -> None:
