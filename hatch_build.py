@@ -125,6 +125,13 @@ INTERPRETED = {
 EXTENSIBLE = (
     "Cluster",
     "ClusterOfNodes",
+    "CoreQueries",
+    "CoreState",
+    "CoreStep",
+    "CoreSubmission",
+    "CoreTasks",
+    "CoreValues",
+    "CoreWaiting",
     "CoreWorker",
     "Due",
     "FallibleCluster",

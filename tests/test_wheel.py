@@ -192,6 +192,19 @@ def test_the_same_modules_are_compiled(build):
     assert sorted(build.modules(ROOT)) == kept
 
 
+def test_bases_of_what_may_be_extended_may_be_extended(build):
+    """mypyc refuses it else, and only who builds the wheel is told."""
+    classes = {
+        node.name: [base.id for base in node.bases if isinstance(base, ast.Name)]
+        for name in build.modules(ROOT)
+        for node in ast.parse((ROOT / name).read_text()).body
+        if isinstance(node, ast.ClassDef)
+    }
+    for name in build.EXTENSIBLE:
+        compiled = [base for base in classes[name] if base in classes]
+        assert set(compiled) <= set(build.EXTENSIBLE), name
+
+
 def test_what_is_compiled_is_spelled_out_line_for_line(build):
     names = build.modules(ROOT)
     assert "dualray/shared/machines/owner/owner.py" in names
