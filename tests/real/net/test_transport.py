@@ -1,5 +1,6 @@
 import contextlib
 import dataclasses
+import gc
 import hashlib
 import hmac
 import os
@@ -96,6 +97,7 @@ Start = Callable[..., Process]
 
 @pytest.fixture
 def start(sockets: Path) -> Iterator[Start]:
+    gc.collect()  # what earlier tests have left in circles is not to close descriptors in the middle of this one
     before = open_descriptors()
     processes: list[Process] = []
 
