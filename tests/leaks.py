@@ -8,7 +8,8 @@ What counts as ours, on a machine where others work too:
 
 - A process is ours when it descends from this process, or carries the mark of this run of pytest, which `mark_run`
   puts in the environment for every process started from here to inherit (each worker of pytest-xdist has a mark of its
-  own). One without any mark, whose environment was scrubbed, is ours when it names a dualray session and nobody is left
+  own). Redis writes its title over its environment: a process without a mark has that of its nearest ancestor with one.
+  Where none has one, as the environment was scrubbed, it is ours when it names a dualray session and nobody is left
   above it who does not: an orphan. One that a shell of somebody else started is theirs.
 - A temporary file is ours when it has dualray's name: `mark_run` gives each run a temporary directory of its own.
 - A segment is ours when it has dualray's name, unless a living process of somebody else has a session of that name, or
@@ -211,8 +212,9 @@ def is_ours(process: Process, processes: Mapping[int, Process], *, here: int, ru
     ancestors = list(_ancestors(process, processes))
     if any(ancestor.pid == here for ancestor in ancestors):
         return True
-    if process.run is not None:
-        return process.run == run or process.run.startswith(f"{run}/")
+    marked = (one.run for one in (process, *ancestors) if one.run is not None)
+    if (mark := next(marked, None)) is not None:
+        return mark == run or mark.startswith(f"{run}/")
     is_orphan = all(ancestor.mentions_a_session for ancestor in ancestors if ancestor.pid != _INIT_PID)
     return process.mentions_a_session and is_orphan
 

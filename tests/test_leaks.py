@@ -124,6 +124,8 @@ TABLE = [
     process(21, 1, "python worker.py", run="one/nested", session="b"),
     process(22, 1, "python worker.py", run="one-more", session="b"),
     process(23, 1, "python worker.py", run="another", session="b"),
+    process(24, 20, "redis-server /tmp/dualray-b/redis.sock"),
+    process(25, 23, "redis-server /tmp/dualray-b/redis.sock"),
     process(30, 1, "python node.py", session="c"),
     process(31, 30, "redis-server /tmp/dualray-c/redis.conf"),
     process(40, 1, "bash"),
@@ -139,7 +141,7 @@ TABLE = [
 def test_whose_process_it_is():
     processes = {one.pid: one for one in TABLE}
     ours = [one.pid for one in TABLE if leaks.is_ours(one, processes, here=11, run="one")]
-    descendants, marked, orphans, odd = [12, 13, 15], [20, 21], [30, 31], [50, 51]
+    descendants, marked, orphans, odd = [12, 13, 15], [20, 21, 24], [30, 31], [50, 51]
     assert ours == descendants + marked + orphans + odd
 
 
