@@ -20,6 +20,7 @@ from dualray.shared.model.events import (
     NodeJoined,
     NodeReleased,
     ObjectReceived,
+    ObjectsFreed,
     PeerLost,
     ResourcesReported,
     TimerFired,
@@ -173,6 +174,41 @@ def test_what_only_it_has_goes_to_the_others_in_turn(head):
     assert sent(commands, CopyWanted, N2) == [CopyWanted(object_id=Y, owner=DRIVER, remakeable=True)]
     assert sent(head(CopyKept(object_id=X, node=N1)), NodeReleased) == []
     assert sent(head(CopyKept(object_id=Y, node=N2)), NodeReleased, N0) == [NodeReleased(node=N0, incarnation=0)]
+
+
+def test_a_keeper_that_leaves_as_well_is_replaced(head):
+    head.added(X, "node-0")
+    assert sent(head(EMPTIED), CopyWanted, N1)
+    head(NodeDraining(node=N1, incarnation=0))
+    commands = head(NodeEmptied(node=N1, incarnation=0, needed=()))
+    assert sent(commands, CopyWanted, N2) == [CopyWanted(object_id=X, owner=DRIVER, remakeable=True)]
+    assert sent(commands, NodeReleased, N1), "it has nothing that others need"
+    assert sent(head(CopyKept(object_id=X, node=N1)), NodeReleased) == []
+    assert sent(head(CopyKept(object_id=X, node=N2)), NodeReleased, N0)
+
+
+def test_a_keeper_that_dies_is_replaced(head):
+    head.added(X, "node-0")
+    head(NodeEmptied(node=N0, incarnation=0, needed=(X,)))
+    commands = head(PeerLost(address=Address("node-1")))
+    assert sent(commands, CopyWanted, N2) == [CopyWanted(object_id=X, owner=DRIVER, remakeable=False)]
+    assert sent(head(CopyKept(object_id=X, node=N2)), NodeReleased, N0)
+
+
+def test_when_the_last_keeper_leaves_as_well_both_may_go(head):
+    head(PeerLost(address=Address("node-2")))
+    head.added(X, "node-0")
+    head(EMPTIED, NodeDraining(node=N1, incarnation=0))
+    released = sent(head(NodeEmptied(node=N1, incarnation=0, needed=())), NodeReleased)
+    assert {event.node for event in released} == {N0, N1}
+
+
+def test_what_is_freed_meanwhile_needs_no_other_keeper(head):
+    head.added(X, "node-0")
+    head(EMPTIED, ObjectsFreed(object_ids=(X,)))
+    commands = head(PeerLost(address=Address("node-1")))
+    assert sent(commands, CopyWanted) == []
+    assert sent(commands, NodeReleased, N0)
 
 
 def test_what_others_have_too_stays_unless_nothing_can_make_it_again(head):

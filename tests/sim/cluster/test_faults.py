@@ -86,6 +86,21 @@ def test_a_node_that_drains_ends_what_it_runs_and_hands_on_what_only_it_has(star
     assert len(dualray.get(made)) == 1_000_000, "nothing could have made it again"
 
 
+def test_nodes_that_drain_at_once_do_not_leave_each_other_what_only_they_have(start):
+    runtime = start(["drain node-2 at 5s", "drain node-1 at 5.1s"])
+
+    @dualray.remote(max_retries=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node_id="node-2", soft=False))
+    def make(number):
+        return np.full(200_000_000, number, np.uint8)
+
+    made = [make.remote(number) for number in range(4)]
+    dualray.wait(made, num_returns=4, fetch_local=False)
+    assert runtime.now_s < 5
+    time.sleep(20 - runtime.now_s)
+    assert runtime.cluster.nodes_left == 2, "long before the time of their drains is over"
+    assert [int(array[0]) for array in dualray.get(made)] == [0, 1, 2, 3], "nothing could have made them again"
+
+
 def test_a_node_that_does_not_drain_in_time_leaves_all_the_same(start):
     runtime = start(["drain node-1 at 0.5s"], extra="config: {drain_timeout_ns: 3000000000}\n")
 

@@ -87,6 +87,14 @@ class Pull:
 
 
 @dataclass(slots=True)
+class Move:
+    """An object that `keeper` is to take from a node that leaves."""
+
+    keeper: NodeID
+    remakeable: bool
+
+
+@dataclass(slots=True)
 class Relay:
     """An object whose holders some nodes cannot reach: `via` is to fetch it for them, or its owner to make it again."""
 
@@ -153,7 +161,7 @@ class Directory:
         self.relays: dict[ObjectID, Relay] = {}
         self.away: dict[ObjectID, dict[NodeID, dict[NodeID, None]]] = {}
         """Of objects that some nodes cannot be brought, which nodes are out of the reach of these."""
-        self.leaving: dict[NodeID, dict[ObjectID, None]] = {}
+        self.leaving: dict[NodeID, dict[ObjectID, Move]] = {}
         """Nodes that are about to leave, and the objects that others must have first."""
         # Worklists that the head machine drains.
         self.copies_lost: list[ObjectID] = []
@@ -377,10 +385,11 @@ class Directory:
         self.relays.pop(object_id, None)
         self.away.pop(object_id, None)
 
-    def on_emptied(self, event: NodeEmptied, others: Sequence[NodeID]) -> None:
+    def on_emptied(self, event: NodeEmptied) -> None:
         """A node is about to leave: others take what only it has, in turn, and what nothing can make again."""
+        others = self.staying()
         needed = frozenset(event.needed)  # membership only
-        moved: dict[ObjectID, None] = {}
+        moved = self.leaving[event.node] = {}
         for object_id, entry in self.entries.items() if others else ():
             if event.node not in entry.nodes:
                 continue
@@ -388,12 +397,26 @@ class Directory:
             if holders and object_id not in needed:
                 continue
             keeper = holders[0] if holders else others[len(moved) % len(others)]
-            moved[object_id] = None
-            wanted = CopyWanted(object_id=object_id, owner=entry.owner, remakeable=object_id not in needed)
-            self.out.send(Address(keeper), wanted)
-        self.leaving[event.node] = moved
+            self._move(moved, object_id, keeper, remakeable=object_id not in needed)
         if not moved:
             self.released.append(event.node)
+        self._replace_keeper(event.node, others)
+
+    def _move(self, moved: dict[ObjectID, Move], object_id: ObjectID, keeper: NodeID, *, remakeable: bool) -> None:
+        moved[object_id] = Move(keeper, remakeable)
+        wanted = CopyWanted(object_id=object_id, owner=self.entries[object_id].owner, remakeable=remakeable)
+        self.out.send(Address(keeper), wanted)
+
+    def _replace_keeper(self, keeper: NodeID, others: Sequence[NodeID]) -> None:
+        """A node that was to take objects from others leaves itself, or is dead: those who stay take them."""
+        for node, moved in self.leaving.items():
+            theirs = [object_id for object_id, move in moved.items() if move.keeper == keeper]
+            for turn, object_id in enumerate(theirs):
+                move = moved.pop(object_id)
+                if others and object_id in self.entries:
+                    self._move(moved, object_id, others[turn % len(others)], remakeable=move.remakeable)
+            if theirs and not moved:
+                self.released.append(node)
 
     def on_kept(self, event: CopyKept) -> None:
         """A node has the copy that was wanted of it, or cannot have it."""
@@ -401,12 +424,16 @@ class Directory:
         if relay is not None and relay.via == event.node:
             self._pass_on(event.object_id, self.entries[event.object_id], relay)
         for node, moved in self.leaving.items():
-            if moved.pop(event.object_id, 0) is None and not moved:
-                self.released.append(node)
+            move = moved.get(event.object_id)
+            if move is not None and move.keeper == event.node:
+                del moved[event.object_id]
+                if not moved:
+                    self.released.append(node)
 
     def node_died(self, node: NodeID) -> None:
         """Its copies are gone; what others still wait for, and have no source for, is demanded of its owner."""
         self.leaving.pop(node, None)
+        self._replace_keeper(node, self.staying())
         for object_id in list(self.away):
             self._is_served(object_id, node)
         for object_id, relay in list(self.relays.items()):

@@ -168,7 +168,7 @@ class Head(Composition):
 
     def _on_emptied(self, event: NodeEmptied) -> None:
         if self.membership.is_alive(event.node, event.incarnation):
-            self.directory.on_emptied(event, self.membership.staying())
+            self.directory.on_emptied(event)
 
     def _on_driver_joined(self, event: DriverJoined) -> None:
         self.membership.drivers[event.address] = event.node
