@@ -10,6 +10,8 @@ and need none of them.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from dualray.version import __version__
+
 if TYPE_CHECKING:
     from dualray import data as data
     from dualray import exceptions
@@ -17,13 +19,10 @@ if TYPE_CHECKING:
     from dualray import util as util
     from dualray.actor import ActorClass, ActorHandle, exit_actor, get_actor, method
     from dualray.api import (
-        RuntimeContext,
         available_resources,
         cancel,
         cluster_resources,
         get,
-        get_gpu_ids,
-        get_runtime_context,
         init,
         is_initialized,
         kill,
@@ -33,18 +32,20 @@ if TYPE_CHECKING:
         shutdown,
         wait,
     )
+    from dualray.cluster_context import ClusterContext
     from dualray.object_ref import ObjectRef
     from dualray.object_ref_generator import DynamicObjectRefGenerator, ObjectRefGenerator
     from dualray.remote_function import RemoteFunction
     from dualray.report.present import timeline
+    from dualray.runtime_context import RuntimeContext, get_gpu_ids, get_runtime_context
 
-__version__ = "0.1.0"
 __compiled__: bool
 """Whether the core that runs here is compiled (docs/performance.md)."""
 
 __all__ = [
     "ActorClass",
     "ActorHandle",
+    "ClusterContext",
     "DynamicObjectRefGenerator",
     "ObjectRef",
     "ObjectRefGenerator",
@@ -75,6 +76,7 @@ __all__ = [
 _HOMES = {
     "ActorClass": "dualray.actor",
     "ActorHandle": "dualray.actor",
+    "ClusterContext": "dualray.cluster_context",
     "exit_actor": "dualray.actor",
     "get_actor": "dualray.actor",
     "method": "dualray.actor",
@@ -82,6 +84,9 @@ _HOMES = {
     "ObjectRef": "dualray.object_ref",
     "ObjectRefGenerator": "dualray.object_ref_generator",
     "RemoteFunction": "dualray.remote_function",
+    "RuntimeContext": "dualray.runtime_context",
+    "get_gpu_ids": "dualray.runtime_context",
+    "get_runtime_context": "dualray.runtime_context",
     "timeline": "dualray.report.present",
 }
 """Where a name is, if not in `dualray.api`."""

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any, Generic, NoReturn, TypeAlias, TypeVar
 
 from dualray import runtime
+from dualray.first_verb import started
 from dualray.object_ref import CountedReference, ObjectRef
 from dualray.object_ref_generator import DynamicObjectRefGenerator, ObjectRefGenerator
 from dualray.options import (
@@ -81,7 +82,7 @@ class ActorClass(Generic[C]):
             ActorAlreadyExistsError (a ValueError): the name is taken, and `get_if_exists` was not given.
             SerializationError: an argument, or the class, cannot be pickled.
         """
-        verbs = runtime.current(f"{self._name}.remote()").verbs
+        verbs = started(f"{self._name}.remote()").verbs
         self._check_groups()
         if self._prepared_by is not verbs or self._prepared is None:
             self._prepared = self._prepare(verbs)
@@ -266,7 +267,7 @@ def get_actor(name: str, namespace: str | None = None) -> ActorHandle:
             raise ValueError(f"get_actor: {what}={value!r} must not be empty")
     if name is None:
         raise TypeError("get_actor: name=None must be a str")
-    verbs = runtime.current("get_actor").verbs
+    verbs = started("get_actor").verbs
     return handle_to(verbs.find_actor(name, namespace), verbs)
 
 

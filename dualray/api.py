@@ -6,29 +6,34 @@ The mode is chosen once, in `init`; nothing below it asks which one it is.
 from __future__ import annotations
 
 import inspect
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar, overload
 
 from dualray import runtime
-from dualray.actor import ActorClass, ActorHandle, exit_actor, get_actor, handle_to, method
-from dualray.exceptions import AlreadyInitializedError
+from dualray.actor import ActorClass, ActorHandle, exit_actor, get_actor, method
+from dualray.cluster_context import ClusterContext
+from dualray.exceptions import AlreadyInitializedError, NotInitializedError
+from dualray.first_verb import started
 from dualray.object_ref import ObjectRef
 from dualray.object_ref_generator import ObjectRefGenerator
-from dualray.options import ActorOptions, TaskOptions, with_changes
+from dualray.options import ActorOptions, TaskOptions, unknown_name, with_changes
 from dualray.remote_function import RemoteFunction
-from dualray.settings import SETTINGS, limits_of, resolve
-from dualray.shared.model.resources import GPU
+from dualray.runtime_context import RuntimeContext, get_gpu_ids, get_runtime_context
+from dualray.settings import SETTINGS, Resolved, limits_of, resolve
+from dualray.version import __version__
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
+class WrongTypeError(TypeError, ValueError):
+    """A verb was given what it does not take: a TypeError, as in Python, and a ValueError, as in Ray."""
+
+
 def init(
-    *,
     address: str | None = None,
+    *,
     mode: str | None = None,
     num_cpus: float | None = None,
     num_gpus: float | None = None,
@@ -56,12 +61,13 @@ def init(
     task_profile: Any = None,
     sim_unsafe: str | None = None,
     ignore_reinit_error: bool = False,
-) -> runtime.Runtime:
+    **of_ray: Any,
+) -> ClusterContext:
     """Start a cluster and connect this process to it as the driver.
 
     Args:
         address: real mode: join the cluster whose head is at "host:port", through its node on this machine, or with
-            "auto" the one that runs here; `shutdown` then leaves it running. Default: start a cluster.
+            "auto" the one that runs here; `shutdown` then leaves it running. "local", and the default: start a cluster.
         mode: "real" (processes on this machine; the default) or "sim" (a virtual cluster in this process).
         num_cpus, num_gpus, resources: what each node has. Default: real as found, with the GPUs that
             CUDA_VISIBLE_DEVICES shows (docs/real_mode.md); sim 4 CPUs.
@@ -100,29 +106,74 @@ def init(
         sim_unsafe: sim mode: what becomes of calls of tasks and actors that lead out of the simulation (sockets,
             processes): "refuse" them with a PermissionError that names the call (the default), or "allow" them, in real
             time. See docs/simulation.md.
-        ignore_reinit_error: return the current runtime instead of raising when there is one.
+        ignore_reinit_error: return the context of the current cluster instead of raising when there is one.
+        of_ray: arguments of Ray's `init` that dualray needs for nothing, such as `include_dashboard`: they are accepted
+            and ignored.
 
     Each argument may also come from the environment or a config file; see dualray/settings.py.
 
+    Returns:
+        Where the cluster is: see `ClusterContext`.
+
     Raises:
         AlreadyInitializedError: `init` was called before, and `shutdown` was not.
-        ValueError, TypeError: an argument that is wrong, or that belongs to the other mode.
+        ValueError, TypeError: an argument that is unknown (with the nearest known one) or wrong, or that belongs to the
+            other mode.
         DualrayError: the cluster at `address` has no node on this machine, or does not answer.
     """
     given = {name: value for name, value in locals().items() if name in SETTINGS and value is not None}
+    _check_arguments_of_ray(of_ray)
     existing = runtime.current_or_none()
     if existing is not None:
         if ignore_reinit_error:
-            return existing
+            return ClusterContext(existing, __version__)
         raise AlreadyInitializedError(
             "dualray.init() was called before. Call dualray.shutdown() first, or pass ignore_reinit_error=True."
         )
-    settings = resolve(given)
+    return ClusterContext(_start(resolve(given)), __version__)
+
+
+def _start(settings: Mapping[str, Resolved]) -> runtime.Runtime:
     config = limits_of(settings)
     engine = runtime.engine(settings["mode"].value)  # the only choice of mode
     started = engine.start({name: entry.value for name, entry in settings.items()}, config)
     runtime.set_current(started)
     return started
+
+
+def init_for(verb: str) -> None:
+    """Start a cluster with the defaults, for a verb that came before `init`.
+
+    Raises:
+        NotInitializedError: the setting `auto_init` forbids it.
+    """
+    settings = resolve({})
+    if not settings["auto_init"].value:
+        raise NotInitializedError(
+            f"{verb} was called before dualray.init(), and auto_init=False ({settings['auto_init'].source}) keeps it "
+            f"from starting a cluster. Call dualray.init() first."
+        )
+    _start(settings)
+
+
+OF_RAY = frozenset(
+    ("configure_logging", "dashboard_host", "dashboard_port", "enable_resource_isolation", "include_dashboard")
+    + ("job_config", "logging_config", "logging_format", "logging_level", "system_reserved_cpu")
+    + ("system_reserved_memory", "_cgroup_path", "_driver_object_store_memory", "_enable_object_reconstruction")
+    + ("_metrics_export_port", "_node_ip_address", "_node_name", "_plasma_directory", "_redis_password")
+    + ("_redis_max_memory", "_redis_username", "_skip_env_hook", "_system_config", "_temp_dir")
+    + ("_tracing_startup_hook",)
+)
+"""Arguments of Ray's `init` that say how Ray's own processes run: dualray has no use for them."""
+
+
+def _check_arguments_of_ray(given: Mapping[str, Any]) -> None:
+    if given.get("local_mode"):
+        raise TypeError("init: Ray has withdrawn local_mode; init(mode='sim') runs a cluster in this process")
+    known = inspect.signature(init).parameters
+    for name in given:
+        if name not in OF_RAY and name != "local_mode":
+            raise TypeError(unknown_name("argument", name, [one for one in known if one != "of_ray"], "init()"))
 
 
 def shutdown() -> None:
@@ -164,6 +215,8 @@ def remote(*targets: Any, **options: Any) -> Any:
     if options or not targets:
         if targets:
             raise TypeError("remote takes a function or class, or options by name, not both")
+        if not options:
+            raise TypeError("@remote() has no options in its parentheses: write @remote, or @remote(num_cpus=2)")
         return lambda target: _make_remote(target, options)
     if len(targets) > 1:
         raise TypeError(f"remote takes one function or class, not {len(targets)}")
@@ -178,6 +231,11 @@ def _make_remote(target: Any, options: Mapping[str, Any]) -> RemoteFunction[Any]
     if not callable(target):
         raise TypeError(f"remote was given {target!r}, which is neither a function nor a class")
     name = getattr(target, "__name__", type(target).__name__)
+    if inspect.iscoroutinefunction(target):
+        raise ValueError(
+            f"remote function {name}: 'async def' is for methods of actors. Make it a plain function that calls "
+            f"asyncio.run({name}())"
+        )
     return RemoteFunction(target, with_changes(TaskOptions(), options, f"remote function {name}"))
 
 
@@ -202,15 +260,15 @@ def get(refs: Any, *, timeout: float | None = None) -> Any:
         ObjectLostError, WorkerCrashedError, ActorDiedError, ...: see dualray/exceptions.py.
         TypeError: something that is not a reference.
     """
-    verbs = runtime.current("get").verbs
     if isinstance(refs, ObjectRef):
         refs.check()
-        return verbs.get([refs.ref], _timeout_ns(timeout))[0]
+        return runtime.current("get").verbs.get([refs.ref], _timeout_ns(timeout))[0]
     if isinstance(refs, ObjectRefGenerator):
         return refs
     if not isinstance(refs, list | tuple):
-        raise TypeError(f"get takes an ObjectRef or a list of them, not {refs!r} (a {type(refs).__name__})")
+        raise WrongTypeError(f"get takes an ObjectRef or a list of them, not {refs!r} (a {type(refs).__name__})")
     _check_refs("get", refs)
+    verbs = started("get").verbs
     if not refs:
         return []
     return verbs.get([ref.ref for ref in refs], _timeout_ns(timeout))
@@ -224,7 +282,7 @@ def put(value: T) -> ObjectRef[T]:
         SerializationError: the value cannot be pickled.
         TypeError: the value is itself a reference.
     """
-    verbs = runtime.current("put").verbs
+    verbs = started("put").verbs
     if isinstance(value, ObjectRef):
         raise TypeError(f"put was given {value!r}, which is a reference already; put a list that holds it if you must")
     return ObjectRef(verbs.put(value), verbs)
@@ -246,12 +304,12 @@ def wait(
         TypeError: refs is no list, or holds something that is not a reference.
         ValueError: duplicates, or a num_returns that cannot be met.
     """
-    verbs = runtime.current("wait").verbs
     if not isinstance(refs, list):
         raise TypeError(f"wait takes a list of ObjectRefs, not {refs!r} (a {type(refs).__name__})")
     if any(isinstance(ref, ObjectRefGenerator) for ref in refs):
         return _wait_with_generators(refs, num_returns, timeout, fetch_local=fetch_local)
     _check_refs("wait", refs)
+    verbs = started("wait").verbs
     seen: dict[ObjectRef[Any], int] = {}
     for index, ref in enumerate(refs):
         if ref in seen:
@@ -291,7 +349,7 @@ def _wait_with_generators(
 def _check_refs(verb: str, refs: Sequence[Any]) -> None:
     for index, ref in enumerate(refs):
         if not isinstance(ref, ObjectRef):
-            raise TypeError(f"{verb}: item {index} is {ref!r} (a {type(ref).__name__}), not an ObjectRef")
+            raise WrongTypeError(f"{verb}: item {index} is {ref!r} (a {type(ref).__name__}), not an ObjectRef")
         ref.check()
 
 
@@ -311,11 +369,12 @@ def kill(actor: ActorHandle, *, no_restart: bool = True) -> None:
     Raises:
         TypeError: not an actor handle.
     """
-    verbs = runtime.current("kill").verbs
     if not isinstance(actor, ActorHandle):
-        raise TypeError(f"kill takes an actor handle, not {actor!r} (a {type(actor).__name__})")
+        raise WrongTypeError(
+            f"kill takes an actor handle, not {actor!r} (a {type(actor).__name__}); cancel() is for tasks"
+        )
     actor.check()
-    verbs.kill_actor(actor.ref, no_restart=no_restart)
+    runtime.current("kill").verbs.kill_actor(actor.ref, no_restart=no_restart)
 
 
 def cancel(ref: ObjectRef[Any] | ObjectRefGenerator, *, force: bool = False, recursive: bool = True) -> None:
@@ -334,18 +393,21 @@ def cancel(ref: ObjectRef[Any] | ObjectRefGenerator, *, force: bool = False, rec
         TypeError: not a reference.
         ValueError: a reference that `put` has made; or `force` with a method of an actor.
     """
-    verbs = runtime.current("cancel").verbs
     if isinstance(ref, ObjectRefGenerator):
         ref = ref.completed()
     if not isinstance(ref, ObjectRef):
         raise TypeError(f"cancel takes an ObjectRef, not {ref!r} (a {type(ref).__name__})")
     ref.check()
-    verbs.cancel(ref.ref, force=force, recursive=recursive)
+    runtime.current("cancel").verbs.cancel(ref.ref, force=force, recursive=recursive)
 
 
 def nodes() -> list[dict[str, Any]]:
-    """The nodes that the cluster has had: NodeID, Alive, Incarnation, Resources, Available (amounts by name),
-    Labels."""
+    """The nodes that the cluster has had, a dict each.
+
+    dualray's own are Incarnation (how often the node was replaced) and Available (amounts by name); the others are
+    Ray's: NodeID, Alive and `alive`, Resources (amounts by name), Labels, NodeManagerAddress and NodeName (the IP
+    address), NodeManagerHostname, and what stands for ports and sockets of Ray's own processes: 0 and "".
+    """
     return [
         {
             "NodeID": row.node_id,
@@ -354,9 +416,21 @@ def nodes() -> list[dict[str, Any]]:
             "Resources": row.resources,
             "Available": row.available,
             "Labels": row.labels,
+            "NodeManagerAddress": row.ip_address,
+            "NodeManagerHostname": row.hostname,
+            "NodeName": row.ip_address,
+            "alive": row.is_alive,
+            **dict.fromkeys(_PORTS, 0),
+            **dict.fromkeys(_SOCKETS, ""),
+            "DeathReason": 0 if row.is_alive else 2,
+            "DeathReasonMessage": "",
         }
         for row in runtime.current("nodes").verbs.nodes()
     ]
+
+
+_PORTS = ("NodeManagerPort", "ObjectManagerPort", "MetricsExportPort", "MetricsAgentPort", "RuntimeEnvAgentPort")
+_SOCKETS = ("ObjectStoreSocketName", "RayletSocketName")
 
 
 def cluster_resources() -> dict[str, float]:
@@ -369,149 +443,8 @@ def available_resources() -> dict[str, float]:
     return runtime.current("available_resources").verbs.available_resources()
 
 
-def get_gpu_ids() -> list[int | str]:
-    """The GPUs that the current task or actor holds; in a driver, none.
-
-    They are what CUDA_VISIBLE_DEVICES of the task says: numbers, or, where whoever started the node has named its GPUs
-    otherwise, UUIDs such as "GPU-5f0e...".
-    """
-    return [
-        int(name) if name.isdigit() else name
-        for name in RuntimeContext(runtime.current("get_gpu_ids")).get_accelerator_ids()[GPU]
-    ]
-
-
-@dataclass(frozen=True, slots=True)
-class RuntimeContext:
-    """Where this code runs; see `get_runtime_context`."""
-
-    _runtime: runtime.Runtime
-
-    @property
-    def mode(self) -> str:
-        """`real` or `sim`."""
-        return self._runtime.mode
-
-    @property
-    def _here(self) -> runtime.CallContext:
-        return self._runtime.verbs.context()
-
-    def get_node_id(self) -> str:
-        """The node, such as `node-0`."""
-        return self._here.node_id
-
-    def get_worker_id(self) -> str:
-        """The process: `driver-1`, or a worker such as `node-0/w3`."""
-        return self._here.worker_id
-
-    def get_task_id(self) -> str | None:
-        """The task's id in hex; None in a driver."""
-        return self._here.task_id
-
-    def get_task_name(self) -> str | None:
-        """The task's function, or Class.method; None in a driver."""
-        return self._here.task_name
-
-    def get_actor_id(self) -> str | None:
-        """The actor's id in hex; None outside an actor."""
-        return self._here.actor_id
-
-    def get_actor_name(self) -> str | None:
-        """The name under which `get_actor` finds the actor that this runs in; None when it has none, or outside."""
-        return self._here.actor_name
-
-    @property
-    def namespace(self) -> str:
-        """Where the names of actors that are made here stand, unless they say: what `init(namespace=)` was given, or a
-        namespace of the job's own. Inside an actor: of the job that made it."""
-        return self._runtime.verbs.namespace
-
-    def get_job_id(self) -> str:
-        """The number of the driver that this work goes back to, as 8 hex digits."""
-        return self._here.job_id
-
-    def get_task_function_name(self) -> str | None:
-        """The task's function, or Class.method; None in a driver."""
-        return self.get_task_name()
-
-    def get_placement_group_id(self) -> str | None:
-        """The id in hex of the placement group that this runs in; None outside of any."""
-        return self._here.placement_group_id
-
-    @property
-    def should_capture_child_tasks_in_placement_group(self) -> bool:
-        """Whether tasks and actors that are made here go to this placement group when they do not say where."""
-        return self._here.captures_children
-
-    @property
-    def was_current_actor_reconstructed(self) -> bool:
-        """Whether the actor has been restarted; False outside an actor."""
-        return self._here.is_restarted
-
-    @property
-    def current_actor(self) -> ActorHandle:
-        """A handle to the actor that this runs in.
-
-        Raises:
-            RuntimeError: outside an actor.
-        """
-        verbs = self._runtime.verbs
-        actor = verbs.own_actor()
-        if actor is None:
-            raise RuntimeError("current_actor is asked for outside an actor")
-        return handle_to(actor, verbs)
-
-    @property
-    def runtime_env(self) -> dict[str, Any]:
-        """The runtime environment that this runs in; in a driver, that which its tasks have unless they say."""
-        environment: dict[str, Any] = json.loads(self.get_runtime_env_string())
-        return environment
-
-    def get_runtime_env_string(self) -> str:
-        """`runtime_env` as JSON."""
-        return self._runtime.verbs.runtime_env or "{}"
-
-    def get_node_labels(self) -> dict[str, str]:
-        """The labels of the node."""
-        verbs = self._runtime.verbs
-        here = verbs.context().node_id
-        return next((row.labels for row in verbs.nodes() if row.node_id == here), {})
-
-    def get(self) -> dict[str, Any]:
-        """What there is to know here, by name; what does not apply is absent."""
-        here = self._here
-        found = {
-            "job_id": here.job_id,
-            "node_id": here.node_id,
-            "worker_id": here.worker_id,
-            "task_id": here.task_id,
-            "actor_id": here.actor_id,
-            "actor_name": here.actor_name,
-            "placement_group_id": here.placement_group_id,
-        }
-        return {name: value for name, value in found.items() if value is not None}
-
-    def get_attempt(self) -> int:
-        """How often this task has been tried before, as far as anybody knows: more often than `max_retries` allows, if
-        earlier attempts stood behind another task when their worker was lost. Such a one may have begun, so that the
-        next is another attempt; it uses no retry, for it mostly had not."""
-        return self._here.attempt
-
-    def get_accelerator_ids(self) -> dict[str, list[str]]:
-        """`{"GPU": [...]}`: the GPUs that the task or actor holds, as `get_gpu_ids` has them, as text."""
-        return {GPU: list(self._here.gpus)}
-
-    def get_assigned_resources(self) -> dict[str, float]:
-        """What the task or actor holds, by name."""
-        return dict(self._here.resources)
-
-
-def get_runtime_context() -> RuntimeContext:
-    """Where this code runs: job, node, worker, task, actor, attempt, resources, placement group."""
-    return RuntimeContext(runtime.current("get_runtime_context"))
-
-
 __all__ = [
+    "ClusterContext",
     "RuntimeContext",
     "available_resources",
     "cancel",

@@ -111,7 +111,7 @@ class VerbsOverCore:
 
     @property
     def ip_address(self) -> str:
-        return self.core.ip_address
+        return self.core.place_of(self.core.node)[0]
 
     def context(self) -> CallContext:
         core = self.core
@@ -340,6 +340,7 @@ class VerbsOverCore:
                 row.total.as_floats(),
                 row.available.as_floats(),
                 {NODE_ID_LABEL: row.node, **dict(row.labels)},
+                *self.core.place_of(row.node),
             )
             for row in self.core.cluster_state()
         ]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, Generic, NoReturn, TypeVar, cast
 
 from dualray import runtime
+from dualray.first_verb import started
 from dualray.object_ref import ObjectRef
 from dualray.object_ref_generator import DynamicObjectRefGenerator, ObjectRefGenerator
 from dualray.options import STREAMING, TaskOptions, returned_bytes, returns_of, with_changes
@@ -71,7 +72,7 @@ class RemoteFunction(Generic[R]):
             TaskUnschedulableError: no node of the cluster can ever meet the demand.
             SerializationError: an argument, or the function, cannot be pickled.
         """
-        verbs = runtime.current(self._call).verbs
+        verbs = started(self._call).verbs
         if self._prepared_by is not verbs or self._prepared is None:
             self._prepared = self._prepare(verbs)
             self._prepared_by = verbs

@@ -100,6 +100,8 @@ class NodeRow(NamedTuple):
     resources: dict[str, float]
     available: dict[str, float]
     labels: dict[str, str]
+    ip_address: str
+    hostname: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -392,10 +394,10 @@ class CoreVerbs(Protocol):
     @property
     def actor_instance(self) -> Any: ...
 
-    @property
-    def ip_address(self) -> str: ...
-
     def captures_children(self) -> bool: ...
+
+    def place_of(self, node: NodeID) -> tuple[str, str]:
+        """The IP address and the host name of a node's machine."""
 
     def export(
         self,
@@ -560,7 +562,7 @@ class Runtime(Protocol):
 
     def addresses(self) -> dict[str, str]:
         """Where things are: `node_ip_address` of the node that this process is on, and for people
-        `control_plane_address`, `object_store_address` and `local_scheduler_address`."""
+        `control_plane_address`, `object_store_address`, `local_scheduler_address` and `session_dir` (or "")."""
 
     def read_table(self, name: str) -> dict[str, dict[str, str]]:
         """A table of the control plane: its records, each a few texts by name. What other processes have written in the
@@ -623,18 +625,19 @@ class _Ambient:
         self.runtime: Runtime | None = None
 
 
-_ambient: Final = _Ambient()
+ambient: Final = _Ambient()
+"""What verbs on the hottest paths look into themselves; others call `current`."""
 
 
 def set_current(runtime: Runtime | None) -> Runtime | None:
     """Make a runtime current; the one that was."""
-    previous, _ambient.runtime = _ambient.runtime, runtime
+    previous, ambient.runtime = ambient.runtime, runtime
     return previous
 
 
 def current_or_none() -> Runtime | None:
     """The current runtime, if there is one."""
-    return _ambient.runtime
+    return ambient.runtime
 
 
 def current(verb: str) -> Runtime:
@@ -643,7 +646,7 @@ def current(verb: str) -> Runtime:
     Raises:
         NotInitializedError: `init` has not been called; the message names the verb that needed it.
     """
-    runtime = _ambient.runtime
+    runtime = ambient.runtime
     if runtime is None:
         raise NotInitializedError(f"{verb} was called before dualray.init(). Call dualray.init() first.")
     return runtime

@@ -256,10 +256,12 @@ def _address(name: str, value: Any) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str):
-        raise TypeError(f"{name}={value!r} must be a text such as '10.0.0.1:{DEFAULT_PORT}', or 'auto'")
+        raise TypeError(f"{name}={value!r} must be a text such as '10.0.0.1:{DEFAULT_PORT}', 'auto' or 'local'")
+    if value == "local":
+        return None
     host, _, port = value.rpartition(":")
     if value != "auto" and not (host and port.isdigit() and 0 < int(port) < 65536):
-        raise ValueError(f"{name}={value!r} must be host:port, such as '10.0.0.1:{DEFAULT_PORT}', or 'auto'")
+        raise ValueError(f"{name}={value!r} must be host:port, such as '10.0.0.1:{DEFAULT_PORT}', 'auto' or 'local'")
     return value
 
 
@@ -303,6 +305,13 @@ SETTINGS = {
             modes=("real",),
             parse=_address,
             help="host:port of a cluster to join, or auto; default: start one",
+        ),
+        Setting(
+            name="auto_init",
+            default=True,
+            modes=MODES,
+            parse=_flag,
+            help="whether a verb before init() starts a cluster with the defaults",
         ),
         Setting(name="num_cpus", default=None, modes=MODES, parse=_amount, help="CPUs of a node; as found; sim: 4"),
         Setting(name="num_gpus", default=None, modes=MODES, parse=_amount, help="GPUs of a node; as found; sim: 0"),
@@ -493,7 +502,9 @@ def _check_modes(resolved: dict[str, Resolved]) -> None:
     mode_in_code = resolved["mode"].source == "argument"
     ignored = []
     for name, setting in SETTINGS.items():
-        if resolved[name].source == "argument" and mode not in setting.modes:
+        given = resolved[name]
+        is_local = name == "address" and given.value is None  # address="local" is for either mode
+        if given.source == "argument" and mode not in setting.modes and not is_local:
             if mode_in_code:
                 raise ValueError(
                     f"init({name}=...) belongs to {setting.modes[0]} mode, and mode={mode!r} was given: leave out one"

@@ -431,6 +431,7 @@ class InlineRuntime:
             "control_plane_address": "this process",
             "object_store_address": "this process",
             "local_scheduler_address": "this process",
+            "session_dir": "",
         }
 
     def read_table(self, name: str) -> dict[str, dict[str, str]]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from dualray.exceptions import DualrayError
 from dualray.runtime import Awaited
-from dualray.shared.model.ids import Address, FunctionID, PlacementGroupID
+from dualray.shared.model.ids import Address, FunctionID, NodeID, PlacementGroupID
 from dualray.shared.model.resources import Resources
 from dualray.shared.model.specs import FunctionTemplate, GroupStrategy, LabelTerm, NamedActor, Ref
 
@@ -23,10 +24,9 @@ class InlineRefusals:
     def actor_instance(self) -> Any:
         _refuse("handle of the actor that runs")
 
-    @property
-    def ip_address(self) -> str:
+    def place_of(self, node: NodeID) -> tuple[str, str]:
         """This machine."""
-        return "127.0.0.1"
+        return "127.0.0.1", socket.gethostname()
 
     def find_actor(self, name: str, namespace: str) -> NamedActor:
         _refuse("names of actors")

@@ -12,6 +12,7 @@ from dualray import api, runtime
 from dualray.classic.modes import DRIVER_MODES, PYTHON_MODE, SCRIPT_MODE, SILENT_MODE, WORKER_MODE
 from dualray.classic.object_id import ObjectID
 from dualray.exceptions import AlreadyInitializedError
+from dualray.first_verb import started
 from dualray.object_ref import ObjectRef
 from dualray.settings import resolve
 from dualray.shared.core.serialization import serialize
@@ -144,7 +145,7 @@ def put(value: Any) -> ObjectID[Any]:
         SerializationError: the value cannot be pickled.
         TypeError: the value is itself an ObjectID.
     """
-    verbs = runtime.current("put").verbs
+    verbs = started("put").verbs
     if isinstance(value, ObjectRef):
         raise TypeError(f"put was given {value!r}, which is an ObjectID already; put a list that holds it if you must")
     return ObjectID(verbs.put(value), verbs)

@@ -161,7 +161,7 @@ def _simulate(
         return _simulate_script(scenario, program, profile, decision_log)
     started = dualray.init(
         mode="sim", seed=scenario.seed, scenario=scenario, task_profile=profile, decision_log=decision_log
-    )
+    ).runtime
     try:
         assert isinstance(started, SimRuntime)
         watch_choices(started.cluster.head.control.scheduler)

@@ -163,7 +163,7 @@ def _attempt(scenario: Scenario, test: Callable[[], Any], record: Path | None = 
     Raises:
         SimtestFailure: it raised, an oracle has found something, or something was left behind.
     """
-    started = dualray.init(mode="sim", scenario=scenario, seed=scenario.seed, decision_log=record)
+    started = dualray.init(mode="sim", scenario=scenario, seed=scenario.seed, decision_log=record).runtime
     assert isinstance(started, SimRuntime)
     try:
         try:

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dualray import api, runtime
+from dualray.first_verb import started
 from dualray.object_ref import ObjectRef
 from dualray.scheduling_strategies import PlacementGroupSchedulingStrategy
 from dualray.shared.labels import parse_selector
@@ -131,7 +132,7 @@ def placement_group(
         )
     for index, selector in enumerate(selectors):
         parse_selector(f"bundle_label_selector[{index}]", selector)
-    group_id = runtime.current("placement_group").verbs.create_placement_group(
+    group_id = started("placement_group").verbs.create_placement_group(
         bundles=specs, strategy=strategy, name=name, is_detached=lifetime == "detached", selectors=selectors
     )
     return PlacementGroup(group_id, specs)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import dualray as ray
+from dualray.runtime_context import ACCELERATORS
 from dualray.util import state
 from dualray.util.placement_group import placement_group, remove_placement_group
 from dualray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -269,11 +270,24 @@ def test_the_drivers_context_in_full():
     context = ray.get_runtime_context()
     assert context.get_job_id() == "00000001"
     assert context.get_placement_group_id() is None
-    assert context.get_accelerator_ids() == {"GPU": []}
+    assert context.get_accelerator_ids() == {kind: [] for kind in ACCELERATORS}
+    assert context.get_resource_ids() == context.get_accelerator_ids()
     assert context.get_node_labels() == {"zone": "a", "ray.io/node-id": "node-0"}
     assert not context.was_current_actor_reconstructed
     assert not context.should_capture_child_tasks_in_placement_group
-    assert context.get() == {"job_id": "00000001", "node_id": "node-0", "worker_id": "driver-1"}
+    found = context.get()
+    assert found == {
+        "job_id": "00000001",
+        "node_id": "node-0",
+        "namespace": context.namespace,
+        "worker_id": "driver-1",
+    }
+    assert (found["job_id"].hex(), found["node_id"].hex()) == ("00000001", "node-0")
+    assert context.job_id.binary() == b"\0\0\0\1"
+    assert (context.node_id, context.task_id, context.actor_id) == ("node-0", None, None)
+    assert context.current_placement_group_id is None
+    assert context.gcs_address
+    assert context.get_session_name()
     with pytest.raises(RuntimeError, match="outside an actor"):
         _ = context.current_actor
 
@@ -283,10 +297,10 @@ def test_an_actors_context_in_full():
     found = get(keeper.context.remote())
     assert (found["task"], found["function"]) == ("Keeper.context", "Keeper.context")
     assert found["job"] == "00000001"
-    assert found["gpus"] == {"GPU": ["0"]}
+    assert found["gpus"] == {kind: ["0"] if kind == "GPU" else [] for kind in ACCELERATORS}
     assert not found["restarted"]
     assert found["labels"] == {"zone": "a", "ray.io/node-id": found["node"]}
-    assert found["all"]["actor_id"] == found["actor"]
+    assert found["all"]["actor_id"] == found["actor"] == found["all"]["actor_id"].hex()
 
 
 def test_an_actor_can_hand_itself_on():

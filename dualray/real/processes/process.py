@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import random
+import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -259,10 +260,13 @@ class UserProcess:
     def spawn(self, function: Callable[[], object]) -> None:
         threading.Thread(target=function, name="dualray-beside", daemon=True).start()
 
-    @property
-    def ip_address(self) -> str:
+    def place_of(self, node: NodeID) -> tuple[str, str]:
         place = self.session.cluster
-        return LOOPBACK if place is None else place.endpoint.rpartition(":")[0].strip("[]")
+        endpoint = None if place is None or node == self.session.node else self._tables.endpoint_of(node)
+        if endpoint is not None:
+            host = endpoint.rpartition(":")[0].strip("[]")
+            return host, host
+        return (LOOPBACK if place is None else place.endpoint.rpartition(":")[0].strip("[]")), socket.gethostname()
 
     def call(
         self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution

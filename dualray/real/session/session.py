@@ -114,6 +114,7 @@ class Session:
             "control_plane_address": str(self.redis_socket) if self.cluster is None else self.cluster.address,
             "object_store_address": str(self.store_directory),
             "local_scheduler_address": str(self.sockets / self.node),
+            "session_dir": str(self.directory),
         }
 
     @property

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from dualray.shared.core.execution import Execution
 from dualray.shared.model.commands import Command, RunTask, WriteRecord, WriteRecords
 from dualray.shared.model.events import Event, TaskPushed
-from dualray.shared.model.ids import Address, FunctionID, TaskID
+from dualray.shared.model.ids import Address, FunctionID, NodeID, TaskID
 from dualray.shared.model.specs import Ref
 from dualray.shared.proof.trace import TraceKind
 
@@ -145,9 +145,8 @@ class Host(Protocol):
     def spawn(self, function: Callable[[], object]) -> None:
         """Run it beside the caller: it may wait, and ends with the process at the latest."""
 
-    @property
-    def ip_address(self) -> str:
-        """The node's address, as the other nodes know it."""
+    def place_of(self, node: NodeID) -> tuple[str, str]:
+        """The IP address and the host name of a node's machine, as the other nodes know it."""
 
     def write_record(self, record: WriteRecord) -> None: ...
 

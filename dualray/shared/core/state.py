@@ -209,10 +209,9 @@ class CoreState:
         """Run `function` beside the caller, in this process: on a thread, or in a fiber."""
         self.host.spawn(function)
 
-    @property
-    def ip_address(self) -> str:
-        """The node's address, as the other nodes know it."""
-        return self.host.ip_address
+    def place_of(self, node: NodeID) -> tuple[str, str]:
+        """The IP address and the host name of a node's machine, as the other nodes know it."""
+        return self.host.place_of(node)
 
     def read_table(self, table: str) -> dict[str, dict[str, str]]:
         """The rows of one of the control plane's tables, by key."""

@@ -25,6 +25,12 @@ OWED_NS_MAX = 50_000
 """Of submissions that are not paid for yet: about as much as two messages within a node take."""
 
 
+def ip_of(node: str) -> str:
+    """The IP address of a virtual node."""
+    number = int(node.rpartition("-")[2]) + 1
+    return f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}"
+
+
 class HostProcess(Process):
     """The part of a `Host` that only passes things on."""
 
@@ -94,19 +100,17 @@ class HostProcess(Process):
 
     def addresses(self) -> dict[str, str]:
         """Where things are; see `dualray.runtime.Runtime.addresses`. Virtual nodes have the addresses 10.x.y.z."""
-        number = int(self.node.removeprefix("node-")) + 1
         return {
-            "node_ip_address": f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}",
+            "node_ip_address": ip_of(self.node),
             "control_plane_address": f"{HEAD} of a simulation",
             "object_store_address": f"{self.node} of a simulation",
             "local_scheduler_address": f"{self.node} of a simulation",
+            "session_dir": "",
         }
 
-    @property
-    def ip_address(self) -> str:
-        """Of a network that nothing routes to: 10.0.0.0/8, in the order of the nodes."""
-        number = int(self.node.rpartition("-")[2]) + 1
-        return f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}"
+    def place_of(self, node: NodeID) -> tuple[str, str]:
+        """An address of a network that nothing routes to, 10.0.0.0/8, in the order of the nodes; the node's name."""
+        return ip_of(node), node
 
     @property
     def gpu_names(self) -> tuple[str, ...]:
