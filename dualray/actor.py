@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Generic, NoReturn, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, NoReturn, TypeAlias, TypeVar, overload
 
 from dualray import runtime
 from dualray.first_verb import started
@@ -21,9 +21,10 @@ from dualray.options import (
     unknown_name,
     with_changes,
 )
+from dualray.parameters import Parameters, parameters_of
 from dualray.remote_function import as_returned
 from dualray.runtime import ActorInfo, ActorLimits
-from dualray.shared.handles import METHOD_OPTIONS, TERMINATE
+from dualray.shared.handles import CALL, METHOD_OPTIONS, READY, TERMINATE
 
 ASYNC_CONCURRENCY = 1000
 """Methods of an actor with coroutines that may run at a time, unless it says."""
@@ -32,8 +33,25 @@ C = TypeVar("C")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def method(**options: Any) -> Callable[[F], F]:
-    """Options of an actor's method, as a decorator: `@method(num_returns=2)`; see `MethodOptions`."""
+@overload
+def method(function: F, /) -> F: ...
+
+
+@overload
+def method(**options: Any) -> Callable[[F], F]: ...
+
+
+def method(*functions: Any, **options: Any) -> Any:
+    """Options of an actor's method, as a decorator: `@method(num_returns=2)`; see `MethodOptions`. `@method` alone
+    changes nothing, as in Ray.
+
+    Raises:
+        ValueError, TypeError: an unknown option (with the nearest known one), or a value that it cannot have.
+    """
+    if functions:
+        if options or len(functions) > 1:
+            raise TypeError("method takes a function, or options by name, not both")
+        return functions[0]
 
     def decorate(function: F) -> F:
         what = f"method {getattr(function, '__name__', function)}"
@@ -60,7 +78,12 @@ class ActorClass(Generic[C]):
         self.__doc__ = cls.__doc__
 
     @cached_property
-    def _methods(self) -> dict[str, MethodOptions]:
+    def _parameters(self) -> Parameters | None:
+        """Of the constructor."""
+        return parameters_of(self._cls)
+
+    @cached_property
+    def _methods(self) -> dict[str, _Method]:
         """Found when they are first needed: a class whose methods name it is unpickled before it has any of them."""
         return _methods_of(self._cls)
 
@@ -78,10 +101,13 @@ class ActorClass(Generic[C]):
         """Make an actor; a handle to it, at once. What goes wrong with it is raised by `get` of its calls.
 
         Raises:
+            TypeError: the constructor does not take these arguments.
             ActorUnschedulableError: no node of the cluster can ever hold it.
             ActorAlreadyExistsError (a ValueError): the name is taken, and `get_if_exists` was not given.
             SerializationError: an argument, or the class, cannot be pickled.
         """
+        if self._parameters is not None:
+            self._parameters.check(f"{self._name}.remote()", args, kwargs)
         verbs = started(f"{self._name}.remote()").verbs
         self._check_groups()
         if self._prepared_by is not verbs or self._prepared is None:
@@ -98,8 +124,8 @@ class ActorClass(Generic[C]):
         if options.get_if_exists and not options.name:
             raise ValueError(f"actor class {self._name}: get_if_exists=True needs a name to look for: name='...'")
         groups = tuple(options.concurrency_groups or ())
-        for name, method_options in self._methods.items():
-            _check_group(method_options.concurrency_group, groups, f"{self._name}.{name}")
+        for name, method in self._methods.items():
+            _check_group(method.options.concurrency_group, groups, f"{self._name}.{name}")
 
     @property
     def _handle(self) -> type[ActorHandle]:
@@ -144,16 +170,35 @@ def _check_group(group: str | None, known: tuple[str, ...], what: str) -> None:
 _PreparedMethod: TypeAlias = tuple[runtime.Prepared, bool, bool]
 """A method, whether it has one result, and whether it is a generator whose items come one by one."""
 
-_TERMINATE = _PLAIN = MethodOptions()
+_PLAIN = MethodOptions()
 
 
-def _methods_of(cls: type[Any]) -> dict[str, MethodOptions]:
-    """The public methods of a class, inherited ones too, with their options."""
+class _Method(NamedTuple):
+    """A method as handles know it; `parameters` without `self`, None when Python cannot tell them."""
+
+    options: MethodOptions
+    parameters: Parameters | None
+
+
+_OF_EVERY_ACTOR = {
+    TERMINATE: _Method(_PLAIN, Parameters("")),
+    READY: _Method(_PLAIN, Parameters("")),
+    CALL: _Method(_PLAIN, Parameters("0function,2args,4kwargs")),
+}
+
+
+def _methods_of(cls: type[Any]) -> dict[str, _Method]:
+    """The public methods of a class, inherited ones too."""
     return {
-        name: _options_of(getattr(cls, name))
+        name: _Method(_options_of(getattr(cls, name)), _parameters_of_method(cls, name))
         for name in dir(cls)
         if callable(getattr(cls, name)) and (not name.startswith("__") or name == "__call__")
     }
+
+
+def _parameters_of_method(cls: type[Any], name: str) -> Parameters | None:
+    is_bound = isinstance(inspect.getattr_static(cls, name), staticmethod | classmethod)
+    return parameters_of(getattr(cls, name), is_method=not is_bound)
 
 
 def _options_of(function: Any) -> MethodOptions:
@@ -169,37 +214,37 @@ class ActorHandle(CountedReference):
     Calls through one process's handles start in the order in which they were made. A handle can be passed to tasks and
     other actors; when the last one anywhere is gone, and its calls have ended, the actor ends, unless it is detached.
 
-    Every actor has the method `__ray_terminate__`: `handle.__ray_terminate__.remote()` ends the actor when the calls
-    made before have ended.
+    Every actor has three methods more. `handle.__ray_ready__.remote()` returns True once the actor is made.
+    `handle.__ray_call__.remote(function, *args)` calls `function(instance, *args)` in the actor.
+    `handle.__ray_terminate__.remote()` ends the actor when the calls made before have ended.
     """
 
     __slots__ = ("_actor", "_last", "_methods", "_prepared")
 
     is_value = False
 
-    def __init__(self, actor: ActorInfo, verbs: runtime.UserVerbs, methods: dict[str, MethodOptions]) -> None:
+    def __init__(self, actor: ActorInfo, verbs: runtime.UserVerbs, methods: dict[str, _Method]) -> None:
         super().__init__(actor.reference, verbs)
         self._actor = actor
         self._methods = methods
         self._last: tuple[MethodOptions, str, _PreparedMethod] | None = None
         """The method that was called last."""
-        self._prepared: dict[tuple[str, int | str | None, str | None, int | None], _PreparedMethod] = {}
+        self._prepared: dict[tuple[Any, ...], _PreparedMethod] = {}
 
     def __getattr__(self, name: str) -> ActorMethod:
         if name in ActorHandle.__slots__:
             raise AttributeError(name)  # not made yet
-        options = self._methods.get(name)
-        if options is None and name == TERMINATE:
-            options = _TERMINATE
-        if options is None:
+        method = self._methods.get(name) or _OF_EVERY_ACTOR.get(name)
+        if method is None:
             if name.startswith("__"):
                 raise AttributeError(name)  # Python looking for a protocol
             raise AttributeError(unknown_name("method", name, sorted(self._methods), f"actor {self._actor.class_name}"))
-        return self._method(name, options)
+        return self._method_type(self, name, *method)
 
-    def _method(self, name: str, options: MethodOptions) -> ActorMethod:
+    @property
+    def _method_type(self) -> type[ActorMethod]:
         """What stands for a method; a dialect has its own."""
-        return ActorMethod(self, name, options)
+        return ActorMethod
 
     def __repr__(self) -> str:
         return f"Actor({self._actor.class_name}, {self.ref.object_id[:16].hex()})"
@@ -221,14 +266,27 @@ class ActorHandle(CountedReference):
         if last is not None and last[0] is options and last[1] == method_name:
             return last[2]
         group = options.concurrency_group
-        key = (method_name, options.num_returns, group, options._generator_backpressure_num_objects)
+        retried = options.retry_exceptions
+        key = (
+            method_name,
+            options.num_returns,
+            group,
+            options._generator_backpressure_num_objects,
+            options.max_task_retries,
+            retried if isinstance(retried, bool) else tuple(retried),
+        )
         prepared = self._prepared.get(key)
         if prepared is None:
             what = f"{self._actor.class_name}.{method_name}"
             _check_group(group, self._actor.limits.groups, what)
             returns = returns_of(options, None, what)
             method = self.holder.prepare_method(
-                self._actor, method_name, options, returns, is_last=method_name == TERMINATE
+                self._actor,
+                method_name,
+                options,
+                returns,
+                is_last=method_name == TERMINATE,
+                collect=DynamicObjectRefGenerator.collect,
             )
             prepared = self._prepared[key] = (method, returns.has_one_result, returns.kind == STREAMING)
         self._last = options, method_name, prepared
@@ -239,7 +297,7 @@ def handle_to(
     actor: ActorInfo,
     verbs: runtime.UserVerbs,
     handle: type[ActorHandle] = ActorHandle,
-    methods: dict[str, MethodOptions] | None = None,
+    methods: dict[str, _Method] | None = None,
 ) -> ActorHandle:
     """A handle to an actor that the engine has made or found; `methods` are those of the class that made it."""
     if actor.cls is not None:
@@ -294,15 +352,16 @@ def _revive_handle(handle: type[ActorHandle], *parts: Any) -> ActorHandle:
 class ActorMethod:
     """A method of an actor: call it with `.remote(...)`."""
 
-    __slots__ = ("_handle", "_name", "_options")
+    __slots__ = ("_handle", "_name", "_options", "_parameters")
 
     _reference: type[ObjectRef[Any]] = ObjectRef
     """What calls return; a dialect has its own."""
 
-    def __init__(self, handle: ActorHandle, name: str, options: MethodOptions) -> None:
+    def __init__(self, handle: ActorHandle, name: str, options: MethodOptions, parameters: Parameters | None) -> None:
         self._handle = handle
         self._name = name
         self._options = options
+        self._parameters = parameters
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise TypeError(f"{self._name} is an actor's method: call it with .{self._name}.remote(...)")
@@ -319,14 +378,18 @@ class ActorMethod:
                 f"is defined: put @dualray.method(duration=...) there, which may be a function of the arguments"
             )
         changed = with_changes(self._options, options, f"{self._handle!r}.{self._name}.options()")
-        return type(self)(self._handle, self._name, changed)
+        return type(self)(self._handle, self._name, changed, self._parameters)
 
     def remote(self, *args: Any, **kwargs: Any) -> Any:
         """Call the method; references to its results, as for remote functions.
 
         Raises:
+            TypeError: the method does not take these arguments.
             PendingCallsLimitExceeded: this process has `max_pending_calls` calls without an answer.
         """
+        parameters = self._parameters
+        if parameters is not None and (len(args) if not kwargs else (len(args), *kwargs)) not in parameters.accepted:
+            parameters.check(f"{self._handle._actor.class_name}.{self._name}.remote()", args, kwargs)
         verbs = runtime.current(self._name).verbs
         handle = self._handle
         handle.check()

@@ -269,15 +269,29 @@ class VerbsOverCore:
         return ActorInfo(ref, template.name, template.function_id, limits, type(self.core.actor_instance))
 
     def prepare_method(
-        self, actor: ActorInfo, method: str, options: MethodOptions, returns: Returns, *, is_last: bool
+        self,
+        actor: ActorInfo,
+        method: str,
+        options: MethodOptions,
+        returns: Returns,
+        *,
+        is_last: bool,
+        collect: Callable[[Sequence[Any]], Any],
     ) -> FunctionTemplate:
+        name = f"{actor.class_name}.{method}"
+        retries, retried = options.max_task_retries, options.retry_exceptions
+        function_id = actor.function
+        if not isinstance(retried, bool):  # the class's export does not say which exceptions
+            dynamic = collect if returns.kind == Streaming.DYNAMIC else None
+            function_id = self.core.export(None, duration=None, what=name, collect=dynamic, retried=tuple(retried))
         return FunctionTemplate(
-            function_id=actor.function,
-            name=f"{actor.class_name}.{method}",
+            function_id=function_id,
+            name=name,
             resources=NOTHING,
             placement=NOTHING,
             num_returns=returns.number,
-            max_retries=0 if is_last else actor.limits.max_task_retries,
+            max_retries=0 if is_last else actor.limits.max_task_retries if retries is None else retries,
+            retry_exceptions=bool(retried),
             concurrency_group=options.concurrency_group or "",
             streaming=Streaming(returns.kind),
             items_ahead_max=returns.ahead_max,

@@ -124,10 +124,23 @@ class ActorOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MethodOptions:
-    """Options of an actor's method: `num_returns` and `_generator_backpressure_num_objects` as for tasks, `name`,
-    `concurrency_group` (one of its actor's; default: none), and, in `@method` alone, `duration` (sim mode)."""
+    """Options of an actor's method.
+
+    Attributes:
+        num_returns, _generator_backpressure_num_objects: as for tasks.
+        max_task_retries: how often a call is repeated that was lost with the actor, or whose error `retry_exceptions`
+            names; -1 without end. Default: what the actor's class says.
+        retry_exceptions: as for tasks. Default False.
+        concurrency_group: one of its actor's. Default: none.
+        name: what messages and traces call it. Default: the method's name.
+        enable_task_events: accepted, as in Ray, and without effect.
+        duration: sim mode, in `@method` alone: as for tasks.
+    """
 
     num_returns: int | str | None = None
+    max_task_retries: int | None = None
+    retry_exceptions: bool | Sequence[type[BaseException]] = False
+    enable_task_events: bool = True
     concurrency_group: str | None = None
     name: str | None = None
     duration: Duration = None
@@ -169,14 +182,17 @@ def _check(options: TaskOptions | ActorOptions | MethodOptions, what: str) -> No
         _check_returns(options, what)
     for name, least in (("max_calls", 0), ("max_retries", -1), ("max_restarts", -1), ("max_task_retries", -1)):
         value = getattr(options, name, least)
+        if value is None and isinstance(options, MethodOptions):
+            continue  # the class says
         if isinstance(value, bool) or not isinstance(value, int):
             raise TypeError(f"{what}: {name}={value!r} must be an int")
         if value < least:
             raise ValueError(f"{what}: {name}={value!r} must be at least {least}")
     if options.name is not None and not isinstance(options.name, str):
         raise TypeError(f"{what}: name={options.name!r} must be a str")
-    if isinstance(options, TaskOptions):
+    if not isinstance(options, ActorOptions):
         _check_retried(options.retry_exceptions, what)
+    if isinstance(options, TaskOptions):
         _check_modelled(options, what)
     duration = options.duration
     if isinstance(duration, str) and duration != "measured":

@@ -11,6 +11,7 @@ from dualray.first_verb import started
 from dualray.object_ref import ObjectRef
 from dualray.object_ref_generator import DynamicObjectRefGenerator, ObjectRefGenerator
 from dualray.options import STREAMING, TaskOptions, returned_bytes, returns_of, with_changes
+from dualray.parameters import Parameters, Shape, parameters_of
 from dualray.shared.handles import Sized
 
 R = TypeVar("R")
@@ -46,6 +47,7 @@ class RemoteFunction(Generic[R]):
         self._prepared_by: runtime.UserVerbs | None = None
         self._has_one_result = False
         self._is_streaming = False
+        self._accepted: set[Shape] = set()
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
@@ -69,9 +71,12 @@ class RemoteFunction(Generic[R]):
         Arguments that are references are replaced by their values before the function runs.
 
         Raises:
+            TypeError: the function does not take these arguments.
             TaskUnschedulableError: no node of the cluster can ever meet the demand.
             SerializationError: an argument, or the function, cannot be pickled.
         """
+        if (len(args) if not kwargs else (len(args), *kwargs)) not in self._accepted:
+            self._check_arguments(args, kwargs)
         verbs = started(self._call).verbs
         if self._prepared_by is not verbs or self._prepared is None:
             self._prepared = self._prepare(verbs)
@@ -87,6 +92,16 @@ class RemoteFunction(Generic[R]):
         # The type is that of the usual case, one result; with num_returns=2 it is a list, and callers unpack it.
         returned: ObjectRef[R] = as_returned([self._reference(ref, verbs) for ref in refs])
         return returned
+
+    @functools.cached_property
+    def _parameters(self) -> Parameters | None:
+        return parameters_of(self._function)
+
+    def _check_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Called for each shape of call that was not seen yet."""
+        if self._parameters is not None:
+            self._parameters.check(self._call, args, kwargs)
+            self._accepted = self._parameters.accepted
 
     def _exported(self) -> Callable[..., Any]:
         """What workers call."""

@@ -50,6 +50,10 @@ Prepared: TypeAlias = Any
 """A function, class or method with its options, as an engine submits it: made once, used for every call, opaque."""
 
 
+Collect: TypeAlias = Callable[[Sequence[Any]], Any]
+"""Makes what `get` returns of a dynamic generator, of the references to its items."""
+
+
 class Awaited(Protocol):
     """A value that is waited for without blocking."""
 
@@ -131,14 +135,7 @@ class TaskVerbs(Protocol):
     """Functions and calls of them."""
 
     def prepare_function(
-        self,
-        target: Any,
-        options: TaskOptions,
-        returns: Returns,
-        name: str,
-        *,
-        captured: bool,
-        collect: Callable[[Sequence[Any]], Any],
+        self, target: Any, options: TaskOptions, returns: Returns, name: str, *, captured: bool, collect: Collect
     ) -> Prepared:
         """Ship a function and check its options against the cluster.
 
@@ -147,7 +144,7 @@ class TaskVerbs(Protocol):
             options, returns: its options, and what a call returns by them.
             name: for messages and traces.
             captured: whether it goes to the caller's placement group unless it says where.
-            collect: makes what `get` returns of a dynamic generator, of the references to its items.
+            collect: see Collect.
 
         Raises:
             ValueError, TypeError: an option that the cluster cannot meet.
@@ -184,7 +181,7 @@ class ActorVerbs(Protocol):
         max_concurrency: int,
         is_async: bool,
         captured: bool,
-        collect: Callable[[Sequence[Any]], Any],
+        collect: Collect,
     ) -> Prepared:
         """Ship an actor's class; as `prepare_function`. `is_async`: it has methods that are coroutines."""
 
@@ -207,9 +204,17 @@ class ActorVerbs(Protocol):
         """The actor that this runs in; None outside of one."""
 
     def prepare_method(
-        self, actor: ActorInfo, method: str, options: MethodOptions, returns: Returns, *, is_last: bool
+        self,
+        actor: ActorInfo,
+        method: str,
+        options: MethodOptions,
+        returns: Returns,
+        *,
+        is_last: bool,
+        collect: Collect,
     ) -> Prepared:
-        """A method of an actor, as `submit_method` takes it. `is_last`: the actor ends behind it; it is not retried."""
+        """A method of an actor, as `submit_method` takes it. `is_last`: the actor ends behind it; it is not retried.
+        `collect` as in `prepare_function`."""
 
     def submit_method(
         self, actor: Any, prepared: Prepared, args: Sequence[Any], kwargs: Mapping[str, Any], /

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import itertools
 import pickle
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pytest
@@ -117,7 +117,14 @@ class PlaceVerbs:
         return ActorInfo(slot, prepared.target.__name__, "any name", ActorLimits(0))
 
     def prepare_method(
-        self, actor: ActorInfo, method: str, options: MethodOptions, returns: Returns, *, is_last: bool
+        self,
+        actor: ActorInfo,
+        method: str,
+        options: MethodOptions,
+        returns: Returns,
+        *,
+        is_last: bool,
+        collect: Callable[[Sequence[Any]], Any],
     ) -> Prepared:
         return Prepared(method, returns)
 

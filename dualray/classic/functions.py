@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from dualray.actor import ActorClass, ActorHandle, ActorMethod
 from dualray.classic.environment import begin_task, end_task, note_error, packed_definitions
 from dualray.classic.object_id import ObjectID
-from dualray.options import ActorOptions, MethodOptions, TaskOptions, with_changes
+from dualray.options import ActorOptions, TaskOptions, with_changes
 from dualray.remote_function import RemoteFunction
 from dualray.shared.core.layout import deserialize
 from dualray.shared.core.serialization import serialize
@@ -163,8 +163,9 @@ class ClassicActorHandle(ActorHandle):
 
     __slots__ = ()
 
-    def _method(self, name: str, options: MethodOptions) -> ActorMethod:
-        return ClassicActorMethod(self, name, options)
+    @property
+    def _method_type(self) -> type[ActorMethod]:
+        return ClassicActorMethod
 
 
 class ClassicActorMethod(ActorMethod):

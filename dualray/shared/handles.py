@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from dualray.shared.model.specs import Ref
@@ -11,6 +12,35 @@ METHOD_OPTIONS = "__dualray_method_options__"
 
 TERMINATE = "__ray_terminate__"
 """The method that every actor has: it ends the actor when the calls made before have ended."""
+
+READY = "__ray_ready__"
+"""Every actor has it, too: it returns True, once the actor is made."""
+
+CALL = "__ray_call__"
+"""Every actor has it, too: it calls a function with the actor's instance and further arguments."""
+
+
+def method_of(instance: Any, name: str) -> Any:
+    """The method of an actor's instance that a call names: that of its class, also where the instance has an attribute
+    of the same name, as in Ray."""
+    if name in getattr(instance, "__dict__", ()):
+        cls = type(instance)
+        for base in cls.__mro__:
+            if name in base.__dict__:
+                return base.__dict__[name].__get__(instance, cls)
+    if name == READY:
+        return _is_ready
+    if name == CALL:
+        return partial(_call_with, instance)
+    return getattr(instance, name)
+
+
+def _is_ready() -> bool:
+    return True
+
+
+def _call_with(instance: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
+    return function(instance, *args, **kwargs)
 
 
 class Reference:

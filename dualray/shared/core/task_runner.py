@@ -20,7 +20,7 @@ from dualray.shared.core.layout import PLAIN_TYPES, plain_bytes
 from dualray.shared.core.pickled_names import keep_name
 from dualray.shared.core.serialization import serialize
 from dualray.shared.core.tasks_in_hand import CoreTasks
-from dualray.shared.handles import METHOD_OPTIONS, TERMINATE, ActorExit
+from dualray.shared.handles import METHOD_OPTIONS, TERMINATE, ActorExit, method_of
 from dualray.shared.machines.owner.task_records import cancelled
 from dualray.shared.model.commands import RunTask
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
@@ -270,7 +270,7 @@ class TaskRunner:
         name = self._method_name
         if name == TERMINATE:
             raise ActorExit
-        method = getattr(self.instance, name)
+        method = method_of(self.instance, name)
         self._core.execution.duration = getattr(getattr(method, METHOD_OPTIONS, None), "duration", None)
         return method, args, kwargs
 
