@@ -13,7 +13,7 @@ from dualray import runtime_env
 from dualray.core_state import live_rows
 from dualray.core_terms import actor_demands, placed, task_demand
 from dualray.options import ActorOptions, MethodOptions, Returns, TaskOptions
-from dualray.runtime import ActorInfo, ActorLimits, Awaited, CallContext, CoreVerbs, NodeRow
+from dualray.runtime import ActorInfo, ActorLimits, Awaited, CallContext, Collect, CoreVerbs, NodeRow
 from dualray.shared.handles import ActorExit, ProcessKey
 from dualray.shared.labels import parse_selector
 from dualray.shared.model.demands import parse_named
@@ -145,7 +145,7 @@ class VerbsOverCore:
         name: str,
         *,
         captured: bool,
-        collect: Callable[[Sequence[Any]], Any],
+        collect: Collect,
     ) -> FunctionTemplate:
         demand = task_demand(options.num_cpus, options.num_gpus, options.memory, options.resources)
         demand, _, strategy = placed(
@@ -203,7 +203,7 @@ class VerbsOverCore:
         max_concurrency: int,
         is_async: bool,
         captured: bool,
-        collect: Callable[[Sequence[Any]], Any],
+        collect: Collect,
     ) -> _PreparedClass:
         placement, held = actor_demands(options.num_cpus, options.num_gpus, options.memory, options.resources)
         placement, held, strategy = placed(
@@ -269,16 +269,9 @@ class VerbsOverCore:
         return ActorInfo(ref, template.name, template.function_id, limits, type(self.core.actor_instance))
 
     def prepare_method(
-        self,
-        actor: ActorInfo,
-        method: str,
-        options: MethodOptions,
-        returns: Returns,
-        *,
-        is_last: bool,
-        collect: Callable[[Sequence[Any]], Any],
+        self, actor: ActorInfo, name: str, options: MethodOptions, returns: Returns, *, is_last: bool, collect: Collect
     ) -> FunctionTemplate:
-        name = f"{actor.class_name}.{method}"
+        name = f"{actor.class_name}.{name}"
         retries, retried = options.max_task_retries, options.retry_exceptions
         function_id = actor.function
         if not isinstance(retried, bool):  # the class's export does not say which exceptions

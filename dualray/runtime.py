@@ -204,14 +204,7 @@ class ActorVerbs(Protocol):
         """The actor that this runs in; None outside of one."""
 
     def prepare_method(
-        self,
-        actor: ActorInfo,
-        method: str,
-        options: MethodOptions,
-        returns: Returns,
-        *,
-        is_last: bool,
-        collect: Collect,
+        self, actor: ActorInfo, name: str, options: MethodOptions, returns: Returns, *, is_last: bool, collect: Collect
     ) -> Prepared:
         """A method of an actor, as `submit_method` takes it. `is_last`: the actor ends behind it; it is not retried.
         `collect` as in `prepare_function`."""

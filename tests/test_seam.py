@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import itertools
 import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pytest
@@ -14,7 +14,7 @@ import dualray
 from dualray import runtime
 from dualray.exceptions import TaskError
 from dualray.options import ActorOptions, MethodOptions, Returns, TaskOptions
-from dualray.runtime import ActorInfo, ActorLimits, CallContext
+from dualray.runtime import ActorInfo, ActorLimits, CallContext, Collect
 from tests.structure import ROOT
 
 USER_SIDE = {
@@ -117,16 +117,9 @@ class PlaceVerbs:
         return ActorInfo(slot, prepared.target.__name__, "any name", ActorLimits(0))
 
     def prepare_method(
-        self,
-        actor: ActorInfo,
-        method: str,
-        options: MethodOptions,
-        returns: Returns,
-        *,
-        is_last: bool,
-        collect: Callable[[Sequence[Any]], Any],
+        self, actor: ActorInfo, name: str, options: MethodOptions, returns: Returns, *, is_last: bool, collect: Collect
     ) -> Prepared:
-        return Prepared(method, returns)
+        return Prepared(name, returns)
 
     def call_method(self, actor: Slot, prepared: Prepared, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Slot:
         return self._new(getattr(actor.value, prepared.target)(*args, **kwargs))
