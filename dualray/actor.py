@@ -102,7 +102,6 @@ class ActorClass(Generic[C]):
 
         Raises:
             TypeError: the constructor does not take these arguments.
-            ActorUnschedulableError: no node of the cluster can ever hold it.
             ActorAlreadyExistsError (a ValueError): the name is taken, and `get_if_exists` was not given.
             SerializationError: an argument, or the class, cannot be pickled.
         """

@@ -81,8 +81,9 @@ def init(
         decision_log: a directory for the decision logs and traces of every process (`dualray replay`).
         record: a Parquet file for the record of the run, which `dualray predict` runs again on other clusters; written
             by `shutdown`. See docs/whatif.md.
-        infeasible: what a demand does that no node can ever meet: "raise" an error at once, or "wait" for a node that
-            can. Default: "raise", unless the cluster was joined by its address.
+        infeasible: what a demand does that no node can meet, beside a warning: "raise" fails it at once, so that `get`
+            raises TaskUnschedulableError; "wait" lets it wait for a node that can. Default: "raise", unless the
+            cluster was joined by its address: nodes may join it.
         runtime_env: environment variables and import paths of all tasks and actors; see docs/api/tasks.md.
         limits: limits and policies of the core, by name; `dualray config` lists them.
         log_to_driver: real mode: show what workers print. Default True.

@@ -72,7 +72,6 @@ class RemoteFunction(Generic[R]):
 
         Raises:
             TypeError: the function does not take these arguments.
-            TaskUnschedulableError: no node of the cluster can ever meet the demand.
             SerializationError: an argument, or the function, cannot be pickled.
         """
         if (len(args) if not kwargs else (len(args), *kwargs)) not in self._accepted:

@@ -189,7 +189,6 @@ class ActorVerbs(Protocol):
         """Make an actor. With `get_if_exists`, and an actor of its name: that one, with `cls`.
 
         Raises:
-            ActorUnschedulableError: no node of the cluster can ever hold it.
             ActorAlreadyExistsError: the name is taken.
         """
 

@@ -242,26 +242,28 @@ def test_after_an_argument_was_refused_all_goes_on():
 
 @pytest.mark.usefixtures("cluster")
 def test_a_demand_that_no_node_can_meet():
-    message = message_of(TaskUnschedulableError, f.options(num_cpus=64, num_gpus=1).remote)
+    message = message_of(TaskUnschedulableError, get, f.options(num_cpus=64, num_gpus=1).remote())
     assert message == (
-        "f can never run in this cluster: it demands 64 CPU, 1 GPU; the nearest node, node-0, has 2 CPU and lacks "
+        "f cannot be scheduled: it demands 64 CPU, 1 GPU; the nearest node, node-0, has 2 CPU and lacks "
         "62 CPU, 1 GPU. Ask for less, or start a node that has it."
     )
-    message = message_of(ActorUnschedulableError, A.options(resources={"tpu": 1}).remote)
-    assert "A can never run in this cluster" in message
+    message = message_of(ActorUnschedulableError, get, A.options(resources={"tpu": 1}).remote().__ray_ready__.remote())
+    assert "A cannot be scheduled" in message
     assert "lacks 1 tpu" in message
 
 
 @pytest.mark.usefixtures("cluster")
 def test_memory_that_no_node_was_told_to_offer():
-    message = message_of(TaskUnschedulableError, f.options(memory=500 * MIB).remote)
+    message = message_of(TaskUnschedulableError, get, f.options(memory=500 * MIB).remote())
     assert message == (
-        "f can never run in this cluster: it demands 1 CPU, 500.0 MiB of memory; the nearest node, node-0, has 2 CPU "
+        "f cannot be scheduled: it demands 1 CPU, 500.0 MiB of memory; the nearest node, node-0, has 2 CPU "
         "and lacks 500.0 MiB of memory. No node here offers memory, which only those do that were told how much: "
         "init(memory=), `dualray start --memory`, Cluster.add_node(memory=), or memory: of a scenario's nodes. Say it "
         "there, or leave memory= out."
     )
-    assert "No node here offers memory" in message_of(ActorUnschedulableError, A.options(memory="1GiB").remote)
+    assert "No node here offers memory" in message_of(
+        ActorUnschedulableError, get, A.options(memory="1GiB").remote().__ray_ready__.remote()
+    )
     message = message_of(PlacementGroupUnschedulableError, placement_group, [{"memory": "1GiB"}])
     assert "bundle 0 demands 1.0 GiB of memory" in message
     assert "No node here offers memory" in message
@@ -270,7 +272,7 @@ def test_memory_that_no_node_was_told_to_offer():
 @pytest.mark.usefixtures("cluster")
 def test_a_node_that_is_not_there():
     strategy = NodeAffinitySchedulingStrategy("node-7", soft=False)
-    message = message_of(TaskUnschedulableError, f.options(scheduling_strategy=strategy).remote)
+    message = message_of(TaskUnschedulableError, get, f.options(scheduling_strategy=strategy).remote())
     assert "it names node 'node-7' (soft=False), which is not alive; alive nodes: node-0" in message
 
 

@@ -62,9 +62,9 @@ def test_a_selector_that_holds_finds_a_node(selector):
 )
 def test_a_selector_that_no_node_meets_is_refused_with_the_reason(selector, why):
     with pytest.raises(TaskUnschedulableError, match=why):
-        where.options(label_selector=selector).remote()
+        get(where.options(label_selector=selector).remote())
     with pytest.raises(ActorUnschedulableError, match=why):
-        Place.options(label_selector=selector).remote()
+        get(Place.options(label_selector=selector).remote().__ray_ready__.remote())
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_a_label_strategy_that_holds_finds_a_node(hard):
 )
 def test_a_label_strategy_that_does_not_hold_is_refused(hard, why):
     with pytest.raises(TaskUnschedulableError, match=why):
-        where.options(scheduling_strategy=NodeLabelSchedulingStrategy(hard=hard)).remote()
+        get(where.options(scheduling_strategy=NodeLabelSchedulingStrategy(hard=hard)).remote())
 
 
 def test_what_is_preferred_is_not_demanded():
@@ -104,7 +104,7 @@ def test_a_selector_narrows_other_strategies_too():
     affinity = NodeAffinitySchedulingStrategy("node-0")
     assert get(where.options(scheduling_strategy=affinity, label_selector={"zone": "a"}).remote()) == "node-0"
     with pytest.raises(TaskUnschedulableError, match="zone=b"):
-        where.options(scheduling_strategy=affinity, label_selector={"zone": "b"}).remote()
+        get(where.options(scheduling_strategy=affinity, label_selector={"zone": "b"}).remote())
 
 
 def test_bundles_have_selectors():

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 
 import pytest
@@ -434,26 +435,39 @@ def test_a_worker_is_used_again():
     ],
     ids=str,
 )
-def test_an_infeasible_demand_raises_at_remote_and_names_what_is_lacking(options, lacks):
-    with pytest.raises(TaskUnschedulableError, match=rf"where can never run in this cluster: .*{lacks}"):
-        where.options(**options).remote()
-    with pytest.raises(ActorUnschedulableError, match=rf"Holder can never run in this cluster: .*{lacks}"):
-        Holder.options(**options).remote()
+def test_an_infeasible_demand_fails_at_once_with_what_is_lacking(options, lacks, capfd):
+    impossible = where.options(**options)
+    refs = [impossible.remote() for _ in range(3)]
+    for ref in refs:
+        with pytest.raises(TaskUnschedulableError, match=rf"where cannot be scheduled: .*{lacks}"):
+            get(ref)
+    with pytest.raises(ActorUnschedulableError, match=rf"Holder cannot be scheduled: .*{lacks}"):
+        get(Holder.options(**options).remote().__ray_ready__.remote())
+    warned = capfd.readouterr().err
+    assert len(re.findall(rf"dualray: where can never run in this cluster: .*{lacks}", warned)) == 1
+    assert len(re.findall(rf"dualray: Holder can never run in this cluster: .*{lacks}", warned)) == 1
 
 
-def test_an_infeasible_demand_raises_in_a_task_too():
+def test_a_demand_that_nobody_asks_for_again_does_no_harm():
+    forgotten = where.options(num_cpus=3000).remote()
+    assert get(where.remote()).startswith("node-")
+    ready, _ = ray.wait([forgotten], timeout=20)
+    assert ready == [forgotten]
+
+
+def test_an_infeasible_demand_of_a_task_fails_too():
     @ray.remote
     def parent():
-        where.options(num_cpus=1000).remote()
+        return ray.get(where.options(num_cpus=1000).remote(), timeout=20)
 
     with pytest.raises(TaskUnschedulableError, match="998 CPU"):
         get(parent.remote())
 
 
-def test_affinity_to_a_node_that_is_not_there_raises_and_names_those_that_are():
+def test_affinity_to_a_node_that_is_not_there_fails_and_names_those_that_are():
     strategy = NodeAffinitySchedulingStrategy("node-99", soft=False)
     with pytest.raises(TaskUnschedulableError, match=r"names node 'node-99'.*is not alive; alive nodes: node-0"):
-        where.options(scheduling_strategy=strategy).remote()
+        get(where.options(scheduling_strategy=strategy).remote())
 
 
 def test_a_demand_that_is_only_busy_does_not_raise(cluster):

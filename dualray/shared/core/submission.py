@@ -91,14 +91,14 @@ class CoreSubmission(CoreTasks):
 
     def submit_task(self, template: FunctionTemplate, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Ref]:
         """Submit a call of a remote function; its results, as references of this process."""
-        self._check_feasible(template, exceptions.TaskUnschedulableError)
+        self._check_feasible(template)
         task_id = self._submit(template, args, kwargs)
         return self._returns(task_id, template)
 
     def submit_call(self, template: FunctionTemplate, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Ref:
         """`submit_task` of a function that has one result: that."""
         if template is not self._feasible_last or self._feasible_in is not self.machine.cluster:
-            self._check_feasible(template, exceptions.TaskUnschedulableError)
+            self._check_feasible(template)
             self._feasible_last = template
         return new_ref((return_object_id(self._submit(template, args, kwargs), 0), self.address))
 
@@ -140,7 +140,7 @@ class CoreSubmission(CoreTasks):
         Raises:
             ActorAlreadyExistsError: the name is taken.
         """
-        self._check_feasible(template, exceptions.ActorUnschedulableError)
+        self._check_feasible(template)
         owner = HEAD if promises.is_detached else self.address
         task_id: TaskID | None = None
         if promises.name:
@@ -170,7 +170,8 @@ class CoreSubmission(CoreTasks):
                 f"answer, and max_pending_calls={limit}. Wait for some of them, or give the actor a higher limit."
             )
 
-    def _check_feasible(self, template: FunctionTemplate, error: type[DualrayError]) -> None:
+    def _check_feasible(self, template: FunctionTemplate) -> None:
+        """Warn once of a demand that no node can meet. The head answers it as the setting `infeasible` says."""
         feasible = self._feasible
         if feasible is None or self._feasible_in is not self.machine.cluster:
             self._feasible_in = self.machine.cluster
@@ -180,11 +181,10 @@ class CoreSubmission(CoreTasks):
         shape = LeaseShape(
             resources=template.resources, placement=template.placement, strategy=template.strategy, name=template.name
         )
-        why = self.machine.why_infeasible(shape)
-        if why is not None:
-            raise error(f"{template.name} can never run in this cluster: {why}.")
         if (why := self.machine.why_waiting(shape)) is not None:
-            self.host.tell(f"dualray: {template.name} waits for a node that can take it, for {why}.\n")
+            is_closed = self.config.infeasible == "raise"
+            fate = "can never run in this cluster" if is_closed else "waits for a node that can take it"
+            self.host.tell(f"dualray: {template.name} {fate}: {why}.\n")
         feasible[template] = None
 
     def _submit(
