@@ -78,6 +78,8 @@ class CoreState:
         self._feasible: dict[FunctionTemplate, None] | None = None
         self._feasible_in: tuple[NodeInfo, ...] = ()
         self._feasible_last: FunctionTemplate | None = None
+        self._warned: dict[FunctionTemplate, str] = {}
+        """Demands that no node can meet, and why, as the user was told."""
         self._dropped: list[ObjectID] = []
         self._released: list[ObjectID] = []
         self._to_run: list[RunTask | TaskPushed] = []

@@ -184,7 +184,9 @@ class CoreSubmission(CoreTasks):
         if (why := self.machine.why_waiting(shape)) is not None:
             is_closed = self.config.infeasible == "raise"
             fate = "can never run in this cluster" if is_closed else "waits for a node that can take it"
-            self.host.tell(f"dualray: {template.name} {fate}: {why}.\n")
+            if self._warned.get(template) != why:
+                self._warned[template] = why
+                self.host.tell(f"dualray: {template.name} {fate}: {why}.\n")
         feasible[template] = None
 
     def _submit(
