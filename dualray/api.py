@@ -72,7 +72,7 @@ def init(
         num_cpus, num_gpus, resources: what each node has. Default: real as found, with the GPUs that
             CUDA_VISIBLE_DEVICES shows (docs/real_mode.md); sim 4 CPUs.
         memory: bytes, or a text such as "16GiB", that each node offers to tasks and actors that say `memory=`; see
-            docs/api/tasks.md. Default: none.
+            docs/api/tasks.md. Default: 70 % of the node's memory; sim 11.2 GiB.
         labels: of each node, such as {"zone": "a"}; sim mode: or a list with those of each node. See
             docs/api/placement.md.
         object_store_memory: bytes of each node's object store, or a text such as "2GiB".

@@ -321,7 +321,7 @@ SETTINGS = {
             default=None,
             modes=MODES,
             parse=_bytes,
-            help="bytes that a node offers to tasks that say memory=; default: none",
+            help="bytes that a node offers to tasks that say memory=; real: 70 % of memory; sim: 11.2 GiB",
         ),
         Setting(
             name="labels",

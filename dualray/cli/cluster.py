@@ -43,7 +43,8 @@ def start_command(
     num_gpus: Annotated[float | None, typer.Option(help="GPUs; default: those that there are.")] = None,
     resources: Annotated[str | None, typer.Option(help="Custom resources, such as '{\"disk\": 2}'.")] = None,
     memory: Annotated[
-        str | None, typer.Option(help="Bytes, or such as 16GiB, offered to tasks with memory=; default: none.")
+        str | None,
+        typer.Option(help="Bytes, or such as 16GiB, offered to tasks with memory=; default: 70 % of memory."),
     ] = None,
     labels: Annotated[str | None, typer.Option(help="Labels, such as 'zone=a,market=spot', or JSON.")] = None,
     object_store_memory: Annotated[str | None, typer.Option(help="Bytes, or such as 2GiB.")] = None,

@@ -16,7 +16,7 @@ from dualray.shared.labels import as_pairs, labels_of_nodes
 from dualray.shared.model.config import Config
 from dualray.shared.model.demands import parse_resources
 from dualray.shared.model.ids import FunctionID, root_task_id
-from dualray.shared.model.resources import GPU, GPU_MASK
+from dualray.shared.model.resources import GPU, GPU_MASK, MEMORY_SHARE_PERCENT, add, node_resources
 from dualray.shared.proof.trace import TraceEvent
 from dualray.sim.cluster.cluster import DRIVER_NODE, Cluster, make_cluster
 from dualray.sim.cluster.examination import Examination, examine
@@ -28,6 +28,7 @@ from dualray.sim.processes.entering import (
     leave_process_with_gpus,
     show_gpus,
 )
+from dualray.sim.processes.host_process import ip_of
 from dualray.sim.processes.node import Hardware
 from dualray.sim.processes.worker import UserProcess
 from dualray.sim.processes.worker_runtime import VIRTUAL_PORT, no_logs
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 
 DEFAULT_CPUS = 4
 DEFAULT_STORE_BYTES = 2 * 1024**3
+DEFAULT_MEMORY_BYTES = 16 * 1024**3
+"""Of which a node offers 70 % to tasks that say `memory=`."""
 
 
 class SimRuntime:
@@ -170,12 +173,19 @@ def _hardware(settings: Mapping[str, Any]) -> list[Hardware]:
     total = parse_resources(
         num_cpus=DEFAULT_CPUS if num_cpus is None else num_cpus,
         num_gpus=settings["num_gpus"],
-        memory=settings["memory"],
+        memory=settings["memory"] or DEFAULT_MEMORY_BYTES * MEMORY_SHARE_PERCENT // 100,
         resources=settings["resources"],
     )
     store_bytes = settings["object_store_memory"] or DEFAULT_STORE_BYTES
     labels = labels_of_nodes(settings["labels"], settings["nodes"])
-    return [Hardware(total=total, store_bytes=store_bytes, labels=each) for each in labels]
+    return [
+        Hardware(
+            total=add((total, node_resources(ip_of(f"node-{index}"), is_head=index == 0))),
+            store_bytes=store_bytes,
+            labels=each,
+        )
+        for index, each in enumerate(labels)
+    ]
 
 
 def hardware_of_scenario(scenario: Scenario) -> list[Hardware]:

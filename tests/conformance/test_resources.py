@@ -8,6 +8,7 @@ import pytest
 
 import dualray as ray
 from dualray.exceptions import ActorUnschedulableError, TaskUnschedulableError
+from dualray.shared.model.resources import HEAD_NODE
 from dualray.util.placement_group import placement_group, remove_placement_group
 from dualray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 from tests.conformance.support import eventually, get, mark_of_process, resources_are_free
@@ -68,6 +69,7 @@ def test_cluster_resources_are_those_of_all_nodes(cluster):
         "disk": 2.0 * cluster.nodes,
         "slot": 0.5 * cluster.nodes,
         "memory": 8.0 * GIB * cluster.nodes,
+        **dict.fromkeys([HEAD_NODE, *(f"node:{row['NodeManagerAddress']}" for row in ray.nodes())], 1.0),
     }
 
 
@@ -77,7 +79,9 @@ def test_nodes_says_what_each_node_has(cluster):
     for row in rows:
         assert row["Alive"] is True
         assert row["Incarnation"] == 0
-        assert row["Resources"] == {"CPU": 2.0, "GPU": 2.0, "disk": 2.0, "slot": 0.5, "memory": 8.0 * GIB}
+        told = {"CPU": 2.0, "GPU": 2.0, "disk": 2.0, "slot": 0.5, "memory": 8.0 * GIB}
+        own = [f"node:{row['NodeManagerAddress']}", *([HEAD_NODE] if row["NodeID"] == "node-0" else [])]
+        assert row["Resources"] == {**told, **dict.fromkeys(own, 1.0)}
 
 
 def test_what_is_held_is_not_available():
@@ -425,7 +429,7 @@ def test_a_worker_is_used_again():
 @pytest.mark.parametrize(
     ("options", "lacks"),
     [
-        ({"num_cpus": 1000}, "1000 CPU; the nearest node, node-0, has .* and lacks 998 CPU"),
+        ({"num_cpus": 2000}, "2000 CPU; the nearest node, node-0, has .* and lacks 1998 CPU"),
         ({"num_gpus": 3}, "lacks 1 GPU"),
         ({"resources": {"disk": 3}}, "lacks 1 disk"),
         ({"resources": {"tpu": 1}}, "lacks 1 tpu"),

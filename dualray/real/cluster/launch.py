@@ -77,7 +77,9 @@ def node_options(
     """
     if num_workers is not None:
         config = dataclasses.replace(config, workers_prestarted=num_workers)
-    total, gpu_names = total_of(num_cpus, num_gpus, resources, memory)
+    total, gpu_names = total_of(
+        num_cpus, num_gpus, resources, memory, host=node_ip or LOOPBACK, is_head=address is None
+    )
     return NodeOptions(
         address=address,
         node_ip=node_ip or LOOPBACK,

@@ -21,6 +21,7 @@ from dualray.real.session.children import HEAD_MODULE, NODE_MODULE, Children, la
 from dualray.real.session.session import CONTROL_PLANE_FILE, METRICS_FILE, Session
 from dualray.shared.model.events import Started
 from dualray.shared.model.ids import FIRST_DRIVER, HEAD, Address, root_task_id
+from dualray.shared.model.resources import offered_words
 
 if TYPE_CHECKING:
     from dualray.real.processes.run_recorder import RunNotes
@@ -104,7 +105,9 @@ class RealRuntime(ProcessRuntime):
         if self.session.cluster is None:
             self.control_plane = control_plane.read_text()
             logging.getLogger("dualray").info(
-                "real mode: %s on this machine, control plane: %s", self.session.total, self.control_plane
+                "real mode: %s on this machine, control plane: %s",
+                offered_words(self.session.total),
+                self.control_plane,
             )
         else:
             logging.getLogger("dualray").info(

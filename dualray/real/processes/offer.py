@@ -6,11 +6,12 @@ import logging
 import os
 import socket
 from collections.abc import Mapping
+from pathlib import Path
 
 from dualray.real.processes.gpus import gpus_to_offer
 from dualray.real.session import session as sessions
 from dualray.shared.model.demands import parse_resources
-from dualray.shared.model.resources import Resources
+from dualray.shared.model.resources import MEMORY_SHARE_PERCENT, Resources, add, node_resources
 
 LOOPBACK = "127.0.0.1"
 _STORE_SHARE_PERCENT = 30
@@ -37,20 +38,37 @@ def total_of(
     num_gpus: float | None,
     resources: Mapping[str, float] | None,
     memory: float | str | None = None,
+    *,
+    host: str = LOOPBACK,
+    is_head: bool = True,
 ) -> tuple[Resources, tuple[str, ...]]:
-    """What a node of this machine has, and its GPUs' names; by default as many CPUs as this process may use, and the
-    GPUs that there are and CUDA_VISIBLE_DEVICES shows, and no memory.
+    """What a node of this machine has, and its GPUs' names; by default as many CPUs as this process may use, the GPUs
+    that there are and CUDA_VISIBLE_DEVICES shows, and 70 % of memory.
+
+    Args:
+        host: the node's IP address.
+        is_head: whether the head runs beside it.
 
     Raises:
         ValueError: resources that are wrong; more GPUs than there are.
     """
     if num_cpus is None:
         num_cpus = len(os.sched_getaffinity(0))
+    if memory is None:
+        memory = memory_bytes() * MEMORY_SHARE_PERCENT // 100
     total = parse_resources(num_cpus=num_cpus, num_gpus=num_gpus, memory=memory, resources=resources)
     gpu_names = gpus_to_offer(num_gpus)
     if num_gpus is None:
         total = parse_resources(num_cpus=num_cpus, num_gpus=len(gpu_names), memory=memory, resources=resources)
-    return total, gpu_names
+    return add((total, node_resources(host, is_head=is_head))), gpu_names
+
+
+def memory_bytes() -> int:
+    """The memory of this machine, or what its control group allows."""
+    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limit = Path("/sys/fs/cgroup/memory.max")
+    text = limit.read_text().strip() if limit.exists() else "max"
+    return min(physical, int(text)) if text.isdigit() else physical
 
 
 def store_bytes(wanted: int | None) -> int:
@@ -65,7 +83,7 @@ def store_bytes(wanted: int | None) -> int:
             f"object_store_memory={wanted:,} bytes, and {sessions.SHARED_MEMORY} has {free:,} bytes free: ask for "
             f"less, or make it larger (mount -o remount,size=..., or docker run --shm-size=...)"
         )
-    share = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * _STORE_SHARE_PERCENT // 100
+    share = memory_bytes() * _STORE_SHARE_PERCENT // 100
     if wanted is None and free < share:
         logging.getLogger("dualray").warning(
             "%s has %s bytes free: the object store gets those, and not %s, %d %% of memory",

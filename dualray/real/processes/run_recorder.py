@@ -18,6 +18,7 @@ from dualray.real.session.session import Session
 from dualray.recording.file import make_record, write_record
 from dualray.recording.recorded import RecordedCoreWorker
 from dualray.shared.model.ids import Address, is_driver
+from dualray.shared.model.resources import told
 from dualray.shared.proof.trace import TraceEvent, from_bytes
 
 _WORKER_S = 0.05
@@ -120,7 +121,9 @@ class RunNotes:
             self._trace += from_bytes(file.read_bytes())
         self._facts = {
             "mode": "real",
-            "nodes": {session.node: {"resources": session.total.as_floats(), "object_store": session.store_bytes}},
+            "nodes": {
+                session.node: {"resources": told(session.total).as_floats(), "object_store": session.store_bytes}
+            },
             "machine": machine_words(),
             "cores": len(os.sched_getaffinity(0)),
             "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),

@@ -75,11 +75,10 @@ class CoreState:
         self._waits: dict[WaitID, PendingWait] = {}
         self._wait_counter = itertools.count()
         self._exported: dict[FunctionID, None] = {}
-        self._feasible: dict[FunctionTemplate, None] | None = None
+        self._feasible: dict[FunctionTemplate, tuple[tuple[NodeInfo, ...], str]] = {}
+        """Of each demand, in which cluster it was looked at, and why no node could meet it there."""
         self._feasible_in: tuple[NodeInfo, ...] = ()
         self._feasible_last: FunctionTemplate | None = None
-        self._warned: dict[FunctionTemplate, str] = {}
-        """Demands that no node can meet, and why, as the user was told."""
         self._dropped: list[ObjectID] = []
         self._released: list[ObjectID] = []
         self._to_run: list[RunTask | TaskPushed] = []

@@ -172,22 +172,21 @@ class CoreSubmission(CoreTasks):
 
     def _check_feasible(self, template: FunctionTemplate) -> None:
         """Warn once of a demand that no node can meet. The head answers it as the setting `infeasible` says."""
-        feasible = self._feasible
-        if feasible is None or self._feasible_in is not self.machine.cluster:
-            self._feasible_in = self.machine.cluster
-            feasible = self._feasible = {}
-        if template in feasible:
+        cluster = self.machine.cluster
+        if self._feasible_in is not cluster:
+            self._feasible_in, self._feasible_last = cluster, None
+        known = self._feasible.get(template)
+        if known is not None and known[0] is cluster:
             return
         shape = LeaseShape(
             resources=template.resources, placement=template.placement, strategy=template.strategy, name=template.name
         )
-        if (why := self.machine.why_waiting(shape)) is not None:
+        why = self.machine.why_waiting(shape) or ""
+        if why and (known is None or known[1] != why):
             is_closed = self.config.infeasible == "raise"
             fate = "can never run in this cluster" if is_closed else "waits for a node that can take it"
-            if self._warned.get(template) != why:
-                self._warned[template] = why
-                self.host.tell(f"dualray: {template.name} {fate}: {why}.\n")
-        feasible[template] = None
+            self.host.tell(f"dualray: {template.name} {fate}: {why}.\n")
+        self._feasible[template] = cluster, why
 
     def _submit(
         self,

@@ -51,6 +51,28 @@ class Resources:
 
 NOTHING = Resources()
 
+NODE_PREFIX = "node:"
+"""Each node offers 1.0 of `node:` and its IP address, and the head's node of HEAD_NODE: for tasks that name a node."""
+HEAD_NODE = "node:__internal_head__"
+MEMORY_SHARE_PERCENT = 70
+"""Of its memory, a node offers so much to tasks and actors that say `memory=`, unless it is told how much."""
+
+
+def node_resources(ip_address: str, *, is_head: bool) -> Resources:
+    """What a node offers beside what it was told to."""
+    names = [NODE_PREFIX + ip_address, HEAD_NODE] if is_head else [NODE_PREFIX + ip_address]
+    return Resources(tuple((name, UNITS) for name in sorted(names)))
+
+
+def told(total: Resources) -> Resources:
+    """What a node offers without what each node offers: what it was told to."""
+    return Resources(tuple([row for row in total.units if not row[0].startswith(NODE_PREFIX)]))
+
+
+def offered_words(total: Resources) -> str:
+    """The same, for people."""
+    return str(told(total))
+
 
 def amount_words(name: str, units: int) -> str:
     """An amount of one resource, for people: `2 CPU`, `1.5 GiB of memory`."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from dualray.shared.model.ids import NodeID
-from dualray.shared.model.resources import add, bulk, fits, shortfall
+from dualray.shared.model.resources import add, bulk, fits, offered_words, shortfall
 from dualray.shared.model.specs import GroupStrategy, NodeInfo, PlacementGroupSpec, labels_match
 from dualray.shared.policies.feasibility import way_out
 from dualray.shared.policies.placement import Candidate
@@ -206,8 +206,8 @@ def why_never(spec: PlacementGroupSpec, placed: Mapping[int, NodeID], nodes: Seq
         lacks = shortfall(dict(nearest.total.units), together)
         return (
             f"STRICT_PACK wants one node for all {len(spec.bundles)} bundles, which demand {together}; the nearest "
-            f"node, {nearest.node}, has {nearest.total} and lacks {lacks if lacks.units else 'labels'}. Use PACK, or "
-            f"smaller bundles"
+            f"node, {nearest.node}, has {offered_words(nearest.total)} and lacks "
+            f"{lacks if lacks.units else 'labels'}. Use PACK, or smaller bundles"
         )
     if spec.strategy is GroupStrategy.STRICT_SPREAD:
         return (
@@ -239,6 +239,6 @@ def _no_node_for(spec: PlacementGroupSpec, index: int, nodes: Sequence[NodeInfo]
     nearest = min(matching, key=lambda info: (bulk(shortfall(dict(info.total.units), bundle)), info.node))
     lacks = shortfall(dict(nearest.total.units), bundle)
     return (
-        f"bundle {index} demands {bundle}; the nearest node, {nearest.node}, has {nearest.total} and lacks {lacks}. "
-        f"{way_out(bundle, matching)}"
+        f"bundle {index} demands {bundle}; the nearest node, {nearest.node}, has {offered_words(nearest.total)} and "
+        f"lacks {lacks}. {way_out(bundle, matching)}"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dualray.shared.model.resources import MEMORY, Resources, bulk, fits, shortfall
+from dualray.shared.model.resources import MEMORY, Resources, bulk, fits, offered_words, shortfall
 from dualray.shared.model.specs import LabelTerm, LeaseShape, NodeInfo, StrategyKind, labels_match
 
 
@@ -32,7 +32,7 @@ def why_infeasible(shape: LeaseShape, nodes: Sequence[NodeInfo]) -> str | None:
     nearest = min(nodes, key=lambda info: (_lacking(info, shape), info.node))
     lacks = shortfall(dict(nearest.total.units), demand)
     return (
-        f"it demands {demand}; the nearest node, {nearest.node}, has {nearest.total} and lacks {lacks}. "
+        f"it demands {demand}; the nearest node, {nearest.node}, has {offered_words(nearest.total)} and lacks {lacks}. "
         f"{way_out(demand, nodes)}"
     )
 

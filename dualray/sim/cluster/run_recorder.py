@@ -9,7 +9,8 @@ from dualray.recording.file import make_record, write_record
 from dualray.recording.recorded import RecordedCoreWorker
 
 if TYPE_CHECKING:
-    from dualray.sim.cluster.cluster import Cluster
+    from dualray.shared.model.resources import told
+from dualray.sim.cluster.cluster import Cluster
 
 
 class RunRecorder:
@@ -38,7 +39,7 @@ class RunRecorder:
             "driver": cluster.driver.core.execution.task_id.hex(),
             "nodes": {
                 node: {
-                    "resources": process.hardware.total.as_floats(),
+                    "resources": told(process.hardware.total).as_floats(),
                     "object_store": process.hardware.store_bytes,
                 }
                 for node, process in cluster.nodes.items()
