@@ -44,7 +44,7 @@ def start_command(
     resources: Annotated[str | None, typer.Option(help="Custom resources, such as '{\"disk\": 2}'.")] = None,
     memory: Annotated[
         str | None,
-        typer.Option(help="Bytes, or such as 16GiB, offered to tasks with memory=; default: 70 % of memory."),
+        typer.Option(help="Bytes, or such as 16GiB, offered to tasks with memory=; default: 70 %."),
     ] = None,
     labels: Annotated[str | None, typer.Option(help="Labels, such as 'zone=a,market=spot', or JSON.")] = None,
     object_store_memory: Annotated[str | None, typer.Option(help="Bytes, or such as 2GiB.")] = None,
