@@ -62,6 +62,8 @@ FIRST = {
     "cancellation": "cancel_swarm",
     "placement_groups": "tight_swarm",
     "bundles": "tight_swarm",
+    "resource_pool": "gpus_swarm",
+    "worker_pool": "memory_swarm",
     "reserved_space": "arguments_swarm",
     "actor_executor": "cancel_swarm",
     "reach": "parted_swarm",

@@ -86,7 +86,7 @@ BUGS: tuple[PlantedBug, ...] = (
         what="a GPU that was lost is counted as free again when the lease that held it ends",
         change=_change(
             f"{MACHINES}/node/local_scheduler.py",
-            "        lease.resources = _without(lease.resources, lost)\n",
+            "        lease.resources = without_gpu(lease.resources, lost)\n",
             "",
         ),
         scenario=GPUS,

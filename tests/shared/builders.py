@@ -471,7 +471,7 @@ class NodeStepper(Stepper[Node]):
     def with_workers(self, count: int) -> NodeStepper:
         """Start workers as if the node had wanted them."""
         for _ in range(count):
-            self.machine.scheduler._start_worker()
+            self.machine.scheduler.worker_pool.start_worker()
         self.machine.out.commands.clear()
         for address in list(self.machine.scheduler.workers):
             self(WorkerReady(worker=address))

@@ -14,7 +14,7 @@ PASSED_OVER = frozenset({"out", "config", "table", "address", "node"})
 """What machines share, and what never changes."""
 PARTS: dict[str, tuple[str, ...]] = {
     "Executor": ("transit",),
-    "LocalScheduler": ("admission",),
+    "LocalScheduler": ("admission", "resources", "reserved", "worker_pool"),
     "Owner": ("pushes", "losses", "puts", "explanation", "state_rows", "questions"),
     "Tasks": ("lineage",),
 }
@@ -23,7 +23,9 @@ ORDER: dict[str, tuple[str, ...]] = {
     "Executor": ("exit", "started_ns", "is_actor", "caller_is_dead", "calls", "is_spent", "in_transit"),
     "LocalScheduler": (
         *("incarnation", "total", "free", "gpus", "gpus_free", "bundles", "bundle_reports", "_store", "_in_line"),
-        *("_first", "_brought", "_brought_bytes", "workers", "idle", "leases", "waiting"),
+        *("_first", "_brought", "_brought_bytes", "workers", "idle", "leases", "waiting", "unstaffed", "settled"),
+        *("allocated", "held", "is_draining", "waits_until_ns", "out_of_memory", "_memory_policy", "_granted"),
+        *("_worker_counter", "_lease_counter", "_slot_counter", "_start_failures"),
     ),
     "Owner": (
         *("is_driver", "rooms", "values", "tasks", "leases", "actor_calls", "executor", "reach", "production"),

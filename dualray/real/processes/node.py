@@ -206,7 +206,7 @@ class NodeProcess(MachineProcess):
                 super().perform(command)
 
     def _on_memory_exceeded(self, event: MemoryExceeded) -> None:
-        if not self.machine.scheduler.out_of_memory:  # else the one that was chosen is about to end
+        if not self.machine.scheduler.worker_pool.out_of_memory:  # else the one that was chosen is about to end
             _log.warning("out of memory: %d bytes are used, %d may be", event.used_bytes, event.limit_bytes)
             self.handle(event)
 

@@ -231,7 +231,7 @@ def _look_at_node(process: NodeProcess, groups: set[PlacementGroupID], left: lis
     _look_for(manager.scheduler.waiting, "slots", who, left)
     scheduler = manager.scheduler
     free = dict(scheduler.free)
-    for group, bundles in scheduler.bundles.items():
+    for group, bundles in scheduler.resources.bundles.items():
         if group in groups:
             for bundle in bundles.values():
                 for name, units in bundle.resources.units:

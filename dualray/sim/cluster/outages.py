@@ -136,7 +136,7 @@ class Outages:
     def lose_gpu(self, node: NodeID, gpu: int) -> bool:
         """A GPU falls off the bus; False when the node has none of that id."""
         process = self._nodes[node]
-        if not process.is_alive or gpu not in process.manager.scheduler.gpus:
+        if not process.is_alive or gpu not in process.manager.scheduler.resources.gpus:
             return False
         process.trace(TraceKind.FAULT, node, name="lose gpu")
         process.handle(GpuLost(gpu=gpu))

@@ -1,37 +1,31 @@
-"""The local scheduler: one node's resources, its workers and its leases.
+"""The local scheduler grants leases on one node, and finds each a worker.
 
 Theory of operation. A request for leases that comes from an owner of this node is granted here as far as the resources
 are free and its arguments are here or small; the rest is spilled back to the head. What the head has placed here is
 queued here. A queued slot waits for its arguments (transfer.py brings and pins them), then for its resources, then for
 a worker process; a slot that has resources and no worker waits in `unstaffed`, and a worker is started for it.
 
-Whose arguments are brought, and in which order, is admission.py's. A slot that found no room is refused only when no
-task runs here whose end may make some; tasks that are blocked may wait for this very slot, and count for `refusals_max`
-times. The arguments of a granted lease stay pinned for it until its worker has pinned them itself.
+Four parts have tables of their own: admission.py says whose arguments are brought, and in which order; resource_pool.py
+counts what is free; bundles.py reserves bundles of placement groups; worker_pool.py starts workers and chooses one.
 
-A worker that has had a runtime environment is for slots of the same one; a slot with one gets such a worker, or a fresh
-one. A worker that says that it is spent retires as soon as its lease is given back, which its owner is asked to do.
+A slot that found no room is refused only when no task runs here whose end may make some; tasks that are blocked may
+wait for this very slot, and count for `refusals_max` times. The arguments of a granted lease stay pinned for it until
+its worker has pinned them itself.
 
-GPUs go to workers that have run nothing before, and a worker that has had some retires with its lease: CUDA reads once
-in a process's life which ones it may see, and keeps their memory. It ends when nobody needs what it owns.
+A worker that says that it is spent retires as soon as its lease is given back, which its owner is asked to do. One that
+has had GPUs retires with its lease, too. It ends when nobody needs what it owns.
 
-A worker whose task blocks in `get` lends its CPUs to others, not its GPUs; when it goes on it takes them back, and
-what is free may be negative for a while. A worker that dies takes its lease with it; the lease's owner is told. When an
-owner dies, the workers that it leased are ended: nobody would take their results.
+A worker whose task blocks in `get` lends its CPUs to others, not its GPUs; when it goes on it takes them back. A worker
+that dies takes its lease with it; the lease's owner is told. When an owner dies, the workers that it leased are ended:
+nobody would take their results.
 
 When the head says that a driver has more leases than one that waits, the oldest of them is had back, and for one
 `lease_turn_ns` that driver is granted nothing here that the head has not placed: else it would take again what it gave.
 
-A bundle of a placement group is reserved when the head asks for it and all of it is free now: what it takes is offered
-under the bundle's own names (model/resources.py), and its GPUs go into a pool of their own. When the head does not want
-it any more, slots in it go back to the head, workers in it are ended, and with the last of them its resources are the
-node's again.
+When a bundle, or a GPU, goes, slots that need it go back to the head, and workers that use it are ended.
 
 A node that drains grants nothing more: what was placed here and not granted goes back to the head, and the owners of
 leases are asked to give them back when what they have pushed is done. Actors stay until the node ends.
-
-When the machine is out of memory, the memory policy chooses a worker, and that one is ended; its lease's owner learns
-why. One at a time: while a worker that was chosen has not exited, what the runner says of memory is old news.
 
 Relies on: WorkerReady or WorkerExited for each StartWorker.
 Guarantees: what is leased and what is free add up to the node's total; no GPU share is leased twice; each placed
@@ -45,9 +39,12 @@ from collections.abc import Callable
 
 from dualray.shared.machines.base import Outbox, ensure
 from dualray.shared.machines.node.admission import Admission
-from dualray.shared.machines.node.grants import Bundle, GpuShare, Lease, Slot, Worker
+from dualray.shared.machines.node.bundles import ReservedBundles
+from dualray.shared.machines.node.grants import Lease, Slot, Worker
 from dualray.shared.machines.node.object_store import ObjectStore
-from dualray.shared.model.commands import ArmTimer, StartWorker, StopWorker
+from dualray.shared.machines.node.resource_pool import ResourcePool, without_gpu
+from dualray.shared.machines.node.worker_pool import WorkerPool
+from dualray.shared.model.commands import ArmTimer, StopWorker
 from dualray.shared.model.config import Config
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.events import (
@@ -61,39 +58,14 @@ from dualray.shared.model.events import (
     LeasesGranted,
     LeasesReturned,
     LeaseWanted,
-    MemoryExceeded,
     ResourcesReported,
-    WorkerDied,
     WorkerExited,
     WorkerRetired,
 )
-from dualray.shared.model.ids import (
-    HEAD,
-    Address,
-    LeaseID,
-    NodeID,
-    ObjectID,
-    PlacementGroupID,
-    RequestID,
-    is_driver,
-    short,
-    worker_address,
-)
-from dualray.shared.model.resources import (
-    CPU,
-    GPU,
-    UNITS,
-    Resources,
-    fits,
-    from_units,
-    gpu_units,
-    is_cpu,
-)
-from dualray.shared.model.specs import DEFAULT_STRATEGY, BundleReport, LeaseShape, Strategy, StrategyKind
+from dualray.shared.model.ids import HEAD, Address, LeaseID, NodeID, ObjectID, PlacementGroupID, RequestID, is_driver
+from dualray.shared.model.resources import Resources, fits, gpu_units, is_cpu
+from dualray.shared.model.specs import LeaseShape, StrategyKind
 from dualray.shared.model.states import WorkerState
-from dualray.shared.policies import load_policy
-from dualray.shared.policies.memory import MemoryPolicy, MemoryUser
-from dualray.shared.units import size_words
 
 REPORT_TIMER = "report"
 _SLOT = "lease slot "
@@ -114,6 +86,7 @@ class LocalScheduler:
         *,
         out: Outbox,
         node: NodeID,
+        incarnation: int,
         total: Resources,
         config: Config,
         want: Callable[[ObjectID, Address, str], None],
@@ -124,23 +97,23 @@ class LocalScheduler:
     ) -> None:
         self.out = out
         self.node = node
-        self.incarnation = 0
+        self.incarnation = incarnation
         self.config = config
-        self.total = dict(total.units)
-        self.free = dict(total.units)
-        gpu_units = total.get(GPU)
-        self.gpus = {gpu: min(UNITS, gpu_units - gpu * UNITS) for gpu in range(-(-gpu_units // UNITS))}
-        self.gpus_free = dict(self.gpus)
-        self.bundles: dict[PlacementGroupID, dict[int, Bundle]] = {}
-        self.bundle_reports: list[BundleReport] = []
-        """What the head has not been told yet."""
+        self.resources = ResourcePool(total=total)
+        self.total = self.resources.total
+        self.free = self.resources.free
         self._release = release
         self._is_local = is_local
         self._store = store
-        self.workers: dict[Address, Worker] = {}
-        self.idle: list[Worker] = []
-        """The last one used is the first to be used again: its caches are warm."""
         self.leases: dict[LeaseID, Lease] = {}
+        self.reserved = ReservedBundles(
+            node=node, resources=self.resources, leases=self.leases, end_leases=self._end_leases_in
+        )
+        self.worker_pool = WorkerPool(
+            out=out, node=node, incarnation=incarnation, total=self.total, config=config, leases=self.leases
+        )
+        self.workers = self.worker_pool.workers
+        self.idle = self.worker_pool.idle
         self.waiting: dict[str, Slot] = {}
         """Slots that wait for arguments or resources, in order of arrival."""
         self.admission = Admission(
@@ -155,32 +128,19 @@ class LocalScheduler:
         self.is_draining = False
         self.waits_until_ns: dict[Address, int] = {}
         """Drivers that have given a lease back for others, and until when only the head may place more for them."""
-        self.out_of_memory: dict[Address, str] = {}
-        """Workers that are being ended because the machine is out of memory, and what is said of it."""
-        self._memory_policy: MemoryPolicy = load_policy(config.memory_policy)
         self._granted: dict[Address, list[LeaseGranted]] = {}
         """By owner, what it has not been told yet."""
-        self._worker_counter = 0
         self._lease_counter = 0
         self._slot_counter = 0
-        self._start_failures = 0
 
     # ---- Requests --------------------------------------------------------------------------------------------
-
-    def prestart(self) -> None:
-        """Start workers before they are asked for."""
-        count = self.config.workers_prestarted
-        if count < 0:
-            count = min(-(-self.total.get(CPU, 0) // UNITS), self.config.worker_starts_max)
-        for _ in range(count):
-            self._start_worker()
 
     def on_requested(self, request: LeaseRequested) -> None:
         """An owner, or the head, asks for leases."""
         if request.placed and request.incarnation != self.incarnation:
             return  # placed on another life of this node: the head hears that it is over, and places it again
         has_lost = request.placed and not fits(self.total, request.shape.placement)  # a GPU, since it was placed here
-        if self.is_draining or has_lost or not self._has_bundle_for(request.shape):
+        if self.is_draining or has_lost or not self.reserved.has_bundle_for(request.shape):
             self._hand_back(request)
             return
         here = request.count if request.placed else self._how_many_fit(request.shape, request.count)
@@ -261,22 +221,8 @@ class LocalScheduler:
             fitting = min(fitting, self.free.get(name, 0) // amount)
         units = gpu_units(shape.resources)
         if units:
-            fitting = min(fitting, self._gpu_places(units, shape.strategy))
+            fitting = min(fitting, self.resources.gpu_places(units, shape.strategy))
         return max(fitting, 0)
-
-    def _gpu_pools(self, strategy: Strategy) -> list[dict[int, int]]:
-        """Where a lease's GPUs come from: the node's own, or those of a bundle, or of any bundle of a group."""
-        if strategy.group is None:
-            return [self.gpus_free]
-        bundles = self.bundles.get(strategy.group, {})
-        return [bundle.gpus_free for bundle in bundles.values() if strategy.bundle in (-1, bundle.index)]
-
-    def _gpu_places(self, units: int, strategy: Strategy) -> int:
-        """How many such demands the GPUs can take: what is free on two of them does not make a third."""
-        free = [amount for pool in self._gpu_pools(strategy) for amount in pool.values()]
-        if units >= UNITS:
-            return sum(amount == UNITS for amount in free) // (units // UNITS)
-        return sum(amount // units for amount in free)
 
     def _queue(self, request: LeaseRequested) -> None:
         slot = Slot(f"{_SLOT}{self._slot_counter} of {self.node}", request)
@@ -330,49 +276,22 @@ class LocalScheduler:
         """Reserve a bundle, if it fits here and now."""
         if event.incarnation != self.incarnation:
             return  # asked of another life of this node: the head hears that it is over, and places the bundle again
-        units = gpu_units(event.resources)
-        fitting = fits(self.free, event.resources) and (not units or self._gpu_places(units, DEFAULT_STRATEGY) > 0)
-        is_ending = event.index in self.bundles.get(event.group_id, {})
-        if fitting and not is_ending and not self.is_draining:
-            self._take(event.resources)
-            bundle = Bundle(event, self._take_gpus(units, DEFAULT_STRATEGY))
-            self.bundles.setdefault(event.group_id, {})[event.index] = bundle
-            for name, amount in bundle.offered.units:
-                self.total[name] = self.total.get(name, 0) + amount
-                self.free[name] = self.free.get(name, 0) + amount
-            self._report_bundle(event.group_id, bundle, is_reserved=True)
-            return
-        self.bundle_reports.append(
-            BundleReport(group_id=event.group_id, index=event.index, attempt=event.attempt, is_reserved=False)
-        )
-        self._changed = True
-
-    def _report_bundle(self, group: PlacementGroupID, bundle: Bundle, *, is_reserved: bool) -> None:
-        self.bundle_reports.append(
-            BundleReport(group_id=group, index=bundle.index, attempt=bundle.attempt, is_reserved=is_reserved)
-        )
+        self.reserved.on_wanted(event, is_draining=self.is_draining)
         self._changed = True
 
     def on_bundles_unwanted(self, event: BundlesUnwanted) -> None:
         """End what runs in these bundles, and take back what they hold."""
-        what = "was removed" if event.is_removed else "is being placed anew"
-        error = ErrorInfo(
-            kind=ErrorKind.TASK_GROUP_REMOVED if event.is_removed else ErrorKind.WORKER_CRASHED,
-            message=f"placement group {short(event.group_id)} {what}",
-        )
-        self._end_bundles(event.group_id, event.indices, error)
+        if self.reserved.on_unwanted(event):
+            self._changed = True
 
-    def _end_bundles(self, group: PlacementGroupID, indices: tuple[int, ...], error: ErrorInfo) -> None:
-        for index in indices:
-            bundle = self.bundles.get(group, {}).get(index)
-            if bundle is not None:
-                bundle.error = error
+    def _end_leases_in(self, group: PlacementGroupID, indices: tuple[int, ...], error: ErrorInfo) -> None:
+        """What waits for a lease in these bundles goes back to the head, and workers in them are ended."""
         for slot, lease in list(self.unstaffed):
             if lease.group == group and (lease.bundle == -1 or lease.bundle in indices):
                 self.unstaffed.remove((slot, lease))
                 self._end_lease(lease)
                 self._spill_back(slot)
-        for slot in [slot for slot in self.waiting.values() if not self._has_bundle_for(slot.shape)]:
+        for slot in [slot for slot in self.waiting.values() if not self.reserved.has_bundle_for(slot.shape)]:
             del self.waiting[slot.key]
             self._release(slot.key)
             self._spill_back(slot)
@@ -380,35 +299,6 @@ class LocalScheduler:
             if lease.group == group and (lease.bundle == -1 or lease.bundle in indices) and lease.worker is not None:
                 lease.end_error = error
                 self.out.add(StopWorker(worker=lease.worker.address, reason=error.message))
-        self._dissolve(group)
-
-    def _has_bundle_for(self, shape: LeaseShape) -> bool:
-        """Whether a slot can wait here: yes, unless it is in a bundle that is not here (any more)."""
-        strategy = shape.strategy
-        if strategy.group is None:
-            return True
-        bundles = self.bundles.get(strategy.group, {})
-        return any(bundle.error is None for bundle in bundles.values() if strategy.bundle in (-1, bundle.index))
-
-    def _dissolve(self, group: PlacementGroupID) -> None:
-        """Take back the bundles that are given back, once no lease is in them."""
-        bundles = self.bundles.get(group, {})
-        for bundle in list(bundles.values()):
-            if bundle.error is None or any(
-                lease.group == group and lease.bundle in (-1, bundle.index) for lease in self.leases.values()
-            ):
-                continue
-            del bundles[bundle.index]
-            for name, amount in bundle.offered.units:
-                self.total[name] -= amount
-                self.free[name] -= amount
-                if not self.total[name]:
-                    del self.total[name], self.free[name]
-            self._give(bundle.resources)
-            for share in bundle.gpu_shares:
-                share.pool[share.gpu] += share.units
-        if not bundles:
-            self.bundles.pop(group, None)
 
     # ---- Dispatch --------------------------------------------------------------------------------------------
 
@@ -416,7 +306,7 @@ class LocalScheduler:
         """Give resources and workers to slots, in order of arrival, as far as they go."""
         if self.waiting:
             for slot in list(self.waiting.values()):
-                if self._has_room(slot.shape) and self.admission.has_arguments(slot):
+                if self.resources.has_room(slot.shape) and self.admission.has_arguments(slot):
                     self.admission.stop_waiting(slot)
                     self._allocate(slot)
             self.admission.admit()
@@ -428,15 +318,15 @@ class LocalScheduler:
         starting = sum(worker.state is WorkerState.STARTING for worker in self.workers.values())
         for _ in range(min(len(self.unstaffed), self.config.worker_starts_max) - starting):
             if self.idle:
-                self._make_way_for_worker()
-            self._start_worker()
+                self.worker_pool.make_way()
+            self.worker_pool.start_worker()
 
     def _staff(self) -> None:
         """Give idle workers to those that wait for one."""
         unfit: deque[tuple[Slot, Lease]] = deque()
         while self.unstaffed and self.idle:
             slot, lease = self.unstaffed.popleft()
-            worker = self._fitting(slot, lease)
+            worker = self.worker_pool.fitting(slot, lease)
             if worker is not None:
                 self.idle.remove(worker)
                 self._grant(slot, lease, worker)
@@ -444,36 +334,12 @@ class LocalScheduler:
                 unfit.append((slot, lease))
         self.unstaffed.extendleft(reversed(unfit))
 
-    def _fitting(self, slot: Slot, lease: Lease) -> Worker | None:
-        """The idle worker for a lease, the one that was used last first: a fresh one for GPUs; one of the same
-        environment, else a fresh one."""
-        fresh: Worker | None = None
-        for worker in reversed(self.idle):
-            if worker.is_fresh:
-                fresh = fresh or worker
-            if lease.gpu_shares:
-                if fresh is not None:
-                    return fresh
-            elif worker.runtime_env == slot.shape.runtime_env:
-                return worker
-        return fresh
-
-    def _make_way_for_worker(self) -> None:
-        """A worker is started though others are idle, of other environments: there are not to be more and more."""
-        if len(self.idle) * UNITS >= max(self.total.get(CPU, 0), UNITS):
-            worker = self.idle.pop(0)
-            worker.become(WorkerState.LEASED)
-            self.out.send(worker.address, WorkerRetired(worker=worker.address))
-
-    def _has_room(self, shape: LeaseShape) -> bool:
-        units = gpu_units(shape.resources)
-        return fits(self.free, shape.placement) and (not units or self._gpu_places(units, shape.strategy) > 0)
-
     def _allocate(self, slot: Slot) -> None:
         lease_id = LeaseID(f"{self.node}~{self.incarnation}/lease{self._lease_counter}")
         self._lease_counter += 1
-        self._take(slot.shape.resources)
-        lease = Lease(slot, lease_id, self._take_gpus(gpu_units(slot.shape.resources), slot.shape.strategy))
+        resources = slot.shape.resources
+        self._changed = self.resources.take(resources) or self._changed
+        lease = Lease(slot, lease_id, self.resources.take_gpus(gpu_units(resources), slot.shape.strategy))
         self.leases[lease_id] = lease
         if is_driver(lease.owner):
             self.held[lease.owner] = self.held.get(lease.owner, 0) + 1
@@ -513,40 +379,13 @@ class LocalScheduler:
             self.out.send(owner, leases[0] if len(leases) == 1 else LeasesGranted(leases=tuple(leases)))
         self._granted.clear()
 
-    def _take(self, resources: Resources) -> None:
-        for name, amount in resources.units:
-            self.free[name] = self.free.get(name, 0) - amount
-        self._changed = self._changed or bool(resources.units)
-
-    def _give(self, resources: Resources) -> None:
-        for name, amount in resources.units:
-            self.free[name] += amount
-        self._changed = self._changed or bool(resources.units)
-
-    def _take_gpus(self, units: int, strategy: Strategy) -> tuple[GpuShare, ...]:
-        """Whole GPUs: the free ones with the lowest ids. A share: the fullest GPU that still has room for it."""
-        if not units:
-            return ()
-        offers = [(free, gpu, pool) for pool in self._gpu_pools(strategy) for gpu, free in pool.items()]
-        if units >= UNITS:
-            whole = [(gpu, pool) for free, gpu, pool in offers if free == UNITS][: units // UNITS]
-            shares = tuple(GpuShare(gpu, UNITS, pool) for gpu, pool in whole)
-        else:
-            _, gpu, pool = min((offer for offer in offers if offer[0] >= units), key=lambda offer: offer[:2])
-            shares = (GpuShare(gpu, units, pool),)
-        for share in shares:
-            share.pool[share.gpu] -= share.units
-        return shares
-
     def lose_gpu(self, gpu: int) -> bool:
         """A GPU is gone: its share of a lease with it, and the worker that held it ends. What waits here and can never
         be met here now goes back to the head. False when there is no such GPU."""
-        if gpu not in self.gpus:
+        if gpu not in self.resources.gpus:
             return False
-        self._lose_bundles_with(gpu)
-        units = self.gpus.pop(gpu)
-        self.total[GPU] -= units
-        self.free[GPU] -= self.gpus_free.pop(gpu)
+        self.reserved.lose_gpu(gpu)
+        self.resources.lose_gpu(gpu)
         self._changed = True
         for slot, lease in list(self.unstaffed):
             if self._strip_gpu(lease, gpu):
@@ -562,32 +401,13 @@ class LocalScheduler:
             self._spill_back(slot)
         return True
 
-    def _lose_bundles_with(self, gpu: int) -> None:
-        """Bundles that hold the GPU are to be placed anew. What they hold of it is gone; the rest is taken back when
-        what runs in them has ended."""
-        for lease in self.leases.values():
-            if lease.group is not None:
-                lease.gpu_shares = tuple(share for share in lease.gpu_shares if share.gpu != gpu)
-        for group, bundles in list(self.bundles.items()):
-            for bundle in list(bundles.values()):
-                lost = sum(share.units for share in bundle.gpu_shares if share.gpu == gpu)
-                if lost:
-                    bundle.gpu_shares = tuple(share for share in bundle.gpu_shares if share.gpu != gpu)
-                    bundle.resources = _without(bundle.resources, lost)
-                    bundle.gpus_free.pop(gpu)
-                    if bundle.error is None:
-                        self._report_bundle(group, bundle, is_reserved=False)
-                        message = f"GPU {gpu} of {self.node}, which the placement group had reserved, was lost"
-                        error = ErrorInfo(kind=ErrorKind.WORKER_CRASHED, message=message)
-                        self._end_bundles(group, (bundle.index,), error)
-
     def _strip_gpu(self, lease: Lease, gpu: int) -> bool:
         """The lease holds the GPU no more; whether it did."""
         lost = sum(share.units for share in lease.gpu_shares if share.gpu == gpu)
         if not lost:
             return False
         lease.gpu_shares = tuple(share for share in lease.gpu_shares if share.gpu != gpu)
-        lease.resources = _without(lease.resources, lost)
+        lease.resources = without_gpu(lease.resources, lost)
         return True
 
     def _spill_back(self, slot: Slot) -> None:
@@ -614,7 +434,7 @@ class LocalScheduler:
         if event.worker_usable and (had_gpus or worker.is_spent):
             self.out.send(worker.address, WorkerRetired(worker=worker.address))
         elif event.worker_usable:
-            self._make_idle(worker)
+            self.worker_pool.make_idle(worker)
         else:
             self.out.add(StopWorker(worker=worker.address, reason="its actor has ended"))
 
@@ -632,12 +452,12 @@ class LocalScheduler:
                 del self.held[lease.owner]
         if lease.is_wanted:
             self.waits_until_ns[lease.owner] = self.out.now_ns + self.config.lease_turn_ns
-        self._give(self._held_by(lease))
+        self._changed = self.resources.give(self._held_by(lease)) or self._changed
         for share in lease.gpu_shares:
             share.pool[share.gpu] += share.units
         self._release(lease.key)
-        if lease.group is not None:
-            self._dissolve(lease.group)
+        if lease.group is not None and self.reserved.dissolve(lease.group):
+            self._changed = True
 
     def _held_by(self, lease: Lease) -> Resources:
         if not lease.blocked:
@@ -652,39 +472,17 @@ class LocalScheduler:
             return
         lease.blocked = blocked
         cpus = Resources(tuple((name, amount) for name, amount in lease.resources.units if is_cpu(name)))
-        if blocked:
-            self._give(cpus)
-        else:
-            self._take(cpus)
-
-    def _start_worker(self) -> None:
-        address = worker_address(self.node, self.incarnation, self._worker_counter)
-        self._worker_counter += 1
-        self.workers[address] = Worker(address)
-        self.out.add(StartWorker(worker=address))
-
-    def on_worker_ready(self, address: Address) -> None:
-        """A worker process is up."""
-        worker = self.workers.get(address)
-        if worker is not None and worker.state is WorkerState.STARTING:
-            self._start_failures = 0
-            self._make_idle(worker)
-
-    def _make_idle(self, worker: Worker) -> None:
-        worker.become(WorkerState.IDLE)
-        self.idle.append(worker)
+        has_changed = self.resources.give(cpus) if blocked else self.resources.take(cpus)
+        self._changed = has_changed or self._changed
 
     def on_worker_exited(self, event: WorkerExited) -> None:
         """A worker process is gone."""
-        worker = self.workers.pop(event.worker, None)
+        worker = self.workers.get(event.worker)
         if worker is None:
             return
         starting = worker.state is WorkerState.STARTING
-        if worker.state is WorkerState.IDLE:
-            self.idle.remove(worker)
-        worker.become(WorkerState.DEAD)
-        self.out.send(HEAD, WorkerDied(worker=event.worker, node=self.node, reason=event.reason))
-        memory = self.out_of_memory.pop(event.worker, None)
+        self.worker_pool.remove(worker, event.reason)
+        memory = self.worker_pool.out_of_memory.pop(event.worker, None)
         if worker.lease is not None:
             lease = worker.lease
             self._end_lease(lease)
@@ -697,48 +495,17 @@ class LocalScheduler:
             error = ErrorInfo(kind=kind, message=f"Worker {event.worker} died: {why}.")
             self.out.send(lease.owner, LeasedWorkerDied(lease_id=lease.lease_id, worker=event.worker, error=error))
         if starting:
-            self._start_failures += 1
-            if self._start_failures >= self.config.worker_start_failures_max:
-                self._refuse_unstaffed(event)
+            failures = self.worker_pool.count_failed_start()
+            if failures:
+                self._refuse_unstaffed(event, failures)
 
-    def on_memory_exceeded(self, event: MemoryExceeded) -> None:
-        """The machine is out of memory: one worker ends."""
-        if self.out_of_memory:
-            return
-        sizes = dict(event.workers)
-        leased = [lease.worker for lease in self.leases.values() if lease.worker is not None]
-        users = [
-            MemoryUser(
-                worker=worker.address,
-                size_bytes=sizes[worker.address],
-                is_idle=worker.lease is None,
-                is_actor=worker.lease is not None and worker.lease.owner == HEAD,
-            )
-            for worker in (*self.idle, *leased)
-            if worker.address in sizes
-        ]
-        chosen = self._memory_policy.choose(users, event.used_bytes - event.limit_bytes)
-        if chosen is None:
-            return
-        role = "was idle" if chosen.is_idle else "held an actor" if chosen.is_actor else "ran a task"
-        used, limit, own = map(size_words, (event.used_bytes, event.limit_bytes, chosen.size_bytes))
-        why = (
-            f"{self.node} was out of memory: {used} were used, of {limit} that may be, {own} of them by this worker, "
-            f"which {role}. Ask for more CPUs a task, so that fewer run at once, or for a node with more memory"
-        )
-        self.out_of_memory[chosen.worker] = why
-        self.out.add(StopWorker(worker=chosen.worker, reason="the node is out of memory"))
-
-    def _refuse_unstaffed(self, event: WorkerExited) -> None:
-        message = (
-            f"{self._start_failures} workers in a row died while starting on {self.node}; the last: {event.reason}."
-        )
+    def _refuse_unstaffed(self, event: WorkerExited, failures: int) -> None:
+        message = f"{failures} workers in a row died while starting on {self.node}; the last: {event.reason}."
         error = ErrorInfo(kind=ErrorKind.WORKER_CRASHED, message=message)
         while self.unstaffed:
             slot, lease = self.unstaffed.popleft()
             self._end_lease(lease)
             self._refuse(slot, error)
-        self._start_failures = 0
 
     def on_worker_spent(self, address: Address) -> None:
         """A worker takes no more calls: it retires, with its lease if it has one."""
@@ -749,14 +516,7 @@ class LocalScheduler:
         if worker.lease is not None:
             self._want_back(worker.lease)
         elif worker.state is WorkerState.IDLE:
-            self.idle.remove(worker)
-            worker.become(WorkerState.LEASED)
-            self.out.send(worker.address, WorkerRetired(worker=worker.address))
-
-    def stop_worker(self, address: Address, reason: str) -> None:
-        """The head does not want this worker's actor any more, or it has retired."""
-        if address in self.workers:
-            self.out.add(StopWorker(worker=address, reason=reason))
+            self.worker_pool.retire_idle(worker)
 
     def owners_died(self, is_dead: Callable[[Address], bool], why: str = "died") -> None:
         """Leases of dead owners end with their workers; what they had asked for is forgotten."""
@@ -790,7 +550,7 @@ class LocalScheduler:
         self._changed = self._may_report = False
         settled, self.settled = tuple(self.settled), []
         allocated, self.allocated = tuple(self.allocated), []
-        bundles, self.bundle_reports = tuple(self.bundle_reports), []
+        bundles, self.reserved.bundle_reports = tuple(self.reserved.bundle_reports), []
         report = ResourcesReported(
             node=self.node,
             incarnation=self.incarnation,
@@ -819,7 +579,7 @@ class LocalScheduler:
         )
         held: dict[str, int] = {}
         shares: dict[int, int] = {}
-        for bundle in [bundle for bundles in self.bundles.values() for bundle in bundles.values()]:
+        for bundle in [bundle for bundles in self.resources.bundles.values() for bundle in bundles.values()]:
             for name, amount in bundle.resources.units:
                 held[name] = held.get(name, 0) + amount
             for gpu, free in bundle.gpus_free.items():
@@ -840,28 +600,11 @@ class LocalScheduler:
                 total,
             )
             ensure(is_cpu(name) or self.free[name] >= 0, "{}: {} is leased twice", self.node, name)
-        for gpu, free in self.gpus_free.items():
-            whole = free + shares.get(gpu, 0) == self.gpus[gpu]
+        for gpu, free in self.resources.gpus_free.items():
+            whole = free + shares.get(gpu, 0) == self.resources.gpus[gpu]
             ensure(free >= 0 and whole, "{}: GPU {} is leased twice", self.node, gpu)
         self.admission.check_invariants()
-        for worker in self.workers.values():
-            ensure(
-                (worker.state is WorkerState.LEASED) == (worker.lease is not None) or worker.lease is None,
-                "worker {} is {} and has a lease",
-                worker.address,
-                worker.state,
-            )
-            ensure(
-                (worker in self.idle) == (worker.state is WorkerState.IDLE),
-                "worker {} and the idle list disagree",
-                worker.address,
-            )
-
-
-def _without(resources: Resources, gpu_units_lost: int) -> Resources:
-    left = dict(resources.units)
-    left[GPU] -= gpu_units_lost
-    return from_units(left)
+        self.worker_pool.check_invariants()
 
 
 def is_slot(user: str) -> bool:

@@ -140,6 +140,7 @@ class Node(Composition):
         self.scheduler = LocalScheduler(
             out=self.out,
             node=node,
+            incarnation=incarnation,
             total=total,
             config=config,
             want=partial(self.transfer.want, is_early=True),
@@ -148,7 +149,7 @@ class Node(Composition):
             is_local=self.store.is_here,
             store=self.store,
         )
-        self.store.incarnation = self.scheduler.incarnation = self.transfer.incarnation = incarnation
+        self.store.incarnation = self.transfer.incarnation = incarnation
         self.state_rows = NodeRows(node=node, scheduler=self.scheduler, store=self.store)
         self.cluster: ClusterChanged | None = None
         self.table = _TABLE
@@ -213,7 +214,7 @@ class Node(Composition):
         self.out.send(HEAD, CopyKept(object_id=object_id, node=self.node))
 
     def _on_worker_ready(self, event: WorkerReady) -> None:
-        self.scheduler.on_worker_ready(event.worker)
+        self.scheduler.worker_pool.on_ready(event.worker)
         if self.cluster is not None:
             self.out.send(event.worker, self.cluster)
 
@@ -506,7 +507,7 @@ _TABLE: Final[Mapping[type[Any], Callable[[Any, Any], object]]] = {
     WorkerExited: Node._on_worker_exited,
     LeaseRequested: Node._on_lease_requested,
     GpuLost: Node._on_gpu_lost,
-    MemoryExceeded: lambda node, event: node.scheduler.on_memory_exceeded(event),
+    MemoryExceeded: lambda node, event: node.scheduler.worker_pool.on_memory_exceeded(event),
     LeaseReturned: lambda node, event: node.scheduler.on_returned(event),
     LeasesReturned: lambda node, event: node.scheduler.on_several_returned(event),
     RowsRequested: Node._on_rows_requested,
@@ -517,7 +518,7 @@ _TABLE: Final[Mapping[type[Any], Callable[[Any, Any], object]]] = {
     WorkerBlocked: lambda node, event: node.scheduler.set_blocked(event.worker, True),
     WorkerUnblocked: lambda node, event: node.scheduler.set_blocked(event.worker, False),
     WorkerSpent: lambda node, event: node.scheduler.on_worker_spent(event.worker),
-    WorkerUnwanted: lambda node, event: node.scheduler.stop_worker(event.worker, event.reason),
+    WorkerUnwanted: lambda node, event: node.scheduler.worker_pool.stop(event.worker, event.reason),
     ObjectWanted: Node._on_wanted,
     ObjectReleased: Node._on_released,
     SpaceRequested: Node._on_space_requested,
@@ -547,7 +548,7 @@ _TABLE: Final[Mapping[type[Any], Callable[[Any, Any], object]]] = {
     NodeDied: Node._on_node_died,
     PeerLost: Node._on_peer_lost,
     LinkLost: Node._on_link_lost,
-    NodeWelcomed: lambda node, event: node.scheduler.prestart(),
+    NodeWelcomed: lambda node, event: node.scheduler.worker_pool.prestart(),
     NodeRefused: Node._on_refused,
     ClusterChanged: Node._on_cluster_changed,
 }

@@ -266,7 +266,7 @@ def test_a_node_drops_what_was_asked_of_another_life():
     node = NodeSteps()
     wanted = BundleWanted(group_id=GROUP, index=0, resources=ONE, attempt=1, incarnation=1)
     assert node(wanted) == []
-    assert node.machine.scheduler.bundles == {}
+    assert node.machine.scheduler.resources.bundles == {}
 
 
 def test_a_node_reserves_what_fits_and_refuses_the_rest():
@@ -275,7 +275,7 @@ def test_a_node_reserves_what_fits_and_refuses_the_rest():
     assert not node.reserve(1, amounts(cpu=2)).is_reserved
     assert node.reserve(1, amounts(cpu=1, gpu=1), attempt=2).is_reserved
     assert node.machine.scheduler.free["CPU"] == 0
-    assert node.machine.scheduler.gpus_free == {0: 0, 1: 0}
+    assert node.machine.scheduler.resources.gpus_free == {0: 0, 1: 0}
 
 
 def test_gpus_in_pieces_are_no_whole_gpu():
@@ -313,7 +313,7 @@ def test_what_is_unwanted_is_had_back_when_its_workers_have_ended():
     [(to, died)] = sent(commands, LeasedWorkerDied)
     assert (to, died.error.kind) == (DRIVER, ErrorKind.TASK_GROUP_REMOVED)
     assert dict(node.machine.scheduler.free) == dict(amounts(cpu=4, gpu=2).units)
-    assert node.machine.scheduler.bundles == {}
+    assert node.machine.scheduler.resources.bundles == {}
 
 
 def test_a_lease_for_a_bundle_that_is_not_here_goes_back_to_the_head():

@@ -45,7 +45,7 @@ def test_a_node_reports_for_duty_with_what_it_has():
     ids=["cluster", "process", "node"],
 )
 def test_news_is_relayed_to_every_worker_that_is_up(node, news):
-    node.machine.scheduler._start_worker()
+    node.machine.scheduler.worker_pool.start_worker()
     node.machine.out.commands.clear()
     name = type(news).__name__
     assert sends(node(news)) == [("node-0/w0", name), ("node-0/w1", name)]
