@@ -48,6 +48,8 @@ FIRST = {
     "tasks": RETRIES,
     "lineage": RETRIES,
     "transfer": "broadcast_swarm",
+    "sending": "broadcast_swarm",
+    "links": "patient_swarm",
     "directory": "broadcast_swarm",
     "broadcast": "broadcast_swarm",
     "object_store": "spill_swarm",

@@ -195,7 +195,7 @@ BUGS: tuple[PlantedBug, ...] = (
         name="no pin while sending",
         what="an object that is on its way to another node may be evicted",
         change=_change(
-            f"{MACHINES}/node/transfer.py",
+            f"{MACHINES}/node/sending.py",
             "        if self.store.is_sealed(event.object_id):\n            self.store.pin(event.object_id, user)\n",
             "        if self.store.is_sealed(event.object_id):\n",
         ),
@@ -204,7 +204,7 @@ BUGS: tuple[PlantedBug, ...] = (
         name="line that is left",
         what="who stands in line for an object that its sender does not get after all is not told",
         change=_change(
-            f"{MACHINES}/node/transfer.py",
+            f"{MACHINES}/node/sending.py",
             "        while want.askers:\n            self._decline(want.askers.popleft())\n",
             "        want.askers.clear()\n",
         ),

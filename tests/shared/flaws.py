@@ -17,6 +17,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "LocalScheduler": ("admission", "resources", "reserved", "worker_pool"),
     "Owner": ("pushes", "losses", "puts", "explanation", "state_rows", "questions"),
     "Tasks": ("lineage",),
+    "Transfer": ("links", "sending"),
 }
 """The parts of a machine whose state is looked at as its own: which part keeps what is no matter of the invariants."""
 ORDER: dict[str, tuple[str, ...]] = {
@@ -32,6 +33,10 @@ ORDER: dict[str, tuple[str, ...]] = {
         *("actor_executor", "cancellation", "cluster_state", "rows", "named_actors", "_rows_due", "_space"),
     ),
     "Tasks": ("records", "streams"),
+    "Transfer": (
+        *("incarnation", "store", "wants", "admitted", "admitted_bytes", "lined_up", "receivers", "requests"),
+        *("restoring", "lives", "silences", "unreachable", "_timer_is_armed", "_to_ask"),
+    ),
 }
 """The order in which a machine's state is looked at, where it is not that of the constructors."""
 

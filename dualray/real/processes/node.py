@@ -234,7 +234,9 @@ class NodeProcess(MachineProcess):
             self.handle(RestoreFailed(object_id=object_id, reason=error))
 
     def receive(self, message: Event, payloads: Sequence[Payload]) -> None:
-        if isinstance(message, NodeDied) and not self.machine.transfer.has_returned(message.node, message.incarnation):
+        if isinstance(message, NodeDied) and not self.machine.transfer.sending.has_returned(
+            message.node, message.incarnation
+        ):
             self.streams.drop(message.node)
         super().receive(message, payloads)
         if isinstance(message, NodeWelcomed):

@@ -29,7 +29,8 @@ from dualray.shared.machines.base import Composition, bounded_steps
 from dualray.shared.machines.node.local_scheduler import REPORT_TIMER, LocalScheduler, is_slot
 from dualray.shared.machines.node.object_store import RESTORING, ObjectStore, SpaceRequest
 from dualray.shared.machines.node.rows import NodeRows
-from dualray.shared.machines.node.transfer import ASKS_TIMER, PULLS_TIMER, Transfer, is_incoming, is_sending
+from dualray.shared.machines.node.transfer import ASKS_TIMER, PULLS_TIMER, Transfer
+from dualray.shared.machines.node.wants import is_incoming, is_sending
 from dualray.shared.model.commands import ArmTimer
 from dualray.shared.model.config import Config
 from dualray.shared.model.events import (
@@ -136,7 +137,7 @@ class Node(Composition):
             config=config,
             eviction=load_policy(config.eviction_policy),
         )
-        self.transfer = Transfer(out=self.out, node=node, store=self.store, config=config)
+        self.transfer = Transfer(out=self.out, node=node, incarnation=incarnation, store=self.store, config=config)
         self.scheduler = LocalScheduler(
             out=self.out,
             node=node,
@@ -149,7 +150,7 @@ class Node(Composition):
             is_local=self.store.is_here,
             store=self.store,
         )
-        self.store.incarnation = self.transfer.incarnation = incarnation
+        self.store.incarnation = incarnation
         self.state_rows = NodeRows(node=node, scheduler=self.scheduler, store=self.store)
         self.cluster: ClusterChanged | None = None
         self.table = _TABLE
@@ -468,7 +469,7 @@ class Node(Composition):
             if is_slot(user):
                 self.scheduler.admission.on_argument(user, object_id)
             elif is_sending(user):
-                transfer.send(object_id, user)
+                transfer.sending.send(object_id, user)
             elif user == _KEEPER:
                 self._copy_kept(object_id)
             else:
@@ -482,7 +483,7 @@ class Node(Composition):
             if is_slot(user):
                 self.scheduler.on_argument_failed(user, error)
             elif is_sending(user):
-                transfer.cannot_send(object_id, user, error)
+                transfer.sending.cannot_send(object_id, user, error)
             elif user == _KEEPER:
                 self._copy_kept(object_id)
             else:
@@ -533,12 +534,12 @@ _TABLE: Final[Mapping[type[Any], Callable[[Any, Any], object]]] = {
     SpaceReturned: lambda node, event: node.store.abort(event.object_id, event.requester),
     LoansKnown: Node._on_loans_known,
     LocationsKnown: lambda node, event: node.transfer.on_locations(event),
-    ObjectRequested: lambda node, event: node.transfer.on_requested(event),
+    ObjectRequested: lambda node, event: node.transfer.sending.on_requested(event),
     ObjectNotHere: lambda node, event: node.transfer.on_not_here(event),
-    ObjectsAwaited: lambda node, event: node.transfer.on_awaited(event),
-    NodeThere: lambda node, event: node.transfer.on_there(event),
+    ObjectsAwaited: lambda node, event: node.transfer.sending.on_awaited(event),
+    NodeThere: lambda node, event: node.transfer.links.heard(event.node),
     ObjectElsewhere: lambda node, event: node.transfer.on_elsewhere(event),
-    ObjectSent: lambda node, event: node.transfer.on_sent(event.object_id, event.to, complete=event.complete),
+    ObjectSent: lambda node, event: node.transfer.sending.on_sent(event.object_id, event.to, complete=event.complete),
     ObjectReceived: lambda node, event: node.transfer.on_received(event.object_id, event.source),
     ReceiveFailed: lambda node, event: node.transfer.source_failed(event.object_id, event.source, event.received_bytes),
     ObjectsFreed: Node._on_freed,

@@ -119,8 +119,8 @@ def test_who_dies_in_line_is_forgotten(wanted_by_five):
     assert sends_to(wanted_by_five(ObjectSent(object_id=X, to=N1))) == [N4]
     wanted_by_five(ObjectSent(object_id=X, to=N2), ObjectSent(object_id=X, to=N4))
     assert not wanted_by_five.machine.store.objects[X].pins
-    assert not wanted_by_five.machine.transfer.receivers
-    assert not wanted_by_five.machine.transfer.requests
+    assert not wanted_by_five.machine.transfer.sending.receivers
+    assert not wanted_by_five.machine.transfer.sending.requests
 
 
 def test_who_is_told_to_ask_elsewhere_does(pulling):
@@ -199,7 +199,7 @@ def test_passing_on_continues_while_the_rest_comes_from_another_source(receiving
     receiving(asks(N3, turn=6))
     commands = receiving(ReceiveFailed(object_id=X, source=N1, received_bytes=40))
     assert offsets(commands) == [("node-2", 40)]
-    assert list(receiving.machine.transfer.receivers[X]) == [N3]
+    assert list(receiving.machine.transfer.sending.receivers[X]) == [N3]
 
 
 def test_a_pull_that_fails_breaks_off_with_those_whom_it_serves(receiving):
