@@ -53,6 +53,8 @@ FIRST = {
     "directory": "broadcast_swarm",
     "broadcast": "broadcast_swarm",
     "object_store": "spill_swarm",
+    "contents": "spill_swarm",
+    "space": "spill_swarm",
     "actor_calls": ACTORS,
     "leases": MIXED,
     "hybrid": MIXED,

@@ -149,11 +149,11 @@ class Replayed:
     def _replay_node(self, log: Log) -> None:
         machine = log.spec.make()
         assert isinstance(machine, Node)
-        watched = _WatchedEviction(machine.store.eviction)
-        machine.store.eviction = watched
+        watched = _WatchedEviction(machine.store.space.eviction)
+        machine.store.space.eviction = watched
         levels = self.store_levels.setdefault(log.spec.address, [])
         for decision in log.decisions:
-            event, used_bytes = decision.event, machine.store.used_bytes
+            event, used_bytes = decision.event, machine.store.contents.used_bytes
             reasons: Sequence[str] = ()
             if isinstance(event, LeaseRequested):
                 reasons = _why_not_here(machine, event, decision.now_ns)
@@ -162,8 +162,8 @@ class Replayed:
             if isinstance(event, LeaseRequested):
                 self._note_local(log.spec.address, decision, event, reasons)
             self._note_commands(machine, decision, watched, used_bytes)
-            if machine.store.used_bytes != used_bytes:
-                levels.append((decision.now_ns, machine.store.used_bytes))
+            if machine.store.contents.used_bytes != used_bytes:
+                levels.append((decision.now_ns, machine.store.contents.used_bytes))
 
     def _note_local(self, node: str, decision: Decision, request: LeaseRequested, reasons: Sequence[str]) -> None:
         spilled = sum(
@@ -195,7 +195,7 @@ class Replayed:
                         position=position,
                         candidates=candidates,
                         used_bytes=used_bytes,
-                        capacity_bytes=machine.store.capacity_bytes,
+                        capacity_bytes=machine.store.space.capacity_bytes,
                         event=decision.event,
                     )
                     self.evictions.setdefault(object_id.hex(), []).append(eviction)

@@ -76,7 +76,7 @@ BUGS: tuple[PlantedBug, ...] = (
         name="eviction of a pinned object",
         what="an object that one process alone reads may be evicted",
         change=_change(
-            f"{MACHINES}/node/object_store.py",
+            f"{MACHINES}/node/space.py",
             "            if stored.state is StoredState.SEALED and not stored.pins and stored.remakeable\n",
             "            if stored.state is StoredState.SEALED and len(stored.pins) < 2 and stored.remakeable\n",
         ),
@@ -215,8 +215,8 @@ BUGS: tuple[PlantedBug, ...] = (
         what="an object that was wanted again while it was copied to disk leaves memory all the same",
         change=_change(
             f"{MACHINES}/node/object_store.py",
-            "        if stored.pins or stored.freed:\n            self._delete_copy(stored)\n",
-            "        if stored.freed:\n            self._delete_copy(stored)\n",
+            "        if stored.pins or stored.freed:\n            self.contents.delete_copy(stored)\n",
+            "        if stored.freed:\n            self.contents.delete_copy(stored)\n",
         ),
         scenario=SPILL,
     ),
@@ -226,9 +226,9 @@ BUGS: tuple[PlantedBug, ...] = (
         change=_change(
             f"{MACHINES}/node/object_store.py",
             "        if not stored.pins and stored.state is not StoredState.SPILLING:\n"
-            "            self._delete(stored)\n\n    def release_all(",
+            "            self.space.delete(stored)\n\n    def release_all(",
             "        if stored.state is not StoredState.SPILLING:\n"
-            "            self._delete(stored)\n\n    def release_all(",
+            "            self.space.delete(stored)\n\n    def release_all(",
         ),
         scenario=ORPHANS,
     ),

@@ -15,6 +15,7 @@ PASSED_OVER = frozenset({"out", "config", "table", "address", "node"})
 PARTS: dict[str, tuple[str, ...]] = {
     "Executor": ("transit",),
     "LocalScheduler": ("admission", "resources", "reserved", "worker_pool"),
+    "ObjectStore": ("contents", "space"),
     "Owner": ("pushes", "losses", "puts", "explanation", "state_rows", "questions"),
     "Tasks": ("lineage",),
     "Transfer": ("links", "sending"),
@@ -27,6 +28,10 @@ ORDER: dict[str, tuple[str, ...]] = {
         *("_first", "_brought", "_brought_bytes", "workers", "idle", "leases", "waiting", "unstaffed", "settled"),
         *("allocated", "held", "is_draining", "waits_until_ns", "out_of_memory", "_memory_policy", "_granted"),
         *("_worker_counter", "_lease_counter", "_slot_counter", "_start_failures"),
+    ),
+    "ObjectStore": (
+        *("incarnation", "capacity_bytes", "spills", "objects", "used_bytes", "spilled", "spilled_bytes"),
+        *("copies_gone", "without_memory", "joined", "room_of", "called_back"),
     ),
     "Owner": (
         *("is_driver", "rooms", "values", "tasks", "leases", "actor_calls", "executor", "reach", "production"),

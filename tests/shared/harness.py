@@ -544,7 +544,7 @@ class Cluster:
     def _check_node_is_empty(self, node: NodeProcess) -> None:
         machine, who = node.machine, node.address
         _empty(who, "objects", [(short(o.object_id), list(o.pins), o.owner) for o in machine.store.objects.values()])
-        _empty(who, "room", {**machine.store.room_of, **node.rooms})
+        _empty(who, "room", {**machine.store.space.room_of, **node.rooms})
         _empty(who, "doubts about dead processes", machine.doubts)
         _empty(who, "bytes", {short(object_id): None for object_id in node.bytes})
         _empty(who, "spilled objects", machine.store.spilled)

@@ -226,11 +226,11 @@ class NodeMetrics(Collector):
     def _store(self) -> Iterator[Metric]:
         store, process = self._process.machine.store, self._process
         for name, words, amount in (
-            ("store_capacity_bytes", "Bytes that the object store may hold.", store.capacity_bytes),
-            ("store_used_bytes", "Bytes of the objects in it.", store.used_bytes),
+            ("store_capacity_bytes", "Bytes that the object store may hold.", store.space.capacity_bytes),
+            ("store_used_bytes", "Bytes of the objects in it.", store.contents.used_bytes),
             ("store_memory_bytes", "Shared memory that it takes, in use or ready.", process.store.taken_bytes()),
             ("store_objects", "Objects in it.", len(store.objects)),
-            ("store_spilled_bytes", "Bytes of its objects on disk.", store.spilled_bytes),
+            ("store_spilled_bytes", "Bytes of its objects on disk.", store.contents.spilled_bytes),
         ):
             yield self._gauge(name, words, "", [("", amount)])
         for name, words in (

@@ -60,7 +60,7 @@ class NodeMemory:
     @property
     def used_bytes(self) -> int:
         """In all."""
-        return self.strangers_bytes + self._store.used_bytes + sum(self._held.values())
+        return self.strangers_bytes + self._store.contents.used_bytes + sum(self._held.values())
 
     def take(self, worker: Address, size_bytes: int) -> None:
         """A worker takes memory, or gives back what it took (a negative size)."""

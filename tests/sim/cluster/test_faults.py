@@ -299,9 +299,9 @@ def test_a_full_store_is_roomy_again_when_the_fault_ends(start):
     runtime = start(["fill node-0 to 0.9 at 0.1s for 5s"], nodes=1)
     time.sleep(1)
     store = runtime.cluster.nodes["node-0"].machine.store
-    assert store.used_bytes == round(0.9 * store.capacity_bytes)
+    assert store.contents.used_bytes == round(0.9 * store.space.capacity_bytes)
     time.sleep(5)
-    assert store.used_bytes == 0
+    assert store.contents.used_bytes == 0
 
 
 @dualray.remote(max_retries=1, duration=2.0)
@@ -484,7 +484,7 @@ def test_with_no_third_node_an_error_names_the_link(start):
     runtime = start(["partition node-1 from node-2 at 0.5s", "kill node-3 at 0.6s"], nodes=4)
     ref = made_on("node-1")
     time.sleep(1)
-    runtime.cluster.nodes["node-0"].machine.store.capacity_bytes = 1_000_000  # it cannot pass it on
+    runtime.cluster.nodes["node-0"].machine.store.space.capacity_bytes = 1_000_000  # it cannot pass it on
     with pytest.raises(dualray.exceptions.ObjectLostError, match="cannot be brought to node-2: it lies on node-1, and"):
         dualray.get(read_on("node-2", ref))
     assert 20 < runtime.now_s < 60

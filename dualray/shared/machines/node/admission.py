@@ -43,7 +43,7 @@ class Admission:
         self._locate = locate
         self._release = release
         self._store = store
-        store.needed_next = self._needed_next
+        store.space.needed_next = self._needed_next
         self._in_line: dict[str, Slot] = {}
         """Who is to be admitted, in order."""
         self._first: str | None = None
@@ -85,7 +85,7 @@ class Admission:
             if slot is None:
                 return
             new = {hint.object_id: hint.size_bytes for hint in slot.shape.deps if hint.object_id not in self._brought}
-            if self._brought and self._brought_bytes + sum(new.values()) > self._store.capacity_bytes // 2:
+            if self._brought and self._brought_bytes + sum(new.values()) > self._store.space.capacity_bytes // 2:
                 return
             del self._in_line[slot.key]
             self.line_up(slot)  # a copy may have gone meanwhile
@@ -136,7 +136,7 @@ class Admission:
             candidates = lacking[1:]
         else:
             candidates = [slot for slot in admitted if not slot.missing] + lacking
-        useful = self._store.keep_what_could_leave(self.waiting)
+        useful = self._store.space.keep_what_could_leave(self.waiting)
         for slot in reversed(candidates):
             if slot.key in useful:
                 if self._store.waiting[0].is_early:
@@ -146,7 +146,7 @@ class Admission:
         return False
 
     def _needed_next(self) -> Container[ObjectID]:
-        """The arguments of the oldest slot that pins nothing yet: see object_store.py."""
+        """The arguments of the oldest slot that pins nothing yet: see space.py."""
         for slot in self.waiting.values():
             if not slot.is_admitted:
                 return {hint.object_id for hint in slot.shape.deps}

@@ -240,7 +240,7 @@ class LocalScheduler:
         if slot is None:
             return
         together = sum({hint.object_id: hint.size_bytes for hint in slot.shape.deps}.values())
-        fits_in = together <= self._store.capacity_bytes
+        fits_in = together <= self._store.space.capacity_bytes
         if error.kind is ErrorKind.STORE_FULL and not error.is_final and fits_in and self._may_find_room(slot):
             self.admission.stand_back(slot)
         else:

@@ -1,9 +1,9 @@
 """The node: what a node manager runs.
 
-Theory of operation. Three machines share one outbox: local_scheduler (resources, workers, leases), object_store
-(accounting of this node's store) and transfer (bringing objects here). `drain` lets them react to one another: room
-that was granted starts a pull or lets a writer write, an object that was sealed wakes those who wait for it, leases
-whose arguments are here are granted; last, the head is told what has changed.
+Theory of operation. Three machines and their parts share one outbox: local_scheduler (resources, workers, leases),
+object_store (accounting of this node's store) and transfer (bringing objects here, and sending them). `drain` lets them
+react to one another: room that was granted starts a pull or lets a writer write, an object that was sealed wakes those
+who wait for it, leases whose arguments are here are granted; last, the head is told what has changed.
 
 Draining. A node that is to leave in good order tells the head (which places nothing there any more), has its leases
 back, names the objects that nothing can make again, and leaves when the head says that others have what only it had;
@@ -27,8 +27,9 @@ from typing import Any, Final
 
 from dualray.shared.machines.base import Composition, bounded_steps
 from dualray.shared.machines.node.local_scheduler import REPORT_TIMER, LocalScheduler, is_slot
-from dualray.shared.machines.node.object_store import RESTORING, ObjectStore, SpaceRequest
+from dualray.shared.machines.node.object_store import ObjectStore
 from dualray.shared.machines.node.rows import NodeRows
+from dualray.shared.machines.node.stored import RESTORING, SpaceRequest
 from dualray.shared.machines.node.transfer import ASKS_TIMER, PULLS_TIMER, Transfer
 from dualray.shared.machines.node.wants import is_incoming, is_sending
 from dualray.shared.model.commands import ArmTimer
@@ -133,6 +134,7 @@ class Node(Composition):
         self.store = ObjectStore(
             out=self.out,
             node=node,
+            incarnation=incarnation,
             capacity_bytes=store_bytes,
             config=config,
             eviction=load_policy(config.eviction_policy),
@@ -150,7 +152,6 @@ class Node(Composition):
             is_local=self.store.is_here,
             store=self.store,
         )
-        self.store.incarnation = incarnation
         self.state_rows = NodeRows(node=node, scheduler=self.scheduler, store=self.store)
         self.cluster: ClusterChanged | None = None
         self.table = _TABLE
@@ -189,14 +190,14 @@ class Node(Composition):
         elif event.timer == _LINKS_TIMER:
             self._on_links_timer()
         else:
-            self.store.on_space_timer(event.timer)
+            self.store.space.on_space_timer(event.timer)
 
     def _on_drain_asked(self, event: DrainAsked) -> None:
         if not self.scheduler.is_draining:
             self.out.send(HEAD, NodeDraining(node=self.node, incarnation=self.incarnation))
             self.out.add(ArmTimer(timer=_DRAIN_TIMER, delay_ns=self.config.drain_timeout_ns))
             self.scheduler.start_draining()
-            self.store.call_back()
+            self.store.space.call_back()
 
     def _on_released_by_head(self, event: NodeReleased) -> None:
         self.drained = self.drained or event.incarnation == self.incarnation
@@ -227,7 +228,7 @@ class Node(Composition):
 
     def _process_died(self, process: Address) -> None:
         """Others may read what lies in room that it kept: only they know."""
-        if process not in self.doubts and (process in self.store.room_of or self.store.is_user(lent_by(process))):
+        if process not in self.doubts and (process in self.store.space.room_of or self.store.is_user(lent_by(process))):
             self.doubts[process] = workers = {
                 worker.address: None
                 for worker in self.scheduler.workers.values()
@@ -316,7 +317,7 @@ class Node(Composition):
     def _on_space_requested(self, event: SpaceRequested) -> None:
         if self._has_exited(event.requester) or event.requester in self.dead:
             return
-        self.store.request_space(
+        self.store.space.request_space(
             SpaceRequest(
                 object_id=event.object_id,
                 size_bytes=event.size_bytes,
@@ -437,31 +438,31 @@ class Node(Composition):
     @property
     def _is_stirred(self) -> bool:
         """Whether the scheduler has left something for the others."""
-        store, transfer = self.store, self.transfer
-        return bool(store.granted or store.denied or store.sealed or transfer.arrived or transfer.located)
+        store, space, transfer = self.store, self.store.space, self.transfer
+        return bool(space.granted or space.denied or store.sealed or transfer.arrived or transfer.located)
 
     def _drain_once(self) -> bool:
-        store, transfer = self.store, self.transfer
+        store, space, transfer = self.store, self.store.space, self.transfer
         if store.sealed:
             object_id, writer = store.sealed.popleft()
             transfer.on_sealed(object_id)
             store.unpin(object_id, writer)
-        elif store.granted:
-            request, present = store.granted.popleft()
+        elif space.granted:
+            request, present = space.granted.popleft()
             if is_incoming(request.user):
                 transfer.on_space_granted(request, present=present)
             else:
                 place = self.store.place_of(request.object_id) if request.is_room else 0
                 granted = SpaceGranted(object_id=request.object_id, present=present, place=place)
                 self.out.send(Address(request.user), granted)
-        elif store.denied:
-            request, error = store.denied.popleft()
+        elif space.denied:
+            request, error = space.denied.popleft()
             if is_incoming(request.user) or request.user == RESTORING:
                 transfer.on_refused(request.object_id, error)
             else:
                 self.out.send(Address(request.user), SpaceDenied(object_id=request.object_id, error=error))
-        elif store.contested:
-            transfer.on_contested(store.contested.popleft())
+        elif space.contested:
+            transfer.on_contested(space.contested.popleft())
         elif store.abandoned:
             transfer.on_abandoned(store.abandoned.popleft())
         elif transfer.arrived:
@@ -523,8 +524,8 @@ _TABLE: Final[Mapping[type[Any], Callable[[Any, Any], object]]] = {
     ObjectWanted: Node._on_wanted,
     ObjectReleased: Node._on_released,
     SpaceRequested: Node._on_space_requested,
-    SpaceReserved: lambda node, event: node.store.on_reserved(event.object_id, event.place),
-    ReserveFailed: lambda node, event: node.store.on_reserve_failed(event.object_id, event.reason),
+    SpaceReserved: lambda node, event: node.store.space.on_reserved(event.object_id, event.place),
+    ReserveFailed: lambda node, event: node.store.space.on_reserve_failed(event.object_id, event.reason),
     ObjectSpilled: lambda node, event: node.store.on_spilled(event.object_id),
     SpillFailed: lambda node, event: node.store.on_spill_failed(event.object_id, event.reason),
     ObjectRestored: lambda node, event: node.store.on_restored(event.object_id),

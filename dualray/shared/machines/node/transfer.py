@@ -35,8 +35,9 @@ from dataclasses import replace
 
 from dualray.shared.machines.base import Outbox, ensure
 from dualray.shared.machines.node.links import Links
-from dualray.shared.machines.node.object_store import ObjectStore, SpaceRequest
+from dualray.shared.machines.node.object_store import ObjectStore
 from dualray.shared.machines.node.sending import Sending
+from dualray.shared.machines.node.stored import SpaceRequest
 from dualray.shared.machines.node.wants import INCOMING, Want, is_incoming, sending_to
 from dualray.shared.model.commands import ArmTimer, DeleteObject, ReceiveObject
 from dualray.shared.model.config import Config
@@ -66,9 +67,9 @@ class Transfer:
         self.node = node
         self.incarnation = incarnation
         self.store = store
-        store.give_way = self._give_way
-        store.stands_still = self._stands_still
-        store.is_held_up = self._is_held_up
+        store.space.give_way = self._give_way
+        store.space.stands_still = self._stands_still
+        store.contents.is_held_up = self._is_held_up
         self.wants: dict[ObjectID, Want] = {}
         self.admitted: dict[ObjectID, int] = {}
         """Pulls under way, with their bytes."""
@@ -113,7 +114,7 @@ class Transfer:
         want.users[user] = None
         if want.is_early and not is_early:
             want.is_early = False
-            self.store.hurry(object_id)
+            self.store.space.hurry(object_id)
         if want.is_located:
             self._ask_for_room(want)
 
@@ -176,7 +177,7 @@ class Transfer:
         for want in [want for want in self.wants.values() if user in want.users or user in want.watchers]:
             want.watchers.pop(user, None)
             want.users.pop(user, None)
-            if not want.users and self.store.leave_line(want.object_id):
+            if not want.users and self.store.space.leave_line(want.object_id):
                 want.awaits_space = False
             is_idle = want.is_located or want.object_id in self.store.spilled
             if is_idle and not (want.users or want.watchers or self._is_under_way(want)):
@@ -215,7 +216,7 @@ class Transfer:
         if self._is_under_way(want):
             return  # it is being written here, or room has been asked for
         want.awaits_space = True
-        self.store.request_space(
+        self.store.space.request_space(
             SpaceRequest(
                 object_id=want.object_id,
                 size_bytes=want.size_bytes,
@@ -287,7 +288,7 @@ class Transfer:
 
     def _try_next_source(self, want: Want) -> None:
         want.source = None
-        if not want.sources or self.store.joined.get(want.object_id):
+        if not want.sources or self.store.space.joined.get(want.object_id):
             want.sources.clear()
             want.offset = 0
             if want.refusal is not None and want.refusals >= self.config.refusals_max:

@@ -269,14 +269,14 @@ def test_what_found_no_memory_comes_when_there_is_some(starved):
     assert requested(starved(TimerFired(timer=timer.timer))) == [1]
     arrive(starved, 1)
     assert slots(starved) == [(True, 0)]
-    assert starved.machine.store.without_memory == {}
+    assert starved.machine.store.space.without_memory == {}
 
 
 def test_who_waits_no_more_asks_for_no_memory(starved):
     [timer] = of(no_memory(starved), ArmTimer)
     commands = starved(OwnerDied(address=DRIVER))
     assert [cancelled.timer for cancelled in of(commands, CancelTimer)] == [timer.timer]
-    assert starved.machine.store.without_memory == {}
+    assert starved.machine.store.space.without_memory == {}
 
 
 def test_what_a_running_task_wants_too_is_refused_the_next_time(starved):

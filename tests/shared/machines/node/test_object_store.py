@@ -80,7 +80,7 @@ def freed(*object_ids) -> ObjectsFreed:
 
 def test_room_that_is_free_is_granted_at_once(node):
     assert granted(node.reserve(oid(1), 1000)) == [(1, False)]
-    assert node.machine.store.used_bytes == 1000
+    assert node.machine.store.contents.used_bytes == 1000
 
 
 def test_a_sealed_object_is_reported_to_the_head(node):
@@ -99,7 +99,7 @@ def test_an_object_is_sealed_once_and_by_its_writer(node):
 def test_what_is_here_already_is_not_written_again(node):
     node.store(oid(1))
     assert granted(node.reserve(oid(1), by=B)) == [(1, True)]
-    assert node.machine.store.used_bytes == 100
+    assert node.machine.store.contents.used_bytes == 100
 
 
 def test_who_comes_while_another_writes_the_same_object_waits_for_that(node):
@@ -256,7 +256,7 @@ def test_a_freed_object_is_deleted_at_once(node):
     node.store(oid(1))
     commands = node(freed(oid(1)))
     assert deleted(commands) == [1]
-    assert node.machine.store.used_bytes == 0
+    assert node.machine.store.contents.used_bytes == 0
 
 
 def test_a_freed_object_that_is_pinned_goes_with_its_last_pin(node):
@@ -382,7 +382,7 @@ def test_without_memory_what_can_be_evicted_is_and_memory_is_asked_for_again(nod
     (denied,) = sent(node(ReserveFailed(object_id=oid(4), reason="/dev/shm is full")), SpaceDenied, A)
     assert denied.error.kind is ErrorKind.STORE_FULL
     assert "found no memory: /dev/shm is full" in denied.error.message
-    assert node.machine.store.used_bytes == 0
+    assert node.machine.store.contents.used_bytes == 0
 
 
 def test_news_of_memory_for_an_object_that_went_meanwhile_changes_nothing(node):
@@ -440,7 +440,7 @@ def test_a_full_store_spills_what_was_used_longest_ago_and_grants_the_room_then(
     commands = spill(spilling, 1)
     assert (orders(commands), granted(commands)) == ([("UnloadObject", 1)], [(3, False)])
     assert sent(commands, ObjectRemoved, HEAD) == []  # it is still on this node
-    assert (spilling.machine.store.used_bytes, spilling.machine.store.spilled_bytes) == (900, 400)
+    assert (spilling.machine.store.contents.used_bytes, spilling.machine.store.contents.spilled_bytes) == (900, 400)
 
 
 def test_no_more_is_spilled_than_is_needed_for_all_in_line(spilling):
@@ -464,7 +464,7 @@ def test_a_spilled_object_that_is_wanted_comes_back_and_its_copy_goes(spilling):
     assert orders(commands) == [("DeleteSpilled", 1)]
     assert sends(commands) == [(B, "ObjectArrived")]
     assert list(spilling.machine.store.objects[oid(1)].pins) == [B]
-    assert spilling.machine.store.spilled_bytes == 400
+    assert spilling.machine.store.contents.spilled_bytes == 400
 
 
 def test_an_object_that_is_wanted_while_it_is_being_spilled_stays(spilling):
@@ -482,7 +482,7 @@ def test_an_object_that_is_freed_while_it_is_being_spilled_goes_when_the_disk_is
     commands = spill(spilling, 1)
     assert orders(commands) == [("DeleteSpilled", 1), ("DeleteObject", 1)]
     assert granted(commands) == [(3, False)]
-    assert spilling.machine.store.spilled_bytes == 0
+    assert spilling.machine.store.contents.spilled_bytes == 0
 
 
 def test_a_spilled_object_that_is_freed_goes_from_the_disk(spilling):
@@ -490,7 +490,7 @@ def test_a_spilled_object_that_is_freed_goes_from_the_disk(spilling):
     spill(spilling, 1)
     commands = spilling(freed(oid(1)))
     assert (orders(commands), sends(commands)) == ([("DeleteSpilled", 1)], [(HEAD, "ObjectRemoved")])
-    assert spilling.machine.store.spilled_bytes == 0
+    assert spilling.machine.store.contents.spilled_bytes == 0
 
 
 def test_spilled_objects_of_an_owner_that_died_go(spilling):

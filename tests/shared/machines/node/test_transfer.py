@@ -165,7 +165,7 @@ def test_one_source_is_asked_once_there_is_room(node):
     commands = node.locations(X, "node-1", "node-2")
     assert sent(commands, ObjectRequested) == [ObjectRequested(object_id=X, to=NodeID("node-0"))]
     assert asked(commands) == ["node-1"]
-    assert node.machine.store.used_bytes == 100
+    assert node.machine.store.contents.used_bytes == 100
 
 
 def test_no_source_is_asked_before_there_is_room(node):
@@ -219,7 +219,7 @@ def test_when_a_source_fails_the_next_is_asked(pulling, failure):
 def test_when_all_sources_have_failed_the_head_is_asked_again_and_the_room_is_given_back(pulling):
     commands = pulling(ObjectNotHere(object_id=X, node=N1), ObjectNotHere(object_id=X, node=N2))
     assert len(sent(commands, LocationsWanted, HEAD)) == 1
-    assert pulling.machine.store.used_bytes == 0
+    assert pulling.machine.store.contents.used_bytes == 0
     assert asked(pulling.locations(X, "node-1")) == ["node-1"]
 
 
@@ -261,7 +261,7 @@ def test_everyone_who_waits_is_told_when_it_can_not_come(pulling):
     lost = error(ErrorKind.OBJECT_LOST, "gone")
     commands = pulling(ObjectFailed(object_id=X, error=lost))
     assert sent(commands, ObjectUnavailable) == [ObjectUnavailable(object_id=X, error=lost)] * 2
-    assert pulling.machine.store.used_bytes == 0
+    assert pulling.machine.store.contents.used_bytes == 0
 
 
 def test_who_waits_is_told_when_there_is_never_room(node):

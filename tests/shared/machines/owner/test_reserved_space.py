@@ -210,7 +210,7 @@ def test_an_object_takes_over_its_room_and_leaves_the_rest(node):
     room(node, 1)
     commands = node(placed(2, 1))
     assert RenameObject(room_id=put_id(1), object_id=put_id(2), size_bytes=300) in commands
-    assert node.machine.store.used_bytes == 300
+    assert node.machine.store.contents.used_bytes == 300
     assert node.machine.store.is_sealed(put_id(2))
 
 
@@ -227,9 +227,9 @@ def test_a_full_store_calls_back_what_is_kept_once(node):
 
 def test_room_counts_as_used(node):
     room(node, 1)
-    assert node.machine.store.used_bytes == 500
+    assert node.machine.store.contents.used_bytes == 500
     assert any(isinstance(each, ReserveSpace) for each in [*node.reserve(put_id(2), 500)]) is False
-    assert node.machine.store.used_bytes == 1000
+    assert node.machine.store.contents.used_bytes == 1000
 
 
 def test_what_is_lent_does_not_leave_before_it_is_released(node):
@@ -252,11 +252,11 @@ def test_room_of_a_dead_process_stays_until_all_workers_have_said_what_they_read
     room(node, 2, 300)
     commands = node(OwnerDied(address=DRIVER))
     assert len(sent(commands, LoansAsked)) == 2
-    assert node.machine.store.used_bytes == 800
+    assert node.machine.store.contents.used_bytes == 800
     loan = (put_id(5), put_id(1), 0, 200)
     node(LoansKnown(worker=READER, lender=DRIVER, loans=(loan,)))
-    assert node.machine.store.used_bytes == 500
+    assert node.machine.store.contents.used_bytes == 500
     node(WorkerExited(worker=OTHER_READER, reason="killed by SIGKILL"))
-    assert node.machine.store.used_bytes == 200
+    assert node.machine.store.contents.used_bytes == 200
     assert DeleteObject(object_id=put_id(5)) in node(ObjectReleased(object_id=put_id(5), requester=READER))
-    assert node.machine.store.used_bytes == 0
+    assert node.machine.store.contents.used_bytes == 0

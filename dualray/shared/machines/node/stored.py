@@ -1,0 +1,71 @@
+"""What a node keeps of each object in its store, and of each request for room.
+
+The parts of the object store share these records.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dualray.shared.model.ids import Address, ObjectID
+from dualray.shared.model.states import StoredState
+
+RESTORING = "restoring"
+"""The user on whose behalf a spilled object is read back."""
+
+
+class StoredObject:
+    """One object in this store."""
+
+    __slots__ = (
+        "copies_gone",
+        "freed",
+        "is_room",
+        "object_id",
+        "owner",
+        "pins",
+        "place",
+        "remakeable",
+        "request",
+        "size_bytes",
+        "state",
+    )
+
+    def __init__(self, object_id: ObjectID, size_bytes: int, owner: Address, remakeable: bool) -> None:
+        self.object_id = object_id
+        self.size_bytes = size_bytes
+        self.owner = owner
+        self.remakeable = remakeable
+        self.state = StoredState.CREATED
+        self.pins: dict[str, None] = {}
+        self.freed = False
+        self.copies_gone = 0
+        """How many had gone from the disk when this one was last written there."""
+        self.request: SpaceRequest | None = None
+        """Who is to write it, while memory is being found."""
+        self.is_room = False
+        """Its writer may keep it and write others there."""
+        self.place = 0
+        """Where it lies, as the runner counts."""
+
+
+@dataclass(slots=True, kw_only=True)
+class SpaceRequest:
+    """Someone who needs room: a process of this node that writes, or a transfer that arrives (`user`)."""
+
+    object_id: ObjectID
+    size_bytes: int
+    owner: Address
+    remakeable: bool
+    user: str
+    is_early: bool = False
+    """For a task that has not begun: nothing that runs waits for it."""
+    is_room: bool = False
+    """Its user may keep it and write others there."""
+    tries: int = 0
+    """How often there was room for it and no memory."""
+
+
+def timer_of(request: SpaceRequest) -> str:
+    """The timer of a request that waits in line."""
+    return f"space:{request.object_id.hex()}:{request.user}"
