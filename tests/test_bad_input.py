@@ -245,8 +245,8 @@ def test_after_an_argument_was_refused_all_goes_on():
 def test_a_demand_that_no_node_can_meet():
     message = message_of(TaskUnschedulableError, get, f.options(num_cpus=64, num_gpus=1).remote())
     assert re.fullmatch(
-        r"f cannot be scheduled: it demands 64 CPU, 1 GPU; the nearest node, node-0, has 2 CPU, [\d.]+ GiB of memory and "
-        r"lacks 62 CPU, 1 GPU\. Ask for less, or start a node that has it\.",
+        r"f cannot be scheduled: it demands 64 CPU, 1 GPU; the nearest node, node-0, has 2 CPU, [\d.]+ GiB of memory "
+        r"and lacks 62 CPU, 1 GPU\. Ask for less, or start a node that has it\.",
         message,
     )
     message = message_of(ActorUnschedulableError, get, A.options(resources={"tpu": 1}).remote().__ray_ready__.remote())
@@ -256,11 +256,11 @@ def test_a_demand_that_no_node_can_meet():
 
 @pytest.mark.usefixtures("cluster")
 def test_memory_that_no_node_offers():
-    message = message_of(TaskUnschedulableError, get, f.options(memory="50TiB").remote())
-    assert "it demands 1 CPU, 50.0 TiB of memory; the nearest node, node-0, has 2 CPU" in message
+    message = message_of(TaskUnschedulableError, get, f.options(memory="50000GiB").remote())
+    assert "it demands 1 CPU, 50000.0 GiB of memory; the nearest node, node-0, has 2 CPU" in message
     assert "of memory. Ask for less, or start a node that has it." in message
-    message = message_of(PlacementGroupUnschedulableError, placement_group, [{"memory": "50TiB"}])
-    assert "bundle 0 demands 50.0 TiB of memory" in message
+    message = message_of(PlacementGroupUnschedulableError, placement_group, [{"memory": "50000GiB"}])
+    assert "bundle 0 demands 50000.0 GiB of memory" in message
 
 
 @pytest.mark.usefixtures("cluster")
