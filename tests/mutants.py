@@ -45,6 +45,10 @@ SCENARIOS = (
 
 FIRST = {
     "values": ACTORS,
+    "references": ACTORS,
+    "borrows": ACTORS,
+    "waits": ACTORS,
+    "pins": "arguments_swarm",
     "tasks": RETRIES,
     "lineage": RETRIES,
     "transfer": "broadcast_swarm",

@@ -29,9 +29,6 @@ EXCEPTIONS: dict[str, str] = {
     "dualray/cli/cluster.py:start_command": "15 options, each with its help",
     "dualray/cli/whatif.py:predict_command": "19 options, each with its help",
     "dualray/whatif/predict.py:predict": "12 arguments, each documented",
-    # One machine is not parted yet. It keeps one table of states that all its parts change.
-    "dualray/shared/machines/owner/values.py": "references, waits and loans are to be parted",
-    "dualray/shared/machines/owner/values.py:Values": "as its module",
 }
 """What may be larger, as `sizes` names it, and why. One that is not larger any more is an error too."""
 

@@ -177,8 +177,8 @@ BUGS: tuple[PlantedBug, ...] = (
         what="a process that died counts as one that borrows an object for ever",
         change=_change(
             f"{MACHINES}/owner/values.py",
-            "                    del value.borrowers[address]\n                    self.release(value)\n",
-            "                    self.release(value)\n",
+            "                    del value.borrowers[address]\n                    self.references.release(value)\n",
+            "                    self.references.release(value)\n",
         ),
         scenario=ACTORS,
     ),

@@ -19,6 +19,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "Owner": ("pushes", "losses", "puts", "explanation", "state_rows", "questions"),
     "Tasks": ("lineage",),
     "Transfer": ("links", "sending"),
+    "Values": ("borrows", "pins", "references", "waiting"),
 }
 """The parts of a machine whose state is looked at as its own: which part keeps what is no matter of the invariants."""
 ORDER: dict[str, tuple[str, ...]] = {
@@ -41,6 +42,10 @@ ORDER: dict[str, tuple[str, ...]] = {
     "Transfer": (
         *("incarnation", "store", "wants", "admitted", "admitted_bytes", "lined_up", "receivers", "requests"),
         *("restoring", "lives", "silences", "unreachable", "_timer_is_armed", "_to_ask"),
+    ),
+    "Values": (
+        *("rooms", "waits", "unacknowledged", "removals_held_back", "met", "asked", "views", "loans", "loans_kept"),
+        "lenders_lost",
     ),
 }
 """The order in which a machine's state is looked at, where it is not that of the constructors."""

@@ -483,7 +483,7 @@ class Cluster:
     def _check_all_ended(self) -> None:
         for process in self.living_users():
             owner = process.machine
-            stuck = [line for wait_id in owner.values.waits for line in owner.explanation.of_wait(wait_id)]
+            stuck = [line for wait_id in owner.values.waiting.waits for line in owner.explanation.of_wait(wait_id)]
             assert not process.waits, f"{process.address} waits for ever: {stuck} {list(process.waits)}"
             assert not process.fibers, f"{process.address} has a fiber that does not end"
             assert owner.executor.current is None, f"{process.address} does not end {owner.executor.current}"
@@ -521,11 +521,11 @@ class Cluster:
         owner, who = process.machine, process.address
         story = {short(value.object_id): (str(value.state), value.story()) for value in owner.values.table.values()}
         assert not story, f"{who} keeps values {story}"
-        _empty(who, "waits", owner.values.waits)
-        _empty(who, "borrows that are not acknowledged", owner.values.unacknowledged)
-        _empty(who, "removals held back", owner.values.removals_held_back)
-        _empty(who, "views", owner.values.views)
-        _empty(who, "loans", [*owner.values.loans, *owner.values.loans_kept])
+        _empty(who, "waits", owner.values.waiting.waits)
+        _empty(who, "borrows that are not acknowledged", owner.values.borrows.unacknowledged)
+        _empty(who, "removals held back", owner.values.borrows.removals_held_back)
+        _empty(who, "views", owner.values.pins.views)
+        _empty(who, "loans", [*owner.values.pins.loans, *owner.values.pins.loans_kept])
         _empty(who, "arguments that are lodged", owner.rooms.lodged)
         _empty(who, "room", owner.rooms.kept)
         _empty(who, "arguments that are lent", owner.rooms.lent)

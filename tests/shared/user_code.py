@@ -250,7 +250,7 @@ class CodeProcess(Process):
             self.adopt(ref, frame)
 
     def _open(self, object_id: ObjectID) -> Content:
-        loan = self.machine.values.loans.get(object_id)
+        loan = self.machine.values.pins.loans.get(object_id)
         if loan is not None:
             lodger, content = self.cluster.nodes[self.node].rooms[loan.place]
             assert lodger == object_id, f"{self.address} opens {short(object_id)}, and {short(lodger)} lies there"
@@ -267,7 +267,7 @@ class CodeProcess(Process):
 
     def release_unread(self, object_ids: Sequence[ObjectID]) -> None:
         for object_id in object_ids:
-            if object_id in self.machine.values.views:
+            if object_id in self.machine.values.pins.views:
                 self.handle(e.ViewReleased(object_id=object_id))
 
     def drop_frame(self, frame: Frame) -> None:

@@ -86,7 +86,7 @@ class UserProcess(StepTaker):
 
     def _drop_loans(self, frame: Frame) -> None:
         """A function has returned that was lent its arguments: seldom has it kept them."""
-        if self.machine.values.loans and self.cluster.rng.random() < 0.7:
+        if self.machine.values.pins.loans and self.cluster.rng.random() < 0.7:
             views, frame.views = frame.views, []
             for object_id in views:
                 self.opened[object_id] -= 1
@@ -174,7 +174,7 @@ class UserProcess(StepTaker):
     def _waits_for_others(self, ran: e.TaskRan) -> bool:
         if (self.to_run or self.ran) and ran.error is None and len(ran.results) == 1:
             [result] = ran.results
-            if result.inline and not result.nested and not self.machine.values.unacknowledged:
+            if result.inline and not result.nested and not self.machine.values.borrows.unacknowledged:
                 self.ran.append((ran.task_id, ran.attempt, result.size_bytes, 1000))
                 if not self.to_run:
                     self.take_in_ran()

@@ -528,7 +528,7 @@ def told_by(machine: Any) -> list[str]:
 
 def _told_by_owner(owner: Owner) -> list[str]:
     words = [str(owner.state_rows.of(table)) for table in TABLES]
-    words += [line for wait_id in owner.values.waits for line in owner.explanation.of_wait(wait_id)]
+    words += [line for wait_id in owner.values.waiting.waits for line in owner.explanation.of_wait(wait_id)]
     for object_id, value in owner.values.table.items():
         words += [
             str(value),

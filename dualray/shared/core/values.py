@@ -269,7 +269,7 @@ class CoreValues(CoreQueries):
         return deserialize(self._open(object_id))
 
     def _open(self, object_id: ObjectID) -> memoryview:
-        loan = self.machine.values.loans.get(object_id)
+        loan = self.machine.values.pins.loans.get(object_id)
         if loan is not None:
             return self.host.store.open_at(loan.place, loan.size_bytes, object_id, self._on_view_released)
         return self.host.store.open(object_id, self._on_view_released)

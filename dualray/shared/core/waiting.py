@@ -68,7 +68,7 @@ class CoreWaiting(CoreStep):
 
     def _release_unread(self, object_ids: Iterable[ObjectID]) -> None:
         for object_id in object_ids:
-            if object_id in self.machine.values.views:
+            if object_id in self.machine.values.pins.views:
                 self.dispatch(ViewReleased(object_id=object_id))
 
     def fail(self, reason: str) -> None:
@@ -96,7 +96,7 @@ class CoreWaiting(CoreStep):
         """Who waits in this process, and in words for what."""
         found = []
         for wait_id in self._waits:
-            wait = self.machine.values.waits.get(wait_id)
+            wait = self.machine.values.waiting.waits.get(wait_id)
             name = self.machine.state_rows.call_name(wait.task_id) if wait is not None else None
             found += [(name or self.execution.name, reason) for reason in self.machine.explanation.of_wait(wait_id)]
         return found

@@ -211,9 +211,9 @@ def _look_at_owner(process: UserProcess, left: list[str]) -> None:
     if not core.is_folded:
         owner = core.machine
         _look_for(owner.values.table, "values", who, left)
-        _look_for(owner.values.waits, "waits", who, left)
-        _look_for(owner.values.unacknowledged, "borrows that are not acknowledged", who, left)
-        _look_for(owner.values.views, "views", who, left)
+        _look_for(owner.values.waiting.waits, "waits", who, left)
+        _look_for(owner.values.borrows.unacknowledged, "borrows that are not acknowledged", who, left)
+        _look_for(owner.values.pins.views, "views", who, left)
         _look_for(owner.tasks.records, "task records", who, left)
         _look_for(owner.leases.leases, "leases", who, left)
         _look_for(owner.leases.requests, "lease requests", who, left)

@@ -222,7 +222,7 @@ class ModelledDriver(ModelledProcess):
             if failure is not None:
                 self.model.cluster.program_ended(failure.message)
                 return
-        if self._machine.values.views:
+        if self._machine.values.pins.views:
             self.let_go_of(done.ready)
         self._calendar.post(self._calendar.now_ns, self._advance, None)
 

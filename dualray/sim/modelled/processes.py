@@ -484,7 +484,7 @@ class ModelledProcess(Process):
     def let_go_of(self, object_ids: Iterable[ObjectID]) -> None:
         """Views of stored objects that were read."""
         for object_id in object_ids:
-            if object_id in self.owner.values.views:
+            if object_id in self.owner.values.pins.views:
                 self.handle(ViewReleased(object_id=object_id))
 
 

@@ -432,7 +432,7 @@ class ModelProcess(Process):
             or self._is_running
             or pushed.again
             or self.machine.executor.current is not None
-            or owner not in values.met
+            or owner not in values.borrows.met
             or values.table
         ):
             return False
@@ -588,7 +588,7 @@ class ModelProcess(Process):
         assert task is not None
         machine = self.machine
         for ref in task.spec.deps:
-            if ref.object_id in machine.values.views:
+            if ref.object_id in machine.values.pins.views:
                 self.handle(ViewReleased(object_id=ref.object_id))
         self._execution = None
         if self._is_noted:
@@ -603,7 +603,7 @@ class ModelProcess(Process):
             and len(ran.results) == 1
             and ran.results[0].inline
             and not ran.results[0].nested
-            and not machine.values.unacknowledged
+            and not machine.values.borrows.unacknowledged
             and not execution.held
         ):
             self._ran.append((ran.task_id, ran.attempt, ran.results[0].size_bytes, duration_ns))

@@ -202,7 +202,7 @@ class ScriptRunner:
                 self._process.fail(execution, failure)
                 return
         for object_id in done.ready:
-            if object_id in machine.values.views:
+            if object_id in machine.values.pins.views:
                 self._process.handle(ViewReleased(object_id=object_id))
             nested = rerun.nested_in(object_id)
             if nested:

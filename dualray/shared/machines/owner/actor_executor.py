@@ -12,7 +12,7 @@ reported when it has ended; one that runs on a thread goes on.
 When the actor exits, nothing begins any more, and calls that run are not reported. Calls of a process that died are
 dropped if they have not started.
 
-Relies on: values.py for the fetching; executor.py for what all tasks have in common.
+Relies on: waits.py for the fetching; executor.py for what all tasks have in common.
 Guarantees: at most `limit` calls of a group run; the calls of one caller in one group start in the order in which they
 were pushed, but for those that are made again; each is reported once, but for attempts that gave way to a later one.
 """
@@ -126,8 +126,8 @@ class ActorExecutor:
         self._start(group)
 
     def _meet(self, peer: Address) -> None:
-        if peer not in self.values.met:
-            self.values.meet(peer)
+        if peer not in self.values.borrows.met:
+            self.values.borrows.meet(peer)
 
     def _group_of(self, event: TaskPushed) -> Group:
         return self.groups.get(event.spec.template.concurrency_group, self.groups[""])
@@ -165,9 +165,9 @@ class ActorExecutor:
         wait_id = WaitID(-self._fetch_counter)
         self.fetching[wait_id] = group, pushed
         deps = tuple(dict.fromkeys(pushed.spec.deps))
-        self.values.start_wait(WaitStarted(wait_id=wait_id, refs=deps, num_ready=len(deps), fetch=True, read=True))
-        if wait_id in self.values.waits:
-            self.values.block(wait_id)  # an argument that was lost may be made again with our CPU
+        self.values.waiting.start(WaitStarted(wait_id=wait_id, refs=deps, num_ready=len(deps), fetch=True, read=True))
+        if wait_id in self.values.waiting.waits:
+            self.values.waiting.block(wait_id)  # an argument that was lost may be made again with our CPU
 
     def on_fetched(self, wait_id: WaitID, opened: tuple[ObjectID, ...]) -> None:
         """The arguments of a call are here, or one of them never will be; `opened` are pinned for it."""
@@ -239,7 +239,7 @@ class ActorExecutor:
         """The actor wants to end: nothing begins any more, and what runs is never reported."""
         pushed = self.calls[event.task_id].pushed
         assert pushed.spec.actor_id is not None
-        self.executor.exit.begin(pushed.spec.actor_id, pushed.spec.template.name, self.values.met)
+        self.executor.exit.begin(pushed.spec.actor_id, pushed.spec.template.name, self.values.borrows.met)
 
     def on_process_died(self, dead: frozenset[Address]) -> None:
         """What a process that died has pushed is not begun, and of what runs nobody takes the results."""
@@ -256,8 +256,8 @@ class ActorExecutor:
         for wait_id, (group, pushed) in list(self.fetching.items()):
             if is_meant(pushed):
                 del self.fetching[wait_id]
-                if wait_id in self.values.waits:
-                    self.values.cancel(wait_id)
+                if wait_id in self.values.waiting.waits:
+                    self.values.waiting.cancel(wait_id)
                 group.let_go(pushed.reply_to)
                 taken.append(pushed)
         for group in self.groups.values():
@@ -279,7 +279,7 @@ class ActorExecutor:
 
     def _unpin(self, opened: tuple[ObjectID, ...]) -> None:
         for object_id in opened:
-            self.values.on_view_released(object_id)
+            self.values.pins.on_view_released(object_id)
 
     def check_invariants(self) -> None:
         for name, group in self.groups.items():

@@ -3,7 +3,7 @@
 Theory of operation. A pushed task waits in the queue (QUEUED here, PUSHED for its owner); the head of the queue has its
 arguments fetched (FETCHING), then runs (RUNNING), then ends: results in the store are sealed already, the others travel
 with TaskFinished. A task that still holds references whose borrow is not acknowledged is reported when it is (ENDING,
-see values.py).
+see borrows.py).
 
 When a plain task blocks in `get`, the tasks behind it are given back to their owners, so that no child waits behind its
 blocked parent, and what is pushed while it is blocked is given back at once; an actor keeps its queue, because its
@@ -20,7 +20,7 @@ must not be tried twice runs alone and is reported at once; so does one that a d
 A task whose owner has cancelled it is taken from the queue and reported, or interrupted where user code runs. An
 actor's method that runs goes on.
 
-Relies on: values.py for the fetching, and for references in results.
+Relies on: waits.py for the fetching, references.py for references in results.
 Guarantees: at most one task runs; each pushed attempt is reported, or recalled, once, if no later one takes its place.
 """
 
@@ -156,11 +156,11 @@ class Executor:
         spec = event.spec
         if self.current is not None and self._is_last(spec.task_id, event.attempt):
             return  # heard twice
-        if event.reply_to not in self.values.met:
+        if event.reply_to not in self.values.borrows.met:
             if spec.actor_id is None and spec.creates is None:
-                self.values.met[event.reply_to] = None  # a lease's owner: see values.py
+                self.values.borrows.met[event.reply_to] = None  # a lease's owner: see borrows.py
             else:
-                self.values.meet(event.reply_to)
+                self.values.borrows.meet(event.reply_to)
         if spec.creates is not None:
             self.is_actor = True
             if spec.creates.is_concurrent:
@@ -176,7 +176,7 @@ class Executor:
         if self.current is None:
             if not self.out.needs_drain:  # else the drain begins with it
                 self.next()
-        elif self.values.waits and self.values.is_blocked:
+        elif self.values.waiting.waits and self.values.waiting.is_blocked:
             self.recall_waiting()
 
     def _is_last(self, task_id: TaskID, attempt: int) -> bool:
@@ -214,7 +214,7 @@ class Executor:
     def supersede(self, pushed: TaskPushed) -> None:
         """An attempt never begins: there is another one, which needs what came with it."""
         if pushed.spec.deps:
-            self.values.release_from_task(pushed.spec.deps)
+            self.values.references.release_from_task(pushed.spec.deps)
 
     def _take_up_repeated(self, task_id: TaskID) -> None:
         """An attempt has ended: another one need not wait for it any more."""
@@ -226,10 +226,10 @@ class Executor:
         """Of a task that has arrived: the arguments that came along are here, the others lie in stores."""
         inline = frozenset(event.inline_deps)
         for ref in event.spec.deps:
-            value = self.values.entry(ref)
+            value = self.values.references.entry(ref)
             value.is_bare = False
             value.task_uses += 1
-            if self.values.is_ready(value):
+            if value.is_ready:
                 continue
             if value.state is ValueState.UNKNOWN:
                 value.state = VALUE.check(value.state, ValueState.PENDING, value.object_id)
@@ -237,15 +237,15 @@ class Executor:
                 self.values.set_inline(value, 0)
             elif value.owner != self.address:
                 self.values.set_stored(value, 0, None)
-        if self.values.loans:
+        if self.values.pins.loans:
             for ref in event.spec.deps:
-                self.values.take_loan(self.values.table[ref.object_id])
+                self.values.pins.take_loan(self.values.table[ref.object_id])
 
     def _put_first(self, event: TaskPushed) -> None:
         """A call that is made again: the one in hand, if it has not begun, may wait for its result."""
         current = self.current
-        if current is not None and self._fetch is not None and self._fetch in self.values.waits:
-            self.values.cancel(self._fetch)
+        if current is not None and self._fetch is not None and self._fetch in self.values.waiting.waits:
+            self.values.waiting.cancel(self._fetch)
             self._cancel_timer()
             self.current = None
             if self.caller_is_dead:
@@ -264,15 +264,15 @@ class Executor:
                 self.on_pushed(pushed)
             return
         self.queue.extend(event.each())
-        if event.owner not in self.values.met:
+        if event.owner not in self.values.borrows.met:
             if event.actor_id is None:
-                self.values.met[event.owner] = None
+                self.values.borrows.met[event.owner] = None
             else:
-                self.values.meet(event.owner)
+                self.values.borrows.meet(event.owner)
         if self.current is None:
             if not self.out.needs_drain:
                 self.next()
-        elif self.values.waits and self.values.is_blocked:
+        elif self.values.waiting.waits and self.values.waiting.is_blocked:
             self.recall_waiting()
 
     def next(self) -> None:
@@ -290,8 +290,10 @@ class Executor:
             self.on_fetched(self._fetch, ())
             return
         deps = tuple(dict.fromkeys(event.spec.deps))
-        self.values.start_wait(WaitStarted(wait_id=self._fetch, refs=deps, num_ready=len(deps), fetch=True, read=True))
-        if self._fetch in self.values.waits:
+        self.values.waiting.start(
+            WaitStarted(wait_id=self._fetch, refs=deps, num_ready=len(deps), fetch=True, read=True)
+        )
+        if self._fetch in self.values.waiting.waits:
             self._is_timed = True
             self.out.add(ArmTimer(timer=FETCH_TIMER, delay_ns=self.config.fetch_patience_ns))
 
@@ -325,8 +327,8 @@ class Executor:
     def on_fetch_timer(self) -> None:
         """The arguments take long: one that was lost may be made again behind us, or with our CPU."""
         self._is_timed = False
-        if self._fetch is not None and self._fetch in self.values.waits:
-            self.values.block(self._fetch)
+        if self._fetch is not None and self._fetch in self.values.waiting.waits:
+            self.values.waiting.block(self._fetch)
             self.recall_waiting()
 
     def on_fetched(self, wait_id: WaitID, opened: tuple[ObjectID, ...]) -> None:
@@ -344,7 +346,7 @@ class Executor:
             return
         object_id, error = failed
         for opened_id in opened:  # those that did come were pinned for reading
-            self.values.on_view_released(opened_id)
+            self.values.pins.on_view_released(opened_id)
         if error.kind is ErrorKind.APPLICATION:
             self.out.add(CopyPayload(source=object_id, target=exception_id(event.spec.task_id)))
         self._end(TaskRan(task_id=event.spec.task_id, attempt=event.attempt, results=(), error=error))
@@ -383,7 +385,7 @@ class Executor:
             raise InvariantViolation(f"task {short(event.task_id)} ends an actor and was not in hand")
         self.phase = Phase.ENDING
         self._take_back()
-        self.exit.begin(pushed.spec.actor_id, pushed.spec.template.name, self.values.met)
+        self.exit.begin(pushed.spec.actor_id, pushed.spec.template.name, self.values.borrows.met)
 
     def on_several_ran(self, event: TasksRan) -> None:
         """The task in hand, and those handed over with it, have returned: each one small value."""
@@ -469,8 +471,8 @@ class Executor:
             return False
         current = self.current
         if current is not None and is_attempt(current, event):
-            if self._fetch is not None and self._fetch in self.values.waits:
-                self.values.cancel(self._fetch)
+            if self._fetch is not None and self._fetch in self.values.waiting.waits:
+                self.values.waiting.cancel(self._fetch)
                 self._cancel_timer()
                 self._end(_cancelled(current))
             elif self.phase is Phase.RUNNING and not (current.spec.actor_id or current.spec.creates):
@@ -552,8 +554,8 @@ class Executor:
     def write_report(self, pushed: TaskPushed, ran: TaskRan, duration_ns: int, *, urgent: bool) -> None:
         """Tell whoever has pushed a task how it ended."""
         out = self.out
-        if self.values.loans:
-            self.values.end_loans(pushed.spec.deps)
+        if self.values.pins.loans:
+            self.values.pins.end_loans(pushed.spec.deps)
         if ran.error is None:
             out.commands.append(task_row(pushed.spec, TaskState.FINISHED, ran.attempt, self.address))
         payloads: list[bytes] = [result.object_id for result in ran.results if result.inline]
@@ -585,9 +587,9 @@ class Executor:
             if task_id not in self.repeated:
                 self.out.add(DropPayload(key=task_id))
         if pushed.spec.deps:
-            if self.values.loans:
-                self.values.end_loans(pushed.spec.deps)
-            self.values.release_from_task(pushed.spec.deps)
+            if self.values.pins.loans:
+                self.values.pins.end_loans(pushed.spec.deps)
+            self.values.references.release_from_task(pushed.spec.deps)
         self._take_up_repeated(task_id)
 
     def on_process_died(self, dead: frozenset[Address]) -> None:

@@ -106,5 +106,5 @@ class Explanation:
 
     def of_wait(self, wait_id: WaitID) -> list[str]:
         """In words, each thing that a wait still misses."""
-        wait = self.values.waits.get(wait_id)
+        wait = self.values.waiting.waits.get(wait_id)
         return [] if wait is None else [self.of_object(object_id) for object_id in wait.missing]

@@ -18,7 +18,8 @@ from collections.abc import Sequence
 
 from dualray.shared.machines.base import Outbox
 from dualray.shared.machines.owner.task_records import TaskRecord
-from dualray.shared.machines.owner.values import Value, Values, came_out_small
+from dualray.shared.machines.owner.value import Value, came_out_small
+from dualray.shared.machines.owner.values import Values
 from dualray.shared.model.commands import RunTask
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.events import CopiesDoubted, CopiesJudged, ObjectFailed, TaskPushed
@@ -146,7 +147,7 @@ class Lineage:
         if not any(value.task_uses for value in lost):
             return False
         standing = frozenset(task for task, each in self.records.items() if not (each.is_done or each.has_finished))
-        still = standing, frozenset(wait_id for wait_id, wait in self.values.waits.items() if not wait.timed)
+        still = standing, frozenset(wait_id for wait_id, wait in self.values.waiting.waits.items() if not wait.timed)
         if record.stood != still:
             record.stood, record.remakes = still, 0
         record.remakes += 1

@@ -88,13 +88,7 @@ from dualray.shared.model.ids import (
     exception_id,
     lives_on,
 )
-from dualray.shared.model.specs import (
-    ActorSpec,
-    LeaseShape,
-    NodeInfo,
-    TaskSpec,
-    placed_near,
-)
+from dualray.shared.model.specs import ActorSpec, LeaseShape, NodeInfo, TaskSpec, placed_near
 from dualray.shared.model.states import ActorState, TaskState, ValueState
 from dualray.shared.policies import load_policy
 from dualray.shared.policies.feasibility import why_infeasible
@@ -234,14 +228,14 @@ class Owner(Composition):
     def _on_wait_started(self, event: WaitStarted) -> None:
         self.leases.on_wait()
         self.actor_calls.send_deferred()
-        self.values.start_wait(event)
-        wait = self.values.waits.get(event.wait_id)
+        self.values.waiting.start(event)
+        wait = self.values.waiting.waits.get(event.wait_id)
         if wait is not None and wait.blocked:
             self.executor.recall_waiting()
 
     def _on_wait_abandoned(self, event: WaitAbandoned) -> None:
-        if event.wait_id in self.values.waits:
-            self.values.cancel(event.wait_id)
+        if event.wait_id in self.values.waiting.waits:
+            self.values.waiting.cancel(event.wait_id)
 
     def _on_actor_changed(self, event: ActorChanged) -> None:
         self.actor_calls.on_changed(event)
@@ -295,7 +289,7 @@ class Owner(Composition):
         elif event.timer.startswith(ROWS_TIMER):
             self.questions.on_timer(event.timer)
         else:
-            self.values.on_wait_timer(WaitID(int(event.timer.partition(":")[2])))
+            self.values.waiting.on_timer(WaitID(int(event.timer.partition(":")[2])))
 
     def _on_task_finished(self, event: TaskFinished) -> None:
         if self.rooms.lent:
@@ -394,7 +388,7 @@ class Owner(Composition):
         if event.cluster is not None:
             self.cluster = event.cluster.nodes
         self.losses.on_node_died(event)
-        met = self.values.met
+        met = self.values.borrows.met
         self._processes_died(frozenset(address for address in met if lives_on(address, event.node, event.incarnation)))
 
     def _on_link_lost(self, event: LinkLost) -> None:
@@ -443,13 +437,14 @@ class Owner(Composition):
 
     def _drain_once(self) -> bool:
         values, tasks, leases, calls = self.values, self.tasks, self.leases, self.actor_calls
-        if values.remake_wanted:
-            value = values.table.get(values.remake_wanted.popleft())
+        left = values.worklists
+        if left.remake_wanted:
+            value = values.table.get(left.remake_wanted.popleft())
             if value is not None and (value.state is ValueState.FREED or tasks.lineage.is_lost(value)):
                 tasks.remake(value)
-        elif values.tasks_to_look_at:
-            while values.tasks_to_look_at:
-                self._look_at(values.tasks_to_look_at.popleft())
+        elif left.tasks_to_look_at:
+            while left.tasks_to_look_at:
+                self._look_at(left.tasks_to_look_at.popleft())
         elif self.tasks.given_back:
             for task in reversed(self.tasks.given_back):
                 self._place(tasks.records[task], first=True)
@@ -464,16 +459,16 @@ class Owner(Composition):
             tasks.fail(tasks.records[task], error)
         elif calls.dirty:
             calls.pump()
-        elif values.waits_completed:
-            self._on_fetched(*values.waits_completed.popleft())
-        elif values.lineage_released:
-            while values.lineage_released:
-                tasks.on_return_gone(values.lineage_released.popleft())
-        elif values.streams_dropped:
-            tasks.streams.drop(values.streams_dropped.popleft())
+        elif left.waits_completed:
+            self._on_fetched(*left.waits_completed.popleft())
+        elif left.lineage_released:
+            while left.lineage_released:
+                tasks.on_return_gone(left.lineage_released.popleft())
+        elif left.streams_dropped:
+            tasks.streams.drop(left.streams_dropped.popleft())
         elif self.production.queue and self.production.flush():
             pass
-        elif tasks.results_to_acknowledge and not values.unacknowledged:
+        elif tasks.results_to_acknowledge and not values.borrows.unacknowledged:
             to, message = tasks.results_to_acknowledge.pop(0)
             self.out.send(to, message)
         elif self.executor.ended is not None:
@@ -572,15 +567,15 @@ _TABLE: Final[Mapping[type[Any], Callable[[Any, Any], object]]] = {
     events.SpaceGranted: lambda owner, event: owner.puts.on_space_granted(event),
     events.SpaceDenied: lambda owner, event: owner.puts.on_space_denied(event),
     events.RoomWanted: lambda owner, event: owner.rooms.on_wanted(),
-    ArgumentsLent: lambda owner, event: owner.values.on_lent(event),
+    ArgumentsLent: lambda owner, event: owner.values.pins.on_lent(event),
     events.LoansKept: lambda owner, event: owner.rooms.on_kept(event),
-    events.LoanPinned: lambda owner, event: owner.values.on_loan_pinned(event),
-    events.LoansAsked: lambda owner, event: owner.values.on_loans_asked(event),
+    events.LoanPinned: lambda owner, event: owner.values.pins.on_loan_pinned(event),
+    events.LoansAsked: lambda owner, event: owner.values.pins.on_loans_asked(event),
     WaitStarted: Owner._on_wait_started,
     WaitAbandoned: Owner._on_wait_abandoned,
-    RefsAdded: lambda owner, event: owner.values.add_refs(event.refs),
-    RefsDropped: lambda owner, event: owner.values.drop_refs(event.object_ids),
-    events.ViewReleased: lambda owner, event: owner.values.on_view_released(event.object_id),
+    RefsAdded: lambda owner, event: owner.values.references.add(event.refs),
+    RefsDropped: lambda owner, event: owner.values.references.drop(event.object_ids),
+    events.ViewReleased: lambda owner, event: owner.values.pins.on_view_released(event.object_id),
     TaskRan: lambda owner, event: owner.executor.on_ran(event),
     TasksRan: lambda owner, event: owner.executor.on_several_ran(event),
     ActorKillAsked: Owner._on_kill_asked,
@@ -620,9 +615,9 @@ _TABLE: Final[Mapping[type[Any], Callable[[Any, Any], object]]] = {
     events.TasksRecalled: lambda owner, event: owner.losses.on_recalled(event),
     events.ValueRequested: lambda owner, event: owner.values.on_value_requested(event),
     events.ValueReported: lambda owner, event: owner.values.on_value_reported(event),
-    events.BorrowAdded: lambda owner, event: owner.values.on_borrow_added(event),
-    events.BorrowAcknowledged: lambda owner, event: owner.values.on_borrow_acknowledged(event),
-    events.BorrowRemoved: lambda owner, event: owner.values.on_borrow_removed(event),
+    events.BorrowAdded: lambda owner, event: owner.values.borrows.on_added(event),
+    events.BorrowAcknowledged: lambda owner, event: owner.values.borrows.on_acknowledged(event),
+    events.BorrowRemoved: lambda owner, event: owner.values.references.on_borrow_removed(event),
     ResultsTaken: Owner._on_results_taken,
     ItemMade: lambda owner, event: owner.production.on_made(event),
     events.ItemsEnded: lambda owner, event: owner.production.on_ended(event),

@@ -117,7 +117,7 @@ class PlainWorker:
         if self.owner is None:
             owner = self.owner = Owner(address=self.address, node=self.node, config=self._config)
             owner.cluster = self._cluster
-            owner.values.met.update(dict.fromkeys(self._peers()))
+            owner.values.borrows.met.update(dict.fromkeys(self._peers()))
             owner.executor.resume(
                 self.current, tuple(self._handed or ()), tuple(self._queue or ()), started_ns=self._started_ns
             )

@@ -1,7 +1,7 @@
 """The generators that run in this process: their items on the way to those who called them.
 
 Theory of operation. Where user code runs, each item that a generator yields is stored and handed in here (ItemMade);
-it goes to the task's owner at once, unless it holds references whose borrow is not acknowledged (see values.py): then
+it goes to the task's owner at once, unless it holds references whose borrow is not acknowledged (see borrows.py): then
 it waits, and what its generator makes after it too. References in an item are held until its owner has taken it.
 
 A generator that is as many items ahead of its consumer as it may is held back: an object is made, PENDING, and user
@@ -62,7 +62,7 @@ class Production:
 
     def _is_alive(self, owner: Address) -> bool:
         """Whether the caller of a generator has not died since."""
-        return owner in self.values.met or owner == self.address
+        return owner in self.values.borrows.met or owner == self.address
 
     def on_made(self, event: ItemMade) -> None:
         """A generator has yielded."""
@@ -75,7 +75,7 @@ class Production:
         is_urgent = not event.result.inline or self.out.now_ns - produced.last_ns >= _HASTE_NS
         produced.last_ns = self.out.now_ns
         if event.result.nested and self._is_alive(event.owner):
-            self.values.hold_in_transit(event.result.nested)
+            self.values.references.hold_in_transit(event.result.nested)
             self.in_transit[(*key, produced.made)] = (event.owner, event.result.nested)
         report = ItemReported(
             task_id=event.task_id,
@@ -88,7 +88,7 @@ class Production:
         self.flush()
         self._close_room(event.task_id)
         if not produced.has_room:
-            self.values.owned(stream_room_id(event.task_id)).local_refs += 1
+            self.values.references.owned(stream_room_id(event.task_id)).local_refs += 1
 
     def flush(self) -> bool:
         """Report what can be reported; whether something was."""
@@ -103,9 +103,9 @@ class Production:
 
     def _is_to_wait(self, to: Address) -> bool:
         values = self.values
-        if not values.unacknowledged:
+        if not values.borrows.unacknowledged:
             return False
-        owners = {values.table[object_id].owner for object_id in values.unacknowledged}
+        owners = {values.table[object_id].owner for object_id in values.borrows.unacknowledged}
         return bool(owners - {to})  # to the task's own owner, the borrow goes ahead of the item
 
     def _report(self, to: Address, report: ItemReported, *, is_urgent: bool) -> None:
@@ -148,7 +148,7 @@ class Production:
         object_id = stream_room_id(task_id)
         if object_id in self.values.table:
             self._open_room(task_id)
-            self.values.drop_refs((object_id,))
+            self.values.references.drop((object_id,))
 
     def on_ended(self, event: ItemsEnded) -> None:
         """A generator makes no more."""
@@ -158,7 +158,7 @@ class Production:
     def on_taken(self, event: ResultsTaken) -> None:
         """The owner has borrowed what an item refers to."""
         _, nested = self.in_transit.pop((event.task_id, event.attempt, event.index), (None, ()))
-        self.values.release_from_transit(nested)
+        self.values.references.release_from_transit(nested)
 
     def on_process_died(self, dead: frozenset[Address]) -> None:
         """Nobody takes the items of a caller that has died."""
@@ -169,4 +169,4 @@ class Production:
         for item, (to, nested) in list(self.in_transit.items()):
             if to in dead:
                 del self.in_transit[item]
-                self.values.release_from_transit(nested)
+                self.values.references.release_from_transit(nested)

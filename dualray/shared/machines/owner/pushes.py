@@ -123,4 +123,4 @@ class Pushes:
         """Arguments of a task that is about to be pushed may lie in room of ours: the worker may read them there, and
         we must hear when it can no more."""
         if self.rooms.lend(record.spec.task_id, record.spec.deps, worker):
-            self.values.meet(worker)
+            self.values.borrows.meet(worker)

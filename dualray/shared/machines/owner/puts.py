@@ -15,7 +15,8 @@ from collections import deque
 from dualray.exceptions import InvariantViolation
 from dualray.shared.machines.base import Outbox
 from dualray.shared.machines.owner.reserved_space import Rooms
-from dualray.shared.machines.owner.values import Value, Values
+from dualray.shared.machines.owner.value import Value
+from dualray.shared.machines.owner.values import Values
 from dualray.shared.model.commands import CompleteWait
 from dualray.shared.model.events import (
     ObjectSealed,
@@ -51,7 +52,7 @@ class Puts:
         if event.inline and not event.nested:
             self.put_small(event.object_id, event.size_bytes)
             return
-        value = self.values.owned(event.object_id)
+        value = self.values.references.owned(event.object_id)
         value.local_refs += 1
         self._fill(value, event)
 
@@ -67,11 +68,11 @@ class Puts:
 
     def on_promised(self, event: ValuePromised) -> None:
         """User code will put an object later."""
-        self.values.owned(event.object_id).local_refs += 1
+        self.values.references.owned(event.object_id).local_refs += 1
 
     def on_kept(self, event: PromiseKept) -> None:
         """An object that was promised is there."""
-        value = self.values.owned(event.object_id)
+        value = self.values.references.owned(event.object_id)
         if value.state is ValueState.PENDING:
             self._fill(value, event)
 
@@ -123,7 +124,7 @@ class Puts:
             self._space[event.object_id] = deque([None])
             self.rooms.asked.pop(event.object_id, None)
         elif event.object_id in self.values.table:
-            self.values.drop_refs((event.object_id,))
+            self.values.references.drop((event.object_id,))
         else:
             self._give_back_space(event.object_id)
 

@@ -73,7 +73,9 @@ class OwnerRows:
             running = [self.executor.current] if self.executor.current is not None else []
             if self.actor_executor is not None:
                 running += [call.pushed for call in self.actor_executor.calls.values()]
-            words = "; ".join(words for wait_id in self.values.waits for words in self.explanation.of_wait(wait_id))
+            words = "; ".join(
+                words for wait_id in self.values.waiting.waits for words in self.explanation.of_wait(wait_id)
+            )
             return [
                 {"task_id": task.spec.task_id.hex(), "name": task.spec.template.name, "words": words}
                 for task in running

@@ -34,7 +34,8 @@ from __future__ import annotations
 from dualray.shared.machines.base import Outbox, ensure
 from dualray.shared.machines.owner.lineage import Lineage
 from dualray.shared.machines.owner.task_records import Stream, TaskRecord, current
-from dualray.shared.machines.owner.values import Failure, Value, Values
+from dualray.shared.machines.owner.value import Failure, Value
+from dualray.shared.machines.owner.values import Values
 from dualray.shared.model.commands import DropPayload
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.events import (
@@ -91,7 +92,7 @@ class Streams:
         stream = record.stream = Stream(has_consumer=not is_dynamic)
         if not is_dynamic:
             self.consumed[task_id] = stream
-            handle = self.values.owned(stream_handle_id(task_id))
+            handle = self.values.references.owned(stream_handle_id(task_id))
             handle.stream = task_id
             handle.local_refs += 1
             self._item(task_id, 1).local_refs += 1
@@ -101,7 +102,7 @@ class Streams:
         object_id = return_object_id(task_id, index)
         value = self.values.table.get(object_id)
         if value is None:
-            value = self.values.owned(object_id)
+            value = self.values.references.owned(object_id)
             record = self.records.get(task_id)
             if record is not None:
                 record.returns_kept += 1
@@ -142,7 +143,7 @@ class Streams:
         for index in range(first, stream.reported + 1):
             value = self.values.table[return_object_id(task_id, index)]
             value.container_uses -= 1
-            self.values.release(value)
+            self.values.references.release(value)
 
     def _is_unwanted(self, record: TaskRecord, stream: Stream) -> bool:
         """Whether nobody waits for anything that the task has still to make."""

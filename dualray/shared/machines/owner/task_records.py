@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from dualray.shared.machines.owner.values import Value
+from dualray.shared.machines.owner.value import Value
 from dualray.shared.model.commands import WriteRecord
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.ids import Address, LeaseID, NodeID, ObjectID, TaskID, short

@@ -27,7 +27,8 @@ from dualray.shared.machines.base import Outbox, ensure
 from dualray.shared.machines.owner.lineage import IN_VAIN, Lineage
 from dualray.shared.machines.owner.streams import Streams
 from dualray.shared.machines.owner.task_records import TaskRecord, cancelled, task_row
-from dualray.shared.machines.owner.values import Failure, Value, Values
+from dualray.shared.machines.owner.value import Failure, Value
+from dualray.shared.machines.owner.values import Values
 from dualray.shared.model.commands import CopyPayload, DropPayload, NoteRetry, WriteRecord
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.events import (
@@ -108,9 +109,9 @@ class Tasks:
             return self._submit_alone(spec)
         record = self.records[task_id] = TaskRecord(spec)
         if spec.creates is not None and spec.creates.is_detached:
-            self.values.add_refs((Ref(actor_handle_id(spec.creates.actor_id), HEAD),))
+            self.values.references.add((Ref(actor_handle_id(spec.creates.actor_id), HEAD),))
         elif spec.creates is not None:
-            handle = self.values.owned(actor_handle_id(spec.creates.actor_id))
+            handle = self.values.references.owned(actor_handle_id(spec.creates.actor_id))
             handle.actor = spec.creates.actor_id
             handle.local_refs += 1
             record.returns_kept = 1
@@ -118,7 +119,7 @@ class Tasks:
             num_returns = record.returns_kept = spec.template.num_returns
             values = self.values
             for index in range(num_returns):
-                values.owned(return_object_id(task_id, index)).local_refs += 1
+                values.references.owned(return_object_id(task_id, index)).local_refs += 1
             if spec.template.streaming:
                 self.streams.begin(record)
         if spec.deps:
@@ -143,29 +144,29 @@ class Tasks:
         self.newest_result = object_id
         handle = spec.actor_handle
         if handle is not None:
-            held = values.table.get(handle.object_id) or values.entry(handle)
+            held = values.table.get(handle.object_id) or values.references.entry(handle)
             held.task_uses += 1
         return record
 
     def _hold_arguments(self, record: TaskRecord) -> None:
         values = self.values
         for ref in record.argument_refs:
-            value = values.table.get(ref.object_id) or values.entry(ref)
+            value = values.table.get(ref.object_id) or values.references.entry(ref)
             value.is_bare = False
             value.task_uses += 1
             value.lineage_uses += 1
         if record.spec.actor_handle is not None:
-            values.hold_for_task((record.spec.actor_handle,))
+            values.references.hold_for_task((record.spec.actor_handle,))
 
     def _await_arguments(self, record: TaskRecord) -> None:
         self._hold_arguments(record)
         record.missing = missing = dict[ObjectID, None]()
         for ref in record.spec.deps:
             value = self.values.table[ref.object_id]
-            if not self.values.is_ready(value):
+            if not value.is_ready:
                 missing[ref.object_id] = None
                 value.note("waiting_tasks", record.spec.task_id)
-                self.values.look_up(value)
+                self.values.references.look_up(value)
         self.look_at(record.spec.task_id)
 
     def look_at(self, task: TaskID) -> None:
@@ -173,8 +174,8 @@ class Tasks:
         record = self.records.get(task)
         if record is None or record.state is not TaskState.WAITING_ARGS:
             return
-        table, is_ready = self.values.table, self.values.is_ready
-        record.missing = {object_id: None for object_id in record.missing if not is_ready(table[object_id])}
+        table = self.values.table
+        record.missing = {object_id: None for object_id in record.missing if not table[object_id].is_ready}
         if record.missing:
             return
         for ref in record.spec.deps:
@@ -332,7 +333,7 @@ class Tasks:
             held = self.values.table[handle.object_id]
             held.task_uses -= 1
             if not held.local_refs:
-                self.values.release(held)
+                self.values.references.release(held)
         self.values.set_small(value, size_bytes)
 
     def _is_stored(self, object_id: ObjectID) -> bool:
@@ -409,9 +410,9 @@ class Tasks:
 
     def _let_go_of_arguments(self, record: TaskRecord) -> None:
         if record.spec.deps or record.spec.nested:
-            self.values.release_from_task(record.argument_refs)
+            self.values.references.release_from_task(record.argument_refs)
         if record.spec.actor_handle is not None:
-            self.values.release_from_task((record.spec.actor_handle,))
+            self.values.references.release_from_task((record.spec.actor_handle,))
         self._drop_if_done(record)
 
     def _record_failure(self, record: TaskRecord, error: ErrorInfo) -> None:
@@ -443,7 +444,7 @@ class Tasks:
             value = self.values.table[ref.object_id]
             value.lineage_uses -= 1
             if not value.local_refs:
-                self.values.release(value)
+                self.values.references.release(value)
 
     def on_demanded(self, event: ObjectDemanded) -> None:
         """A node wants an object of ours and the head knows no copy: it is lost, or the news of it is on its way."""

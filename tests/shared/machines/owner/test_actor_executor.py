@@ -146,7 +146,7 @@ def test_a_call_that_is_cancelled_never_begins(place):
         worker(call(3))
     if place == "fetched":
         assert started(worker(call(1, owner=DRIVER), arrived(9), call(3))) == [1]
-        assert worker.machine.values.views
+        assert worker.machine.values.pins.views
     commands = worker(TaskUnwanted(task_id=tid(2), attempt=0, force=False, recursive=False))
     [report] = sent(commands, TaskFinished)
     assert report.task_id == tid(2)
@@ -154,7 +154,7 @@ def test_a_call_that_is_cancelled_never_begins(place):
     assert report.error.kind is ErrorKind.TASK_CANCELLED
     begun = started(commands) if place == "fetching" else started(worker.ran(1, small(1)))
     assert begun == [3]
-    assert not worker.machine.values.views
+    assert not worker.machine.values.pins.views
 
 
 @pytest.mark.parametrize("is_async", [True, False])
@@ -251,7 +251,7 @@ def test_whatever_happens_calls_start_in_order_within_the_limit_and_are_reported
             end(running.pop(first % len(running)))
         elif step == "arrive" and wanted:
             object_id = oid(wanted[first % len(wanted)])
-            if object_id in worker.machine.values.asked:
+            if object_id in worker.machine.values.pins.asked:
                 take(worker(ObjectArrived(object_id=object_id, size_bytes=1000)))
         elif step == "die":
             dead.add(CALLERS[first])
@@ -259,7 +259,7 @@ def test_whatever_happens_calls_start_in_order_within_the_limit_and_are_reported
         elif step == "cancel" and first in pushed:
             take(worker(TaskUnwanted(task_id=tid(first), attempt=0, force=False, recursive=False)))
     for _ in range(300):  # everything comes to its end
-        for object_id in list(worker.machine.values.asked):
+        for object_id in list(worker.machine.values.pins.asked):
             take(worker(ObjectArrived(object_id=object_id, size_bytes=1000)))
         if running:
             end(running.pop(0))
@@ -269,7 +269,7 @@ def test_whatever_happens_calls_start_in_order_within_the_limit_and_are_reported
         mine = [number for number in begun if pushed[number] == caller]
         assert mine == sorted(mine)
     values = worker.machine.values
-    assert (values.views, values.table, values.waits) == ({}, {}, {})
+    assert (values.pins.views, values.table, values.waiting.waits) == ({}, {}, {})
 
 
 # ---- Calls that are made again before their earlier attempts were heard of -------------------------------------------

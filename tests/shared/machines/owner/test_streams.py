@@ -378,7 +378,7 @@ def test_items_are_reported_as_they_are_made():
 def test_an_item_waits_for_the_borrows_of_its_process_and_so_does_the_end():
     worker = running()
     foreign = put_object_id(tid(9), 0, 1)
-    worker.machine.values.add_refs((ref(foreign, "node-2/w0"),))
+    worker.machine.values.references.add((ref(foreign, "node-2/w0"),))
     worker.machine.out.commands.clear()
     assert not sent(worker(made(1)), ItemReported)
     worker(ItemsEnded(task_id=tid(1), attempt=0))
@@ -435,10 +435,10 @@ def test_a_generator_that_nobody_wants_is_not_held_back(news):
 def test_references_in_an_item_are_held_until_its_owner_has_them():
     worker = running()
     inner = put_object_id(tid(1), 0, 1)
-    worker.machine.values.owned(inner)
+    worker.machine.values.references.owned(inner)
     worker.machine.values.set_inline(worker.machine.values.table[inner], 1)
     assert inner not in worker.machine.values.table  # nobody holds it
-    worker.machine.values.owned(inner).local_refs += 1
+    worker.machine.values.references.owned(inner).local_refs += 1
     worker(made(1, nested=(ref(inner, W0),)), dropped(inner))
     assert inner in worker.machine.values.table
     worker(ResultsTaken(task_id=tid(1), attempt=0, index=1))

@@ -182,9 +182,9 @@ def test_a_retried_error_is_not_told(driver):
 
 def test_what_is_unread_at_the_end_is_known(driver):
     driver.run(1, failed=RAISED)
-    assert [failure.task_id for failure in driver.machine.values.unread_failures()] == [tid(1)]
+    assert [failure.task_id for failure in driver.machine.values.references.unread_failures()] == [tid(1)]
     driver.wait(1, ref(oid(1)), read=True)
-    assert driver.machine.values.unread_failures() == []
+    assert driver.machine.values.references.unread_failures() == []
 
 
 # ---- Arguments ------------------------------------------------------------------------------------------------------
