@@ -10,7 +10,7 @@ DEPTH = 4
 """So far from the machine what it has is looked at."""
 MEMBERS = 2
 """Of each table, the first so many."""
-PASSED_OVER = frozenset({"out", "config", "table", "address", "node"})
+PASSED_OVER = frozenset({"out", "config", "table", "known_values", "address", "node"})
 """What machines share, and what never changes."""
 PARTS: dict[str, tuple[str, ...]] = {
     "Executor": ("transit",),

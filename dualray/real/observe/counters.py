@@ -19,7 +19,6 @@ import mmap
 import os
 import struct
 import threading
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -27,7 +26,6 @@ from typing import TYPE_CHECKING, Final
 from dualray.real.net.transport import TransportCounters
 
 if TYPE_CHECKING:  # a process imports the code of its own machine
-    from dualray.shared.machines.head.head import Head
     from dualray.shared.machines.owner.owner import Owner
 
 COUNTS_ASKED, COUNTS = 9, 10
@@ -50,22 +48,9 @@ def of_connections(counters: TransportCounters) -> Counts:
 
 def of_owner(owner: Owner, *, tasks_finished: int, tasks_failed: int) -> Counts:
     """Those of a process that runs user code."""
-    states = Counter(record.state.value for record in owner.tasks.records.values() if not record.is_done)
+    states = owner.unfinished_tasks()
     counts = {f"tasks:{state}": states[state] for state in ("WAITING_ARGS", "QUEUED", "PUSHED")}
     return counts | {"tasks_finished": tasks_finished, "tasks_failed": tasks_failed}
-
-
-def of_head(head: Head) -> Counts:
-    """The head machine's."""
-    nodes = Counter(member.health.value for member in head.membership.members.values())
-    actors = Counter(record.state.value for record in head.actors.records.values())
-    counts = {f"nodes:{health}": count for health, count in sorted(nodes.items())}
-    counts |= {f"actors:{state}": count for state, count in sorted(actors.items())}
-    return counts | {
-        "drivers": len(head.membership.drivers),
-        "leases_pending": sum(request.count for request in head.scheduler.pending),
-        "objects": len(head.directory.entries),
-    }
 
 
 class SharedCounters:

@@ -12,7 +12,7 @@ from dualray.exceptions import ControlPlaneError
 from dualray.real.control_plane.server import begin_server, start_server
 from dualray.real.control_plane.shards import list_shards, sockets_at, tables_at
 from dualray.real.net.messages import Payload
-from dualray.real.observe.counters import COUNTS, COUNTS_ASKED, of_connections, of_head
+from dualray.real.observe.counters import COUNTS, COUNTS_ASKED, of_connections
 from dualray.real.observe.worker_output import DRIVER_ASKED, answer_driver_asked
 from dualray.real.processes.runner import MachineProcess, begin
 from dualray.real.session import session as sessions
@@ -121,7 +121,7 @@ class HeadProcess(MachineProcess):
         if header[0] == DRIVER_ASKED:
             answer_driver_asked(self.transport, peer, header, self.drivers)
         elif header[0] == COUNTS_ASKED:
-            counts = of_head(self.machine) | of_connections(self.transport.counters)
+            counts = self.machine.counts() | of_connections(self.transport.counters)
             self.transport.send(peer, bytes((COUNTS,)) + pack(counts))
         else:
             super().receive_raw(peer, header, buffers)

@@ -42,7 +42,7 @@ class CoreQueries(CoreWaiting):
         """The nodes, as the head sees them."""
         wait_id = self._next_wait()
         self._wait_for(ClusterStateAsked(wait_id=wait_id))
-        return self.machine.questions.cluster_state.pop(wait_id)
+        return self.machine.take_cluster_state(wait_id)
 
     def rows_of(
         self, addresses: Sequence[Address], table: str, timeout_ns: int
@@ -58,7 +58,7 @@ class CoreQueries(CoreWaiting):
         found: dict[Address, list[dict[str, Any]] | None] = {}
         for question, wait in zip(asked, waits, strict=True):
             self._end_wait(wait)
-            rows = self.machine.questions.rows.pop(question.wait_id, None)
+            rows = self.machine.take_rows(question.wait_id)
             found[question.to] = [json.loads(row) for row in rows] if rows is not None else None
         return found
 
@@ -101,7 +101,7 @@ class CoreQueries(CoreWaiting):
         )
         if wait.error is not None:
             raise as_exception(wait.error, None)
-        return self.machine.questions.named_actors.pop(wait_id)
+        return self.machine.take_named_actor(wait_id)
 
     def _job(self) -> int:
         """The job whose namespace this code runs in: inside an actor, that of its maker."""
@@ -126,10 +126,10 @@ class CoreQueries(CoreWaiting):
             ValueError: it is a method of an actor, and `force` would end the actor.
         """
         with self.host.lock:
-            record = self.machine.tasks.records.get(task_of(ref.object_id))
-            if force and record is not None and record.spec.actor_id is not None:
+            spec = self.machine.submitted(task_of(ref.object_id))
+            if force and spec is not None and spec.actor_id is not None:
                 raise ValueError(
-                    f"cancel(force=True) would end the actor that runs {record.spec.template.name}: use force=False, "
+                    f"cancel(force=True) would end the actor that runs {spec.template.name}: use force=False, "
                     f"or dualray.kill(actor)"
                 )
             self.dispatch(CancelAsked(ref=ref, force=force, recursive=recursive))

@@ -21,7 +21,7 @@ HOLDERS_MAX = 5
 
 def why_late(core: CoreQueries, object_id: ObjectID) -> str:
     """In words, what an object that is not ready waits for, with what others know of it."""
-    words = core.machine.explanation.of_object(object_id)
+    words = core.machine.why_not_ready(object_id)
     try:
         return "; ".join([words, *_what_others_know(core, object_id)])
     except DualrayError:  # the runtime ends meanwhile
@@ -29,11 +29,11 @@ def why_late(core: CoreQueries, object_id: ObjectID) -> str:
 
 
 def _what_others_know(core: CoreQueries, object_id: ObjectID) -> list[str]:
-    value = core.machine.values.table.get(object_id)
+    value = core.machine.known_values.get(object_id)
     if value is None or is_put(object_id):
         return []
     if value.owner == core.address:
-        row = core.machine.state_rows.late(object_id)
+        row = core.machine.late_row(object_id)
         words = []
     else:
         rows = _ask(core, value.owner, f"late:{object_id.hex()}")

@@ -158,12 +158,12 @@ class ItemMaker:
         if not task.spec.template.items_ahead_max:
             return None
         with self._host.lock:
-            room = core.machine.production.room_for(task.spec.task_id, task.attempt)
+            room = core.machine.room_for_item(task.spec.task_id, task.attempt)
         return Ref(room, core.address) if room is not None else None
 
     def _is_wanted(self, task: RunTask | TaskPushed) -> bool:
         with self._host.lock:
-            return self._core.machine.production.is_wanted(task.spec.task_id, task.attempt)
+            return self._core.machine.is_item_wanted(task.spec.task_id, task.attempt)
 
     def _make(self, task: RunTask | TaskPushed, index: int, value: Any) -> None:
         """Store and report an item."""

@@ -193,7 +193,7 @@ class CoreStep(CoreState):
     def tell_unread_failures(self) -> None:
         """The program ends: errors that it holds references to, and has never read, are told now."""
         with self.host.lock:
-            for failure in self.machine.values.references.unread_failures():
+            for failure in self.machine.unread_failures():
                 failure.is_read = True
                 self._tell_failure(failure.told())
 

@@ -163,7 +163,7 @@ class CoreSubmission(CoreTasks):
             PendingCallsLimitExceeded: it has `limit` of them.
         """
         with self.host.lock:
-            is_full = self.machine.actor_calls.has_pending(ActorID(handle.object_id[:16]), limit)
+            is_full = self.machine.has_pending_calls(ActorID(handle.object_id[:16]), limit)
         if is_full:
             raise exceptions.PendingCallsLimitExceeded(
                 f"{template.name}: this process has {limit} calls of actor {short(handle.object_id[:16])} without an "
@@ -274,7 +274,7 @@ class CoreSubmission(CoreTasks):
             DualrayError: one of them belongs to a cluster that is gone.
         """
         is_closed, has_notes, address, holder = self.is_closed, self.has_notes, self.address, self.holder
-        get, payload_of, inline = self.machine.values.table.get, self.payloads.get, ValueState.INLINE
+        get, payload_of, inline = self.machine.known_values.get, self.payloads.get, ValueState.INLINE
         found: list[bytes | None] = []
         for reference in references:
             if reference.holder is not holder or is_closed:

@@ -101,13 +101,13 @@ class CoreTasks(CoreValues):
 
     def report_ran(self, ran: TaskRan, duration_ns: int, *, is_alone: bool = False) -> None:
         """A task has ended. Small results wait for those of the tasks behind it, if others were handed over with it."""
-        if self._released and self.machine.values.pins.loans:
+        if self._released and self.machine.loans:
             with self.host.lock:  # before the task is reported: what was lent to it goes back with the report
                 self._take_in_released()
         if (self._to_run or self._ran) and ran.error is None and len(ran.results) == 1 and not is_alone:
             [result] = ran.results
             # A result that must wait for an acknowledgement waits alone; so does what comes after it.
-            if result.inline and not result.nested and not self.machine.values.borrows.unacknowledged:
+            if result.inline and not result.nested and not self.machine.unacknowledged:
                 self._ran.append((ran.task_id, ran.attempt, result.size_bytes, duration_ns))
                 if not self._to_run:
                     self.take_in_finalizers()
@@ -119,11 +119,7 @@ class CoreTasks(CoreValues):
     def report_small(self, task: RunTask | TaskPushed, size_bytes: int, duration_ns: int) -> None:
         """A task has returned one small value that refers to nothing; as `report_ran`."""
         task_id = task.spec.task_id
-        if (
-            task.spec.deps
-            or self._contexts is not None
-            or (self._folded is None and self.machine.values.borrows.unacknowledged)
-        ):
+        if task.spec.deps or self._contexts is not None or (self._folded is None and self.machine.unacknowledged):
             result = Result(object_id=return_object_id(task_id, 0), size_bytes=size_bytes, inline=True)
             self.report_ran(TaskRan(task_id=task_id, attempt=task.attempt, results=(result,), error=None), duration_ns)
             return

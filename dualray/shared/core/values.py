@@ -69,7 +69,7 @@ class CoreValues(CoreQueries):
         """Whether, as far as this process knows, others still hold or are about to get a reference to its object."""
         with self.host.lock:
             self._take_in_finalizers()
-            value = self.machine.values.table.get(ref.object_id)
+            value = self.machine.known_values.get(ref.object_id)
             held = value is not None and bool(value.borrowers or value.transit_uses or value.container_uses)
             self.host.end_step()
         return held
@@ -119,7 +119,7 @@ class CoreValues(CoreQueries):
                     ValuePut(object_id=object_id, size_bytes=serialized.size_bytes, inline=True, nested=serialized.refs)
                 )
             else:
-                self.machine.puts.put_small(object_id, serialized.size_bytes)
+                self.machine.put_small(object_id, serialized.size_bytes)
         return new_ref((object_id, self.address))
 
     def write_to_store(
@@ -152,7 +152,7 @@ class CoreValues(CoreQueries):
             raise as_exception(wait.error, None)
         if wait.ready:  # otherwise an earlier attempt has left the same object here
             store = self.host.store
-            place = self.machine.rooms.place_of(object_id) if is_argument else None
+            place = self.machine.place_of_argument(object_id) if is_argument else None
             if place is not None:  # it is no object of the store's yet
                 serialized.write_into(store.create_at(place, serialized.size_bytes), store.copy)
                 return
@@ -167,8 +167,7 @@ class CoreValues(CoreQueries):
         with host.lock:
             if self._dropped or self._ran or self._released or self._has_ended or self.has_notes or self.is_logged:
                 return False  # what is taken in first may decide, or hear of it
-            rooms = self.machine.rooms
-            place = rooms.place_of(object_id) if rooms.take(object_id, serialized.size_bytes) else None
+            place = self.machine.take_kept_room(object_id, serialized.size_bytes)
         if place is None:
             return False
         serialized.write_into(host.store.create_at(place, serialized.size_bytes), host.store.copy)
@@ -230,7 +229,7 @@ class CoreValues(CoreQueries):
 
     def _get_inline(self, refs: Sequence[Ref]) -> list[Any] | None:
         """The values, when all are small and here: then there is nothing to decide, and nothing changes by reading."""
-        table, payloads = self.machine.values.table, self.payloads
+        table, payloads = self.machine.known_values, self.payloads
         for object_id, _ in refs:
             value = table.get(object_id)
             if value is None or value.state is not ValueState.INLINE:
@@ -261,7 +260,7 @@ class CoreValues(CoreQueries):
         return values
 
     def _read(self, object_id: ObjectID) -> Any:
-        value = self.machine.values.table[object_id]
+        value = self.machine.known_values[object_id]
         if value.state is ValueState.INLINE:
             return deserialize(self.payloads[object_id])
         if value.failure is not None:
@@ -269,7 +268,7 @@ class CoreValues(CoreQueries):
         return deserialize(self._open(object_id))
 
     def _open(self, object_id: ObjectID) -> memoryview:
-        loan = self.machine.values.pins.loans.get(object_id)
+        loan = self.machine.loans.get(object_id)
         if loan is not None:
             return self.host.store.open_at(loan.place, loan.size_bytes, object_id, self._on_view_released)
         return self.host.store.open(object_id, self._on_view_released)
@@ -279,7 +278,7 @@ class CoreValues(CoreQueries):
     ) -> GetTimeoutError:
         missing = [ref.object_id for ref in refs if ref.object_id not in values]
         # Who asks what is there now, time and again, is not made to wait for reasons.
-        reason = why_late(self, missing[0]) if timeout_ns else self.machine.explanation.of_object(missing[0])
+        reason = why_late(self, missing[0]) if timeout_ns else self.machine.why_not_ready(missing[0])
         seconds = (timeout_ns or 0) / 1e9
         return GetTimeoutError(
             f"{len(missing)} of {len(refs)} objects were not ready within {seconds:g} s; the first: {reason}"
@@ -313,7 +312,7 @@ class CoreValues(CoreQueries):
         """Whether a generator that this process has called has ended before an item."""
         with self.host.lock:
             task_id, index = task_of(item.object_id), return_index(item.object_id)
-            return self.machine.tasks.streams.has_ended_before(task_id, index)
+            return self.machine.has_ended_before(task_id, index)
 
     def take_item(self, item: Ref) -> tuple[bool, Ref | None]:
         """The next item of a generator that this process has called is ready: take it. Whether it was taken now; and a
@@ -321,11 +320,11 @@ class CoreValues(CoreQueries):
         """
         with self.host.lock:
             task_id, index = task_of(item.object_id), return_index(item.object_id)
-            streams = self.machine.tasks.streams
-            stream = streams.consumed.get(task_id)
+            machine = self.machine
+            stream = machine.consumed_stream(task_id)
             if stream is None or stream.next != index:
                 return False, item
-            if streams.has_ended_before(task_id, index):
+            if machine.has_ended_before(task_id, index):
                 return True, None
             self.dispatch(ItemTaken(task_id=task_id))
             return True, Ref(return_object_id(task_id, index + 1), self.address)

@@ -68,7 +68,7 @@ class CoreWaiting(CoreStep):
 
     def _release_unread(self, object_ids: Iterable[ObjectID]) -> None:
         for object_id in object_ids:
-            if object_id in self.machine.values.pins.views:
+            if object_id in self.machine.views:
                 self.dispatch(ViewReleased(object_id=object_id))
 
     def fail(self, reason: str) -> None:
@@ -96,9 +96,8 @@ class CoreWaiting(CoreStep):
         """Who waits in this process, and in words for what."""
         found = []
         for wait_id in self._waits:
-            wait = self.machine.values.waiting.waits.get(wait_id)
-            name = self.machine.state_rows.call_name(wait.task_id) if wait is not None else None
-            found += [(name or self.execution.name, reason) for reason in self.machine.explanation.of_wait(wait_id)]
+            name = self.machine.call_that_waits(wait_id) or self.execution.name
+            found += [(name, reason) for reason in self.machine.misses(wait_id)]
         return found
 
     def _waiting_task(self) -> TaskID | None:

@@ -18,7 +18,7 @@ from dualray.shared.machines.head.head import Head
 from dualray.shared.machines.owner.task_records import TASK_TABLE
 from dualray.shared.model.errors import ErrorKind
 from dualray.shared.model.ids import Address, PlacementGroupID, short
-from dualray.shared.model.states import ActorState, GroupState, TaskState
+from dualray.shared.model.states import TaskState
 from dualray.shared.proof.trace import TraceKind
 from dualray.sim.cluster.cluster import Cluster
 from dualray.sim.processes.node import NodeProcess
@@ -175,15 +175,14 @@ def _goes_on(cluster: Cluster) -> bool:
     """Whether the program could still read a value, or has threads that run."""
     driver = cluster.driver
     assert driver is not None
-    return any(value.local_refs for value in driver.core.machine.values.table.values()) or any(
+    return any(value.local_refs for value in driver.core.machine.known_values.values()) or any(
         process.has_threads for process in cluster.processes.values() if isinstance(process, UserProcess)
     )
 
 
 def _leaks(cluster: Cluster) -> list[str]:
     left: list[str] = []
-    records = cluster.head.control.scheduler.groups.records
-    groups = {group for group, record in records.items() if record.state is not GroupState.REMOVED}
+    groups = cluster.head.control.groups_kept()
     for process in cluster.processes.values():
         if not process.is_alive:
             continue
@@ -209,14 +208,8 @@ def _some(things: Any) -> str:
 def _look_at_owner(process: UserProcess, left: list[str]) -> None:
     core, who = process.core, process.address
     if not core.is_folded:
-        owner = core.machine
-        _look_for(owner.values.table, "values", who, left)
-        _look_for(owner.values.waiting.waits, "waits", who, left)
-        _look_for(owner.values.borrows.unacknowledged, "borrows that are not acknowledged", who, left)
-        _look_for(owner.values.pins.views, "views", who, left)
-        _look_for(owner.tasks.records, "task records", who, left)
-        _look_for(owner.leases.leases, "leases", who, left)
-        _look_for(owner.leases.requests, "lease requests", who, left)
+        for what, things in core.machine.kept().items():
+            _look_for(things, what, who, left)
     _look_for(core.payloads, "payloads", who, left)
 
 
@@ -243,10 +236,6 @@ def _look_at_node(process: NodeProcess, groups: set[PlacementGroupID], left: lis
 def _look_at_head(cluster: Cluster, left: list[str]) -> None:
     head = cluster.head.machine
     assert isinstance(head, Head)
-    _look_for(head.directory.entries, "objects in its directory", "the head", left)
-    _look_for(head.scheduler.pending, "lease requests", "the head", left)
-    for node, view in head.scheduler.views.items():
-        _look_for(view.placed, f"placements on {node}", "the head", left)
-    for actor_id, record in head.actors.records.items():
-        if record.state is not ActorState.DEAD and record.spec is not None:
-            left.append(f"the head keeps actor {short(actor_id)}, which is {record.state}")
+    for what, things in head.kept().items():
+        _look_for(things, what, "the head", left)
+    left += [f"the head keeps actor {short(actor_id)}, which is {state}" for actor_id, state in head.actors_kept()]

@@ -36,7 +36,7 @@ from dualray.shared.model.specs import (
 )
 from dualray.shared.proof.trace import TraceKind
 from dualray.sim.modelled.calls import Call, Get, Step, Wait
-from dualray.sim.modelled.processes import ModelledProcess, things_of
+from dualray.sim.modelled.processes import ModelledProcess
 from dualray.sim.processes.host_process import OWED_NS_MAX
 from dualray.sim.processes.object_store import VirtualStore
 
@@ -71,7 +71,7 @@ class ModelledDriver(ModelledProcess):
         return self._machine.handle(event, self._calendar.now_ns)
 
     def things(self) -> int:
-        return things_of(self._machine)
+        return self._machine.things()
 
     # ---- What programs call ----------------------------------------------------------------------------------
 
@@ -216,13 +216,13 @@ class ModelledDriver(ModelledProcess):
         self._wait_for(event, self._got if is_get else self._waited)
 
     def _got(self, done: CompleteWait) -> None:
-        table = self._machine.values.table
+        table = self._machine.known_values
         for object_id in done.ready:
             failure: ErrorInfo | None = table[object_id].failure
             if failure is not None:
                 self.model.cluster.program_ended(failure.message)
                 return
-        if self._machine.values.pins.views:
+        if self._machine.views:
             self.let_go_of(done.ready)
         self._calendar.post(self._calendar.now_ns, self._advance, None)
 

@@ -476,7 +476,7 @@ class ModelledProcess(Process):
     def waits_explained(self) -> list[str]:
         """In words, what its waits still miss."""
         machine = self.owner
-        return [words for wait_id in self._resumes or () for words in machine.explanation.of_wait(wait_id)]
+        return [words for wait_id in self._resumes or () for words in machine.misses(wait_id)]
 
     def check_invariants(self) -> None:
         self.machine.check_invariants()
@@ -484,10 +484,5 @@ class ModelledProcess(Process):
     def let_go_of(self, object_ids: Iterable[ObjectID]) -> None:
         """Views of stored objects that were read."""
         for object_id in object_ids:
-            if object_id in self.owner.values.pins.views:
+            if object_id in self.owner.views:
                 self.handle(ViewReleased(object_id=object_id))
-
-
-def things_of(machine: Owner) -> int:
-    """About how many things a sweep over the machine looks at."""
-    return 10 + 2 * len(machine.values.table) + 2 * len(machine.tasks.records) + len(machine.leases.leases)

@@ -37,7 +37,7 @@ from dualray.shared.model.ids import (
     return_object_id,
 )
 from dualray.shared.proof.trace import TraceKind
-from dualray.sim.modelled.processes import ALL_ENDED, ENDED, PUSHED, ModelledProcess, things_of
+from dualray.sim.modelled.processes import ALL_ENDED, ENDED, PUSHED, ModelledProcess
 from dualray.sim.processes.object_store import VirtualStore
 
 _NO_BYTES = np.zeros(0, dtype=np.uint8)
@@ -76,7 +76,7 @@ class ModelledWorker(ModelledProcess):
 
     def things(self) -> int:
         owner = self._plain.owner
-        return 1 if owner is None else things_of(owner)
+        return 1 if owner is None else owner.things()
 
     def arrive(self, message: Any) -> None:
         model = self.model

@@ -26,8 +26,7 @@ class HeadProcess(MachineProcess):
         """Nodes of which nothing is heard: the life that fell silent, and the report of that."""
 
     def things(self) -> int:
-        control = self.control
-        return 10 + 2 * len(control.scheduler.views) + len(control.directory.entries) + len(control.actors.records)
+        return self.control.things()
 
     def node_fell_silent(self, node: NodeID, incarnation: int) -> None:
         """Nothing is heard of this life of the node from now on."""

@@ -221,8 +221,7 @@ class UserProcess(WorkingProcess):
         core = self._core
         if core is None or core.is_folded:
             return 1
-        machine = core.machine
-        return 10 + 2 * len(machine.values.table) + 2 * len(machine.tasks.records) + len(machine.leases.leases)
+        return core.machine.things()
 
     def fire(self, timer: str) -> None:
         self.core.dispatch(TimerFired(timer=timer))

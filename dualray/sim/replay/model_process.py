@@ -190,8 +190,7 @@ class ModelProcess(Process):
 
     def things(self) -> int:
         """About how many things such a sweep looks at."""
-        machine = self.machine
-        return 10 + 2 * len(machine.values.table) + 2 * len(machine.tasks.records) + len(machine.leases.leases)
+        return self.machine.things()
 
     def fire(self, timer: str) -> None:
         self.handle(TimerFired(timer=timer))
@@ -588,7 +587,7 @@ class ModelProcess(Process):
         assert task is not None
         machine = self.machine
         for ref in task.spec.deps:
-            if ref.object_id in machine.values.pins.views:
+            if ref.object_id in machine.views:
                 self.handle(ViewReleased(object_id=ref.object_id))
         self._execution = None
         if self._is_noted:
@@ -603,7 +602,7 @@ class ModelProcess(Process):
             and len(ran.results) == 1
             and ran.results[0].inline
             and not ran.results[0].nested
-            and not machine.values.borrows.unacknowledged
+            and not machine.unacknowledged
             and not execution.held
         ):
             self._ran.append((ran.task_id, ran.attempt, ran.results[0].size_bytes, duration_ns))
@@ -614,7 +613,7 @@ class ModelProcess(Process):
                 self._take_in_ran()
             self.handle(ran)
         if execution.held:
-            if machine.executor.is_actor:  # an actor keeps what it has seen until it lets go of it
+            if machine.is_actor():  # an actor keeps what it has seen until it lets go of it
                 for object_id, count in execution.held.items():
                     self.scripts.held_by_actor[object_id] = self.scripts.held_by_actor.get(object_id, 0) + count
             else:

@@ -270,7 +270,5 @@ class ReplayCluster(Cluster):
         lines = list(self.head.control.explain())
         for process in self.processes.values():
             if isinstance(process, ModelProcess) and process.is_alive:
-                lines += [
-                    words for wait_id in process._resumes for words in process.machine.explanation.of_wait(wait_id)
-                ]
+                lines += [words for wait_id in process._resumes for words in process.machine.misses(wait_id)]
         return SimulationDeadlockError(f"{why}, and the program has not ended: {'; '.join(lines[:3])}")

@@ -196,13 +196,13 @@ class ScriptRunner:
     def _got(self, execution: Execution, refs: Sequence[Ref], done: CompleteWait, *, is_late: bool = False) -> None:
         machine, rerun = self._process.machine, self._rerun
         for ref in refs:
-            value = machine.values.table.get(ref.object_id)
+            value = machine.known_values.get(ref.object_id)
             failure = None if value is None else value.failure
             if failure is not None and not rerun.expects_failure(ref.object_id):
                 self._process.fail(execution, failure)
                 return
         for object_id in done.ready:
-            if object_id in machine.values.pins.views:
+            if object_id in machine.views:
                 self._process.handle(ViewReleased(object_id=object_id))
             nested = rerun.nested_in(object_id)
             if nested:
@@ -415,11 +415,11 @@ class ScriptRunner:
         """Whether a generator may go on now; else it does so when its consumer lets it."""
         task = execution.task
         assert task is not None
-        spec, production = task.spec, self._process.machine.production
-        if not production.is_wanted(spec.task_id, task.attempt):
+        spec, machine = task.spec, self._process.machine
+        if not machine.is_item_wanted(spec.task_id, task.attempt):
             execution.at = len(execution.script.ops)  # it is closed
             return True
-        room = production.room_for(spec.task_id, task.attempt)
+        room = machine.room_for_item(spec.task_id, task.attempt)
         if room is None:
             return True
         event = WaitStarted(
@@ -439,15 +439,15 @@ class ScriptRunner:
     def _take(self, execution: Execution, recorded: bytes) -> bool:
         """The consumer of a generator takes the next item, which has been waited for."""
         first = self._rerun.refs.get(return_object_id(TaskID(recorded), 0))
-        streams = self._process.machine.tasks.streams
+        machine = self._process.machine
         task_id = TaskID(b"" if first is None else first.object_id[:_TASK_ID_BYTES])
-        stream = streams.consumed.get(task_id)
+        stream = machine.consumed_stream(task_id)
         if stream is None:
             return True
 
         def take() -> None:
             index = stream.next
-            if not streams.has_ended_before(task_id, index):
+            if not machine.has_ended_before(task_id, index):
                 self._process.handle(ItemTaken(task_id=task_id))
                 self._new_ref(
                     execution, return_object_id(TaskID(recorded), index + 1), return_object_id(task_id, index + 1)

@@ -23,7 +23,7 @@ from dualray.shared.machines.owner.task_records import TaskRecord
 from dualray.shared.machines.owner.tasks import Tasks
 from dualray.shared.model.commands import ArmTimer
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
-from dualray.shared.model.events import ActorChanged, ActorSubscribed
+from dualray.shared.model.events import ActorChanged, ActorKillAsked, ActorKillRequested, ActorSubscribed
 from dualray.shared.model.ids import HEAD, ActorID, Address, TaskID, short
 from dualray.shared.model.states import ActorState, TaskState
 
@@ -196,6 +196,13 @@ class ActorCalls:
         client.queue.appendleft(record.spec.task_id)
         self.dirty[client.actor_id] = None
         self.out.needs_drain = True
+
+    def on_kill_asked(self, event: ActorKillAsked) -> None:
+        """User code ends an actor."""
+        self.send_deferred()
+        if event.no_restart:
+            self.client(event.actor_id).is_killed = True  # its calls wait for the news of its death
+        self.out.send(HEAD, ActorKillRequested(actor_id=event.actor_id, no_restart=event.no_restart))
 
     def on_changed(self, event: ActorChanged) -> None:
         """The head tells of the actor's state."""

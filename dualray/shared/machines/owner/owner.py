@@ -6,6 +6,8 @@ process; idle in a driver), and cancellation. Smaller parts serve them: pushes, 
 event's own method, `drain` lets them react to one another in a fixed order until nothing is left: values that became
 ready wake tasks, tasks that are ready queue, queues are matched with leases, waits that ended start or end tasks.
 
+Runners hand it events, or call `submit` and `put_small`, which each stand for one; what they may read is in queries.py.
+
 Relies on: the node manager for workers of its own node, the head for everything beyond it.
 Guarantees: see the modules; in addition every event that an owner can hear is in its table.
 """
@@ -17,7 +19,7 @@ from functools import partial
 from typing import Any, Final
 
 from dualray.exceptions import InvariantViolation
-from dualray.shared.machines.base import DRAIN_STEPS_MAX, Composition
+from dualray.shared.machines.base import DRAIN_STEPS_MAX
 from dualray.shared.machines.owner.actor_calls import CALLS_TIMER, ActorCalls
 from dualray.shared.machines.owner.actor_executor import ActorExecutor
 from dualray.shared.machines.owner.actor_exit import EXIT_TIMER
@@ -29,12 +31,14 @@ from dualray.shared.machines.owner.losses import Losses
 from dualray.shared.machines.owner.production import Production
 from dualray.shared.machines.owner.pushes import Pushes
 from dualray.shared.machines.owner.puts import Puts
+from dualray.shared.machines.owner.queries import OwnerQueries
 from dualray.shared.machines.owner.questions import ROWS_TIMER, Questions
 from dualray.shared.machines.owner.reach import REACH_TIMER, Reach
 from dualray.shared.machines.owner.reserved_space import ROOM_TIMER, Rooms
 from dualray.shared.machines.owner.rows import OwnerRows
 from dualray.shared.machines.owner.task_records import TaskRecord, current
 from dualray.shared.machines.owner.tasks import Tasks
+from dualray.shared.machines.owner.value import Value
 from dualray.shared.machines.owner.values import Values
 from dualray.shared.model import events
 from dualray.shared.model.commands import Command, TellWait
@@ -43,10 +47,7 @@ from dualray.shared.model.errors import ErrorKind
 from dualray.shared.model.events import (
     ActorChanged,
     ActorExitAsked,
-    ActorKillAsked,
-    ActorKillRequested,
     ActorLeavingHeard,
-    ActorRegistered,
     ArgumentsLent,
     CancelAsked,
     ClusterChanged,
@@ -87,14 +88,14 @@ from dualray.shared.model.ids import (
     WaitID,
     exception_id,
     lives_on,
+    short,
 )
-from dualray.shared.model.specs import ActorSpec, LeaseShape, NodeInfo, TaskSpec, placed_near
+from dualray.shared.model.specs import ActorSpec, TaskSpec, placed_near
 from dualray.shared.model.states import ActorState, TaskState, ValueState
 from dualray.shared.policies import load_policy
-from dualray.shared.policies.feasibility import why_infeasible
 
 
-class Owner(Composition):
+class Owner(OwnerQueries):
     """See the module."""
 
     kind = "owner"
@@ -134,7 +135,8 @@ class Owner(Composition):
         self.actor_executor: ActorExecutor | None = None
         """Of an actor of which several methods may run at a time."""
         self._compose(config)
-        self.cluster: tuple[NodeInfo, ...] = ()
+        self._bind_tables()
+        self.cluster = ()
         self._is_retired = False
         """A worker that gets no more tasks, and has not said yet that nobody needs it."""
         self.table = _TABLE
@@ -181,16 +183,6 @@ class Owner(Composition):
 
     # ---- What the user's code asks ---------------------------------------------------------------------------
 
-    def why_infeasible(self, shape: LeaseShape) -> str | None:
-        """Why no node could ever take the demand, or None; only asked where infeasible demands raise."""
-        if self.config.infeasible != "raise":
-            return None
-        return self.why_waiting(shape)
-
-    def why_waiting(self, shape: LeaseShape) -> str | None:
-        """Why no node that there is now could take the demand, or None."""
-        return why_infeasible(shape, self.cluster) if self.cluster else None
-
     def _on_started(self, event: Started) -> None:
         if self.is_driver:
             self.out.send(HEAD, DriverJoined(address=self.address, node=self.node, namespace=event.namespace))
@@ -207,6 +199,27 @@ class Owner(Composition):
         if commands:
             out.commands = []
         return commands
+
+    def put_small(self, object_id: ObjectID, size_bytes: int) -> None:
+        """As `handle(ValuePut(...))` of a small value without references, for a runner that logs no events: it leads to
+        no commands."""
+        if object_id in self.known_values:
+            raise InvariantViolation(f"object {short(object_id)} was put twice")
+        value = self.known_values[object_id] = Value(object_id, self.address, ValueState.INLINE)
+        value.size_bytes = size_bytes
+        value.local_refs = 1
+        value.is_bare = True
+
+    def take_kept_room(self, object_id: ObjectID, size_bytes: int) -> int | None:
+        """As `handle(SpaceWanted(...))` of an argument for which this process keeps room, for a runner that logs no
+        events: where to write it; None: nothing has happened."""
+        return self.rooms.place_of(object_id) if self.rooms.take(object_id, size_bytes) else None
+
+    def _on_put(self, event: ValuePut) -> None:
+        if event.inline and not event.nested:
+            self.put_small(event.object_id, event.size_bytes)
+        else:
+            self.puts.on_put(event)
 
     def _on_submitted(self, event: TaskSubmitted) -> None:
         self._submit(event.spec)
@@ -243,12 +256,6 @@ class Owner(Composition):
         if record is not None and not record.is_done and event.state is ActorState.DEAD:
             assert event.error is not None
             self.tasks.fail(record, event.error)  # the constructor's arguments are needed no more
-
-    def _on_kill_asked(self, event: ActorKillAsked) -> None:
-        self.actor_calls.send_deferred()
-        if event.no_restart:
-            self.actor_calls.client(event.actor_id).is_killed = True  # its calls wait for the news of its death
-        self.out.send(HEAD, ActorKillRequested(actor_id=event.actor_id, no_restart=event.no_restart))
 
     def _on_cancel_asked(self, event: CancelAsked) -> None:
         self.leases.on_wait()
@@ -524,20 +531,11 @@ class Owner(Composition):
         if spec.actor_id is not None:
             self.actor_calls.became_ready(record)
         elif spec.creates is not None:
-            self._register_actor(record)
+            self.pushes.to_head(record)
         else:
             template = spec.template if record.near is None else placed_near(spec.template, record.near)
             queue = self.leases.queue_for(template, self.tasks.stored_deps(record))
             self.leases.enqueue(spec.task_id, queue, first=first, is_new=is_new)
-
-    def _register_actor(self, record: TaskRecord) -> None:
-        """Hand the constructor to the head; from here on the head knows the actor's fate."""
-        for ref in record.spec.deps:
-            self.rooms.hand_over(ref.object_id)
-        inline = self.tasks.inline_deps(record)
-        message = ActorRegistered(spec=record.spec, inline_deps=inline)
-        self.out.send(HEAD, message, (*record.spec.payload_keys, *inline))
-        self.tasks.set_pushed(record, HEAD, None)
 
     # ---- Invariants ------------------------------------------------------------------------------------------
 
@@ -558,7 +556,7 @@ def _pass_on(do: Callable[[Any], object], owner: Owner, event: Any) -> None:
 
 _TABLE: Final[Mapping[type[Any], Callable[[Any, Any], object]]] = {
     TaskSubmitted: Owner._on_submitted,
-    ValuePut: lambda owner, event: owner.puts.on_put(event),
+    ValuePut: Owner._on_put,
     events.ValuePromised: lambda owner, event: owner.puts.on_promised(event),
     events.PromiseKept: lambda owner, event: owner.puts.on_kept(event),
     SpaceWanted: lambda owner, event: owner.puts.on_space_wanted(event),
@@ -578,7 +576,7 @@ _TABLE: Final[Mapping[type[Any], Callable[[Any, Any], object]]] = {
     events.ViewReleased: lambda owner, event: owner.values.pins.on_view_released(event.object_id),
     TaskRan: lambda owner, event: owner.executor.on_ran(event),
     TasksRan: lambda owner, event: owner.executor.on_several_ran(event),
-    ActorKillAsked: Owner._on_kill_asked,
+    events.ActorKillAsked: lambda owner, event: owner.actor_calls.on_kill_asked(event),
     events.ActorNameAsked: lambda owner, event: owner.questions.on_name_asked(event),
     events.ActorNameReported: lambda owner, event: owner.questions.on_name_reported(event),
     ActorExitAsked: lambda owner, event: owner.executor.on_exit_asked(event),

@@ -17,8 +17,8 @@ from dualray.shared.machines.owner.task_records import TaskRecord
 from dualray.shared.machines.owner.tasks import Tasks
 from dualray.shared.machines.owner.values import Values
 from dualray.shared.model.commands import Send
-from dualray.shared.model.events import Call, TasksPushed, new_push
-from dualray.shared.model.ids import Address, LeaseID, TaskID
+from dualray.shared.model.events import ActorRegistered, Call, TasksPushed, new_push
+from dualray.shared.model.ids import HEAD, Address, LeaseID, TaskID
 from dualray.shared.model.specs import TaskSpec
 from dualray.shared.model.states import TaskState
 
@@ -43,6 +43,15 @@ class Pushes:
 
     def calls(self, records: list[TaskRecord], worker: Address, is_alone: bool) -> None:
         self._push_several(records, worker, None, urgent=is_alone)
+
+    def to_head(self, record: TaskRecord) -> None:
+        """Hand the constructor of an actor to the head; from here on the head knows the actor's fate."""
+        for ref in record.spec.deps:
+            self.rooms.hand_over(ref.object_id)
+        inline = self.tasks.inline_deps(record)
+        message = ActorRegistered(spec=record.spec, inline_deps=inline)
+        self.out.send(HEAD, message, (*record.spec.payload_keys, *inline))
+        self.tasks.set_pushed(record, HEAD, None)
 
     def _push_several(self, records: list[TaskRecord], worker: Address, lease: Lease | None, *, urgent: bool) -> None:
         """Push tasks in order: those that follow one another, stand alone and differ in little, together."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import deque
 
-from dualray.exceptions import InvariantViolation
 from dualray.shared.machines.base import Outbox
 from dualray.shared.machines.owner.reserved_space import Rooms
 from dualray.shared.machines.owner.value import Value
@@ -31,7 +30,7 @@ from dualray.shared.model.events import (
     ValuePromised,
     ValuePut,
 )
-from dualray.shared.model.ids import HEAD, Address, NodeID, ObjectID, WaitID, short
+from dualray.shared.model.ids import HEAD, Address, NodeID, ObjectID, WaitID
 from dualray.shared.model.states import ValueState
 
 
@@ -48,23 +47,10 @@ class Puts:
         """Who waits for room for an object, first come first; None: nobody does any more."""
 
     def on_put(self, event: ValuePut) -> None:
-        """User code has put an object."""
-        if event.inline and not event.nested:
-            self.put_small(event.object_id, event.size_bytes)
-            return
+        """User code has put an object; small ones that refer to nothing are the owner's (`Owner.put_small`)."""
         value = self.values.references.owned(event.object_id)
         value.local_refs += 1
         self._fill(value, event)
-
-    def put_small(self, object_id: ObjectID, size_bytes: int) -> None:
-        """As `handle(ValuePut(...))` of a small value without references, for a runner that logs no events: it leads to
-        no commands."""
-        if object_id in self.values.table:
-            raise InvariantViolation(f"object {short(object_id)} was put twice")
-        value = self.values.table[object_id] = Value(object_id, self.address, ValueState.INLINE)
-        value.size_bytes = size_bytes
-        value.local_refs = 1
-        value.is_bare = True
 
     def on_promised(self, event: ValuePromised) -> None:
         """User code will put an object later."""
