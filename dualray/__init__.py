@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 from dualray.version import __version__
 
 if TYPE_CHECKING:
+    from dualray import dag as dag
     from dualray import data as data
     from dualray import exceptions
+    from dualray import experimental as experimental
     from dualray import train as train
     from dualray import util as util
     from dualray.actor import ActorClass, ActorHandle, exit_actor, get_actor, method
@@ -91,7 +93,7 @@ _HOMES = {
 }
 """Where a name is, if not in `dualray.api`."""
 
-_ROOMS = ("data", "exceptions", "train", "util")
+_ROOMS = ("dag", "data", "exceptions", "experimental", "train", "util")
 """Modules that need no import of their own: `dualray.data.range(9)`."""
 
 

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Generic, NamedTuple, NoReturn, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, TypeAlias, TypeVar, overload
 
 from dualray import runtime
 from dualray.first_verb import started
@@ -18,6 +18,7 @@ from dualray.options import (
     MethodOptions,
     is_generator,
     returns_of,
+    said,
     unknown_name,
     with_changes,
 )
@@ -25,6 +26,9 @@ from dualray.parameters import Parameters, parameters_of
 from dualray.remote_function import as_returned
 from dualray.runtime import ActorInfo, ActorLimits
 from dualray.shared.handles import CALL, METHOD_OPTIONS, READY, TERMINATE
+
+if TYPE_CHECKING:
+    from dualray.dag import ClassMethodNode, ClassNode
 
 ASYNC_CONCURRENCY = 1000
 """Methods of an actor with coroutines that may run at a time, unless it says."""
@@ -117,6 +121,12 @@ class ActorClass(Generic[C]):
             prepared = self._prepare(verbs, captured=True)
         actor = verbs.create_actor(prepared, args, kwargs)
         return handle_to(actor, verbs, self._handle, self._methods)
+
+    def bind(self, *args: Any, **kwargs: Any) -> ClassNode:
+        """An actor as a node of a graph, which makes it when it runs; see dualray/dag.py."""
+        from dualray.dag import ClassNode  # noqa: PLC0415 - most programs write no graphs
+
+        return ClassNode(self, self._cls, args, kwargs, said(self._options))
 
     def _check_groups(self) -> None:
         options = self._options
@@ -402,6 +412,12 @@ class ActorMethod:
         if is_streaming:
             return ObjectRefGenerator(refs, verbs, self._reference)
         return as_returned([self._reference(ref, verbs) for ref in refs])
+
+    def bind(self, *args: Any, **kwargs: Any) -> ClassMethodNode | tuple[ClassMethodNode, ...]:
+        """A call as a node of a graph; with several results a tuple of nodes, one for each. See dualray/dag.py."""
+        from dualray.dag import calls_of  # noqa: PLC0415 - most programs write no graphs
+
+        return calls_of(self._handle, self._name, args, kwargs, said(self._options))
 
     def __repr__(self) -> str:
         return f"ActorMethod({self._name} of {self._handle!r})"

@@ -170,6 +170,12 @@ def with_changes(options: O, changes: Mapping[str, Any], what: str) -> O:
     return changed
 
 
+def said(options: TaskOptions | ActorOptions | MethodOptions) -> dict[str, Any]:
+    """The options that differ from their defaults, by name."""
+    values = {field.name: (getattr(options, field.name), field.default) for field in fields(options)}
+    return {name: value for name, (value, default) in values.items() if value is not default and value != default}
+
+
 def unknown_name(kind: str, name: str, known: list[str], what: str) -> str:
     """The sentence for a name that nobody knows, with the nearest one that is known."""
     nearest = difflib.get_close_matches(name, known, n=1)

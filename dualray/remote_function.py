@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, Generic, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, cast
 
 from dualray import runtime
 from dualray.first_verb import started
 from dualray.object_ref import ObjectRef
 from dualray.object_ref_generator import DynamicObjectRefGenerator, ObjectRefGenerator
-from dualray.options import STREAMING, TaskOptions, returned_bytes, returns_of, with_changes
+from dualray.options import STREAMING, TaskOptions, returned_bytes, returns_of, said, with_changes
 from dualray.parameters import Parameters, Shape, parameters_of
 from dualray.shared.handles import Sized
+
+if TYPE_CHECKING:
+    from dualray.dag import FunctionNode
 
 R = TypeVar("R")
 
@@ -101,6 +104,12 @@ class RemoteFunction(Generic[R]):
         if self._parameters is not None:
             self._parameters.check(self._call, args, kwargs)
             self._accepted = self._parameters.accepted
+
+    def bind(self, *args: Any, **kwargs: Any) -> FunctionNode:
+        """A call as a node of a graph, which runs with `node.execute()`; see dualray/dag.py."""
+        from dualray.dag import FunctionNode  # noqa: PLC0415 - most programs write no graphs
+
+        return FunctionNode(self, args, kwargs, said(self._options))
 
     def _exported(self) -> Callable[..., Any]:
         """What workers call."""
