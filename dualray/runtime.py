@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Protocol, TypeAlias, cast
 
 from dualray.exceptions import DualrayError, NotInitializedError
+from dualray.progress_bars import BarState
 from dualray.shared.core.execution import Execution
 from dualray.shared.handles import ProcessKey
 from dualray.shared.model.ids import Address, FunctionID, NodeID, ObjectID, PlacementGroupID
@@ -577,6 +578,9 @@ class Runtime(Protocol):
         Raises:
             DualrayError: nothing is recorded, or this process is not the driver.
         """
+
+    def show_bar(self, state: BarState) -> None:
+        """Have the driver draw a progress bar of this process, or its new state."""
 
     def silence(self) -> None:
         """From now on this process tells nobody of errors that nobody reads."""

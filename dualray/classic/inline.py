@@ -20,6 +20,7 @@ from dualray import exceptions, runtime
 from dualray.classic.inline_refusals import InlineRefusals
 from dualray.core_verbs import VerbsOverCore
 from dualray.exceptions import DualrayError, ObjectLostError
+from dualray.progress_bars import DISPLAY, BarState
 from dualray.settings import limits_of, resolve
 from dualray.shared.core.arguments import Arguments, pack_arguments, unpack_arguments
 from dualray.shared.core.execution import Execution
@@ -445,6 +446,9 @@ class InlineRuntime:
 
     def trace_source(self) -> NoReturn:
         raise DualrayError("timeline: PYTHON_MODE runs everything in place, and records nothing.")
+
+    def show_bar(self, state: BarState) -> None:
+        DISPLAY.take("", state)
 
     def silence(self) -> None:
         """Errors are raised where the program asks for values; nothing is told besides."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from dualray.core_verbs import VerbsOverCore
+from dualray.progress_bars import DISPLAY, BarState
 from dualray.shared.core.core_worker import CoreWorker, write_row
 from dualray.shared.labels import as_pairs, labels_of_nodes
 from dualray.shared.model.config import Config
@@ -97,6 +98,9 @@ class SimRuntime:
     def trace_source(self) -> Sequence[TraceEvent]:
         return self.cluster.trace_events
 
+    def show_bar(self, state: BarState) -> None:
+        DISPLAY.take("", state)
+
     def silence(self) -> None:
         self._driver.is_silent = True
 
@@ -113,6 +117,7 @@ class SimRuntime:
                 self._report.write_text(json.dumps({"examination": self.examine()._asdict(), "trace": trace}))
         finally:
             self.cluster.close()
+            DISPLAY.forget()
             if self.cluster.fibers.on_resume is enter_process_with_gpus:
                 show_gpus(self._driver.visible_gpus)  # tasks that had not ended came after the driver
             if self._driver.environment is not None:

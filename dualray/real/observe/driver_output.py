@@ -17,6 +17,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Final
 
+from dualray.progress_bars import DISPLAY, BarState
+from dualray.real.observe.worker_output import BARS
 from dualray.shared.model.codec import unpack
 
 WINDOW_S: Final = 5.0
@@ -44,10 +46,14 @@ class Deduplicator:
         self._node = node
         self._seen: dict[tuple[int, str], _Seen] = {}
 
+    def prefix(self, name: str, pid: int, node: str) -> str:
+        """What stands before what a process has printed."""
+        where = "" if node == self._node else f", {node}"
+        return f"({name} pid={pid}{where})" if pid else f"({name}{where})"
+
     def take(self, name: str, pid: int, node: str, stream: int, line: str, now_s: float) -> str | None:
         """What to print for a line now, if anything; `stream` is 1 or 2."""
-        where = "" if node == self._node else f", {node}"
-        prefix = f"({name} pid={pid}{where})" if pid else f"({name}{where})"
+        prefix = self.prefix(name, pid, node)
         source = (pid, node)
         seen = self._seen.get((stream, line))
         if seen is None:
@@ -144,6 +150,14 @@ class DriverOutput:
 
     def _show(self, message: bytes) -> None:
         name, pid, node, stream, lines = unpack(message)
+        if stream == BARS:
+            for line in lines:
+                try:
+                    state = BarState.parse(line)
+                except (ValueError, TypeError):  # somebody prints what looks like a bar
+                    continue
+                DISPLAY.take(self._lines.prefix(name, pid, node), state)
+            return
         now_s = time.monotonic()
         for due_stream, text in self._lines.due(now_s):
             self._print(due_stream, text)
@@ -156,7 +170,8 @@ class DriverOutput:
         target = sys.stdout if stream == 1 else sys.stderr
         try:
             if target is not None:
-                target.write(text)
-                target.flush()
+                with DISPLAY.hidden():
+                    target.write(text)
+                    target.flush()
         except (OSError, ValueError):  # the terminal or the pipe is gone, or the stream was closed: nobody reads
             pass

@@ -3,7 +3,8 @@
 Theory of operation. A worker's stdout and stderr are pipes to its node manager. Which task prints is known where it
 prints: the worker's streams put a *mark*, a line of its own, in front of what they write when the task has changed
 since the last one. So a task that prints nothing costs nothing, and what is printed needs no message of its own. What
-comes past these streams (children of a task, C code) counts as the task's that was marked last.
+comes past these streams (children of a task, C code) counts as the task's that was marked last. A progress bar travels
+the same way, as a line with a sign of its own, which no file gets.
 
 The node manager cuts lines (`WorkerOutput`), appends each to a file of the stream in the session's logs/, keeps the
 last ones for the error that may follow, and sends them, a list at a time, to the driver of the task's job
@@ -17,7 +18,7 @@ A file has the lines alone, for grep. Beside it lies an index, with a line for e
 An entry is there before the lines that it tells of are: so what a reader (log_files.py) has seen of the file has its
 entries.
 
-    LINES    NM to driver    [name, pid, node, stream (1 or 2), [line, ...]] msgpack
+    LINES    NM to driver    [name, pid, node, stream (1, 2, or BARS), [line, ...]] msgpack
     DRIVER?  NM to head      job
     DRIVER   head to NM      job, address; "" when there is none
     FLUSH    driver to NM    send what there is
@@ -40,6 +41,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from dualray.progress_bars import BarState
 from dualray.real.net.transport import Transport
 from dualray.shared.core.execution import Execution
 from dualray.shared.model.codec import pack, unpack
@@ -59,7 +61,10 @@ WAITING_LINES_MAX: Final = 10_000
 INDEX_SUFFIX: Final = ".tasks"
 ROTATED_SUFFIX: Final = ".old"
 
-_MARK: Final = b"\0dualray-task\t"
+BARS: Final = 3
+"""Beside the streams 1 and 2: what comes are progress bars."""
+_SIGN: Final = b"\0dualray-"
+_TASK, _BAR = b"task", b"bar"
 _log = logging.getLogger("dualray")
 
 
@@ -136,12 +141,17 @@ def mark(execution: Execution) -> bytes:
     if execution.actor_id is not None:
         name = name.rpartition(".")[0] or name
     printer = Printer(name, os.getpid(), execution.task_id, execution.attempt, execution.actor_id or b"")
-    return _MARK + printer.words() + b"\n"
+    return _SIGN + _TASK + b"\t" + printer.words() + b"\n"
 
 
-def marked_stream(fd: int, execution: Callable[[], Execution], *, errors: str) -> io.TextIOWrapper:
+def bar_line(state: BarState) -> bytes:
+    """The line that a progress bar is, among what its worker prints."""
+    return _SIGN + _BAR + b"\t" + state.words() + b"\n"
+
+
+def marked_stream(file: MarkedFile, *, errors: str) -> io.TextIOWrapper:
     """What `sys.stdout` or `sys.stderr` of a worker is to be."""
-    buffer = io.BufferedWriter(MarkedFile(fd, execution))
+    buffer = io.BufferedWriter(file)
     return io.TextIOWrapper(buffer, encoding="utf-8", errors=errors, line_buffering=True)
 
 
@@ -261,22 +271,29 @@ class WorkerOutput:
             self._partial = b""
         gathered: list[bytes] = []
         for line in lines:
-            before, sign, label = line.partition(_MARK)
+            before, sign, said = line.partition(_SIGN)
             if before or not sign:
                 gathered += _cut(before)
             if sign:
                 self._give(gathered)
                 gathered = []
-                self._hear(label)
+                self._hear(said)
         self._give(gathered)
         if not data:
             self._file.close()
 
-    def _hear(self, label: bytes) -> None:
+    def _hear(self, said: bytes) -> None:
+        kind, _, label = said.partition(b"\t")
+        if kind == _BAR:  # neither kept nor in a file: it is a picture, and the next one replaces it
+            if self._show is not None:
+                self._show(self._name, self._pid, self.task_id, BARS, [label])
+            return
         try:
+            if kind != _TASK:
+                raise ValueError(kind)
             printer = Printer.parse(label)
         except ValueError:  # somebody prints what looks like a mark
-            self._give([label])
+            self._give([said])
             return
         self._name, self._pid, self.task_id = printer.name or self._worker, printer.pid, printer.task_id
         self._printer = label

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dualray.exceptions import DualrayError
+from dualray.progress_bars import DISPLAY, BarState
 from dualray.real.net.addresses import socket_path
 from dualray.real.observe.driver_output import DriverOutput
 from dualray.real.observe.worker_output import FLUSH, FLUSHED, LINES
@@ -165,6 +166,9 @@ class RealRuntime(ProcessRuntime):
         logging.getLogger("dualray").critical("dualray met a bug in the driver", exc_info=error)
         self.core.fail(f"dualray met a bug in the driver: {error!r}")
 
+    def show_bar(self, state: BarState) -> None:
+        DISPLAY.take("", state)
+
     # ---- Questions -------------------------------------------------------------------------------------------
 
     def trace_source(self) -> Path:
@@ -192,6 +196,7 @@ class RealRuntime(ProcessRuntime):
         if self.record is not None:
             self.record.collect(self.session)
         self._output.close()
+        DISPLAY.forget()
         self._process.store.close(is_last=self._children is not None)
         if self._children is not None:
             self._children.end(_STOP_TIMEOUT_S)

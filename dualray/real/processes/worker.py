@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from dualray import runtime
+from dualray.progress_bars import BarState
 from dualray.real.observe import stacks
-from dualray.real.observe.worker_output import marked_stream
+from dualray.real.observe.worker_output import MarkedFile, bar_line, marked_stream
 from dualray.real.processes.gpus import VisibleGpus
 from dualray.real.processes.interrupts import TaskInterrupts
 from dualray.real.processes.process import Signal, UserProcess
@@ -30,6 +31,13 @@ from dualray.shared.model.ids import HEAD, Address, NodeID, root_task_id
 
 class WorkerRuntime(ProcessRuntime):
     """The runtime that user code in a worker sees."""
+
+    def __init__(self, process: UserProcess, stderr: MarkedFile) -> None:
+        super().__init__(process)
+        self._stderr = stderr
+
+    def show_bar(self, state: BarState) -> None:
+        self._stderr.write(bar_line(state))
 
     def trace_source(self) -> NoReturn:
         raise runtime.only_in_the_driver("timeline")
@@ -85,9 +93,10 @@ def main(argv: Mapping[str, str]) -> None:
         is_due=core.is_to_be_interrupted,
         takes=core.takes_interrupt,
     )
-    sys.stdout = marked_stream(1, lambda: core.execution, errors="replace")
-    sys.stderr = marked_stream(2, lambda: core.execution, errors="backslashreplace")
-    runtime.set_current(WorkerRuntime(process))
+    stderr = MarkedFile(2, lambda: core.execution)
+    sys.stdout = marked_stream(MarkedFile(1, lambda: core.execution), errors="replace")
+    sys.stderr = marked_stream(stderr, errors="backslashreplace")
+    runtime.set_current(WorkerRuntime(process, stderr))
     stacks.answer(process.session.stacks, address, lambda: stacks.describe_worker(core, process.loops_of_calls))
     visible = VisibleGpus(process.session.gpu_names)
     process.start()

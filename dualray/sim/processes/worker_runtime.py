@@ -8,6 +8,7 @@ from typing import Final, NoReturn
 from dualray import runtime
 from dualray.core_verbs import VerbsOverCore
 from dualray.exceptions import DualrayError
+from dualray.progress_bars import DISPLAY, BarState
 from dualray.shared.core.core_worker import write_row
 from dualray.shared.model.ids import FunctionID, NodeID
 from dualray.sim.network.collectives import all_reduce_ns, broadcast_ns
@@ -67,6 +68,13 @@ class WorkerRuntime:
 
     def trace_source(self) -> NoReturn:
         raise runtime.only_in_the_driver("timeline")
+
+    def show_bar(self, state: BarState) -> None:
+        context = self.verbs.context()
+        name = context.task_name or ""
+        if context.actor_id is not None:
+            name = name.rpartition(".")[0] or name
+        DISPLAY.take(f"({name}, {context.node_id})", state)
 
     def silence(self) -> None:
         self._process.is_silent = True
