@@ -12,7 +12,9 @@ from typing import Any
 from dualray.runtime import CoreVerbs
 from dualray.shared.machines.state_rows import RUNNING, TASK_STATES
 from dualray.shared.model.ids import HEAD, Address, job_of, node_of
-from dualray.shared.model.states import TaskState
+from dualray.shared.model.states import StoredState, TaskState
+
+_ON_DISK = (StoredState.SPILLING, StoredState.SPILLED, StoredState.RESTORING)
 
 
 def live_rows(core: CoreVerbs, table: str, timeout_ns: int) -> tuple[list[dict[str, Any]], list[str]]:
@@ -49,8 +51,11 @@ def live_rows(core: CoreVerbs, table: str, timeout_ns: int) -> tuple[list[dict[s
     if table == "tasks":
         return _tasks(owned, core.read_table("tasks"), core.read_table("errors")), missing
     stored = {row["object_id"]: row for rows in ask([HEAD], "objects").values() for row in rows}
+    copies = ask([address for address in processes if address not in drivers], "store")
+    on_disk = {copy["object_id"] for rows in copies.values() for copy in rows if copy["state"] in _ON_DISK}
     for row in owned:
         row["node_ids"] = stored.get(row["object_id"], {}).get("node_ids", [])
+        row["did_spill"] = row["object_id"] in on_disk
     return owned, missing
 
 

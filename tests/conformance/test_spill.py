@@ -9,6 +9,7 @@ import pytest
 
 import dualray as ray
 from dualray.exceptions import ObjectStoreFullError
+from dualray.experimental import get_object_locations
 from tests.conformance.support import MIB, get
 
 CLUSTER = {
@@ -67,6 +68,15 @@ def test_an_array_that_is_read_stays_where_it_is_while_others_go():
     assert (array == 1).all()
     assert (get(others[0]) == 2).all()
     assert (get(first) == 1).all()
+
+
+def test_an_object_on_disk_says_so():
+    refs = [put_block(fill) for fill in range(8)]
+    found = get_object_locations(refs)
+    assert [found[ref]["object_size"] > 10 * MIB for ref in refs] == [True] * 8
+    assert found[refs[0]]["did_spill"]
+    assert not found[refs[-1]]["did_spill"]
+    assert {tuple(each["node_ids"]) for each in found.values()} == {("node-0",)}
 
 
 def test_what_is_dropped_leaves_the_disk():

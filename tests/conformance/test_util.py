@@ -5,10 +5,12 @@ import ipaddress
 import threading
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 
 import dualray as ray
 from dualray.exceptions import SerializationError
+from dualray.experimental import get_local_object_locations, get_object_locations
 from dualray.util import (
     deregister_serializer,
     get_node_ip_address,
@@ -38,6 +40,52 @@ def on(node):
     from dualray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     return NodeAffinitySchedulingStrategy(node, soft=False)
+
+
+# ---- Where objects are ----------------------------------------------------------------------------------------------
+
+
+@ray.remote
+def zeros(count, gate=None):
+    if gate is not None:
+        gate.wait()
+    return np.zeros(count)
+
+
+@pytest.mark.parametrize("ask", [get_object_locations, get_local_object_locations])
+def test_objects_have_locations(gate, ask):
+    large, small, pending = ray.put(np.zeros(100_000)), zeros.remote(1), zeros.remote(1, gate)
+    far = zeros.remote(200_000)
+    get([small, far])
+    found = ask([large, small, pending, far, large])
+    assert list(found) == [large, small, pending, far]
+    assert found[large]["node_ids"] == [ray.get_runtime_context().get_node_id()]
+    assert 800_000 < found[large]["object_size"] < 801_000
+    assert found[small]["node_ids"] == []
+    assert 0 < found[small]["object_size"] < 1000
+    assert found[pending] == {"node_ids": [], "object_size": None, "did_spill": False}
+    assert found[far]["object_size"] > 1_600_000
+    assert set(found[far]["node_ids"]) <= {row["NodeID"] for row in ray.nodes()}
+    assert found[far]["node_ids"]
+    assert not any(each["did_spill"] for each in found.values())
+    gate.open()
+    get(pending)
+
+
+def test_a_task_asks_where_objects_are():
+    large = ray.put(np.zeros(100_000))
+    asked = ray.remote(lambda refs: [each["node_ids"] for each in get_object_locations(refs, timeout_ms=5000).values()])
+    assert get(asked.remote([large])) == [[ray.get_runtime_context().get_node_id()]]
+
+
+def test_locations_are_those_of_a_list_of_references():
+    assert get_object_locations([]) == {}
+    with pytest.raises(
+        TypeError, match=r"takes a list of references, not ObjectRef.*: write get_object_locations\(\[ref"
+    ):
+        get_object_locations(ray.put(1))
+    with pytest.raises(TypeError, match=r"and 5 \(a int\) is among them"):
+        get_local_object_locations([5])
 
 
 # ---- What can be pickled -------------------------------------------------------------------------------------------
