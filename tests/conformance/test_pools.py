@@ -222,10 +222,10 @@ def test_processes_are_replaced_after_so_many_chunks(tally):
 def test_a_closed_pool_finishes_its_work_and_takes_no_more(gate):
     pool = Pool(1, ray_remote_args={"num_cpus": 0})
     result = pool.apply_async(lambda: gate.wait() or 7)
-    with pytest.raises(ValueError, match="still open"):
+    with pytest.raises(ValueError, match="Pool is still running"):
         pool.join()
     pool.close()
-    with pytest.raises(ValueError, match="closed"):
+    with pytest.raises(ValueError, match="Pool not running"):
         pool.apply_async(square, (2,))
     gate.open()
     pool.join()
@@ -242,12 +242,80 @@ def test_a_pool_that_is_terminated_leaves_nobody_waiting(gate):
 
 
 def test_bad_numbers_are_refused():
-    with pytest.raises(ValueError, match="processes=0"):
+    with pytest.raises(ValueError, match="processes=0: Processes in the pool must be >0"):
         Pool(0)
+    with pytest.raises(TypeError, match="processes='2' must be an int"):
+        Pool("2")
     with pytest.raises(TypeError, match="initializer"):
         Pool(1, initializer=3)
     with pytest.raises(ValueError, match="maxtasksperchild"):
         Pool(1, maxtasksperchild=0)
+
+
+def test_more_processes_than_cpus_are_refused_at_once(cluster):
+    cpus = int(cluster.cpus * cluster.nodes)
+    with pytest.raises(ValueError, match=rf"{cpus + 1} processes .* only {cpus} CPUs in it: say Pool\({cpus}\)"):
+        Pool(cpus + 1)
+
+
+def test_a_pool_holds_no_cpus(cluster):
+    with Pool() as pool:
+        assert ray.available_resources()["CPU"] == cluster.cpus * cluster.nodes
+        assert get(ray.remote(square).remote(3)) == 9
+        nodes = set(pool.map(lambda _: ray.get_runtime_context().get_node_id(), range(12), chunksize=1))
+        assert len(nodes) == cluster.nodes
+    with Pool(1, ray_remote_args={"num_cpus": 1}):
+        assert ray.available_resources()["CPU"] == cluster.cpus * cluster.nodes - 1
+
+
+def refuse():
+    raise RuntimeError("not today")
+
+
+def test_an_initializer_that_raises_is_known_at_once():
+    with pytest.raises(ActorDiedError, match="not today"):
+        Pool(2, initializer=refuse)
+
+
+def test_what_an_initializer_sets_is_there_for_the_functions_beside_it():
+    code = """if True:
+        SETTING = None
+        def set_up(value):
+            global SETTING
+            SETTING = value
+        def read(_):
+            return SETTING
+    """
+    script = {"__name__": "__main__"}
+    exec(code, script)
+    with Pool(2, initializer=script["set_up"], initargs=[7]) as pool:
+        assert pool.map(script["read"], range(4), chunksize=1) == [7, 7, 7, 7]
+    assert script["SETTING"] is None
+
+
+def test_a_pool_can_be_given_to_a_task(processes):
+    @ray.remote
+    def squares(pool):
+        return pool.map(square, [1, 2, 3])
+
+    assert get(squares.remote(processes)) == [1, 4, 9]
+    assert processes.map(square, [4]) == [16]
+
+
+def test_joinable_queues_are_the_standard_librarys():
+    from dualray.util.multiprocessing import JoinableQueue
+
+    assert JoinableQueue == multiprocessing.JoinableQueue
+
+
+def test_arguments_may_be_left_out_as_in_ray(processes):
+    assert processes.apply(square, (2,), None) == 4
+    assert processes.apply(int, None) == 0
+    assert processes.apply_async(int).get(timeout=20) == 0
+    assert list(processes.imap(square, iter([1, 2]), chunksize=None)) == [1, 4]
+    assert list(processes.imap_unordered(square, [], chunksize=None)) == []
+    with Pool(1, initializer=int, initargs=None) as pool:
+        assert pool.map(square, [1]) == [1]
 
 
 # ---- joblib --------------------------------------------------------------------------------------------------------

@@ -2,9 +2,11 @@
 
     from dualray.util.multiprocessing import Pool
 
-Each process of the pool is an actor that runs chunks of calls; a chunk goes to the actor that has the fewest. What the
-standard library does on threads of its own (callbacks) runs beside the caller: on a thread or, in sim mode, in a fiber.
-An actor that dies takes its chunks' results with it: `get` raises ActorDiedError, the pool goes on with the others.
+Each process of the pool is an actor that runs chunks of calls; a chunk goes to the actor that has the fewest.
+Actors are spread over the nodes and hold no CPUs, unless `ray_remote_args` say so: other tasks run beside a pool,
+as in Ray. What the standard library does on threads of its own (callbacks) runs beside the caller: on a thread or,
+in sim mode, in a fiber. An actor that dies takes its chunks' results with it: `get` raises ActorDiedError, the pool
+goes on with the others.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from dualray import api, runtime
 from dualray.actor import ActorHandle
 from dualray.object_ref import ObjectRef
 
-__all__ = ["AsyncResult", "Pool", "TimeoutError"]
+__all__ = ["AsyncResult", "IMapIterator", "Pool", "TimeoutError"]
 
 _CHUNKS_PER_PROCESS = 4
 """Into how many chunks a map is cut for each process, when the caller does not say: as the standard library does."""
@@ -36,13 +38,26 @@ class _PoolProcess:
     """The actor. It answers a chunk with a list of (whether it raised, result or exception)."""
 
     def __init__(self, initializer: Callable[..., object] | None, initargs: Sequence[Any]) -> None:
+        self._module: str | None = None
+        self._globals: dict[str, Any] = {}
+        self._set: dict[str, Any] = {}
+        """What the initializer has set among the globals of its module."""
         if initializer is not None:
+            before = dict(getattr(initializer, "__globals__", {}))
             initializer(*initargs)
+            self._module, self._globals = initializer.__module__, getattr(initializer, "__globals__", {})
+            self._set = {
+                name: value for name, value in self._globals.items() if name not in before or before[name] is not value
+            }
 
     def ping(self) -> None:
         """Answer when the initializer is done."""
 
     def run(self, func: Callable[..., Any], chunk: Chunk) -> list[tuple[bool, Any]]:
+        # Functions of a script are pickled each with the globals that it uses: what the initializer has set is for all.
+        own = getattr(func, "__globals__", self._globals)
+        if self._set and own is not self._globals and getattr(func, "__module__", None) == self._module:
+            own.update(self._set)
         answers: list[tuple[bool, Any]] = []
         for args, kwargs in chunk:
             try:
@@ -93,7 +108,7 @@ class AsyncResult:
             ValueError: the result is not there yet.
         """
         if not self.ready():
-            raise ValueError(f"{self!r} is not ready")
+            raise ValueError(f"{self!r} not ready")
         try:
             self.get()
         except Exception:  # noqa: BLE001 - whatever it is, it is no success
@@ -105,42 +120,44 @@ class Pool:
     """A pool of actors with the interface of `multiprocessing.Pool`; also a context manager, which terminates it.
 
     Args:
-        processes: how many; default: one for each CPU of the cluster. More than fit run as soon as they do.
-        initializer, initargs: called in each process before anything else.
+        processes: how many; default, and at most: one for each CPU of the cluster.
+        initializer, initargs: called in each process before anything else. Globals that it sets in its module are there
+            for the functions of that module.
         maxtasksperchild: chunks after which a process is replaced by a fresh one; default: never.
         context: ignored, as in Ray's.
-        ray_address: of the cluster to join when there was no `init`; default: start one, as `init()` does.
-        ray_remote_args: options of the actors, such as `{"num_gpus": 1}`.
+        ray_address: of the cluster to join when there was no `init`; default, and "local": start one, with as many CPUs
+            as there are processes to be.
+        ray_remote_args: options of the actors, such as `{"num_cpus": 1}`; default: no CPUs, spread over the nodes.
 
     Raises:
-        ValueError: a number of processes that is not positive.
+        ValueError: a number of processes that is not positive, or more than the cluster has CPUs.
+        ActorDiedError: the initializer has raised.
     """
 
     def __init__(
         self,
         processes: int | None = None,
         initializer: Callable[..., object] | None = None,
-        initargs: Iterable[Any] = (),
+        initargs: Iterable[Any] | None = None,
         maxtasksperchild: int | None = None,
         context: object = None,
         ray_address: str | None = None,
         ray_remote_args: Mapping[str, Any] | None = None,
     ) -> None:
-        if not api.is_initialized():
-            api.init(address=ray_address)
-        if processes is None:
-            processes = max(1, int(api.cluster_resources().get("CPU", 1)))
-        if processes <= 0:
-            raise ValueError(f"processes={processes!r} must be positive")
+        if processes is not None and (isinstance(processes, bool) or not isinstance(processes, int)):
+            raise TypeError(f"processes={processes!r} must be an int, or None for one for each CPU")
+        if processes is not None and processes <= 0:
+            raise ValueError(f"processes={processes!r}: Processes in the pool must be >0")
         if initializer is not None and not callable(initializer):
             raise TypeError(f"initializer={initializer!r} must be callable")
         if maxtasksperchild is not None and maxtasksperchild < 1:
             raise ValueError(f"maxtasksperchild={maxtasksperchild!r} must be positive, or None")
-        options = {"num_cpus": 1, **(ray_remote_args or {})}
+        if not api.is_initialized():
+            _start(ray_address, processes)
+        processes = _fitting(processes)
         self._verbs = runtime.current("Pool()").verbs
-        process: Any = api.remote(_PoolProcess).options(**options)
-        arguments = initializer, tuple(initargs)
-        self._make: Callable[[], ActorHandle] = lambda: process.remote(*arguments)
+        self._process: Any = api.remote(_PoolProcess).options(**self._options(ray_remote_args or {}))
+        self._arguments = initializer, tuple(initargs or ())
         self._maxtasksperchild = maxtasksperchild
         self._actors: list[ActorHandle] = [self._make() for _ in range(processes)]
         self._chunks_done = [0] * processes
@@ -149,24 +166,52 @@ class Pool:
         self._leaving: list[tuple[ActorHandle, list[ObjectRef[Any]]]] = []
         """Processes that are replaced, with what they still do."""
         self._is_closed = False
+        try:
+            api.get([actor.ping.remote() for actor in self._actors])
+        except BaseException:
+            self.terminate()
+            raise
+
+    def _options(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        if _PLACING.isdisjoint(given) and not self._verbs.captures_children():
+            return {"num_cpus": 0, "scheduling_strategy": "SPREAD", **given}
+        return {"num_cpus": 0, **given}
+
+    def _make(self) -> ActorHandle:
+        actor: ActorHandle = self._process.remote(*self._arguments)
+        return actor
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A task that is given a pool uses the same processes, and knows nothing of what they have to do."""
+        state = self.__dict__ | {"_pending": None, "_leaving": None}
+        del state["_verbs"]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._verbs = runtime.current("unpickling a Pool").verbs
+        self._pending = [{} for _ in self._actors]
+        self._leaving = []
 
     # ---- One call --------------------------------------------------------------------------------------------
 
-    def apply(self, func: Callable[..., Any], args: Iterable[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+    def apply(
+        self, func: Callable[..., Any], args: Iterable[Any] | None = None, kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
         """`func(*args, **kwargs)`, in a process of the pool."""
         return self.apply_async(func, args, kwargs).get()
 
     def apply_async(
         self,
         func: Callable[..., Any],
-        args: Iterable[Any] = (),
+        args: Iterable[Any] | None = None,
         kwargs: Mapping[str, Any] | None = None,
         callback: Callable[[Any], object] | None = None,
         error_callback: Callable[[BaseException], object] | None = None,
     ) -> AsyncResult:
         """As `apply`, without waiting. `callback(result)` or `error_callback(exception)` is called when it is there."""
         self._check_open()
-        ref = self._submit(func, [(tuple(args), dict(kwargs or {}))])
+        ref = self._submit(func, [(tuple(args or ()), dict(kwargs or {}))])
         return _with_callbacks(AsyncResult([ref], is_single=True), callback, error_callback)
 
     # ---- Many calls ------------------------------------------------------------------------------------------
@@ -218,21 +263,25 @@ class Pool:
         refs = [self._submit(func, chunk) for chunk in _cut(calls, chunksize)]
         return _with_callbacks(AsyncResult(refs, is_single=False), callback, error_callback)
 
-    def imap(self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int = 1) -> Iterator[Any]:
+    def imap(self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int | None = 1) -> IMapIterator:
         """The results in order, each as soon as it and those before it are there; `iterable` is read as they are taken.
 
-        The iterator's `next(timeout=None)` takes a limit in seconds, as the standard library's does.
+        `chunksize` None is 1. The iterator's `next(timeout=None)` takes a limit in seconds, as in the standard library.
         """
         return self._imap(func, iterable, chunksize, is_ordered=True)
 
-    def imap_unordered(self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int = 1) -> Iterator[Any]:
+    def imap_unordered(
+        self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int | None = 1
+    ) -> IMapIterator:
         """As `imap`, in the order in which chunks end."""
         return self._imap(func, iterable, chunksize, is_ordered=False)
 
     def _imap(
-        self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int, *, is_ordered: bool
+        self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int | None, *, is_ordered: bool
     ) -> IMapIterator:
         self._check_open()
+        if chunksize is None:
+            chunksize = 1
         _check_chunksize(chunksize)
         chunks = _cut((((value,), {}) for value in iterable), chunksize)
         submitted = (self._submit(func, chunk) for chunk in chunks)
@@ -279,7 +328,7 @@ class Pool:
             ValueError: the pool is open.
         """
         if not self._is_closed:
-            raise ValueError("the pool is still open: call close() or terminate() before join()")
+            raise ValueError("Pool is still running: call close() or terminate() before join()")
         refs = [ref for _, refs in self._leaving for ref in refs]
         if self._actors:
             refs += [ref for pending in self._pending for ref in pending]
@@ -298,7 +347,35 @@ class Pool:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise ValueError("the pool is closed: it takes no more work")
+            raise ValueError("Pool not running: it was closed, and takes no more work")
+
+
+_PLACING = frozenset({"num_cpus", "num_gpus", "resources", "label_selector", "scheduling_strategy"})
+"""Options that say where processes go: then nothing else does."""
+
+
+def _start(address: str | None, processes: int | None) -> None:
+    if address in (None, "local"):
+        api.init(num_cpus=processes)
+    else:
+        api.init(address=address)
+
+
+def _fitting(processes: int | None) -> int:
+    """How many processes there are to be.
+
+    Raises:
+        ValueError: more than the cluster has CPUs.
+    """
+    cpus = int(api.cluster_resources().get("CPU", 0))
+    if processes is None:
+        return max(1, cpus)
+    if processes > cpus:
+        raise ValueError(
+            f"Tried to start a pool with {processes} processes on an existing cluster, but there are only {cpus} CPUs "
+            f"in it: say Pool({max(1, cpus)}), or start the cluster with init(num_cpus={processes})"
+        )
+    return processes
 
 
 class IMapIterator:
