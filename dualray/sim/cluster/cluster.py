@@ -262,7 +262,7 @@ class Cluster(FallibleCluster):
         while len(self.driver.core.machine.cluster) < sum(not self.head.is_silent(node) for node in self.nodes):
             self.fibers.sleep_ns(self.network.message_ns(HEAD, DRIVER_NODE))
 
-    def _new_event_loop_of(self, fiber: Fiber) -> VirtualLoop:
+    def _new_event_loop_of(self, fiber: Fiber | None) -> VirtualLoop:
         return self.new_event_loop()
 
     def new_event_loop(self) -> VirtualLoop:

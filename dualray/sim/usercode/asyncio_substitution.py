@@ -1,6 +1,9 @@
 """In user code of a simulation, asyncio makes virtual loops; see virtual_loop.py.
 
-asyncio takes longer to import than a small simulation to run, so it is not imported here: its two modules that matter
+A loop that was made before the simulation began is no virtual one. It is lent to the simulation while it runs: it gets
+the clock of a virtual loop, and waits as one does (`BorrowedLoop`).
+
+asyncio takes longer to import than a small simulation to run, so it is not imported here: its modules that matter
 are changed when they are there, now or later, and changed back at the end.
 """
 
@@ -10,12 +13,15 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
+from threading import get_ident
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
 from dualray.sim.kernel.fibers import Fiber
 
-_EVENTS, _TASKS = "asyncio.events", "asyncio.tasks"
+_EVENTS, _TASKS, _LOOPS = "asyncio.events", "asyncio.tasks", "asyncio.base_events"
+_POLLED_EVERY_S: Final = 1e-3
+"""Of virtual time: how often a borrowed loop looks at sockets and pipes that the program has given to it."""
 
 
 class AsyncioSubstitution(MetaPathFinder):
@@ -25,19 +31,20 @@ class AsyncioSubstitution(MetaPathFinder):
     make_loop: makes a virtual loop for a fiber.
     """
 
-    def __init__(self, user_fiber: Callable[[], Fiber | None], make_loop: Callable[[Fiber], Any]) -> None:
+    def __init__(self, user_fiber: Callable[[], Fiber | None], make_loop: Callable[[Fiber | None], Any]) -> None:
         self._user_fiber = user_fiber
         self._make_loop = make_loop
         self._undo: list[Callable[[], None]] = []
+        self._borrowed: BorrowedLoop | None = None
 
-    def move_to(self, user_fiber: Callable[[], Fiber | None], make_loop: Callable[[Fiber], Any]) -> None:
+    def move_to(self, user_fiber: Callable[[], Fiber | None], make_loop: Callable[[Fiber | None], Any]) -> None:
         """From now on the loops are those of another simulation."""
         self._user_fiber, self._make_loop = user_fiber, make_loop
 
     def install(self) -> None:
         """Change asyncio, where it is imported already, and else as soon as it is."""
         sys.meta_path.insert(0, self)
-        for name in (_EVENTS, _TASKS):
+        for name in (_EVENTS, _TASKS, _LOOPS):
             if name in sys.modules:
                 self.change(sys.modules[name])
         package = sys.modules.get("asyncio")
@@ -57,7 +64,7 @@ class AsyncioSubstitution(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname not in (_EVENTS, _TASKS):
+        if fullname not in (_EVENTS, _TASKS, _LOOPS):
             return None
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.loader is not None:
@@ -65,7 +72,7 @@ class AsyncioSubstitution(MetaPathFinder):
         return spec
 
     def change(self, module: ModuleType) -> None:
-        """Change one of the two modules."""
+        """Change one of the modules."""
         if module.__name__ == _EVENTS:
             substitution = self
             policy: Any = module.BaseDefaultEventLoopPolicy
@@ -76,6 +83,8 @@ class AsyncioSubstitution(MetaPathFinder):
                 return original_loop(self) if fiber is None else substitution._make_loop(fiber)
 
             self._replace(policy, "new_event_loop", new_event_loop)
+        elif module.__name__ == _LOOPS:
+            self._replace(module.BaseEventLoop, "run_forever", self._run_forever(module.BaseEventLoop.run_forever))
         else:
             original_completed = module.as_completed
 
@@ -89,10 +98,92 @@ class AsyncioSubstitution(MetaPathFinder):
             as_completed.__doc__ = original_completed.__doc__
             self._replace(module, "as_completed", as_completed)
 
+    def _run_forever(self, original: Callable[[Any], None]) -> Callable[[Any], None]:
+        def run_forever(loop: Any) -> None:
+            fiber = self._user_fiber()
+            if fiber is None or not _is_foreign(loop):
+                original(loop)
+                return
+            borrowed = BorrowedLoop(loop, self._make_loop(fiber))
+            try:
+                original(loop)
+            finally:
+                borrowed.give_back()
+
+        run_forever.__doc__ = original.__doc__
+        return run_forever
+
+    def borrow_running(self, make_loop: Callable[[], Any]) -> None:
+        """A simulation begins: the loop that runs already, if one does, waits for it from now on."""
+        events = sys.modules.get(_EVENTS)
+        running = None if events is None else events._get_running_loop()
+        if running is not None and _is_foreign(running):
+            self._borrowed = BorrowedLoop(running, make_loop())
+
+    def give_back_running(self) -> None:
+        """It ends. Idempotent."""
+        borrowed, self._borrowed = self._borrowed, None
+        if borrowed is not None:
+            borrowed.give_back()
+
     def _replace(self, holder: Any, name: str, new: Any) -> None:
         old = getattr(holder, name)
         setattr(holder, name, new)
         self._undo.append(lambda: setattr(holder, name, old))
+
+
+def _is_foreign(loop: Any) -> bool:
+    """Whether it is no virtual loop, and waits with a selector."""
+    return hasattr(loop, "_selector") and loop._selector is not loop and not isinstance(loop._selector, BorrowedLoop)
+
+
+class BorrowedLoop:
+    """Stands in a loop in its selector's place.
+
+    Args:
+        loop: one that is no virtual loop.
+        virtual: waits for it; it runs nothing.
+    """
+
+    def __init__(self, loop: Any, virtual: Any) -> None:
+        self._loop = loop
+        self._virtual = virtual
+        self._selector = loop._selector
+        self._thread = get_ident()
+        wake_really = loop._write_to_self
+
+        def wake() -> None:
+            if get_ident() == self._thread:
+                virtual._write_to_self()
+            else:
+                wake_really()
+
+        loop._selector, loop._write_to_self, loop.time = self, wake, virtual.time
+
+    def select(self, timeout: float | None) -> list[Any]:
+        """As the selector; between two looks at descriptors virtual time passes."""
+        found: list[Any] = self._selector.select(0)
+        if found:
+            return found
+        if len(self._selector.get_map()) > 1:  # more than the pipe that wakes the loop
+            timeout = _POLLED_EVERY_S if timeout is None else min(timeout, _POLLED_EVERY_S)
+        self._virtual.select(timeout)
+        found = self._selector.select(0)
+        return found  # noqa: RET504 - its type is the loop's own
+
+    def give_back(self) -> None:
+        """The loop is a real one again."""
+        loop = self._loop
+        loop._selector = self._selector
+        del loop._write_to_self, loop.time
+        self._virtual.close()
+        events = sys.modules[_EVENTS]
+        if loop.is_running() and events._get_running_loop() is None:  # the simulation ends in the loop's own coroutine
+            events._set_running_loop(loop)
+            sys.set_asyncgen_hooks(loop._asyncgen_firstiter_hook, loop._asyncgen_finalizer_hook)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._selector, name)
 
 
 class _ChangingLoader(Loader):

@@ -329,7 +329,7 @@ def stays_real(frame: FrameType | None) -> bool:
 
 def makes_threads(frame: FrameType) -> bool:
     """Whether what runs there makes threads for whoever called it."""
-    return _package(frame) in _OF_THREADS
+    return _package(frame) in _OF_THREADS or _package(frame) == "asyncio"
 
 
 def place_of(fiber: Fiber) -> str:

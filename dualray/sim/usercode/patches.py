@@ -69,13 +69,13 @@ class Patches:
         fibers: FiberScheduler,
         *,
         ahead_ns: Callable[[Fiber], int],
-        make_loop: Callable[[Fiber], Any],
+        make_loop: Callable[[Fiber | None], Any],
     ) -> None:
         """A simulation begins.
 
         Args:
             ahead_ns: how far the clock of a fiber's node is ahead.
-            make_loop: makes an event loop for a fiber.
+            make_loop: makes an event loop for a fiber; None: for the loop that runs already.
 
         Raises:
             RuntimeError: another one runs in this process.
@@ -94,6 +94,7 @@ class Patches:
                     self._waits_at_exit = True
                     atexit.register(self._threads.wait_at_exit)
                 self._changes_asyncio = True
+            self._asyncio.borrow_running(lambda: make_loop(None))
             if self._watchdog is None:
                 self._watchdog = Watchdog(lambda: self.isolation.kernel.events_performed, self._who_runs)
         except BaseException:
@@ -110,6 +111,7 @@ class Patches:
 
     def leave(self) -> None:
         """It ends. Idempotent."""
+        self._asyncio.give_back_running()
         if self.stands:
             self.isolation.leave()
         else:
@@ -135,7 +137,7 @@ class Patches:
         kernel: Kernel,
         fibers: FiberScheduler,
         ahead_ns: Callable[[Fiber], int],
-        make_loop: Callable[[Fiber], Any],
+        make_loop: Callable[[Fiber | None], Any],
     ) -> None:
         self._time.move_to(kernel, fibers, ahead_ns)
         self._locks.move_to(kernel, fibers)
@@ -172,5 +174,5 @@ def _on_time(fiber: Fiber) -> int:
     return 0
 
 
-def _no_loop(fiber: Fiber) -> NoReturn:
+def _no_loop(fiber: Fiber | None) -> NoReturn:
     raise RuntimeError("no simulation runs in this process")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 
 import pytest
 
 import dualray as ray
 from dualray.exceptions import SimulationDeadlockError
+from dualray.util.queue import Queue
 
 HOUR_S = 3600.0
 
@@ -144,3 +146,35 @@ def test_a_dead_process_says_nothing_while_its_coroutines_unwind():
         assert ray.get(touched) == "touched"
     finally:
         ray.shutdown()
+
+
+def test_a_loop_made_before_the_simulation_waits_in_virtual_time():
+    loop = asyncio.new_event_loop()
+    reader, writer = os.pipe()
+    try:
+        ray.init(mode="sim", num_cpus=2)
+
+        async def an_hour():
+            before = asyncio.get_running_loop().time()
+            await asyncio.gather(asyncio.sleep(HOUR_S), slow.remote(1, HOUR_S))
+            return asyncio.get_running_loop().time() - before
+
+        assert loop.run_until_complete(an_hour()) == pytest.approx(HOUR_S, abs=1)
+
+        async def read():
+            found = asyncio.get_running_loop().create_future()
+            loop.add_reader(reader, lambda: found.set_result(os.read(reader, 9)))
+            assert await slow.remote(2, 1) == 2
+            os.write(writer, b"read")
+            data = await found
+            loop.remove_reader(reader)
+            return data
+
+        assert loop.run_until_complete(read()) == b"read"
+        with pytest.raises(SimulationDeadlockError, match=r"Queue|is owned by"):
+            loop.run_until_complete(Queue().get_async())
+    finally:
+        ray.shutdown()
+        loop.close()
+        os.close(reader)
+        os.close(writer)
