@@ -1,0 +1,67 @@
+"""Decorators with which libraries over Ray mark their own API. They mark, and change nothing that a call does."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["Deprecated", "DeveloperAPI", "PublicAPI", "RayDeprecationWarning"]
+
+
+class RayDeprecationWarning(DeprecationWarning):
+    """Of what `Deprecated(warning=True)` marks."""
+
+
+def PublicAPI(*args: Any, stability: str = "stable", api_group: str = "Others") -> Any:  # noqa: N802 - Ray's name
+    """Mark a function or class as public: `@PublicAPI` or `@PublicAPI(stability="beta")`.
+
+    Args:
+        stability: "stable", "beta" or "alpha".
+        api_group: for people.
+
+    Raises:
+        ValueError: another stability.
+    """
+    if stability not in ("stable", "beta", "alpha"):
+        raise ValueError(f"PublicAPI: stability={stability!r} must be 'stable', 'beta' or 'alpha'")
+    return _marked(args, lambda target: target)
+
+
+def DeveloperAPI(*args: Any) -> Any:  # noqa: N802 - Ray's name
+    """Mark a function or class as one for developers of libraries: `@DeveloperAPI`."""
+    return _marked(args, lambda target: target)
+
+
+def Deprecated(*args: Any, message: str = "", warning: bool = False) -> Any:  # noqa: N802 - Ray's name
+    """Mark a function or class as one that will go: `@Deprecated(message="Use that one.", warning=True)`.
+
+    Args:
+        message: what to use instead.
+        warning: whether a call, or an instance that is made, gives a RayDeprecationWarning. Default: not.
+    """
+
+    def warned(target: Any) -> Any:
+        words = f"{target.__module__}.{target.__qualname__} is deprecated and will be removed. {message}".rstrip()
+        is_class = isinstance(target, type)
+        function = target.__init__ if is_class else target
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            warnings.warn(words, RayDeprecationWarning, stacklevel=2)
+            return function(*args, **kwargs)
+
+        if not is_class:
+            return call
+        target.__init__ = call
+        return target
+
+    return _marked(args, warned if warning else lambda target: target)
+
+
+def _marked(args: tuple[Any, ...], mark: Callable[[Any], Any]) -> Any:
+    """With the thing itself, or, called with keywords alone, the decorator."""
+    if len(args) > 1:
+        raise TypeError(f"it marks one function or class, and was given {args!r}")
+    return mark(args[0]) if args else mark

@@ -1,0 +1,58 @@
+"""Words that are said once: `if log_once("slow-disk"): logger.warning(...)`."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+__all__ = ["disable_log_once_globally", "enable_periodic_logging", "log_once", "reset_log_once"]
+
+_PERIOD_S: Final = 60.0
+
+
+class _Said:
+    """What this process has said. In a simulation, where many processes are one, it is all of theirs."""
+
+    def __init__(self) -> None:
+        self.keys: set[str] = set()
+        self.is_silent = False
+        self.is_periodic = False
+        self.last_s = 0.0
+
+
+_said: Final = _Said()
+
+
+def log_once(key: str) -> bool:
+    """Whether this process is asked for a key for the first time: True then, and False afterwards.
+
+    After `enable_periodic_logging` every key may be said again when nothing new was said for a minute.
+    """
+    if _said.is_silent:
+        return False
+    if key not in _said.keys:
+        _said.keys.add(key)
+        _said.last_s = time.monotonic()
+        return True
+    if _said.is_periodic and time.monotonic() - _said.last_s > _PERIOD_S:
+        _said.keys.clear()
+        _said.last_s = time.monotonic()
+    return False
+
+
+def disable_log_once_globally() -> None:
+    """From now on `log_once` is False in this process."""
+    _said.is_silent = True
+
+
+def enable_periodic_logging() -> None:
+    """From now on `log_once` is True again from time to time."""
+    _said.is_periodic = True
+
+
+def reset_log_once(key: str | None = None) -> None:
+    """Forget that a key was said; None: all of them."""
+    if key is None:
+        _said.keys.clear()
+    else:
+        _said.keys.discard(key)

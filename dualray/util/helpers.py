@@ -1,0 +1,74 @@
+"""Results as they come: of references that there are, and of calls that are made as results are taken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from dualray import api
+from dualray.object_ref import ObjectRef
+
+__all__ = ["as_completed", "map_unordered"]
+
+
+def as_completed(
+    refs: list[ObjectRef[Any]], *, chunk_size: int = 10, yield_obj_refs: bool = False, **kwargs: Any
+) -> Iterator[Any]:
+    """The values of references, as they become ready.
+
+    Args:
+        refs: a list of references.
+        chunk_size: for how many more to wait before those that are ready are yielded; default 10. Order within such a
+            batch is that of the list.
+        yield_obj_refs: yield the references themselves, which are ready.
+        kwargs: arguments of `wait`: `timeout` in seconds, `fetch_local`.
+
+    Raises:
+        ValueError: a chunk_size below 1, `num_returns`, or references that are not unique.
+        Exception: what `get` raises of a reference.
+    """
+    _check_chunks(chunk_size, kwargs)
+    waiting = refs
+    while waiting:
+        ready, waiting = api.wait(waiting, num_returns=min(chunk_size, len(waiting)), **kwargs)
+        yield from ready if yield_obj_refs else api.get(ready)
+
+
+def map_unordered(
+    fn: Any,
+    items: Iterable[Any],
+    *,
+    backpressure_size: int | None = 100,
+    chunk_size: int = 10,
+    yield_obj_refs: bool = False,
+    **kwargs: Any,
+) -> Iterator[Any]:
+    """The results of `fn.remote(item)` for each item, as they become ready.
+
+    Args:
+        fn: a remote function, or an actor's method.
+        items: read as results are taken.
+        backpressure_size: how many calls may be under way, at most; None: any number. Default 100.
+        chunk_size, yield_obj_refs, kwargs: as of `as_completed`.
+
+    Raises:
+        ValueError: as `as_completed`, and a backpressure_size that is not positive.
+        Exception: what a call raises.
+    """
+    if backpressure_size is not None and backpressure_size <= 0:
+        raise ValueError(f"backpressure_size must be positive, or None for any number; it is {backpressure_size!r}")
+    _check_chunks(chunk_size, kwargs)
+    waiting: list[ObjectRef[Any]] = []
+    for item in items:
+        waiting.append(fn.remote(item))
+        if backpressure_size is not None and len(waiting) >= backpressure_size:
+            ready, waiting = api.wait(waiting, num_returns=min(chunk_size, len(waiting)), **kwargs)
+            yield from ready if yield_obj_refs else api.get(ready)
+    yield from as_completed(waiting, chunk_size=chunk_size, yield_obj_refs=yield_obj_refs, **kwargs)
+
+
+def _check_chunks(chunk_size: int, kwargs: dict[str, Any]) -> None:
+    if chunk_size < 1:
+        raise ValueError(f"`chunk_size` must be >= 1; it is {chunk_size!r}")
+    if "num_returns" in kwargs:
+        raise ValueError("Use the `chunk_size` argument instead of `num_returns`")
