@@ -33,6 +33,7 @@ from dualray.sim.processes.host_process import ip_of
 from dualray.sim.processes.node import Hardware
 from dualray.sim.processes.worker import UserProcess
 from dualray.sim.processes.worker_runtime import VIRTUAL_PORT, no_logs
+from dualray.user_metrics import METRICS
 
 if TYPE_CHECKING:
     # It imports pydantic, which a run without a scenario does not need.
@@ -118,6 +119,7 @@ class SimRuntime:
         finally:
             self.cluster.close()
             DISPLAY.forget()
+            METRICS.clear()
             if self.cluster.fibers.on_resume is enter_process_with_gpus:
                 show_gpus(self._driver.visible_gpus)  # tasks that had not ended came after the driver
             if self._driver.environment is not None:

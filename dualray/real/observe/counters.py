@@ -1,8 +1,9 @@
 """Counters that each process sends when it is asked. The path of a task counts nothing for them.
 
 Theory of operation. A node manager that serves metrics (metrics.py) asks, when it is scraped, the workers and drivers
-of its node, and the head where that is here: COUNTS_ASKED, answered by COUNTS with a map of name to number. The
-gateway, whose process has no messages, keeps its numbers in a small file that it has mapped (`SharedCounters`).
+of its node, and the head where that is here: COUNTS_ASKED, answered by COUNTS with a map of name to number, and
+the series of the user's own metrics (dualray/user_metrics.py). The gateway, whose process has no messages, keeps its
+numbers in a small file that it has mapped (`SharedCounters`).
 
     tasks:STATE           tasks that the process has submitted and that are WAITING_ARGS, QUEUED or PUSHED
     tasks_finished        tasks that the process has run to their end

@@ -28,6 +28,7 @@ from dualray.real.observe.counters import (
     of_connections,
     read_shared,
 )
+from dualray.real.observe.user_series import UserSeries
 from dualray.real.session.session import METRICS_FILE, Session
 from dualray.shared.machines.node.node import Node
 from dualray.shared.model.codec import unpack
@@ -104,6 +105,7 @@ class NodeMetrics(Collector):
         self._process = process
         self._said: dict[str, Counts] = {}
         """What each process of this node has said last; under "ended" what those that are gone had counted."""
+        self._series = UserSeries(process.node)
         self._asked: dict[str, None] = {}
         self._answered = threading.Event()
         self._scrape = threading.Lock()
@@ -123,7 +125,8 @@ class NodeMetrics(Collector):
 
     def hear(self, peer: str, header: memoryview) -> None:
         """A process has answered. Loop's thread."""
-        self._said[peer] = unpack(header[1:])
+        self._said[peer], series = unpack(header[1:])
+        self._series.hear(peer, series)
         self._asked.pop(peer, None)
         if not self._asked:
             self._answered.set()
@@ -134,6 +137,7 @@ class NodeMetrics(Collector):
         for name, count in self._said.pop(peer, {}).items():
             if not name.startswith("tasks:"):
                 ended[name] = ended.get(name, 0) + count
+        self._series.forget(peer)
         self._asked.pop(peer, None)
         if not self._asked:
             self._answered.set()
@@ -170,6 +174,7 @@ class NodeMetrics(Collector):
         yield from self._store()
         yield from self._traffic()
         yield from self._head()
+        yield from self._series.families()
 
     def _gauge(self, name: str, words: str, label: str, samples: Iterable[tuple[str, float]]) -> Metric:
         family = GaugeMetricFamily(f"dualray_{name}", words, labels=["node", *filter(None, [label])])

@@ -23,6 +23,7 @@ from dualray.real.session.session import CONTROL_PLANE_FILE, METRICS_FILE, Sessi
 from dualray.shared.model.events import Started
 from dualray.shared.model.ids import FIRST_DRIVER, HEAD, Address, root_task_id
 from dualray.shared.model.resources import offered_words
+from dualray.user_metrics import METRICS
 
 if TYPE_CHECKING:
     from dualray.real.processes.run_recorder import RunNotes
@@ -197,6 +198,7 @@ class RealRuntime(ProcessRuntime):
             self.record.collect(self.session)
         self._output.close()
         DISPLAY.forget()
+        METRICS.clear()
         self._process.store.close(is_last=self._children is not None)
         if self._children is not None:
             self._children.end(_STOP_TIMEOUT_S)

@@ -122,7 +122,7 @@ class HeadProcess(MachineProcess):
             answer_driver_asked(self.transport, peer, header, self.drivers)
         elif header[0] == COUNTS_ASKED:
             counts = self.machine.counts() | of_connections(self.transport.counters)
-            self.transport.send(peer, bytes((COUNTS,)) + pack(counts))
+            self.transport.send(peer, bytes((COUNTS,)) + pack([counts, []]))
         else:
             super().receive_raw(peer, header, buffers)
 

@@ -40,6 +40,7 @@ from dualray.shared.model.ids import HEAD, Address, NodeID, TaskID
 from dualray.shared.model.specs import Ref
 from dualray.shared.proof.decision_log import MachineSpec
 from dualray.shared.seeding import stream_seed, task_seed
+from dualray.user_metrics import METRICS
 
 if TYPE_CHECKING:
     import asyncio
@@ -212,7 +213,7 @@ class UserProcess:
             finished = self._tables.rows_written.get("tasks", 0) - failed
             counts = of_owner(self.core.machine, tasks_finished=finished, tasks_failed=failed)
             counts |= of_connections(self.transport.counters)
-        self.transport.send(peer, bytes((COUNTS,)) + pack(counts))
+        self.transport.send(peer, bytes((COUNTS,)) + pack([counts, METRICS.snapshot()]))
 
     def _on_turn(self) -> None:
         self.core.take_in_finalizers()

@@ -20,6 +20,7 @@ import dualray
 from dualray.cluster_utils import Cluster
 from dualray.real.observe.counters import SharedCounters, read_shared
 from dualray.real.session.session import METRICS_FILE
+from dualray.util.metrics import Counter, Gauge, Histogram
 
 pytestmark = pytest.mark.leak_check
 
@@ -214,3 +215,34 @@ def test_counters_in_a_file(tmp_path: Path) -> None:
         counters.add("b")
     assert read_shared(path, ("a", "b")) == {"a": 0, "b": 3}
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_programs_own_metrics_are_served(address: str) -> None:
+    @dualray.remote
+    class Server:
+        def __init__(self) -> None:
+            self.asked = Counter("asked", description="What was asked.", tag_keys=("route",))
+            self.took = Histogram("took", boundaries=[0.5, 2.0])
+            self.depth = Gauge("depth", tag_keys=("a-b",)).set_default_tags({"a-b": "c"})
+
+        def serve(self, depth: float) -> None:
+            self.asked.inc(tags={"route": "/"})
+            self.took.observe(1)
+            self.depth.set(depth)
+
+    first, second = Server.remote(), Server.remote()  # type: ignore[attr-defined]  # mypy does not see the decorator
+    dualray.get([first.serve.remote(3), first.serve.remote(4), second.serve.remote(5)])
+    Counter("asked", tag_keys=("route",)).inc(10, tags={"route": "/"})
+    samples = scrape(address)
+    assert samples["ray_asked_total", "node-0", "/"] == 13
+    assert [samples["ray_took_bucket", end, "node-0"] for end in ("0.5", "2.0", "+Inf")] == [0, 3, 3]
+    assert (samples["ray_took_count", "node-0"], samples["ray_took_sum", "node-0"]) == (3, 3)
+    depths = {key[1:]: value for key, value in samples.items() if key[0] == "ray_depth"}
+    assert sorted(depths.values()) == [4, 5]
+    assert {key for key, _, _ in depths} == {"c"}
+    dualray.kill(first)
+    after = eventually(
+        address, lambda now: sum(key[0] == "ray_depth" for key in now) == 1, "the dead actor's gauge is gone"
+    )
+    assert after["ray_asked_total", "node-0", "/"] == 13
+    assert after["ray_took_count", "node-0"] == 3

@@ -1,0 +1,191 @@
+"""Metrics of programs: counters, gauges and histograms with tags; the interface is that of `ray.util.metrics`.
+
+    from dualray.util.metrics import Counter
+
+    requests = Counter("requests", description="What was asked.", tag_keys=("route",))
+    requests.inc(tags={"route": "/"})
+
+In real mode they are served with the node's own, as `ray_requests_total`, when `init(metrics_port=)` says so: see
+docs/metrics.md. A simulation counts, and serves nothing. A metric can be pickled, with its default tags.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from numbers import Real
+from typing import Any, Self
+
+from dualray.user_metrics import COUNTER, GAUGE, HISTOGRAM, METRICS
+
+__all__ = ["Counter", "Gauge", "Histogram"]
+
+_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+
+
+class Metric:
+    """What the three kinds have in common.
+
+    Args:
+        name: letters, digits, `_` and `:`, and no digit first. Of another, nothing is counted: a UserWarning.
+        description: for people.
+        tag_keys: the names of its tags, as a tuple.
+
+    Raises:
+        ValueError: an empty name.
+        TypeError: tag keys that are no tuple of texts.
+    """
+
+    _kind = ""
+
+    def __init__(self, name: str, description: str = "", tag_keys: tuple[str, ...] | None = None) -> None:
+        if not name:
+            raise ValueError("Empty name is not allowed: give the metric a name")
+        tag_keys = tag_keys or ()
+        if not isinstance(tag_keys, tuple):
+            raise TypeError(f"metric {name}: tag_keys should be a tuple type, such as ('route',), and is {tag_keys!r}")
+        for key in tag_keys:
+            if not isinstance(key, str):
+                raise TypeError(f"metric {name}: Tag keys must be str, and {key!r} is a {type(key).__name__}")
+        self._is_discarded = _NAME.fullmatch(name) is None
+        if self._is_discarded:
+            warnings.warn(
+                f"Invalid metric name: {name!r} is not counted. Use letters, numbers, _ and :, and no number first.",
+                UserWarning,
+                stacklevel=2 if type(self) is not Histogram else 3,
+            )
+        self._name = name
+        self._description = description
+        self._tag_keys = tag_keys
+        self._default_tags: dict[str, str] = {}
+
+    def set_default_tags(self, default_tags: Mapping[str, str]) -> Self:
+        """Tags that are used where a call does not say; the metric itself.
+
+        Raises:
+            ValueError: a tag that is none of its keys.
+            TypeError: a value that is no text.
+        """
+        for key in default_tags:
+            if key not in self._tag_keys:
+                raise ValueError(f"metric {self._name}: Unrecognized tag key {key}; it has {self._tag_keys}")
+        self._check_values(default_tags)
+        self._default_tags = dict(default_tags)
+        return self
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """Its `name`, `description`, `tag_keys` and `default_tags`; of a histogram also its `boundaries`."""
+        return {
+            "name": self._name,
+            "description": self._description,
+            "tag_keys": self._tag_keys,
+            "default_tags": self._default_tags,
+        }
+
+    def _record(self, value: float, tags: Mapping[str, str] | None, boundaries: tuple[float, ...] = ()) -> None:
+        self._check_values(tags or {})
+        found = {**self._default_tags, **(tags or {})}
+        missing = [key for key in self._tag_keys if key not in found]
+        if missing:
+            raise ValueError(f"metric {self._name}: Missing value for tag key(s): {','.join(missing)}.")
+        if not self._is_discarded:
+            METRICS.record(
+                self._kind, self._name, self._description, tuple(sorted(found.items())), float(value), boundaries
+            )
+
+    def _check_number(self, value: Any) -> None:
+        if not isinstance(value, Real):
+            kind = type(value).__name__
+            raise TypeError(f"metric {self._name}: value must be int or float, not {value!r} (a {kind})")
+
+    def _check_values(self, tags: Mapping[str, str]) -> None:
+        for key, value in tags.items():
+            if not isinstance(value, str):
+                raise TypeError(
+                    f"metric {self._name}: Tag values must be str, and {key}={value!r} is a {type(value).__name__}"
+                )
+
+
+class Counter(Metric):
+    """A number that only grows, such as of requests."""
+
+    _kind = COUNTER
+
+    def inc(self, value: float = 1.0, tags: Mapping[str, str] | None = None) -> None:
+        """So many more; default 1. `tags` come before the default ones.
+
+        Raises:
+            ValueError: a value that is not positive, or a tag key without a value.
+            TypeError: a value that is no number, or a tag that is no text.
+        """
+        self._check_number(value)
+        if value <= 0:
+            raise ValueError(f"metric {self._name}: value must be >0, got {value}")
+        self._record(value, tags)
+
+
+class Gauge(Metric):
+    """A number that goes up and down: the last value counts, of each process."""
+
+    _kind = GAUGE
+
+    def set(self, value: float | None, tags: Mapping[str, str] | None = None) -> None:
+        """Its value now; None changes nothing.
+
+        Raises:
+            ValueError, TypeError: as for `Counter.inc`, but for the sign.
+        """
+        if value is None:
+            return
+        self._check_number(value)
+        self._record(value, tags)
+
+
+class Histogram(Metric):
+    """How many values lie in which bucket.
+
+    Args:
+        boundaries: the upper ends of the buckets, positive; what is larger than all of them has a bucket, too.
+        name, description, tag_keys: as of every metric.
+
+    Raises:
+        ValueError: no boundaries, or one that is not positive.
+    """
+
+    _kind = HISTOGRAM
+
+    def __init__(
+        self,
+        name: str,
+        description: str = "",
+        boundaries: Sequence[float] | None = None,
+        tag_keys: tuple[str, ...] | None = None,
+    ) -> None:
+        super().__init__(name, description, tag_keys)
+        if boundaries is None or len(boundaries) == 0:
+            raise ValueError(
+                f"metric {name}: boundaries argument should be provided when using the Histogram class: "
+                f"Histogram({name!r}, boundaries=[1.0, 2.0])"
+            )
+        for i, boundary in enumerate(boundaries):
+            if boundary <= 0:
+                raise ValueError(
+                    f"metric {name}: Invalid `boundaries` argument at index {i}, {boundaries}. Use positive values."
+                )
+        self.boundaries = boundaries
+        self._ends = tuple(sorted({float(boundary) for boundary in boundaries}))
+
+    @property
+    def info(self) -> dict[str, Any]:
+        return super().info | {"boundaries": self.boundaries}
+
+    def observe(self, value: float, tags: Mapping[str, str] | None = None) -> None:
+        """One more value.
+
+        Raises:
+            ValueError, TypeError: as for `Gauge.set`.
+        """
+        self._check_number(value)
+        self._record(value, tags, self._ends)
