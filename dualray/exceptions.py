@@ -1,25 +1,26 @@
-"""Every error that dualray raises on purpose.
+"""Every error that dualray raises on purpose, and every public exception of Ray 2.60 under its name.
 
-    DualrayError
-    ├── TaskError                        a task's or method's own exception; also an instance of the user's type
+    DualrayError, RayError
+    ├── TaskError, RayTaskError          a task's or method's own exception; also an instance of the user's type
     ├── TaskCancelledError               the task was cancelled, or one whose result it needs
     ├── WorkerCrashedError               the process that ran the task died, and no retry was left
     │   └── WorkerUnreachableError       it lives, and cannot be reached from here
     ├── TaskUnschedulableError           no node of the cluster can ever meet the demand
     ├── TaskPlacementGroupRemoved        the placement group that the task runs in was removed
     ├── PlacementGroupUnschedulableError the nodes of the cluster can never take all of its bundles
-    ├── ActorError
+    ├── ActorError, RayActorError
     │   ├── ActorDiedError               the actor is gone for good
-    │   ├── ActorUnavailableError        the actor was lost during this call; it restarts, the call is not repeated
-    │   ├── ActorAlreadyExistsError      (also ValueError) the name of an actor is taken
-    │   ├── ActorHandleNotFoundError     (also ValueError) there is no actor of that name
-    │   ├── PendingCallsLimitExceeded    the caller has max_pending_calls calls without an answer
-    │   ├── ActorPlacementGroupRemoved   the placement group that the actor was to live in was removed
-    │   └── ActorUnschedulableError      no node of the cluster can ever hold the actor
+    │   └── ActorUnavailableError        the actor was lost during this call; it restarts, the call is not repeated
+    ├── ActorAlreadyExistsError          (also ValueError) the name of an actor is taken
+    ├── ActorHandleNotFoundError         (also ValueError) there is no actor of that name
+    ├── PendingCallsLimitExceeded        the caller has max_pending_calls calls without an answer
+    ├── ActorPlacementGroupRemoved       the placement group that the actor was to live in was removed
+    ├── ActorUnschedulableError          no node of the cluster can ever hold the actor
     ├── ObjectLostError                  the value is gone and cannot be made again
     │   ├── ObjectReconstructionFailedError
     │   └── OwnerDiedError               the process that owns the value died
     ├── ObjectStoreFullError             neither eviction nor waiting made room
+    ├── OutOfMemoryError                 the node's memory monitor ended the worker
     ├── GetTimeoutError                  (also TimeoutError)
     ├── NodeDiedError
     ├── RuntimeEnvSetupError
@@ -27,11 +28,14 @@
     ├── NotInitializedError, AlreadyInitializedError   (also RuntimeError)
     ├── SimulationDeadlockError          nothing is left to happen and the driver still waits
     ├── AuthenticationError              a peer without the cluster's secret
-    ├── ControlPlaneError                the control plane cannot be reached or started
-    └── InvalidTransition, InvariantViolation          a bug in dualray itself; carries the story of the id
+    └── RaySystemError
+        ├── ControlPlaneError            the control plane cannot be reached or started
+        └── InvalidTransition, InvariantViolation      a bug in dualray itself; carries the story of the id
 
-Each message says what happened, to which id and function, and what to do about it. Today's Ray names are aliases at
-the end of this module.
+The last part of this module has Ray's exceptions that dualray never raises: an `except` clause may name them. A clause
+that catches an exception in Ray catches its counterpart here.
+
+Each message says what happened, to which id and function, and what to do about it.
 """
 
 from __future__ import annotations
@@ -44,6 +48,18 @@ class DualrayError(Exception):
     """The root of every error that dualray raises on purpose."""
 
 
+class _Words:
+    """What an error says, under a name of Ray. An attribute of that name, of the user's own exception, hides it."""
+
+    def __init__(self, attribute: str = "") -> None:
+        self._attribute = attribute
+
+    def __get__(self, error: DualrayError | None, owner: type[DualrayError]) -> str:
+        if error is None:
+            return f"the words of {owner.__name__}"
+        return str(getattr(error, self._attribute)) if self._attribute else str(error)
+
+
 class TaskError(DualrayError):
     """A task or actor method raised.
 
@@ -51,10 +67,14 @@ class TaskError(DualrayError):
     exception, so that `except ValueError` and `except TaskError` both work.
 
     Attributes:
-        cause: the user's exception, or None when it could not be pickled.
+        cause: the user's exception: the first one, where tasks have failed because others had. Of an exception that
+            cannot be pickled, a `RayError` that says why, with its traceback. Of a task that never ran because an
+            argument was lost, or never made, the error of that argument. None where it is not known.
         function_name: the task's function, or `Class.method`.
-        remote_traceback: the traceback as the worker printed it.
+        remote_traceback: the traceback as the worker printed it; also `traceback_str`.
     """
+
+    traceback_str = _Words("remote_traceback")
 
     def __init__(self, function_name: str, remote_traceback: str, cause: BaseException | None = None) -> None:
         super().__init__(function_name, remote_traceback, cause)
@@ -70,21 +90,25 @@ class TaskError(DualrayError):
         cause = self.cause
         while isinstance(cause, TaskError) and cause.cause is not None:
             cause = cause.cause  # a task failed because a task that it waited for had failed
-        if cause is None or isinstance(cause, TaskError) or not isinstance(cause, Exception):
+        if cause is None or isinstance(self, type(cause)) or not isinstance(cause, Exception):
             return self
         cause_type = type(cause)
         try:
-            both = type(f"TaskError({cause_type.__name__})", (_TaskErrorWithCause, cause_type), {})
+            both = type(f"RayTaskError({cause_type.__name__})", (_TaskErrorWithCause, cause_type), {})
             # MemoryError's own makes no other class; what it has, every exception has
             base = Exception if issubclass(cause_type, MemoryError) else builtin_base(cause_type)
             error: TaskError = base.__new__(both, *cause.args)
             _copy_attributes(cause, error)
             error.function_name = self.function_name
             error.remote_traceback = self.remote_traceback
-            error.cause = self.cause
+            error.cause = cause
         except (TypeError, AttributeError):  # a type that allows no second base, or guards its attributes
             return self  # it stays reachable as .cause
         return error
+
+    def as_instanceof_cause(self) -> TaskError:
+        """`as_instance_of_cause` under Ray's name."""
+        return self.as_instance_of_cause()
 
 
 def builtin_base(cls: type[BaseException]) -> type[BaseException]:
@@ -108,6 +132,9 @@ class _TaskErrorWithCause(TaskError):
     def __init__(self, *args: object) -> None:  # the user's own __init__ must not run a second time
         pass
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.cause!r})"
+
     def __reduce__(self) -> tuple[object, ...]:
         return _revive_task_error, (self.function_name, self.remote_traceback, self.cause)
 
@@ -118,6 +145,8 @@ def _revive_task_error(function_name: str, remote_traceback: str, cause: BaseExc
 
 class TaskCancelledError(DualrayError):
     """The task was cancelled (`dualray.cancel`), or one whose result it takes as an argument was."""
+
+    error_message = _Words()
 
 
 class WorkerCrashedError(DualrayError):
@@ -132,6 +161,8 @@ class WorkerUnreachableError(WorkerCrashedError):
 class TaskUnschedulableError(DualrayError):
     """No node of the cluster can ever meet the task's demand."""
 
+    error_message = _Words()
+
 
 class TaskPlacementGroupRemoved(DualrayError):
     """The placement group that the task was to run in, or ran in, was removed."""
@@ -144,6 +175,8 @@ class PlacementGroupUnschedulableError(DualrayError):
 class ActorError(DualrayError):
     """Something happened to an actor, as opposed to inside one of its methods."""
 
+    error_msg = _Words()
+
 
 class ActorDiedError(ActorError):
     """The actor is gone for good: its calls fail."""
@@ -153,23 +186,25 @@ class ActorUnavailableError(ActorError):
     """The actor was lost while it ran this call; it restarts, but the call is not repeated (max_task_retries)."""
 
 
-class ActorUnschedulableError(ActorError):
+class ActorUnschedulableError(DualrayError):
     """No node of the cluster can ever hold the actor."""
 
+    error_message = _Words()
 
-class ActorAlreadyExistsError(ActorError, ValueError):
+
+class ActorAlreadyExistsError(ValueError, DualrayError):
     """The name of an actor is taken; the message names the actor that has it."""
 
 
-class ActorHandleNotFoundError(ActorError, ValueError):
+class ActorHandleNotFoundError(ValueError, DualrayError):
     """There is no actor of that name; the message has the nearest one."""
 
 
-class PendingCallsLimitExceeded(ActorError):
+class PendingCallsLimitExceeded(DualrayError):
     """This process has as many calls of the actor without an answer as its `max_pending_calls` allows."""
 
 
-class ActorPlacementGroupRemoved(ActorError):
+class ActorPlacementGroupRemoved(DualrayError):
     """The placement group that the actor was to live in was removed."""
 
 
@@ -192,6 +227,8 @@ class ObjectStoreFullError(DualrayError):
 class OutOfMemoryError(DualrayError):
     """The node was out of memory: its memory monitor ended the worker that ran this, and no retry was left."""
 
+    message = _Words()
+
 
 class GetTimeoutError(DualrayError, TimeoutError):
     """`get` did not have every value within its timeout."""
@@ -200,9 +237,13 @@ class GetTimeoutError(DualrayError, TimeoutError):
 class NodeDiedError(DualrayError):
     """The node on which this ran is gone."""
 
+    message = _Words()
+
 
 class RuntimeEnvSetupError(DualrayError):
     """The worker's environment could not be made."""
+
+    error_message = _Words()
 
 
 class SerializationError(DualrayError, TypeError):
@@ -224,25 +265,101 @@ class SimulationDeadlockError(DualrayError):
 class AuthenticationError(DualrayError):
     """A peer did not prove the cluster's secret, or speaks another protocol version."""
 
+    message = _Words()
 
-class ControlPlaneError(DualrayError):
+
+class RaySystemError(DualrayError):
+    """Something failed in the system, and not in the program."""
+
+
+class ControlPlaneError(RaySystemError):
     """The control plane (Redis, or the embedded store) cannot be started or reached."""
 
 
-class InvalidTransition(DualrayError):
+class InvalidTransition(RaySystemError):
     """A state machine was asked for a transition that its table does not have: a bug in dualray."""
 
 
-class InvariantViolation(DualrayError):
+class InvariantViolation(RaySystemError):
     """An invariant of a machine does not hold: a bug in dualray."""
 
 
-# Today's Ray names.
+# Names of Ray for what has another name here.
 RayError = DualrayError
 RayTaskError = TaskError
 RayActorError = ActorError
-RaySystemError = DualrayError
-ObjectFetchTimedOutError = ObjectLostError
-ReferenceCountingAssertionError = ObjectLostError
-OutOfDiskError = ObjectStoreFullError
-LocalRayletDiedError = NodeDiedError
+
+
+# Ray's exceptions that dualray never raises: an `except` clause may name them.
+
+
+class OutOfDiskError(DualrayError):
+    """Never raised: a store whose disk is full raises `ObjectStoreFullError`, which says so."""
+
+
+class LocalRayletDiedError(DualrayError):
+    """Never raised: who runs a task says `NodeDiedError` of a node whose process has died."""
+
+
+class ObjectFetchTimedOutError(ObjectLostError):
+    """Never raised: a copy that cannot be fetched in time is fetched elsewhere, or the object is lost."""
+
+
+class ObjectFreedError(ObjectLostError):
+    """Never raised: dualray has no call that frees an object to which references exist."""
+
+
+class ReferenceCountingAssertionError(ObjectLostError, AssertionError):
+    """Never raised: a wrong count of references is an `InvariantViolation`."""
+
+
+class PlasmaObjectNotAvailable(DualrayError):
+    """Never raised: a value that is not there in time raises `GetTimeoutError`."""
+
+
+class AsyncioActorExit(DualrayError):
+    """Never raised: `exit_actor` ends an actor of coroutines as it ends any other."""
+
+
+class ObjectRefStreamEndOfStreamError(DualrayError):
+    """Never raised: a generator that has ended raises `StopIteration`."""
+
+
+class StreamingGeneratorReplayInconsistentError(RaySystemError):
+    """Never raised: a generator that yields less when it runs again loses those items (`ObjectLostError`)."""
+
+
+class OufOfBandObjectRefSerializationException(DualrayError):
+    """Never raised: a reference may be pickled by anybody. The name is spelt as in Ray."""
+
+
+class UnserializableException(DualrayError):
+    """Never raised: an exception that cannot be pickled is told in the `cause` of a `TaskError`."""
+
+
+class UserCodeException(DualrayError):
+    """Never raised: the function of a dataset raises its own exception."""
+
+
+class RpcError(DualrayError):
+    """Never raised: a peer that cannot be reached is told as an error of the task, actor or object."""
+
+
+class CrossLanguageError(DualrayError):
+    """Never raised: of a feature that dualray refuses, workers in other languages."""
+
+
+class RayChannelError(RaySystemError):
+    """Never raised: of a feature that dualray refuses, compiled graphs."""
+
+
+class RayChannelTimeoutError(RayChannelError, TimeoutError):
+    """Never raised: of a feature that dualray refuses, compiled graphs."""
+
+
+class RayCgraphCapacityExceeded(RaySystemError):
+    """Never raised: of a feature that dualray refuses, compiled graphs."""
+
+
+class RayDirectTransportError(RaySystemError):
+    """Never raised: of a feature that dualray refuses, tensors that travel between GPUs."""

@@ -1,13 +1,22 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import threading
 
 import pytest
 
 import dualray as ray
-from dualray.exceptions import DualrayError, RayTaskError, TaskError
+from dualray.exceptions import (
+    ActorDiedError,
+    DualrayError,
+    ObjectLostError,
+    OwnerDiedError,
+    RayTaskError,
+    TaskError,
+    WorkerCrashedError,
+)
 from tests.conformance.support import eventually, get
 
 pytestmark = pytest.mark.usefixtures("cluster")
@@ -68,6 +77,12 @@ def fail_with(make):
 @ray.remote
 def echo(value):
     return value
+
+
+@ray.remote
+class Echo:
+    def echo(self, value):
+        return value
 
 
 @ray.remote
@@ -177,7 +192,16 @@ def test_an_exception_that_cannot_be_pickled_is_told_in_words():
     assert "Holder: holds a lock" in str(error)
     assert "could not be pickled" in str(error)
     assert "lock" in str(error)
-    assert error.cause is None
+    assert type(error.cause) is DualrayError
+    assert "Holder could not be pickled" in str(error.cause)
+    assert "raise make()" in str(error.cause)
+
+
+def test_the_error_reads_as_in_ray():
+    error = error_of(fail.remote(ValueError("boom")))
+    assert repr(error) == "RayTaskError(ValueError)(ValueError('boom'))"
+    again = error.as_instanceof_cause()
+    assert isinstance(again, ValueError) and again.cause.args == ("boom",)
 
 
 def test_notes_and_chained_causes_are_in_the_remote_traceback():
@@ -206,6 +230,50 @@ def test_an_error_goes_through_two_levels_of_tasks():
     assert "level_two" in str(error)
     assert "level_one" in str(error)
     assert "raise Simple(message)  # this line is in the remote traceback" in str(error)
+    assert type(error.cause) is Simple
+
+
+def test_what_needs_the_result_of_a_task_that_crashed_has_a_task_error():
+    @ray.remote(max_retries=0)
+    def die():
+        os._exit(1)
+
+    ref = die.remote()
+    crashed = error_of(ref)
+    assert isinstance(crashed, WorkerCrashedError) and not isinstance(crashed, TaskError)
+    for needing in (echo.remote(ref), echo.remote(echo.remote(ref))):
+        error = error_of(needing)
+        assert isinstance(error, TaskError) and isinstance(error, WorkerCrashedError)
+        assert type(error.cause) is WorkerCrashedError
+        assert str(crashed) in str(error)
+
+
+def test_a_task_whose_argument_is_lost_has_a_task_error():
+    @ray.remote
+    class Keeper:
+        def put(self):
+            return [ray.put("owned by the actor")]
+
+        def die(self):
+            os._exit(1)
+
+    keeper = Keeper.remote()
+    [ref] = get(keeper.put.remote())
+    assert isinstance(error_of(keeper.die.remote()), ActorDiedError)
+
+    def is_lost():
+        try:
+            ray.get(ref, timeout=10)
+        except ObjectLostError as error:
+            return not isinstance(error, TaskError)
+        return False
+
+    eventually(is_lost, "the owner's death is known")
+    for needing in (echo.remote(ref), echo.remote(echo.remote(ref)), Echo.remote().echo.remote(ref)):
+        error = error_of(needing)
+        assert isinstance(error, TaskError) and isinstance(error, OwnerDiedError)
+        assert type(error.cause) is OwnerDiedError
+        assert error.function_name in ("echo", "Echo.echo")
 
 
 def test_a_task_may_catch_the_users_type():
@@ -236,11 +304,6 @@ def test_what_depends_on_a_failed_task_has_its_error_and_does_not_run(tally):
 
 
 def test_an_actor_method_with_a_failed_argument_has_its_error_and_the_actor_lives():
-    @ray.remote
-    class Echo:
-        def echo(self, value):
-            return value
-
     actor = Echo.remote()
     assert isinstance(error_of(actor.echo.remote(fail.remote(Simple("argument")))), Simple)
     assert get(actor.echo.remote(1)) == 1

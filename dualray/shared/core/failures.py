@@ -34,6 +34,8 @@ _ERRORS: dict[ErrorKind, type[DualrayError]] = {
     ErrorKind.OUT_OF_MEMORY: exceptions.OutOfMemoryError,
 }
 
+_LOSSES = (ErrorKind.OBJECT_LOST, ErrorKind.RECONSTRUCTION_FAILED, ErrorKind.OWNER_DIED, ErrorKind.UNREACHABLE)
+
 
 def as_exception(error: ErrorInfo, payload: bytes | None) -> DualrayError:
     """What `get` raises for a failed object; `payload` is the pickled exception of user code, where there is one."""
@@ -43,6 +45,18 @@ def as_exception(error: ErrorInfo, payload: bytes | None) -> DualrayError:
         return TaskError("a task", error.message)
     failure: TaskError = deserialize(payload)
     return failure.as_instance_of_cause()
+
+
+def is_of_argument(error: ErrorInfo, *, is_own: bool) -> bool:
+    """Whether a task failed by what became of its argument. `is_own`: the error was first met by this task, and by none
+    before it; it has lost nothing that it had not been given."""
+    return error.kind in _LOSSES if is_own else error.kind is not ErrorKind.APPLICATION
+
+
+def as_argument_error(name: str, error: ErrorInfo) -> DualrayError:
+    """What `get` raises for the result of a task that could not run for want of an argument: a task's error whose cause
+    is the argument's. `name` is the task that was the first to fail."""
+    return TaskError(name, error.message, as_exception(error, None)).as_instance_of_cause()
 
 
 def failure_in_words(task_id: TaskID, name: str, error: ErrorInfo) -> str:
@@ -59,7 +73,8 @@ def as_payload(function_name: str, exception: Exception) -> tuple[bytes, ErrorIn
         deserialize(payload)
     except Exception as why:  # noqa: BLE001 - pickling runs the user's code
         note = f"{text}(The exception itself could not be pickled: {why})\n"
-        payload = serialize(TaskError(function_name, note)).to_bytes()
+        cause = DualrayError(f"{type(exception).__qualname__} could not be pickled: {why}\nIts traceback:\n{text}")
+        payload = serialize(TaskError(function_name, note, cause)).to_bytes()
     return payload, ErrorInfo(kind=ErrorKind.APPLICATION, message=text)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from dualray.exceptions import DualrayError, GetTimeoutError
 from dualray.shared.core.cluster_queries import CoreQueries
 from dualray.shared.core.explain_pending import why_late
-from dualray.shared.core.failures import as_exception
+from dualray.shared.core.failures import as_argument_error, as_exception, is_of_argument
 from dualray.shared.core.layout import Serialized, deserialize, deserialize_all
 from dualray.shared.core.serialization import serialize
 from dualray.shared.core.state import PendingWait
@@ -264,6 +264,9 @@ class CoreValues(CoreQueries):
         if value.state is ValueState.INLINE:
             return deserialize(self.payloads[object_id])
         if value.failure is not None:
+            carried = value.failed_with
+            if carried is not None and is_of_argument(value.failure, is_own=carried.task_id == task_of(object_id)):
+                raise as_argument_error(carried.name, value.failure)
             raise as_exception(value.failure, self.payloads.get(object_id))
         return deserialize(self._open(object_id))
 
