@@ -158,13 +158,19 @@ def test_num_returns_1_is_one_reference_and_not_a_list():
 
 @pytest.mark.parametrize(
     ("value", "words"),
-    [((1, 2, 3), "num_returns=2 and returned 3 values"), ((1,), "returned 1 values"), (7, "returned a int")],
+    [((1, 2, 3), "num_returns=2 and returned 3 values"), ((1,), "returned 1 values")],
 )
 def test_a_wrong_number_of_results_is_an_error_of_every_reference(value, words):
     for ref in returns.remote(value):
         with pytest.raises(ValueError, match=words) as caught:
             get(ref)
         assert isinstance(caught.value, TaskError)
+
+
+def test_a_result_that_is_no_sequence_cannot_be_split():
+    for ref in returns.remote(7):
+        with pytest.raises(TypeError, match="returned a int"):
+            get(ref)
 
 
 def test_options_change_a_copy():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from typing import NoReturn
 
 from dualray import exceptions
 from dualray.exceptions import DualrayError, TaskError
@@ -76,6 +77,24 @@ def as_payload(function_name: str, exception: Exception) -> tuple[bytes, ErrorIn
         cause = DualrayError(f"{type(exception).__qualname__} could not be pickled: {why}\nIts traceback:\n{text}")
         payload = serialize(TaskError(function_name, note, cause)).to_bytes()
     return payload, ErrorInfo(kind=ErrorKind.APPLICATION, message=text)
+
+
+class Raising:
+    """A result that has no value, among others that have: it raises when it is read. `payload` is the pickled error,
+    from `as_payload`."""
+
+    __slots__ = ("_payload",)
+
+    def __init__(self, payload: bytes) -> None:
+        self._payload = payload
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _raise, (self._payload,)
+
+
+def _raise(payload: bytes) -> NoReturn:
+    failure: TaskError = deserialize(payload)
+    raise failure.as_instance_of_cause()
 
 
 def _user_traceback(exception: BaseException) -> str:

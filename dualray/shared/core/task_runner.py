@@ -6,14 +6,16 @@ reach; what the function returns is stored, small values as payloads of this pro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
+from types import GeneratorType
 from typing import Any
 
 from dualray.exceptions import ControlPlaneError, TaskCancelledError
 from dualray.shared.core.arguments import unpack_arguments
 from dualray.shared.core.execution import Execution, new_execution
-from dualray.shared.core.failures import as_payload
+from dualray.shared.core.failures import Raising, as_payload
 from dualray.shared.core.host import Host
 from dualray.shared.core.item_maker import AsyncItems, ItemMaker, store_result
 from dualray.shared.core.layout import PLAIN_TYPES, plain_bytes
@@ -26,7 +28,7 @@ from dualray.shared.model.commands import RunTask
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.events import ActorExitAsked, Result, TaskPushed, TaskRan
 from dualray.shared.model.ids import FunctionID, return_object_id, short
-from dualray.shared.model.specs import FunctionTemplate, Ref, Streaming, TaskSpec
+from dualray.shared.model.specs import FunctionTemplate, Ref, Streaming
 from dualray.shared.proof.trace import TraceKind
 
 _NONE = serialize(None).to_bytes()
@@ -90,7 +92,7 @@ class TaskRunner:
             if task.spec.template.has_one_result and self.reports_small:
                 small_bytes = self._store_small(task, returned, results)
             else:
-                returned = _returned(task, returned)
+                returned = self._returned(task, returned)
                 results = self._store_results(task, returned)
         except KeyboardInterrupt:
             if not self._core.was_interrupted(task):
@@ -140,7 +142,7 @@ class TaskRunner:
                 function = AsyncItems(self._item_maker(), task, function, self._collector(task))
             result = await self._host.call_async(function, args, kwargs, self._core.execution)
             del args, kwargs
-            returned = _returned(task, result)
+            returned = self._returned(task, result)
             del result
             results = self._store_results(task, returned)
         except Exception as exception:  # noqa: BLE001 - as above
@@ -209,6 +211,42 @@ class TaskRunner:
             if retried is not None and not isinstance(exception, retried):
                 return replace(error, is_final=True)
         return error
+
+    def _returned(self, task: RunTask | TaskPushed, result: Any) -> list[Any]:
+        """What a call has returned, as the values of its results."""
+        count = task.spec.template.num_returns if task.spec.creates is None else 0
+        if count == 1:
+            return [result]
+        if count and isinstance(result, GeneratorType):
+            return self._yielded(task, result, count)
+        return _split(result, count, task.spec.template.name)
+
+    def _yielded(self, task: RunTask | TaskPushed, generator: Generator[Any, None, Any], count: int) -> list[Any]:
+        """The first `count` values of a generator. What it has yielded before it raises, or ends too early, stays good:
+        the results behind that raise when they are read."""
+        name, core, values = task.spec.template.name, self._core, list[Any]()
+        try:
+            core.is_in_user_code = task.spec.actor_id is None
+            try:
+                values.extend(islice(generator, count))
+            finally:
+                core.is_in_user_code = False
+                generator.close()
+            if len(values) < count:
+                raise ValueError(f"{name} has num_returns={count} and yielded {len(values)} values")
+        except Exception as exception:
+            if not values or self._is_tried_again(task, exception):
+                raise
+            values += [Raising(as_payload(name, exception)[0])] * (count - len(values))
+        return values
+
+    def _is_tried_again(self, task: RunTask | TaskPushed, exception: Exception) -> bool:
+        """Whether a call runs again because of what it has raised."""
+        template = task.spec.template
+        if not template.retry_exceptions or 0 <= template.max_retries <= task.attempt:
+            return False
+        export = self.loaded.get(template.function_id)
+        return export is None or export.retried is None or isinstance(exception, export.retried)
 
     def _report(
         self, task: RunTask | TaskPushed, results: list[Result], error: ErrorInfo | None, start_ns: int, returned: Any
@@ -333,20 +371,13 @@ class TaskRunner:
         return results
 
 
-def _returned(task: RunTask | TaskPushed, result: Any) -> list[Any]:
-    """What a call has returned, as the values of its results."""
-    count = task.spec.template.num_returns if task.spec.creates is None else 0
-    return [result] if count == 1 else _split(result, count, task.spec)
-
-
-def _split(returned: Any, count: int, spec: TaskSpec) -> list[Any]:
-    name = spec.template.name
+def _split(returned: Any, count: int, name: str) -> list[Any]:
     if count == 0:
         return []
     try:
         values = list(returned)
     except TypeError:
-        raise ValueError(
+        raise TypeError(
             f"{name} has num_returns={count} and returned a {type(returned).__name__}, which cannot be split"
         ) from None
     if len(values) != count:
