@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, TypeAlias, TypeVar, overload
@@ -128,6 +128,13 @@ class ActorClass(Generic[C]):
 
         return ClassNode(self, self._cls, args, kwargs, said(self._options))
 
+    def _remote(
+        self, args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None, **options: Any
+    ) -> ActorHandle:
+        """`options(**options).remote(*args, **kwargs)`, as Ray's own libraries write it."""
+        cls = self.options(**options) if options else self
+        return cls.remote(*(args or ()), **(kwargs or {}))
+
     def _check_groups(self) -> None:
         options = self._options
         if options.get_if_exists and not options.name:
@@ -217,6 +224,24 @@ def _options_of(function: Any) -> MethodOptions:
     return options
 
 
+_ACTOR_ID_BYTES = 16
+
+
+class ActorID(bytes):
+    """The id of an actor: `hex()` has its 32 digits, as the runtime context of its methods does."""
+
+    __slots__ = ()
+
+    def binary(self) -> bytes:
+        """The id: 16 bytes."""
+        return bytes(self)
+
+    def __repr__(self) -> str:
+        return f"ActorID({self.hex()})"
+
+    __str__ = __repr__
+
+
 class ActorHandle(CountedReference):
     """A handle to an actor: call its methods with `handle.method.remote(...)`.
 
@@ -251,12 +276,17 @@ class ActorHandle(CountedReference):
         return self._method_type(self, name, *method)
 
     @property
+    def _actor_id(self) -> ActorID:
+        """The actor's id."""
+        return ActorID(self.ref.object_id[:_ACTOR_ID_BYTES])
+
+    @property
     def _method_type(self) -> type[ActorMethod]:
         """What stands for a method; a dialect has its own."""
         return ActorMethod
 
     def __repr__(self) -> str:
-        return f"Actor({self._actor.class_name}, {self.ref.object_id[:16].hex()})"
+        return f"Actor({self._actor.class_name}, {self._actor_id.hex()})"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ActorHandle) and bool(other.ref.object_id == self.ref.object_id)
@@ -347,7 +377,10 @@ def exit_actor() -> NoReturn:
     Raises:
         TypeError: outside an actor's method.
     """
-    runtime.current("exit_actor").verbs.exit_actor()
+    current = runtime.current_or_none()
+    if current is None:  # no worker, then
+        raise TypeError("exit_actor() was called outside an actor: it ends the actor whose method calls it")
+    current.verbs.exit_actor()
 
 
 def _revive_handle(handle: type[ActorHandle], *parts: Any) -> ActorHandle:
@@ -418,6 +451,13 @@ class ActorMethod:
         from dualray.dag import calls_of  # noqa: PLC0415 - most programs write no graphs
 
         return calls_of(self._handle, self._name, args, kwargs, said(self._options))
+
+    def _remote(
+        self, args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None, **options: Any
+    ) -> Any:
+        """`options(**options).remote(*args, **kwargs)`, as Ray's own libraries write it."""
+        method = self.options(**options) if options else self
+        return method.remote(*(args or ()), **(kwargs or {}))
 
     def __repr__(self) -> str:
         return f"ActorMethod({self._name} of {self._handle!r})"

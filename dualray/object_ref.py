@@ -11,6 +11,7 @@ from dualray.runtime import UserVerbs
 from dualray.shared.handles import Reference
 
 if TYPE_CHECKING:
+    from asyncio import Future as AsyncFuture
     from concurrent.futures import Future
 
 T = TypeVar("T")
@@ -93,6 +94,19 @@ class ObjectRef(CountedReference, Generic[T]):
 
         self.check()
         return ReferenceFuture(self.ref, self.holder, self)
+
+    def as_future(self, _internal: bool = False) -> AsyncFuture[T]:
+        """An `asyncio.Future` of the running loop, that has the value when it is there, or what `get` raises.
+
+        Raises:
+            RuntimeError: no event loop runs here.
+        """
+        import asyncio  # noqa: PLC0415 - as above
+
+        from dualray.aio import value_of  # noqa: PLC0415 - as above
+
+        self.check()
+        return asyncio.get_running_loop().create_task(value_of(self.ref, self.holder, self))
 
     def __iter__(self) -> NoReturn:
         raise TypeError(f"{self!r} is a reference, not the value: use dualray.get(ref) to read it")

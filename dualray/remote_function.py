@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, cast
 
 from dualray import runtime
@@ -110,6 +110,13 @@ class RemoteFunction(Generic[R]):
         from dualray.dag import FunctionNode  # noqa: PLC0415 - most programs write no graphs
 
         return FunctionNode(self, args, kwargs, said(self._options))
+
+    def _remote(
+        self, args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None, **options: Any
+    ) -> ObjectRef[R]:
+        """`options(**options).remote(*args, **kwargs)`, as Ray's own libraries write it."""
+        function = self.options(**options) if options else self
+        return function.remote(*(args or ()), **(kwargs or {}))
 
     def _exported(self) -> Callable[..., Any]:
         """What workers call."""

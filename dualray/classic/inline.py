@@ -25,7 +25,7 @@ from dualray.settings import limits_of, resolve
 from dualray.shared.core.arguments import Arguments, pack_arguments, unpack_arguments
 from dualray.shared.core.execution import Execution
 from dualray.shared.core.failures import as_exception, as_payload
-from dualray.shared.core.layout import Serialized, deserialize
+from dualray.shared.core.layout import Serialized, deserialize, deserialize_own
 from dualray.shared.core.serialization import serialize
 from dualray.shared.core.task_runner import Export
 from dualray.shared.handles import ProcessKey
@@ -256,7 +256,7 @@ class InlineProcess(InlineRefusals):
             return getattr(actor.instance, template.name.rpartition(".")[2])(*args, **kwargs)
         export = self._shared.loaded.get(template.function_id)
         if export is None:
-            export = deserialize(self._shared.functions[template.function_id])
+            export = deserialize_own(self._shared.functions[template.function_id])
             self._shared.loaded[template.function_id] = export
         result = export.target(*args, **kwargs)
         if actor is not None:

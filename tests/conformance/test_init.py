@@ -55,6 +55,12 @@ def test_a_question_before_init(verb, call):
 
 
 @pytest.mark.usefixtures("nothing_started")
+def test_exit_actor_before_init_is_outside_an_actor():
+    message = message_of(TypeError, ray.exit_actor)
+    assert "was called outside an actor" in message
+
+
+@pytest.mark.usefixtures("nothing_started")
 def test_shutdown_before_init_does_nothing():
     ray.shutdown()
     ray.shutdown()

@@ -10,7 +10,7 @@ from dualray.real.control_plane.resp import RespClient
 from dualray.real.control_plane.shards import ENDPOINTS, Tables, tables_at
 from dualray.real.net.loop import Loop
 from dualray.real.session.session import Session
-from dualray.shared.core.layout import deserialize
+from dualray.shared.core.layout import deserialize_own
 from dualray.shared.model.codec import pack, unpack
 from dualray.shared.model.commands import WriteRecord, WriteRecords
 from dualray.shared.model.ids import FunctionID
@@ -88,7 +88,7 @@ class ProcessTables:
         pickled = self._control_plane().get(_FUNCTIONS, function)
         if pickled is None:
             raise ControlPlaneError(f"the function table has no function {function.hex()}")
-        return deserialize(pickled)
+        return deserialize_own(pickled)
 
     def read_table(self, table: str) -> dict[str, dict[str, str]]:
         """A table of the control plane, with all that this process has written up to now."""

@@ -121,7 +121,16 @@ def deserialize(data: bytes | memoryview) -> Any:
             return _loads(data[MARSHALLED_START:])
         if len(data) < _SMALL_BYTES and data.startswith(NO_BUFFERS_BEFORE):
             return UNPICKLING.loads(data[12:])
-    view = memoryview(data).toreadonly()
+    return _laid_out(memoryview(data).toreadonly())
+
+
+def deserialize_own(data: bytes) -> Any:
+    """As `deserialize`, over memory of its own: arrays can be written, and nobody else sees that. For functions and
+    classes, whose workers have each what they refer to."""
+    return _laid_out(memoryview(bytearray(data)))
+
+
+def _laid_out(view: memoryview) -> Any:
     if view[:MARSHALLED_START] == MARSHALLED_BEFORE:
         return _loads(view[MARSHALLED_START:])
     count, pickled_bytes = _NO_BUFFERS.unpack_from(view)

@@ -16,7 +16,7 @@ from dis import opmap
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
-from dualray.shared.core.layout import PLAIN_TYPES, deserialize
+from dualray.shared.core.layout import PLAIN_TYPES, deserialize_own
 from dualray.shared.core.task_runner import Export
 from dualray.shared.model.ids import FunctionID
 
@@ -40,7 +40,7 @@ class FunctionTable:
         if shared is not None:
             return shared
         if function not in self._originals:
-            loaded: Export = deserialize(self.pickled[function])
+            loaded: Export = deserialize_own(self.pickled[function])
             is_copyable = _is_copyable(loaded)
             if is_copyable and _binds_nothing(loaded.target) and _binds_nothing(loaded.duration):
                 self._shared[function] = loaded
@@ -48,7 +48,7 @@ class FunctionTable:
             self._originals[function] = loaded if is_copyable else None
         original = self._originals[function]
         if original is None:
-            unpickled: Export = deserialize(self.pickled[function])
+            unpickled: Export = deserialize_own(self.pickled[function])
             return unpickled
         namespaces: dict[int, dict[str, Any]] = {}  # functions that were pickled together share their globals
         target = _copy(original.target, namespaces)

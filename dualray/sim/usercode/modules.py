@@ -43,7 +43,7 @@ import cloudpickle.cloudpickle as _cloudpickle
 import numpy as np
 
 from dualray.runtime_env import Swapped
-from dualray.shared.core.layout import UNPICKLING, deserialize
+from dualray.shared.core.layout import UNPICKLING, deserialize_own
 from dualray.shared.core.pickled_names import keep_name
 from dualray.shared.core.serialization import NAMING, as_usual
 from dualray.shared.core.task_runner import Export
@@ -308,7 +308,7 @@ class Modules:
                 view = self._raise(process, needed)
         if view is None:
             return self._load_known(self._functions, function)
-        unpickled: Export = deserialize(self._functions.pickled[function])
+        unpickled: Export = deserialize_own(self._functions.pickled[function])
         SHOWN.look()
         return unpickled
 

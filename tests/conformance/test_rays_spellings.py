@@ -1,0 +1,123 @@
+"""What programs and libraries write that were made for Ray, in its less public spellings."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+
+import dualray as ray
+from tests.conformance.support import get
+
+pytestmark = pytest.mark.usefixtures("cluster")
+
+
+@ray.remote
+def add(a, b=0):
+    return a + b
+
+
+@ray.remote
+def fail():
+    raise KeyError("in a task")
+
+
+@ray.remote
+class Counter:
+    def __init__(self, start=0):
+        self.value = start
+
+    def increase(self, by=1):
+        self.value += by
+        return self.value
+
+    def id(self):
+        return ray.get_runtime_context().get_actor_id()
+
+
+def test_a_function_is_called_with_remote_and_options():
+    assert get(add._remote((1, 2))) == 3
+    assert get(add._remote(args=[1], kwargs={"b": 4}, num_cpus=2, name="adding")) == 5
+    assert len(ray.remote(lambda: (1, 2))._remote(num_returns=2)) == 2
+    with pytest.raises(ValueError, match="num_cpu"):
+        add._remote((1, 2), num_cpu=1)
+
+
+def test_a_class_and_a_method_are_called_with_remote_and_options():
+    counter = Counter._remote([5], {}, num_cpus=0)
+    assert get(counter.increase._remote()) == 6
+    assert get(counter.increase._remote(kwargs={"by": 2}, name="more")) == 8
+
+
+def test_a_handle_has_the_id_of_its_actor():
+    counter = Counter.remote()
+    assert counter._actor_id.hex() == get(counter.id.remote())
+    assert bytes.fromhex(counter._actor_id.hex()) == counter._actor_id.binary()
+    assert repr(counter._actor_id) == f"ActorID({counter._actor_id.hex()})"
+    assert counter._actor_id != Counter.remote()._actor_id
+
+
+def test_a_reference_is_a_future_of_the_running_loop():
+    @ray.remote
+    class Reader:
+        async def read(self, refs):
+            futures = [ref.as_future() for ref in refs]
+            assert all(asyncio.isfuture(future) for future in futures)
+            return await asyncio.gather(*futures, return_exceptions=True)
+
+    value, error = get(Reader.remote().read.remote([add.remote(1, 1), fail.remote()]))
+    assert value == 2
+    assert isinstance(error, KeyError)
+    with pytest.raises(RuntimeError, match="no running event loop"):
+        add.remote(1, 1).as_future()
+
+
+def test_exit_actor_is_for_actors():
+    with pytest.raises(TypeError, match="outside an actor"):
+        ray.actor.exit_actor()
+
+    @ray.remote
+    def leave():
+        ray.exit_actor()
+
+    with pytest.raises(TypeError, match="outside an actor"):
+        get(leave.remote())
+
+
+# ---- What a function refers to -------------------------------------------------------------------------------------
+
+
+def writer(length):
+    """A function that came by value, with an array that it may write."""
+    array = np.zeros(length)
+
+    def write():
+        array[0] += 1
+        return float(array[0]), array.flags.writeable
+
+    return write, array
+
+
+@pytest.mark.parametrize("length", [4, 200_000], ids=["small", "large"])
+def test_an_array_that_a_function_refers_to_is_each_workers_own(length):
+    write, array = writer(length)
+    results = get([ray.remote(write).remote() for _ in range(3)])
+    assert all(result[0] >= 1 and result[1] for result in results)
+    assert array[0] == 0
+
+
+def test_an_array_of_an_actor_class_can_be_written():
+    table = np.arange(5.0)
+
+    @ray.remote
+    class Keeper:
+        shared = np.zeros(3)
+
+        def write(self):
+            table[0] += 7
+            self.shared[1] = 3
+            return table[0], self.shared[1]
+
+    assert get(Keeper.remote().write.remote()) == (7, 3)
+    assert table[0] == 0
