@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from dualray.exceptions import TaskCancelledError
@@ -42,8 +42,20 @@ async def call_and_await(
 
 
 def is_on_loop() -> bool:
-    """Whether the caller runs on an event loop."""
-    return asyncio._get_running_loop() is not None
+    """Whether the caller runs on an event loop, and holds it up while it waits."""
+    loop = asyncio._get_running_loop()
+    return loop is not None and loop.is_running()
+
+
+@contextmanager
+def running(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    """In the block, the caller has a loop as its running one that nobody runs yet: what it schedules begins when
+    somebody does."""
+    asyncio._set_running_loop(loop)
+    try:
+        yield
+    finally:
+        asyncio._set_running_loop(None)
 
 
 async def value_of(ref: Reference, verbs: UserVerbs, keep: object) -> Any:

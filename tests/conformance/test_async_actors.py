@@ -563,3 +563,75 @@ def test_a_queue_that_ends_while_a_coroutine_waits():
         return True
 
     assert run(main())
+
+
+# ---- The loop of the constructor -----------------------------------------------------------------------------------
+
+
+@ray.remote
+class Looping:
+    def __init__(self):
+        self.loop = asyncio.get_running_loop()
+        self.turns = 0
+        self.started = asyncio.Event()
+        self.turning = asyncio.create_task(self.turn())
+
+    async def turn(self):
+        self.started.set()
+        while True:
+            self.turns += 1
+            await asyncio.sleep(0.01)
+
+    async def is_the_same(self):
+        await self.started.wait()
+        return self.loop is asyncio.get_running_loop()
+
+    async def stop(self):
+        self.turning.cancel()
+        return self.turns
+
+
+def test_the_constructor_sees_the_loop_of_the_methods():
+    actor = Looping.remote()
+    assert get(actor.is_the_same.remote())
+    assert get(actor.stop.remote()) > 0
+
+
+def test_what_the_constructor_schedules_begins_without_a_call(tally):
+    @ray.remote
+    class Ticking:
+        def __init__(self):
+            asyncio.get_event_loop().call_later(0.05, tally.add)
+
+        async def unused(self):
+            pass
+
+    actor = Ticking.remote()
+    eventually(lambda: tally.count == 1, "the timer of the constructor has come")
+    del actor
+
+
+def test_a_constructor_may_get_values():
+    @ray.remote
+    class Reader:
+        def __init__(self, number):
+            self.value = ray.get(square.remote(number))
+
+        async def read(self):
+            return self.value
+
+    assert get(Reader.remote(3).read.remote()) == 9
+
+
+def test_an_async_actor_whose_constructor_raises_says_so():
+    @ray.remote
+    class Broken:
+        def __init__(self):
+            asyncio.get_running_loop()
+            raise KeyError("in the constructor")
+
+        async def unused(self):
+            pass
+
+    with pytest.raises(ActorDiedError, match="in the constructor"):
+        get(Broken.remote().unused.remote())

@@ -316,3 +316,39 @@ def test_options_that_an_actor_cannot_have():
     grouped = Grouped.remote()
     with pytest.raises(ValueError, match=r"Grouped\.plain has no concurrency group 'i'"):
         grouped.plain.options(concurrency_group="i").remote()
+
+
+# ---- Threads ---------------------------------------------------------------------------------------------------------
+
+
+@ray.remote(max_concurrency=3, concurrency_groups={"io": 2})
+class Remembering:
+    def __init__(self):
+        self.of_thread = threading.local()
+        self.constructed_in = threading.get_ident()
+
+    def call(self):
+        self.of_thread.calls = getattr(self.of_thread, "calls", 0) + 1
+        time.sleep(0.002)
+        return threading.get_ident(), self.of_thread.calls
+
+    @ray.method(concurrency_group="io")
+    def call_io(self):
+        return self.call()
+
+    def made_in(self):
+        return self.constructed_in
+
+
+@pytest.mark.parametrize(("method", "threads"), [("call", 3), ("call_io", 2)])
+def test_an_actor_has_its_threads_for_life(method, threads):
+    actor = Remembering.remote()
+    calls = 0
+    last: dict[int, int] = {}
+    for _ in range(12):
+        for thread, count in get([getattr(actor, method).remote() for _ in range(2 * threads)]):
+            calls += 1
+            last[thread] = max(count, last.get(thread, 0))
+    assert len(last) <= threads
+    assert sum(last.values()) == calls == 24 * threads
+    assert get(actor.made_in.remote()) not in last

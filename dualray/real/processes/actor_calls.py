@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
+from dualray.aio import running
 from dualray.shared.core.core_worker import CoreWorker
 from dualray.shared.model.commands import RunTask
 from dualray.shared.model.ids import TaskID
 
-_THREADS_MAX = 100_000
-"""More than a machine can bear; a thread is started when a call begins and none is idle."""
-
 
 class CallThreads:
-    """Runs calls on threads that are kept for the next ones.
+    """Runs calls on threads that live as long as the actor: what a method keeps in a `threading.local` is there for a
+    later call. Each concurrency group has its own, as many as calls of it may run; a thread is started when a call
+    begins and none of its group is idle.
 
     Args:
         on_escape: called, on the thread, with what is no Exception and was caught by nobody.
@@ -30,11 +31,17 @@ class CallThreads:
     def __init__(self, core: CoreWorker, on_escape: Callable[[BaseException], object]) -> None:
         self._core = core
         self._on_escape = on_escape
-        self._threads = ThreadPoolExecutor(_THREADS_MAX, thread_name_prefix="dualray-call")
+        self._threads: dict[str, ThreadPoolExecutor] = {}
+        """By concurrency group."""
 
-    def start(self, task: RunTask) -> None:
-        """Begin with a call."""
-        self._threads.submit(self._run, task)
+    def start(self, task: RunTask, threads_max: int) -> None:
+        """Begin with a call, when one of the threads of its group is free: the one that has just reported is soon."""
+        group = task.spec.template.concurrency_group
+        threads = self._threads.get(group)
+        if threads is None:
+            name = f"dualray-call-{group}" if group else "dualray-call"
+            threads = self._threads[group] = ThreadPoolExecutor(threads_max, thread_name_prefix=name)
+        threads.submit(self._run, task)
 
     def _run(self, task: RunTask) -> None:
         try:
@@ -51,11 +58,24 @@ class CallLoop:
         self._on_escape = on_escape
         self.loop = asyncio.new_event_loop()
         self._calls: dict[TaskID, asyncio.Task[None]] = {}
-        threading.Thread(target=self._run, name="dualray-asyncio", daemon=True).start()
+        self._is_running = False
+
+    @contextmanager
+    def lend(self) -> Iterator[None]:
+        """In the block, the caller has the loop as its running one; it runs after it. Before any call."""
+        with running(self.loop):
+            yield
+        self._have_running()
 
     def start(self, task: RunTask) -> None:
         """Begin with a call."""
+        self._have_running()
         self.loop.call_soon_threadsafe(self._begin, task)
+
+    def _have_running(self) -> None:
+        if not self._is_running:
+            self._is_running = True
+            threading.Thread(target=self._run, name="dualray-asyncio", daemon=True).start()
 
     def _begin(self, task: RunTask) -> None:
         running = self.loop.create_task(self._core.execute_async(task))

@@ -14,6 +14,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from numpy.random import MT19937, RandomState
@@ -297,21 +298,26 @@ class UserProcess:
 
         return await call_and_await(function, args, kwargs)
 
-    def start_beside(self, task: RunTask) -> None:
+    def start_beside(self, task: RunTask, threads_max: int) -> None:
         if self._call_threads is None:
             from dualray.real.processes.actor_calls import CallThreads  # noqa: PLC0415 - few actors need it
 
             self._call_threads = CallThreads(self.core, self.on_escape)
-        self._call_threads.start(task)
+        self._call_threads.start(task, threads_max)
 
     def start_on_loop(self, task: RunTask) -> None:
-        group = task.spec.template.concurrency_group
+        self._call_loop(task.spec.template.concurrency_group).start(task)
+
+    def lend_loop(self) -> AbstractContextManager[None]:
+        return self._call_loop("").lend()
+
+    def _call_loop(self, group: str) -> CallLoop:
         loop = self._call_loops.get(group)
         if loop is None:
             from dualray.real.processes.actor_calls import CallLoop  # noqa: PLC0415 - it imports asyncio
 
             loop = self._call_loops[group] = CallLoop(self.core, self.on_escape)
-        loop.start(task)
+        return loop
 
     @property
     def loops_of_calls(self) -> list[asyncio.AbstractEventLoop]:

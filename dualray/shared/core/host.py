@@ -121,9 +121,14 @@ class Host(Protocol):
             TaskCancelledError: the coroutine was cancelled, by `cancel_on_loop` or by code of its own.
         """
 
-    def start_beside(self, task: RunTask) -> None:
-        """Have `CoreWorker.execute` called with a method of an actor, beside those that run: on a thread, or in a
-        fiber. They begin in the order in which this is called."""
+    def start_beside(self, task: RunTask, threads_max: int) -> None:
+        """Have `CoreWorker.execute` called with a method of an actor, beside those that run: in a fiber, or on one of
+        the threads of its concurrency group, of which there are at most so many. They begin in the order in which this
+        is called."""
+
+    def lend_loop(self) -> AbstractContextManager[None]:
+        """In the block, the caller has the event loop as its running one on which methods of the actor will run, those
+        of no concurrency group. What it schedules there begins after the block."""
 
     def start_on_loop(self, task: RunTask) -> None:
         """Have `CoreWorker.execute_async` called with a method of an actor, on the event loop of its concurrency group;

@@ -38,6 +38,8 @@ class CoreState:
     """What references of this process name as their holder; it is closed with the core."""
     _performers: dict[type[Any], Callable[[Any], object]] | None = None
     """How the less frequent commands are carried out; made when there is one."""
+    _threads_max: dict[str, int] | None = None
+    """Of an actor that runs several methods at a time: how many, by concurrency group."""
 
     def __init__(
         self,

@@ -7,6 +7,7 @@ reach; what the function returns is stored, small values as payloads of this pro
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
 from types import GeneratorType
@@ -275,7 +276,8 @@ class TaskRunner:
         if spec.template.streaming:
             return self._item_maker().make_all(task, function, args, kwargs, self._collector(task))
         if spec.creates is not None:
-            self.instance = self._core.call(function, args, kwargs, core.execution)
+            with self._host.lend_loop() if spec.creates.is_async else nullcontext():
+                self.instance = self._core.call(function, args, kwargs, core.execution)
             return None
         if spec.actor_id is not None:
             return self._core.call(function, args, kwargs, core.execution)

@@ -61,12 +61,28 @@ class CoreTasks(CoreValues):
     def become_concurrent(self, promises: ActorSpec) -> None:
         """An actor is about to be constructed of which several methods may run at a time."""
         self._contexts = ExecutionContext(self._execution)
-        start = self.host.start_on_loop if promises.is_async else self.host.start_beside
+        self._threads_max = dict(promises.concurrency_groups)
+        self._threads_max[""] = promises.max_concurrency
         performers = self._performers = self._make_performers()
         if promises.is_async:
             performers[InterruptTask] = self._cancel_call
             self._may_block_a_loop = True
-        performers[RunTask] = lambda command: start(command) if command.spec.actor_id else self._run_task(command)
+            performers[RunTask] = self._start_on_loop
+        else:
+            performers[RunTask] = self._start_beside
+
+    def _start_on_loop(self, command: RunTask) -> None:
+        if command.spec.actor_id:
+            self.host.start_on_loop(command)
+        else:
+            self._run_task(command)
+
+    def _start_beside(self, command: RunTask) -> None:
+        if command.spec.actor_id:
+            assert self._threads_max is not None
+            self.host.start_beside(command, self._threads_max[command.spec.template.concurrency_group])
+        else:
+            self._run_task(command)
 
     # ---- Cancellation --------------------------------------------------------------------------------------
 

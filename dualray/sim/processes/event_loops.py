@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from dualray.shared.model.commands import RunTask
@@ -21,6 +23,7 @@ class EventLoops:
         self._process = process
         self._loops: dict[str, VirtualLoop] = {}
         """By concurrency group."""
+        self._running: dict[str, None] = {}
         self._coroutines: dict[TaskID, asyncio.Task[None]] = {}
         self._escaped: BaseException | None = None
 
@@ -30,12 +33,38 @@ class EventLoops:
             self._process.cluster.pauses.when_it_runs(self._process, self.begin, task)
         elif self._process.is_alive:
             group = task.spec.template.concurrency_group
-            loop = self._loops.get(group)
-            if loop is None:
-                loop = self._loops[group] = self._process.cluster.new_event_loop()
-                seed = f"{self._process.cluster.seed}:{self._process.address}:loop {group}".encode()
-                self._process.spawn_seeded(lambda: self._run_loop(loop), seed)
+            loop = self._loop_of(group)
+            self._run(group)
             loop.call_soon_threadsafe(self._begin_coroutine, loop, task)
+
+    @contextmanager
+    def lend(self) -> Iterator[None]:
+        """In the block, the caller has the loop of no group as its running one."""
+        from dualray.aio import running  # noqa: PLC0415 - it imports asyncio, which most simulations do without
+
+        loop = self._loop_of("")
+        try:
+            with running(loop):
+                yield
+        except BaseException:
+            del self._loops[""]
+            loop.close_all()
+            raise
+        self._run("")
+
+    def _loop_of(self, group: str) -> VirtualLoop:
+        loop = self._loops.get(group)
+        if loop is None:
+            loop = self._loops[group] = self._process.cluster.new_event_loop()
+        return loop
+
+    def _run(self, group: str) -> None:
+        """Have the loop of a group run, if it does not."""
+        if group not in self._running:
+            self._running[group] = None
+            loop = self._loops[group]
+            seed = f"{self._process.cluster.seed}:{self._process.address}:loop {group}".encode()
+            self._process.spawn_seeded(lambda: self._run_loop(loop), seed)
 
     def _begin_coroutine(self, loop: VirtualLoop, task: RunTask) -> None:
         running = loop.create_task(self._process.core.execute_async(task))

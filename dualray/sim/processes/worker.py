@@ -7,6 +7,7 @@ fiber of its own, and takes as long as the cost model says.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Final
 
@@ -419,7 +420,7 @@ class UserProcess(WorkingProcess):
             if taken is not None and not isinstance(function, type):  # a constructor's is the actor's
                 self._give_memory_back(task, taken)
 
-    def start_beside(self, task: RunTask) -> None:
+    def start_beside(self, task: RunTask, threads_max: int) -> None:
         self.cluster.kernel.call_after(self.cluster.dispatch_ns, self._begin_beside, task)
 
     def _begin_beside(self, task: RunTask) -> None:
@@ -430,6 +431,9 @@ class UserProcess(WorkingProcess):
 
     def start_on_loop(self, task: RunTask) -> None:
         self.cluster.kernel.call_after(self.cluster.dispatch_ns, self._event_loops().begin, task)
+
+    def lend_loop(self) -> AbstractContextManager[None]:
+        return self._event_loops().lend()
 
     def _event_loops(self) -> EventLoops:
         loops = self._loops
