@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
@@ -17,18 +16,12 @@ from dualray.shared.labels import as_pairs, labels_of_nodes
 from dualray.shared.model.config import Config
 from dualray.shared.model.demands import parse_resources
 from dualray.shared.model.ids import FunctionID, root_task_id
-from dualray.shared.model.resources import GPU, GPU_MASK, MEMORY_SHARE_PERCENT, add, node_resources
+from dualray.shared.model.resources import MEMORY_SHARE_PERCENT, add, node_resources
 from dualray.shared.proof.trace import TraceEvent
 from dualray.sim.cluster.cluster import DRIVER_NODE, Cluster, make_cluster
 from dualray.sim.cluster.examination import Examination, examine
 from dualray.sim.network.topologies import Nic
-from dualray.sim.processes.entering import (
-    enter_process,
-    enter_process_with_gpus,
-    leave_process,
-    leave_process_with_gpus,
-    show_gpus,
-)
+from dualray.sim.processes.entering import enter_process, leave_process, show_gpus, shown_gpus
 from dualray.sim.processes.host_process import ip_of
 from dualray.sim.processes.node import Hardware
 from dualray.sim.processes.worker import UserProcess
@@ -120,8 +113,7 @@ class SimRuntime:
             self.cluster.close()
             DISPLAY.forget()
             METRICS.clear()
-            if self.cluster.fibers.on_resume is enter_process_with_gpus:
-                show_gpus(self._driver.visible_gpus)  # tasks that had not ended came after the driver
+            show_gpus(self._driver.visible_gpus)  # tasks that had not ended came after the driver
             if self._driver.environment is not None:
                 self._driver.environment.enter()
 
@@ -154,11 +146,8 @@ def start(settings: Mapping[str, Any], config: Config) -> SimRuntime:
     started.record = record
     started.core.runtime_env = settings["runtime_env"] or ""
     driver.runtime = started
-    driver.visible_gpus = os.environ.get(GPU_MASK)
-    # A program that may see GPUs of this machine has tasks that must not, also where no virtual node has any.
-    has_gpus = driver.visible_gpus is not None or any(node.total.get(GPU) for node in hardware)
-    cluster.fibers.on_resume = enter_process_with_gpus if has_gpus else enter_process
-    cluster.fibers.on_suspend = leave_process_with_gpus if has_gpus else leave_process
+    driver.visible_gpus = shown_gpus()
+    cluster.fibers.on_resume, cluster.fibers.on_suspend = enter_process, leave_process
     cluster.isolate(allows_outside=settings["sim_unsafe"] == "allow")
     try:
         cluster.fibers.adopt_current(driver, seed=b"%d:driver" % cluster.seed)

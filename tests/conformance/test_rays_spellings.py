@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 
 import numpy as np
 import pytest
@@ -83,6 +84,20 @@ def test_exit_actor_is_for_actors():
 
     with pytest.raises(TypeError, match="outside an actor"):
         get(leave.remote())
+
+
+# ---- GPUs ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"num_gpus": 0}], ids=["nothing said", "none"])
+def test_who_holds_no_gpu_sees_none(options):
+    @ray.remote(**options)
+    def seen():
+        return os.environ.get("CUDA_VISIBLE_DEVICES")
+
+    before = os.environ.get("CUDA_VISIBLE_DEVICES")
+    assert get([seen.remote() for _ in range(3)]) == ["", "", ""]
+    assert os.environ.get("CUDA_VISIBLE_DEVICES") == before
 
 
 # ---- What a function refers to -------------------------------------------------------------------------------------
