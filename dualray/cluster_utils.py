@@ -6,7 +6,9 @@ TCP on the loopback interface, as nodes on different machines do. Everything end
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import inspect
 import secrets
 import signal
 import time
@@ -19,6 +21,7 @@ import psutil
 
 from dualray import api
 from dualray.exceptions import DualrayError
+from dualray.options import unknown_name
 from dualray.real.cluster.launch import StartedNode, drain_node, node_options, start_node, stop_node
 from dualray.settings import SETTINGS
 from dualray.shared.model.config import Config
@@ -29,6 +32,18 @@ _DRAIN_TIMEOUT_S = 60.0
 """Longer than `drain_timeout_ns`, after which the node ends by itself."""
 
 
+_NAMES = """
+autoscaling_config cluster_id dashboard_agent_listen_port dashboard_host dashboard_port enable_object_reconstruction
+env_vars external_addresses gcs_address gcs_server_port huge_pages include_dashboard include_log_monitor
+log_to_stderr max_worker_port metrics_agent_port metrics_export_port min_worker_port no_monitor node_id
+node_ip_address node_manager_port node_name object_manager_port object_spilling_directory plasma_directory
+plasma_store_socket_name proxy_server_url ray_client_server_port ray_debugger_external raylet_socket_name
+redirect_output redis_address redis_max_clients redis_password redis_port redis_shard_ports redis_username
+resource_isolation_config runtime_env_agent_port runtime_env_dir_name session_name setup_worker_path temp_dir
+tracing_startup_hook webui worker_path worker_port_list _system_config
+"""
+_WITHOUT_EFFECT = frozenset(_NAMES.split())
+"""Arguments of a node that Ray's `Cluster.add_node` knows and that say nothing to dualray."""
 OF_THE_FIRST_NODE = "limits, seed, decision_log and num_redis_shards belong to the cluster: give them to its first node"
 
 
@@ -43,6 +58,8 @@ class ClusterNode:
     def node_id(self) -> str:
         """Its name, such as `node-1`: what `dualray.nodes()` calls NodeID."""
         return self._started.node
+
+    unique_id = node_id
 
     @property
     def address(self) -> str:
@@ -70,6 +87,24 @@ class ClusterNode:
             return [root, *found]
         heads = {process.pid for process in found if _is_head(process)}
         return [process for process in found if process.pid not in heads and _parent(process) not in heads]
+
+    def live_processes(self) -> list[tuple[str, psutil.Process]]:
+        """Those of the node that run, each with what it is called: its daemon, the head if it is here, node manager
+        and workers."""
+        found = []
+        for process in self.processes(daemon=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if process.status() != psutil.STATUS_ZOMBIE:
+                    found.append((process.name(), process))
+        return found
+
+    def any_processes_alive(self) -> bool:
+        """Whether any of its processes run."""
+        return bool(self.live_processes())
+
+    def remaining_processes_alive(self) -> bool:
+        """Whether the node lives: its daemon ends when a process ends that the node cannot do without."""
+        return self._started.process.poll() is None
 
     def kill(self) -> None:
         """SIGKILL to node manager and workers, all at once, as when the machine loses power."""
@@ -117,15 +152,17 @@ class Cluster:
         connect: join it as a driver, too.
         head_node_args: arguments of `add_node` for the head's node; and `limits`, `seed` and `decision_log`,
             which are the cluster's.
+        shutdown_at_exit: its nodes end with this process; else with `shutdown()`, or `dualray stop`.
     """
 
     def __init__(
         self,
-        *,
         initialize_head: bool = False,
         connect: bool = False,
         head_node_args: Mapping[str, Any] | None = None,
+        shutdown_at_exit: bool = True,
     ) -> None:
+        self._ends_with_us = shutdown_at_exit
         self.head_node: ClusterNode | None = None
         self.worker_nodes: list[ClusterNode] = []
         self._secret = secrets.token_hex(32).encode()
@@ -148,7 +185,6 @@ class Cluster:
             raise DualrayError("the cluster has no head yet: call add_node() first")
         return self.head_node._started.address
 
-    @property
     def list_all_nodes(self) -> list[ClusterNode]:
         """Those that were not removed, the head's first."""
         head = [self.head_node] if self.head_node is not None else []
@@ -156,6 +192,7 @@ class Cluster:
 
     def add_node(
         self,
+        wait: bool = True,
         *,
         num_cpus: float = 1,
         num_gpus: float = 0,
@@ -163,31 +200,34 @@ class Cluster:
         memory: int | str | None = None,
         labels: Mapping[str, str] | None = None,
         object_store_memory: int | str | None = None,
-        wait: bool = True,
         limits: Mapping[str, Any] | None = None,
         seed: int | None = None,
         decision_log: Path | str | None = None,
         metrics_port: int | None = None,
         num_redis_shards: int = 0,
+        **of_ray: Any,
     ) -> ClusterNode:
         """Start one more node; the first is the head's.
 
         Args:
+            wait: until the connected driver sees it.
             num_cpus, num_gpus, resources: what it has.
             memory: bytes, or a text such as "16GiB", that it offers to tasks that say `memory=`; default: none.
             labels: such as {"zone": "a"}; see docs/api/placement.md.
             object_store_memory: bytes, or a text such as "64MiB"; default: a quarter of what the other nodes of this
                 machine leave of the default of a lone node.
-            wait: until the connected driver sees it.
             limits, seed, decision_log, num_redis_shards: of the whole cluster: for the first node only.
             metrics_port: where it serves its metrics at 127.0.0.1; 0: any port that is free; None: not.
+            of_ray: what else Ray's `add_node` knows, such as `dashboard_port`: without effect.
 
         Raises:
+            TypeError: an argument that neither knows, with the nearest name.
             DualrayError: it did not start; the message says why.
             ValueError: resources that are wrong; what is of the whole cluster for a further node.
         """
         if self.head_node is not None and (limits or seed is not None or decision_log is not None or num_redis_shards):
             raise ValueError(OF_THE_FIRST_NODE)
+        _check_names(of_ray)
         if isinstance(object_store_memory, str):
             object_store_memory = parse_size_bytes(object_store_memory, "object_store_memory")
         options = node_options(
@@ -205,14 +245,17 @@ class Cluster:
             num_redis_shards=num_redis_shards,
         )
         recorded = dataclasses.replace(options, seed=seed, record_directory=_made(decision_log))
-        node = ClusterNode(start_node(recorded, self._secret, is_detached=False))
+        node = ClusterNode(start_node(recorded, self._secret, is_detached=not self._ends_with_us))
+        self._take_in(node)
+        if wait and self._is_connected:
+            self._wait_until(lambda: node.node_id in _alive(), f"{node.node_id} is seen")
+        return node
+
+    def _take_in(self, node: ClusterNode) -> None:
         if self.head_node is None:
             self.head_node = node
         else:
             self.worker_nodes.append(node)
-        if wait and self._is_connected:
-            self._wait_until(lambda: node.node_id in _alive(), f"{node.node_id} is seen")
-        return node
 
     def remove_node(self, node: ClusterNode, allow_graceful: bool = True) -> None:
         """End a node.
@@ -242,7 +285,7 @@ class Cluster:
         Raises:
             TimeoutError: after `timeout` seconds.
         """
-        expected = {node.node_id for node in self.list_all_nodes}
+        expected = {node.node_id for node in self.list_all_nodes()}
         self._wait_until(lambda: _alive() == expected, f"the nodes that are alive are {sorted(expected)}", timeout)
 
     def _wait_until(self, condition: Any, what: str, timeout_s: float = _WAIT_TIMEOUT_S) -> None:
@@ -262,7 +305,7 @@ class Cluster:
         if self._is_connected:
             self._is_connected = False
             api.shutdown()
-        for node in reversed(self.list_all_nodes):
+        for node in reversed(self.list_all_nodes()):
             node.thaw()
             stop_node(node._started)
         self.worker_nodes.clear()
@@ -275,6 +318,14 @@ class Cluster:
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.shutdown()
+
+
+def _check_names(given: Mapping[str, Any]) -> None:
+    """That Ray's `add_node` knows what dualray's does not."""
+    for name in given:
+        if name not in _WITHOUT_EFFECT:
+            known = [each for each in inspect.signature(Cluster.add_node).parameters if each not in ("self", "of_ray")]
+            raise TypeError(unknown_name("argument", name, known, "Cluster.add_node"))
 
 
 def _alive() -> set[str]:

@@ -20,10 +20,23 @@ __all__ = [
 @dataclass(frozen=True, slots=True)
 class NodeAffinitySchedulingStrategy:
     """Run on the node `node_id` (a NodeID from `dualray.nodes()`). With `soft`, elsewhere when that node is gone or
-    could never take the demand; without, the task or actor then fails."""
+    could never take the demand; without, the task or actor then fails.
+
+    Args:
+        _spill_on_unavailable, _fail_on_unavailable: Ray's own libraries give them; they change nothing here: while the
+            node is busy, the task or actor waits for it. As in Ray, the first needs `soft`, the second forbids it.
+    """
 
     node_id: str
     soft: bool = False
+    _spill_on_unavailable: bool = False
+    _fail_on_unavailable: bool = False
+
+    def __post_init__(self) -> None:
+        if self._spill_on_unavailable and not self.soft:
+            raise ValueError("NodeAffinitySchedulingStrategy: _spill_on_unavailable=True needs soft=True")
+        if self._fail_on_unavailable and self.soft:
+            raise ValueError("NodeAffinitySchedulingStrategy: _fail_on_unavailable=True needs soft=False")
 
 
 class Group(Protocol):

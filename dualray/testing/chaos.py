@@ -280,7 +280,7 @@ class _Run:
     def _what_is_left(self) -> list[str]:
         rows = {row["NodeID"]: row for row in dualray.nodes()}
         self._found.deaths = sum(row["Incarnation"] + (not row["Alive"]) for row in rows.values())
-        living = [node.node_id for node in self._cluster.list_all_nodes]
+        living = [node.node_id for node in self._cluster.list_all_nodes()]
         left = [f"{name} is not alive" for name in living if not rows[name]["Alive"]]
         left += [
             f"{name} has {rows[name]['Available']} free of {rows[name]['Resources']}"

@@ -415,7 +415,7 @@ class FaultPerformer:
             slowdown.end()
         for thread in self._threads:
             thread.join(_BACK_S)
-        for node in self._cluster.list_all_nodes:
+        for node in self._cluster.list_all_nodes():
             self._note_node(node)
         self._trace.close()
 

@@ -53,6 +53,11 @@ class PlacementGroup:
         """How many bundles it has."""
         return len(self.bundle_specs)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether it stands for no group, which none does that was made."""
+        return not any(self.id)
+
     def ready(self) -> ObjectRef[PlacementGroup]:
         """A reference that is ready, with this group as its value, when all bundles are reserved.
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import dualray as ray
+from dualray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from tests.conformance.support import get
 
 pytestmark = pytest.mark.usefixtures("cluster")
@@ -84,6 +85,37 @@ def test_exit_actor_is_for_actors():
 
     with pytest.raises(TypeError, match="outside an actor"):
         get(leave.remote())
+
+
+def test_a_placement_group_is_made_by_function_and_module():
+    import dualray.util.placement_group as of_module
+    from dualray.util import placement_group
+    from dualray.util.placement_group import placement_group as of_file
+
+    for make in (placement_group, of_module, of_file, ray.util.placement_group):
+        group = make([{"CPU": 1}])
+        assert get(group.ready()) == group
+        assert group.wait(timeout_seconds=10) and group.wait(10)
+        assert not group.is_empty
+        ray.util.remove_placement_group(group)
+
+
+def test_what_rays_libraries_say_of_a_node():
+    node = ray.get_runtime_context().get_node_id()
+
+    @ray.remote
+    def where():
+        return ray.get_runtime_context().get_node_id()
+
+    for strategy in (
+        NodeAffinitySchedulingStrategy(node, soft=True, _spill_on_unavailable=True),
+        NodeAffinitySchedulingStrategy(node_id=node, soft=False, _fail_on_unavailable=True),
+    ):
+        assert get(where.options(scheduling_strategy=strategy).remote()) == node
+    with pytest.raises(ValueError, match="_spill_on_unavailable"):
+        NodeAffinitySchedulingStrategy(node, soft=False, _spill_on_unavailable=True)
+    with pytest.raises(ValueError, match="_fail_on_unavailable"):
+        NodeAffinitySchedulingStrategy(node, soft=True, _fail_on_unavailable=True)
 
 
 # ---- GPUs ----------------------------------------------------------------------------------------------------------

@@ -546,3 +546,33 @@ def test_where_nobody_listens_a_node_says_so() -> None:
     assert refused.returncode == 2
     assert "no cluster answers at 127.0.0.1:9" in refused.stderr
     assert not [process for process in psutil.Process().children(recursive=True) if process.is_running()]
+
+
+def test_what_rays_cluster_knows() -> None:
+    """Its spelling, and its arguments that say nothing here."""
+    with Cluster(True, False, {"num_cpus": 1, "dashboard_port": 8265}, shutdown_at_exit=True) as started:
+        node = started.add_node(True, num_cpus=1, node_name="second", _system_config={})
+        assert started.list_all_nodes() == [started.head_node, node]
+        assert node.unique_id == node.node_id
+        names = [process.pid for _, process in node.live_processes()]
+        assert node.pid in names
+        assert len(names) > 1
+        assert node.remaining_processes_alive()
+        with pytest.raises(TypeError, match=r"Cluster.add_node has no argument 'num_cpu'\. Did you mean 'num_cpus'"):
+            started.add_node(num_cpu=1)
+        started.remove_node(node)
+        assert not node.any_processes_alive()
+        assert not node.remaining_processes_alive()
+
+
+def test_nodes_may_outlive_the_process_that_started_them() -> None:
+    script = "from dualray.cluster_utils import Cluster\nprint(Cluster(True, shutdown_at_exit=False).head_node.pid)"
+    printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    daemon = psutil.Process(int(printed.stdout))
+    try:
+        assert daemon.is_running()
+        assert "dualray.real.cluster.daemon" in daemon.cmdline()
+    finally:
+        daemon.terminate()
+        psutil.wait_procs([daemon], timeout=20)
+    assert not daemon.is_running()
