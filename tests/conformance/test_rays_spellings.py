@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -168,3 +170,33 @@ def test_an_array_of_an_actor_class_can_be_written():
 
     assert get(Keeper.remote().write.remote()) == (7, 3)
     assert table[0] == 0
+
+
+# ---- Clocks ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seconds", [0.2, 0.05, 0.25, 0.0123])
+def test_a_wait_is_never_shorter_than_asked(seconds):
+    @ray.remote
+    def waits(ways):
+        lengths = []
+        late = slow.remote()
+        last = time.time()
+        for way in range(ways):
+            if way % 3 == 0:
+                time.sleep(seconds)
+            elif way % 3 == 1:
+                threading.Event().wait(seconds)
+            else:
+                ray.wait([late], timeout=seconds)
+            now = time.time()
+            lengths.append(now - last)
+            last = now
+        ray.cancel(late)
+        return lengths
+
+    @ray.remote
+    def slow():
+        time.sleep(30)
+
+    assert min(ray.get(waits.remote(9), timeout=60)) >= seconds

@@ -21,6 +21,10 @@ belong to C types, which take no attributes, and putting a subclass into the `da
 pickling (a real datetime then is "not the same object as datetime.datetime"), `type(x) is datetime` and
 subclasses made meanwhile. User code that wants virtual dates says `datetime.fromtimestamp(time.time())`.
 
+A date in seconds is a float, of which there is one in 240 ns. A wait of 0.2 s between two of them would be shorter
+than that after rounding, every other time: real waits are longer by more. So a fiber that reads `time.time()` again
+goes on until an instant that a float can have, and reads that one; its first read is rounded down.
+
 A program that only watches the clock must not hang. A read that finds virtual time where the fiber's last
 read left it is a consecutive read: it first parks for READ_STEP_MIN_NS, each next one for a little longer,
 up to READ_STEP_MAX_NS, in the kernel, so that what it waits for can happen. The steps start over when time
@@ -29,6 +33,7 @@ moved for another reason. For the same reason the shortest sleep is READ_STEP_MI
 
 from __future__ import annotations
 
+import math
 import operator
 import os
 import select
@@ -141,6 +146,24 @@ class VirtualTime:
         fiber.clock_read_ns = kernel.now_ns
         return fiber.clock_read_ns
 
+    def _date_s(self, fiber: Fiber) -> float:
+        """What `time.time()` reads: an instant that a float can have, see the module."""
+        is_first = fiber.clock_read_ns < 0
+        while True:
+            date_ns = self.read_ns(fiber) + EPOCH_NS + self._ahead_ns(fiber)
+            per_second = round(1 / math.ulp(date_ns / 1_000_000_000))
+            if is_first:
+                return date_ns * per_second // 1_000_000_000 / per_second
+            ticks = -(-date_ns * per_second // 1_000_000_000)
+            left_ns = -(-ticks * 1_000_000_000 // per_second) - date_ns
+            if left_ns > 0:
+                until_ns = self._kernel.now_ns + left_ns
+                self._fibers.sleep_ns(left_ns)
+                if self._kernel.now_ns != until_ns:
+                    continue  # its machine stood still
+                fiber.clock_read_ns = until_ns
+            return ticks / per_second
+
     # -- the replacements: each holds the original, and calls it for everyone who is not user code ---------
 
     def _make_clock(self, original: Callable[[], Any], offset_ns: int, in_seconds: bool) -> Callable[[], Any]:
@@ -150,6 +173,8 @@ class VirtualTime:
             fiber = self._fibers.user_fiber()
             if fiber is None:
                 return original()
+            if is_of_day and in_seconds:
+                return self._date_s(fiber)
             read = self.read_ns(fiber) + offset_ns
             if is_of_day:
                 read += self._ahead_ns(fiber)
