@@ -174,6 +174,11 @@ def begin_task(packed: bytes) -> None:
     state.used.clear()
 
 
+def has_used_variables() -> bool:
+    """Whether the task that runs has read any."""
+    return bool(_states.current().used)
+
+
 def end_task() -> None:
     """What the task has read is made fit for the next one."""
     state = _states.current()

@@ -9,20 +9,23 @@ from __future__ import annotations
 import inspect
 import traceback
 from collections.abc import Callable, Mapping
+from types import GeneratorType
 from typing import Any, TypeVar
 
 from dualray.actor import ActorClass, ActorHandle, ActorMethod
-from dualray.classic.environment import begin_task, end_task, note_error, packed_definitions
+from dualray.classic.environment import begin_task, end_task, has_used_variables, note_error, packed_definitions
 from dualray.classic.object_id import ObjectID
 from dualray.options import ActorOptions, TaskOptions, with_changes
 from dualray.remote_function import RemoteFunction
-from dualray.shared.core.layout import deserialize
+from dualray.shared.core.layout import PLAIN_TYPES, deserialize, deserialize_own
 from dualray.shared.core.serialization import serialize
 from dualray.shared.handles import METHOD_OPTIONS
 
 C = TypeVar("C")
 R = TypeVar("R")
 
+CUSTOM_RESOURCE = "CustomResource"
+"""What `num_custom_resource` counts."""
 REGISTER_FUNCTION = "register_remote_function"
 
 
@@ -40,9 +43,17 @@ class Task:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         begin_task(self.variables)
         try:
-            return self.__wrapped__(*args, **kwargs)
+            return self._fixed(self.__wrapped__(*args, **kwargs))
         finally:
             end_task()
+
+    def _fixed(self, result: Any) -> Any:
+        """The result as it is now: what a reinitializer does to a variable's value that is part of it comes later."""
+        if not has_used_variables() or result is None or type(result) in PLAIN_TYPES:
+            return result
+        if isinstance(result, GeneratorType):  # of several results, as any sequence
+            result = list(result)
+        return deserialize_own(serialize(result, f"return value of {self.name}").to_bytes())
 
     def __reduce__(self) -> tuple[Any, ...]:
         pickled = serialize(self.__wrapped__, f"remote function {self.name}").to_bytes()
@@ -54,6 +65,9 @@ class Maker(Task):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return Instance(super().__call__(*args, **kwargs), self.variables)
+
+    def _fixed(self, result: Any) -> Any:
+        return result  # it stays here
 
 
 def _load(cls: type[Task], pickled: bytes, name: str, variables: bytes) -> Task:
@@ -137,7 +151,7 @@ class ClassicActorClass(ActorClass[C]):
         return ClassicActorClass, (self._cls, self._options)
 
     def options(self, **options: Any) -> ClassicActorClass[C]:
-        changed = with_changes(self._options, options, f"{self._name}.options()")
+        changed = with_changes(self._options, as_today(options, self._name), f"{self._name}.options()")
         return ClassicActorClass(self._cls, changed)
 
     def remote(self, *args: Any, **kwargs: Any) -> ClassicActorHandle:
@@ -188,7 +202,7 @@ def remote(*targets: Any, **options: Any) -> Any:
     Args:
         targets: a function or class.
         options: `num_return_vals` (how many ObjectIDs a call returns; default 1), `num_cpus` (default 1),
-            `num_gpus` (default 0), and today's, by today's names.
+            `num_gpus` (default 0), `num_custom_resource` (default 0), and today's, by today's names.
 
     Raises:
         ValueError, TypeError: an unknown option (with the nearest known one), a value that it cannot have, or a target
@@ -224,7 +238,8 @@ def _make_remote(target: Any, options: Mapping[str, Any]) -> ClassicFunction[Any
     if isinstance(target, RemoteFunction | ActorClass):
         raise TypeError(f"{target!r} is remote already")
     if inspect.isclass(target):
-        return ClassicActorClass(target, with_changes(ActorOptions(), options, f"actor class {target.__name__}"))
+        what = f"actor class {target.__name__}"
+        return ClassicActorClass(target, with_changes(ActorOptions(), as_today(options, what), what))
     if not callable(target):
         raise TypeError(f"remote was given {target!r}, which is neither a function nor a class")
     name = getattr(target, "__name__", type(target).__name__)
@@ -239,6 +254,11 @@ def as_today(options: Mapping[str, Any], what: str) -> dict[str, Any]:
         TypeError: one option under both names.
     """
     today = dict(options)
+    if "num_custom_resource" in today:
+        amount = today.pop("num_custom_resource")
+        if isinstance(amount, bool) or not isinstance(amount, int | float):
+            raise TypeError(f"{what}: num_custom_resource={amount!r} must be a number")
+        today["resources"] = {**(today.get("resources") or {}), CUSTOM_RESOURCE: amount}
     if "num_return_vals" in today:
         if "num_returns" in today:
             raise TypeError(f"{what}: num_return_vals and num_returns are two names of one option: give one")

@@ -461,13 +461,19 @@ class InlineRuntime:
             self.core.shared.actors.clear()
 
 
-def start(*, num_cpus: float | None, num_gpus: float | None, object_id_seed: int | None) -> InlineRuntime:
+def start(
+    *,
+    num_cpus: float | None,
+    num_gpus: float | None,
+    resources: Mapping[str, float] | None,
+    object_id_seed: int | None,
+) -> InlineRuntime:
     """Make the runtime; the caller is its driver.
 
     Raises:
         ValueError: resources that are wrong.
     """
-    given = {"num_cpus": num_cpus, "num_gpus": num_gpus, "object_id_seed": object_id_seed}
+    given = {"num_cpus": num_cpus, "num_gpus": num_gpus, "resources": resources, "object_id_seed": object_id_seed}
     settings = resolve({name: value for name, value in given.items() if value is not None})
     total, gpu_names = runtime.engine("real").total_of(
         *(settings[name].value for name in ("num_cpus", "num_gpus", "resources", "memory"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from dualray import runtime
@@ -23,14 +24,25 @@ KINDS = {
 """How 2017 called what went wrong; what it did not know keeps today's name, in small letters."""
 
 
-def error_info() -> list[dict[str, Any]]:
+class ErrorDict(dict[bytes, bytes]):
+    """An error, as the control plane had it: names and values are bytes. A name as text gives the value as text; of
+    `data`, the dict that it holds."""
+
+    def __missing__(self, key: Any) -> Any:
+        if not isinstance(key, str):
+            raise KeyError(key)
+        value = self[key.encode()]
+        return json.loads(value) if key == "data" else value.decode()
+
+
+def error_info() -> list[ErrorDict]:
     """The errors of this driver's program, in every process.
 
     An error of the last moments may be missing: it takes some milliseconds to arrive.
 
     Returns:
-        For each a dict: `type`, `message` (the traceback, where there is one) and `data` (`task_id`, `function_name`).
-        Types are task, worker_died, actor_died, put_reconstruction, register_remote_function,
+        For each a dict of bytes: b"type", b"message" (the traceback, where there is one) and b"data" (JSON: `task_id`,
+        `function_name`). Types are task, worker_died, actor_died, put_reconstruction, register_remote_function,
         register_environment_variable and reinitialize_environment_variable.
 
     Raises:
@@ -52,8 +64,9 @@ def _kind(kind: str) -> str:
     return KINDS.get(kind, kind.lower())
 
 
-def _error(kind: str, message: str, task: str, name: str) -> dict[str, Any]:
-    return {"type": kind, "message": message, "data": {"task_id": task, "function_name": name}}
+def _error(kind: str, message: str, task: str, name: str) -> ErrorDict:
+    data = json.dumps({"task_id": task, "function_name": name})
+    return ErrorDict({b"type": kind.encode(), b"message": message.encode(), b"data": data.encode()})
 
 
 class GlobalState:

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from dualray import api, runtime
+from dualray.classic.functions import CUSTOM_RESOURCE
 from dualray.classic.modes import DRIVER_MODES, PYTHON_MODE, SCRIPT_MODE, SILENT_MODE, WORKER_MODE
 from dualray.classic.object_id import ObjectID
 from dualray.exceptions import AlreadyInitializedError
@@ -38,6 +39,7 @@ def init(
     num_cpus: float | None = None,
     num_gpus: float | None = None,
     num_redis_shards: int | None = None,
+    num_custom_resource: float | None = None,
 ) -> dict[str, Any]:
     """Start a cluster, or join the one at `redis_address`, and connect this process to it as a driver.
 
@@ -50,6 +52,8 @@ def init(
         redirect_output: what workers print goes to files only.
         num_cpus, num_gpus: what each node has. Default: as many CPUs as there are (sim: 4), and the GPUs
             that CUDA_VISIBLE_DEVICES shows (sim: none).
+        num_custom_resource: how much each node has of the one custom resource that there was, "CustomResource": tasks
+            and actors say `num_custom_resource=` too. Default: none.
         num_redis_shards: accepted, and of no effect: the control plane is one server.
 
     Mode and number of nodes come from outside: DUALRAY_MODE, DUALRAY_NODES, or `dualray run --mode sim --nodes 11`.
@@ -81,15 +85,19 @@ def init(
         )
     if num_redis_shards:
         _log.info("num_redis_shards=%d has no effect: the control plane is one server", num_redis_shards)
+    resources = None if num_custom_resource is None else {CUSTOM_RESOURCE: num_custom_resource}
     if driver_mode == PYTHON_MODE:
         inline = import_module("dualray.classic.inline")  # which other programs need not load
-        started: runtime.Runtime = inline.start(num_cpus=num_cpus, num_gpus=num_gpus, object_id_seed=object_id_seed)
+        started: runtime.Runtime = inline.start(
+            num_cpus=num_cpus, num_gpus=num_gpus, resources=resources, object_id_seed=object_id_seed
+        )
         runtime.set_current(started)
     else:
         started = api.init(
             address=redis_address,
             num_cpus=num_cpus,
             num_gpus=num_gpus,
+            resources=resources,
             object_id_seed=object_id_seed,
             limits={"workers_prestarted": num_workers} if num_workers is not None else None,
             **_about_output(redirect_output, driver_mode),

@@ -8,6 +8,11 @@ RUNTIMES = ("sim", "real", "inline")
 """Both modes, and PYTHON_MODE."""
 
 
+def value_of(result):
+    """What a call has returned."""
+    return ray.get(result)
+
+
 @ray.remote
 def add(x, y=1):
     return x + y

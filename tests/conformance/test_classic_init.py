@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
 
@@ -10,8 +11,8 @@ import pytest
 
 import dualray
 import dualray.classic as ray
-from dualray.exceptions import SerializationError
-from tests.conformance.classic_support import RUNTIMES, Counter, add, three
+from dualray.exceptions import DualrayError, SerializationError
+from tests.conformance.classic_support import RUNTIMES, Counter, add, three, value_of
 from tests.conformance.support import eventually
 
 
@@ -95,11 +96,72 @@ def test_environment_variables_that_cannot_travel(init):
         add.remote(1)
 
 
+def test_a_result_is_what_it_was_when_the_task_returned(init):
+    init(num_cpus=1)
+
+    def clear(value):
+        value.clear()
+        return value
+
+    ray.env.box = ray.EnvironmentVariable(list, clear)
+
+    @ray.remote
+    def fill(number):
+        ray.env.box.extend(range(number))
+        return ray.env.box
+
+    @ray.remote(num_return_vals=2)
+    def both():
+        ray.env.box.append(np.zeros(3))
+        return ray.env.box, "text"
+
+    @ray.remote
+    class Filler:
+        def fill(self, item):
+            ray.env.box.append(item)
+            return ray.env.box
+
+    assert value_of(fill.remote(3)) == [0, 1, 2]
+    assert value_of(fill.remote(2)) == [0, 1]
+    [array], text = (value_of(each) for each in both.remote())
+    assert (array.tolist(), text) == ([0, 0, 0], "text")
+    filler = Filler()
+    assert [value_of(filler.fill(item)) for item in "ab"] == [["a"], ["b"]]
+
+
+def test_the_custom_resource(init):
+    init(num_cpus=4, num_custom_resource=2)
+    assert dualray.cluster_resources()["CustomResource"] == 2
+
+    @ray.remote(num_custom_resource=2)
+    def both():
+        return "ran"
+
+    @ray.remote(num_custom_resource=1)
+    class Holder:
+        def held(self):
+            return "held"
+
+    assert value_of(both.remote()) == "ran"
+    holders = [Holder(), Holder()]
+    assert [value_of(holder.held()) for holder in holders] == ["held", "held"]
+    if dualray.get_runtime_context().mode != "inline":  # there nothing runs beside anything else
+        eventually(lambda: "CustomResource" not in dualray.available_resources(), "the actors hold all of it")
+    with pytest.raises(DualrayError, match="CustomResource"):
+        both.options(num_custom_resource=3).remote()
+    with pytest.raises(TypeError, match="num_custom_resource='2'"):
+        ray.remote(num_custom_resource="2")(abs)
+
+
 # ---- What the control plane knows --------------------------------------------------------------------------------
 
 
 def errors_of(kind):
-    return [error for error in ray.error_info() if error["type"] == kind]
+    return [error for error in ray.error_info() if error[b"type"] == kind.encode()]
+
+
+def data_of(error):
+    return json.loads(error[b"data"])
 
 
 def test_error_info(init):
@@ -124,15 +186,18 @@ def test_error_info(init):
     spoil.remote()
     assert ray.get(leave.remote()) == 5
     eventually(lambda: len(ray.error_info()) >= 4, "four errors are known")
-    [failed, spoilt] = sorted(errors_of("task"), key=lambda error: error["data"]["function_name"])
-    assert "ValueError: This task failed!!" in failed["message"]
-    assert failed["data"]["function_name"] == "fail"
-    assert spoilt["data"]["function_name"] == "spoil"
+    [failed, spoilt] = sorted(errors_of("task"), key=lambda error: data_of(error)["function_name"])
+    assert set(failed) == {b"type", b"message", b"data"}
+    assert b"ValueError: This task failed!!" in failed[b"message"]
+    assert data_of(failed)["function_name"] == "fail"
+    assert data_of(spoilt)["function_name"] == "spoil"
+    assert failed["message"] == failed[b"message"].decode()
+    assert failed["data"] == data_of(failed)
     [registered] = errors_of("register_environment_variable")
-    assert "ZeroDivisionError" in registered["message"]
-    assert registered["data"]["task_id"] == spoilt["data"]["task_id"]
+    assert b"ZeroDivisionError" in registered[b"message"]
+    assert data_of(registered)["task_id"] == data_of(spoilt)["task_id"]
     [reinitialized] = errors_of("reinitialize_environment_variable")
-    assert "ZeroDivisionError" in reinitialized["message"]
+    assert b"ZeroDivisionError" in reinitialized[b"message"]
 
 
 def test_a_function_that_workers_cannot_load(init, tmp_path, monkeypatch):
@@ -150,7 +215,7 @@ def test_a_function_that_workers_cannot_load(init, tmp_path, monkeypatch):
     with pytest.raises(ModuleNotFoundError, match="dualray_test_helper"):
         ray.get(g.remote())
     eventually(lambda: errors_of("register_remote_function"), "the error is known")
-    assert "No module named" in errors_of("register_remote_function")[0]["message"]
+    assert b"No module named" in errors_of("register_remote_function")[0][b"message"]
 
 
 def test_global_state(init):
