@@ -148,7 +148,7 @@ def figures_of(scenario: Scenario, *, is_logged: bool = True) -> tuple[Figures, 
         log = Path(directory)
         started = dualray.init(
             mode="sim", seed=scenario.seed, scenario=scenario, decision_log=log if is_logged else None
-        )
+        ).runtime
         assert isinstance(started, SimRuntime)
         cluster = started.cluster
         try:

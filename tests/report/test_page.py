@@ -101,7 +101,7 @@ def test_same_record_gives_the_same_page(log: Path, text: str):
 
 
 def test_page_of_a_simulation_that_was_not_recorded(tmp_path: Path):
-    started = ray.init(mode="sim", nodes=2)
+    started = ray.init(mode="sim", nodes=2).runtime
     assert isinstance(started, SimRuntime)
     try:
         two_steps(2)

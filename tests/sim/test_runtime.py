@@ -21,7 +21,7 @@ from dualray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 @pytest.fixture
 def start() -> Iterator[Any]:
     def start_cluster(**settings: Any) -> SimRuntime:
-        runtime = dualray.init(mode="sim", **settings)
+        runtime = dualray.init(mode="sim", **settings).runtime
         assert isinstance(runtime, SimRuntime)
         return runtime
 

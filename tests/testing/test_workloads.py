@@ -39,7 +39,7 @@ def test_every_workload_gives_the_same_in_both_modes():
 
 
 def test_a_workload_takes_the_virtual_time_that_it_models():
-    runtime = dualray.init(mode="sim", nodes=4, num_cpus=2)
+    runtime = dualray.init(mode="sim", nodes=4, num_cpus=2).runtime
     assert isinstance(runtime, SimRuntime)
     try:
         workload("bag_of_tasks", {"tasks": 16, "seconds": 3.0})()

@@ -78,7 +78,6 @@ class CoreState:
         self._wait_counter = itertools.count()
         self._exported: dict[FunctionID, None] = {}
         self._feasible: dict[FunctionTemplate, tuple[tuple[NodeInfo, ...], str]] = {}
-        """Of each demand, in which cluster it was looked at, and why no node could meet it there."""
         self._feasible_in: tuple[NodeInfo, ...] = ()
         self._feasible_last: FunctionTemplate | None = None
         self._dropped: list[ObjectID] = []

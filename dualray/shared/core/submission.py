@@ -171,7 +171,10 @@ class CoreSubmission(CoreTasks):
             )
 
     def _check_feasible(self, template: FunctionTemplate) -> None:
-        """Warn once of a demand that no node can meet. The head answers it as the setting `infeasible` says."""
+        """Warn once of a demand that no node can meet. The head answers it as the setting `infeasible` says.
+
+        Of each demand is kept in which cluster it was looked at, and why no node could meet it there.
+        """
         cluster = self.machine.cluster
         if self._feasible_in is not cluster:
             self._feasible_in, self._feasible_last = cluster, None

@@ -96,7 +96,7 @@ def test_another_duration_gives_another_hash():
 
 def test_a_bag_takes_as_long_as_one_that_is_executed():
     _, modelled = run("bag", {"tasks": 200, "seconds": 0.1}, nodes(3, cpus=4))
-    started = dualray.init(mode="sim", nodes=3, num_cpus=4)
+    started = dualray.init(mode="sim", nodes=3, num_cpus=4).runtime
     assert isinstance(started, SimRuntime)
     try:
         before_s = started.now_s

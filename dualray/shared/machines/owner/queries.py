@@ -105,12 +105,6 @@ class OwnerQueries(Composition):
         """How many submitted tasks are in which state."""
         return Counter(record.state.value for record in self.tasks.records.values() if not record.is_done)
 
-    def why_infeasible(self, shape: LeaseShape) -> str | None:
-        """Why no node could ever take the demand, or None; only asked where infeasible demands raise."""
-        if self.config.infeasible != "raise":
-            return None
-        return self.why_waiting(shape)
-
     def why_waiting(self, shape: LeaseShape) -> str | None:
         """Why no node that there is now could take the demand, or None."""
         return why_infeasible(shape, self.cluster) if self.cluster else None

@@ -138,17 +138,13 @@ def test_the_clusters_state_is_asked_of_the_head(driver):
     assert driver.machine.questions.cluster_state[WaitID(3)] == (row,)
 
 
-def test_a_demand_that_no_node_could_meet_is_known_before_it_is_submitted(driver):
-    assert driver.machine.why_infeasible(shape(cpus(8))) is None  # nothing is known of the cluster yet
+@pytest.mark.parametrize("infeasible", ["raise", "wait"])
+def test_a_demand_that_no_node_could_meet_is_known_before_it_is_submitted(infeasible):
+    driver = OwnerStepper(infeasible=infeasible)
+    assert driver.machine.why_waiting(shape(cpus(8))) is None  # nothing is known of the cluster yet
     driver(ClusterChanged(nodes=(info("node-0", cpus(2)),)))
-    assert driver.machine.why_infeasible(shape(cpus(2))) is None
-    assert "node-0, has 2 CPU and lacks 6 CPU" in driver.machine.why_infeasible(shape(cpus(8)))
-
-
-def test_in_an_open_cluster_no_demand_is_infeasible():
-    driver = OwnerStepper(infeasible="wait")
-    driver(ClusterChanged(nodes=(info("node-0", cpus(2)),)))
-    assert driver.machine.why_infeasible(shape(cpus(8))) is None
+    assert driver.machine.why_waiting(shape(cpus(2))) is None
+    assert "node-0, has 2 CPU and lacks 6 CPU" in driver.machine.why_waiting(shape(cpus(8)))
 
 
 # ---- A worker's side ------------------------------------------------------------------------------------------------
