@@ -280,13 +280,19 @@ class Cluster:
             self._wait_until(lambda: node.node_id not in _alive(), f"{node.node_id} is gone")
 
     def wait_for_nodes(self, timeout: float = _WAIT_TIMEOUT_S) -> None:
-        """Wait until the head counts every node of this cluster, and no other, as alive.
+        """Wait until the head counts every node of this cluster, and no other, as alive. A process that is connected to
+        no cluster joins this one for as long as it waits.
 
         Raises:
             TimeoutError: after `timeout` seconds.
         """
         expected = {node.node_id for node in self.list_all_nodes()}
-        self._wait_until(lambda: _alive() == expected, f"the nodes that are alive are {sorted(expected)}", timeout)
+        what = f"the nodes that are alive are {sorted(expected)}"
+        if api.is_initialized():
+            self._wait_until(lambda: _alive() == expected, what, timeout)
+            return
+        with api.init(address=self.address, log_to_driver=False):
+            self._wait_until(lambda: _alive() == expected, what, timeout)
 
     def _wait_until(self, condition: Any, what: str, timeout_s: float = _WAIT_TIMEOUT_S) -> None:
         deadline = time.monotonic() + timeout_s

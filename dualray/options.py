@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from dualray import runtime_env
 from dualray.core_terms import strategy_of
+from dualray.scheduling_strategies import PlacementGroupSchedulingStrategy
 from dualray.shared.model.demands import parse_resources
 from dualray.shared.scenario.distributions import parse_distribution
 from dualray.shared.units import parse_size_bytes
@@ -158,6 +159,8 @@ def with_changes(options: O, changes: Mapping[str, Any], what: str) -> O:
         TypeError: a value of a wrong type.
     """
     known = [field.name for field in fields(options)]
+    if not isinstance(options, MethodOptions):
+        changes = _in_todays_names(changes, what)
     for name in changes:
         if name not in known:
             raise ValueError(unknown_name("option", name, known, what))
@@ -174,6 +177,36 @@ def said(options: TaskOptions | ActorOptions | MethodOptions) -> dict[str, Any]:
     """The options that differ from their defaults, by name."""
     values = {field.name: (getattr(options, field.name), field.default) for field in fields(options)}
     return {name: value for name, (value, default) in values.items() if value is not default and value != default}
+
+
+_WITHOUT_EFFECT = ("enable_task_events", "_labels", "object_store_memory", "allow_out_of_order_execution")
+"""Options of Ray that say how its own processes work."""
+
+
+def _in_todays_names(changes: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """The options with those of earlier Ray releases, and of Ray's own processes, in the words of today.
+
+    Raises:
+        ValueError: `placement_group=` beside `scheduling_strategy=`; `fallback_strategy=`, which dualray does not have.
+    """
+    found = {name: value for name, value in changes.items() if name not in _WITHOUT_EFFECT}
+    if found.pop("fallback_strategy", None):
+        raise ValueError(
+            f"{what}: dualray has no fallback_strategy=: say with label_selector= what must hold, or with "
+            f"NodeLabelSchedulingStrategy(hard, soft) what is preferred"
+        )
+    accelerator = found.pop("accelerator_type", None)
+    if accelerator is not None:  # as in Ray: a node says resources={"accelerator_type:A100": 1}
+        found["resources"] = {**(found.get("resources") or {}), f"accelerator_type:{accelerator}": 0.001}
+    group = found.pop("placement_group", None)
+    index = found.pop("placement_group_bundle_index", -1)
+    captures = found.pop("placement_group_capture_child_tasks", None)
+    if group is None or group == "default":
+        return found
+    if found.get("scheduling_strategy") is not None:
+        raise ValueError(f"{what}: placement_group= and scheduling_strategy= both say where: leave one out")
+    found["scheduling_strategy"] = PlacementGroupSchedulingStrategy(group, index, captures)
+    return found
 
 
 def unknown_name(kind: str, name: str, known: list[str], what: str) -> str:

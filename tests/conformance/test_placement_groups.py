@@ -11,6 +11,7 @@ from dualray.exceptions import (
     ActorPlacementGroupRemoved,
     PlacementGroupUnschedulableError,
     TaskPlacementGroupRemoved,
+    TaskUnschedulableError,
 )
 from dualray.util.placement_group import (
     PlacementGroup,
@@ -396,3 +397,21 @@ def test_a_group_ends_with_the_process_that_made_it_unless_it_is_detached(make):
 def test_only_groups_can_be_removed():
     with pytest.raises(TypeError, match="takes a PlacementGroup"):
         remove_placement_group("group")
+
+
+def test_the_options_of_earlier_releases_name_a_group():
+    group = placement_group([{"CPU": 1}])
+    held = whereabouts.options(placement_group=group, placement_group_bundle_index=0, enable_task_events=False)
+    assert get(held.remote())[0].startswith("node-")
+    assert get(whereabouts.options(placement_group=None).remote())[0].startswith("node-")
+    assert get(whereabouts.options(placement_group="default").remote())[0].startswith("node-")
+    with pytest.raises(ValueError, match="both say where"):
+        whereabouts.options(placement_group=group, scheduling_strategy="SPREAD")
+    with pytest.raises(ValueError, match="dualray has no fallback_strategy"):
+        whereabouts.options(fallback_strategy=[{"label_selector": {"zone": "a"}}])
+    remove_placement_group(group)
+
+
+def test_a_kind_of_accelerator_is_a_resource(capfd):
+    with pytest.raises(TaskUnschedulableError, match="accelerator_type:A100"):
+        get(whereabouts.options(accelerator_type="A100").remote())

@@ -87,6 +87,10 @@ def _raise(error: BaseException) -> None:
     raise error
 
 
+def _host_of(endpoint: str) -> str:
+    return endpoint.rpartition(":")[0].strip("[]")
+
+
 class UserProcess:
     """See the module.
 
@@ -265,10 +269,9 @@ class UserProcess:
     def place_of(self, node: NodeID) -> tuple[str, str]:
         place = self.session.cluster
         endpoint = None if place is None or node == self.session.node else self._tables.endpoint_of(node)
-        if endpoint is not None:
-            host = endpoint.rpartition(":")[0].strip("[]")
-            return host, host
-        return (LOOPBACK if place is None else place.endpoint.rpartition(":")[0].strip("[]")), socket.gethostname()
+        here = LOOPBACK if place is None else _host_of(place.endpoint)
+        there = here if endpoint is None else _host_of(endpoint)
+        return there, socket.gethostname() if there == here else there
 
     def call(
         self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -576,3 +577,14 @@ def test_nodes_may_outlive_the_process_that_started_them() -> None:
         daemon.terminate()
         psutil.wait_procs([daemon], timeout=20)
     assert not daemon.is_running()
+
+
+def test_who_is_connected_to_nothing_can_wait_for_the_nodes_too() -> None:
+    with Cluster(initialize_head=True, head_node_args={"num_cpus": 1}) as alone:
+        alone.add_node(num_cpus=1)
+        alone.wait_for_nodes()
+        assert not dualray.is_initialized()
+        alone.connect()
+        rows = dualray.nodes()
+        assert [row["NodeManagerAddress"] for row in rows] == ["127.0.0.1", "127.0.0.1"]
+        assert {row["NodeManagerHostname"] for row in rows} == {socket.gethostname()}
