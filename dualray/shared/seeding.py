@@ -7,9 +7,14 @@ from hashlib import blake2b
 from dualray.shared.model.ids import TaskID
 
 
-def task_seed(seed: int, task: TaskID) -> bytes:
-    """What all random streams of one task derive from."""
-    return b"%d:" % seed + task
+def task_seed(seed: int, task: TaskID, attempt: int = 0) -> bytes:
+    """What all random streams of one attempt of a task derive from."""
+    return b"%d:" % seed + task + of_attempt(attempt)
+
+
+def of_attempt(attempt: int) -> bytes:
+    """How the seed of an attempt ends: each draws other numbers, so that what failed by chance may succeed."""
+    return b":%d" % attempt if attempt else b""
 
 
 def stream_seed(seed: bytes, stream: bytes) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import dualray as ray
-from tests.conformance.support import get, start_cluster
+from tests.conformance.support import Tally, get, start_cluster
 
 
 @ray.remote
@@ -125,3 +125,36 @@ def test_the_random_streams_of_the_driver_are_left_alone():
     np.random.seed(1)
     run_program("sim", seed=5)
     assert (random.random(), np.random.rand()) == expected
+
+
+@ray.remote(max_retries=9, retry_exceptions=True)
+def flaky(tally):
+    draw = random.random(), float(np.random.random())
+    if tally.add(repr(draw)) < 3:
+        raise ValueError(draw)
+    return draw
+
+
+@ray.remote(max_restarts=3, max_task_retries=3)
+class FlakyActor:
+    @ray.method(retry_exceptions=True)
+    def draw(self, tally):
+        draw = random.random()
+        if tally.add(repr(draw)) < 3:
+            raise ValueError(draw)
+        return draw
+
+
+def test_each_attempt_draws_other_numbers_and_the_same_in_both_modes(tmp_path):
+    """Code that fails by chance recovers in a simulation, as it does on machines."""
+    found = []
+    for mode in ("sim", "real"):
+        start_cluster(mode, object_id_seed=7, seed=5, num_cpus=2)
+        try:
+            tallies = Tally(tmp_path / f"{mode}-task"), Tally(tmp_path / f"{mode}-actor")
+            get([flaky.remote(tallies[0]), FlakyActor.remote().draw.remote(tallies[1])])
+            assert [len(set(tally.notes)) for tally in tallies] == [3, 3]
+            found.append([tally.notes for tally in tallies])
+        finally:
+            ray.shutdown()
+    assert found[0] == found[1]

@@ -278,7 +278,7 @@ class UserProcess:
     ) -> Any:
         """Call user code, with its random streams seeded."""
         if self.session.seed is not None:
-            seed = task_seed(self.session.seed, task.task_id)
+            seed = task_seed(self.session.seed, task.task_id, task.attempt)
             random.seed(stream_seed(seed, b"random"))
             generator = RandomState(MT19937(stream_seed(seed, b"numpy")))
             set_numpy_state(generator.get_state())  # noqa: NPY002 - it is the user's global generator that is seeded

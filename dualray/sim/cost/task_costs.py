@@ -113,4 +113,4 @@ class TaskCosts:
         return distribution.sample_ns(self._stream_of(task).random)
 
     def _stream_of(self, task: Execution) -> Random:
-        return Random(task_seed(self._seed, task.task_id) + b":duration")
+        return Random(task_seed(self._seed, task.task_id, task.attempt) + b":duration")

@@ -21,7 +21,7 @@ from dualray.shared.model.commands import RunTask
 from dualray.shared.model.events import ClusterChanged, Event, NodeDied, OwnerDied, TaskPushed, TimerFired
 from dualray.shared.model.ids import Address, FunctionID, NodeID, TaskID, root_task_id
 from dualray.shared.proof.trace import TraceKind
-from dualray.shared.seeding import task_seed
+from dualray.shared.seeding import of_attempt, task_seed
 from dualray.sim.cost.measured import MEASURED
 from dualray.sim.kernel.calendar import Timer
 from dualray.sim.kernel.cores import Cores, Work
@@ -270,6 +270,8 @@ class UserProcess(WorkingProcess):
             self.visible_gpus = ",".join([self.gpu_names[gpu] for gpu in task.gpu_ids]) if task.gpu_ids else ""
         cluster = self.cluster
         seed = cluster.seed_before + task.spec.task_id
+        if task.attempt:
+            seed += of_attempt(task.attempt)
         cluster.seeds_handed_out.update(seed)
         cluster.fibers.spawn(self, _Call(self, task), seed=seed)
 
@@ -427,7 +429,8 @@ class UserProcess(WorkingProcess):
         if self.cluster.pauses.holds(self):
             self.cluster.pauses.when_it_runs(self, self._begin_beside, task)
         elif self.is_alive:
-            self.spawn_seeded(partial(self.core.execute, task), task_seed(self.cluster.seed, task.spec.task_id))
+            seed = task_seed(self.cluster.seed, task.spec.task_id, task.attempt)
+            self.spawn_seeded(partial(self.core.execute, task), seed)
 
     def start_on_loop(self, task: RunTask) -> None:
         self.cluster.kernel.call_after(self.cluster.dispatch_ns, self._event_loops().begin, task)
