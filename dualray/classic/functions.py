@@ -12,8 +12,10 @@ from collections.abc import Callable, Mapping
 from types import GeneratorType
 from typing import Any, TypeVar
 
+from dualray import api
 from dualray.actor import ActorClass, ActorHandle, ActorMethod
 from dualray.classic.environment import begin_task, end_task, has_used_variables, note_error, packed_definitions
+from dualray.classic.modes import runs_in_place
 from dualray.classic.object_id import ObjectID
 from dualray.options import ActorOptions, TaskOptions, with_changes
 from dualray.remote_function import RemoteFunction
@@ -110,6 +112,13 @@ class Instance:
         return task
 
 
+def as_called(returned: Any) -> Any:
+    """What a call gives the program, of the references that it has returned: in PYTHON_MODE their values."""
+    if returned is None or not runs_in_place():
+        return returned
+    return api.get(returned)
+
+
 # ---- What programs call ------------------------------------------------------------------------------------------
 
 
@@ -128,12 +137,13 @@ class ClassicFunction(RemoteFunction[R]):
         return ClassicFunction(self._function, changed)
 
     def remote(self, *args: Any, **kwargs: Any) -> Any:
-        """Submit a call; the ObjectID of its result, or a list of them, or None when it has none."""
+        """Submit a call; the ObjectID of its result, or a list of them, or None when it has none. In PYTHON_MODE the
+        values themselves, or what the function raises."""
         variables = packed_definitions()
         if variables != self._variables:
             self._variables = variables
             self._prepared = None
-        return super().remote(*args, **kwargs)
+        return as_called(super().remote(*args, **kwargs))
 
     def _exported(self) -> Callable[..., Any]:
         return Task(self._function, self._name, self._variables)
@@ -191,6 +201,11 @@ class ClassicActorMethod(ActorMethod):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.remote(*args, **kwargs)
+
+    def remote(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the method; the ObjectID of its result, or a list of them, or None when it has none. In PYTHON_MODE the
+        values themselves, or what the method raises."""
+        return as_called(super().remote(*args, **kwargs))
 
 
 # ---- The decorators ----------------------------------------------------------------------------------------------

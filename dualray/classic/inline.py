@@ -1,11 +1,11 @@
 """PYTHON_MODE: a runtime without processes. A task runs in the driver, when it is submitted.
 
-For finding errors: a debugger stops in tasks, a traceback leads to the line that submitted. What programs see is what
-they see elsewhere: calls return ObjectIDs, values are pickled on their way in and out (so a task cannot change its
-arguments behind the caller's back, and arrays are read-only), errors are raised by `get`, ids are the same, resources
-that the machine does not have are refused. Each actor, and all plain tasks together, are processes of their own as far
-as environment variables go. What differs: nothing runs beside anything else, `wait` finds everything ready, and a task
-that ends its process ends the program.
+For finding errors: a debugger stops in tasks, a traceback leads to the line that submitted. As in 2017, calls give the
+program values in place of ObjectIDs, and raise what the task raises (functions.py, verbs.py: to this module calls
+return references, as everywhere). Values are pickled on their way in and out (so a task cannot change its arguments
+behind the caller's back, and arrays are read-only), and resources that the machine does not have are refused. Each
+actor, and all plain tasks together, are processes of their own as far as environment variables go. What differs:
+nothing runs beside anything else, `wait` finds everything ready, and a task that ends its process ends the program.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from dualray import api, runtime
 from dualray.classic.functions import CUSTOM_RESOURCE
-from dualray.classic.modes import DRIVER_MODES, PYTHON_MODE, SCRIPT_MODE, SILENT_MODE, WORKER_MODE
+from dualray.classic.modes import DRIVER_MODES, PYTHON_MODE, SCRIPT_MODE, SILENT_MODE, WORKER_MODE, runs_in_place
 from dualray.classic.object_id import ObjectID
 from dualray.exceptions import AlreadyInitializedError
 from dualray.first_verb import started
@@ -136,17 +136,22 @@ def shutdown() -> None:
 
 
 def get(object_ids: Any) -> Any:
-    """The value of an ObjectID, or the values of a list of them, waiting until they exist.
+    """The value of an ObjectID, or the values of a list of them, waiting until they exist. In PYTHON_MODE, where calls
+    return values, what it is given.
 
     Raises:
         TaskError: a task failed: an instance of its own exception's type too, with `.cause`.
         TypeError: something that is no ObjectID.
     """
+    if runs_in_place():
+        if isinstance(object_ids, list):
+            return [api.get(each) if isinstance(each, ObjectRef) else each for each in object_ids]
+        return api.get(object_ids) if isinstance(object_ids, ObjectRef) else object_ids
     return api.get(object_ids)
 
 
-def put(value: Any) -> ObjectID[Any]:
-    """Store a value; its ObjectID.
+def put(value: Any) -> Any:
+    """Store a value; its ObjectID. In PYTHON_MODE the value as who reads it would see it: a copy, arrays read-only.
 
     Raises:
         ObjectStoreFullError: no room.
@@ -156,7 +161,8 @@ def put(value: Any) -> ObjectID[Any]:
     verbs = started("put").verbs
     if isinstance(value, ObjectRef):
         raise TypeError(f"put was given {value!r}, which is an ObjectID already; put a list that holds it if you must")
-    return ObjectID(verbs.put(value), verbs)
+    object_id = ObjectID[Any](verbs.put(value), verbs)
+    return api.get(object_id) if runs_in_place() else object_id
 
 
 def wait(
@@ -180,12 +186,23 @@ def wait(
             raise ValueError(f"timeout={timeout!r} must not be negative; it counts milliseconds")
         if object_ids:
             num_returns = min(num_returns, len(object_ids))
+    if runs_in_place():
+        return _wait_in_place(object_ids, num_returns)
     ready, rest = api.wait(
         object_ids,  # type: ignore[arg-type]  # a list of ObjectIDs is one of references
         num_returns=num_returns,
         timeout=None if timeout is None else timeout / 1e3,
     )
     return ready, rest  # type: ignore[return-value]  # they are those that came in
+
+
+def _wait_in_place(values: list[Any], num_returns: int) -> tuple[list[Any], list[Any]]:
+    """What `wait` says of values, which are all there."""
+    if not isinstance(values, list):
+        raise TypeError(f"wait takes a list, not {values!r} (a {type(values).__name__})")
+    if values and not 1 <= num_returns <= len(values):
+        raise ValueError(f"wait: num_returns={num_returns!r} must be between 1 and the {len(values)} values given")
+    return values[:num_returns], values[num_returns:]
 
 
 def register_class(cls: type[Any], **how: Any) -> None:
