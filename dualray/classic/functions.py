@@ -9,11 +9,13 @@ from __future__ import annotations
 import inspect
 import traceback
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import GeneratorType
 from typing import Any, TypeVar
 
 from dualray import api
 from dualray.actor import ActorClass, ActorHandle, ActorMethod
+from dualray.classic.checkpoints import Keeper, check_interval
 from dualray.classic.environment import begin_task, end_task, has_used_variables, note_error, packed_definitions
 from dualray.classic.modes import runs_in_place
 from dualray.classic.object_id import ObjectID
@@ -63,22 +65,38 @@ class Task:
 
 
 class Maker(Task):
-    """An actor class as workers call it: makes the instance."""
+    """An actor class as workers call it: makes the instance. `interval`: calls between checkpoints; -1: none."""
+
+    def __init__(self, function: Callable[..., Any], name: str, variables: bytes, interval: int = -1) -> None:
+        super().__init__(function, name, variables)
+        self.interval = interval
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return Instance(super().__call__(*args, **kwargs), self.variables)
+        construct = partial(super().__call__, *args, **kwargs)
+        if self.interval < 0 or runs_in_place():  # there nothing comes back
+            return Instance(construct(), self.variables)
+        keeper = Keeper(self.interval)
+        instance = keeper.restored(self.__wrapped__, construct, lambda made, name: self._method(made, name))
+        return Instance(instance, self.variables, keeper)
+
+    def _method(self, instance: Any, name: str) -> Task:
+        return Task(getattr(instance, name), name, self.variables)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        load, arguments = super().__reduce__()
+        return load, (*arguments, self.interval)
 
     def _fixed(self, result: Any) -> Any:
         return result  # it stays here
 
 
-def _load(cls: type[Task], pickled: bytes, name: str, variables: bytes) -> Task:
+def _load(cls: type[Task], pickled: bytes, name: str, variables: bytes, *more: Any) -> Task:
     """Unpickle. A function that cannot be loaded here is one that fails when it is called, and says why."""
     try:
         function = deserialize(pickled)
     except Exception as error:  # noqa: BLE001 - unpickling runs the user's code
         function = _Unloadable(name, error, traceback.format_exc())
-    return cls(function, name, variables)
+    return cls(function, name, variables, *more)
 
 
 class _Unloadable:
@@ -97,15 +115,18 @@ class _Unloadable:
 class Instance:
     """An actor's instance in its worker: its methods are tasks."""
 
-    def __init__(self, instance: Any, variables: bytes) -> None:
+    def __init__(self, instance: Any, variables: bytes, keeper: Keeper | None = None) -> None:
         self._instance = instance
         self._variables = variables
+        self._keeper = keeper
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("_instance", "_variables"):
+        if name in ("_instance", "_variables", "_keeper"):
             raise AttributeError(name)  # not made yet
         method = getattr(self._instance, name)
-        task = Task(method, name, self._variables)
+        task: Any = Task(method, name, self._variables)
+        if self._keeper is not None:
+            task = _Kept(self._keeper, self._instance, name, task)
         options = getattr(method, METHOD_OPTIONS, None)
         if options is not None:
             setattr(task, METHOD_OPTIONS, options)
@@ -117,6 +138,19 @@ def as_called(returned: Any) -> Any:
     if returned is None or not runs_in_place():
         return returned
     return api.get(returned)
+
+
+class _Kept:
+    """A method of an actor with checkpoints."""
+
+    def __init__(self, keeper: Keeper, instance: Any, name: str, task: Task) -> None:
+        self._keeper = keeper
+        self._instance = instance
+        self._name = name
+        self._task = task
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._keeper.call(self._instance, self._name, self._task, args, kwargs)
 
 
 # ---- What programs call ------------------------------------------------------------------------------------------
@@ -154,15 +188,18 @@ class ClassicActorClass(ActorClass[C]):
 
     _variables = b""
 
+    def __init__(self, cls: type[C], options: ActorOptions, checkpoint_interval: int = -1) -> None:
+        super().__init__(cls, options)
+        self._checkpoint_interval = checkpoint_interval
+
     def __call__(self, *args: Any, **kwargs: Any) -> ClassicActorHandle:  # type: ignore[override]  # today's refuses
         return self.remote(*args, **kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ClassicActorClass, (self._cls, self._options)
+        return ClassicActorClass, (self._cls, self._options, self._checkpoint_interval)
 
     def options(self, **options: Any) -> ClassicActorClass[C]:
-        changed = with_changes(self._options, as_today(options, self._name), f"{self._name}.options()")
-        return ClassicActorClass(self._cls, changed)
+        return _actor_class(self._cls, self._options, options, f"{self._name}.options()", self._checkpoint_interval)
 
     def remote(self, *args: Any, **kwargs: Any) -> ClassicActorHandle:
         """Make an actor; a handle to it, at once."""
@@ -179,7 +216,7 @@ class ClassicActorClass(ActorClass[C]):
         return ClassicActorHandle
 
     def _exported(self) -> Callable[..., Any]:
-        return Maker(self._cls, self._name, self._variables)
+        return Maker(self._cls, self._name, self._variables, self._checkpoint_interval)
 
 
 class ClassicActorHandle(ActorHandle):
@@ -216,8 +253,10 @@ def remote(*targets: Any, **options: Any) -> Any:
 
     Args:
         targets: a function or class.
-        options: `num_return_vals` (how many ObjectIDs a call returns; default 1), `num_cpus` (default 1),
-            `num_gpus` (default 0), `num_custom_resource` (default 0), and today's, by today's names.
+        options: `num_return_vals` (how many ObjectIDs a call returns; default 1), `num_cpus` (default 1), `num_gpus`
+            (default 0), `num_custom_resource` (default 0), and today's, by today's names. Of actors also
+            `checkpoint_interval`: they come back from a state that is at most so many calls old, and make the calls
+            since then again; default -1: they do not.
 
     Raises:
         ValueError, TypeError: an unknown option (with the nearest known one), a value that it cannot have, or a target
@@ -253,13 +292,26 @@ def _make_remote(target: Any, options: Mapping[str, Any]) -> ClassicFunction[Any
     if isinstance(target, RemoteFunction | ActorClass):
         raise TypeError(f"{target!r} is remote already")
     if inspect.isclass(target):
-        what = f"actor class {target.__name__}"
-        return ClassicActorClass(target, with_changes(ActorOptions(), as_today(options, what), what))
+        return _actor_class(target, ActorOptions(), options, f"actor class {target.__name__}")
     if not callable(target):
         raise TypeError(f"remote was given {target!r}, which is neither a function nor a class")
     name = getattr(target, "__name__", type(target).__name__)
     what = f"remote function {name}"
     return ClassicFunction(target, with_changes(TaskOptions(num_returns=1), as_today(options, what), what))
+
+
+def _actor_class(
+    cls: type[C], before: ActorOptions, options: Mapping[str, Any], what: str, interval: int = -1
+) -> ClassicActorClass[C]:
+    changes = as_today(options, what)
+    if "checkpoint_interval" in changes:
+        interval = check_interval(changes.pop("checkpoint_interval"), what)
+        if interval > 0:  # it comes back, and what was lost is called again, unless the program says otherwise
+            changes = {"max_restarts": -1, "max_task_retries": -1} | changes
+    changed = with_changes(before, changes, what)
+    if interval > 0 and changed.max_concurrency not in (None, 1):
+        raise ValueError(f"{what}: checkpoint_interval={interval} needs calls one at a time: leave out max_concurrency")
+    return ClassicActorClass(cls, changed, interval)
 
 
 def as_today(options: Mapping[str, Any], what: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 from contextlib import suppress
@@ -314,3 +315,66 @@ def test_python_mode_frees_what_nobody_refers_to():
         assert (len(shared.objects), len(shared.actors)) == (0, 0)
     finally:
         ray.worker.cleanup()
+
+
+# ---- Checkpoints -------------------------------------------------------------------------------------------------
+
+
+class Ledger:
+    """Ends its process in the middle of some calls, once each."""
+
+    def __init__(self, tally):
+        tally.add("constructed")
+        self.tally = tally
+        self.entries = []
+
+    def enter(self, entry, fatal=False):
+        self.entries.append(entry)
+        if fatal and str(entry) not in self.tally.notes:
+            self.tally.add(entry)
+            os._exit(1)
+        if entry == "wrong":
+            raise KeyError(entry)
+        return list(self.entries)
+
+
+class Saving(Ledger):
+    def __ray_save__(self):
+        return ",".join(self.entries), self.tally
+
+    def __ray_restore__(self, kept):
+        text, self.tally = kept
+        self.tally.add("restored")
+        self.entries = text.split(",")
+
+
+@pytest.mark.parametrize("init", ["sim", "real"], indirect=True)
+@pytest.mark.parametrize("cls", [Ledger, Saving])
+@pytest.mark.parametrize("interval", [1, 3, 100])
+def test_an_actor_with_checkpoints_comes_back_as_it_was(init, tally, interval, cls):
+    init()
+    ledger = ray.remote(checkpoint_interval=interval)(cls)(tally)
+    entries = "abcdefgh"
+    answers = [ledger.enter(entry, fatal=entry in "bfh") for entry in entries]
+    assert [ray.get(answer)[-1] for answer in answers] == list(entries)
+    assert ray.get(answers[-1]) == list(entries)
+    with pytest.raises(KeyError):
+        ray.get(ledger.enter("wrong"))
+    assert ray.get(ledger.enter("i", fatal=True)) == [*entries, "wrong", "i"]
+    notes = tally.notes
+    assert [note for note in notes if note in [*entries, "i"]] == ["b", "f", "h", "i"]
+    assert ("restored" in notes) == (cls is Saving and interval < 100)
+    assert notes.count("constructed") == {1: 1, 3: 2, 100: 5}[interval]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"checkpoint_interval": 0}, ValueError, "checkpoint_interval=0 must be at least 1"),
+        ({"checkpoint_interval": "1"}, TypeError, "checkpoint_interval='1' must be an int"),
+        ({"checkpoint_interval": 1, "max_concurrency": 2}, ValueError, "one at a time"),
+    ],
+)
+def test_intervals_that_cannot_be(options, error, words):
+    with pytest.raises(error, match=words):
+        ray.remote(**options)(Ledger)
