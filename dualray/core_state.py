@@ -18,7 +18,10 @@ _ON_DISK = (StoredState.SPILLING, StoredState.SPILLED, StoredState.RESTORING)
 
 
 def live_rows(core: CoreVerbs, table: str, timeout_ns: int) -> tuple[list[dict[str, Any]], list[str]]:
-    """The rows of a table of dualray.util.state, each a dict, and the processes that have not answered in time."""
+    """The rows of a table of dualray.util.state, each a dict, and the processes that have not answered in time.
+
+    `object_locations` are the objects, with `did_spill`: for that the stores of all nodes are asked, too.
+    """
 
     def ask(addresses: Sequence[str], what: str) -> dict[str, list[dict[str, Any]]]:
         answers = core.rows_of([Address(address) for address in addresses], what, timeout_ns)
@@ -47,15 +50,18 @@ def live_rows(core: CoreVerbs, table: str, timeout_ns: int) -> tuple[list[dict[s
         ]
         return [*found, *workers], missing
     owners = [*drivers, *(row["worker_id"] for row in workers if row["state"] != "STARTING")]
-    owned = [row for rows in ask(owners, table).values() for row in rows]
+    where = table == "object_locations"
+    owned = [row for rows in ask(owners, "objects" if where else table).values() for row in rows]
     if table == "tasks":
         return _tasks(owned, core.read_table("tasks"), core.read_table("errors")), missing
     stored = {row["object_id"]: row for rows in ask([HEAD], "objects").values() for row in rows}
-    copies = ask([address for address in processes if address not in drivers], "store")
-    on_disk = {copy["object_id"] for rows in copies.values() for copy in rows if copy["state"] in _ON_DISK}
     for row in owned:
         row["node_ids"] = stored.get(row["object_id"], {}).get("node_ids", [])
-        row["did_spill"] = row["object_id"] in on_disk
+    if where:
+        copies = ask([address for address in processes if address not in drivers], "store")
+        on_disk = {copy["object_id"] for rows in copies.values() for copy in rows if copy["state"] in _ON_DISK}
+        for row in owned:
+            row["did_spill"] = row["object_id"] in on_disk
     return owned, missing
 
 
