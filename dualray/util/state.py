@@ -23,6 +23,7 @@ from dualray import runtime
 from dualray.exceptions import DualrayError
 from dualray.report.state import rows_of_run
 from dualray.report.traces import read_traces
+from dualray.shared.model.ids import job_of
 
 DEFAULT_LIMIT = 100
 TABLES = ("tasks", "actors", "objects", "nodes", "workers", "placement_groups")
@@ -48,8 +49,39 @@ _PREDICATES: dict[str, Callable[[Any, Any], bool]] = {
 }
 
 
+def _job_id(any_id: str) -> str:
+    return f"{job_of(bytes.fromhex(any_id)):08x}"
+
+
+_RAYS_NAMES: dict[str, tuple[str, str, Callable[[Any], Any]]] = {
+    "func_or_class_name": ("task_id", "name", str),
+    "object_size": ("object_id", "size_bytes", int),
+    "node_name": ("resources_total", "node_id", str),
+    "is_alive": ("worker_type", "state", lambda state: state != "DEAD"),
+    "job_id": ("class_name", "actor_id", _job_id),
+    "creator_job_id": ("bundles", "placement_group_id", _job_id),
+}
+"""Fields that Ray has and that follow from ours: a field that tells the table, ours, and how it follows."""
+
+
+_ABSENT = object()
+
+
 class Row(dict[str, Any]):
-    """One row; its fields are attributes too."""
+    """One row; its fields are attributes too. Some can be read under Ray's name, such as `object_size`."""
+
+    def __missing__(self, key: str) -> Any:
+        of_table, ours, follows = _RAYS_NAMES.get(key, ("", "", str))
+        if of_table not in self or ours not in self:
+            raise KeyError(key)
+        return follows(self[ours])
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """A field, or the default if there is no such field."""
+        try:
+            return self[key]
+        except KeyError:
+            return default
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -88,7 +120,8 @@ class State:
 
         Args:
             table: which.
-            filters: (field, "=", "!=" or "contains", value); all must hold. Values are compared as text.
+            filters: (field, "=", "!=" or "contains", value); all must hold. Values are compared as text. Letters of the
+                field, and of a state, may be of either case.
             limit: how many rows are returned at most.
             timeout: seconds that each process has to answer.
             raise_on_missing_output: raise when somebody has not answered; else `missing` names them.
@@ -109,11 +142,15 @@ class State:
             )
         fields = list(dict.fromkeys(field for row in found for field in row))
         rows = [Row({field: row.get(field) for field in fields}) for row in found]
-        for field, predicate, value in filters or ():
+        known = {*fields, *(name for name in _RAYS_NAMES if rows and rows[0].get(name, _ABSENT) is not _ABSENT)}
+        for name, predicate, value in filters or ():
             if predicate not in _PREDICATES:
                 _unknown("predicate", predicate, _PREDICATES)
-            if fields and field not in fields:
-                _unknown("field", field, fields)
+            field = name if name in fields else name.lower()
+            if fields and field not in known:
+                _unknown("field", name, fields)
+            if field == "state" and isinstance(value, str):
+                value = value.upper()
             holds = _PREDICATES[predicate]
             rows = [row for row in rows if holds(row[field], value)]
         return Rows(rows[:limit], len(rows), missing)
@@ -176,12 +213,14 @@ def _unknown(what: str, name: str, known: Iterable[str]) -> NoReturn:
 
 def _lister(table: str) -> Callable[..., Rows]:
     def list_rows(
+        address: str | None = None,
         filters: Sequence[Filter] | None = None,
         limit: int = DEFAULT_LIMIT,
         timeout: float = 5.0,
-        raise_on_missing_output: bool = True,
         detail: bool = False,
+        raise_on_missing_output: bool = True,
     ) -> Rows:
+        _check_address(f"list_{table}", address)
         return live.list(table, filters, limit, timeout, raise_on_missing_output)
 
     list_rows.__name__ = list_rows.__qualname__ = f"list_{table}"
@@ -192,7 +231,8 @@ def _lister(table: str) -> Callable[..., Rows]:
 
 
 def _getter(table: str, name: str) -> Callable[..., Row | None]:
-    def get_row(id: str, timeout: float = 5.0) -> Row | None:  # noqa: A002 - Ray's name
+    def get_row(id: str, address: str | None = None, timeout: float = 5.0) -> Row | None:  # noqa: A002 - Ray's name
+        _check_address(name, address)
         return live.get(table, id, timeout)
 
     get_row.__name__ = get_row.__qualname__ = name
@@ -200,6 +240,14 @@ def _getter(table: str, name: str) -> Callable[..., Row | None]:
         f"One row of the {table.replace('_', ' ')} of the cluster, by its {KEYS[table]}; None: there is none."
     )
     return get_row
+
+
+def _check_address(verb: str, address: str | None) -> None:
+    if address not in (None, "auto"):
+        raise ValueError(
+            f"{verb}: address={address!r}: it asks the cluster of this program, and no other. Say address=None, or "
+            f"join that cluster with init(address=...)"
+        )
 
 
 list_tasks = _lister("tasks")
@@ -217,18 +265,21 @@ get_worker = _getter("workers", "get_worker")
 get_placement_group = _getter("placement_groups", "get_placement_group")
 
 
-def summarize_tasks(timeout: float = 5.0) -> dict[str, Any]:
+def summarize_tasks(address: str | None = None, timeout: float = 5.0) -> dict[str, Any]:
     """How many tasks of each name there are in each state."""
+    _check_address("summarize_tasks", address)
     return live.summarize("tasks", timeout)
 
 
-def summarize_actors(timeout: float = 5.0) -> dict[str, Any]:
+def summarize_actors(address: str | None = None, timeout: float = 5.0) -> dict[str, Any]:
     """How many actors of each class there are in each state."""
+    _check_address("summarize_actors", address)
     return live.summarize("actors", timeout)
 
 
-def summarize_objects(timeout: float = 5.0) -> dict[str, Any]:
+def summarize_objects(address: str | None = None, timeout: float = 5.0) -> dict[str, Any]:
     """How many objects each process owns, in which states, and how many bytes they have."""
+    _check_address("summarize_objects", address)
     return live.summarize("objects", timeout)
 
 

@@ -324,3 +324,33 @@ def test_a_task_knows_its_placement_group():
         strategy = PlacementGroupSchedulingStrategy(group, placement_group_capture_child_tasks=captures)
         assert get(ask.options(scheduling_strategy=strategy).remote()) == (group.id.hex(), captures)
     remove_placement_group(group)
+
+
+def test_rows_answer_to_rays_names(gate):
+    @ray.remote
+    class Named:
+        def begin(self):
+            return 1
+
+        def wait(self, gate):
+            gate.wait()
+
+    named = Named.remote()
+    refs = [named.begin.remote(), ray.put(np.zeros(1000)), named.wait.remote(gate)]
+    get(refs[0])
+    [task] = list_tasks(filters=[("func_or_class_name", "=", "Named.wait"), ("STATE", "!=", "failed")])
+    assert (task.func_or_class_name, task.get("func_or_class_name"), task["name"]) == ("Named.wait",) * 3
+    [actor] = list_actors(None, [("state", "=", "alive"), ("class_name", "=", "Named")], detail=True)
+    assert actor.job_id == actor["job_id"] == task.job_id
+    assert get_objects(refs[1].hex(), address="auto").object_size > 8000
+    assert list_nodes()[0].node_name == "node-0"
+    assert all(row.is_alive for row in list_workers())
+    with pytest.raises(AttributeError, match="this row has no 'object_size'"):
+        actor.object_size  # noqa: B018
+    assert actor.get("object_size", 3) == 3
+    with pytest.raises(ValueError, match="there is no field 'object_size'"):
+        list_actors(filters=[("object_size", "=", 3)])
+    with pytest.raises(ValueError, match=r"address='other:1': it asks the cluster of this program"):
+        list_actors("other:1")
+    gate.open()
+    get(refs[2])
