@@ -22,10 +22,10 @@ from dualray.sim.cluster.cluster import DRIVER_NODE, Cluster, make_cluster
 from dualray.sim.cluster.examination import Examination, examine
 from dualray.sim.network.topologies import Nic
 from dualray.sim.processes.entering import enter_process, leave_process, show_gpus, shown_gpus
-from dualray.sim.processes.host_process import ip_of
 from dualray.sim.processes.node import Hardware
 from dualray.sim.processes.worker import UserProcess
 from dualray.sim.processes.worker_runtime import VIRTUAL_PORT, no_logs
+from dualray.sim.usercode.process_calls import ip_of
 from dualray.user_metrics import METRICS
 
 if TYPE_CHECKING:

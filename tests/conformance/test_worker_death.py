@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 import dualray as ray
 from dualray.exceptions import DualrayError, TaskError, WorkerCrashedError
-from tests.conformance.support import MIB, get
+from tests.conformance.support import MIB, eventually, get
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
@@ -204,3 +205,42 @@ def test_after_the_last_retry_the_exception_is_raised(tally):
         get(raise_before.options(retry_exceptions=True, max_retries=1).remote(9, tally))
     assert isinstance(caught.value, TaskError)
     assert tally.count == 2
+
+
+# ---- Signals that a program sends to its workers  ------------------------------------------------------------------
+
+
+@ray.remote(max_restarts=1, max_task_retries=1)
+class Victim:
+    def pid(self):
+        return os.getpid()
+
+    def address(self):
+        return socket.gethostbyname(socket.gethostname())
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_program_kills_a_worker_by_its_pid(number):
+    victim = Victim.remote()
+    pid = get(victim.pid.remote())
+    os.kill(pid, 0)
+    os.kill(pid, number)
+    eventually(lambda: get(victim.pid.remote()) != pid, "the actor has another process")
+    assert pid != os.getpid()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_a_task_kills_a_worker_by_its_pid():
+    @ray.remote
+    def kill(pid):
+        os.kill(pid, signal.SIGKILL)
+
+    victim = Victim.remote()
+    pid = get(victim.pid.remote())
+    get(kill.remote(pid))
+    eventually(lambda: get(victim.pid.remote()) != pid, "the actor has another process")
+
+
+def test_host_names_resolve():
+    assert get(Victim.remote().address.remote()).count(".") == 3

@@ -174,6 +174,7 @@ class Cluster(FallibleCluster):
         patches = take_patches()
         patches.enter(self.kernel, self.fibers, ahead_ns=self._clock_ahead_ns, make_loop=self._new_event_loop_of)
         patches.isolation.allows_outside = allows_outside
+        patches.isolation.calls.end_worker = self.outages.end_worker_of_pid
         self._patches = patches
         self.modules = Modules(self.functions, self.fibers, patches.isolation, self._tell)
 
@@ -315,6 +316,10 @@ class Cluster(FallibleCluster):
         """The pid of a new virtual process."""
         self._pids += 1
         return self._pids
+
+    def is_pid_of_worker(self, pid: int) -> bool:
+        """Whether a virtual process beside the driver has this pid, or had it."""
+        return FIRST_PID < pid <= self._pids and (self.driver is None or pid != self.driver.pid)
 
     # ---- Messages and notes ----------------------------------------------------------------------------------
 

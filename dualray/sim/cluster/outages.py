@@ -10,6 +10,7 @@ holds what is sent across it. What the head can hear is worked out again after e
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
@@ -20,6 +21,7 @@ from dualray.shared.proof.trace import TraceKind
 from dualray.sim.kernel.kernel import Scheduled
 from dualray.sim.network.flows import CONNECTION_LASTS_NS
 from dualray.sim.processes.head import HeadProcess
+from dualray.sim.processes.host_process import HostProcess
 from dualray.sim.processes.node import ClusterOfNodes, Hardware, NodeProcess
 from dualray.sim.processes.pauses import perform
 from dualray.sim.processes.runner import Process
@@ -54,6 +56,10 @@ class FallibleCluster(ClusterOfNodes):
 
     def driver_fails(self, why: str) -> None:
         """There is no cluster any more: the driver hears it when it waits or asks."""
+        raise NotImplementedError
+
+    def is_pid_of_worker(self, pid: int) -> bool:
+        """Whether a virtual process beside the driver has this pid, or had it."""
         raise NotImplementedError
 
 
@@ -132,6 +138,19 @@ class Outages:
         process.trace(TraceKind.FAULT, address, name=name)
         process.end_worker(address, reason)
         return True
+
+    def end_worker_of_pid(self, pid: int, signal_number: int) -> bool | None:
+        """User code sends a signal to a virtual worker, which ends as soon as time may pass; see ProcessCalls."""
+        if not self._cluster.is_pid_of_worker(pid):
+            return None
+        for node in self._nodes.values():
+            for address, worker in node.workers.items():
+                if isinstance(worker, HostProcess) and worker.pid == pid:
+                    if signal_number:
+                        reason = f"killed by {signal.Signals(signal_number).name}"
+                        self._kernel.call_after(0, partial(self.kill_worker, address, reason=reason))
+                    return True
+        return False
 
     def lose_gpu(self, node: NodeID, gpu: int) -> bool:
         """A GPU falls off the bus; False when the node has none of that id."""

@@ -20,15 +20,10 @@ from dualray.sim.processes.node import ClusterOfNodes
 from dualray.sim.processes.object_store import VirtualStore
 from dualray.sim.processes.runner import Process
 from dualray.sim.usercode.polling import poll
+from dualray.sim.usercode.process_calls import ip_of
 
 OWED_NS_MAX = 50_000
 """Of submissions that are not paid for yet: about as much as two messages within a node take."""
-
-
-def ip_of(node: str) -> str:
-    """The IP address of a virtual node."""
-    number = int(node.rpartition("-")[2]) + 1
-    return f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}"
 
 
 class HostProcess(Process):

@@ -180,7 +180,7 @@ class Isolation:
         """What user code did that no simulation can repeat: by call, the first time in words."""
         self.allows_outside = False
         """Whether tasks that do not say so may make calls that lead out of the simulation."""
-        self._calls = ProcessCalls(self.user_fiber, self._driver_owner, lambda: self._fibers.park())
+        self.calls = ProcessCalls(self.user_fiber, self._driver_owner, lambda: self._fibers.park())
 
     def move_to(self, kernel: Kernel, fibers: FiberScheduler) -> None:
         """It isolates the fibers of another simulation from now on."""
@@ -228,7 +228,7 @@ class Isolation:
             self._installed.restore_functions()
         self._rewritten.clear()
         self.witnessed = {}
-        self._calls.forget()
+        self.calls.forget()
         if self._collecting is None:
             return
         self._collecting()
@@ -266,7 +266,7 @@ class Isolation:
             *self._of_random(),
             *self._of_numpy(),
             *self._of_entropy(),
-            *self._calls.substitutions(),
+            *self.calls.substitutions(),
             *self._of_directories(),
             *escape_guard.substitutions(self.user_fiber, self._refuses),
         ]

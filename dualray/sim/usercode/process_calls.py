@@ -1,7 +1,7 @@
 """Calls about one's own process are answered for the virtual process: its pid, its signals and its end.
 
 A virtual process ends by an exception, VirtualExit, which escapes from its user code. A process receives a signal to
-itself at once. It can send no others.
+itself at once. SIGKILL and SIGTERM end the virtual worker that they are sent to; other processes are out of reach.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import errno
 import gc
 import os
 import platform
+import re
 import signal
 import socket
 import sys
@@ -21,6 +22,15 @@ from dualray.sim.usercode.substitutions import Substitution, in_user_code
 
 PARENT_PID: Final = 4_194_304
 """Of all virtual processes: no machine gives it to a process, nor the simulation."""
+
+
+_NODE: Final = re.compile(r"node-(\d+)")
+
+
+def ip_of(node: str) -> str:
+    """The IP address of a virtual node, in the order of the nodes, of a network that nothing routes to: 10.0.0.0/8."""
+    number = int(node.rpartition("-")[2]) + 1
+    return f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}"
 
 
 class VirtualExit(SystemExit):
@@ -63,10 +73,14 @@ class ProcessCalls:
         self._park = park
         self._handlers: dict[FiberOwner, dict[int, Any]] = {}
         """Of signals, that virtual processes have set."""
+        self.end_worker: Callable[[int, int], bool | None] = _no_worker
+        """Ends the virtual worker of a pid by a signal, or looks for it by 0. False: it has ended; None: the pid is
+        that of no virtual worker."""
 
     def forget(self) -> None:
         """The simulation has ended, with its processes."""
         self._handlers = {}
+        self.end_worker = _no_worker
 
     def substitutions(self) -> list[Substitution]:
         """What is to be replaced, made against what stands there now."""
@@ -76,6 +90,11 @@ class ProcessCalls:
             system, _, *rest = real_uname()
             return os.uname_result((system, fiber.owner.hostname, *rest))
 
+        real_gethostbyname = socket.gethostbyname
+
+        def gethostbyname(fiber: Fiber, hostname: str) -> str:
+            return ip_of(hostname) if _NODE.fullmatch(hostname) else real_gethostbyname(hostname)
+
         def stay_off(fiber: Fiber) -> None:
             """Automatic collection would make the run depend on how many objects the interpreter holds."""
 
@@ -84,6 +103,7 @@ class ProcessCalls:
             self._of(os, "getppid", lambda fiber: PARENT_PID),
             self._of(os, "uname", uname),
             self._of(socket, "gethostname", lambda fiber: fiber.owner.hostname),
+            self._of(socket, "gethostbyname", gethostbyname),
             self._of(platform, "node", lambda fiber: fiber.owner.hostname),
             *self._of_handlers(),
             self._of(sys, "exit", self._exit),
@@ -168,12 +188,25 @@ class ProcessCalls:
             self._end(fiber, VirtualExit.by_signal(signal_number))
 
     def _kill(self, fiber: Fiber, pid: int, signal_number: int) -> None:
-        if pid != fiber.owner.pid:
+        if pid == fiber.owner.pid:
+            self._receive(fiber, signal_number)
+            return
+        has_it = self.end_worker(pid, signal_number) if signal_number in _TO_OTHERS else None
+        if has_it is None:
             raise PermissionError(
                 errno.EPERM,
-                f"pid {pid}: code in a simulation can signal only its own process, {fiber.owner.pid}",
+                f"pid {pid}: code in a simulation can send any signal to its own process, {fiber.owner.pid}, and "
+                f"SIGKILL or SIGTERM to the virtual worker of another pid",
             )
-        self._receive(fiber, signal_number)
+        if not has_it:
+            raise ProcessLookupError(errno.ESRCH, f"the virtual worker of pid {pid} has ended")
+
+
+_TO_OTHERS: Final = (0, signal.SIGKILL, signal.SIGTERM)
+
+
+def _no_worker(pid: int, signal_number: int) -> bool | None:
+    return None
 
 
 def _is_started(fiber: Fiber) -> bool:
