@@ -9,6 +9,9 @@ Most tasks of most programs need nothing but what comes with them, compute, and 
 has met their owner, is idle, and has heard of nothing but tasks has nothing to decide about one: its machine would have
 it run, and report it. That is done without asking the machine (`_begin_alone`), which makes a replay a third shorter.
 As soon as anything else comes, the machine is told what is in hand, and decides as ever (`_rejoin`).
+
+The rule (plain_tasks.py) is wider here, and the loop is this module's own: what a task does is known from its script,
+and arguments that came along are no hindrance, for there are no bytes to be kept.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from dualray.recording.graph import (
 )
 from dualray.shared.machines.owner.lineage import is_remakeable
 from dualray.shared.machines.owner.owner import Owner
+from dualray.shared.machines.owner.plain_tasks import brings_its_arguments
 from dualray.shared.machines.owner.task_records import cancelled
 from dualray.shared.model.commands import (
     ArmTimer,
@@ -424,19 +428,12 @@ class ModelProcess(Process):
         """Run a task without asking the machine; False when it is the machine's to decide."""
         spec, rerun = pushed.spec, self._rerun
         node = rerun.submitted[spec.task_id]
-        values = self.machine.values
-        owner = pushed.reply_to
         if (
             not node.is_plain
             or self._is_running
             or pushed.again
-            or self.machine.executor.current is not None
-            or owner not in values.borrows.met
-            or values.table
-        ):
-            return False
-        if spec.deps and (
-            len(pushed.inline_deps) < len(spec.deps) or any(dep_owner != owner for _, dep_owner in spec.deps)
+            or not self.machine.is_free_for(pushed.reply_to)
+            or not brings_its_arguments(pushed)
         ):
             return False
         script = node.script
@@ -484,9 +481,8 @@ class ModelProcess(Process):
         assert work is not None
         pushed, node, began_ns = alone
         self._alone = None
-        for command in self.machine.handle(pushed, self._kernel.now_ns):
+        for command in self.machine.take_over(pushed, began_ns, self._kernel.now_ns):
             assert type(command) is RunTask, f"{self.address} had a task that was not to be run at once: {command!r}"
-        self.machine.executor.started_ns = began_ns
         execution = Execution(pushed, node.script, 1.0)
         execution.started_ns = began_ns
         self._execution = execution

@@ -33,6 +33,7 @@ from enum import StrEnum
 from dualray.exceptions import InvariantViolation
 from dualray.shared.machines.base import Outbox, ensure
 from dualray.shared.machines.owner.actor_exit import ActorExit
+from dualray.shared.machines.owner.plain_tasks import RUN_MAX, goes_with_others, is_reported_at_once
 from dualray.shared.machines.owner.task_records import TASK_TABLE, FinishedFields, cancelled, task_row
 from dualray.shared.machines.owner.transit import Transit
 from dualray.shared.machines.owner.values import Values
@@ -80,8 +81,6 @@ from dualray.shared.model.specs import ActorSpec, FunctionTemplate
 from dualray.shared.model.states import VALUE, TaskState, ValueState
 
 FETCH_TIMER = "fetch"
-_RUN_MAX = 32
-"""Tasks handed over behind the one in hand."""
 
 
 class Phase(StrEnum):
@@ -303,14 +302,14 @@ class Executor:
         self.phase = Phase.RUNNING
         self.started_ns = self.out.now_ns
         queue, handed = self.queue, self.handed
-        if queue and _goes_with_others(event):
+        if queue and goes_with_others(event):
             template = event.spec.template
-            while queue and len(handed) < _RUN_MAX:
+            while queue and len(handed) < RUN_MAX:
                 pushed = queue[0]
                 spec = pushed.spec
                 if spec.template is template and not (spec.deps or spec.nested or pushed.again):
-                    handed.append(queue.popleft())  # as in `_goes_with_others`, of a call of the same function
-                elif _goes_with_others(pushed):
+                    handed.append(queue.popleft())  # as in `goes_with_others`, of a call of the same function
+                elif goes_with_others(pushed):
                     handed.append(queue.popleft())
                 else:
                     break
@@ -428,7 +427,7 @@ class Executor:
             )
         )
         finished = TasksFinished(worker=self.address, node=self.node, outcomes=tuple(outcomes))
-        urgent = not (self.queue or self.current) or _is_reported_at_once(first)
+        urgent = not (self.queue or self.current) or is_reported_at_once(first)
         commands.append(Send(to=first.reply_to, message=finished, payloads=keys, urgent=urgent))
         dropped: list[bytes] = [key for key in keys if not self._is_used(key)] if self.values.table else [*keys]
         if first.spec.owner != self.address:
@@ -535,7 +534,7 @@ class Executor:
         self.ended = None
         self.phase = Phase.RUNNING
         self.caller_is_dead = False
-        urgent = not (self.queue or self.current) or _is_reported_at_once(pushed)
+        urgent = not (self.queue or self.current) or is_reported_at_once(pushed)
         duration_ns, self.started_ns = self.out.now_ns - self.started_ns, self.out.now_ns
         self.write_report(pushed, ran, duration_ns, urgent=urgent)
         if pushed.spec.template.max_calls:
@@ -632,12 +631,6 @@ class Executor:
         ensure(self.current is not None or not self.handed, "tasks were handed over and none is in hand")
 
 
-def _is_reported_at_once(pushed: TaskPushed) -> bool:
-    """Whether nothing may begin on this process before the task is reported: see the module."""
-    template = pushed.spec.template
-    return pushed.again or (pushed.spec.actor_id is None and (template.max_retries == 0 or template.max_calls > 0))
-
-
 def is_attempt(pushed: TaskPushed, event: TaskUnwanted) -> bool:
     """Whether it is this attempt of a task that is not wanted any more."""
     return pushed.spec.task_id == event.task_id and pushed.attempt == event.attempt
@@ -645,7 +638,3 @@ def is_attempt(pushed: TaskPushed, event: TaskUnwanted) -> bool:
 
 def _cancelled(pushed: TaskPushed) -> TaskRan:
     return TaskRan(task_id=pushed.spec.task_id, attempt=pushed.attempt, results=(), error=cancelled(pushed.spec))
-
-
-def _goes_with_others(pushed: TaskPushed) -> bool:
-    return pushed.spec.stands_alone and not _is_reported_at_once(pushed)

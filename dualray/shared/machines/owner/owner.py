@@ -200,6 +200,13 @@ class Owner(OwnerQueries):
             out.commands = []
         return commands
 
+    def take_over(self, pushed: TaskPushed, began_ns: int, now_ns: int) -> list[Command]:
+        """As `handle(pushed, now_ns)`, for a runner that began with the task without asking, as `is_free_for` lets it:
+        it has run since `began_ns`."""
+        commands = self.handle(pushed, now_ns)
+        self.executor.started_ns = began_ns
+        return commands
+
     def put_small(self, object_id: ObjectID, size_bytes: int) -> None:
         """As `handle(ValuePut(...))` of a small value without references, for a runner that logs no events: it leads to
         no commands."""

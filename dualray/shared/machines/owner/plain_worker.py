@@ -6,9 +6,9 @@ report. For these the owner's machine comes down to a queue, the task in hand an
 all that is kept here. The first event that asks for anything else unfolds it: an `Owner` is made, takes over what there
 is, and handles that event and all that follow.
 
-It knows nothing that owner.py and executor.py do not: a test lets both run beside one another and compares every
-command. The one exception is `keeps_rows=False`, for runs of which nobody reads the task table: then no rows are
-written, and no payloads are dropped, for there are none.
+Which tasks are plain is said in plain_tasks.py. It knows nothing that owner.py and executor.py do not: a test lets both
+run beside one another and compares every command. The one exception is `keeps_rows=False`, for runs of which nobody
+reads the task table: then no rows are written, and no payloads are dropped, for there are none.
 
 Relies on: the owner machine, of which this is a special case.
 Guarantees: the same commands for the same events, at any time.
@@ -21,6 +21,7 @@ from typing import Any
 
 from dualray.exceptions import InvariantViolation
 from dualray.shared.machines.owner.owner import Owner
+from dualray.shared.machines.owner.plain_tasks import RUN_MAX, is_plain, runs_alone
 from dualray.shared.machines.owner.task_records import TASK_TABLE, FinishedFields, task_row
 from dualray.shared.model.commands import Command, DropPayload, DropPayloads, RunTask, RunTasks, Send, WriteRecords
 from dualray.shared.model.config import Config
@@ -40,9 +41,6 @@ from dualray.shared.model.events import (
 from dualray.shared.model.ids import Address, NodeID, TaskID, lives_on, return_object_id, short
 from dualray.shared.model.specs import NodeInfo, TaskSpec
 from dualray.shared.model.states import TaskState
-
-_RUN_MAX = 32
-"""As in executor.py."""
 
 
 class PlainWorker:
@@ -93,10 +91,10 @@ class PlainWorker:
             if not self._handed and self._is_small(event):
                 return self._ran(event, now_ns)
         elif kind is TaskPushed:
-            if _is_plain(event):
+            if is_plain(event):
                 return self._pushed(event, now_ns)
         elif kind is TasksPushed:
-            if event.actor_id is None and event.template.max_retries != 0 and not event.template.max_calls:
+            if event.actor_id is None and not runs_alone(event.template):
                 return self._several_pushed(event, now_ns)
         elif kind is TasksRan:
             return self._several_ran(event, now_ns)
@@ -143,8 +141,7 @@ class PlainWorker:
     def starts(self, event: TaskPushed, now_ns: int) -> bool:
         """Whether a task that is pushed runs at once, and nothing else follows from it: then that has happened. As
         `handle`, which would answer with one RunTask; when it is False, nothing has happened yet."""
-        spec = event.spec
-        if self.current is not None or self.owner is not None or spec.deps or not _is_plain(event):
+        if self.current is not None or self.owner is not None or not is_plain(event):
             return False
         if self._met != event.reply_to and not self._knows(event.reply_to):
             self._meet(event.reply_to)
@@ -197,7 +194,7 @@ class PlainWorker:
             commands.append(RunTask(spec=first.spec, attempt=first.attempt, gpu_ids=first.gpu_ids))
             return
         handed = self._handed = deque[TaskPushed]()
-        while queue and len(handed) < _RUN_MAX:
+        while queue and len(handed) < RUN_MAX:
             handed.append(queue.popleft())
         commands.append(RunTasks(tasks=(first, *handed)))
 
@@ -315,12 +312,3 @@ class PlainWorker:
 
 
 _new = object.__new__
-
-
-def _is_plain(event: TaskPushed) -> bool:
-    """Whether the call needs nothing but what comes along, and may run with others."""
-    spec = event.spec
-    if spec.deps or spec.nested or spec.creates is not None or spec.actor_id is not None or event.again:
-        return False
-    template = spec.template
-    return template.max_retries != 0 and not template.max_calls

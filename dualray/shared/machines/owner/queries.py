@@ -30,7 +30,7 @@ from dualray.shared.machines.owner.values import Values
 from dualray.shared.machines.state_rows import Row
 from dualray.shared.model.config import Config
 from dualray.shared.model.events import ActorNameReported
-from dualray.shared.model.ids import ActorID, ObjectID, TaskID, WaitID
+from dualray.shared.model.ids import ActorID, Address, ObjectID, TaskID, WaitID
 from dualray.shared.model.specs import LeaseShape, NodeInfo, NodeState, TaskSpec
 from dualray.shared.policies.feasibility import why_infeasible
 
@@ -112,6 +112,12 @@ class OwnerQueries(Composition):
     def has_pending_calls(self, actor_id: ActorID, limit: int) -> bool:
         """Whether so many calls of an actor have no answer yet."""
         return self.actor_calls.has_pending(actor_id, limit)
+
+    def is_free_for(self, owner: Address) -> bool:
+        """Whether no task is in hand, no object is known, and this owner is: then a task that brings all it needs
+        begins at once, and nothing else follows from it."""
+        values = self.values
+        return self.executor.current is None and owner in values.borrows.met and not values.table
 
     def is_actor(self) -> bool:
         """Whether an actor lives in this process."""
