@@ -19,10 +19,11 @@ from dualray.shared.model.ids import NodeID
 from dualray.shared.model.resources import GPU, Resources, fits
 from dualray.shared.model.specs import LeaseShape
 from dualray.shared.policies.placement import (
-    WATCHERS_MAX,
     Candidate,
+    CandidateIndex,
     Candidates,
     ClusterView,
+    Indices,
     Outcome,
     Placement,
     Score,
@@ -35,13 +36,11 @@ Rank: TypeAlias = tuple[bool, int, int]
 """Whether it spares a GPU, its use beyond the threshold, its place in the cluster: the least is the best."""
 
 
-class DemandIndex:
+class DemandIndex(CandidateIndex):
     """Of one cluster and one demand, the nodes that can take it now, the best one first."""
 
     def __init__(self, candidates: Candidates, demand: Resources, threshold_percent: int) -> None:
-        self.candidates = candidates
-        self.changed = candidates.watch()
-        self._demand = demand
+        super().__init__(candidates, demand)
         self._threshold_percent = threshold_percent
         self._wants_gpu = demand.get(GPU) > 0
         self._ranks: dict[NodeID, Rank] = {}
@@ -65,7 +64,7 @@ class DemandIndex:
         candidates, ranks, heap = self.candidates, self._ranks, self._heap
         for node in self.changed:
             candidate = candidates.get(node)
-            if candidate is None or not fits(candidate.free, self._demand):
+            if candidate is None or not fits(candidate.free, self.demand):
                 ranks.pop(node, None)
                 continue
             rank = self._rank(candidate)
@@ -78,7 +77,7 @@ class DemandIndex:
             heapify(heap)
 
     def _rank(self, candidate: Candidate) -> Rank:
-        use = candidate.critical_use_percent(self._demand)
+        use = candidate.critical_use_percent(self.demand)
         packed_use = 0 if use <= self._threshold_percent else use
         return (candidate.has_gpus and not self._wants_gpu, packed_use, self.candidates.place(candidate.node))
 
@@ -87,17 +86,15 @@ class HybridPlacement:
     """See the module."""
 
     def __init__(self) -> None:
-        self._indices: dict[Resources, DemandIndex] = {}
+        self._indices: Indices[DemandIndex] = Indices()
 
     def choose(self, shape: LeaseShape, view: ClusterView, via: NodeID | None) -> Placement:
         if not isinstance(view.candidates, Candidates):  # some of the nodes only
             return self.choose_among_all(shape, view, via)
         demand = shape.placement
-        index = self._indices.get(demand)
-        if index is None or index.candidates is not view.candidates or not view.candidates.is_watched(index.changed):
-            if len(self._indices) >= WATCHERS_MAX:
-                del self._indices[next(iter(self._indices))]
-            index = self._indices[demand] = DemandIndex(view.candidates, demand, view.spread_threshold_percent)
+        index = self._indices.of(view.candidates, demand)
+        if index is None:
+            index = self._indices.keep(DemandIndex(view.candidates, demand, view.spread_threshold_percent))
         chosen = index.best(via)
         if chosen is None:
             return not_placed(shape, view)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from dualray.shared.model.ids import NodeID
 from dualray.shared.model.resources import GPU, Resources, fits
@@ -105,6 +105,39 @@ class Candidates(dict[NodeID, Candidate]):
 
 
 WATCHERS_MAX = 64
+
+
+class CandidateIndex:
+    """What a policy keeps of one cluster and one demand, so that it looks only at what has changed."""
+
+    def __init__(self, candidates: Candidates, demand: Resources) -> None:
+        self.candidates = candidates
+        self.demand = demand
+        self.changed = candidates.watch()
+
+
+AnyIndex = TypeVar("AnyIndex", bound=CandidateIndex)
+
+
+class Indices(Generic[AnyIndex]):
+    """A policy's indices, one for each demand. One that is not told of changes any more is as good as none."""
+
+    def __init__(self) -> None:
+        self._indices: dict[Resources, AnyIndex] = {}
+
+    def of(self, candidates: Candidates, demand: Resources) -> AnyIndex | None:
+        """The index of a cluster and a demand, if there is one: else the policy makes one, and has it kept."""
+        index = self._indices.get(demand)
+        if index is None or index.candidates is not candidates or not candidates.is_watched(index.changed):
+            return None
+        return index
+
+    def keep(self, index: AnyIndex) -> AnyIndex:
+        """Keep a new index, and forget the oldest if there are as many as a cluster tells of changes."""
+        if len(self._indices) >= WATCHERS_MAX:
+            del self._indices[next(iter(self._indices))]
+        self._indices[index.demand] = index
+        return index
 
 
 @dataclass(slots=True, kw_only=True)

@@ -11,9 +11,10 @@ from dualray.shared.model.ids import NodeID
 from dualray.shared.model.resources import Resources, fits
 from dualray.shared.model.specs import LeaseShape
 from dualray.shared.policies.placement import (
-    WATCHERS_MAX,
+    CandidateIndex,
     Candidates,
     ClusterView,
+    Indices,
     Outcome,
     Placement,
     Score,
@@ -23,13 +24,11 @@ from dualray.shared.policies.placement import (
 _WHY = "spread: next in turn"
 
 
-class _Round:
+class _Round(CandidateIndex):
     """Of one cluster and one demand, which nodes can take it now."""
 
     def __init__(self, candidates: Candidates, demand: Resources) -> None:
-        self.candidates = candidates
-        self.changed = candidates.watch()
-        self._demand = demand
+        super().__init__(candidates, demand)
         self._version = -1
         self._nodes: list[NodeID] = []
         self._places: dict[NodeID, int] = {}
@@ -49,7 +48,7 @@ class _Round:
                 place = self._places.get(node)
                 if place is not None:
                     bit = 1 << place
-                    if fits(self.candidates[node].free, self._demand):
+                    if fits(self.candidates[node].free, self.demand):
                         self._fitting |= bit
                     else:
                         self._fitting &= ~bit
@@ -67,17 +66,15 @@ class SpreadPlacement:
     """See the module."""
 
     def __init__(self) -> None:
-        self._rounds: dict[Resources, _Round] = {}
+        self._rounds: Indices[_Round] = Indices()
 
     def choose(self, shape: LeaseShape, view: ClusterView, via: NodeID | None) -> Placement:
         if not isinstance(view.candidates, Candidates):  # some of the nodes only
             return self.choose_among_all(shape, view, via)
         demand = shape.placement
-        turns = self._rounds.get(demand)
-        if turns is None or turns.candidates is not view.candidates or not view.candidates.is_watched(turns.changed):
-            if len(self._rounds) >= WATCHERS_MAX:
-                del self._rounds[next(iter(self._rounds))]
-            turns = self._rounds[demand] = _Round(view.candidates, demand)
+        turns = self._rounds.of(view.candidates, demand)
+        if turns is None:
+            turns = self._rounds.keep(_Round(view.candidates, demand))
         chosen = turns.next(view.round_robin)
         return not_placed(shape, view) if chosen is None else Placement(Outcome.SUCCESS, chosen, _WHY)
 
