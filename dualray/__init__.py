@@ -93,7 +93,7 @@ _HOMES = {
 }
 """Where a name is, if not in `dualray.api`."""
 
-_ROOMS = ("dag", "data", "exceptions", "experimental", "train", "util")
+_ROOMS = ("cloudpickle", "dag", "data", "exceptions", "experimental", "train", "util")
 """Modules that need no import of their own: `dualray.data.range(9)`."""
 
 

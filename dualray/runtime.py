@@ -123,6 +123,7 @@ class CallContext:
     actor_name: str | None
     is_restarted: bool
     """Whether the actor that this runs in has been restarted."""
+    is_cancelled: bool
     placement_group_id: str | None
     captures_children: bool
     """Whether tasks and actors that are made here go to this placement group when they do not say where."""
@@ -394,9 +395,9 @@ class CoreVerbs(Protocol):
     def actor_instance(self) -> Any: ...
 
     def captures_children(self) -> bool: ...
+    def is_cancelled(self) -> bool: ...
 
-    def place_of(self, node: NodeID) -> tuple[str, str]:
-        """The IP address and the host name of a node's machine."""
+    def place_of(self, node: NodeID) -> tuple[str, str]: ...
 
     def export(
         self,

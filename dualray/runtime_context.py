@@ -186,6 +186,18 @@ class RuntimeContext:
         }
         return {name: value for name, value in found.items() if value is not None}
 
+    def is_canceled(self) -> bool:
+        """Whether `cancel` was called for the task or method that runs here. A method that is not a coroutine goes on
+        after that; a long one may ask, and end.
+
+        Raises:
+            RuntimeError: in the driver.
+        """
+        here = self._here
+        if here.task_id is None:
+            raise RuntimeError("is_canceled() is for tasks and methods of actors, and was called in the driver")
+        return here.is_cancelled
+
     def get_attempt(self) -> int:
         """How often this task has been tried before, as far as anybody knows: more often than `max_retries` allows, if
         earlier attempts stood behind another task when their worker was lost. Such a one may have begun, so that the

@@ -134,6 +134,7 @@ class PlaceVerbs:
             attempt=0,
             actor_id=None,
             actor_name=None,
+            is_cancelled=False,
             is_restarted=False,
             placement_group_id=None,
             captures_children=False,

@@ -24,6 +24,10 @@ class InlineRefusals:
     def actor_instance(self) -> Any:
         _refuse("handle of the actor that runs")
 
+    def is_cancelled(self) -> bool:
+        """No call can be cancelled: it has ended when it returns."""
+        return False
+
     def place_of(self, node: NodeID) -> tuple[str, str]:
         """This machine."""
         return "127.0.0.1", socket.gethostname()

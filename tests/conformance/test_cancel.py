@@ -448,3 +448,55 @@ def test_a_call_of_a_killed_actor_and_its_cancellation_end_alike(tally: Tally, g
     with pytest.raises((ActorDiedError, TaskCancelledError)):
         get(ref)
     gate.open()
+
+
+# ---- What runs may ask -----------------------------------------------------------------------------------------------
+
+
+def wait_until_cancelled(started):
+    started.add()
+    deadline = time.monotonic() + 30
+    while not ray.get_runtime_context().is_canceled():
+        if time.monotonic() > deadline:
+            return "never cancelled"
+        time.sleep(0.01)
+    return "asked"
+
+
+@ray.remote
+class Patient:
+    def wait(self, started):
+        return wait_until_cancelled(started)
+
+    def asks(self):
+        return ray.get_runtime_context().is_canceled()
+
+
+@pytest.mark.parametrize("max_concurrency", [1, 3])
+def test_a_method_that_goes_on_may_ask(tally, max_concurrency):
+    patient = Patient.options(max_concurrency=max_concurrency).remote()
+    waiting = patient.wait.remote(tally)
+    eventually(lambda: tally.count == 1, "the method runs")
+    ray.cancel(waiting)
+    assert get(waiting) == "asked"
+    assert get(patient.asks.remote()) is False
+
+
+def test_a_task_that_catches_the_interrupt_may_ask(tally):
+    @ray.remote
+    def stubborn(started):
+        try:
+            started.add()
+            time.sleep(30)
+        except KeyboardInterrupt:
+            return ray.get_runtime_context().is_canceled()
+
+    ref = stubborn.remote(tally)
+    eventually(lambda: tally.count == 1, "the task runs")
+    ray.cancel(ref)
+    assert get(ref) is True
+
+
+def test_the_driver_was_never_called():
+    with pytest.raises(RuntimeError, match="called in the driver"):
+        ray.get_runtime_context().is_canceled()

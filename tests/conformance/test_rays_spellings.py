@@ -123,7 +123,7 @@ def test_what_rays_libraries_say_of_a_node():
 # ---- GPUs ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", [{}, {"num_gpus": 0}], ids=["nothing said", "none"])
+@pytest.mark.parametrize("options", [{"num_cpus": 1}, {"num_gpus": 0}], ids=["nothing said", "none"])
 def test_who_holds_no_gpu_sees_none(options):
     @ray.remote(**options)
     def seen():
@@ -200,3 +200,14 @@ def test_a_wait_is_never_shorter_than_asked(seconds):
         time.sleep(30)
 
     assert min(ray.get(waits.remote(9), timeout=60)) >= seconds
+
+
+def test_modules_stand_where_ray_has_them():
+    from dualray import cloudpickle
+    from dualray.dag.input_node import InputNode
+    from dualray.dag.output_node import MultiOutputNode
+
+    assert cloudpickle.loads(cloudpickle.dumps(lambda: 3))() == 3
+    assert ray.cloudpickle is cloudpickle
+    assert ray.dag.InputNode is InputNode
+    assert ray.dag.MultiOutputNode is MultiOutputNode

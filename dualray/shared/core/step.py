@@ -234,9 +234,12 @@ class CoreStep(CoreState):
     def _interrupt_task(self, command: InterruptTask) -> None:
         waiting = (self.current_task, *self._to_run) if self.current_task is not None else self._to_run
         wanted = (command.task_id, command.attempt)
-        if any((task.spec.task_id, task.attempt) == wanted for task in waiting):  # else it has just ended
-            self.interrupted, self.is_interrupt_due = wanted, True
-            self.host.interrupt()
+        for task in waiting:  # else it has just ended
+            if (task.spec.task_id, task.attempt) == wanted:
+                self.interrupted = wanted
+                if task.spec.actor_id is None:  # a method goes on, and may ask whether it was cancelled
+                    self.is_interrupt_due = True
+                    self.host.interrupt()
 
     # ---- References ----------------------------------------------------------------------------------------
 

@@ -16,6 +16,9 @@ from dualray.shared.model.events import Result, TaskPushed, TaskRan
 from dualray.shared.model.ids import return_object_id
 from dualray.shared.model.specs import ActorSpec
 
+_CANCELLED_MAX = 1024
+"""Cancelled calls of an actor that are remembered."""
+
 
 class CoreTasks(CoreValues):
     """Keeps the tasks that were handed over, and reports their ends to the machine."""
@@ -64,8 +67,8 @@ class CoreTasks(CoreValues):
         self._threads_max = dict(promises.concurrency_groups)
         self._threads_max[""] = promises.max_concurrency
         performers = self._performers = self._make_performers()
+        performers[InterruptTask] = self._cancel_call
         if promises.is_async:
-            performers[InterruptTask] = self._cancel_call
             self._may_block_a_loop = True
             performers[RunTask] = self._start_on_loop
         else:
@@ -89,13 +92,24 @@ class CoreTasks(CoreValues):
     def _cancel_call(self, command: InterruptTask) -> None:
         if self._cancelled_calls is None:
             self._cancelled_calls = {}
+        elif len(self._cancelled_calls) >= _CANCELLED_MAX:
+            del self._cancelled_calls[next(iter(self._cancelled_calls))]
         self._cancelled_calls[command.task_id] = command.attempt
-        self.host.cancel_on_loop(command.task_id)
+        if self._may_block_a_loop:
+            self.host.cancel_on_loop(command.task_id)
 
     def was_call_cancelled(self, task: RunTask) -> bool:
         """Whether a method that runs as a coroutine was cancelled by who made the call."""
         cancelled = self._cancelled_calls
         return cancelled is not None and cancelled.get(task.spec.task_id) == task.attempt
+
+    def is_cancelled(self) -> bool:
+        """Whether who made the call that runs here has cancelled it."""
+        execution = self.execution
+        calls = self._cancelled_calls
+        if calls is not None and calls.get(execution.task_id) == execution.attempt:
+            return True
+        return self.interrupted is not None and self.interrupted == (execution.task_id, execution.attempt)
 
     def is_to_be_interrupted(self) -> bool:
         """Whether the task in hand has still to be interrupted."""

@@ -304,6 +304,8 @@ class ModelProcess(Process):
         """A task that was cancelled ends where it is: while it computes or waits, or before it begins."""
         execution = self._execution
         task = None if execution is None else execution.task
+        if self.actor_class:
+            return  # its methods go on
         if execution is None or task is None or task.spec.task_id != command.task_id:
             self._interrupted = command.task_id  # it is about to begin
             return

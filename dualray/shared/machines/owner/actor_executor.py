@@ -228,7 +228,7 @@ class ActorExecutor:
             return
         call = self.calls.get(event.task_id)
         if call is not None:
-            if self.is_async and call.ended is None and is_attempt(call.pushed, event):
+            if call.ended is None and is_attempt(call.pushed, event):
                 self.out.add(InterruptTask(task_id=event.task_id, attempt=event.attempt))
             return
         for pushed in self._take_unbegun(lambda pushed: is_attempt(pushed, event)):

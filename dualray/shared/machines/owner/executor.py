@@ -18,7 +18,7 @@ takes what it has not reported with it, and the oldest of that is taken for the 
 must not be tried twice runs alone and is reported at once; so does one that a dying process has given back.
 
 A task whose owner has cancelled it is taken from the queue and reported, or interrupted where user code runs. An
-actor's method that runs goes on.
+actor's method that runs goes on; it may ask whether it was cancelled.
 
 Relies on: waits.py for the fetching, references.py for references in results.
 Guarantees: at most one task runs; each pushed attempt is reported, or recalled, once, if no later one takes its place.
@@ -474,8 +474,8 @@ class Executor:
                 self.values.waiting.cancel(self._fetch)
                 self._cancel_timer()
                 self._end(_cancelled(current))
-            elif self.phase is Phase.RUNNING and not (current.spec.actor_id or current.spec.creates):
-                if event.force:
+            elif self.phase is Phase.RUNNING and not current.spec.creates:
+                if event.force and not current.spec.actor_id:
                     return True
                 self.out.add(InterruptTask(task_id=event.task_id, attempt=event.attempt))
             return False
