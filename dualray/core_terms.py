@@ -19,7 +19,14 @@ from dualray.shared.labels import label_term, parse_selector
 from dualray.shared.model.demands import parse_resources
 from dualray.shared.model.ids import NodeID, PlacementGroupID
 from dualray.shared.model.resources import CPU, NOTHING, UNITS, Resources, add, demand_in_group
-from dualray.shared.model.specs import DEFAULT_STRATEGY, LabelOperator, LabelTerm, Strategy, StrategyKind
+from dualray.shared.model.specs import (
+    DEFAULT_STRATEGY,
+    NODE_ID_LABEL,
+    LabelOperator,
+    LabelTerm,
+    Strategy,
+    StrategyKind,
+)
 
 _ONE_CPU = Resources(((CPU, UNITS),))
 
@@ -59,13 +66,16 @@ def strategy_of(
             return Strategy(kind=StrategyKind.NODE_LABELS, labels=labels) if labels else DEFAULT_STRATEGY
         case "SPREAD":
             return Strategy(kind=StrategyKind.SPREAD, labels=labels)
+        case NodeAffinitySchedulingStrategy(node_id=node_id, _spill_on_unavailable=True):
+            near = label_term(f"{what}: node_id", NODE_ID_LABEL, LabelOperator.IN, (node_id,))
+            return Strategy(kind=StrategyKind.NODE_LABELS, labels=labels, preferred=(near,))
         case NodeAffinitySchedulingStrategy(node_id=node_id, soft=soft):
             return Strategy(kind=StrategyKind.NODE_AFFINITY, node=NodeID(node_id), soft=soft, labels=labels)
         case NodeLabelSchedulingStrategy(hard=hard, soft=soft):
             return Strategy(
                 kind=StrategyKind.NODE_LABELS,
                 labels=(*labels, *_conditions(f"{what}: hard", hard)),
-                preferred=_conditions(f"{what}: soft", soft),
+                preferred=_conditions(f"{what}: soft", soft or {}),
             )
         case PlacementGroupSchedulingStrategy():
             if labels:

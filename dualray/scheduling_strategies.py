@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 __all__ = [
@@ -23,8 +23,11 @@ class NodeAffinitySchedulingStrategy:
     could never take the demand; without, the task or actor then fails.
 
     Args:
-        _spill_on_unavailable, _fail_on_unavailable: Ray's own libraries give them; they change nothing here: while the
-            node is busy, the task or actor waits for it. As in Ray, the first needs `soft`, the second forbids it.
+        _spill_on_unavailable: with `soft`: elsewhere also while that node has no room. Default: wait for it.
+        _fail_on_unavailable: without `soft`. Ray fails what finds no room there at once; here it waits for the node.
+
+    Raises:
+        ValueError: one of the two with the wrong `soft`.
     """
 
     node_id: str
@@ -34,9 +37,9 @@ class NodeAffinitySchedulingStrategy:
 
     def __post_init__(self) -> None:
         if self._spill_on_unavailable and not self.soft:
-            raise ValueError("NodeAffinitySchedulingStrategy: _spill_on_unavailable=True needs soft=True")
+            raise ValueError("_spill_on_unavailable cannot be set when soft is False: say soft=True")
         if self._fail_on_unavailable and self.soft:
-            raise ValueError("NodeAffinitySchedulingStrategy: _fail_on_unavailable=True needs soft=False")
+            raise ValueError("_fail_on_unavailable cannot be set when soft is True: say soft=False")
 
 
 class Group(Protocol):
@@ -108,8 +111,8 @@ class NodeLabelSchedulingStrategy:
     """Run on a node whose labels meet all of `hard`, and, while there is one with room, all of `soft` too.
 
     Args:
-        hard, soft: for each label, a condition: `{"zone": In("a", "b"), "market": Exists()}`.
+        hard, soft: for each label, a condition: `{"zone": In("a", "b"), "market": Exists()}`; `soft` None: none.
     """
 
     hard: Mapping[str, LabelCondition]
-    soft: Mapping[str, LabelCondition] = field(default_factory=dict)
+    soft: Mapping[str, LabelCondition] | None = None

@@ -10,7 +10,12 @@ import dualray as ray
 from dualray.exceptions import ActorUnschedulableError, TaskUnschedulableError
 from dualray.shared.model.resources import HEAD_NODE
 from dualray.util.placement_group import placement_group, remove_placement_group
-from dualray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+from dualray.util.scheduling_strategies import (
+    DoesNotExist,
+    NodeAffinitySchedulingStrategy,
+    NodeLabelSchedulingStrategy,
+    PlacementGroupSchedulingStrategy,
+)
 from tests.conformance.support import eventually, get, mark_of_process, resources_are_free
 
 GIB = 2**30
@@ -407,6 +412,33 @@ def test_node_affinity_goes_where_it_says(cluster):
 
 def test_soft_affinity_goes_elsewhere_when_the_node_is_not_there():
     strategy = NodeAffinitySchedulingStrategy("node-99", soft=True)
+    assert get(where.options(scheduling_strategy=strategy).remote()).startswith("node-")
+
+
+def test_affinity_may_go_elsewhere_while_the_node_has_no_room(gate):
+    near = NodeAffinitySchedulingStrategy("node-0", soft=True, _spill_on_unavailable=True)
+    assert get(where.options(scheduling_strategy=near).remote()) == "node-0"
+    holder = ray.remote(num_cpus=2)(gate.wait)
+    here = NodeAffinitySchedulingStrategy("node-0", soft=False, _fail_on_unavailable=False)
+    held = holder.options(scheduling_strategy=here).remote()
+    eventually(lambda: resources_are_free(CPU=2), "the first node is full")
+    if ray.cluster_resources()["CPU"] > 2:
+        assert get(where.options(scheduling_strategy=near).remote()) != "node-0"
+    gate.open()
+    get(held)
+
+
+def test_private_options_of_affinity_need_the_right_softness():
+    with pytest.raises(ValueError, match="_spill_on_unavailable cannot be set when soft is False"):
+        NodeAffinitySchedulingStrategy("node-0", soft=False, _spill_on_unavailable=True)
+    with pytest.raises(ValueError, match="_fail_on_unavailable cannot be set when soft is True"):
+        NodeAffinitySchedulingStrategy("node-0", soft=True, _fail_on_unavailable=True)
+    strict = NodeAffinitySchedulingStrategy("node-0", False, _fail_on_unavailable=True)
+    assert get(where.options(scheduling_strategy=strict).remote()) == "node-0"
+
+
+def test_a_label_strategy_may_have_no_soft_conditions():
+    strategy = NodeLabelSchedulingStrategy({"nowhere": DoesNotExist()}, soft=None)
     assert get(where.options(scheduling_strategy=strategy).remote()).startswith("node-")
 
 
