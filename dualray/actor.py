@@ -123,7 +123,7 @@ class ActorClass(Generic[C]):
         return handle_to(actor, verbs, self._handle, self._methods)
 
     def bind(self, *args: Any, **kwargs: Any) -> ClassNode:
-        """An actor as a node of a graph, which makes it when it runs; see dualray/dag.py."""
+        """An actor as a node of a graph, which makes it when it runs; see the package dualray.dag."""
         from dualray.dag import ClassNode  # noqa: PLC0415 - most programs write no graphs
 
         return ClassNode(self, self._cls, args, kwargs, said(self._options))
@@ -447,8 +447,8 @@ class ActorMethod:
         return as_returned([self._reference(ref, verbs) for ref in refs])
 
     def bind(self, *args: Any, **kwargs: Any) -> ClassMethodNode | tuple[ClassMethodNode, ...]:
-        """A call as a node of a graph; with several results a tuple of nodes, one for each. See dualray/dag.py."""
-        from dualray.dag import calls_of  # noqa: PLC0415 - most programs write no graphs
+        """A call as a node of a graph; with several results a tuple with a node for each. See dualray.dag."""
+        from dualray.dag.class_node import calls_of  # noqa: PLC0415 - most programs write no graphs
 
         return calls_of(self._handle, self._name, args, kwargs, said(self._options))
 

@@ -106,7 +106,7 @@ class RemoteFunction(Generic[R]):
             self._accepted = self._parameters.accepted
 
     def bind(self, *args: Any, **kwargs: Any) -> FunctionNode:
-        """A call as a node of a graph, which runs with `node.execute()`; see dualray/dag.py."""
+        """A call as a node of a graph, which runs with `node.execute()`; see the package dualray.dag."""
         from dualray.dag import FunctionNode  # noqa: PLC0415 - most programs write no graphs
 
         return FunctionNode(self, args, kwargs, said(self._options))

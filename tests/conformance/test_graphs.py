@@ -217,6 +217,16 @@ def test_options_are_those_of_the_call():
         Counter.bind(1).add.options(num_return=2)
 
 
+def test_nodes_are_in_rays_modules():
+    """Programs import them from there, as those of Ray's guide do."""
+    from dualray.dag import class_node, dag_node, function_node, input_node, output_node
+
+    assert input_node.InputNode is InputNode
+    assert output_node.MultiOutputNode is MultiOutputNode
+    assert (class_node.ClassNode, function_node.FunctionNode) == (ClassNode, FunctionNode)
+    assert all(issubclass(each, dag_node.DAGNode) for each in (InputNode, MultiOutputNode, ClassNode, FunctionNode))
+
+
 def test_a_graph_can_be_sent_to_a_task_and_made_there():
     with InputNode() as inp:
         node = Counter.bind(1).add.bind(add.bind(inp, inp))

@@ -56,6 +56,21 @@ def test_bars_of_tasks_and_actors_reach_the_driver(start, capfd):
     assert "step/s]" in "".join(shown)
 
 
+def test_a_bar_can_be_an_actor(start, capfd):
+    """As the documentation of Ray's bars has it: many tasks advance one bar."""
+    start()
+    bar = ray.remote(tqdm_ray.tqdm).remote(total=5, desc="shared")
+
+    @ray.remote
+    def advance(bar):
+        get(bar.update.remote(1))
+
+    get([advance.remote(bar) for _ in range(5)])
+    get(bar.close.remote())
+    ray.shutdown()
+    assert re.search(r"shared: 100%\|.*\| 5/5 \[", capfd.readouterr().err)
+
+
 def test_without_a_terminal_a_bar_writes_few_lines(start, capfd):
     """Sixty states, one in 0.2 s, are one line at the end, or two in twelve seconds."""
     mode = start().mode
