@@ -102,6 +102,8 @@ class _Bar:
         self.who = who
         self.state = state
         self.told_s = now_s
+        self.told: float | None = None
+        """How far it was when it wrote its last line."""
 
 
 class Display:
@@ -131,10 +133,11 @@ class Display:
             bar.state = state
             if state.is_closed:
                 del self._bars[state.key]
-                self._write_line(bar)
+                if _terminal() is not None or bar.told != state.done:
+                    self._write_line(bar)
             elif _terminal() is None:
                 if now_s - bar.told_s >= LINE_EVERY_S:
-                    bar.told_s = now_s
+                    bar.told_s, bar.told = now_s, state.done
                     self._write_line(bar)
             elif not 0 <= now_s - self._drawn_s < _DRAWN_EVERY_S:
                 self._drawn_s = now_s

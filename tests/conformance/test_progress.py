@@ -82,6 +82,16 @@ def test_without_a_terminal_a_bar_writes_few_lines(start, capfd):
     assert len(lines) == (3 if mode == "sim" else 1)
 
 
+def test_a_bar_that_is_full_and_late_says_its_end_once(start, capfd):
+    pause_s = 6 if start().mode == "sim" else 0
+    bar = tqdm_ray.tqdm(total=1, desc="late")
+    time.sleep(pause_s)
+    bar.update(1)
+    bar.close()
+    ray.shutdown()
+    assert capfd.readouterr().err.count("late: 100%") == 1
+
+
 def test_what_a_bar_cannot_be_is_said(start):
     start()
     with pytest.raises(TypeError, match="tqdm: total='ten' must be a number"):
