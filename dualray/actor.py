@@ -65,6 +65,10 @@ def method(*functions: Any, **options: Any) -> Any:
     return decorate
 
 
+class ActorClassInheritanceException(TypeError):
+    """A class was to inherit from an actor class."""
+
+
 class ActorClass(Generic[C]):
     """A class whose instances live in workers of their own: make one with `.remote(...)`."""
 
@@ -93,6 +97,12 @@ class ActorClass(Generic[C]):
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise TypeError(f"{self._name} is an actor class: make an instance with {self._name}.remote(...)")
+
+    def __mro_entries__(self, bases: tuple[Any, ...]) -> NoReturn:
+        raise ActorClassInheritanceException(
+            f"{self._name} is an actor class, which no class can inherit from: let both have a plain class as base, "
+            f"and make each remote"
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ActorClass, (self._cls, self._options)
@@ -420,6 +430,8 @@ class ActorMethod:
                 f"is defined: put @dualray.method(duration=...) there, which may be a function of the arguments"
             )
         changed = with_changes(self._options, options, f"{self._handle!r}.{self._name}.options()")
+        if changed.num_returns is None:  # as the method is
+            changed = replace(changed, num_returns=self._options.num_returns)
         return type(self)(self._handle, self._name, changed, self._parameters)
 
     def remote(self, *args: Any, **kwargs: Any) -> Any:

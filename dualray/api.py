@@ -17,7 +17,7 @@ from dualray.exceptions import AlreadyInitializedError, NotInitializedError
 from dualray.first_verb import started
 from dualray.object_ref import ObjectRef
 from dualray.object_ref_generator import ObjectRefGenerator
-from dualray.options import ActorOptions, TaskOptions, unknown_name, with_changes
+from dualray.options import ActorOptions, TaskOptions, returns_of, unknown_name, with_changes
 from dualray.remote_function import RemoteFunction
 from dualray.runtime_context import RuntimeContext, get_gpu_ids, get_runtime_context
 from dualray.settings import SETTINGS, Resolved, limits_of, resolve
@@ -237,7 +237,9 @@ def _make_remote(target: Any, options: Mapping[str, Any]) -> RemoteFunction[Any]
             f"remote function {name}: 'async def' is for methods of actors. Make it a plain function that calls "
             f"asyncio.run({name}())"
         )
-    return RemoteFunction(target, with_changes(TaskOptions(), options, f"remote function {name}"))
+    checked = with_changes(TaskOptions(), options, f"remote function {name}")
+    returns_of(checked, target, f"remote function {name}")
+    return RemoteFunction(target, checked)
 
 
 @overload
@@ -386,7 +388,8 @@ def cancel(ref: ObjectRef[Any] | ObjectRefGenerator, *, force: bool = False, rec
     catch it, and then what it returns stands. Returns at once; the task may go on for a while.
 
     Args:
-        ref: what `.remote()` of a function, generator or actor's method has returned. A method that runs goes on.
+        ref: what `.remote()` of a function, generator or actor's method has returned. A method that runs goes on, unless it is a
+            coroutine; its result is given to nobody.
         force: end the worker of a task that runs, whatever it does.
         recursive: cancel also the tasks that the task has submitted, and theirs.
 

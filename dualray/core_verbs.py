@@ -128,7 +128,7 @@ class VerbsOverCore:
             attempt=execution.attempt,
             actor_id=execution.actor_id.hex() if execution.actor_id is not None else None,
             actor_name=creates.name or None if creates is not None else None,
-            is_cancelled=core.is_cancelled(),
+            is_cancelled=None if creates is not None and creates.is_async else core.is_cancelled(),
             is_restarted=constructor is not None and execution.actor_life > 0,
             placement_group_id=group.hex() if group is not None else None,
             captures_children=template is not None and template.strategy.captures,

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from dualray import runtime
 from dualray.exceptions import DualrayError
+from dualray.hex_id import HexId
 from dualray.runtime import UserVerbs
 from dualray.shared.handles import Reference
+from dualray.shared.model.ids import task_of
 
 if TYPE_CHECKING:
     from asyncio import Future as AsyncFuture
@@ -63,6 +65,14 @@ class ObjectRef(CountedReference, Generic[T]):
     def hex(self) -> str:
         """The object's id: 40 hex digits."""
         return str(self.ref.object_id.hex())
+
+    def task_id(self) -> HexId:
+        """The id of the task that makes the object, in hex; of what `put` has made, of the task that has put it."""
+        return HexId(task_of(self.ref.object_id).hex())
+
+    def is_nil(self) -> bool:
+        """Whether it refers to nothing: never."""
+        return False
 
     def binary(self) -> bytes:
         """The object's id: 20 bytes."""

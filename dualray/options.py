@@ -347,6 +347,8 @@ def returns_of(options: TaskOptions | MethodOptions, function: Any, what: str) -
     number = options.num_returns
     if number is None:
         number = STREAMING if is_generator(function) else 1
+    elif number == DYNAMIC and function is not None and _is_no_generator(function):
+        raise ValueError(f"{what}: num_returns={number!r} can only be used with generator functions, which yield")
     ahead = options._generator_backpressure_num_objects or 0
     if isinstance(number, str):
         if ahead > 0 and number == DYNAMIC:
@@ -358,6 +360,11 @@ def returns_of(options: TaskOptions | MethodOptions, function: Any, what: str) -
     if ahead > 0:
         raise ValueError(f"{what}: _generator_backpressure_num_objects is for generators, and num_returns is {number}")
     return Returns(number)
+
+
+def _is_no_generator(function: Any) -> bool:
+    """Whether it is a plain function that yields nothing; a callable of another kind may return a generator."""
+    return inspect.isfunction(function) and not is_generator(function) and not hasattr(function, "__wrapped__")
 
 
 def is_generator(function: Any) -> bool:

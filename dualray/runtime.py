@@ -123,7 +123,7 @@ class CallContext:
     actor_name: str | None
     is_restarted: bool
     """Whether the actor that this runs in has been restarted."""
-    is_cancelled: bool
+    is_cancelled: bool | None  # None: a coroutine, which is not asked
     placement_group_id: str | None
     captures_children: bool
     """Whether tasks and actors that are made here go to this placement group when they do not say where."""

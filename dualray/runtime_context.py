@@ -10,31 +10,11 @@ from typing import Any
 from dualray import runtime
 from dualray.actor import ActorHandle, handle_to
 from dualray.first_verb import started
+from dualray.hex_id import HexId
 from dualray.shared.model.resources import GPU
 
 ACCELERATORS = (GPU, "FURIOSA", "HPU", "MBLT", "NPU", "RBLN", "TPU", "TTNPU", "neuron_cores")
 """The kinds of accelerators that Ray names; dualray places GPUs, and has none of the others."""
-
-
-class HexId(str):
-    """An id as text, which also answers what Ray's ids answer."""
-
-    __slots__ = ()
-
-    def hex(self) -> str:
-        """The text itself."""
-        return str(self)
-
-    def binary(self) -> bytes:
-        """The id's bytes; of an id that is a name, such as `node-0`, the name's."""
-        try:
-            return bytes.fromhex(self)
-        except ValueError:
-            return self.encode()
-
-    def is_nil(self) -> bool:
-        """Whether there is none."""
-        return not self
 
 
 def _id_or_none(text: str | None) -> HexId | None:
@@ -196,6 +176,8 @@ class RuntimeContext:
         here = self._here
         if here.task_id is None:
             raise RuntimeError("is_canceled() is for tasks and methods of actors, and was called in the driver")
+        if here.is_cancelled is None:
+            raise RuntimeError("is_canceled() is not supported in async actors: cancel() cancels the coroutine")
         return here.is_cancelled
 
     def get_attempt(self) -> int:

@@ -373,8 +373,10 @@ def test_a_method_that_waits_never_begins_and_one_that_runs_goes_on(tally: Tally
         with pytest.raises(TaskCancelledError):
             get(ref)
     gate.open()
-    assert get(runs) == "held"
+    with pytest.raises(TaskCancelledError):  # what it returns is for nobody
+        get(runs)
     assert tally.notes == ["held"]
+    assert get(actor.note.remote(tally)) is None
 
 
 def test_a_method_behind_an_argument_that_never_comes_gives_way(tally: Tally, gate: Gate):
@@ -401,7 +403,7 @@ def test_force_is_refused_for_methods(tally: Tally, gate: Gate):
 
     actor = Holder.remote()
     ref = actor.hold.remote(gate)
-    with pytest.raises(ValueError, match=r"end the actor that runs Holder\.hold"):
+    with pytest.raises(ValueError, match=r"force=True is not supported for methods of actors, and Holder\.hold is one"):
         ray.cancel(ref, force=True)
     gate.open()
     get(ref)
@@ -465,8 +467,15 @@ def wait_until_cancelled(started):
 
 @ray.remote
 class Patient:
+    def __init__(self):
+        self.found = []
+
     def wait(self, started):
-        return wait_until_cancelled(started)
+        self.found.append(wait_until_cancelled(started))
+        return "a result that nobody gets"
+
+    def seen(self):
+        return self.found
 
     def asks(self):
         return ray.get_runtime_context().is_canceled()
@@ -478,7 +487,9 @@ def test_a_method_that_goes_on_may_ask(tally, max_concurrency):
     waiting = patient.wait.remote(tally)
     eventually(lambda: tally.count == 1, "the method runs")
     ray.cancel(waiting)
-    assert get(waiting) == "asked"
+    with pytest.raises(TaskCancelledError):
+        get(waiting)
+    assert get(patient.seen.remote()) == ["asked"]
     assert get(patient.asks.remote()) is False
 
 
@@ -495,6 +506,16 @@ def test_a_task_that_catches_the_interrupt_may_ask(tally):
     eventually(lambda: tally.count == 1, "the task runs")
     ray.cancel(ref)
     assert get(ref) is True
+
+
+def test_a_coroutine_is_cancelled_and_does_not_ask():
+    @ray.remote
+    class Loop:
+        async def asks(self):
+            return ray.get_runtime_context().is_canceled()
+
+    with pytest.raises(RuntimeError, match="not supported in async actors"):
+        get(Loop.remote().asks.remote())
 
 
 def test_the_driver_was_never_called():

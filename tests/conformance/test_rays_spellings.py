@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import dualray as ray
+from dualray.actor import ActorClassInheritanceException
 from dualray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from tests.conformance.support import get
 
@@ -211,3 +212,51 @@ def test_modules_stand_where_ray_has_them():
     assert ray.cloudpickle is cloudpickle
     assert ray.dag.InputNode is InputNode
     assert ray.dag.MultiOutputNode is MultiOutputNode
+
+
+# ---- Generators, and classes that are actors -------------------------------------------------------------------------
+
+
+def test_a_generator_with_one_result_gives_its_value():
+    @ray.remote(num_returns=1)
+    def one(value):
+        yield value
+
+    @ray.remote
+    class Maker:
+        def items(self, count):
+            yield from range(count)
+
+    assert get(one.remote(3)) == 3
+    assert get(one.remote(np.ones(1 << 18)))[0] == 1
+    maker = Maker.remote()
+    assert get(maker.items.options(num_returns=1).remote(1)) == 0
+    assert [get(ref) for ref in maker.items.options(num_returns=None).remote(2)] == [0, 1]
+    with pytest.raises(ValueError, match="yielded 0 values"):
+        get(maker.items.options(num_returns=1).remote(0))
+
+
+def test_what_yields_nothing_is_no_generator():
+    with pytest.raises(ValueError, match="can only be used with generator functions"):
+        ray.remote(num_returns="dynamic")(lambda: [1])
+
+
+def test_no_class_inherits_from_an_actor_class():
+    @ray.remote
+    class Base:
+        pass
+
+    with pytest.raises(ActorClassInheritanceException, match="Base is an actor class"):
+
+        class Derived(Base):
+            pass
+
+
+def test_a_reference_knows_its_task():
+    @ray.remote
+    def own():
+        return ray.get_runtime_context().get_task_id()
+
+    ref = own.remote()
+    assert ref.task_id().hex() == get(ref)
+    assert not ref.is_nil()

@@ -129,8 +129,8 @@ class CoreQueries(CoreWaiting):
             spec = self.machine.submitted(task_of(ref.object_id))
             if force and spec is not None and spec.actor_id is not None:
                 raise ValueError(
-                    f"cancel(force=True) would end the actor that runs {spec.template.name}: use force=False, "
-                    f"or dualray.kill(actor)"
+                    f"cancel: force=True is not supported for methods of actors, and {spec.template.name} is one: use "
+                    f"force=False, or dualray.kill(actor)"
                 )
             self.dispatch(CancelAsked(ref=ref, force=force, recursive=recursive))
 

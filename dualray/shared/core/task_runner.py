@@ -90,7 +90,9 @@ class TaskRunner:
         returned: Any = None  # kept until TaskRan: from then on the machine holds the references among them
         try:
             returned = self._call(task)
-            if task.spec.template.has_one_result and self.reports_small:
+            if task.spec.actor_id is not None and self._core.is_cancelled():
+                returned, error = None, cancelled(task.spec)  # the method went on, and whoever called has given it up
+            elif task.spec.template.has_one_result and self.reports_small:
                 small_bytes = self._store_small(task, returned, results)
             else:
                 returned = self._returned(task, returned)
@@ -216,10 +218,10 @@ class TaskRunner:
     def _returned(self, task: RunTask | TaskPushed, result: Any) -> list[Any]:
         """What a call has returned, as the values of its results."""
         count = task.spec.template.num_returns if task.spec.creates is None else 0
+        if count and isinstance(result, GeneratorType) and not task.spec.template.streaming:
+            return self._yielded(task, result, count)
         if count == 1:
             return [result]
-        if count and isinstance(result, GeneratorType):
-            return self._yielded(task, result, count)
         return _split(result, count, task.spec.template.name)
 
     def _yielded(self, task: RunTask | TaskPushed, generator: Generator[Any, None, Any], count: int) -> list[Any]:
@@ -338,6 +340,8 @@ class TaskRunner:
             if len(payload) <= core.config.inline_bytes_max:
                 core.payloads[object_id] = payload
                 return len(payload)
+        if isinstance(value, GeneratorType):
+            value = self._yielded(task, value, 1)[0]
         serialized = serialize(value, "return value {} of {}", 0, spec.template.name)
         size_bytes, nested = serialized.size_bytes, serialized.refs
         inline = size_bytes <= core.config.inline_bytes_max
