@@ -388,8 +388,8 @@ def cancel(ref: ObjectRef[Any] | ObjectRefGenerator, *, force: bool = False, rec
     catch it, and then what it returns stands. Returns at once; the task may go on for a while.
 
     Args:
-        ref: what `.remote()` of a function, generator or actor's method has returned. A method that runs goes on, unless it is a
-            coroutine; its result is given to nobody.
+        ref: what `.remote()` of a function, generator or actor's method has returned. A method that runs goes on,
+            unless it is a coroutine; its result is given to nobody.
         force: end the worker of a task that runs, whatever it does.
         recursive: cancel also the tasks that the task has submitted, and theirs.
 
