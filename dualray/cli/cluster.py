@@ -18,7 +18,7 @@ from dualray.exceptions import DualrayError
 from dualray.settings import DEFAULT_PORT, SETTINGS, limits_of, resolve
 from dualray.shared.labels import parse_labels
 from dualray.shared.model.config import Config
-from dualray.shared.model.resources import number_words
+from dualray.shared.model.resources import NODE_PREFIX, number_words
 from dualray.shared.units import parse_size_bytes
 
 UNUSABLE = 2
@@ -177,6 +177,7 @@ def status_command(
             amounts = ", ".join(
                 f"{name} {number_words(name, free.get(name, 0))} / {number_words(name, amount)}"
                 for name, amount in total.items()
+                if not name.startswith(NODE_PREFIX)  # each node has these
             )
             table.add_row(row["NodeID"], "alive" if row["Alive"] else "dead", str(row["Incarnation"]), amounts)
         Console().print(table)

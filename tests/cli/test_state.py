@@ -132,7 +132,7 @@ def test_the_commands_ask_a_running_cluster():
             assert result.returncode == 0, result.stderr
             return result.stdout
 
-        assert json.loads(ask("list", "nodes", "--format", "json"))[0]["resources_total"] == {"CPU": 1.0}
+        assert json.loads(ask("list", "nodes", "--format", "json"))[0]["resources_total"]["CPU"] == 1.0
         assert "square" in ask("list", "tasks")
         workers = json.loads(ask("list", "workers", "--format", "json"))
         drivers = {row["worker_id"] for row in workers if row["worker_type"] == "DRIVER"}

@@ -150,7 +150,7 @@ def test_the_custom_resource(init):
     if dualray.get_runtime_context().mode != "inline":  # there nothing runs beside anything else
         eventually(lambda: "CustomResource" not in dualray.available_resources(), "the actors hold all of it")
     with pytest.raises(DualrayError, match="CustomResource"):
-        both.options(num_custom_resource=3).remote()
+        value_of(both.options(num_custom_resource=3).remote())
     with pytest.raises(TypeError, match="num_custom_resource='2'"):
         ray.remote(num_custom_resource="2")(abs)
 

@@ -88,14 +88,14 @@ def test_a_planted_bug_is_found_made_small_and_repeated_by_one_command(tmp_path)
     )
     found = explore(planted, seeds=range(20), stop_after=1, shrink_to=tmp_path)
     finding = found.findings[0]
-    assert finding.kind == "WorkerCrashedError"
+    assert finding.kind == "RayTaskError(WorkerCrashedError)"
     assert len(finding.faults) == 1 and finding.faults[0].startswith("kill worker when ")
     (path,) = tmp_path.glob("*.yaml")
     assert finding.replay == f"dualray scenario run {path}"
     small = load_scenario(path)
     assert small.workload.kwargs["tasks"] < 16 and len(small.cluster.each_node()) == 1
     repeated = CliRunner().invoke(app, ["scenario", "run", str(path)])
-    assert repeated.exit_code == 1 and "WorkerCrashedError" in repeated.output
+    assert repeated.exit_code == 1 and "died: killed by SIGKILL" in repeated.output
 
 
 def test_a_wrong_result_is_found():

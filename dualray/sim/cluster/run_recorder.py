@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from dualray.recording.file import make_record, write_record
 from dualray.recording.recorded import RecordedCoreWorker
+from dualray.shared.model.resources import told
 
 if TYPE_CHECKING:
-    from dualray.shared.model.resources import told
-from dualray.sim.cluster.cluster import Cluster
+    from dualray.sim.cluster.cluster import Cluster
 
 
 class RunRecorder:

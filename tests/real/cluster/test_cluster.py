@@ -131,12 +131,13 @@ def test_each_node_has_its_own_store_and_directory(cluster) -> None:
 
 
 def test_memory_waits_for_a_node_that_offers_it(cluster) -> None:
-    ref = node_id.options(memory="1GiB").remote()
+    before = dualray.cluster_resources()["memory"]
+    ref = node_id.options(memory="1000GiB").remote()
     assert dualray.wait([ref], timeout=0.2)[0] == []
-    assert "No node here offers memory" in dualray.util.explain(ref)
-    cluster.add_node(memory="2GiB")
+    assert "1000.0 GiB of memory" in dualray.util.explain(ref)
+    cluster.add_node(memory="2000GiB")
     assert dualray.get(ref, timeout=30) == "node-1"
-    assert dualray.cluster_resources()["memory"] == 2 * 2**30
+    assert dualray.cluster_resources()["memory"] == before + 2000 * 2**30
     with pytest.raises(ValueError, match="memory=5 must be at least 1 MiB"):
         cluster.add_node(memory=5)
 
@@ -472,18 +473,18 @@ def test_a_cluster_by_hand(stop, tmp_path: Path) -> None:
         "--resources",
         '{"r": 1}',
         "--memory",
-        "2GiB",
+        "2000GiB",
         "--secret-file",
         str(copy),
     )
     assert node.returncode == 0, node.stderr
     shown = dualray_command("status")
     assert "node-0" in shown.stdout and "node-1" in shown.stdout, shown.stdout + shown.stderr
-    assert "2.0 GiB / 2.0 GiB" in " ".join(shown.stdout.split()), shown.stdout
+    assert "2000.0 GiB / 2000.0 GiB" in " ".join(shown.stdout.split()), shown.stdout
     runtime = dualray.init(address=address)
     try:
         assert dualray.get(node_id.options(resources={"r": 1}).remote()) == "node-1"
-        assert dualray.get(node_id.options(memory="2GiB").remote()) == "node-1"
+        assert dualray.get(node_id.options(memory="2000GiB").remote()) == "node-1"
         assert runtime.core.node == "node-0"
         dualray.get(dualray.remote(lambda: print("from a task")).options(resources={"r": 1}).remote())
         logs = Path(node.stdout.split("logs: ")[1].split()[0])

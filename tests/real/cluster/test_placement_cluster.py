@@ -86,6 +86,6 @@ def test_a_lone_node_has_the_labels_of_init():
     try:
         assert dualray.nodes()[0]["Labels"] == {"zone": "z", "ray.io/node-id": "node-0"}
         with pytest.raises(DualrayError, match="zone=z"):
-            node_id.options(label_selector={"zone": "y"}).remote()
+            dualray.get(node_id.options(label_selector={"zone": "y"}).remote())
     finally:
         dualray.shutdown()

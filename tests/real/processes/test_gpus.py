@@ -22,7 +22,7 @@ TIMEOUT_S = 30
 
 @ray.remote
 def look():
-    return os.environ.get(MASK), ray.get_gpu_ids(), ray.get_runtime_context().get_accelerator_ids()
+    return os.environ.get(MASK), ray.get_gpu_ids(), ray.get_runtime_context().get_accelerator_ids()["GPU"]
 
 
 @ray.remote(num_gpus=1)
@@ -213,8 +213,8 @@ def test_tasks_see_the_gpus_of_the_users_mask(monkeypatch):
     monkeypatch.setenv(MASK, "7,GPU-5f0e")
     ray.init(num_cpus=2, num_gpus=2)
     try:
-        assert get(look.options(num_gpus=2).remote()) == ("7,GPU-5f0e", [7, "GPU-5f0e"], {"GPU": ["7", "GPU-5f0e"]})
-        assert get(look.remote()) == ("", [], {"GPU": []})
+        assert get(look.options(num_gpus=2).remote()) == ("7,GPU-5f0e", [7, "GPU-5f0e"], ["7", "GPU-5f0e"])
+        assert get(look.remote()) == ("", [], [])
         holders = [Holder.remote() for _ in range(2)]
         seen = get([holder.look.remote() for holder in holders])
         assert sorted(seen) == [("7", "7", [7]), ("GPU-5f0e", "GPU-5f0e", ["GPU-5f0e"])]
@@ -277,4 +277,4 @@ def test_each_node_of_a_cluster_has_its_own():
     with Cluster(initialize_head=True, connect=True, head_node_args={"num_cpus": 1}) as cluster:
         cluster.add_node(num_cpus=1, num_gpus=1)
         assert ray.cluster_resources()["GPU"] == 1
-        assert get(look.options(num_gpus=1).remote()) == ("0", [0], {"GPU": ["0"]})
+        assert get(look.options(num_gpus=1).remote()) == ("0", [0], ["0"])

@@ -171,7 +171,7 @@ def test_a_group_whose_gpu_is_lost_is_placed_anew(start):
     assert nodes_of(group) == ["node-0"]
     task = long.options(num_gpus=1, num_cpus=0, max_retries=1, scheduling_strategy=within(group)).remote(20)
     assert ray.get(task, timeout=90) == "node-1"
-    assert ray.cluster_resources() == {"CPU": 8.0, "GPU": 1.0}
+    assert (ray.cluster_resources()["CPU"], ray.cluster_resources()["GPU"]) == (8.0, 1.0)
 
 
 def test_two_runs_place_alike(start):
