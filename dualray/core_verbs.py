@@ -26,13 +26,14 @@ from dualray.shared.model.ids import (
     is_put,
     job_of,
 )
-from dualray.shared.model.resources import NOTHING, add, in_plain_names
+from dualray.shared.model.resources import NOTHING, add, in_plain_names, ip_offered
 from dualray.shared.model.specs import (
     NODE_ID_LABEL,
     ActorSpec,
     FunctionTemplate,
     GroupStrategy,
     NamedActor,
+    NodeState,
     Ref,
     Strategy,
     Streaming,
@@ -340,18 +341,22 @@ class VerbsOverCore:
     # ---- The cluster -----------------------------------------------------------------------------------------
 
     def nodes(self) -> list[NodeRow]:
-        return [
-            NodeRow(
-                row.node,
-                row.alive,
-                row.incarnation,
-                row.total.as_floats(),
-                row.available.as_floats(),
-                {NODE_ID_LABEL: row.node, **dict(row.labels)},
-                *self.core.place_of(row.node),
-            )
-            for row in self.core.cluster_state()
-        ]
+        return [self._node_row(row) for row in self.core.cluster_state()]
+
+    def _node_row(self, row: NodeState) -> NodeRow:
+        """A node; its address is what it offers as `node:IP`, else what this process knows of it."""
+        here, hostname = self.core.place_of(row.node)
+        ip_address = ip_offered(row.total) or here
+        return NodeRow(
+            row.node,
+            row.alive,
+            row.incarnation,
+            row.total.as_floats(),
+            row.available.as_floats(),
+            {NODE_ID_LABEL: row.node, **dict(row.labels)},
+            ip_address,
+            hostname if ip_address == here else ip_address,
+        )
 
     def cluster_resources(self) -> dict[str, float]:
         return add(row.total for row in self.core.cluster_state() if row.alive).as_floats()

@@ -24,7 +24,7 @@ from redis.retry import Retry
 
 from dualray.exceptions import AuthenticationError, DualrayError
 from dualray.real.cluster.gateway import RoutedConnection
-from dualray.real.control_plane.shards import ENDPOINTS, SHARDS
+from dualray.real.control_plane.shards import SHARDS
 from dualray.real.net.frames import Refusal
 from dualray.real.net.handshake import PROTOCOL_VERSION as TRANSPORT_VERSION
 from dualray.real.session import session as sessions
@@ -34,6 +34,7 @@ from dualray.shared.model.config import Config
 from dualray.shared.model.ids import HEAD, NodeID
 
 _CLUSTER = "dualray:cluster"
+_ENDPOINTS = "dualray:endpoints"
 _PROTOCOL = f"{TRANSPORT_VERSION}.{PROTOCOL_VERSION}"
 _REPLY_TIMEOUT_S = 10.0
 SECRET_BYTES_MIN = 16
@@ -127,12 +128,12 @@ def next_node(client: Any) -> NodeID:
 
 def set_endpoint(client: Any, node: NodeID, endpoint: str) -> None:
     """Say where a node's gateway is."""
-    client.hset(ENDPOINTS, node, endpoint)
+    client.hset(_ENDPOINTS, node, endpoint)
 
 
 def endpoint_of(client: Any, node: str) -> tuple[str, int]:
     """Where a node's gateway is; LookupError when no node has this name."""
-    found = client.hget(ENDPOINTS, node)
+    found = client.hget(_ENDPOINTS, node)
     if found is None:
         raise LookupError(f"the cluster has no node {node!r}")
     return parse_endpoint(found.decode(), f"the endpoint of {node}")

@@ -25,7 +25,6 @@ from dualray.real.control_plane.client import ControlPlane, ControlPlaneLimits
 from dualray.real.control_plane.resp import RespClient
 
 SHARDS: Final = "dualray:shards"
-ENDPOINTS: Final = "dualray:endpoints"
 
 _REPLY_TIMEOUT_S: Final = 10.0
 

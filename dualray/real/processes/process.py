@@ -87,10 +87,6 @@ def _raise(error: BaseException) -> None:
     raise error
 
 
-def _host_of(endpoint: str) -> str:
-    return endpoint.rpartition(":")[0].strip("[]")
-
-
 class UserProcess:
     """See the module.
 
@@ -267,11 +263,10 @@ class UserProcess:
         threading.Thread(target=function, name="dualray-beside", daemon=True).start()
 
     def place_of(self, node: NodeID) -> tuple[str, str]:
+        """This machine's: what a node of another offers says its address (`VerbsOverCore.nodes`)."""
         place = self.session.cluster
-        endpoint = None if place is None or node == self.session.node else self._tables.endpoint_of(node)
-        here = LOOPBACK if place is None else _host_of(place.endpoint)
-        there = here if endpoint is None else _host_of(endpoint)
-        return there, socket.gethostname() if there == here else there
+        here = LOOPBACK if place is None else place.endpoint.rpartition(":")[0].strip("[]")
+        return here, socket.gethostname()
 
     def call(
         self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution

@@ -6,8 +6,7 @@ import threading
 from typing import Any
 
 from dualray.exceptions import ControlPlaneError
-from dualray.real.control_plane.resp import RespClient
-from dualray.real.control_plane.shards import ENDPOINTS, Tables, tables_at
+from dualray.real.control_plane.shards import Tables, tables_at
 from dualray.real.net.loop import Loop
 from dualray.real.session.session import Session
 from dualray.shared.core.layout import deserialize_own
@@ -100,15 +99,6 @@ class ProcessTables:
     def read_functions(self) -> dict[FunctionID, bytes]:
         """The function table."""
         return {FunctionID(key): pickled for key, pickled in self._control_plane().scan(_FUNCTIONS).items()}
-
-    def endpoint_of(self, node: str) -> str | None:
-        """host:port of a node of a cluster of several machines; None when the control plane knows no such node."""
-        client = RespClient(self._session.redis_socket, self._session.password, timeout_s=_FLUSH_TIMEOUT_S)
-        try:
-            found: bytes | None = client.call("HGET", ENDPOINTS, node)
-        finally:
-            client.close()
-        return None if found is None else found.decode()
 
     def _control_plane(self) -> Tables:
         with self._lock:

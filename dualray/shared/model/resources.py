@@ -64,6 +64,12 @@ def node_resources(ip_address: str, *, is_head: bool) -> Resources:
     return Resources(tuple((name, UNITS) for name in sorted(names)))
 
 
+def ip_offered(total: Resources) -> str:
+    """The IP address that a node offers among its resources; "" when there is none."""
+    names = [name for name, _ in total.units if name.startswith(NODE_PREFIX) and name != HEAD_NODE]
+    return names[0].removeprefix(NODE_PREFIX) if names else ""
+
+
 def told(total: Resources) -> Resources:
     """What a node offers without what each node offers: what it was told to."""
     return Resources(tuple([row for row in total.units if not row[0].startswith(NODE_PREFIX)]))
