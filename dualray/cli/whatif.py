@@ -134,7 +134,7 @@ def predict_command(
     store: Annotated[str | None, typer.Option(help="Object store of each node: 1GiB,8GiB; as recorded.")] = None,
     network: Annotated[str, typer.Option(help="Of each node's card: 1Gbps,10Gbps or 10Gbps/50us.")] = "10Gbps",
     policy: Annotated[str, typer.Option(help="Placement: hybrid, spread, locality, package.module:Class.")] = "hybrid",
-    eviction: Annotated[str, typer.Option(help="lru, spill, package.module:Class.")] = "lru",
+    eviction: Annotated[str, typer.Option(help="cost, lru, spill, package.module:Class.")] = "cost",
     faults: Annotated[str, typer.Option(help="Scenario files, of which the faults count; none: no faults.")] = "none",
     seeds: Annotated[int, typer.Option(min=1, max=1000, help="How often each is replayed.")] = SEEDS,
     jobs: Annotated[int | None, typer.Option(min=1, max=256, help="Processes at once; default: all cores.")] = None,

@@ -4,8 +4,7 @@ A shuffle has two rounds of tasks. Each task of the first takes a block and retu
 block of the result; each task of the second takes the parts of one result. A sort is a shuffle by value: bounds are
 taken from samples of every block, so that parts are ranges. A group is a range's neighbours.
 
-All parts lie in the object store between the rounds. Where that is too small for the dataset, start the cluster with
-`limits={"eviction_policy": "spill"}`.
+All parts lie in the object store between the rounds. What it cannot hold goes to disk.
 """
 
 from __future__ import annotations

@@ -263,9 +263,12 @@ class RecordedCoreWorker(CoreWorker):
         *,
         remakeable: bool,
         is_argument: bool = False,
+        remake_ns: int = 0,
     ) -> None:
         began_ns = self.host.now_ns()
-        super().write_to_store(object_id, serialized, owner, remakeable=remakeable, is_argument=is_argument)
+        super().write_to_store(
+            object_id, serialized, owner, remakeable=remakeable, is_argument=is_argument, remake_ns=remake_ns
+        )
         self._stored_ns += self.host.now_ns() - began_ns
 
     def get(self, refs: Sequence[Ref], timeout_ns: int | None) -> list[Any]:

@@ -19,7 +19,7 @@ PLACEMENTS = {
     "locality": "dualray.shared.policies.locality:LocalityPlacement",
 }
 """Short names of placement policies."""
-EVICTIONS = ("lru", "spill")
+EVICTIONS = ("cost", "lru", "spill")
 
 CONFIGURATIONS_MAX = 10_000
 NODES_MAX = 10_000
@@ -37,7 +37,7 @@ class Configuration:
     latency_ns: int = 100_000
     """Between two nodes."""
     policy: str = "hybrid"
-    eviction: str = "lru"
+    eviction: str = "cost"
     faults: str = ""
     """The file of a scenario whose faults are injected; empty: none."""
 
@@ -71,7 +71,7 @@ def configurations(
     store: Iterable[str | int] = ("2GiB",),
     network: Iterable[str] = ("10Gbps",),
     policy: Iterable[str] = ("hybrid",),
-    eviction: Iterable[str] = ("lru",),
+    eviction: Iterable[str] = ("cost",),
     faults: Iterable[str | Path] = ("",),
 ) -> list[Configuration]:
     """Every combination.
@@ -80,7 +80,7 @@ def configurations(
         network: bandwidth of each node's card, such as "10Gbps", or with the latency between two nodes,
             "10Gbps/50us" (default 100us).
         policy: `hybrid`, `spread`, `locality`, or the dotted path of one of your own, "package.module:Class".
-        eviction: `lru`, `spill`, or a dotted path.
+        eviction: `cost`, `lru`, `spill`, or a dotted path.
         faults: scenario files, of which only the faults count; "" means none.
 
     Raises:

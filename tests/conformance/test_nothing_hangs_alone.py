@@ -46,7 +46,7 @@ class Actor:
 
 
 def test_a_put_that_waits_for_room_ends_when_its_task_is_cancelled(start, tally):
-    start(nodes=1, object_store_memory=32 * MIB, limits={"store_wait_ns": LONG_NS})
+    start(nodes=1, object_store_memory=32 * MIB, limits={"eviction_policy": "lru", "store_wait_ns": LONG_NS})
     ref = put_blocks.remote(tally, 4)
     eventually(lambda: tally.count == 4, "three have found room, and the fourth waits")
     assert ray.wait([ref], timeout=SOON_S)[0] == []
@@ -57,7 +57,7 @@ def test_a_put_that_waits_for_room_ends_when_its_task_is_cancelled(start, tally)
 
 
 def test_a_put_that_waits_for_room_gets_what_a_dead_process_had(start, tally):
-    start(nodes=1, object_store_memory=32 * MIB, limits={"store_wait_ns": LONG_NS})
+    start(nodes=1, object_store_memory=32 * MIB, limits={"eviction_policy": "lru", "store_wait_ns": LONG_NS})
 
     @ray.remote(num_cpus=0)
     class Keeper:

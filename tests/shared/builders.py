@@ -442,6 +442,7 @@ class NodeStepper(Stepper[Node]):
         **limits: Any,
     ) -> None:
         limits.setdefault("workers_prestarted", 0)
+        limits.setdefault("eviction_policy", "lru")  # with it, what leaves a store is gone in one step
         super().__init__(
             Node(
                 node=NodeID(node),
@@ -509,6 +510,7 @@ class NodeStepper(Stepper[Node]):
         owner: str = DRIVER,
         by: str = DRIVER,
         remakeable: bool = True,
+        remake_ns: int = 0,
     ) -> list[Command]:
         return self(
             SpaceRequested(
@@ -517,6 +519,7 @@ class NodeStepper(Stepper[Node]):
                 owner=Address(owner),
                 requester=Address(by),
                 remakeable=remakeable,
+                remake_ns=remake_ns,
             )
         )
 

@@ -188,13 +188,13 @@ class NodeProcess(MachineProcess):
                 self.store.rename(room_id, object_id, size_bytes)
             case SpillObject(object_id=object_id, size_bytes=size_bytes):
                 self.recorder.trace(TraceKind.OBJECT_SPILLED, object_id, amount=size_bytes)
-                self.disk.write(object_id, self.store.open(object_id), lambda error: self._on_spilled(object_id, error))
+                self.disk.write(object_id, self.store.open(object_id), partial(self._on_spilled, object_id))
             case UnloadObject(object_id=object_id):
                 self.store.delete(object_id)
             case RestoreObject(object_id=object_id, size_bytes=size_bytes):
                 self.recorder.trace(TraceKind.OBJECT_RESTORED, object_id, amount=size_bytes)
                 target = self.store.create(object_id, size_bytes)
-                self.disk.read(object_id, target, lambda error: self._on_restored(object_id, error))
+                self.disk.read(object_id, target, partial(self._on_restored, object_id))
             case DeleteSpilled(object_id=object_id):
                 self.disk.delete(object_id)
             case SendObject(object_id=object_id, size_bytes=size_bytes, to=to, offset=offset):
@@ -216,19 +216,19 @@ class NodeProcess(MachineProcess):
         else:
             self.handle(ReserveFailed(object_id=object_id, reason=error))
 
-    def _on_spilled(self, object_id: ObjectID, error: str | None) -> None:
+    def _on_spilled(self, object_id: ObjectID, error: str | None, elapsed_ns: int) -> None:
         if error is None:
             self.moved["spilled"].add(self.store.size_of(object_id))
-            self.handle(ObjectSpilled(object_id=object_id))
+            self.handle(ObjectSpilled(object_id=object_id, elapsed_ns=elapsed_ns))
         else:
             logging.getLogger("dualray").error("object %s cannot be spilled: %s", object_id.hex(), error)
             self.handle(SpillFailed(object_id=object_id, reason=error))
 
-    def _on_restored(self, object_id: ObjectID, error: str | None) -> None:
+    def _on_restored(self, object_id: ObjectID, error: str | None, elapsed_ns: int) -> None:
         self.store.seal(object_id)
         if error is None:
             self.moved["restored"].add(self.store.size_of(object_id))
-            self.handle(ObjectRestored(object_id=object_id))
+            self.handle(ObjectRestored(object_id=object_id, elapsed_ns=elapsed_ns))
         else:
             logging.getLogger("dualray").error("object %s cannot be read back: %s", object_id.hex(), error)
             self.handle(RestoreFailed(object_id=object_id, reason=error))

@@ -12,10 +12,12 @@ import os
 import queue
 import shutil
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
-Done = Callable[[str | None], None]
+Done = Callable[[str | None, int], None]
+"""Called with None, or with words that say why it failed; and how long the disk took, in ns."""
 _STEP_BYTES = 16 * 1024 * 1024
 
 
@@ -35,11 +37,11 @@ class SpillDirectory:
         self._thread: threading.Thread | None = None
 
     def write(self, object_id: bytes, data: memoryview, done: Done) -> None:
-        """Copy an object's bytes to disk; `done` is called with None, or with words that say why they are not there."""
+        """Copy an object's bytes to disk; `done` hears how that went."""
         self._order(lambda: self._outcome(self._write, object_id, data, done))
 
     def read(self, object_id: bytes, target: memoryview, done: Done) -> None:
-        """Copy them back; `done` is called with None, or with words that say why that cannot be."""
+        """Copy them back; `done` hears how that went."""
         self._order(lambda: self._outcome(self._read, object_id, target, done))
 
     def delete(self, object_id: bytes) -> None:
@@ -70,6 +72,7 @@ class SpillDirectory:
         self, act: Callable[[bytes, memoryview], None], object_id: bytes, data: memoryview, done: Done
     ) -> None:
         error: str | None = None
+        began_ns = time.monotonic_ns()
         try:
             act(object_id, data)
         except OSError as caught:
@@ -77,7 +80,8 @@ class SpillDirectory:
             with contextlib.suppress(OSError):
                 usage = shutil.disk_usage(self.directory)
                 error += f", {usage.free:,} of its disk's {usage.total:,} bytes are free"
-        self._call_soon(lambda: done(error))
+        elapsed_ns = time.monotonic_ns() - began_ns
+        self._call_soon(lambda: done(error, elapsed_ns))
 
     def _write(self, object_id: bytes, data: memoryview) -> None:
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)

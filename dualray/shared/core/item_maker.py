@@ -14,7 +14,7 @@ from dualray.shared.core.failures import as_payload
 from dualray.shared.core.layout import Serialized
 from dualray.shared.core.serialization import serialize
 from dualray.shared.core.tasks_in_hand import CoreTasks
-from dualray.shared.machines.owner.lineage import is_remakeable
+from dualray.shared.machines.owner.remake_costs import RemakeCosts, is_remakeable
 from dualray.shared.model.commands import RunTask
 from dualray.shared.model.errors import ErrorInfo
 from dualray.shared.model.events import ItemMade, ItemsEnded, Result, SpaceWritten, TaskPushed
@@ -174,7 +174,7 @@ class ItemMaker:
         if inline:
             core.payloads[object_id] = serialized.to_bytes()
         else:
-            store_result(core, task, object_id, serialized)
+            store_item(core, task, object_id, serialized)
         result = Result(object_id=object_id, size_bytes=serialized.size_bytes, inline=inline, nested=serialized.refs)
         self._report(task, result, None)
 
@@ -217,9 +217,22 @@ class AsyncItems:
         return await self._maker.make_all_async(self._task, self.__wrapped__(*args, **kwargs), self._collect)
 
 
+def store_item(core: CoreTasks, task: RunTask | TaskPushed, object_id: ObjectID, serialized: Serialized) -> None:
+    """Write a large item into the node's store. To make it again would take more than the time since it was asked for:
+    that counts as not measured."""
+    core.write_to_store(object_id, serialized, task.spec.owner, remakeable=is_remakeable(task))
+    core.dispatch(SpaceWritten(object_id=object_id))
+
+
 def store_result(core: CoreTasks, task: RunTask | TaskPushed, object_id: ObjectID, serialized: Serialized) -> None:
     """Write a large result of a task into the node's store."""
-    core.write_to_store(object_id, serialized, task.spec.owner, remakeable=is_remakeable(task))
+    remake_ns = 0
+    if task.spec.actor_id is None:
+        costs = core.remake_costs
+        if costs is None:
+            costs = core.remake_costs = RemakeCosts()
+        remake_ns = costs.of(task, core.now_ns() - core.task_began_ns)
+    core.write_to_store(object_id, serialized, task.spec.owner, remakeable=is_remakeable(task), remake_ns=remake_ns)
     core.dispatch(SpaceWritten(object_id=object_id))
 
 

@@ -12,6 +12,7 @@ from dualray.shared.core.host import Host, Signal
 from dualray.shared.handles import ProcessKey
 from dualray.shared.machines.owner.owner import Owner
 from dualray.shared.machines.owner.plain_worker import PlainWorker
+from dualray.shared.machines.owner.remake_costs import RemakeCosts
 from dualray.shared.model.commands import RunTask, WriteRecord
 from dualray.shared.model.config import Config
 from dualray.shared.model.errors import ErrorInfo
@@ -34,6 +35,10 @@ class PendingWait:
 class CoreState:
     """What every part of a core worker works on. Nothing here changes a task or a value."""
 
+    task_began_ns: int = 0
+    """When the plain task in hand began."""
+    remake_costs: RemakeCosts | None = None
+    """Of a process that has stored results of tasks."""
     holder: Any = None
     """What references of this process name as their holder; it is closed with the core."""
     _performers: dict[type[Any], Callable[[Any], object]] | None = None

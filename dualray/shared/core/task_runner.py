@@ -166,6 +166,7 @@ class TaskRunner:
         core = self._core
         execution = core.execution
         if spec.actor_id is None and spec.creates is None:
+            core.task_began_ns = start_ns
             core.enter(new_execution(spec.task_id, task.attempt, spec.template, task.gpu_ids, None))
         elif spec.actor_id is None:
             core.enter(

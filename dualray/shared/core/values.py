@@ -130,8 +130,10 @@ class CoreValues(CoreQueries):
         *,
         remakeable: bool,
         is_argument: bool = False,
+        remake_ns: int = 0,
     ) -> None:
         """Reserve room in this node's store, waiting for it if need be, and write the bytes; sealing is the caller's.
+        `remake_ns` as in SpaceWanted.
 
         Raises:
             ObjectStoreFullError: no room; the message names the largest holders.
@@ -146,6 +148,7 @@ class CoreValues(CoreQueries):
                 owner=owner,
                 remakeable=remakeable,
                 is_argument=is_argument,
+                remake_ns=remake_ns,
             )
         )
         if wait.error is not None:

@@ -26,9 +26,9 @@ class Config:
         "dualray.shared.policies.hybrid:HybridPlacement", "dotted path", "where DEFAULT tasks and actors go"
     )
     eviction_policy: str = _limit(
-        "dualray.shared.policies.lru:LruEviction",
+        "dualray.shared.policies.cost_aware:CostAwareEviction",
         "dotted path",
-        "what leaves a full object store; 'lru' and 'spill' are short for ours",
+        "what leaves a full object store; 'cost', 'lru' and 'spill' are short for ours",
     )
     retry_policy: str = _limit(
         "dualray.shared.policies.retry:BoundedRetry", "dotted path", "whether a failed task runs again"
@@ -60,6 +60,9 @@ class Config:
         1024 * 1024, "bytes", "a task whose missing arguments are larger is placed by the head, near its bytes"
     )
     store_wait_ns: int = _limit(10 * SECOND_NS, "ns", "a full store waits this long for room before it refuses")
+    remakes_without_progress_max: int = _limit(
+        8, "times", "that an object is made again while no task ends and no wait is over, before it fails"
+    )
     refusals_max: int = _limit(
         6, "times", "that a full store and a full disk refuse who waits behind others, before he hears of it"
     )
@@ -73,7 +76,7 @@ class Config:
     )
     kept_room_idle_ns: int = _limit(500 * MILLISECOND_NS, "ns", "kept room that nobody has used for this goes back")
     spill_bytes_max: int = _limit(
-        32 * 1024 * 1024 * 1024, "bytes", "of a node's objects on disk, with the eviction policy 'spill'"
+        32 * 1024 * 1024 * 1024, "bytes", "of a node's objects on disk, unless the eviction policy is 'lru'"
     )
     spill_directory: str = _limit("", "path", "on a disk, for spilled objects; '' means the session's own")
     store_holders_named: int = _limit(5, "objects", "largest holders that a full store's error names")

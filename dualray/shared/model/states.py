@@ -182,7 +182,7 @@ STORED = Transitions(
     "stored object",
     {
         _O.CREATED: frozenset({_O.SEALED}),
-        _O.SEALED: frozenset({_O.SPILLING}),
+        _O.SEALED: frozenset({_O.SPILLING, _O.SPILLED}),
         _O.SPILLING: frozenset({_O.SEALED, _O.SPILLED}),
         _O.SPILLED: frozenset({_O.RESTORING}),
         _O.RESTORING: frozenset({_O.SEALED, _O.SPILLED}),

@@ -7,7 +7,11 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-NAMES = {"lru": "dualray.shared.policies.lru:LruEviction", "spill": "dualray.shared.policies.spill:SpillEviction"}
+NAMES = {
+    "cost": "dualray.shared.policies.cost_aware:CostAwareEviction",
+    "lru": "dualray.shared.policies.lru:LruEviction",
+    "spill": "dualray.shared.policies.spill:SpillEviction",
+}
 """Short names of policies."""
 
 

@@ -43,8 +43,8 @@ class ReconstructionPolicy(Protocol):
 
 
 NO_ATTEMPT_LEFT = (
-    "has no attempt left: one is used each time that its results are lost, with a node or from a full store. Give it "
-    'more (max_retries=), or the stores more room (object_store_memory=, or limits={"eviction_policy": "spill"})'
+    "has no attempt left: one is used each time that its results are lost with a node. Give it more (max_retries=), or "
+    "keep the results in the node that reads them"
 )
 
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from dualray.shared.machines.owner.lineage import is_remakeable
 from dualray.shared.machines.owner.owner import Owner
 from dualray.shared.machines.owner.plain_worker import PlainWorker
+from dualray.shared.machines.owner.remake_costs import RemakeCosts, is_remakeable
 from dualray.shared.model.commands import (
     Command,
     CompleteWait,
@@ -46,7 +46,7 @@ _NO_BYTES = np.zeros(0, dtype=np.uint8)
 class ModelledWorker(ModelledProcess):
     """A worker: it runs what it is told to, one after another."""
 
-    __slots__ = ("_began_ns", "_plain", "_running", "_to_run")
+    __slots__ = ("_began_ns", "_plain", "_remake_costs", "_running", "_to_run")
 
     def __init__(self, *, cluster: Any, address: Address, node: NodeID, store: VirtualStore) -> None:
         super().__init__(cluster=cluster, address=address, node=node, store=store)
@@ -55,6 +55,7 @@ class ModelledWorker(ModelledProcess):
         self._running: Any = None
         """The task in hand, or several; None: none."""
         self._began_ns = 0
+        self._remake_costs = RemakeCosts()
 
     @classmethod
     def as_worker(cls, *, cluster: Any, address: Address, node: NodeID, store: VirtualStore) -> ModelledWorker:
@@ -260,6 +261,7 @@ class ModelledWorker(ModelledProcess):
             size_bytes=size_bytes,
             owner=spec.owner,
             remakeable=is_remakeable(task),
+            remake_ns=self._remake_costs.of(task, self._calendar.now_ns - self._began_ns),
         )
         self._wait_for(event, granted)
 

@@ -304,9 +304,12 @@ class NodeProcess(MachineProcess):
         """Write or read so many bytes, after whatever the disk has to do already."""
         kernel = self.cluster.kernel
         start_ns = max(kernel.now_ns, self._disk_free_at_ns)
-        bytes_per_s = self.hardware.disk_bytes_per_s or self.cluster.cost_model.disk_bytes_per_s
-        self._disk_free_at_ns = start_ns + time_ns(size_bytes, bytes_per_s)
+        self._disk_free_at_ns = start_ns + self._disk_ns(size_bytes)
         kernel.call_after(self._disk_free_at_ns - kernel.now_ns, self._disk_done, then, object_id)
+
+    def _disk_ns(self, size_bytes: int) -> int:
+        """How long the disk takes for so many bytes."""
+        return time_ns(size_bytes, self.hardware.disk_bytes_per_s or self.cluster.cost_model.disk_bytes_per_s)
 
     def _disk_done(self, then: Callable[[ObjectID], None], object_id: ObjectID) -> None:
         if self.cluster.pauses.is_paused(self.node):
@@ -316,14 +319,16 @@ class NodeProcess(MachineProcess):
 
     def _spilled(self, object_id: ObjectID) -> None:
         self.store.spilled[object_id] = self.store.objects[object_id]
-        self.handle(ObjectSpilled(object_id=object_id))
+        elapsed_ns = self._disk_ns(self.manager.store.objects[object_id].size_bytes)
+        self.handle(ObjectSpilled(object_id=object_id, elapsed_ns=elapsed_ns))
 
     def _not_spilled(self, object_id: ObjectID) -> None:
         self.handle(SpillFailed(object_id=object_id, reason=os.strerror(errno.ENOSPC)))
 
     def _restored(self, object_id: ObjectID) -> None:
         self.store.objects[object_id] = self.store.spilled[object_id]
-        self.handle(ObjectRestored(object_id=object_id))
+        elapsed_ns = self._disk_ns(self.manager.store.objects[object_id].size_bytes)
+        self.handle(ObjectRestored(object_id=object_id, elapsed_ns=elapsed_ns))
 
     def send_bytes(self, command: SendObject, data: StoredBytes, size_bytes: int) -> None:
         """Send the last `size_bytes` of an object."""

@@ -26,9 +26,9 @@ from dualray.exceptions import SimulationDeadlockError
 from dualray.recording.graph import (
     TaskNode,
 )
-from dualray.shared.machines.owner.lineage import is_remakeable
 from dualray.shared.machines.owner.owner import Owner
 from dualray.shared.machines.owner.plain_tasks import brings_its_arguments
+from dualray.shared.machines.owner.remake_costs import RemakeCosts, is_remakeable
 from dualray.shared.machines.owner.task_records import cancelled
 from dualray.shared.model.commands import (
     ArmTimer,
@@ -123,6 +123,7 @@ class ModelProcess(Process):
         self._is_running = False
         self._is_receiving = self._start_is_due = False
         self._has_faults = not rerun.is_steady
+        self._remake_costs = RemakeCosts()
         self._ran: deque[tuple[TaskID, int, int, int]] = deque()
         self._wait_counter = 0
         self._waits: dict[WaitID, CompleteWait | None] = {}
@@ -503,6 +504,7 @@ class ModelProcess(Process):
         then: Callable[[], None],
         *,
         remakeable: bool,
+        remake_ns: int = 0,
     ) -> None:
         """Find room in this node's store, copy, and go on."""
 
@@ -524,7 +526,12 @@ class ModelProcess(Process):
                 self.cluster.pauses.when_it_runs(self, then)
 
         event = SpaceWanted(
-            wait_id=self.next_wait(), object_id=object_id, size_bytes=size, owner=owner, remakeable=remakeable
+            wait_id=self.next_wait(),
+            object_id=object_id,
+            size_bytes=size,
+            owner=owner,
+            remakeable=remakeable,
+            remake_ns=remake_ns,
         )
         done = self.wait_for(event, granted)
         if done is not None:
@@ -561,7 +568,11 @@ class ModelProcess(Process):
                 self.handle(SpaceWritten(object_id=object_id))
                 self._store_results(execution, error, large[1:], sizes)
 
-            self.write(execution, object_id, sizes[index], spec.owner, stored, remakeable=is_remakeable(task))
+            remake_ns = self._remake_costs.of(task, self._kernel.now_ns - execution.started_ns)
+            remakeable = is_remakeable(task)
+            self.write(
+                execution, object_id, sizes[index], spec.owner, stored, remakeable=remakeable, remake_ns=remake_ns
+            )
             return
         results = []
         inline_max = self.cluster.config.inline_bytes_max

@@ -27,8 +27,8 @@ from dualray.recording.graph import (
     WAIT,
     TaskNode,
 )
-from dualray.shared.machines.owner.lineage import is_remakeable
 from dualray.shared.machines.owner.owner import Owner
+from dualray.shared.machines.owner.remake_costs import is_remakeable
 from dualray.shared.model.commands import CompleteWait
 from dualray.shared.model.errors import ErrorInfo
 from dualray.shared.model.events import (

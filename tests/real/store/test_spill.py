@@ -31,14 +31,14 @@ class Disk:
 
     def write(self, object_id: bytes, data: bytes) -> str | None:
         outcomes: list[str | None] = []
-        self.files.write(object_id, memoryview(data), outcomes.append)
+        self.files.write(object_id, memoryview(data), lambda error, _: outcomes.append(error))
         self.calls.get(timeout=WITHIN_S)()
         return outcomes[0]
 
     def read(self, object_id: bytes, size: int) -> bytes | str:
         outcomes: list[str | None] = []
         target = bytearray(size)
-        self.files.read(object_id, memoryview(target), outcomes.append)
+        self.files.read(object_id, memoryview(target), lambda error, _: outcomes.append(error))
         self.calls.get(timeout=WITHIN_S)()
         return outcomes[0] or bytes(target)
 

@@ -117,7 +117,17 @@ class Relay:
 class Entry:
     """One object in stores."""
 
-    __slots__ = ("losses", "nodes", "owner", "pulls", "size_bytes", "stale_turn", "subscribers", "was_held_up")
+    __slots__ = (
+        "losses",
+        "nodes",
+        "owner",
+        "pulls",
+        "size_bytes",
+        "stale_turn",
+        "subscribers",
+        "was_evicted",
+        "was_held_up",
+    )
 
     def __init__(self, owner: Address) -> None:
         self.owner = owner
@@ -126,6 +136,8 @@ class Entry:
         self.losses = 0
         self.stale_turn = 0
         """What is pulled in this turn, or in an earlier one, are bytes that were given up."""
+        self.was_evicted = False
+        """Whether the last copy left a full store."""
         self.was_held_up = False
         """Whether who had the last copy was (ObjectRemoved), when it went."""
         self.subscribers: dict[NodeID, bool] = {}
@@ -212,15 +224,26 @@ class Directory:
         """A node has a copy no more."""
         entry = self.entries.get(event.object_id)
         if entry is not None and self.is_alive(event.node, event.incarnation):
-            self._lose_copy(event.object_id, entry, event.node, is_held_up=event.is_held_up)
+            self._lose_copy(
+                event.object_id, entry, event.node, is_held_up=event.is_held_up, is_eviction=event.is_eviction
+            )
 
-    def _lose_copy(self, object_id: ObjectID, entry: Entry, node: NodeID, *, is_held_up: bool = False) -> None:
+    def _lose_copy(
+        self,
+        object_id: ObjectID,
+        entry: Entry,
+        node: NodeID,
+        *,
+        is_held_up: bool = False,
+        is_eviction: bool = False,
+    ) -> None:
         if node not in entry.nodes:
             return
         del entry.nodes[node]
         if not entry.nodes:
             entry.losses += 1
             entry.was_held_up = is_held_up
+            entry.was_evicted = is_eviction
             entry.pulls.clear()  # what is made anew may be other bytes than those that are still on their way
             if (relay := self.relays.get(object_id)) is not None and relay.is_given_up:
                 entry.stale_turn = self.turns
@@ -354,6 +377,7 @@ class Directory:
             asked=asked,
             near=near,
             is_held_up=entry.was_held_up or any(entry.subscribers.values()),
+            was_evicted=entry.was_evicted,
         )
         self.out.send(entry.owner, demanded)
 

@@ -209,9 +209,7 @@ class Node(Composition):
 
     def _copy_kept(self, object_id: ObjectID) -> None:
         """A copy that the head wanted is here, or cannot be had."""
-        if object_id in self.needed:
-            del self.needed[object_id]
-            self.store.keep(object_id)
+        self.store.keep(object_id, is_needed=self.needed.pop(object_id, "") is None)
         self.store.unpin(object_id, _KEEPER)
         self.out.send(HEAD, CopyKept(object_id=object_id, node=self.node))
 
@@ -325,6 +323,7 @@ class Node(Composition):
                 remakeable=event.remakeable,
                 user=event.requester,
                 is_room=event.is_room,
+                remake_ns=event.remake_ns,
             )
         )
 
@@ -431,7 +430,7 @@ class Node(Composition):
         self.scheduler.report()
         if self.scheduler.has_drained and not self.has_emptied:
             self.has_emptied = True
-            objects = self.store.objects.values()
+            objects = [*self.store.objects.values(), *self.store.spilled.values()]
             needed = tuple(stored.object_id for stored in objects if not (stored.remakeable or stored.is_room))
             self.out.send(HEAD, NodeEmptied(node=self.node, incarnation=self.incarnation, needed=needed))
 
@@ -526,9 +525,9 @@ _TABLE: Final[Mapping[type[Any], Callable[[Any, Any], object]]] = {
     SpaceRequested: Node._on_space_requested,
     SpaceReserved: lambda node, event: node.store.space.on_reserved(event.object_id, event.place),
     ReserveFailed: lambda node, event: node.store.space.on_reserve_failed(event.object_id, event.reason),
-    ObjectSpilled: lambda node, event: node.store.on_spilled(event.object_id),
+    ObjectSpilled: lambda node, event: node.store.on_spilled(event),
     SpillFailed: lambda node, event: node.store.on_spill_failed(event.object_id, event.reason),
-    ObjectRestored: lambda node, event: node.store.on_restored(event.object_id),
+    ObjectRestored: lambda node, event: node.store.on_restored(event),
     RestoreFailed: lambda node, event: node.store.on_restore_failed(event.object_id),
     ObjectSealed: lambda node, event: node.store.seal(event.object_id, event.requester),
     ObjectPlaced: Node._on_placed,

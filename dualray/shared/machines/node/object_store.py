@@ -12,7 +12,7 @@ gives back what it does not need.
 With the policy "spill", what has to leave is copied to disk first: SPILLING while that lasts, when it may still be read
 and pinned, and SPILLED when its memory has been given back. A spilled object is on this node, as far as others know.
 When it is wanted, it asks for room like any other, is RESTORING while it is read back, and then SEALED; its copy on
-disk goes.
+disk stays as long as the disk has room (contents.py).
 
 Relies on: users release what they pinned, or die, and are then released by name.
 Guarantees: bytes in use equal the sum of the objects in memory and never exceed the capacity, and those on disk never
@@ -29,6 +29,7 @@ from dualray.shared.machines.node.space import Space
 from dualray.shared.machines.node.stored import RESTORING, SpaceRequest, StoredObject, timer_of
 from dualray.shared.model.commands import ArmTimer, CancelTimer, RenameObject, UnloadObject
 from dualray.shared.model.config import Config
+from dualray.shared.model.events import ObjectRestored, ObjectSpilled
 from dualray.shared.model.ids import NodeID, ObjectID
 from dualray.shared.model.states import STORED, StoredState
 from dualray.shared.policies.lru import EvictionPolicy
@@ -72,11 +73,13 @@ class ObjectStore:
 
     # ---- Disk ------------------------------------------------------------------------------------------------
 
-    def on_spilled(self, object_id: ObjectID) -> None:
+    def on_spilled(self, event: ObjectSpilled) -> None:
         """The copy on disk is complete: the memory goes, unless the object is in use again."""
+        object_id = event.object_id
         stored = self.objects[object_id]
+        self.contents.written.note(stored.size_bytes, event.elapsed_ns)
         if stored.pins or stored.freed:
-            self.contents.delete_copy(stored)
+            stored.has_copy = True
             self._back_in_memory(stored)
         else:
             self.space.remove(stored)
@@ -92,6 +95,7 @@ class ObjectStore:
         if stored.copies_gone == self.contents.copies_gone:  # else the disk may have room now
             self.contents.disk_error = reason
         self.contents.spilled_bytes -= stored.size_bytes
+        self.contents.delete_spare_copies(stored.size_bytes)
         self._back_in_memory(stored)
         self.space.serve_waiting()
 
@@ -118,11 +122,13 @@ class ObjectStore:
             )
         )
 
-    def on_restored(self, object_id: ObjectID) -> None:
+    def on_restored(self, event: ObjectRestored) -> None:
         """The bytes are in memory again; those who want them pin them before our own pin ends."""
+        object_id = event.object_id
         stored = self.objects[object_id]
+        self.contents.read.note(stored.size_bytes, event.elapsed_ns)
         stored.state = STORED.check(stored.state, StoredState.SEALED, object_id)
-        self.contents.delete_copy(stored)
+        stored.has_copy = True
         self.sealed.append((object_id, RESTORING))
         self.space.written(object_id)
         self.space.serve_waiting()
@@ -223,11 +229,12 @@ class ObjectStore:
         stored.pins[user] = None
         return stored
 
-    def keep(self, object_id: ObjectID) -> None:
-        """From now on this copy is needed: nothing can make the object again."""
+    def keep(self, object_id: ObjectID, *, is_needed: bool) -> None:
+        """From now on this node is the one that keeps the object; `is_needed`: nothing can make it again."""
         stored = self.objects.get(object_id)
         if stored is not None:
-            stored.remakeable = False
+            stored.is_copy = False
+            stored.remakeable = stored.remakeable and not is_needed
 
     def unpin(self, object_id: ObjectID, user: str) -> None:
         """The user needs the object no more; it counts as used until now: who keeps a pin may have read it often."""
@@ -311,7 +318,7 @@ class ObjectStore:
             )
             ensure(object_id not in self.spilled, "object {} is in memory and on disk", object_id)
         on_disk = [*self.spilled.values()]
-        on_disk += [stored for stored in self.objects.values() if stored.state in _COPIED]
+        on_disk += [stored for stored in self.objects.values() if stored.state in _COPIED or stored.has_copy]
         total = sum(stored.size_bytes for stored in on_disk)
         ensure(
             total == contents.spilled_bytes,

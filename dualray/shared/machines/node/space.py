@@ -13,9 +13,9 @@ that have not begun (`is_early`) stands behind everything else: who runs needs r
 task needs that waits for arguments (`needed_next`) leaves after everything else: else each argument that is made again
 may cost it another one, for ever.
 
-With the policy "spill", what has to leave is copied to disk first, and the request that needs the room waits in line
-meanwhile. Where the disk has no room, what can be made again is evicted instead; only a request for which that is not
-enough waits, and is refused in the end.
+With a policy that spills, what has to leave is copied to disk first, unless the policy has it dropped, and the request
+that needs the room waits in line meanwhile. Where the disk has no room, what can be made again is evicted instead; only
+a request for which that is not enough waits, and is refused in the end.
 
 Whenever the store has to make room, it calls back what processes keep (object_store.py), from whoever keeps some, once.
 
@@ -40,15 +40,23 @@ from dualray.shared.model.commands import (
     EvictObject,
     ReserveSpace,
     RestoreObject,
+    UnloadObject,
 )
 from dualray.shared.model.config import Config
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.events import RoomWanted
 from dualray.shared.model.ids import Address, NodeID, ObjectID, short
 from dualray.shared.model.states import STORED, StoredState
+from dualray.shared.policies.cost_aware import Leaving
 from dualray.shared.policies.lru import EvictionPolicy
 
 _MEMORY_TRIES = 10
+
+
+def _never(leaving: Leaving) -> bool:
+    return False
+
+
 _MEMORY_TIMER = "memory:"
 
 
@@ -71,6 +79,7 @@ class Space:
         self.config = config
         self.eviction = eviction
         self.spills: bool = getattr(eviction, "spills", False)
+        self._drops: Callable[[Leaving], bool] = getattr(eviction, "drops", _never)
         self.contents = contents
         self.objects = contents.objects
         self.spilled = contents.spilled
@@ -146,11 +155,11 @@ class Space:
                 return False
         stored = self.spilled.pop(request.object_id, None) if request.user == RESTORING else None
         if stored is None:
-            stored = StoredObject(request.object_id, request.size_bytes, request.owner, request.remakeable)
+            stored = StoredObject(request)
         else:
             stored.state = STORED.check(stored.state, StoredState.RESTORING, request.object_id)
+            stored.request = request
         stored.pins[request.user] = None
-        stored.request = request
         if request.is_room:
             stored.is_room = True
             self.room_of[request.user] = self.room_of.get(request.user, 0) + 1
@@ -212,6 +221,7 @@ class Space:
 
     def _make_room(self, excess: int) -> bool:
         """Evict so many bytes now; False when that cannot be, or when they are on their way to the disk."""
+        used_bytes = self.contents.used_bytes
         if self.spills and not self.contents.disk_error:
             leaving = sum(
                 stored.size_bytes
@@ -221,8 +231,8 @@ class Space:
             if excess <= leaving:
                 return False
             chosen = self.eviction.choose(self._spillable(), excess - leaving)
-            if chosen is not None and self.contents.begin_to_spill([self.objects[object_id] for object_id in chosen]):
-                return False
+            if chosen is not None and self._drop_or_spill([self.objects[object_id] for object_id in chosen]):
+                return self.contents.used_bytes + excess <= used_bytes
         victims = self.eviction.choose(self._evictable(), excess)
         if victims is None:
             return False
@@ -230,11 +240,34 @@ class Space:
             self._evict(self.objects[victim])
         return True
 
+    def _drop_or_spill(self, victims: list[StoredObject]) -> bool:
+        """Drop those that the policy wants dropped, and begin to copy the others to disk; False when there is no room
+        for them there, and then nothing has been done."""
+        dropped, spilled = list[StoredObject](), list[StoredObject]()
+        for stored in victims:
+            if stored.has_copy:
+                dropped.append(stored)
+                continue
+            leaving = Leaving(
+                object_id=stored.object_id,
+                size_bytes=stored.size_bytes,
+                is_copy=stored.is_copy,
+                is_remakeable=stored.remakeable,
+                remake_ns=stored.remake_ns,
+                disk_ns=self.contents.disk_ns(stored.size_bytes),
+            )
+            (dropped if self._drops(leaving) else spilled).append(stored)
+        if not self.contents.begin_to_spill(spilled):
+            return False
+        for stored in dropped:
+            self._evict(stored)
+        return True
+
     def _evictable(self) -> Iterator[tuple[ObjectID, int]]:
         return self._needed_last(
             stored
             for stored in self.objects.values()
-            if stored.state is StoredState.SEALED and not stored.pins and stored.remakeable
+            if stored.state is StoredState.SEALED and not stored.pins and (stored.remakeable or stored.has_copy)
         )
 
     def _spillable(self) -> Iterator[tuple[ObjectID, int]]:
@@ -257,8 +290,13 @@ class Space:
     def _evict(self, stored: StoredObject) -> None:
         ensure(not stored.pins, "object {} is evicted and pinned by {}", stored.object_id, list(stored.pins))
         self.remove(stored)
+        if stored.has_copy:
+            stored.has_copy = False
+            self.out.add(UnloadObject(object_id=stored.object_id))
+            self.contents.keep_on_disk(stored)
+            return
         self.out.add(EvictObject(object_id=stored.object_id))
-        self.contents.announce_loss(stored)
+        self.contents.announce_loss(stored, is_eviction=True)
 
     # ---- Memory ----------------------------------------------------------------------------------------------
 
@@ -323,6 +361,9 @@ class Space:
     def delete(self, stored: StoredObject) -> None:
         """Nobody wants an object, or it will not be written: its room is free."""
         self.remove(stored)
+        if stored.has_copy:
+            stored.has_copy = False
+            self.contents.delete_copy(stored)
         self.out.add(DeleteObject(object_id=stored.object_id))
         self.written(stored.object_id)
         self.serve_waiting()

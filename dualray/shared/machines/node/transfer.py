@@ -222,6 +222,7 @@ class Transfer:
                 size_bytes=want.size_bytes,
                 owner=want.owner,
                 remakeable=True,
+                is_copy=True,
                 user=INCOMING,
                 is_early=want.is_early,
             )

@@ -8,6 +8,9 @@ When the copies of a result cannot be brought to a node, the head asks whether t
 may if the plan for a lost result is possible, and not if it would come to lie where it lay: an actor's, or that of a
 task which may run on one other node alone. Then the head demands the result as a lost one, and names the node.
 
+A task that runs again because its result left a full store uses no retry, and needs none: eviction is no failure. One
+that runs again because a node died uses one, as in Ray.
+
 Relies on: the task records and the values of the process.
 Guarantees: changes no task and no value, but for what it counts: moves, and remakes in vain.
 """
@@ -20,30 +23,14 @@ from dualray.shared.machines.base import Outbox
 from dualray.shared.machines.owner.task_records import TaskRecord
 from dualray.shared.machines.owner.value import Value, came_out_small
 from dualray.shared.machines.owner.values import Values
-from dualray.shared.model.commands import RunTask
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
-from dualray.shared.model.events import CopiesDoubted, CopiesJudged, ObjectFailed, TaskPushed
+from dualray.shared.model.events import CopiesDoubted, CopiesJudged, ObjectFailed
 from dualray.shared.model.ids import HEAD, Address, NodeID, ObjectID, TaskID, is_put, short, task_of
 from dualray.shared.model.states import TaskState, ValueState
 from dualray.shared.policies.reconstruction import Plan, ReconstructionPolicy
-from dualray.shared.policies.retry import RETRY_FOREVER
 
-REMAKES_IN_VAIN_MAX = 10
 MOVES_MAX = 10
 """So often the copies of one object are given up because a node could have none of them."""
-IN_VAIN = (
-    f"it was made again {REMAKES_IN_VAIN_MAX} times, and lost each time before a task that waits for it could begin, "
-    "while no other task came to its end: the object stores hold less than such a task and its results need at once, "
-    "beside what others hold. Set object_store_memory= higher, let stores write to disk "
-    '(limits={"eviction_policy": "spill"}), or make more and smaller tasks'
-)
-
-
-def is_remakeable(task: RunTask | TaskPushed) -> bool:
-    """Whether the results of this attempt can be made again: no actor's can, and none after the last attempt. Attempts
-    count retries and reconstructions alike."""
-    max_retries = task.spec.template.max_retries
-    return task.spec.actor_id is None and (max_retries == RETRY_FOREVER or task.attempt < max_retries)
 
 
 class Lineage:
@@ -57,16 +44,29 @@ class Lineage:
         values: Values,
         records: dict[TaskID, TaskRecord],
         reconstruction: ReconstructionPolicy,
+        remakes_max: int,
     ) -> None:
         self.out = out
         self.address = address
         self.values = values
         self.records = records
         self.reconstruction = reconstruction
+        self.remakes_max = remakes_max
+        self._is_eviction = False
+        self.in_vain = (
+            f"it was made again {remakes_max} times, and lost each time before a task that waits for it could begin, "
+            "while no other task came to its end: the object stores hold less than such a task and its results need at "
+            "once, beside what others hold. Set object_store_memory= higher, let stores write to disk "
+            '(limits={"eviction_policy": "cost"}), or make more and smaller tasks'
+        )
 
-    def plan(self, object_id: ObjectID) -> Plan:
-        """Which tasks run again so that an object exists again, or why that is impossible."""
-        return self.reconstruction.plan(object_id, self)
+    def plan(self, object_id: ObjectID, *, is_eviction: bool = False) -> Plan:
+        """Which tasks run again so that an object exists again, or why that is impossible. `is_eviction`: no retry is
+        used, and none is needed."""
+        self._is_eviction = is_eviction
+        plan = self.reconstruction.plan(object_id, self)
+        self._is_eviction = False
+        return plan
 
     def dependencies(self, task: TaskID) -> Sequence[ObjectID] | None:
         """For the reconstruction policy: a task's arguments, or None when its lineage is not kept."""
@@ -87,14 +87,19 @@ class Lineage:
         handle = record.spec.actor_handle
         if handle is not None and handle.object_id not in self.values.table:
             return False  # its actor has ended with the last handle
+        if self._is_eviction and record.spec.actor_id is None and record.spec.template.max_retries:
+            return record.state is TaskState.FINISHED
         return record.state is TaskState.FINISHED and record.retries_left != 0
 
-    def why_not_again(self, record: TaskRecord, lost: Sequence[Value]) -> str | None:
+    def why_not_again(self, record: TaskRecord, lost: Sequence[Value], *, is_eviction: bool) -> str | None:
         """Why a task that has ended now does not run again for results that were lost meanwhile, if so; `lost` are
         those that may be made in vain."""
-        if not self.may_run_again(record.spec.task_id):
+        self._is_eviction = is_eviction
+        may_run_again = self.may_run_again(record.spec.task_id)
+        self._is_eviction = False
+        if not may_run_again:
             return "the task that made it has no attempt left"
-        return IN_VAIN if self.is_in_vain(record, lost) else None
+        return self.in_vain if self.is_in_vain(record, lost) else None
 
     def on_doubted(self, event: CopiesDoubted) -> None:
         """None of the copies of an object of ours can be brought to some node: they may go if it can be made again."""
@@ -151,4 +156,4 @@ class Lineage:
         if record.stood != still:
             record.stood, record.remakes = still, 0
         record.remakes += 1
-        return record.remakes > REMAKES_IN_VAIN_MAX
+        return record.remakes > self.remakes_max

@@ -92,7 +92,6 @@ from dualray.shared.model.ids import (
 )
 from dualray.shared.model.specs import ActorSpec, TaskSpec, placed_near
 from dualray.shared.model.states import ActorState, TaskState, ValueState
-from dualray.shared.policies import load_policy
 
 
 class Owner(OwnerQueries):
@@ -112,8 +111,7 @@ class Owner(OwnerQueries):
             out=self.out,
             address=address,
             values=self.values,
-            retry=load_policy(config.retry_policy),
-            reconstruction=load_policy(config.reconstruction_policy),
+            config=config,
         )
         self.pushes = Pushes(out=self.out, address=address, values=self.values, rooms=self.rooms, tasks=self.tasks)
         self.leases = Leases(

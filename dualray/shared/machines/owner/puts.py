@@ -85,6 +85,7 @@ class Puts:
                 requester=self.address,
                 remakeable=event.remakeable,
                 is_room=event.is_argument and self.rooms.may_ask(event.object_id, event.size_bytes),
+                remake_ns=event.remake_ns,
             ),
         )
 

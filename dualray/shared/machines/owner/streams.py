@@ -248,7 +248,7 @@ class Streams:
         is_closed = stream.closed == record.attempt
         missed = {index: value for index, value in lost.items() if index <= stream.passed or is_closed}
         counted = [value for index, value in missed.items() if not stream.lost[index]]
-        why_not = self.lineage.why_not_again(record, counted) if missed else None
+        why_not = self.lineage.why_not_again(record, counted, is_eviction=record.is_evicted) if missed else None
         stream.lost = {} if why_not is not None else dict.fromkeys(missed, False)
         for index, value in lost.items():
             if index not in missed:
@@ -311,9 +311,10 @@ class Streams:
 
     # ---- Items that were lost --------------------------------------------------------------------------------
 
-    def note_lost(self, record: TaskRecord, value: Value, *, is_held_up: bool) -> None:
+    def note_lost(self, record: TaskRecord, value: Value, *, is_held_up: bool, was_evicted: bool) -> None:
         """The value is being made again by the task that runs."""
         assert record.stream is not None
+        record.is_evicted = was_evicted and (record.is_evicted or not record.stream.lost)
         index = return_index(value.object_id)
         if index:
             record.stream.lost[index] = is_held_up

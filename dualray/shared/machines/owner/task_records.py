@@ -76,6 +76,8 @@ class TaskRecord:
     """It runs, or has run, again because a result was lost."""
     remakes = 0
     """How often a result that waiting tasks need was made again since other tasks stood as they stand."""
+    is_evicted = False
+    """Of a generator: all that it runs again for left a full store."""
     near: NodeID | None = None
     """Where it is to run again: that node could have no copy of its result."""
     stood: object = None

@@ -24,12 +24,13 @@ from collections import deque
 
 from dualray.exceptions import InvariantViolation
 from dualray.shared.machines.base import Outbox, ensure
-from dualray.shared.machines.owner.lineage import IN_VAIN, Lineage
+from dualray.shared.machines.owner.lineage import Lineage
 from dualray.shared.machines.owner.streams import Streams
 from dualray.shared.machines.owner.task_records import TaskRecord, cancelled, task_row
 from dualray.shared.machines.owner.value import Failure, Value
 from dualray.shared.machines.owner.values import Values
 from dualray.shared.model.commands import CopyPayload, DropPayload, NoteRetry, WriteRecord
+from dualray.shared.model.config import Config
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.events import (
     ActorFailed,
@@ -57,7 +58,8 @@ from dualray.shared.model.ids import (
 )
 from dualray.shared.model.specs import ObjectHint, Ref, TaskSpec
 from dualray.shared.model.states import TASK, TaskState, ValueState
-from dualray.shared.policies.reconstruction import Plan, ReconstructionPolicy
+from dualray.shared.policies import load_policy
+from dualray.shared.policies.reconstruction import Plan
 from dualray.shared.policies.retry import RETRY_FOREVER, RetryPolicy
 
 
@@ -70,16 +72,20 @@ class Tasks:
         out: Outbox,
         address: Address,
         values: Values,
-        retry: RetryPolicy,
-        reconstruction: ReconstructionPolicy,
+        config: Config,
     ) -> None:
         self.out = out
         self.address = address
         self.values = values
-        self.retry = retry
+        self.retry: RetryPolicy = load_policy(config.retry_policy)
         self.records: dict[TaskID, TaskRecord] = {}
         self.lineage = Lineage(
-            out=out, address=address, values=values, records=self.records, reconstruction=reconstruction
+            out=out,
+            address=address,
+            values=values,
+            records=self.records,
+            reconstruction=load_policy(config.reconstruction_policy),
+            remakes_max=config.remakes_without_progress_max,
         )
         self.results_to_acknowledge: list[tuple[Address, ResultsTaken]] = []
         self.streams = Streams(
@@ -246,9 +252,9 @@ class Tasks:
         self.set_queued(record)
         return True
 
-    def _use_attempt(self, record: TaskRecord, reason: str) -> None:
+    def _use_attempt(self, record: TaskRecord, reason: str, *, is_free: bool = False) -> None:
         if record.retries_left != RETRY_FOREVER:
-            record.retries_left -= 1
+            record.retries_left -= 0 if is_free else 1
         record.attempt += 1
         record.value = None
         self.out.add(NoteRetry(task_id=record.spec.task_id, attempt=record.attempt, reason=reason))
@@ -303,7 +309,7 @@ class Tasks:
             record.returns_kept = 0  # small results are never lost: there is nothing to make again
         self._let_go_of_arguments(record)
         if again is not None:
-            self._run_again(again, None)
+            self._run_again(again, None, is_free=again.is_evicted)
 
     def finish_small(self, record: TaskRecord, size_bytes: int) -> None:
         """The one result is there, it is small, and refers to nothing."""
@@ -459,7 +465,7 @@ class Tasks:
         value.is_bare = False
         value.demanded = True
         value.losses_demanded = max(event.losses, value.losses_demanded)
-        value.near, value.is_held_up = event.near, event.is_held_up
+        value.near, value.is_held_up, value.was_evicted = event.near, event.is_held_up, event.was_evicted
         if value.state is not ValueState.STORED:
             return
         if self.lineage.is_lost(value) or (event.asked and value.asked_again):
@@ -474,21 +480,22 @@ class Tasks:
         value.losses_answered = max(value.losses_demanded, value.losses_answered)
         near, value.near = value.near, None
         is_held_up, value.is_held_up = value.is_held_up, False
+        was_evicted, value.was_evicted = value.was_evicted, False
         record = None if is_put(value.object_id) else self.records.get(task_of(value.object_id))
         if record is not None and not record.is_done:  # it runs again already, for another of its results
             self.values.set_remaking(value)
             value.is_in_doubt = True
             if record.stream is not None:
-                self.streams.note_lost(record, value, is_held_up=is_held_up)
+                self.streams.note_lost(record, value, is_held_up=is_held_up, was_evicted=was_evicted)
             return
-        plan = self.lineage.plan(value.object_id)
+        plan = self.lineage.plan(value.object_id, is_eviction=was_evicted)
         if (
             plan.impossible is None
             and record is not None
             and not is_held_up
             and self.lineage.is_in_vain(record, (value,))
         ):
-            plan = Plan(impossible=IN_VAIN)
+            plan = Plan(impossible=self.lineage.in_vain)
         if plan.impossible is not None:
             kind = ErrorKind.RECONSTRUCTION_FAILED
             message = f"Object {short(value.object_id)} was lost and cannot be made again: {plan.impossible}."
@@ -499,16 +506,17 @@ class Tasks:
             return
         for task in plan.tasks:
             self.records[task].near = near
-            self._run_again(self.records[task], value)
+            self._run_again(self.records[task], value, is_free=was_evicted)
 
-    def _run_again(self, record: TaskRecord, wanted: Value | None) -> None:
+    def _run_again(self, record: TaskRecord, wanted: Value | None, *, is_free: bool) -> None:
+        """A task that has ended runs again; `is_free`: that uses no retry."""
         for index in range(record.spec.template.num_returns):
             value = self.values.table.get(return_object_id(record.spec.task_id, index))
             if value is not None and (value is wanted or value.state is ValueState.FREED):
                 self.values.set_remaking(value)
         if record.stream is not None:
             self.streams.run_again(record, wanted)
-        self._use_attempt(record, "reconstruction")
+        self._use_attempt(record, "reconstruction", is_free=is_free)
         record.again = record.has_finished = True
         record.is_cancelled = False  # it came too late, and this is another demand
         self._set_state(record, TaskState.WAITING_ARGS)

@@ -102,6 +102,8 @@ class Value:
     """A node that could have none of the copies that were lost: it is to be made there."""
     is_held_up = False
     """Who wants it back waits for others that say nothing, and its store may be full of what they are to send."""
+    was_evicted = False
+    """The last copy left a full store."""
     moves = 0
     """How often its copies were given up for such a node."""
     is_in_doubt = False

@@ -53,6 +53,8 @@ class SpaceRequested:
     requester: Address
     remakeable: bool
     is_room: bool = False
+    remake_ns: int = 0
+    """As in SpaceWanted."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -167,12 +169,14 @@ class ObjectAdded:
 
 @dataclass(slots=True, kw_only=True)
 class ObjectRemoved:
-    """To the head: a node holds no copy any more (evicted). `is_held_up`: as in LocationsWanted."""
+    """To the head: a node holds no copy any more. `is_held_up`: as in LocationsWanted. `is_eviction`: its store needed
+    the room."""
 
     object_id: ObjectID
     node: NodeID
     incarnation: int
     is_held_up: bool = False
+    is_eviction: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -261,6 +265,8 @@ class ObjectDemanded:
     near: NodeID | None = None
     is_held_up: bool = False
     """As in LocationsWanted, of a node that wants it, or of the one that has evicted the last copy."""
+    was_evicted: bool = False
+    """The last copy left a full store: to make the object again is no retry."""
 
 
 @dataclass(slots=True, kw_only=True)

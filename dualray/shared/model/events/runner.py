@@ -84,9 +84,10 @@ class ReserveFailed:
 
 @dataclass(slots=True, kw_only=True)
 class ObjectSpilled:
-    """The bytes of a `SpillObject` are on disk."""
+    """The bytes of a `SpillObject` are on disk. `elapsed_ns`: writing them took so long; 0: nobody knows."""
 
     object_id: ObjectID
+    elapsed_ns: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -99,9 +100,10 @@ class SpillFailed:
 
 @dataclass(slots=True, kw_only=True)
 class ObjectRestored:
-    """The bytes of a `RestoreObject` are in memory."""
+    """The bytes of a `RestoreObject` are in memory. `elapsed_ns`: reading them took so long; 0: nobody knows."""
 
     object_id: ObjectID
+    elapsed_ns: int = 0
 
 
 @dataclass(slots=True, kw_only=True)

@@ -47,7 +47,8 @@ class PromiseKept:
 @dataclass(slots=True, kw_only=True)
 class SpaceWanted:
     """User code is about to write an object of this size into the node's store, and waits under `wait_id`. An
-    `is_argument` is put to be the argument of one call."""
+    `is_argument` is put to be the argument of one call. `remake_ns`: the task that made it has run for so long; 0: that
+    is not measured, or the object is made by more than this run."""
 
     wait_id: WaitID
     object_id: ObjectID
@@ -55,6 +56,7 @@ class SpaceWanted:
     owner: Address
     remakeable: bool
     is_argument: bool = False
+    remake_ns: int = 0
 
 
 @dataclass(slots=True, kw_only=True)

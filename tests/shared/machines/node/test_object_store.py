@@ -25,6 +25,7 @@ from dualray.shared.model.events import (
     ObjectAdded,
     ObjectArrived,
     ObjectNotHere,
+    ObjectReceived,
     ObjectReleased,
     ObjectRemoved,
     ObjectRequested,
@@ -124,7 +125,9 @@ def test_the_object_used_longest_ago_is_evicted_and_the_head_is_told(node):
         node.store(oid(number), 400)
     commands = node.reserve(oid(3), 400)
     assert evicted(commands) == [1]
-    assert sent(commands, ObjectRemoved, HEAD) == [ObjectRemoved(object_id=oid(1), node="node-0", incarnation=0)]
+    assert sent(commands, ObjectRemoved, HEAD) == [
+        ObjectRemoved(object_id=oid(1), node="node-0", incarnation=0, is_eviction=True)
+    ]
     assert granted(commands) == [(3, False)]
 
 
@@ -452,18 +455,60 @@ def test_no_more_is_spilled_than_is_needed_for_all_in_line(spilling):
     assert granted(spill(spilling, 2)) == [(4, False)]
 
 
-def test_a_spilled_object_that_is_wanted_comes_back_and_its_copy_goes(spilling):
-    spilling.store(oid(3), 500)
+def restored(spilling: NodeStepper) -> list:
+    """Object 1 was written to disk, is wanted, and comes back; object 2 leaves for it."""
+    spilling.store(oid(3), 500, remakeable=False)
     spill(spilling, 1)
     spilling.seal(oid(3))
     assert spilling.machine.store.is_spilled(oid(1))
     assert orders(spilling.want(oid(1), by=B)) == [("SpillObject", 2)]  # used longest ago
     commands = spill(spilling, 2)
     assert orders(commands) == [("UnloadObject", 2), ("RestoreObject", 1)]
-    commands = spilling(ObjectRestored(object_id=oid(1)))
-    assert orders(commands) == [("DeleteSpilled", 1)]
+    return spilling(ObjectRestored(object_id=oid(1)))
+
+
+def test_a_spilled_object_that_is_wanted_comes_back_and_its_copy_on_disk_stays(spilling):
+    commands = restored(spilling)
+    assert orders(commands) == []
     assert sends(commands) == [(B, "ObjectArrived")]
     assert list(spilling.machine.store.objects[oid(1)].pins) == [B]
+    assert spilling.machine.store.contents.spilled_bytes == 800
+
+
+def test_an_object_with_a_copy_on_disk_leaves_memory_at_once(spilling):
+    restored(spilling)
+    spilling(released(oid(1), by=B))
+    spilling.want(oid(3), by=A)
+    commands = spilling.want(oid(2), by=B)
+    assert orders(commands) == [("UnloadObject", 1), ("RestoreObject", 2)]
+    assert spilling.machine.store.is_spilled(oid(1))
+    assert spilling.machine.store.contents.spilled_bytes == 800
+
+
+def test_copies_of_objects_in_memory_make_way_on_a_full_disk():
+    node = NodeStepper(store_bytes=1000, eviction_policy="spill", spill_bytes_max=900)
+    for number in (1, 2):
+        node.store(oid(number), 400, remakeable=False)
+    restored(node)
+    assert orders(node.reserve(oid(4), 600)) == [("DeleteSpilled", 1), ("SpillObject", 3)]
+    assert node.machine.store.contents.spilled_bytes == 400 + 500
+
+
+def test_a_disk_that_fails_is_tried_again_without_the_copies_of_objects_in_memory():
+    node = NodeStepper(store_bytes=1000, eviction_policy="spill")
+    for number in (1, 2):
+        node.store(oid(number), 400, remakeable=False)
+    restored(node)
+    assert orders(node.reserve(oid(4), 300)) == [("SpillObject", 3)]
+    failed = SpillFailed(object_id=oid(3), reason="no space left on device")
+    assert orders(node(failed)) == []  # the copy of 1 has 400 bytes, and 3 has 500
+    assert orders(node(released(oid(1), by=B))) == [("UnloadObject", 1)]
+
+
+def test_a_freed_object_goes_with_its_copy_on_disk(spilling):
+    restored(spilling)
+    spilling(released(oid(1), by=B))
+    assert orders(spilling(freed(oid(1)))) == [("DeleteSpilled", 1), ("DeleteObject", 1)]
     assert spilling.machine.store.contents.spilled_bytes == 400
 
 
@@ -471,8 +516,60 @@ def test_an_object_that_is_wanted_while_it_is_being_spilled_stays(spilling):
     spilling.reserve(oid(3), 500)
     assert sends(spilling.want(oid(1), by=B)) == [(B, "ObjectArrived")]
     commands = spill(spilling, 1)
-    assert orders(commands) == [("DeleteSpilled", 1), ("SpillObject", 2)]
+    assert orders(commands) == [("SpillObject", 2)]
     assert granted(spill(spilling, 2)) == [(3, False)]
+
+
+# ---- What is cheaper: to make it again, or to write it and read it back ----------------------------------------------
+
+DISK_NS = 2 * 400
+"""To write an object of 400 bytes and to read it back, on a disk that is not measured."""
+
+
+@pytest.fixture
+def pricing() -> NodeStepper:
+    return NodeStepper(store_bytes=1000, eviction_policy="cost", spill_bytes_max=1500)
+
+
+@pytest.mark.parametrize(
+    ("remake_ns", "order"), [(0, "SpillObject"), (DISK_NS // 10, "EvictObject"), (DISK_NS // 10 + 1, "SpillObject")]
+)
+def test_an_object_is_dropped_when_it_is_much_cheaper_to_make_again(pricing, remake_ns, order):
+    pricing.store(oid(1), 400, remake_ns=remake_ns)
+    pricing.store(oid(2), 400)
+    assert orders(pricing.reserve(oid(3), 400)) == [(order, 1)]
+
+
+def test_an_object_that_nothing_makes_again_is_written_however_fast_it_was_made(pricing):
+    pricing.store(put_id(1), 400, remakeable=False, remake_ns=1)
+    pricing.store(oid(2), 400)
+    assert orders(pricing.reserve(oid(3), 400)) == [("SpillObject", put_id(1)[0])]
+
+
+def test_a_disk_is_as_fast_as_it_was_for_the_objects_before(pricing):
+    pricing.store(oid(1), 400)
+    pricing.store(oid(2), 400, remake_ns=DISK_NS)
+    pricing.reserve(oid(3), 400)
+    pricing(ObjectSpilled(object_id=oid(1), elapsed_ns=10 * DISK_NS))
+    assert orders(pricing.reserve(oid(4), 400)) == [("EvictObject", 2)]
+
+
+def test_a_copy_that_came_from_another_node_is_dropped(pricing):
+    pricing.want(oid(1))
+    pricing.locations(oid(1), NodeID("node-1"), size_bytes=400)
+    pricing(ObjectReceived(object_id=oid(1), source=NodeID("node-1")))
+    pricing(released(oid(1)))
+    pricing.store(oid(2), 400)
+    assert orders(pricing.reserve(oid(3), 400)) == [("EvictObject", 1)]
+
+
+def test_of_the_chosen_some_are_dropped_and_some_are_written_and_the_room_is_there_when_all_have_left(pricing):
+    pricing.store(oid(1), 400, remake_ns=1)
+    pricing.store(oid(2), 400)
+    commands = pricing.reserve(oid(3), 900)
+    assert (orders(commands), granted(commands)) == ([("SpillObject", 2), ("EvictObject", 1)], [])
+    assert [(each.object_id, each.is_eviction) for each in sent(commands, ObjectRemoved)] == [(oid(1), True)]
+    assert granted(spill(pricing, 2)) == [(3, False)]
 
 
 def test_an_object_that_is_freed_while_it_is_being_spilled_goes_when_the_disk_is_done(spilling):

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from dualray.shared.machines.owner.lineage import MOVES_MAX, REMAKES_IN_VAIN_MAX
+from dualray.shared.machines.owner.lineage import MOVES_MAX
+from dualray.shared.model.config import Config
 from dualray.shared.model.errors import ErrorKind
 from dualray.shared.model.events import (
     CopiesDoubted,
@@ -23,6 +24,8 @@ from dualray.shared.model.ids import HEAD, Address, NodeID, PlacementGroupID
 from dualray.shared.model.specs import LabelOperator, LabelTerm, Strategy, StrategyKind, Streaming
 from tests.shared.builders import OwnerStepper, oid, put_id, ref, sent, task, tid
 from tests.shared.machines.owner.answers import pushes, retries
+
+REMAKES_MAX = Config().remakes_without_progress_max
 
 
 @pytest.fixture
@@ -71,12 +74,12 @@ def test_what_was_lost_while_it_was_made_for_another_is_asked_for_again(driver):
 def test_what_is_made_again_in_vain_is_given_up_with_the_way_out(driver):
     driver.run(1, inline=False, max_retries=-1)
     driver.submit(task(2, deps=(ref(oid(1)),)))
-    for losses in range(1, REMAKES_IN_VAIN_MAX + 1):
+    for losses in range(1, REMAKES_MAX + 1):
         assert retries(lost(driver, oid(1), losses)) == [(1, losses, "reconstruction")]
         driver.finish(1, attempt=losses, inline=False)
-    (failed,) = sent(lost(driver, oid(1), REMAKES_IN_VAIN_MAX + 1), ObjectFailed, HEAD)
+    (failed,) = sent(lost(driver, oid(1), REMAKES_MAX + 1), ObjectFailed, HEAD)
     assert failed.error.kind is ErrorKind.RECONSTRUCTION_FAILED
-    assert "it was made again 10 times, and lost each time" in failed.error.message
+    assert "it was made again 8 times, and lost each time" in failed.error.message
     assert "Set object_store_memory= higher" in failed.error.message
 
 
@@ -84,11 +87,11 @@ def test_what_is_lost_while_a_node_is_held_up_is_not_in_vain(driver):
     """Its store is full of what stands still behind a partition, and that has an end."""
     driver.run(1, inline=False, max_retries=-1)
     driver.submit(task(2, deps=(ref(oid(1)),)))
-    for losses in range(1, 3 * REMAKES_IN_VAIN_MAX):
+    for losses in range(1, 3 * REMAKES_MAX):
         commands = driver(ObjectDemanded(object_id=oid(1), losses=losses, is_held_up=True))
         assert retries(commands) == [(1, losses, "reconstruction")]
         driver.finish(1, attempt=losses, inline=False)
-    for more in range(REMAKES_IN_VAIN_MAX):
+    for more in range(REMAKES_MAX):
         losses += 1
         assert retries(lost(driver, oid(1), losses)) == [(1, losses, "reconstruction")], more
         driver.finish(1, attempt=losses, inline=False)
@@ -100,11 +103,11 @@ def test_what_is_made_again_is_not_in_vain_while_something_comes_of_it(driver, p
     driver.run(1, inline=False, max_retries=-1)
     if progress != "nobody needs it":
         driver.submit(task(2, deps=(ref(oid(1)),)))
-    for losses in range(1, 3 * REMAKES_IN_VAIN_MAX):
-        if losses % REMAKES_IN_VAIN_MAX == 0 and progress == "a task ends":
+    for losses in range(1, 3 * REMAKES_MAX):
+        if losses % REMAKES_MAX == 0 and progress == "a task ends":
             driver.put(losses)
             driver.submit(task(100 + losses, name="other"))
-        if losses % REMAKES_IN_VAIN_MAX == 0 and progress == "a wait ends":
+        if losses % REMAKES_MAX == 0 and progress == "a wait ends":
             driver.wait(losses, ref(oid(2)))
         assert retries(lost(driver, oid(1), losses)) == [(1, losses, "reconstruction")]
         driver.finish(1, attempt=losses, inline=False)
@@ -121,7 +124,7 @@ def why_given_up(*, is_held_up: bool = False) -> list[str]:
     report = ItemReported(task_id=tid(1), attempt=0, worker=Address("node-0/w0"), result=made)
     commands = driver(report)
     driver.submit(task(2, deps=(ref(oid(1, 1)),)))
-    for attempt in range(3 * REMAKES_IN_VAIN_MAX):
+    for attempt in range(3 * REMAKES_MAX):
         driver(replace(report, attempt=attempt))
         driver(ObjectDemanded(object_id=oid(1, 1), losses=attempt + 1, is_held_up=is_held_up))
         commands += driver.finish(1, attempt=attempt, nested=(ref(oid(1, 1)),)) + driver.push_deferred()
@@ -130,7 +133,7 @@ def why_given_up(*, is_held_up: bool = False) -> list[str]:
 
 def test_what_a_generator_makes_again_in_vain_is_given_up_with_the_way_out():
     [why] = why_given_up()
-    assert "it was made again 10 times, and lost each time" in why
+    assert "it was made again 8 times, and lost each time" in why
     assert "Set object_store_memory= higher" in why
 
 

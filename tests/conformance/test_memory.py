@@ -1,0 +1,80 @@
+"""Programs whose data exceed the object store, with the defaults: objects go to disk, or are cheap to make again."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import dualray as ray
+from tests.conformance.support import MIB, get
+
+CLUSTER = {"nodes": 1, "object_store_memory": 40 * MIB}
+pytestmark = pytest.mark.usefixtures("cluster")
+
+TIME = "lognormal(5ms, 1)"
+"""Of a task in a simulation: real ones vary, too."""
+
+
+@ray.remote(duration=TIME)
+def base(number, tally):
+    tally.add(f"base {number}")
+    return np.full(3 * MIB, number, dtype=np.uint8)
+
+
+@ray.remote(duration=TIME)
+def plus(array, more, tally):
+    tally.add(f"plus {array[0]}")
+    return array + np.uint8(more)
+
+
+def test_two_rounds_over_twice_the_store_end_and_little_is_made_twice(tally):
+    first = [base.remote(number, tally) for number in range(15)]
+    second = [plus.remote(ref, 100, tally) for ref in first]
+    for _ in range(2):
+        assert [int(get(ref)[-1]) for ref in second] == list(range(100, 115))
+    assert [int(get(ref)[-1]) for ref in first] == list(range(15))
+    assert 30 <= tally.count <= 45
+    assert max(tally.notes.count(note) for note in tally.notes) <= 2
+
+
+def test_puts_beyond_the_store_go_to_disk_and_come_back():
+    refs = [ray.put(np.full(10 * MIB, number, dtype=np.uint8)) for number in range(12)]
+    for _ in range(2):
+        for number, ref in enumerate(refs):
+            array = get(ref)
+            assert (array[0], array[-1]) == (number, number)
+
+
+def test_an_actors_results_go_to_disk():
+    @ray.remote
+    class Maker:
+        def __init__(self):
+            self.made = 0
+
+        def block(self):
+            self.made += 1
+            return np.full(10 * MIB, self.made, dtype=np.uint8)
+
+    maker = Maker.remote()
+    refs = [maker.block.remote() for _ in range(8)]
+    assert [int(get(ref)[0]) for ref in refs] == list(range(1, 9))
+    assert [int(get(ref)[0]) for ref in refs] == list(range(1, 9))
+
+
+PARTS = 6
+
+
+@ray.remote(num_returns=PARTS, duration=TIME)
+def stage(number, *parts):
+    number = sum(int(part[0]) for part in parts) if parts else number
+    return tuple(np.full(MIB // 4, number + part, dtype=np.int64) for part in range(PARTS))
+
+
+def test_a_shuffle_of_three_stages_in_half_of_one_ends():
+    rows = [stage.remote(number) for number in range(PARTS)]
+    expected = list(range(PARTS))
+    for _ in range(2):
+        rows = [stage.remote(0, *(row[part] for row in rows)) for part in range(PARTS)]
+        expected = [sum(number + part for number in expected) for part in range(PARTS)]
+    for number, row in zip(expected, rows, strict=True):
+        assert [int(get(part)[-1]) for part in row] == [number + part for part in range(PARTS)]
