@@ -37,7 +37,8 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Lives:
         return float(array[0])
 
     log = tmp_path_factory.mktemp("full")
-    ray.init(mode="sim", nodes=2, num_cpus=2, object_store_memory=4 * MIB, decision_log=log)
+    limits = {"eviction_policy": "lru"}
+    ray.init(mode="sim", nodes=2, num_cpus=2, object_store_memory=4 * MIB, decision_log=log, limits=limits)
     try:
         made = [make.remote(number) for number in range(16)]
         assert [ray.get(look.remote(array)) for array in made] == [float(number) for number in range(16)]

@@ -81,7 +81,8 @@ def address_of(runtime: Any) -> str:
 
 @pytest.fixture
 def address() -> Any:
-    yield address_of(dualray.init(num_cpus=2, object_store_memory=64 << 20, metrics_port=0))
+    limits = {"eviction_policy": "lru"}
+    yield address_of(dualray.init(num_cpus=2, object_store_memory=64 << 20, metrics_port=0, limits=limits))
     dualray.shutdown()
 
 
