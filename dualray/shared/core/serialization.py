@@ -21,7 +21,7 @@ import weakref
 from collections import ChainMap
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from types import BuiltinFunctionType, CellType, CodeType, FunctionType
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType
 from typing import Any, ClassVar, Final
 
 import cloudpickle
@@ -127,7 +127,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships 
             if (named := NAMING.reduce(obj)) is not None:
                 return named
             _share_module_name(obj)
-        elif type(obj) is BuiltinFunctionType and (place := replaced_builtins.get(id(obj))) is not None:
+        elif type(obj) in (BuiltinFunctionType, MethodType) and (place := replaced_builtins.get(id(obj))) is not None:
             return _stands_at, place
         return super().reducer_override(obj)
 

@@ -219,6 +219,11 @@ class FiberScheduler:
         self.on_suspend = on_suspend
         self.hold: Callable[[Fiber], bool] | None = None
         self.awaits: Callable[[], bool] | None = None
+        self.has_drawn = False
+        """Whether the fiber that runs has drawn random numbers: `put_back` is called when it is suspended."""
+        self.put_back: Callable[[], object] | None = None
+        self.put_in: Callable[[Fiber], object] | None = None
+        """Called before a fiber runs that has streams of its own."""
         self.system: Final = SystemSection(self)
         self.driver: Fiber | None = None
         self.abandoned: list[Fiber] = []
@@ -472,6 +477,8 @@ class FiberScheduler:
         fiber.state = _RUNNING
         if self.on_resume is not None:
             self.on_resume(fiber)
+        if fiber.streams is not None and self.put_in is not None:
+            self.put_in(fiber)
         self._current = fiber
         try:
             if exc is None:
@@ -482,6 +489,10 @@ class FiberScheduler:
             if _getprofile() is not None:
                 _cut_profile()
             self._current = None
+            if self.has_drawn:
+                self.has_drawn = False
+                if self.put_back is not None:
+                    self.put_back()
             if self.on_suspend is not None:
                 self.on_suspend(fiber)
         if self._end is not None:

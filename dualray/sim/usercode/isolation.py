@@ -2,24 +2,21 @@
 
 Theory of operation
 -------------------
-All virtual processes share one interpreter. What would make a run depend on it, or let one process act on
-another through it, is replaced for the life of the simulation with the engine of dualray.sim.usercode.substitutions:
-each replacement asks whether the caller is user code and answers for the calling fiber, and is the original
-for everyone else. Nothing is saved or restored at a switch, so a switch costs the same whether a fiber uses
-randomness or not, and what pytest, the kernel or other threads see is untouched because it was never
-touched.
+All virtual processes share one interpreter. What would make a run depend on it, or let one process act on another
+through it, is replaced for the life of the simulation with the engine of dualray.sim.usercode.substitutions: each
+replacement asks whether the caller is user code and answers for the calling fiber, and is the original for everyone
+else. At a switch nothing is saved or restored, but the state of the two generators of random numbers that a process
+shares, and that for fibers which have drawn from them: what pytest, the kernel or other threads see is untouched.
 
 Randomness. Each fiber has three generators of its own, made on first use from the seed given at its
 creation:
 
-    random        the functions of the module go to a `random.Random`
-    numpy.random  the legacy functions, and the hidden singleton that libraries fetch, go to a `RandomState`
+    random        the one behind the functions of the module: generators.py
+    numpy.random  the one behind the legacy functions, which libraries fetch: there, too
     entropy       `os.urandom` and `os.getrandom`, and with them `uuid.uuid4`, `secrets`, `SystemRandom`,
                   numpy's `default_rng()` and the seed of an unseeded `random.Random()`
 
-numpy's generator is not swapped with `set_bit_generator`: that is paid at every switch and forgets the
-second value of a Gaussian pair of whoever is outside. Not covered: `random._inst`, `uuid.uuid1` (the
-machine's), and generators that C libraries keep for themselves.
+Not covered: `uuid.uuid1` (the machine's), and generators that C libraries keep for themselves.
 
 Identity. `os.getpid()`, `socket.gethostname()`, `platform.node()` and the name in `os.uname()` are those of the
 fiber's owner; `os.getppid()` is the same for all. Because a virtual pid may belong to a real stranger, the calls that
@@ -46,6 +43,7 @@ it.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import random
@@ -55,12 +53,12 @@ from types import FunctionType, ModuleType
 from typing import Any, Final, Self
 
 import numpy as np
-from numpy.random import MT19937, RandomState, mtrand
 
-from dualray.shared.seeding import stream_seed
 from dualray.sim.kernel.fibers import Fiber, FiberOwner, FiberScheduler
 from dualray.sim.kernel.kernel import Kernel
 from dualray.sim.usercode import escape_guard
+from dualray.sim.usercode.generators import GlobalGenerators, Streams, find, streams_of
+from dualray.sim.usercode.interposed_generators import InterposedGenerators
 from dualray.sim.usercode.process_calls import ProcessCalls
 from dualray.sim.usercode.substitutions import Substitution, Substitutions, in_user_code
 
@@ -80,55 +78,6 @@ grown."""
 
 _FROZEN_BY_PYTHON: Final = 375 if sys.version_info[:2] == (3, 12) else 0
 """Objects that the interpreter has frozen before anybody could."""
-
-
-class _Streams:
-    """The generators of one fiber, made when first asked for."""
-
-    __slots__ = ("_entropy", "_numpy", "_python", "_seed")
-
-    def __init__(self, seed: bytes) -> None:
-        self._seed = seed
-        self._python: random.Random | None = None
-        self._numpy: RandomState | None = None
-        self._entropy: random.Random | None = None
-
-    def _derived(self, stream: bytes) -> int:
-        return stream_seed(self._seed, stream)
-
-    @property
-    def python(self) -> random.Random:
-        if self._python is None:
-            self._python = random.Random(self._derived(b"random"))
-        return self._python
-
-    @property
-    def numpy(self) -> RandomState:
-        if self._numpy is None:
-            self._numpy = RandomState(MT19937(self._derived(b"numpy")))
-        return self._numpy
-
-    @numpy.setter
-    def numpy(self, generator: RandomState) -> None:
-        self._numpy = generator
-
-    @property
-    def entropy(self) -> random.Random:
-        if self._entropy is None:
-            self._entropy = random.Random(self._derived(b"entropy"))
-        return self._entropy
-
-
-def _streams(fiber: Fiber) -> _Streams:
-    if fiber.streams is None:
-        fiber.streams = _Streams(fiber.seed)
-    streams: _Streams = fiber.streams
-    return streams
-
-
-def new_streams(seed: bytes) -> object:
-    """What a fiber has for its `streams`, made from a seed of its own."""
-    return _Streams(seed)
 
 
 class Heap:
@@ -180,11 +129,43 @@ class Isolation:
         """What user code did that no simulation can repeat: by call, the first time in words."""
         self.allows_outside = False
         """Whether tasks that do not say so may make calls that lead out of the simulation."""
+        shared = find()
+        self._generators: GlobalGenerators | InterposedGenerators = (
+            InterposedGenerators(self.user_fiber)
+            if shared is None
+            else GlobalGenerators(shared, self.user_fiber, self._note_draw)
+        )
         self.calls = ProcessCalls(self.user_fiber, self._driver_owner, lambda: self._fibers.park())
 
     def move_to(self, kernel: Kernel, fibers: FiberScheduler) -> None:
         """It isolates the fibers of another simulation from now on."""
         self.kernel, self._fibers = kernel, fibers
+
+    def _note_draw(self) -> None:
+        self._fibers.has_drawn = True
+
+    @contextlib.contextmanager
+    def own_streams(self, fiber: Fiber, seed: bytes) -> Iterator[None]:
+        """What a fiber draws meanwhile is from this seed, and not from its own."""
+        self._generators.put_back()
+        streams, fiber.streams = fiber.streams, Streams(seed)
+        try:
+            yield
+        finally:
+            self._generators.put_back()
+            fiber.streams = streams
+            self._generators.put_in(fiber)
+
+    @contextlib.contextmanager
+    def outside_state(self) -> Iterator[None]:
+        """Whoever is no fiber draws meanwhile, and changes nothing."""
+        self._generators.put_back()
+        state, state_of_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - it is what users have
+        try:
+            yield
+        finally:
+            random.setstate(state)
+            np.random.set_state(state_of_numpy)  # noqa: NPY002
 
     def user_fiber(self) -> Fiber | None:
         """The fiber whose user code the caller is, if any."""
@@ -208,6 +189,8 @@ class Isolation:
             self._installed = installed
         else:  # it has stood since the last simulation
             self._installed.sweep_new_modules()
+        self._generators.install()
+        self._fibers.put_back, self._fibers.put_in = self._generators.put_back, self._generators.put_in
         self._gc_was_enabled = gc.isenabled()
         gc.disable()
         self._gc_froze = not HEAP.is_frozen and gc.get_freeze_count() <= _FROZEN_BY_PYTHON
@@ -224,6 +207,7 @@ class Isolation:
 
     def leave(self) -> None:
         """The simulation ends, and its replacements stay where they are: nobody is user code any more. Idempotent."""
+        self._generators.leave()
         if self._installed is not None:
             self._installed.restore_functions()
         self._rewritten.clear()
@@ -264,7 +248,6 @@ class Isolation:
         """What is to be replaced, made against what stands there now."""
         return [
             *self._of_random(),
-            *self._of_numpy(),
             *self._of_entropy(),
             *self.calls.substitutions(),
             *self._of_directories(),
@@ -292,81 +275,16 @@ class Isolation:
 
     def _of_random(self) -> list[Substitution]:
         user_fiber = self.user_fiber
-        hidden = random._inst  # whose bound methods the module's functions are
-
-        def make(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-            def draw(*args: Any, **kwargs: Any) -> Any:
-                fiber = user_fiber()
-                if fiber is None:
-                    return original(*args, **kwargs)
-                return getattr(_streams(fiber).python, name)(*args, **kwargs)
-
-            return draw
-
         seed_generator = random.Random.seed
 
         def seed(self: random.Random, a: Any = None, version: int = 2) -> None:
             if a is None and (fiber := user_fiber()) is not None:
-                a = _streams(fiber).entropy.getrandbits(256)
+                a = streams_of(fiber).entropy.getrandbits(256)
             seed_generator(self, a, version)
 
         return [
             Substitution(holder=random.Random, name="seed", replacement=seed),
-            *(
-                Substitution.of(random, name, make(name, function))
-                for name, function in vars(random).items()
-                if getattr(function, "__self__", None) is hidden
-            ),
-        ]
-
-    def _of_numpy(self) -> list[Substitution]:
-        user_fiber = self.user_fiber
-        hidden: RandomState = mtrand._rand
-
-        def generator() -> RandomState:
-            fiber = user_fiber()
-            return hidden if fiber is None else _streams(fiber).numpy
-
-        class Singleton(RandomState):
-            """Stands for `mtrand._rand`, which libraries fetch and which numpy's own functions look up."""
-
-            def __getattribute__(self, name: str) -> Any:
-                return getattr(generator(), name)
-
-        def make(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-            def draw(*args: Any, **kwargs: Any) -> Any:
-                fiber = user_fiber()
-                if fiber is None:
-                    return original(*args, **kwargs)
-                return getattr(_streams(fiber).numpy, name)(*args, **kwargs)
-
-            return draw
-
-        set_hidden = mtrand.set_bit_generator
-
-        def get_bit_generator() -> Any:
-            return generator()._bit_generator
-
-        def set_bit_generator(bitgen: Any) -> None:
-            fiber = user_fiber()
-            if fiber is None:
-                set_hidden(bitgen)
-            else:
-                _streams(fiber).numpy = RandomState(bitgen)
-
-        functions = [
-            Substitution.of(np.random, "get_bit_generator", get_bit_generator),
-            Substitution.of(np.random, "set_bit_generator", set_bit_generator),
-            *(
-                Substitution.of(np.random, name, make(name, function))
-                for name, function in vars(np.random).items()
-                if getattr(function, "__self__", None) is hidden
-            ),
-        ]
-        return [
-            Substitution(holder=mtrand, name="_rand", replacement=Singleton(0)),
-            *functions,
-            *(Substitution(holder=mtrand, name=it.name, replacement=it.replacement) for it in functions),
+            *self._generators.substitutions(),
         ]
 
     def _of_entropy(self) -> list[Substitution]:
@@ -375,7 +293,7 @@ class Isolation:
 
         def urandom(size: int, /) -> bytes:
             fiber = user_fiber()
-            return real_urandom(size) if fiber is None else _streams(fiber).entropy.randbytes(size)
+            return real_urandom(size) if fiber is None else streams_of(fiber).entropy.randbytes(size)
 
         made = [Substitution.of(os, "urandom", urandom)]
         # secrets and numpy's default_rng draw through this name of the random module.
@@ -385,7 +303,7 @@ class Isolation:
 
             def getrandom(size: int, flags: int = 0) -> bytes:
                 fiber = user_fiber()
-                return real_getrandom(size, flags) if fiber is None else _streams(fiber).entropy.randbytes(size)
+                return real_getrandom(size, flags) if fiber is None else streams_of(fiber).entropy.randbytes(size)
 
             made.append(Substitution.of(os, "getrandom", getrandom))
         return made

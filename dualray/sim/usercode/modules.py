@@ -29,7 +29,6 @@ import importlib
 import io
 import os
 import pickle
-import random
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from importlib.machinery import ExtensionFileLoader
@@ -40,7 +39,6 @@ from typing import Any, Final, NamedTuple, Protocol
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import cloudpickle.cloudpickle as _cloudpickle
-import numpy as np
 
 from dualray.runtime_env import Swapped
 from dualray.shared.core.layout import UNPICKLING, deserialize_own
@@ -50,7 +48,7 @@ from dualray.shared.core.task_runner import Export
 from dualray.shared.model.ids import FunctionID
 from dualray.sim.kernel.fibers import FiberOwner, FiberScheduler
 from dualray.sim.usercode.function_table import FunctionTable
-from dualray.sim.usercode.isolation import Isolation, new_streams
+from dualray.sim.usercode.isolation import Isolation
 from dualray.sim.usercode.isolation_analysis import (
     DRIVER,
     NOBODY,
@@ -413,9 +411,8 @@ class Modules:
     @contextlib.contextmanager
     def _at_first(self) -> Iterator[None]:
         """Import as the interpreter does, before there is a simulation; what that changes besides stays as it was."""
-        with self._fibers.system:
+        with self._fibers.system, self._isolation.outside_state():
             environment, path, directory = dict(os.environ), list(sys.path), str(Path.cwd())
-            state, state_of_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - it is what users have
             try:
                 yield
             finally:
@@ -424,19 +421,14 @@ class Modules:
                     os.environ.update(environment)
                 sys.path[:] = path
                 os.chdir(directory)
-                random.setstate(state)
-                np.random.set_state(state_of_numpy)  # noqa: NPY002
 
     @contextlib.contextmanager
     def _as_import(self, process: OfProcess) -> Iterator[None]:
         """Import as the process does when it starts: no task's random numbers are drawn."""
         fiber = self._fibers.current()
         assert fiber is not None
-        streams, fiber.streams = fiber.streams, new_streams(process.name_of_streams)
-        try:
+        with self._isolation.own_streams(fiber, process.name_of_streams):
             yield
-        finally:
-            fiber.streams = streams
 
     def _sweep(self, view: View) -> None:
         """Put the replacements of the simulation into modules that were imported in it."""
