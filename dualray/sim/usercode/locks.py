@@ -33,6 +33,7 @@ from dualray.sim.kernel.kernel import Kernel
 from dualray.sim.usercode import substitutions
 from dualray.sim.usercode.polling import poll
 from dualray.sim.usercode.substitutions import Substitution, TypeReplacement, is_users
+from dualray.sim.usercode.switching import ahead_ns
 from dualray.sim.usercode.virtual_time import READ_STEP_MIN_NS
 
 __all__ = [
@@ -83,7 +84,7 @@ class FiberLock:
             return True
         alarm = None
         if timeout != -1:  # not shorter than the shortest sleep: who waits for the rest of a time must see it pass
-            delay_ns = max(math.ceil(timeout * 1e9), READ_STEP_MIN_NS)
+            delay_ns = max(math.ceil(timeout * 1e9), READ_STEP_MIN_NS) + ahead_ns(fiber, self._kernel.now_ns)
             alarm = self._kernel.call_after(delay_ns, self._give_up, fiber)
         try:
             has_it = bool(self._fibers.park())

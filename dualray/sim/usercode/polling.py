@@ -18,6 +18,7 @@ from typing import Any, Final
 from dualray.sim.kernel.fibers import FiberScheduler
 from dualray.sim.kernel.kernel import Kernel
 from dualray.sim.usercode.substitutions import Substitution
+from dualray.sim.usercode.switching import is_within_import
 from dualray.sim.usercode.virtual_time import read_step_ns
 
 __all__ = ["Polling", "poll"]
@@ -33,13 +34,17 @@ def poll(kernel: Kernel, fibers: FiberScheduler) -> bool:
     fiber = fibers.user_fiber()
     if fiber is None:
         return False
-    waited = fiber.clock_read_ns == kernel.now_ns
-    if waited:
-        fibers.sleep_ns(read_step_ns(fiber))
-    else:
+    if fiber.clock_read_ns < kernel.now_ns:
         fiber.clock_reads = 0
+        fiber.clock_read_ns = kernel.now_ns
+        return False
+    until_ns = fiber.clock_read_ns + read_step_ns(fiber)
+    if is_within_import(fiber):
+        fiber.clock_read_ns = until_ns
+        return False
+    fibers.sleep_ns(until_ns - kernel.now_ns)
     fiber.clock_read_ns = kernel.now_ns
-    return waited
+    return True
 
 
 class Polling:

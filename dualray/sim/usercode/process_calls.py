@@ -95,11 +95,18 @@ class ProcessCalls:
         def gethostbyname(fiber: Fiber, hostname: str) -> str:
             return ip_of(hostname) if _NODE.fullmatch(hostname) else real_gethostbyname(hostname)
 
+        real_getpid = os.getpid
+
+        def getpid(fiber: Fiber) -> int:
+            """`psutil.Process()` asks what /proc says of it: that of the process that simulates."""
+            is_psutil = sys._getframe(2).f_globals.get("__name__") == "psutil"
+            return real_getpid() if is_psutil else fiber.owner.pid
+
         def stay_off(fiber: Fiber) -> None:
             """Automatic collection would make the run depend on how many objects the interpreter holds."""
 
         return [
-            self._of(os, "getpid", lambda fiber: fiber.owner.pid),
+            self._of(os, "getpid", getpid),
             self._of(os, "getppid", lambda fiber: PARENT_PID),
             self._of(os, "uname", uname),
             self._of(socket, "gethostname", lambda fiber: fiber.owner.hostname),

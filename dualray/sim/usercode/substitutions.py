@@ -31,6 +31,7 @@ from dualray.sim.kernel.fibers import Fiber
 
 __all__ = [
     "EXCLUDED",
+    "LIBRARIES",
     "Replacement",
     "Substitution",
     "Substitutions",
@@ -420,7 +421,7 @@ def in_user_code(
     return call
 
 
-_LIBRARIES: Final = (
+LIBRARIES: Final = (
     *dict.fromkeys(sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib", "platstdlib")),
     str(Path(__file__).parents[2]),
 )
@@ -456,7 +457,7 @@ def _namespace_of(value: Any) -> dict[str, Any] | None:
 
 def is_users(namespace: Mapping[str, Any]) -> bool:
     """Whether a module is the user's own: no library's."""
-    return not str(namespace.get("__file__")).startswith(_LIBRARIES)
+    return not str(namespace.get("__file__")).startswith(LIBRARIES)
 
 
 def _is_filled(cell: CellType) -> bool:

@@ -25,10 +25,11 @@ A date in seconds is a float, of which there is one in 240 ns. A wait of 0.2 s b
 than that after rounding, every other time: real waits are longer by more. So a fiber that reads `time.time()` again
 goes on until an instant that a float can have, and reads that one; its first read is rounded down.
 
-A program that only watches the clock must not hang. A read that finds virtual time where the fiber's last
-read left it is a consecutive read: it first parks for READ_STEP_MIN_NS, each next one for a little longer,
-up to READ_STEP_MAX_NS, in the kernel, so that what it waits for can happen. The steps start over when time
-moved for another reason. For the same reason the shortest sleep is READ_STEP_MIN_NS.
+A program that only watches the clock must not hang. A read that finds virtual time where the fiber's last read left it
+is a consecutive read: it first parks for READ_STEP_MIN_NS, each next one for a little longer, up to READ_STEP_MAX_NS,
+in the kernel, so that what it waits for can happen; in an import, and in a library, its own clock goes on alone
+(switching.py). The steps start over when time moved for another reason. For the same reason the shortest sleep is
+READ_STEP_MIN_NS.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from typing import Any, Final
 from dualray.sim.kernel.fibers import Fiber, FiberScheduler
 from dualray.sim.kernel.kernel import Kernel
 from dualray.sim.usercode.substitutions import Substitution, Substitutions
+from dualray.sim.usercode.switching import ahead_ns, is_within_import, may_leave
 
 __all__ = ["EPOCH_NS", "VirtualTime", "read_step_ns"]
 
@@ -55,6 +57,9 @@ READ_STEP_MAX_NS: Final = 1_000_000
 READ_STEP_GROWTH_NS: Final = 10
 """The n-th consecutive clock read takes 1 us + n * 10 ns, at most 1 ms: a thousand time stamps in a row
 cost 6 ms of virtual time, and a busy wait of a minute takes 110,000 reads."""
+
+ALONE_NS_MAX: Final = 1_000_000_000
+"""An import that sleeps for longer may wait for another process."""
 
 
 def read_step_ns(fiber: Fiber) -> int:
@@ -139,12 +144,19 @@ class VirtualTime:
     def read_ns(self, fiber: Fiber) -> int:
         """Virtual time as `fiber`, the current one, reads it; a consecutive read moves it on first."""
         kernel = self._kernel
-        if fiber.clock_read_ns == kernel.now_ns:
-            self._fibers.sleep_ns(read_step_ns(fiber))
+        if fiber.clock_read_ns >= kernel.now_ns:
+            self._move_on(fiber, fiber.clock_read_ns + read_step_ns(fiber))
         else:
             fiber.clock_reads = 0
-        fiber.clock_read_ns = kernel.now_ns
+            fiber.clock_read_ns = kernel.now_ns
         return fiber.clock_read_ns
+
+    def _move_on(self, fiber: Fiber, until_ns: int) -> None:
+        """The fiber's next read is not before then; see switching.py."""
+        if may_leave(fiber):
+            self._fibers.sleep_ns(until_ns - self._kernel.now_ns)
+            until_ns = self._kernel.now_ns
+        fiber.clock_read_ns = until_ns
 
     def _date_s(self, fiber: Fiber) -> float:
         """What `time.time()` reads: an instant that a float can have, see the module."""
@@ -157,11 +169,10 @@ class VirtualTime:
             ticks = -(-date_ns * per_second // 1_000_000_000)
             left_ns = -(-ticks * 1_000_000_000 // per_second) - date_ns
             if left_ns > 0:
-                until_ns = self._kernel.now_ns + left_ns
-                self._fibers.sleep_ns(left_ns)
-                if self._kernel.now_ns != until_ns:
+                until_ns = fiber.clock_read_ns + left_ns
+                self._move_on(fiber, until_ns)
+                if fiber.clock_read_ns != until_ns:
                     continue  # its machine stood still
-                fiber.clock_read_ns = until_ns
             return ticks / per_second
 
     # -- the replacements: each holds the original, and calls it for everyone who is not user code ---------
@@ -215,11 +226,17 @@ class VirtualTime:
 
     def _make_sleep(self, original: Callable[[Any], None]) -> Callable[[Any], None]:
         def sleep(seconds: Any, /) -> None:
-            fibers = self._fibers
-            if fibers.user_fiber() is None:
+            fiber = self._fibers.user_fiber()
+            if fiber is None:
                 original(seconds)
+                return
+            now_ns = self._kernel.now_ns
+            delay_ns = max(_sleep_ns(seconds), READ_STEP_MIN_NS)
+            if delay_ns <= ALONE_NS_MAX and is_within_import(fiber):
+                fiber.clock_reads += 1
+                fiber.clock_read_ns = max(fiber.clock_read_ns, now_ns) + delay_ns
             else:
-                fibers.sleep_ns(max(_sleep_ns(seconds), READ_STEP_MIN_NS))
+                self._fibers.sleep_ns(delay_ns + ahead_ns(fiber, now_ns))
 
         return sleep
 

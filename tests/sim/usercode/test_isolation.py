@@ -20,6 +20,7 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from numpy.random import mtrand
 
@@ -342,6 +343,11 @@ def test_identity_is_that_of_the_virtual_process(sim: Simulation) -> None:
     with sim.fibers.system:
         assert who() == (REAL_PID, socket.gethostname())
         assert socket.gethostname() != "driver"
+
+
+def test_psutil_tells_of_the_process_that_simulates(sim: Simulation) -> None:
+    assert sim.in_a_task(lambda: psutil.Process().pid) == REAL_PID
+    assert sim.in_a_task(lambda: len(psutil.Process().cpu_affinity()) > 0)
 
 
 def test_abort_ends_the_virtual_process_only(sim: Simulation) -> None:
