@@ -420,6 +420,13 @@ SETTINGS = {
             help="a scenario file: its cluster, config and faults take the place of the settings above",
         ),
         Setting(
+            name="run_summary",
+            default=None,
+            modes=("sim",),
+            parse=lambda name, value: None if value is None else Path(value),
+            help="a file to which shutdown adds a line of JSON: what the simulation was",
+        ),
+        Setting(
             name="run_report",
             default=None,
             modes=("sim",),

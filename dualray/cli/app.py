@@ -7,6 +7,8 @@ script does.
 from __future__ import annotations
 
 import os
+import sys
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -18,7 +20,7 @@ from rich.table import Table
 
 import dualray
 from dualray.cli import chaos, cluster, logs, modelled, scenario, seeing, stack, state, whatif
-from dualray.cli.whatif import run_as_main
+from dualray.cli.after_run import print_summary, read_summaries, run_as_main
 from dualray.report.proof import Proof, check_directory, load_log
 from dualray.settings import SETTINGS, limits_of, resolve
 from dualray.shared.model.config import Config
@@ -70,8 +72,10 @@ def run_command(
     seed: Annotated[int | None, typer.Option(help="Seeds the tasks' randomness.")] = None,
     faults: Annotated[list[str] | None, typer.Option(help="sim: such as 'kill node-5 at 2.5s'; may repeat.")] = None,
     decision_log: Annotated[Path | None, typer.Option(help="Directory for decision logs and traces.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="sim: do not say at the end what the simulation was.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="sim: say it as a JSON object, on stderr.")] = False,
 ) -> None:
-    """Run an unchanged script, with settings given from outside."""
+    """Run an unchanged script, with settings given from outside. The exit code is the script's."""
     if not script.is_file():
         _refuse(f"there is no file {str(script)!r}")
     given = {
@@ -87,7 +91,30 @@ def run_command(
         limits_of(resolve({}))
     except (ValueError, TypeError) as error:
         _refuse(error)
-    run_as_main(script, args or [])
+    of_simulations = [name for name, value in (("--nodes", nodes), ("--faults", faults)) if value is not None]
+    with tempfile.TemporaryDirectory(prefix="dualray-run-") as directory:
+        path = Path(directory) / "summary"
+        os.environ.setdefault("DUALRAY_RUN_SUMMARY", str(path))
+        try:
+            run_as_main(script, args or [])
+        except typer.Exit:
+            of_simulations = []  # what it says may be why there was none
+            raise
+        finally:
+            found = read_summaries(path)
+            if found and not quiet:
+                print_summary(found, as_json=as_json)
+            elif of_simulations and not found:
+                _say_ignored(script, of_simulations, mode)
+
+
+def _say_ignored(script: Path, names: list[str], mode: str | None) -> None:
+    """What is for simulations was given, and there was none."""
+    why = f"ran in {mode} mode" if mode == "real" else "has not started a simulation; say --mode sim"
+    print(
+        f"dualray: {' and '.join(names)} {'have' if len(names) > 1 else 'has'} been ignored: {script} {why}",
+        file=sys.stderr,
+    )
 
 
 # ---- config ------------------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import runpy
 import sys
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -14,7 +13,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-import dualray
+from dualray.cli.after_run import run_as_main
 from dualray.cli.seeing import check_outputs
 from dualray.exceptions import DualrayError
 from dualray.recording.file import check_can_write
@@ -39,16 +38,6 @@ def add_to(app: typer.Typer) -> None:
 def _refuse(why: object) -> NoReturn:
     Console(stderr=True).print(f"dualray: {why}", style="red", markup=False, highlight=False, soft_wrap=True)
     raise typer.Exit(UNUSABLE)
-
-
-def run_as_main(script: Path, args: list[str]) -> None:
-    """As `python SCRIPT ARGS` would; a runtime that the script leaves running is shut down."""
-    sys.argv = [str(script), *args]
-    sys.path[0] = str(script.resolve().parent)
-    try:
-        runpy.run_path(str(script), run_name="__main__")
-    finally:
-        dualray.shutdown()
 
 
 def record_command(

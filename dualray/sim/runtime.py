@@ -20,6 +20,7 @@ from dualray.shared.model.resources import MEMORY_SHARE_PERCENT, add, node_resou
 from dualray.shared.proof.trace import TraceEvent
 from dualray.sim.cluster.cluster import DRIVER_NODE, Cluster, make_cluster
 from dualray.sim.cluster.examination import Examination, examine
+from dualray.sim.cluster.run_summary import summarise
 from dualray.sim.network.topologies import Nic
 from dualray.sim.processes.entering import enter_process, leave_process, show_gpus, shown_gpus
 from dualray.sim.processes.node import Hardware
@@ -48,12 +49,15 @@ class SimRuntime:
     models_calls = True
     threads_may_wait = False
 
-    def __init__(self, cluster: Cluster, driver: UserProcess, report: Path | None = None) -> None:
+    def __init__(
+        self, cluster: Cluster, driver: UserProcess, report: Path | None = None, summary: Path | None = None
+    ) -> None:
         self.cluster = cluster
         self._driver = driver
         self.core: CoreWorker = driver.core
         self.verbs = VerbsOverCore(self.core, driver.gpu_names)
         self._report = report
+        self._summary = summary
         self.record: RunRecorder | None = None
         """Makes the record of this run, at the end."""
 
@@ -106,6 +110,9 @@ class SimRuntime:
         try:
             if self.record is not None:
                 self.record.write(self.cluster, ended_ns)
+            if self._summary is not None:
+                with self._summary.open("a") as file:
+                    file.write(json.dumps(summarise(self.cluster, ended_ns)) + "\n")
             if self._report is not None:
                 trace = [event.row() for event in self.cluster.trace_events]
                 self._report.write_text(json.dumps({"examination": self.examine()._asdict(), "trace": trace}))
@@ -142,7 +149,7 @@ def start(settings: Mapping[str, Any], config: Config) -> SimRuntime:
     scenario: Scenario | None = settings["scenario"]
     planned = scenario.planned() if scenario is not None else ()
     cluster.faults.plan((*planned, *settings["faults"]), driver_node=DRIVER_NODE)
-    started = SimRuntime(cluster, driver, settings["run_report"])
+    started = SimRuntime(cluster, driver, settings["run_report"], settings["run_summary"])
     started.record = record
     started.core.runtime_env = settings["runtime_env"] or ""
     driver.runtime = started

@@ -55,7 +55,7 @@ def in_process(*args: object, code: int = 0, **environment: str) -> str:
 
 
 def test_run_takes_settings_and_leaves_the_rest_to_the_script(script: Path):
-    done = dualray_command("run", script, "a", "--mode", "sim", "--size", "3", "--nodes", "3", "-v")
+    done = dualray_command("run", script, "a", "--mode", "sim", "--quiet", "--size", "3", "--nodes", "3", "-v")
     assert done.stderr == ""
     assert done.stdout == "2 3 sim helped ['a', '--size', '3', '-v']\n"
 
@@ -87,6 +87,81 @@ def test_run_ends_as_the_script_does(tmp_path: Path):
     done = dualray_command("run", script)
     assert done.returncode == 1
     assert done.stderr.endswith("KeyError: 'lost'\n")
+
+
+def only_the_users_frames(stderr: str, script: Path) -> bool:
+    files = {line.split('"')[1] for line in stderr.splitlines() if line.startswith('  File "')}
+    return files <= {str(script)}
+
+
+@pytest.mark.parametrize(
+    ("text", "end"),
+    [
+        ("def f(:\n", "SyntaxError: invalid syntax\n"),
+        ("import dualray\ndualray.init()\n", "nodes are node-0 to node-0\n"),
+        ("def f():\n    try:\n        1 / 0\n    finally:\n        {}['a']\nf()\n", "KeyError: 'a'\n"),
+        ("import sys\nsys.excepthook = lambda *it: print('own', file=sys.stderr)\n1 / 0\n", "own\n"),
+    ],
+)
+def test_run_shows_the_frames_of_the_script_alone(tmp_path: Path, text: str, end: str):
+    script = tmp_path / "script.py"
+    script.write_text(text)
+    done = dualray_command("run", script, "--mode", "sim", "--faults", "kill node-5 at 2s")
+    assert done.returncode == 1
+    assert done.stderr.endswith(end)
+    assert only_the_users_frames(done.stderr, script)
+
+
+MANY = """
+import dualray as ray
+ray.init()
+@ray.remote(max_retries=9)
+def count_hits(x):
+    return x
+@ray.remote(duration=0.5)
+def merge(*parts):
+    return sum(parts)
+print(ray.get(merge.remote(*[count_hits.remote(x) for x in range(20)])))
+raise SystemExit(3)
+"""
+
+
+def test_run_says_what_a_simulation_was_in_eight_lines(tmp_path: Path):
+    script = tmp_path / "many.py"
+    script.write_text(MANY)
+    faults = [f"kill worker when count_hits starts {number}" for number in (3, 5, 7, 9, 11)]
+    faults += ["kill node-3 when count_hit starts 9", "kill node-2 at 5s"]
+    options = [part for fault in faults for part in ("--faults", fault)]
+    done = dualray_command("run", script, "--mode", "sim", "--nodes", 4, *options)
+    assert (done.returncode, done.stdout) == (3, "190\n")
+    lines = done.stderr.splitlines()
+    assert len(lines) <= 8
+    assert lines[0].startswith("dualray: simulated 0.5")
+    assert lines[0].endswith(" s of virtual time on 4 nodes, seed 0")
+    assert lines[1] == "dualray: 21 tasks, 5 retries"
+    assert [line.startswith("dualray: fault at 0.00") for line in lines[2:5]] == [True] * 3
+    assert lines[5] == "dualray: and 2 more faults: `dualray run --json` lists all"
+    assert "did you mean 'count_hits'? (and 1 more)" in lines[6]
+    assert lines[7].startswith("dualray: assumed: ")
+    assert "count_hits" in lines[7]
+    assert "merge" not in lines[7]
+
+    as_json = dualray_command("run", script, "--json", "--mode", "sim", "--nodes", 4, *options)
+    found = json.loads(as_json.stderr)
+    assert (as_json.returncode, found["tasks"], found["retries"]) == (3, 21, 5)
+    assert len(found["faults"]) == 5
+    assert dualray_command("run", script, "--quiet", "--mode", "sim").stderr == ""
+
+
+def test_run_says_what_of_a_simulation_was_ignored(tmp_path: Path):
+    script = tmp_path / "plain.py"
+    script.write_text("print('done')\n")
+    done = dualray_command("run", script, "--mode", "real", "--faults", "kill node-1 at 1s", "--nodes", 7)
+    assert (done.returncode, done.stdout) == (0, "done\n")
+    assert done.stderr == f"dualray: --nodes and --faults have been ignored: {script} ran in real mode\n"
+    done = dualray_command("run", script, "--nodes", 7)
+    assert "has been ignored" in done.stderr
+    assert "say --mode sim" in done.stderr
 
 
 @pytest.mark.parametrize(

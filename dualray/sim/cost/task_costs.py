@@ -39,7 +39,7 @@ class TaskCosts:
         gpu_memory: Mapping[str, int] | None = None,
     ) -> None:
         self._seed = seed
-        self._default_ns = default_ns
+        self.default_ns = default_ns
         self._durations = dict(durations or {})
         self._distributions: dict[str, Distribution] = {}
         """That functions have said as text."""
@@ -52,6 +52,9 @@ class TaskCosts:
         self.rows_used: dict[tuple[str, str], None] = {}
         """Of the tables and the profile, what has said something of a task."""
 
+        self.assumed: dict[str, None] = {}
+        """Names of tasks that nothing says anything of."""
+
     def unsaid_ns(self, task: Execution) -> int:
         """What a task without a duration of its own takes."""
         if self.profile:
@@ -63,7 +66,8 @@ class TaskCosts:
             if fnmatchcase(task.name, pattern):
                 self.rows_used["durations", pattern] = None
                 return self._draw_ns(distribution, task)
-        return self._default_ns
+        self.assumed[task.name] = None
+        return self.default_ns
 
     def said_ns(self, said: object, task: Execution) -> int:
         """What a task's `duration=` says, or the function that it is: seconds, or a distribution as text.

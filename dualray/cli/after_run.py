@@ -1,0 +1,127 @@
+"""`dualray run` calls a script as Python would, shows its errors as Python would, and says what a simulation was."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+import typer
+
+import dualray
+
+__all__ = ["print_summary", "read_summaries", "run_as_main"]
+
+FAULTS_SHOWN: Final = 3
+NAMES_SHOWN: Final = 3
+FAILED: Final = 1
+_OURS: Final = str(Path(dualray.__file__).parent)
+
+
+# ---- the script ------------------------------------------------------------------------------------------------------
+
+
+def run_as_main(script: Path, args: list[str]) -> None:
+    """As `python SCRIPT ARGS` would; a runtime that the script leaves running is shut down.
+
+    Raises:
+        typer.Exit: the script has ended by an exception, whose traceback has been printed without our own frames.
+    """
+    sys.argv = [str(script), *args]
+    sys.path[0] = str(script.resolve().parent)
+    hook = sys.excepthook
+    try:
+        runpy.run_path(str(script), run_name="__main__")
+    except Exception as error:  # noqa: BLE001 - as Python's own last word
+        _show(error, str(script), is_hooked=sys.excepthook is not hook)
+        raise typer.Exit(FAILED) from None
+    finally:
+        dualray.shutdown()
+
+
+def _show(error: BaseException, script: str, *, is_hooked: bool) -> None:
+    """is_hooked: by the script, which has a way of its own."""
+    sys.stdout.flush()
+    trace = _from_script(error.__traceback__, script)
+    if is_hooked:
+        sys.excepthook(type(error), error, trace)
+        return
+    shown = traceback.TracebackException(type(error), error, trace, compact=True)
+    _fold(shown, set())
+    print("".join(shown.format()), end="", file=sys.stderr)
+
+
+def _from_script(trace: TracebackType | None, script: str) -> TracebackType | None:
+    """From the script's first frame on; None: it was not even compiled."""
+    while trace is not None and trace.tb_frame.f_code.co_filename != script:
+        trace = trace.tb_next
+    return trace
+
+
+def _fold(shown: traceback.TracebackException, seen: set[int]) -> None:
+    """Leave our own frames out, and what brought the script here."""
+    if id(shown) in seen:
+        return
+    seen.add(id(shown))
+    kept = [frame for frame in shown.stack if not frame.filename.startswith(_OURS)]
+    shown.stack = traceback.StackSummary.from_list(kept)
+    for other in (shown.__cause__, shown.__context__):
+        if other is not None:
+            _fold(other, seen)
+
+
+# ---- what it was -----------------------------------------------------------------------------------------------------
+
+
+def read_summaries(path: Path) -> list[dict[str, Any]]:
+    """Those of the simulations that a script has run, in order."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def print_summary(found: Sequence[dict[str, Any]], *, as_json: bool) -> None:
+    """On stderr, at most eight lines: those of the last simulation."""
+    last = found[-1]
+    if as_json:
+        print(json.dumps({**last, "simulations": len(found)}), file=sys.stderr)
+        return
+    for line in _lines(last, len(found)):
+        print(f"dualray: {line}", file=sys.stderr)
+
+
+def _lines(found: dict[str, Any], simulations: int) -> list[str]:
+    nodes = _count(found["nodes"], "node")
+    which = f"; the last of {simulations} simulations" if simulations > 1 else ""
+    lines = [f"simulated {found['virtual_s']:.6g} s of virtual time on {nodes}, seed {found['seed']}{which}"]
+    failed = f", {_count(found['failed'], 'failed attempt')}" if found["failed"] else ""
+    retries = "" if not found["retries"] else ", 1 retry" if found["retries"] == 1 else f", {found['retries']} retries"
+    lines.append(f"{_count(found['tasks'], 'task')}{failed}{retries}")
+    if found["evicted"] or found["spilled"] or found["recomputed"]:
+        size = f" ({found['spilled_bytes'] / 2**20:.1f} MiB)" if found["spilled"] else ""
+        lines.append(
+            f"objects: {found['evicted']} evicted, {found['spilled']} spilled{size}, {found['recomputed']} made again"
+        )
+    faults = found["faults"]
+    lines += [f"fault at {fault['at_s']:.6g} s: {fault['fault']}" for fault in faults[:FAULTS_SHOWN]]
+    if len(faults) > FAULTS_SHOWN:
+        lines.append(f"and {len(faults) - FAULTS_SHOWN} more faults: `dualray run --json` lists all")
+    if never := found["never_happened"]:
+        why = f": {never[0]['why']}" if never[0]["why"] else ""
+        more = f" (and {len(never) - 1} more)" if len(never) > 1 else ""
+        lines.append(f"never happened: {never[0]['fault']}{why}{more}")
+    if assumed := found["assumed"]:
+        names = ", ".join(assumed[:NAMES_SHOWN])
+        more = f" and {len(assumed) - NAMES_SHOWN} more" if len(assumed) > NAMES_SHOWN else ""
+        lines.append(
+            f"assumed: {found['assumed_s'] * 1e3:g} ms beside what they sleep for {names}{more}; say "
+            f"@remote(duration=...), or record a run and give it as task_profile="
+        )
+    return lines
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
