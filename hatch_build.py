@@ -114,6 +114,9 @@ COMPILED = (
     "dualray/testing/checkers.py",
     "dualray/testing/coverage.py",
 )
+AS_RAY = "dualray_as_ray.pth"
+"""The line that Python reads when it starts, and that looks for DUALRAY_AS_RAY; also of an editable install."""
+
 INTERPRETED = {
     "dualray/shared/model/codec.py": "writes Python at run time",
     "dualray/shared/model/records.py": "makes classes at run time",
@@ -458,6 +461,7 @@ class CoreBuildHook(BuildHookInterface):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Called before the wheel is packed; `version` is "standard" or "editable"."""
         if version != "standard":
+            build_data["force_include_editable"][str(Path(self.root, AS_RAY))] = AS_RAY
             return
         root, why = Path(self.root), why_pure()
         libraries: list[tuple[Path, str]] = []

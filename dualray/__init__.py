@@ -8,6 +8,7 @@ and need none of them.
 """
 
 from importlib import import_module
+from os import environ
 from typing import TYPE_CHECKING, Any
 
 from dualray.version import __version__
@@ -113,3 +114,7 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+if environ.get("DUALRAY_AS_RAY", "0") not in ("", "0"):  # a parent has the name `ray`, and so have its children
+    import_module("dualray.as_ray").install()

@@ -157,7 +157,7 @@ def test_wheel_holds_the_package_and_nothing_else(wheel):
         names = archive.namelist()
     assert {"dualray/__init__.py", "dualray/py.typed", "dualray/shared/__init__.py"} <= set(names)
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
-    assert {name.split("/")[0].split("-")[0] for name in names} == {"dualray"}
+    assert {name.split("/")[0].split("-")[0] for name in names} == {"dualray", "dualray_as_ray.pth"}
     assert not [name for name in names if name.endswith((".pyc", ".so"))]
 
 
@@ -349,6 +349,12 @@ def test_a_profile_is_taken_where_that_is_asked_for_and_gcc_compiles(build, monk
 def test_what_the_profile_is_taken_of_is_there(build):
     assert (ROOT / build.TRAINING).is_file()
     assert f'"/{build.TRAINING}"' in (ROOT / "pyproject.toml").read_text()  # and in the source distribution
+
+
+def test_the_environment_gives_processes_the_name_ray(environment, tmp_path):
+    asks = "import importlib.util as it; print(it.find_spec('ray') is not None)"
+    assert run(environment / "python", "-c", asks, cwd=tmp_path, DUALRAY_AS_RAY="1") == "True\n"
+    assert run(environment / "python", "-c", asks, cwd=tmp_path, DUALRAY_AS_RAY="0") == "False\n"
 
 
 @pytest.mark.slow

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import runpy
 import sys
 import traceback
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from typing import Any, Final
 import typer
 
 import dualray
+from dualray.as_ray.programs import run
 
 __all__ = ["print_summary", "read_summaries", "run_as_main"]
 
@@ -26,28 +26,24 @@ _OURS: Final = str(Path(dualray.__file__).parent)
 # ---- the script ------------------------------------------------------------------------------------------------------
 
 
-def run_as_main(script: Path, args: list[str]) -> None:
-    """As `python SCRIPT ARGS` would; a runtime that the script leaves running is shut down.
+def run_as_main(words: Sequence[str]) -> None:
+    """As `python WORDS` would; a runtime that the program leaves running is shut down.
 
     Raises:
-        typer.Exit: the script has ended by an exception, whose traceback has been printed without our own frames.
+        typer.Exit: the program has ended by an exception, whose traceback has been printed without our own frames.
     """
-    sys.argv = [str(script), *args]
-    sys.path[0] = str(script.resolve().parent)
     hook = sys.excepthook
     try:
-        runpy.run_path(str(script), run_name="__main__")
+        run(words)
     except Exception as error:  # noqa: BLE001 - as Python's own last word
-        _show(error, str(script), is_hooked=sys.excepthook is not hook)
+        _show(error, is_hooked=sys.excepthook is not hook)
         raise typer.Exit(FAILED) from None
-    finally:
-        dualray.shutdown()
 
 
-def _show(error: BaseException, script: str, *, is_hooked: bool) -> None:
+def _show(error: BaseException, *, is_hooked: bool) -> None:
     """is_hooked: by the script, which has a way of its own."""
     sys.stdout.flush()
-    trace = _from_script(error.__traceback__, script)
+    trace = _from_script(error.__traceback__)
     if is_hooked:
         sys.excepthook(type(error), error, trace)
         return
@@ -56,9 +52,9 @@ def _show(error: BaseException, script: str, *, is_hooked: bool) -> None:
     print("".join(shown.format()), end="", file=sys.stderr)
 
 
-def _from_script(trace: TracebackType | None, script: str) -> TracebackType | None:
+def _from_script(trace: TracebackType | None) -> TracebackType | None:
     """From the script's first frame on; None: it was not even compiled."""
-    while trace is not None and trace.tb_frame.f_code.co_filename != script:
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith((_OURS, "<frozen runpy>")):
         trace = trace.tb_next
     return trace
 

@@ -19,6 +19,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import dualray
+from dualray.as_ray import install
 from dualray.cli import chaos, cluster, logs, modelled, scenario, seeing, stack, state, whatif
 from dualray.cli.after_run import print_summary, read_summaries, run_as_main
 from dualray.report.proof import Proof, check_directory, load_log
@@ -64,8 +65,9 @@ def _refuse(why: object) -> NoReturn:
     context_settings={"ignore_unknown_options": True},
 )
 def run_command(
-    script: Annotated[Path, typer.Argument(help="A Python file that calls dualray.init().")],
+    script: Annotated[str, typer.Argument(help="A Python file; or `-m`, and then a module.")],
     args: Annotated[list[str] | None, typer.Argument(help="For the script; after `--` all are.")] = None,
+    as_ray: Annotated[bool, typer.Option("--as-ray", help="`import ray` means dualray.")] = False,
     mode: Annotated[str | None, typer.Option(help="real or sim.")] = None,
     nodes: Annotated[int | None, typer.Option(help="sim: virtual nodes.")] = None,
     num_cpus: Annotated[float | None, typer.Option(help="CPUs of each node.")] = None,
@@ -75,9 +77,11 @@ def run_command(
     quiet: Annotated[bool, typer.Option("--quiet", help="sim: do not say at the end what the simulation was.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="sim: say it as a JSON object, on stderr.")] = False,
 ) -> None:
-    """Run an unchanged script, with settings given from outside. The exit code is the script's."""
-    if not script.is_file():
-        _refuse(f"there is no file {str(script)!r}")
+    """Run an unchanged script, or `-m` a module, with settings given from outside. The exit code is the program's."""
+    if script == "-m" and not args:
+        _refuse("-m needs the name of a module after it")
+    if script != "-m" and not Path(script).is_file():
+        _refuse(f"there is no file {script!r}")
     given = {
         "MODE": mode,
         "NODES": nodes,
@@ -91,12 +95,14 @@ def run_command(
         limits_of(resolve({}))
     except (ValueError, TypeError) as error:
         _refuse(error)
+    if as_ray:
+        install()
     of_simulations = [name for name, value in (("--nodes", nodes), ("--faults", faults)) if value is not None]
     with tempfile.TemporaryDirectory(prefix="dualray-run-") as directory:
         path = Path(directory) / "summary"
         os.environ.setdefault("DUALRAY_RUN_SUMMARY", str(path))
         try:
-            run_as_main(script, args or [])
+            run_as_main([script, *(args or [])])
         except typer.Exit:
             of_simulations = []  # what it says may be why there was none
             raise
@@ -108,7 +114,7 @@ def run_command(
                 _say_ignored(script, of_simulations, mode)
 
 
-def _say_ignored(script: Path, names: list[str], mode: str | None) -> None:
+def _say_ignored(script: str, names: list[str], mode: str | None) -> None:
     """What is for simulations was given, and there was none."""
     why = f"ran in {mode} mode" if mode == "real" else "has not started a simulation; say --mode sim"
     print(

@@ -61,7 +61,7 @@ def record_command(
     except (ValueError, TypeError) as error:
         _refuse(error)
     before = output.stat().st_mtime_ns if output.exists() else None
-    run_as_main(script, args or [])
+    run_as_main([str(script), *(args or [])])
     if not output.exists() or output.stat().st_mtime_ns == before:
         _refuse(f"{script} has not called dualray.init(), or its runtime has not ended: nothing was recorded")
     try:

@@ -1,5 +1,8 @@
 """The pytest plugin: `--dualray-seeds`, `--dualray-replay`, `--dualray-faults` and `--dualray-shrink` for tests under
-`@simtest`."""
+`@simtest`; `--dualray-as-ray`, `--dualray-mode` and `--dualray-nodes` for suites of programs that use Ray.
+
+Every run of pytest loads it: without its options it loads nothing of the runtime.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,52 @@ _OPTIONS = {
     "--dualray-faults": ("PYTEST_DUALRAY_FAULTS", "'FAULT; FAULT'", str, "in place of those that are drawn"),
 }
 _SHRINK = "PYTEST_DUALRAY_SHRINK"
+_CLUSTER = {
+    "--dualray-mode": ("DUALRAY_MODE", "MODE", str, "real or sim, for tests that do not say"),
+    "--dualray-nodes": ("DUALRAY_NODES", "N", int, "sim: virtual nodes, for tests that do not say"),
+}
+_AS_RAY = "--dualray-as-ray"
+_set: dict[str, str | None] = {}
+"""Variables of the environment that the options have set, with what they were before."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The four options."""
-    group = parser.getgroup("dualray", "simulated clusters (dualray)")
-    for option, (_, metavar, kind, words) in _OPTIONS.items():
+    """The options."""
+    group = parser.getgroup("dualray", "clusters, real and simulated (dualray)")
+    for option, (_, metavar, kind, words) in {**_OPTIONS, **_CLUSTER}.items():
         group.addoption(option, type=kind, metavar=metavar, help=words)
     group.addoption("--dualray-shrink", action="store_true", help="take faults away from a failing seed")
+    group.addoption(_AS_RAY, action="store_true", help="`import ray` means dualray, in all tests")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Before a conftest.py is loaded, which may import Ray: the mode, and the name.
+
+    Raises:
+        pytest.UsageError: a mode that there is not, or Ray is imported already.
+    """
+    options = early_config.known_args_namespace
+    if options.dualray_mode not in (None, "real", "sim"):
+        raise pytest.UsageError(f"--dualray-mode={options.dualray_mode!r} must be real or sim")
+    if options.dualray_nodes is not None and options.dualray_nodes < 1:
+        raise pytest.UsageError(f"--dualray-nodes={options.dualray_nodes} must be at least 1")
+    for option, (variable, *_) in _CLUSTER.items():
+        _set_variable(variable, getattr(options, option[2:].replace("-", "_")))
+    if options.dualray_as_ray:
+        from dualray.as_ray import VARIABLE, install  # noqa: PLC0415 - every run of pytest loads this plugin
+
+        _set_variable(VARIABLE, 1)
+        try:
+            install()
+        except ImportError as error:
+            raise pytest.UsageError(f"{_AS_RAY}: {error}") from None
+
+
+def _set_variable(variable: str, value: object) -> None:
+    if value is not None:
+        _set.setdefault(variable, os.environ.get(variable))
+        os.environ[variable] = str(value)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -37,14 +78,20 @@ def pytest_configure(config: pytest.Config) -> None:
         except ValueError as error:
             raise pytest.UsageError(f"--dualray-faults: {error}") from None
     for option, (variable, *_) in _OPTIONS.items():
-        value = config.getoption(option)
-        if value is not None:
-            os.environ[variable] = str(value)
+        _set_variable(variable, config.getoption(option))
     if config.getoption("--dualray-shrink"):
-        os.environ[_SHRINK] = "1"
+        _set_variable(_SHRINK, 1)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Leave nothing in the environment."""
-    for variable in (*(variable for variable, *_ in _OPTIONS.values()), _SHRINK):
-        os.environ.pop(variable, None)
+    """Leave nothing in the environment, and no cluster that the tests have left running."""
+    if config.getoption(_AS_RAY, False):
+        from dualray.api import shutdown  # noqa: PLC0415 - every run of pytest loads this plugin
+
+        shutdown()
+    while _set:
+        variable, before = _set.popitem()
+        if before is None:
+            os.environ.pop(variable, None)
+        else:
+            os.environ[variable] = before

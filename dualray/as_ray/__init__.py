@@ -1,0 +1,163 @@
+"""The name `ray`: programs and libraries that say `import ray` run on dualray, unchanged.
+
+`install()` puts a finder before Python's own: `ray` is then the package in `site/ray`, whose modules have the names of
+Ray's and hold dualray's functions and classes. What is new for them alone lies beside this module, so that whatever is
+pickled names modules that are there with and without the name. A program that does not ask loads nothing of this.
+
+    dualray run --as-ray script.py          python -m dualray.as_ray script.py
+    pytest --dualray-as-ray                 DUALRAY_AS_RAY=1 python script.py
+
+docs/ray_names.md lists the names; docs/as_ray.md says the rest.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import Any, Final
+
+VARIABLE: Final = "DUALRAY_AS_RAY"
+"""Set to 1 in the environment, it gives a process and its children the name from the start."""
+
+PAGE: Final = "docs/ray_names.md"
+
+_PACKAGE: Final = Path(__file__).parent / "site" / "ray"
+
+REFUSED: Final = {
+    "ray.ClientBuilder": "there is no Ray Client: a driver runs on a node of its cluster",
+    "ray._config": "it is private to Ray",
+    "ray.cluster_utils.AutoscalingCluster": "a cluster here is machines that somebody has, or virtual ones",
+    "ray.client": "there is no Ray Client: a driver runs on a node of its cluster",
+    "ray.cpp_function": "workers are Python's alone",
+    "ray.java_actor_class": "workers are Python's alone",
+    "ray.java_function": "workers are Python's alone",
+    "ray.util.connect": "there is no Ray Client: a driver runs on a node of its cluster",
+    "ray.util.disconnect": "there is no Ray Client: a driver runs on a node of its cluster",
+    "ray._private": "it is private to Ray, but for ray._private.test_utils",
+    "ray._common": "it is private to Ray, but for ray._common.test_utils",
+    "ray._raylet": "it is private to Ray",
+    "ray.air": "it is the part that Ray's libraries share; dualray.train and dualray.data stand without it",
+    "ray.autoscaler": "a cluster here is machines that somebody has, or virtual ones",
+    "ray.client_builder": "there is no Ray Client: a driver runs on a node of its cluster",
+    "ray.core": "it is private to Ray",
+    "ray.cross_language": "workers are Python's alone",
+    "ray.dashboard": "there is no dashboard: `dualray status`, `list` and `summary` show what runs",
+    "ray.dag": "compiled graphs and what they are made of are refused: execute() runs the same graph",
+    "ray.data": "docs/data.md says what the datasets of dualray.data can do",
+    "ray.experimental": "tensors that travel between GPUs are not part of it",
+    "ray.internal": "it is private to Ray",
+    "ray.job_submission": "jobs are programs that somebody starts: `dualray run`",
+    "ray.llm": "Ray's libraries for language models are not part of it",
+    "ray.rllib": "Ray's library for reinforcement learning is not part of it",
+    "ray.scripts": "the command is `dualray`",
+    "ray.serve": "Ray's library for serving is not part of it",
+    "ray.tests": "Ray's own tests are not part of it",
+    "ray.train": "docs/train.md says what dualray.train can do",
+    "ray.tune": "Ray's library for tuning is not part of it",
+    "ray.util.client": "there is no Ray Client: a driver runs on a node of its cluster",
+    "ray.util.collective": "collective operations between actors are not part of it: dualray.train trains in parallel",
+    "ray.util.debug.Suspect": "it is of Ray's own search for leaks",
+    "ray.util.serialization.StandaloneSerializationContext": "it is of Ray's own serialization: use cloudpickle",
+    "ray.util.state.StateApiClient": "list_tasks() and the other functions ask the cluster of this program",
+    "ray.util.state.list_cluster_events": "the report of a run, `dualray report DIR`, has its events",
+    "ray.util.dask": "dask on Ray is not part of it",
+    "ray.util.debugpy": "in sim mode, tasks stop in pdb: breakpoint()",
+    "ray.util.horovod": "horovod on Ray is not part of it",
+    "ray.util.iter": "Ray has withdrawn its parallel iterators: use dualray.data",
+    "ray.util.lightgbm": "LightGBM on Ray is not part of it",
+    "ray.util.rpdb": "in sim mode, tasks stop in pdb: breakpoint()",
+    "ray.util.sgd": "Ray has withdrawn it: use dualray.train",
+    "ray.util.spark": "Spark on Ray is not part of it",
+    "ray.util.tpu": "nodes with TPUs are not part of it",
+    "ray.util.tracing": "`dualray.timeline` and the report of a run show where time goes",
+    "ray.util.xgboost": "XGBoost on Ray is not part of it",
+    "ray.widgets": "they are for Ray's dashboard",
+    "ray.workflow": "Ray has withdrawn its workflows",
+    "ray.experimental.channel": "compiled graphs are refused: execute() runs the same graph",
+    "ray.experimental.collective": "compiled graphs are refused: execute() runs the same graph",
+    "ray.experimental.compiled_dag_ref": "compiled graphs are refused: execute() runs the same graph",
+    "ray.dag.compiled_dag_node": "compiled graphs are refused: execute() runs the same graph",
+}
+"""Modules of Ray's that are not here, each with the reason; so is all that lies in them."""
+
+
+class RayIsImportedError(ImportError):
+    """The real Ray was imported before `install()`: its name cannot mean something else now."""
+
+
+class AbsentModuleError(ModuleNotFoundError):
+    """A module of Ray's that dualray does not have; the message says why, and which page lists what there is."""
+
+
+def absent(name: str) -> str:
+    """What to say of a name of Ray's, such as "ray.serve", that dualray does not have."""
+    parts = name.split(".")
+    for end in range(len(parts), 1, -1):
+        why = REFUSED.get(".".join(parts[:end]))
+        if why is not None:
+            return f"{name} is not in dualray, which stands in for Ray here: {why}. {PAGE} lists what there is."
+    return f"{name} is not in dualray, which stands in for Ray here. {PAGE} lists what there is."
+
+
+class _Finder:
+    """Finds `ray`; of modules in it, it says which are not there. Python's own finder finds the others in its path."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if name != "ray":
+            if name.startswith("ray.") and not _exists(name) and not _is_asked():
+                raise AbsentModuleError(absent(name), name=name)
+            return None
+        directory = str(_PACKAGE)
+        return importlib.util.spec_from_file_location(
+            "ray", _PACKAGE / "__init__.py", submodule_search_locations=[directory]
+        )
+
+
+def _exists(name: str) -> bool:
+    path = _PACKAGE.joinpath(*name.split(".")[1:])
+    return path.is_dir() or path.with_suffix(".py").is_file()
+
+
+def _is_asked() -> bool:
+    """Whether a program asks `importlib.util.find_spec` for the module, which answers None."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_globals.get("__name__") in ("importlib._bootstrap", "importlib.util"):
+        if frame.f_code is importlib.util.find_spec.__code__:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def install() -> None:
+    """Let `import ray` mean dualray in this process, and in its children by the environment. Twice is as once.
+
+    Raises:
+        RayIsImportedError: the real Ray is imported already; the message names a module that has it.
+    """
+    if not is_installed():
+        existing = sys.modules.get("ray")
+        if existing is not None:
+            raise RayIsImportedError(
+                f"ray is imported already, from {getattr(existing, '__file__', None) or 'elsewhere'}, by "
+                f"{_importer(existing)}: call dualray.as_ray.install() before, or start the program with "
+                f"`dualray run --as-ray`"
+            )
+        sys.meta_path.insert(0, _Finder)
+    os.environ[VARIABLE] = "1"
+
+
+def is_installed() -> bool:
+    """Whether `import ray` means dualray in this process."""
+    return _Finder in sys.meta_path
+
+
+def _importer(ray: ModuleType) -> str:
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] != "ray" and any(value is ray for value in list(vars(module).values())):
+            return f"module {name} ({getattr(module, '__file__', None) or 'without a file'})"
+    return "a module that has let go of it"

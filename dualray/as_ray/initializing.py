@@ -1,0 +1,164 @@
+"""`ray.init`: it takes all that Ray's takes, and what `dualray.init` takes beside."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+from collections.abc import Mapping
+from typing import Any, Final
+
+from dualray import api
+from dualray.as_ray.job_config import JobConfig
+from dualray.cluster_context import ClusterContext
+from dualray.exceptions import AlreadyInitializedError, DualrayError
+from dualray.options import unknown_name
+from dualray.settings import resolve
+
+RAYS_VERSION: Final = "2.60.0"
+"""The Ray whose names these are."""
+
+ADDRESS_VARIABLE: Final = "RAY_ADDRESS"
+
+_IGNORED: Final[dict[str, tuple[Any, ...]]] = {
+    "cgroup_path": (None,),
+    "configure_logging": (True, False),
+    "dashboard_host": ("127.0.0.1",),
+    "dashboard_port": (None, 8265),
+    "enable_resource_isolation": (False,),
+    "include_dashboard": (None, False),
+    "logging_config": (None,),
+    "logging_format": (None,),
+    "logging_level": ("info", logging.INFO, "error", logging.ERROR, "warning", logging.WARNING, "critical"),
+    "proxy_server_url": (None,),
+    "system_reserved_cpu": (None,),
+    "system_reserved_memory": (None,),
+}
+"""Arguments that mean nothing here, with the values of which nothing is said: Ray's defaults, and what asks for less.
+So are those of `dualray.api.OF_RAY` that Ray keeps to itself."""
+
+_TAKEN: Final = {"_memory": "memory", "_metrics_export_port": "metrics_port"}
+"""Private arguments of Ray's, and ours."""
+
+_OF_REAL_MODE: Final = ("log_to_driver", "metrics_port")
+"""What Ray's programs say of processes: in a simulation there are none, and nothing is said of it."""
+
+_SYSTEM_CONFIG: Final = {"max_direct_call_object_size": "inline_bytes_max"}
+"""Keys of Ray's `_system_config`, and our limits."""
+
+_log: Final = logging.getLogger("ray")
+_named: Final[set[str]] = set()
+"""Arguments that were named in a warning."""
+
+
+def init(address: str | None = None, *, local_mode: bool = False, job_config: Any = None, **given: Any) -> Any:
+    """Start a cluster, or join one, as `dualray.init` does, under the arguments of Ray's `init`.
+
+    Args:
+        address: "local" and None start a cluster, unless RAY_ADDRESS names one; "auto" joins the one that runs on this
+            machine, and starts one when there is none, as it does in sim mode; "host:port" joins.
+        local_mode: simulate a cluster of one node in this process.
+        job_config: a JobConfig; `runtime_env` and `ray_namespace` are taken from it unless they are given.
+        given: the other arguments of Ray's `init`, of which those without a meaning here are named once in a warning;
+            and those of `dualray.init`: `mode`, `nodes`, `seed`, `faults`, ...
+
+    Returns:
+        Where the cluster is: see `ClusterContext`.
+
+    Raises:
+        AlreadyInitializedError (a RuntimeError): `init` was called before, and `ignore_reinit_error` is not given.
+        ValueError, TypeError: an argument that is unknown, or has a value that it cannot have.
+        ConnectionError: no cluster is at the address, or it begins with "ray://".
+    """
+    _check_known(given)
+    said = {_TAKEN.get(name, name): value for name, value in given.items() if not _is_ignored(name, value)}
+    _add_job_config(said, job_config)
+    _add_system_config(said, said.pop("_system_config", None))
+    if local_mode:
+        said = {**said, "mode": "sim", "nodes": 1}
+    address = _checked(address or os.environ.get(ADDRESS_VARIABLE) or None)
+    is_simulated = resolve({"mode": said["mode"]} if said.get("mode") else {})["mode"].value == "sim"
+    if is_simulated:
+        said = {name: value for name, value in said.items() if name not in _OF_REAL_MODE}
+    if address in (None, "local") or is_simulated:
+        context = api.init(**said)
+    else:
+        context = _join(str(address), said)
+    context.ray_version = RAYS_VERSION
+    return context
+
+
+def _check_known(given: Mapping[str, Any]) -> None:
+    known = {*inspect.signature(api.init).parameters, *_IGNORED, *_TAKEN, *api.OF_RAY} - {"of_ray"}
+    public = sorted(name for name in known if not name.startswith("_"))
+    for name in given:
+        if name not in known:
+            message = unknown_name("argument", name, public, "ray.init()")
+            raise RuntimeError(message) if name.startswith("_") else TypeError(message)
+
+
+def _is_ignored(name: str, value: Any) -> bool:
+    """Whether an argument means nothing here; the first time that it asks for something, a warning names it."""
+    if name not in _IGNORED and (name not in api.OF_RAY or name in _TAKEN or name == "_system_config"):
+        return False
+    asks = value not in _IGNORED[name] if name in _IGNORED else value is not None
+    if asks and name not in _named:
+        _named.add(name)
+        _log.warning(
+            "ray.init(%s=%r) has no effect: dualray stands in for Ray here, and has no such thing", name, value
+        )
+    return True
+
+
+def _add_job_config(said: dict[str, Any], job_config: JobConfig | Mapping[str, Any] | None) -> None:
+    if job_config is None:
+        return
+    config = job_config if isinstance(job_config, JobConfig) else JobConfig.from_json(job_config)
+    if config.runtime_env and said.get("runtime_env"):
+        raise ValueError(
+            "ray.init: both runtime_env= and job_config= have a runtime environment: leave one of them out"
+        )
+    if config.runtime_env:
+        said["runtime_env"] = config.runtime_env
+    if config.ray_namespace and not said.get("namespace"):
+        said["namespace"] = config.ray_namespace
+
+
+def _add_system_config(said: dict[str, Any], config: Mapping[str, Any] | None) -> None:
+    for key, value in (config or {}).items():
+        if key in _SYSTEM_CONFIG:
+            said["limits"] = {**(said.get("limits") or {}), _SYSTEM_CONFIG[key]: value}
+        elif key not in _named:
+            _named.add(key)
+            _log.warning("ray.init(_system_config={%r: ...}) has no effect: `dualray config` lists the limits", key)
+
+
+def _checked(address: str | None) -> str | None:
+    if address is not None and "://" in address:
+        raise ConnectionError(
+            f"ray.init(address={address!r}): there is no Ray Client in dualray: a driver runs on a node of a cluster. "
+            f"Start one with `dualray start --address HOST:PORT`, and say address='auto'"
+        )
+    return address
+
+
+def _join(address: str, said: dict[str, Any]) -> ClusterContext:
+    try:
+        if address == "auto" and not _runs_here():
+            return api.init(**said)
+        return api.init(address=address, **said)
+    except AlreadyInitializedError:
+        raise
+    except DualrayError as error:
+        raise ConnectionError(str(error)) from error
+
+
+def _runs_here() -> bool:
+    """Whether "auto" has a cluster to join, or several."""
+    from dualray.real.cluster.address import find_session  # noqa: PLC0415 - few join
+
+    try:
+        find_session("auto")
+    except DualrayError as error:
+        return "several clusters" in str(error)
+    return True

@@ -1,0 +1,87 @@
+"""Ray's names, of dualray: see the package dualray.as_ray."""
+
+import dualray
+from dualray import (
+    DynamicObjectRefGenerator,
+    ObjectRef,
+    ObjectRefGenerator,
+    available_resources,
+    cancel,
+    cluster_resources,
+    get,
+    get_actor,
+    get_gpu_ids,
+    get_runtime_context,
+    is_initialized,
+    kill,
+    method,
+    nodes,
+    put,
+    remote,
+    shutdown,
+    wait,
+)
+from dualray.as_ray.ids import (
+    ActorClassID,
+    ActorID,
+    ClusterID,
+    FunctionID,
+    JobID,
+    Language,
+    NodeID,
+    ObjectID,
+    PlacementGroupID,
+    TaskID,
+    UniqueID,
+    WorkerID,
+)
+from dualray.as_ray.initializing import RAYS_VERSION, init
+from dualray.as_ray.job_config import LoggingConfig
+from dualray.as_ray.refusals import refusing
+
+__version__ = RAYS_VERSION
+__commit__ = f"dualray-{dualray.__version__}"
+
+SCRIPT_MODE, WORKER_MODE = 0, 1
+
+__all__ = [
+    "SCRIPT_MODE",
+    "WORKER_MODE",
+    "ActorClassID",
+    "ActorID",
+    "ClusterID",
+    "DynamicObjectRefGenerator",
+    "FunctionID",
+    "JobID",
+    "Language",
+    "LoggingConfig",
+    "NodeID",
+    "ObjectID",
+    "ObjectRef",
+    "ObjectRefGenerator",
+    "PlacementGroupID",
+    "TaskID",
+    "UniqueID",
+    "WorkerID",
+    "__version__",
+    "available_resources",
+    "cancel",
+    "cluster_resources",
+    "get",
+    "get_actor",
+    "get_gpu_ids",
+    "get_runtime_context",
+    "init",
+    "is_initialized",
+    "kill",
+    "method",
+    "nodes",
+    "put",
+    "remote",
+    "shutdown",
+    "timeline",
+    "wait",
+]
+
+
+__getattr__ = refusing("ray", {"timeline": "dualray.report.present"})

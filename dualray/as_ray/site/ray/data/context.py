@@ -1,0 +1,6 @@
+"""`ray.data.context`, of dualray."""
+
+from dualray.as_ray.refusals import refusing
+from dualray.data.context import *
+
+__getattr__ = refusing("ray.data.context")

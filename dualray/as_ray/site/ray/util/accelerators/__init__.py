@@ -1,0 +1,6 @@
+"""`ray.util.accelerators`, of dualray."""
+
+from dualray.as_ray.refusals import refusing
+from dualray.util.accelerators import *
+
+__getattr__ = refusing("ray.util.accelerators")

@@ -1,0 +1,129 @@
+"""docs/ray_names.md, made of Ray's names and of what dualray answers to them: `python -m tests.as_ray.page --write`.
+
+Without `--write` it prints what is counted, and each name that is missing without a reason.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "ray_names.md"
+RAYS_NAMES = json.loads((ROOT / "tests" / "data" / "rays_names.json").read_text())
+OF_LIBRARIES = ("ray.dag", "ray.experimental", "ray.data", "ray.train")
+"""Modules with tables of their own: they are not counted with the others."""
+
+ARGUMENTS = "arguments of ray.init"
+WORKS, IGNORED, REFUSED = "works", "accepted and ignored", "refused"
+
+PREFACE = """\
+# Ray's names, and what dualray answers to them
+
+Made by `python -m tests.as_ray.page --write`, and held by `tests/as_ray/test_names.py` against the names of
+Ray {version} (`tests/data/rays_names.json`: what its `__all__`s and its documentation name).
+[as_ray.md](as_ray.md) says how a program gets the name `ray`;
+[compatibility.md](api/compatibility.md) has a test for each name of the core.
+
+Of {counted} counted names {works} work ({share:.1f} %), and {refused} are refused. Of the arguments of `ray.init`,
+{ignored} are accepted and ignored.
+
+"""
+
+
+class Name(NamedTuple):
+    """A name of Ray's, and the answer."""
+
+    name: str
+    state: str
+    why: str
+
+
+def rows() -> Iterator[tuple[str, list[Name]]]:
+    """Every table: its title, and its names."""
+    for module, names in RAYS_NAMES["modules"].items():
+        found = import_module(module)
+        yield module, [_row(found, f"{module}.{each}", each) for each in names]
+    for of_class, names in RAYS_NAMES["members"].items():
+        module, _, name = of_class.rpartition(".")
+        found = getattr(import_module(module), name)
+        yield of_class, [_row(found, f"{of_class}.{each}", each) for each in names]
+    yield ARGUMENTS, [_argument(each) for each in RAYS_NAMES[ARGUMENTS]]
+
+
+def _row(holder: Any, name: str, last: str) -> Name:
+    from dualray.as_ray import REFUSED as REASONS
+
+    if (
+        hasattr(holder, last)
+        or last in getattr(holder, "__annotations__", ())
+        or last in getattr(holder, "__slots__", ())
+    ):
+        return Name(name, WORKS, "")
+    parts = name.split(".")
+    why = next((REASONS[key] for end in range(len(parts), 1, -1) if (key := ".".join(parts[:end])) in REASONS), "")
+    return Name(name, REFUSED, why)
+
+
+def _argument(name: str) -> Name:
+    from dualray import api
+    from dualray.as_ray import initializing
+
+    ignored = name in initializing._IGNORED or (name in api.OF_RAY and name not in initializing._TAKEN)
+    known = {*inspect.signature(api.init).parameters, *inspect.signature(initializing.init).parameters}
+    if ignored and name != "job_config":
+        return Name(f"init({name}=)", IGNORED, "one warning, where it asks for something")
+    return Name(f"init({name}=)", WORKS if name in known else REFUSED, "")
+
+
+def page() -> str:
+    """The text of docs/ray_names.md."""
+    from dualray.as_ray import REFUSED as REASONS
+
+    tables = list(rows())
+    counted = [row for title, names in tables if title not in (*OF_LIBRARIES, ARGUMENTS) for row in names]
+    states = [row.state for row in counted]
+    text = PREFACE.format(
+        version=RAYS_NAMES["version"],
+        counted=len(counted),
+        works=states.count(WORKS),
+        share=100 * states.count(WORKS) / len(counted),
+        ignored=[row.state for row in tables[-1][1]].count(IGNORED),
+        refused=states.count(REFUSED),
+    )
+    for title, names in tables:
+        own = " (not counted: a library, with a page of its own)" if title in OF_LIBRARIES else ""
+        text += f"## `{title}`{own}\n\n"
+        works = ", ".join(f"`{row.name.rpartition('.')[2]}`" for row in names if row.state == WORKS)
+        text += f"Works: {works}.\n\n"
+        others = [row for row in names if row.state != WORKS]
+        if others:
+            text += "| name | | why |\n|---|---|---|\n"
+            text += "".join(f"| `{row.name}` | {row.state} | {row.why} |\n" for row in others) + "\n"
+    text += "## Refused by name\n\nModules of Ray's and names that are not here; so is all that lies in them.\n\n"
+    text += "| name | why |\n|---|---|\n"
+    text += "".join(f"| `{name}` | {why} |\n" for name, why in sorted(REASONS.items()))
+    text += "\n## Of what is private to Ray\n\nRay's own public tests and other suites import these; nothing else of "
+    text += "`ray._private` and `ray._common` is here.\n\n| module | names |\n|---|---|\n"
+    for module in ("ray._common.test_utils", "ray._private.test_utils"):
+        text += f"| `{module}` | {', '.join(f'`{each}`' for each in import_module(module).__all__)} |\n"
+    return text
+
+
+if __name__ == "__main__":
+    from dualray.as_ray import install
+
+    logging.disable()
+    install()
+    if "--write" in sys.argv:
+        PAGE.write_text(page())
+    sys.stdout.write(page().partition("## ")[0])
+    for row in [row for _, names in rows() for row in names]:
+        if row.state == REFUSED:
+            sys.stdout.write(f"{row.name}: {row.why or 'MISSING, WITHOUT A REASON'}\n")

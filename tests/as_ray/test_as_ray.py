@@ -1,0 +1,183 @@
+"""The name `ray`: what programs see that say `import ray`, however they have got it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import dualray.exceptions
+
+ROOT = Path(__file__).parents[2]
+
+PROGRAM = """\
+import importlib.util, inspect, pickle, pkgutil, subprocess, sys
+
+import ray
+import ray.util.state
+from ray.exceptions import RayTaskError
+from ray.util import placement_group
+from ray.util.placement_group import PlacementGroup, placement_group as by_module
+from ray._private.test_utils import SignalActor, wait_for_condition
+from ray.util.queue import Queue
+
+assert str(ray).startswith("<module 'ray'"), ray
+assert ray.__version__ == "2.60.0"
+assert placement_group is by_module and ray.util.placement_group is by_module
+assert inspect.getfile(ray.util.queue).endswith("ray/util/queue.py")
+assert {"util", "actor", "exceptions"} <= {each.name for each in pkgutil.iter_modules(ray.__path__)}
+assert importlib.util.find_spec("ray.util.queue").name == "ray.util.queue"
+assert importlib.util.find_spec("ray.serve") is None
+assert type(ray.ObjectRef[int]) is type(list[int]) or ray.ObjectRef[int]
+
+for module in ("ray.serve", "ray._raylet", "ray.util.collective", "ray._private.worker"):
+    try:
+        importlib.import_module(module)
+    except ImportError as error:
+        assert str(error).startswith(f"{module} is not in dualray"), error
+        assert "docs/ray_names.md" in str(error)
+    else:
+        raise AssertionError(module)
+try:
+    ray.tune
+except AttributeError as error:
+    assert "Ray's library for tuning is not part of it" in str(error)
+else:
+    raise AssertionError("ray.tune")
+assert not hasattr(ray.util.state, "nonsense")
+
+
+@ray.remote
+class Counter:
+    def __init__(self):
+        self.n = 0
+
+    def add(self):
+        import ray.util
+
+        self.n += 1
+        return self.n, ray.get_runtime_context().get_actor_id(), ray.__name__
+
+
+@ray.remote
+def fail():
+    raise ValueError("no")
+
+
+ref = ray.put(3)  # no init: the first verb starts a cluster
+assert isinstance(ref, ray.ObjectRef) and ray.is_initialized()
+counter = Counter.remote()
+assert ray.get(counter.add.remote())[::2] == (1, "ray")
+assert isinstance(counter, ray.actor.ActorHandle)
+try:
+    ray.get(fail.remote())
+except ValueError as error:
+    assert isinstance(error, RayTaskError)
+queue = Queue()
+queue.put("x")
+assert queue.get() == "x"
+signal = SignalActor.remote()
+waiting = signal.wait.remote()
+wait_for_condition(lambda: ray.get(signal.cur_num_waiters.remote()) == 1)
+ray.get([signal.send.remote(), waiting])
+here = pickle.dumps([RayTaskError, ray.util.queue.Queue, ray.JobID.from_int(7), PlacementGroup, ray.remote])
+assert b"\\x03ray" not in here and b"ray.util" not in here.replace(b"dualray", b""), here
+print("ended well", *sys.argv[1:])
+"""
+
+
+def run(*command: str | Path, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The command, in an environment that has no name of ours."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("DUALRAY_")}
+    return subprocess.run(
+        [str(word) for word in command],
+        cwd=cwd,
+        env={**inherited, "PYTHONPATH": str(ROOT), **environment},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+
+
+@pytest.mark.parametrize("mode", ["real", "sim"])
+def test_a_program_that_imports_ray(mode, tmp_path):
+    (tmp_path / "program.py").write_text(PROGRAM)
+    command = (sys.executable, "-m", "dualray.as_ray", "program.py", "--lr", "3")
+    finished = run(*command, cwd=tmp_path, DUALRAY_MODE=mode)
+    assert (finished.returncode, finished.stdout) == (0, "ended well --lr 3\n"), finished.stderr
+
+
+def test_the_command_runs_scripts_and_modules(tmp_path):
+    (tmp_path / "program.py").write_text("import ray, sys\nprint(ray.init().ray_version, __name__, sys.argv[1:])\n")
+    dualray = (sys.executable, "-m", "dualray.cli", "run", "--mode", "sim", "--as-ray")
+    script = run(*dualray, "program.py", "-m", "3", cwd=tmp_path)
+    assert script.stdout == "2.60.0 __main__ ['-m', '3']\n", script.stderr
+    module = run(*dualray, "-m", "program", "--batch", "4", cwd=tmp_path)
+    assert module.stdout == "2.60.0 __main__ ['--batch', '4']\n", module.stderr
+    assert "-m needs the name of a module" in run(*dualray, "-m", cwd=tmp_path).stderr
+    plain = run(sys.executable, "-m", "dualray.cli", "run", "program.py", cwd=tmp_path)
+    assert "No module named 'ray'" in plain.stderr or "2.60.0 __main__" not in plain.stdout
+
+
+def test_a_program_that_does_not_ask_loads_nothing_of_it(tmp_path):
+    program = (
+        "import sys, dualray\ndualray.init(mode='sim')\ndualray.get(dualray.put(1))\nimport dualray.util\n"
+        "print([name for name in sys.modules if 'as_ray' in name or name == 'ray'])"
+    )
+    assert run(sys.executable, "-c", program, cwd=tmp_path).stdout == "[]\n"
+
+
+def test_the_real_ray_is_not_replaced_once_it_is_imported(tmp_path):
+    package = tmp_path / "ray"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (tmp_path / "library.py").write_text("import ray\n")
+    program = "import library, dualray.as_ray\ndualray.as_ray.install()"
+    said = run(sys.executable, "-c", program, cwd=tmp_path).stderr
+    assert f"ray is imported already, from {package / '__init__.py'}, by module library" in said
+    twice = "import dualray.as_ray as it\nit.install()\nit.install()\nimport ray\nprint(ray.__version__)"
+    assert run(sys.executable, "-c", twice, cwd=tmp_path).stdout == "2.60.0\n"
+
+
+def test_children_inherit_the_name_and_its_line_costs_little(tmp_path):
+    line = (ROOT / "dualray_as_ray.pth").read_text()
+    assert line.startswith("import ")
+    assert line.count("\n") == 1
+    child = "import os, subprocess, sys\nsys.exit(subprocess.call([sys.executable, '-c', sys.argv[1]]))"
+    program = f"{line}import ray\nprint(ray.__version__)"
+    asked = run(sys.executable, "-c", child, program, cwd=tmp_path, DUALRAY_AS_RAY="1")
+    assert asked.stdout == "2.60.0\n", asked.stderr
+    timed = f"import os, time\nstart = time.perf_counter()\nexec({line!r})\nprint(time.perf_counter() - start)"
+    assert float(run(sys.executable, "-c", timed, cwd=tmp_path).stdout) < 0.000_2
+
+
+SUITE = {
+    "conftest.py": "import ray\nimport pytest\n\n\n@pytest.fixture\ndef cluster():\n    yield ray.init(num_cpus=2)\n"
+    "    ray.shutdown()\n",
+    "test_suite.py": "import ray\n\n\n@ray.remote\ndef where():\n"
+    "    return ray.get_runtime_context().get_node_id()\n\n\n"
+    "def test_nodes(cluster):\n    assert len(ray.nodes()) == 3\n\n\n"
+    "def test_tasks(cluster):\n    assert ray.get(where.remote()).startswith('node-')\n",
+}
+
+
+def test_a_suite_runs_under_pytest(tmp_path):
+    for name, text in SUITE.items():
+        (tmp_path / name).write_text(text)
+    pytest_ = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", tmp_path)
+    options = ("--dualray-as-ray", "--dualray-mode", "sim", "--dualray-nodes", "3")
+    assert "2 passed" in run(*pytest_, *options, "-n", "1", cwd=tmp_path).stdout
+    wrong = run(*pytest_, "--dualray-as-ray", "--dualray-mode", "simulated", cwd=tmp_path)
+    assert "--dualray-mode='simulated' must be real or sim" in wrong.stderr
+
+
+def test_an_error_under_the_name_is_dualrays_own():
+    from dualray.as_ray import AbsentModuleError, RayIsImportedError
+
+    assert issubclass(AbsentModuleError, ModuleNotFoundError)
+    assert issubclass(RayIsImportedError, ImportError)
+    assert dualray.exceptions.RayError is dualray.exceptions.DualrayError

@@ -1,0 +1,149 @@
+"""`ray.init`, and the classes that programs hand to it. They are there without the name `ray`."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+import dualray
+from dualray.as_ray import initializing
+from dualray.as_ray.environments import RuntimeEnv, RuntimeEnvConfig
+from dualray.as_ray.ids import JobID, NodeID
+from dualray.as_ray.initializing import init
+from dualray.as_ray.job_config import JobConfig, LoggingConfig
+
+
+@pytest.fixture(autouse=True)
+def simulated(monkeypatch):
+    monkeypatch.setenv("DUALRAY_MODE", "sim")
+    monkeypatch.setattr(initializing, "_named", set())
+    yield
+    dualray.shutdown()
+
+
+def test_all_arguments_of_rays_init_are_taken(caplog):
+    with init(
+        num_cpus=2,
+        num_gpus=1,
+        resources={"disk": 2},
+        labels={"zone": "a"},
+        object_store_memory=80 << 20,
+        _memory=1 << 30,
+        ignore_reinit_error=True,
+        include_dashboard=False,
+        dashboard_host="127.0.0.1",
+        dashboard_port=None,
+        configure_logging=True,
+        logging_level="info",
+        logging_format=None,
+        log_to_driver=True,
+        namespace="ns",
+        runtime_env=RuntimeEnv(env_vars={"A": "1"}),
+        enable_resource_isolation=False,
+        _system_config={"max_direct_call_object_size": 10},
+        _temp_dir=None,
+    ) as context:
+        assert dualray.cluster_resources()["disk"] == 2
+        assert dualray.cluster_resources()["memory"] == 1 << 30
+        assert dualray.get_runtime_context().namespace == "ns"
+        assert dualray.get_runtime_context().runtime_env == {"env_vars": {"A": "1"}}
+        assert context.ray_version == "2.60.0"
+        assert context.address_info["node_id"] == dualray.nodes()[0]["NodeID"]
+    assert not dualray.is_initialized()
+    assert caplog.text == ""
+
+
+def test_what_has_no_effect_is_named_once(caplog):
+    for _ in range(2):
+        init(
+            include_dashboard=True, _temp_dir="/x", logging_config=LoggingConfig(), _system_config={"abc": 1}
+        ).disconnect()
+    assert [record.args and next(iter(record.args)) for record in caplog.records] == [
+        "include_dashboard",
+        "_temp_dir",
+        "logging_config",
+        "abc",
+    ]
+
+
+def test_where_the_cluster_is(monkeypatch):
+    for address in (None, "local", "auto", "10.0.0.1:6379"):
+        init(address).disconnect()  # a simulation begins
+    monkeypatch.setenv("RAY_ADDRESS", "ray://host:10001")
+    with pytest.raises(ConnectionError, match=r"ray://host:10001'\): there is no Ray Client in dualray"):
+        init()
+    monkeypatch.delenv("RAY_ADDRESS")
+    monkeypatch.setenv("DUALRAY_MODE", "real")
+    with pytest.raises(ConnectionError, match=r"no node of the cluster at 127\.0\.0\.1:9 runs on this machine"):
+        init("127.0.0.1:9")
+    assert not dualray.is_initialized()
+    with init(local_mode=True) as context:
+        assert context.runtime.mode == "sim"
+        assert len(dualray.nodes()) == 1
+
+
+def test_auto_starts_a_cluster_where_none_runs(monkeypatch):
+    monkeypatch.setenv("DUALRAY_MODE", "real")
+    monkeypatch.setattr("dualray.real.cluster.address.sessions.running", list)
+    with init(address="auto", num_cpus=1) as context:
+        assert context.runtime.mode == "real"
+
+
+def test_what_init_refuses():
+    with pytest.raises(TypeError, match=r"ray.init\(\) has no argument 'num_cpu'. Did you mean 'num_cpus'"):
+        init(num_cpu=3)
+    with pytest.raises(RuntimeError, match="has no argument '_nonsense'"):
+        init(_nonsense=3)
+    init()
+    with pytest.raises(RuntimeError, match="was called before"):
+        init()
+    assert init(ignore_reinit_error=True).ray_version == "2.60.0"
+
+
+def test_a_jobs_config():
+    config = JobConfig(runtime_env={"env_vars": {"A": "2"}}, ray_namespace="of job", metadata={"k": "v"})
+    with init(job_config=config):
+        assert dualray.get_runtime_context().namespace == "of job"
+        assert dualray.get_runtime_context().runtime_env == {"env_vars": {"A": "2"}}
+    with pytest.raises(ValueError, match="both runtime_env= and job_config="):
+        init(job_config=config, runtime_env={"env_vars": {"A": "1"}})
+    assert JobConfig.from_json('{"ray_namespace": "n", "metadata": {"a": "b"}}').metadata == {"a": "b"}
+    with pytest.raises(ValueError, match="default_actor_lifetime='immortal' must be"):
+        JobConfig(default_actor_lifetime="immortal")
+    with pytest.raises(TypeError, match="metadata has 'a': 3"):
+        JobConfig(metadata={"a": 3})  # type: ignore[dict-item]
+    with pytest.raises(ValueError, match="Invalid encoding type"):
+        LoggingConfig(encoding="XML")
+
+
+def test_an_environment_is_a_dict():
+    environment = RuntimeEnv(pip=["requests"], env_vars={"A": "1"}, config=RuntimeEnvConfig(setup_timeout_seconds=9))
+    assert environment["pip"] == ["requests"]
+    assert environment.has_pip()
+    assert not environment.has_conda()
+    assert environment.env_vars() == {"A": "1"}
+    assert RuntimeEnv.deserialize(environment.serialize()) == environment == pickle.loads(pickle.dumps(environment))
+    assert type(pickle.loads(pickle.dumps(environment))) is RuntimeEnv
+    with pytest.raises(ValueError, match="'pip' field and 'conda' field"):
+        RuntimeEnv(pip=["a"], conda="b")
+    with pytest.raises(TypeError, match="must be of type Dict"):
+        RuntimeEnv(env_vars={"A": 1})
+    with pytest.raises(ValueError, match="greater than zero or equals to -1"):
+        RuntimeEnvConfig(setup_timeout_seconds=-5)
+    with init(runtime_env=RuntimeEnv(env_vars={"A": "1"}, config={"setup_timeout_seconds": 9})):
+        pass
+    with pytest.raises(ValueError, match="install the packages on each node"):
+        init(runtime_env=environment)
+
+
+def test_ids():
+    assert JobID.from_int(3).hex() == "03000000"
+    assert JobID.from_int(3).int() == 3
+    assert NodeID.nil().is_nil()
+    assert NodeID.from_hex("ab" * 28) == NodeID(b"\xab" * 28) == pickle.loads(pickle.dumps(NodeID(b"\xab" * 28)))
+    assert NodeID.from_random() != NodeID.from_random()
+    assert len(NodeID.from_random().binary()) == NodeID.size() == 28
+    assert repr(JobID.from_int(1)) == "JobID(01000000)"
+    with pytest.raises(ValueError, match="JobID takes 4 bytes, not 3"):
+        JobID(b"abc")
