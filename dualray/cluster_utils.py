@@ -185,6 +185,15 @@ class Cluster:
             raise DualrayError("the cluster has no head yet: call add_node() first")
         return self.head_node._started.address
 
+    @property
+    def gcs_address(self) -> str:
+        """As `address`, under the name of Ray's control plane."""
+        return self.address
+
+    def remaining_processes_alive(self) -> bool:
+        """Whether every node of it lives."""
+        return all(node.remaining_processes_alive() for node in self.list_all_nodes())
+
     def list_all_nodes(self) -> list[ClusterNode]:
         """Those that were not removed, the head's first."""
         head = [self.head_node] if self.head_node is not None else []

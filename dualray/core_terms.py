@@ -111,7 +111,7 @@ def _conditions(what: str, conditions: Mapping[str, Any]) -> tuple[LabelTerm, ..
 
 def _in_group(chosen: PlacementGroupSchedulingStrategy, what: str, captured: Strategy | None) -> Strategy:
     group, index = chosen.placement_group, chosen.placement_group_bundle_index
-    if group is None:
+    if group is None or getattr(group, "is_empty", False):
         return DEFAULT_STRATEGY
     if not hasattr(group, "bundle_specs"):
         raise TypeError(f"{what}: placement_group={group!r} must be what placement_group() returns, or None")

@@ -10,13 +10,15 @@ from dualray.exceptions import DualrayError
 from dualray.hex_id import HexId
 from dualray.runtime import UserVerbs
 from dualray.shared.handles import Reference
-from dualray.shared.model.ids import task_of
+from dualray.shared.model.ids import job_of, task_of
 
 if TYPE_CHECKING:
     from asyncio import Future as AsyncFuture
     from concurrent.futures import Future
 
 T = TypeVar("T")
+
+OBJECT_ID_BYTES = 20
 
 
 class CountedReference(Reference):
@@ -69,6 +71,15 @@ class ObjectRef(CountedReference, Generic[T]):
     def task_id(self) -> HexId:
         """The id of the task that makes the object, in hex; of what `put` has made, of the task that has put it."""
         return HexId(task_of(self.ref.object_id).hex())
+
+    def job_id(self) -> HexId:
+        """The number of the driver that the object goes back to, as 8 hex digits."""
+        return HexId(f"{job_of(self.ref.object_id):08x}")
+
+    @classmethod
+    def size(cls) -> int:
+        """How many bytes an id has."""
+        return OBJECT_ID_BYTES
 
     def is_nil(self) -> bool:
         """Whether it refers to nothing: never."""

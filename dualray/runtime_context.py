@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
@@ -150,6 +151,11 @@ class RuntimeContext:
     def get_session_name(self) -> str:
         """The name of the cluster's session, which is its directory's; `simulation` in sim mode."""
         return PurePath(self._runtime.addresses()["session_dir"]).name or "simulation"
+
+    def get_temp_dir(self) -> str:
+        """Where the directories of sessions are; in sim mode, where temporary files are."""
+        directory = self._runtime.addresses()["session_dir"]
+        return str(PurePath(directory).parent) if directory else tempfile.gettempdir()
 
     def get(self) -> dict[str, Any]:
         """What there is to know here, by name; what does not apply is absent."""

@@ -27,6 +27,8 @@ _ELSEWHERE = {
     "container": "start the cluster in the container",
     "image_uri": "start the cluster in the container",
 }
+_WITHOUT_EFFECT = ("config", "excludes")
+"""Keys of Ray's that say how an environment is brought to a node: nothing is brought."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +119,8 @@ def parse(what: str, said: Mapping[str, Any] | None) -> RuntimeEnv:
     if not isinstance(said, Mapping):
         raise TypeError(f"{what}={said!r} must be a dict, such as {{'env_vars': {{'NAME': 'value'}}}}")
     for key in said:
+        if key in _WITHOUT_EFFECT:
+            continue
         if key in _ELSEWHERE:
             raise ValueError(f"{what} has {key!r}, which dualray does not install: {_ELSEWHERE[key]}")
         if key not in KEYS:

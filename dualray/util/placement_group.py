@@ -32,6 +32,8 @@ __all__ = [
 
 _STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 _TABLE = "placement_groups"
+NO_GROUP = bytes(16)
+"""The id of a handle that stands for no group."""
 
 
 class PlacementGroup:
@@ -48,6 +50,11 @@ class PlacementGroup:
         self.id = id
         self.bundle_specs = [dict(bundle) for bundle in bundle_specs]
 
+    @staticmethod
+    def empty() -> PlacementGroup:
+        """A handle that stands for no group: what is placed by it is in none."""
+        return PlacementGroup(NO_GROUP, [])
+
     @property
     def bundle_count(self) -> int:
         """How many bundles it has."""
@@ -55,8 +62,8 @@ class PlacementGroup:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it stands for no group, which none does that was made."""
-        return not any(self.id)
+        """Whether it stands for no group, as `PlacementGroup.empty()` does."""
+        return self.id == NO_GROUP
 
     def ready(self) -> ObjectRef[PlacementGroup]:
         """A reference that is ready, with this group as its value, when all bundles are reserved.

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import codecs
 import difflib
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -105,8 +106,9 @@ class Rows(list[Row]):
 class State:
     """The state of a running cluster (`live`) or of a finished run (`of_run`), by the functions of this module."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, tables: Sequence[str] = TABLES) -> None:
         self._source = source
+        self._tables = tables
 
     def list(
         self,
@@ -130,8 +132,8 @@ class State:
             ValueError: an unknown table, field or predicate, or a limit that is not positive.
             DualrayError: somebody has not answered.
         """
-        if table not in TABLES:
-            _unknown("table", table, TABLES)
+        if table not in self._tables:
+            _unknown("table", table, self._tables)
         if type(limit) is not int or limit < 1:
             raise ValueError(f"limit={limit!r} must be a positive int")
         found, missing = self._source(table, timeout)
@@ -263,6 +265,62 @@ get_objects = _getter("objects", "get_objects")
 get_node = _getter("nodes", "get_node")
 get_worker = _getter("workers", "get_worker")
 get_placement_group = _getter("placement_groups", "get_placement_group")
+
+
+def list_jobs(
+    address: str | None = None,
+    filters: Sequence[Filter] | None = None,
+    limit: int = DEFAULT_LIMIT,
+    timeout: float = 5.0,
+    detail: bool = False,
+    raise_on_missing_output: bool = True,
+) -> Rows:
+    """The jobs: of the programs that are connected to the cluster, the one that asks. Its row has job_id, type
+    (DRIVER), status (RUNNING), and entrypoint, the command of the driver that asks.
+
+    Raises:
+        ValueError: as `State.list`.
+    """
+    _check_address("list_jobs", address)
+    return _jobs.list("jobs", filters, limit, timeout, raise_on_missing_output)
+
+
+def get_job(id: str, address: str | None = None, timeout: float = 5.0) -> Row | None:  # noqa: A002 - Ray's name
+    """The row of one job, by its job_id; None: it is not the job that asks."""
+    _check_address("get_job", address)
+    return next((row for row in _jobs.list("jobs", timeout=timeout) if row["job_id"] == id), None)
+
+
+def list_runtime_envs(
+    address: str | None = None,
+    filters: Sequence[Filter] | None = None,
+    limit: int = DEFAULT_LIMIT,
+    timeout: float = 5.0,
+    detail: bool = False,
+    raise_on_missing_output: bool = True,
+) -> Rows:
+    """The runtime environment that tasks have unless they say, if there is one: runtime_env (JSON), success, node_id.
+
+    Raises:
+        ValueError: as `State.list`.
+    """
+    _check_address("list_runtime_envs", address)
+    return _environments.list("runtime_envs", filters, limit, timeout, raise_on_missing_output)
+
+
+def _job_of_this_program(table: str, timeout: float) -> tuple[list[dict[str, Any]], list[str]]:
+    here = runtime.current(f"list_{table}").verbs.context()
+    command = " ".join(sys.argv) if here.task_id is None else ""
+    return [{"job_id": here.job_id, "type": "DRIVER", "status": "RUNNING", "entrypoint": command}], []
+
+
+def _environment_of_this_program(table: str, timeout: float) -> tuple[list[dict[str, Any]], list[str]]:
+    verbs = runtime.current(f"list_{table}").verbs
+    said = verbs.runtime_env
+    return [{"runtime_env": said, "success": True, "node_id": verbs.context().node_id}] if said else [], []
+
+
+_jobs, _environments = State(_job_of_this_program, ("jobs",)), State(_environment_of_this_program, ("runtime_envs",))
 
 
 def summarize_tasks(address: str | None = None, timeout: float = 5.0) -> dict[str, Any]:

@@ -101,6 +101,9 @@ def test_a_placement_group_is_made_by_function_and_module():
         assert group.wait(timeout_seconds=10) and group.wait(10)
         assert not group.is_empty
         ray.util.remove_placement_group(group)
+    nowhere = type(group).empty()
+    assert nowhere.is_empty
+    assert get(add.options(placement_group=nowhere).remote(1)) == 1
 
 
 def test_what_rays_libraries_say_of_a_node():

@@ -355,3 +355,18 @@ def test_rows_answer_to_rays_names(gate):
         list_actors("other:1")
     gate.open()
     get(refs[2])
+
+
+def test_the_job_and_its_environment():
+    [job] = state.list_jobs(filters=[("status", "=", "running")]) or state.list_jobs()
+    here = ray.get_runtime_context()
+    assert (job.job_id, job.type, job["status"]) == (here.get_job_id(), "DRIVER", "RUNNING")
+    assert job.entrypoint
+    assert state.get_job(job.job_id) == job
+    assert state.get_job("ffffffff") is None
+    assert ray.put(1).job_id() == job.job_id
+    assert ray.ObjectRef.size() == len(ray.put(1).binary())
+    assert state.list_runtime_envs() == []
+    assert here.get_temp_dir()
+    with pytest.raises(ValueError, match="there is no table 'jobs'"):
+        state.live.list("jobs")
