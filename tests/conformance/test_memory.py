@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 import dualray as ray
+from dualray.exceptions import ObjectStoreFullError
 from tests.conformance.support import MIB, get
 
-CLUSTER = {"nodes": 1, "object_store_memory": 40 * MIB}
+CLUSTER = {"nodes": 1, "object_store_memory": 40 * MIB, "limits": {"store_wait_ns": 1_000_000_000}}
 pytestmark = pytest.mark.usefixtures("cluster")
 
 TIME = "lognormal(5ms, 1)"
@@ -59,6 +60,18 @@ def test_an_actors_results_go_to_disk():
     refs = [maker.block.remote() for _ in range(8)]
     assert [int(get(ref)[0]) for ref in refs] == list(range(1, 9))
     assert [int(get(ref)[0]) for ref in refs] == list(range(1, 9))
+
+
+def test_a_variable_that_keeps_the_store_full_is_named_with_its_line():
+    kept = [ray.get(ray.put(np.full(10 * MIB, number, dtype=np.uint8))) for number in range(3)]
+    with pytest.raises(ObjectStoreFullError) as caught:
+        ray.put(np.zeros(20 * MIB, dtype=np.uint8))
+    message = str(caught.value)
+    line = test_a_variable_that_keeps_the_store_full_is_named_with_its_line.__code__.co_firstlineno + 1
+    assert message.count(f"{__file__}:{line}") == 3
+    assert "delete them, or copy what they need" in message
+    del kept, caught
+    get(ray.put(np.zeros(20 * MIB, dtype=np.uint8)))
 
 
 PARTS = 6

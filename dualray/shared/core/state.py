@@ -9,6 +9,7 @@ from typing import Any
 
 from dualray.shared.core.execution import Execution, ExecutionContext
 from dualray.shared.core.host import Host, Signal
+from dualray.shared.core.view_sites import ViewSites
 from dualray.shared.handles import ProcessKey
 from dualray.shared.machines.owner.owner import Owner
 from dualray.shared.machines.owner.plain_worker import PlainWorker
@@ -78,7 +79,7 @@ class CoreState:
         self.payloads: dict[bytes, bytes] = {}
         self.is_closed = False
         self._has_ended = False
-        self.end_reason = "the runtime was shut down"
+        self.end_reason, self.view_sites = "the runtime was shut down", ViewSites()
         self._waits: dict[WaitID, PendingWait] = {}
         self._wait_counter = itertools.count()
         self._exported: dict[FunctionID, None] = {}

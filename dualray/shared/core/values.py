@@ -152,7 +152,7 @@ class CoreValues(CoreQueries):
             )
         )
         if wait.error is not None:
-            raise as_exception(wait.error, None)
+            raise as_exception(self.view_sites.with_holders(wait.error, self.machine.views), None)
         if wait.ready:  # otherwise an earlier attempt has left the same object here
             store = self.host.store
             place = self.machine.place_of_argument(object_id) if is_argument else None
@@ -270,7 +270,9 @@ class CoreValues(CoreQueries):
             carried = value.failed_with
             if carried is not None and is_of_argument(value.failure, is_own=carried.task_id == task_of(object_id)):
                 raise as_argument_error(carried.name, value.failure)
-            raise as_exception(value.failure, self.payloads.get(object_id))
+            failure = self.view_sites.with_holders(value.failure, self.machine.views)
+            raise as_exception(failure, self.payloads.get(object_id))
+        self.view_sites.note(object_id, value.size_bytes, self.machine.views)
         return deserialize(self._open(object_id))
 
     def _open(self, object_id: ObjectID) -> memoryview:
