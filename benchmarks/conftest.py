@@ -92,10 +92,10 @@ def api(request: pytest.FixtureRequest, results: Results) -> Any:
     return importlib.import_module(name)
 
 
-def start(api: Any) -> None:
+def start(api: Any, **options: Any) -> None:
     """`init` with the CPUs of the baselines."""
     quiet = {"include_dashboard": False, "logging_level": "ERROR"} if api.__name__ == "ray" else {"mode": "real"}
-    api.init(num_cpus=NUM_CPUS, log_to_driver=False, **quiet)
+    api.init(num_cpus=NUM_CPUS, log_to_driver=False, **quiet, **options)
 
 
 Measure = Callable[..., None]
