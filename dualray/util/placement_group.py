@@ -30,7 +30,7 @@ __all__ = [
     "remove_placement_group",
 ]
 
-_STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
+VALID_PLACEMENT_GROUP_STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 _TABLE = "placement_groups"
 NO_GROUP = bytes(16)
 """The id of a handle that stands for no group."""
@@ -129,10 +129,11 @@ def placement_group(
         ValueError, TypeError: bundles, strategy, lifetime or selectors that are wrong.
     """
     specs = _parse_bundles(bundles)
-    if strategy not in _STRATEGIES:
-        nearest = difflib.get_close_matches(str(strategy), _STRATEGIES, n=1)
+    if strategy not in VALID_PLACEMENT_GROUP_STRATEGIES:
+        nearest = difflib.get_close_matches(str(strategy), VALID_PLACEMENT_GROUP_STRATEGIES, n=1)
         hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
-        raise ValueError(f"placement_group: strategy={strategy!r} must be one of {', '.join(_STRATEGIES)}.{hint}")
+        known = ", ".join(VALID_PLACEMENT_GROUP_STRATEGIES)
+        raise ValueError(f"placement_group: strategy={strategy!r} must be one of {known}.{hint}")
     if lifetime not in (None, "detached"):
         raise ValueError(f"placement_group: lifetime={lifetime!r} must be None or 'detached'")
     if not isinstance(name, str):

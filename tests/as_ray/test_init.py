@@ -147,3 +147,26 @@ def test_ids():
     assert repr(JobID.from_int(1)) == "JobID(01000000)"
     with pytest.raises(ValueError, match="JobID takes 4 bytes, not 3"):
         JobID(b"abc")
+
+
+def test_keys_and_values_of_the_cluster():
+    from dualray.as_ray import internal_kv as kv
+
+    assert not kv._internal_kv_initialized()
+    init()
+    assert kv._internal_kv_initialized()
+    assert (kv._internal_kv_get("a"), kv._internal_kv_list("a"), kv._internal_kv_del("a")) == (None, [], 0)
+    assert not kv._internal_kv_put("ab", "1")
+    assert kv._internal_kv_put(b"ab", b"2", overwrite=False)
+    assert not kv._internal_kv_put("ac", b"3")
+    assert not kv._internal_kv_put("ab", "4", namespace="other")
+    assert kv._internal_kv_get("ab") == b"1"
+    assert kv._internal_kv_exists("ab", namespace=b"other")
+    assert kv._internal_kv_list("a") == [b"ab", b"ac"]
+    assert kv._internal_kv_del("a", del_by_prefix=True) == 2
+    assert kv._internal_kv_del("ab", namespace="other") == 1
+    assert not kv._internal_kv_exists("ab", namespace="other")
+    with pytest.raises(TypeError, match="a key must be bytes or a text, not 3"):
+        kv._internal_kv_get(3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="the value of 'a' must be bytes or a text, not 3"):
+        kv._internal_kv_put("a", 3)  # type: ignore[arg-type]

@@ -2,5 +2,6 @@
 
 from dualray.as_ray.refusals import refusing
 from dualray.util.placement_group import *
+from dualray.util.placement_group import VALID_PLACEMENT_GROUP_STRATEGIES  # noqa: F401 - Ray has it here
 
 __getattr__ = refusing("ray.util.placement_group")
