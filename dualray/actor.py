@@ -25,7 +25,7 @@ from dualray.options import (
 from dualray.parameters import Parameters, parameters_of
 from dualray.remote_function import as_returned
 from dualray.runtime import ActorInfo, ActorLimits
-from dualray.shared.handles import CALL, METHOD_OPTIONS, READY, TERMINATE
+from dualray.shared.handles import CALL, EXIT_OUTSIDE, METHOD_OPTIONS, READY, TERMINATE
 
 if TYPE_CHECKING:
     from dualray.dag import ClassMethodNode, ClassNode
@@ -65,6 +65,10 @@ def method(*functions: Any, **options: Any) -> Any:
     return decorate
 
 
+class WrongNameError(TypeError, ValueError):
+    """No name was given: a TypeError, as in Python, and a ValueError, as in Ray."""
+
+
 class ActorClassInheritanceException(TypeError):
     """A class was to inherit from an actor class."""
 
@@ -96,7 +100,16 @@ class ActorClass(Generic[C]):
         return _methods_of(self._cls)
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise TypeError(f"{self._name} is an actor class: make an instance with {self._name}.remote(...)")
+        raise TypeError(
+            f"{self._name} is an actor class: make an instance with {self._name}.remote(...); actors cannot be "
+            f"instantiated directly"
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        """Attributes of the class, such as its static methods."""
+        if name.startswith("_"):
+            raise AttributeError(f"actor class {self.__dict__.get('_name')} has no {name!r}")
+        return getattr(self._cls, name)
 
     def __mro_entries__(self, bases: tuple[Any, ...]) -> NoReturn:
         raise ActorClassInheritanceException(
@@ -149,6 +162,13 @@ class ActorClass(Generic[C]):
         options = self._options
         if options.get_if_exists and not options.name:
             raise ValueError(f"actor class {self._name}: get_if_exists=True needs a name to look for: name='...'")
+        if options.allow_out_of_order_execution is False and (
+            (options.max_concurrency or 1) > 1 or _is_async(self._cls)
+        ):
+            raise ValueError(
+                f"actor class {self._name}: allow_out_of_order_execution=False is for actors that run one method at a "
+                f"time: leave out max_concurrency= and coroutines, or the option"
+            )
         groups = tuple(options.concurrency_groups or ())
         for name, method in self._methods.items():
             _check_group(method.options.concurrency_group, groups, f"{self._name}.{name}")
@@ -370,10 +390,10 @@ def get_actor(name: str, namespace: str | None = None) -> ActorHandle:
     for what, value in (("name", name), ("namespace", namespace)):
         if value is not None and not isinstance(value, str):
             raise TypeError(f"get_actor: {what}={value!r} must be a str")
-        if value == "":
+        if value is not None and not value.strip():
             raise ValueError(f"get_actor: {what}={value!r} must not be empty")
     if name is None:
-        raise TypeError("get_actor: name=None must be a str")
+        raise WrongNameError("get_actor: name=None must be a str")
     verbs = started("get_actor").verbs
     return handle_to(verbs.find_actor(name, namespace), verbs)
 
@@ -389,7 +409,7 @@ def exit_actor() -> NoReturn:
     """
     current = runtime.current_or_none()
     if current is None:  # no worker, then
-        raise TypeError("exit_actor() was called outside an actor: it ends the actor whose method calls it")
+        raise TypeError(EXIT_OUTSIDE)
     current.verbs.exit_actor()
 
 

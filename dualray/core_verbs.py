@@ -14,7 +14,7 @@ from dualray.core_state import live_rows
 from dualray.core_terms import actor_demands, placed, task_demand
 from dualray.options import ActorOptions, MethodOptions, Returns, TaskOptions
 from dualray.runtime import ActorInfo, ActorLimits, Awaited, CallContext, Collect, CoreVerbs, NodeRow
-from dualray.shared.handles import ActorExit, ProcessKey
+from dualray.shared.handles import EXIT_OUTSIDE, ActorExit, ProcessKey
 from dualray.shared.labels import parse_selector
 from dualray.shared.model.demands import parse_named
 from dualray.shared.model.ids import (
@@ -301,7 +301,7 @@ class VerbsOverCore:
     def exit_actor(self) -> NoReturn:
         execution = self.core.execution
         if execution.actor_id is None or execution.constructor is None:
-            raise TypeError("exit_actor() was called outside an actor: it ends the actor whose method calls it")
+            raise TypeError(EXIT_OUTSIDE)
         raise ActorExit
 
     # ---- Values ----------------------------------------------------------------------------------------------

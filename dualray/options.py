@@ -97,6 +97,7 @@ class ActorOptions:
             with an `async def` method 1000: its methods run as coroutines on one event loop.
         concurrency_groups: {"io": 2}: groups of methods with limits of their own; a method says its group with
             `@method(concurrency_group="io")`. `max_concurrency` is the limit of all others.
+        allow_out_of_order_execution: False refuses what runs several methods at a time.
         max_pending_calls: calls that one process may have without an answer; one more raises
             PendingCallsLimitExceeded. Default -1: any number.
         scheduling_strategy, label_selector, runtime_env, duration, sim_unsafe: as for tasks; `duration` is that of the
@@ -112,6 +113,7 @@ class ActorOptions:
     max_pending_calls: int = -1
     max_concurrency: int | None = None
     concurrency_groups: Mapping[str, int] | None = None
+    allow_out_of_order_execution: bool | None = None
     scheduling_strategy: Any = None
     label_selector: Mapping[str, str] | None = None
     name: str | None = None
@@ -179,7 +181,7 @@ def said(options: TaskOptions | ActorOptions | MethodOptions) -> dict[str, Any]:
     return {name: value for name, (value, default) in values.items() if value is not default and value != default}
 
 
-_WITHOUT_EFFECT = ("enable_task_events", "_labels", "object_store_memory", "allow_out_of_order_execution")
+_WITHOUT_EFFECT = ("enable_task_events", "_labels", "object_store_memory")
 """Options of Ray that say how its own processes work."""
 
 
@@ -380,7 +382,7 @@ def _check_actor(options: ActorOptions, what: str) -> None:
         if value is not None and not isinstance(value, str):
             raise TypeError(f"{what}: {name}={value!r} must be a str")
         if value == "":
-            raise ValueError(f"{what}: {name}={value!r} must not be empty")
+            raise ValueError(f"{what}: {name}={value!r} must not be empty. (Actor name cannot be an empty string.)")
     if options.lifetime not in (None, "detached", "non_detached"):
         raise ValueError(f"{what}: lifetime={options.lifetime!r} must be 'detached', 'non_detached' or None")
     if not isinstance(options.get_if_exists, bool):

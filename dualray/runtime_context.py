@@ -183,7 +183,10 @@ class RuntimeContext:
         if here.task_id is None:
             raise RuntimeError("is_canceled() is for tasks and methods of actors, and was called in the driver")
         if here.is_cancelled is None:
-            raise RuntimeError("is_canceled() is not supported in async actors: cancel() cancels the coroutine")
+            raise RuntimeError(
+                "is_canceled() is not supported in async actors: cancel() cancels the coroutine. (This method is not "
+                "supported in an async actor.)"
+            )
         return here.is_cancelled
 
     def get_attempt(self) -> int:

@@ -11,6 +11,12 @@ METHOD_OPTIONS = "__dualray_method_options__"
 """The attribute of a method's function that holds its options."""
 
 TERMINATE = "__ray_terminate__"
+SHUTDOWN = "__ray_shutdown__"
+"""A method that an actor's class may have: it is called when the actor ends by its own will."""
+EXIT_OUTSIDE = (
+    "exit_actor() was called outside an actor: it ends the actor whose method calls it. (exit_actor API is called on a "
+    "non-actor worker.)"
+)
 """The method that every actor has: it ends the actor when the calls made before have ended."""
 
 READY = "__ray_ready__"

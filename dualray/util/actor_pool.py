@@ -28,8 +28,9 @@ class ActorPool:
         self._idle = deque(actors)
         for actor in self._idle:
             _check_actor(actor)
-        self._running: dict[ObjectRef[Any], tuple[int, Any]] = {}
-        """Of each call that has not been returned: its number, and its actor; None when that is idle again."""
+        self._running: dict[ObjectRef[Any], tuple[int, Any, Any]] = {}
+        """Of each call that has not been returned, by its first reference: its number, its actor, and what it has
+        returned: a reference, or a list of several."""
         self._refs: dict[int, ObjectRef[Any]] = {}
         self._waiting: deque[tuple[Call, Any]] = deque()
         self._submitted = 0
@@ -67,11 +68,12 @@ class ActorPool:
             return
         actor = self._idle.popleft()
         try:
-            ref = fn(actor, value)
+            returned = fn(actor, value)
+            ref = returned[0] if isinstance(returned, list) else returned
         except BaseException:
             self._idle.appendleft(actor)
             raise
-        self._running[ref] = self._submitted, actor
+        self._running[ref] = self._submitted, actor, returned
         self._refs[self._submitted] = ref
         self._submitted += 1
 
@@ -99,10 +101,10 @@ class ActorPool:
         if is_late and not ignore_if_timedout:
             raise TimeoutError(f"result {self._returned} did not come within {timeout} s")
         self._returned += 1
-        self._take(ref, when_done=is_late)
+        returned = self._take(ref, when_done=is_late)
         if is_late:
             raise TimeoutError(f"result {self._returned - 1} did not come within {timeout} s, and is ignored")
-        return api.get(ref)
+        return api.get(returned)
 
     def get_next_unordered(self, timeout: float | None = None, ignore_if_timedout: bool = False) -> Any:
         """The result of any call that has ended, waiting for the first one that does.
@@ -118,18 +120,19 @@ class ActorPool:
             if ignore_if_timedout:
                 self._take(next(iter(self._running)), when_done=True)
             raise TimeoutError(f"no result came within {timeout} s")
-        self._take(ready[0], when_done=False)
-        return api.get(ready[0])
+        return api.get(self._take(ready[0], when_done=False))
 
-    def _take(self, ref: ObjectRef[Any], *, when_done: bool) -> None:
-        """A result is taken or dropped: its actor is free, `when_done` only when it has ended the call."""
-        number, actor = self._running.pop(ref)
+    def _take(self, ref: ObjectRef[Any], *, when_done: bool) -> Any:
+        """A result is taken or dropped: its actor is free, `when_done` only when it has ended the call. What the call
+        has returned."""
+        number, actor, returned = self._running.pop(ref)
         del self._refs[number]
         if when_done:  # a call that is late still occupies its actor, whose calls queue up behind it
             self._idle.append(actor)
         else:
             self._idle.appendleft(actor)
         self._feed()
+        return returned
 
     def _feed(self) -> None:
         while self._idle and self._waiting:
@@ -156,7 +159,7 @@ class ActorPool:
             ValueError: it is in the pool already.
         """
         _check_actor(actor)
-        if actor in self._idle or any(actor == busy for _, busy in self._running.values()):
+        if actor in self._idle or any(actor == busy for _, busy, _ in self._running.values()):
             raise ValueError(f"{actor!r} is in the pool already")
         self._idle.append(actor)
         self._feed()

@@ -41,6 +41,12 @@ class _Keeper:
     def qsize(self) -> int:
         return len(self._items)
 
+    def empty(self) -> bool:
+        return not self._items
+
+    def full(self) -> bool:
+        return not self._has_room(1)
+
     def put(self, item: Any, may_wait: bool) -> Any:
         if self._has_room(1):
             self._add(item)

@@ -360,3 +360,18 @@ def test_time_passes_while_joblib_waits():
     with joblib.parallel_backend("dualray", n_jobs=2):
         joblib.Parallel()(joblib.delayed(time.sleep)(0.1) for _ in range(2))
     assert time.monotonic() - start >= 0.1
+
+
+def test_a_pool_takes_calls_with_several_results():
+    @ray.remote
+    class Two:
+        @ray.method(num_returns=2)
+        def both(self, value):
+            return value, -value
+
+    pool = ActorPool([Two.remote() for _ in range(2)])
+    for value in range(4):
+        pool.submit(lambda actor, value: actor.both.remote(value), value)
+    assert [pool.get_next(), pool.get_next()] == [[0, 0], [1, -1]]
+    assert sorted([pool.get_next_unordered(), pool.get_next_unordered()]) == [[2, -2], [3, -3]]
+    assert pool.has_free()

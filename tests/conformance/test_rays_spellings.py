@@ -263,3 +263,116 @@ def test_a_reference_knows_its_task():
     ref = own.remote()
     assert ref.task_id().hex() == get(ref)
     assert not ref.is_nil()
+
+
+def test_an_order_that_concurrency_cannot_keep():
+    class Plain:
+        def f(self):
+            return 1
+
+    class Coroutines:
+        async def f(self):
+            return 1
+
+    for cls, options in ((Coroutines, {}), (Plain, {"max_concurrency": 2})):
+        for made in (
+            ray.remote(**options, allow_out_of_order_execution=False)(cls),
+            ray.remote(cls).options(**options, allow_out_of_order_execution=False),
+        ):
+            with pytest.raises(ValueError, match="allow_out_of_order_execution=False is for actors that run one"):
+                made.remote()
+    for order in (True, False, None):
+        assert get(ray.remote(Plain).options(allow_out_of_order_execution=order).remote().f.remote()) == 1
+
+
+def test_an_actor_class_has_the_attributes_of_its_class():
+    @ray.remote
+    class Shop:
+        tax = 3
+
+        @staticmethod
+        def of(price):
+            return price + Shop.tax
+
+    assert Shop.of(4) == 7
+    assert not hasattr(Shop, "nonsense")
+    assert not hasattr(Shop, "_nonsense")
+
+
+def test_a_function_that_captures_too_much_is_refused():
+    large = bytearray(96 << 20)
+
+    @ray.remote
+    def f():
+        return len(large)
+
+    @ray.remote
+    class Actor:
+        def f(self):
+            return len(large)
+
+    with pytest.raises(ValueError, match=r"The remote function .*f is too large: it has 9\d MiB"):
+        f.remote()
+    with pytest.raises(ValueError, match=r"The actor Actor is too large.*with put"):
+        Actor.remote()
+
+
+@pytest.mark.parametrize("name", [None, "", "   "])
+def test_get_actor_needs_a_name(name):
+    with pytest.raises(ValueError, match="name="):
+        ray.get_actor(name)
+
+
+def test_an_actor_that_exits_in_its_constructor_never_was():
+    class Never:
+        def __init__(self):
+            ray.actor.exit_actor()
+
+        def f(self):
+            return 1
+
+    class NeverAsync(Never):
+        async def f(self):
+            return 1
+
+    for cls in (Never, NeverAsync):
+        with pytest.raises(ray.exceptions.ActorDiedError, match=r"exit_actor\(\) was called in the constructor"):
+            get(ray.remote(cls).remote().f.remote())
+    assert get(add.remote(1)) == 1
+
+
+def test_an_actor_that_ends_by_its_own_will_shuts_itself_down(tmp_path):
+    @ray.remote
+    class Keeper:
+        def __init__(self, file, fails=False):
+            self.file, self.fails = file, fails
+
+        def __ray_shutdown__(self):
+            self.file.write_text("shut down")
+            if self.fails:
+                raise ValueError("on the way out")
+
+        def leave(self):
+            ray.actor.exit_actor()
+
+    @ray.remote
+    class Loop:
+        def __init__(self, file):
+            self.file = file
+
+        def __ray_shutdown__(self):
+            self.file.write_text("shut down")
+
+        async def leave(self):
+            ray.actor.exit_actor()
+
+    made = [
+        Keeper.remote(tmp_path / "0"),
+        Keeper.remote(tmp_path / "1", fails=True),
+        Loop.remote(tmp_path / "2"),
+        Keeper.remote(tmp_path / "3"),
+    ]
+    for number, actor in enumerate(made):
+        with pytest.raises(ray.exceptions.RayActorError):
+            get(actor.leave.remote() if number < 3 else actor.__ray_terminate__.remote())
+        assert (tmp_path / str(number)).read_text() == "shut down"

@@ -52,6 +52,10 @@ def _without_place(template: FunctionTemplate) -> FunctionTemplate:
     return replace(template, resources=NOTHING, placement=NOTHING, strategy=DEFAULT_STRATEGY)
 
 
+FUNCTION_BYTES_MAX = 95 * 1024 * 1024
+"""A pickled function or class, with what it captures; as in Ray."""
+
+
 class CoreSubmission(CoreTasks):
     """Exports functions, packs arguments, and submits calls of functions, constructors and methods."""
 
@@ -78,6 +82,12 @@ class CoreSubmission(CoreTasks):
         except SerializationError:
             serialize(target, what)  # raises, and names the part of the function or class
             raise
+        if len(pickled) > FUNCTION_BYTES_MAX:
+            raise ValueError(
+                f"The {what.replace('actor class ', 'actor ')} is too large: it has "
+                f"{len(pickled) >> 20} MiB with what it captures, and may have {FUNCTION_BYTES_MAX >> 20}. Put that "
+                f"into the object store once, with put(), and pass the reference"
+            )
         identity = function_id(pickled)
         if identity not in self._exported:
             self._check_it_goes_on()

@@ -23,7 +23,7 @@ from dualray.shared.core.layout import PLAIN_TYPES, plain_bytes
 from dualray.shared.core.pickled_names import keep_name
 from dualray.shared.core.serialization import serialize
 from dualray.shared.core.tasks_in_hand import CoreTasks
-from dualray.shared.handles import METHOD_OPTIONS, TERMINATE, ActorExit, method_of
+from dualray.shared.handles import METHOD_OPTIONS, SHUTDOWN, TERMINATE, ActorExit, method_of
 from dualray.shared.machines.owner.task_records import cancelled
 from dualray.shared.model.commands import RunTask
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
@@ -55,6 +55,9 @@ class Export:
 
 
 keep_name("dualray.shared.task_runner", Export)
+
+
+_EXITED_AT_BIRTH = "exit_actor() was called in the constructor: there is no actor"
 
 
 class TaskRunner:
@@ -109,9 +112,12 @@ class TaskRunner:
             else:
                 error = self._failed(task, exception)
         except ActorExit:
-            self._core.current_task = None
-            self._core.dispatch(ActorExitAsked(task_id=task.spec.task_id))
-            return
+            if task.spec.creates is None:
+                self._shut_down_instance()
+                self._core.current_task = None
+                self._core.dispatch(ActorExitAsked(task_id=task.spec.task_id))
+                return
+            error, results, small_bytes = self._failed(task, RuntimeError(_EXITED_AT_BIRTH)), [], 0
         if small_bytes:
             if not self._core.ends_later(task, small_bytes, start_ns):
                 self.end_small(task, small_bytes, start_ns)
@@ -155,9 +161,20 @@ class TaskRunner:
             else:
                 error = self._failed(task, exception)
         except ActorExit:
+            self._shut_down_instance()
             self._core.dispatch(ActorExitAsked(task_id=task.spec.task_id))
             return
         self._report(task, results, error, start_ns, returned)
+
+    def _shut_down_instance(self) -> None:
+        """The actor ends because one of its methods says so: its `__ray_shutdown__` comes first, if it has one."""
+        shut_down = getattr(self.instance, SHUTDOWN, None)
+        if shut_down is None:
+            return
+        try:
+            shut_down()
+        except Exception as error:  # noqa: BLE001 - it is the user's, and the actor ends all the same
+            self._host.tell(f"dualray: {SHUTDOWN} of {type(self.instance).__name__} raised {error!r}\n")
 
     def _enter(self, task: RunTask | TaskPushed) -> int:
         """What the caller does from now on belongs to the task; when that is."""
