@@ -68,7 +68,7 @@ class ActorPool:
             return
         actor = self._idle.popleft()
         try:
-            returned = fn(actor, value)
+            returned: Any = fn(actor, value)
             ref = returned[0] if isinstance(returned, list) else returned
         except BaseException:
             self._idle.appendleft(actor)
