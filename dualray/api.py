@@ -60,6 +60,7 @@ def init(
     calibration: Any = None,
     task_profile: Any = None,
     sim_unsafe: str | None = None,
+    durations: str | None = None,
     ignore_reinit_error: bool = False,
     **of_ray: Any,
 ) -> ClusterContext:
@@ -107,6 +108,8 @@ def init(
         sim_unsafe: sim mode: what becomes of calls of tasks and actors that lead out of the simulation (sockets,
             processes): "refuse" them with a PermissionError that names the call (the default), or "allow" them, in real
             time. See docs/simulation.md.
+        durations: sim mode: tasks of whose duration neither program nor profile nor scenario says anything take 1 ms on
+            average and "vary" around it (the default), by 30 %, or are "fixed" at it.
         ignore_reinit_error: return the context of the current cluster instead of raising when there is one.
         of_ray: arguments of Ray's `init` that dualray needs for nothing, such as `include_dashboard`: they are accepted
             and ignored.

@@ -277,6 +277,12 @@ def _sim_unsafe(name: str, value: Any) -> str:
     return str(value)
 
 
+def _durations(name: str, value: Any) -> str:
+    if value not in ("vary", "fixed"):
+        raise ValueError(f"{name}={value!r} must be 'vary' or 'fixed'")
+    return str(value)
+
+
 def _runtime_env(name: str, value: Any) -> str:
     return runtime_env.parse(name, _json(name, value) if isinstance(value, str) else value).to_text()
 
@@ -373,6 +379,13 @@ SETTINGS = {
             modes=("sim",),
             parse=_sim_unsafe,
             help="refuse or allow: what becomes of calls of tasks that lead out of the simulation, such as sockets",
+        ),
+        Setting(
+            name="durations",
+            default="vary",
+            modes=("sim",),
+            parse=_durations,
+            help="vary or fixed: whether tasks of whose duration nothing is known all take the same time",
         ),
         Setting(name="limits", default=None, modes=MODES, parse=_limits, help="limits and policies of the core"),
         Setting(name="log_to_driver", default=True, modes=("real",), parse=_flag, help="show what workers print"),

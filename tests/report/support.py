@@ -16,7 +16,7 @@ MIB = 1024 * 1024
 
 def simulate(program: Callable[[], Any], log: Path, *, nodes: int = 3, faults: Sequence[str] = ()) -> Any:
     """Run a program on a virtual cluster that leaves its logs in a directory; what it returned."""
-    ray.init(mode="sim", nodes=nodes, num_cpus=2, decision_log=log, faults=list(faults))
+    ray.init(mode="sim", nodes=nodes, num_cpus=2, decision_log=log, faults=list(faults), durations="fixed")
     try:
         return program()
     finally:

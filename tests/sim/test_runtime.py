@@ -170,7 +170,7 @@ def test_a_logical_fault_bites_at_the_same_place(start: Any) -> None:
     def step(index: int) -> tuple[int, int]:
         return index, dualray.get_runtime_context().get_attempt()
 
-    start(faults=["kill worker when step starts 3"], num_cpus=1)
+    start(faults=["kill worker when step starts 3"], num_cpus=1, durations="fixed")
     assert dualray.get([step.remote(i) for i in range(5)]) == [(0, 0), (1, 0), (2, 1), (3, 0), (4, 0)]
 
 

@@ -19,7 +19,7 @@ from dualray.shared.scenario.cluster import ClusterModel
 from dualray.shared.scenario.expect import Expect
 from dualray.shared.scenario.fault_model import NEVER_DRAWN, Fault, FaultKind
 from dualray.shared.scenario.file_faults import FaultItem, FaultModel
-from dualray.shared.scenario.values import Duration, Model, Size, Time
+from dualray.shared.scenario.values import Durations, FixedDurations, Model, Size, Time
 
 
 class Workload(Model):
@@ -99,7 +99,10 @@ class Scenario(Model):
         default=None,
         description="a recorded run: tasks without a duration of their own take what those of their name took there",
     )
-    durations: dict[str, Duration] = Field(default_factory=dict, description="of tasks, by name; `*` matches the rest")
+    durations: Durations = Field(
+        default_factory=dict,
+        description="of tasks, by name; `*` matches the rest. `fixed`: all take what the cost model says, on average",
+    )
     memory: dict[str, Size] = Field(
         default_factory=dict,
         description="what tasks take of a node's memory while they run, by name; of an actor, for life",
@@ -111,6 +114,11 @@ class Scenario(Model):
     swarm: Swarm = Swarm()
     time_limit: Time = Field(default=24 * 3600 * 10**9, description="virtual time after which the run is given up")
     expect: Expect = Expect()
+
+    @property
+    def has_fixed_durations(self) -> bool:
+        """Whether tasks of which nothing is said all take the same time."""
+        return isinstance(self.durations, FixedDurations)
 
     @property
     def limits(self) -> dict[str, Any]:

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, WithJsonSchema
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    WithJsonSchema,
+    WrapSerializer,
+    WrapValidator,
+)
 
 from dualray.shared.scenario.distributions import Distribution, parse_distribution
 from dualray.shared.units import parse_rate_bytes_per_s, parse_size_bytes, parse_time_ns, time_words
@@ -60,6 +69,34 @@ Duration = Annotated[
     BeforeValidator(_duration),
     PlainSerializer(str),
     _text_schema("a time or a distribution", "2.5s", "lognormal(2s, 0.5)"),
+]
+
+
+FIXED = "fixed"
+
+
+class FixedDurations(dict[str, Distribution]):
+    """No table of durations, but the word for it that all tasks take the same of which nothing is said."""
+
+
+def _table_or_word(value: Any, validate: Callable[[Any], Any]) -> Any:
+    return FixedDurations() if value == FIXED or isinstance(value, FixedDurations) else validate(value)
+
+
+def _back(value: Any, serialize: Callable[[Any], Any]) -> Any:
+    return FIXED if isinstance(value, FixedDurations) else serialize(value)
+
+
+def _with_word(schema: dict[str, Any]) -> None:
+    table = {key: schema.pop(key) for key in ("type", "additionalProperties") if key in schema}
+    schema["anyOf"] = [table, {"const": FIXED}]
+
+
+Durations = Annotated[
+    dict[str, Duration],
+    WrapValidator(_table_or_word),
+    WrapSerializer(_back),
+    Field(json_schema_extra=_with_word),
 ]
 
 

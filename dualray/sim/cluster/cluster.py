@@ -67,6 +67,8 @@ MESSAGE_BYTES = 256
 """Bytes of a message without its payloads. Source: a packed TaskPushed takes 83 to 300 bytes."""
 
 _DEFAULT_COSTS: Final = CostModel()
+FIXED: Final = "fixed"
+"""Of durations: what nothing is known of takes the same time in each task."""
 FIRST_PID = 1 << 22
 """Above what any real process has (pid_max of Linux): a virtual pid is never taken for a real one."""
 
@@ -90,6 +92,7 @@ class Cluster(FallibleCluster):
         seed: int,
         log_directory: Path | None,
         durations: Mapping[str, Distribution] | None = None,
+        varies: bool = False,
         memory: Mapping[str, int] | None = None,
         gpu_memory: Mapping[str, int] | None = None,
         time_limit_ns: int | None = None,
@@ -120,6 +123,7 @@ class Cluster(FallibleCluster):
             durations=durations,
             memory=memory,
             gpu_memory=gpu_memory,
+            varies=varies,
         )
         self.pauses = Pauses(self.fibers)
         self.nodes_refused = self.nodes_left = 0
@@ -506,8 +510,9 @@ def make_cluster(settings: Mapping[str, Any], config: Config) -> Cluster:
     if settings["calibration"] is not None:
         defaults = defaults.with_changes(settings["calibration"].costs, "calibration")
     profile: Profile | None = settings["task_profile"]
+    varies = settings["durations"] != FIXED
     if scenario is None:
-        cluster = Cluster(config=config, cost_model=defaults, seed=seed, log_directory=directory)
+        cluster = Cluster(config=config, cost_model=defaults, seed=seed, log_directory=directory, varies=varies)
         if profile is not None:
             cluster.task_costs.profile = profile.took_ns
         return cluster
@@ -517,6 +522,7 @@ def make_cluster(settings: Mapping[str, Any], config: Config) -> Cluster:
         seed=seed,
         log_directory=directory,
         durations=scenario.durations,
+        varies=varies and not scenario.has_fixed_durations,
         memory=scenario.memory,
         gpu_memory=scenario.gpu_memory,
         time_limit_ns=scenario.time_limit,
