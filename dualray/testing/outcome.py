@@ -35,6 +35,7 @@ class Outcome:
         coverage: what happened at all, by name: how often.
         starts, events: how many tasks of each name started, and how many trace events there were of the kinds at which
             a fault can be anchored.
+        longest_ns: how long the longest task of each name took.
         random: a digest of all random streams.
         witnessed: what the program did that no simulation can repeat, in words.
         rows_used: of the tables of durations and memory, and of the profile, the rows that said something of a task.
@@ -53,6 +54,7 @@ class Outcome:
     violations: tuple[str, ...] = ()
     coverage: dict[str, int] = field(default_factory=dict)
     starts: dict[str, int] = field(default_factory=dict)
+    longest_ns: dict[str, int] = field(default_factory=dict)
     events: dict[str, int] = field(default_factory=dict)
     random: str = ""
     witnessed: tuple[str, ...] = ()
@@ -132,8 +134,22 @@ def make_outcome(
         remarks=remarks,
         coverage=coverage(trace, examination["counters"]),
         starts=dict(Counter([event.name for event in trace if event.kind is _STARTED])),
+        longest_ns=_longest_ns(trace),
         events={kind: count for kind, count in figures.counts.items() if kind in EVENT_ANCHORS and count},
     )
+
+
+def _longest_ns(trace: Sequence[TraceEvent]) -> dict[str, int]:
+    """How long the longest task of each name took."""
+    began_ns: dict[str, int] = {}
+    longest_ns: dict[str, int] = {}
+    for event in trace:
+        if event.kind is TraceKind.TASK_STARTED:
+            began_ns[event.subject] = event.time_ns
+        elif event.kind is TraceKind.TASK_ENDED and event.subject in began_ns:
+            took_ns = event.time_ns - began_ns.pop(event.subject)
+            longest_ns[event.name] = max(longest_ns.get(event.name, 0), took_ns)
+    return longest_ns
 
 
 _STARTED, _SUBMITTED = TraceKind.TASK_STARTED, TraceKind.TASK_SUBMITTED

@@ -106,6 +106,8 @@ class FaultPerformer:
         """Held by whoever needs them, to join a node, or takes them away."""
         self._timed = sorted((fault for fault in plan if fault.at_ns is not None), key=lambda fault: fault.at_ns or 0)
         self._anchored = [fault for fault in plan if fault.at_ns is None]
+        self._later: list[tuple[int, Fault, str]] = []
+        """Those whose event has come, and that come so long after it: when, and the process of the event."""
         self._due: list[Fault] = []
         """Those whose time or event has come, and that wait for whom they befall."""
         self._counts: Counter[tuple[str, str, str]] = Counter()
@@ -165,12 +167,12 @@ class FaultPerformer:
     @property
     def outstanding(self) -> list[Fault]:
         """Faults that have not begun."""
-        return [*self._due, *self._timed, *self._anchored]
+        return [*self._due, *self._timed, *self._anchored, *[fault for _, fault, _ in self._later]]
 
     @property
     def is_early(self) -> bool:
         """Whether there are faults whose time has not come."""
-        return bool(self._timed)
+        return bool(self._timed or self._later)
 
     def give_up(self, why: str) -> None:
         """What is left of the plan is not performed."""
@@ -179,6 +181,7 @@ class FaultPerformer:
         self._due.clear()
         self._timed.clear()
         self._anchored.clear()
+        self._later.clear()
 
     # ---- Traces --------------------------------------------------------------------------------------------------
 
@@ -187,6 +190,7 @@ class FaultPerformer:
         events = self._tail.look()
         for event in events:
             self._take_in(event)
+        self._take_up()
         now_ns = time.monotonic_ns() - self._began_ns
         while self._timed and (self._timed[0].at_ns or 0) <= now_ns:
             self._due.append(self._timed.pop(0))
@@ -212,10 +216,18 @@ class FaultPerformer:
         for each in events:
             for fault in [fault for fault in self._anchored if self._is_anchor(fault, each)]:
                 self._anchored.remove(fault)
-                if fault.kind in OF_WORKERS:
-                    self._befall_worker(fault, each.process)
-                else:
-                    self._due.append(fault)
+                self._later.append((time.monotonic_ns() + fault.after_ns, fault, each.process))
+
+    def _take_up(self) -> None:
+        """What has come to its time after its anchor."""
+        now_ns = time.monotonic_ns()
+        ready = [later for later in self._later if later[0] <= now_ns]
+        self._later = [later for later in self._later if later[0] > now_ns]
+        for _, fault, process in ready:
+            if fault.kind in OF_WORKERS:
+                self._befall_worker(fault, process)
+            else:
+                self._due.append(fault)
 
     def _place_of(self, event: TraceEvent) -> str:
         """Where it happened: the driver and the head are on the first node."""

@@ -87,6 +87,11 @@ def _simpler_faults(scenario: Scenario) -> Iterator[Scenario]:
 def _simpler(fault: Fault) -> Iterator[Fault]:
     if fault.for_ns is not None and fault.for_ns > SECOND_NS:
         yield replace(fault, for_ns=max(SECOND_NS, fault.for_ns // 2 // SECOND_NS * SECOND_NS))
+    if fault.after_ns:
+        yield replace(fault, after_ns=0)
+        for unit_ns in (SECOND_NS, SECOND_NS // 10, SECOND_NS // 1000):
+            if fault.after_ns % unit_ns and fault.after_ns > unit_ns:
+                yield replace(fault, after_ns=fault.after_ns // unit_ns * unit_ns)
     if fault.start > 1:
         yield replace(fault, start=1)
         yield replace(fault, start=fault.start // 2)

@@ -9,7 +9,7 @@ of a task; the others come at a time within that run. Every fault that can end e
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from dualray.shared.model.config import Config
@@ -31,6 +31,9 @@ from dualray.testing.outcome import Outcome
 
 MILLISECOND_NS = 1_000_000
 
+WEIGHTS = {FaultKind.KILL_WORKER: 8, FaultKind.LOSE_OBJECT: 3, FaultKind.KILL_ACTOR: 2}
+"""How much more often some kinds are drawn than others: what they show depends most on the moment."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ground:
@@ -41,19 +44,23 @@ class Ground:
         starts: how many tasks of each name had started.
         events: how many trace events there were of each kind that can be an anchor.
         actors: classes of which there was an actor.
+        longest_ns: how long the longest task of each name took.
     """
 
     ended_ns: int
     starts: dict[str, int]
     events: dict[str, int]
     actors: tuple[str, ...]
+    longest_ns: dict[str, int] = field(default_factory=dict)
 
 
 def ground_of(outcome: Outcome) -> Ground:
     """What a fault-free run has shown."""
     actors = tuple(dict.fromkeys(name.partition(".")[0] for name in outcome.starts if "." in name))
     events = {name: count for name, count in outcome.events.items() if count}
-    return Ground(ended_ns=outcome.makespan_ns, starts=outcome.starts, events=events, actors=actors)
+    return Ground(
+        ended_ns=outcome.makespan_ns, starts=outcome.starts, events=events, actors=actors, longest_ns=outcome.longest_ns
+    )
 
 
 class Drawer:
@@ -78,7 +85,7 @@ class Drawer:
         count = self._random.randint(1, swarm.most)
         faults = []
         for _ in range(count):
-            fields = self._what(self._random.choice(kinds))
+            fields = self._what(self._random.choices(kinds, [WEIGHTS.get(kind, 1) for kind in kinds])[0])
             fault = Fault(**(fields | self._anchor(fields)))
             check_fault(fault)
             faults.append(fault)
@@ -111,10 +118,9 @@ class Drawer:
         node = draw.choice(self._victims or [DRIVER_NODE_NAME])
         match kind:
             case FaultKind.KILL_WORKER | FaultKind.PAUSE_WORKER:
-                fields |= {"at_ns": None, "task_name": draw.choice(list(self._ground.starts))}
+                fields |= {"at_ns": None, "task_name": self._name()}
             case FaultKind.SLOW_WORKER:
-                name = draw.choice(list(self._ground.starts))
-                fields |= {"at_ns": None, "task_name": name, "factor": float(draw.choice((2, 5, 20)))}
+                fields |= {"at_ns": None, "task_name": self._name(), "factor": float(draw.choice((2, 5, 20)))}
             case FaultKind.SLOW_HEAD:
                 fields["factor"] = float(draw.choice((10, 100, 1000)))
             case FaultKind.REBOOT_NODE:  # drawn from what is drawn already: one in four
@@ -195,20 +201,39 @@ class Drawer:
         """When the fault with these fields comes."""
         draw = self._random
         if of["kind"] in OF_WORKERS:
-            event = draw.choice(("task_started", "task_ended"))
-            return {"event": event, "start": draw.randint(1, self._ground.starts[of["task_name"]])}
+            event = draw.choice(("task_started", "task_started", "task_started", "task_ended"))
+            name = of["task_name"]
+            after_ns = self._within_ns(self._ground.longest_ns.get(name, 0)) if event == "task_started" else 0
+            return {"event": event, "start": draw.randint(1, self._ground.starts[name]), "after_ns": after_ns}
         if of["kind"] in OF_OBJECTS:
             event = draw.choice(self._of_objects)
-            return {"at_ns": None, "event": event, "start": draw.randint(1, self._ground.events[event])}
+            start = draw.randint(1, self._ground.events[event])
+            return {"at_ns": None, "event": event, "start": start, "after_ns": self._within_ns(self._ground.ended_ns)}
         how = draw.random()
         if how < 0.25 and self._ground.starts:
-            name = draw.choice(list(self._ground.starts))
-            return {"at_ns": None, "task_name": name, "start": draw.randint(1, self._ground.starts[name])}
+            name = self._name()
+            after_ns = self._within_ns(self._ground.longest_ns.get(name, 0))
+            start = draw.randint(1, self._ground.starts[name])
+            return {"at_ns": None, "task_name": name, "start": start, "after_ns": after_ns}
         if how < 0.5 and self._ground.events:
             event = draw.choice(list(self._ground.events))
             return {"at_ns": None, "event": event, "start": draw.randint(1, self._ground.events[event])}
         within_ns = self._scenario.swarm.within or max(self._ground.ended_ns, MILLISECOND_NS)
         return {"at_ns": draw.randrange(within_ns) // 1000 * 1000}
+
+    def _name(self) -> str:
+        """That of a task: half by how many names there are, half by the time that tasks of each took."""
+        ground = self._ground
+        names = list(ground.starts)
+        took_ns = [ground.longest_ns.get(name, 0) * ground.starts[name] for name in names]
+        whole_ns = max(1, sum(took_ns))
+        return self._random.choices(names, [1 / len(names) + each / whole_ns for each in took_ns])[0]
+
+    def _within_ns(self, whole_ns: int) -> int:
+        """At once, or at any moment of that time: what stands for the middle of a task, or of an object's life."""
+        if whole_ns < 2_000 or self._random.random() < 1 / 3:
+            return 0
+        return self._random.randrange(1_000, whole_ns) // 1_000 * 1_000
 
 
 def draw_faults(scenario: Scenario, ground: Ground, seed: int) -> tuple[Fault, ...]:

@@ -4,7 +4,10 @@ import re
 import subprocess
 import sys
 import textwrap
+import time
+from typing import Any
 
+import numpy as np
 import pytest
 
 import dualray
@@ -107,3 +110,163 @@ def test_faults_that_are_not_understood_are_refused_at_once():
         simtest(faults="swarms")
     with pytest.raises(ValueError, match="kil node-1"):
         simtest(faults=["kil node-1 at 3s"])
+
+
+# ---- bugs that only a death in the middle of a task shows --------------------------------------------------------
+
+SEEDS = 50
+
+
+def found_in(test, **settings):
+    """The seed in which a program with a bug fails, and how."""
+    decorated = simtest(seeds=SEEDS, nodes=3, num_cpus=2, **settings)(test)
+    with pytest.raises(SimtestFailure, match=r"^seed \d+ fails") as failed:
+        decorated()
+    return str(failed.value)
+
+
+@dualray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)
+class Table:
+    """What several tasks share, on the driver's node as any other."""
+
+    def __init__(self):
+        self.holder = None
+        self.rows = {}
+
+    def take(self, name):
+        if self.holder in (None, name):
+            self.holder = name
+        return self.holder == name
+
+    def give_back(self):
+        self.holder = None
+
+    def put(self, key, value):
+        self.rows[key] = value
+
+    def add(self, key, amount):
+        self.rows[key] = self.rows.get(key, 0) + amount
+
+    def get(self, key):
+        return self.rows.get(key, 0)
+
+
+def remote_table():
+    made: Any = Table
+    return made.options(max_restarts=0).remote()
+
+
+def a_holder_of_a_lock_dies_while_it_works():
+    @dualray.remote(max_retries=0)
+    def locked(table, name):
+        for _ in range(100):
+            if dualray.get(table.take.remote(name)):
+                break
+            time.sleep(0.05)
+        else:
+            return "never had the lock"
+        time.sleep(0.2)
+        dualray.get(table.give_back.remote())
+        return "done"
+
+    table = remote_table()
+    for ref in [locked.remote(table, name) for name in range(3)]:
+        try:
+            assert dualray.get(ref) == "done"
+        except dualray.exceptions.DualrayError:
+            pass  # this one has died: the others must be able to go on
+
+
+def a_task_that_is_not_idempotent_counts_twice():
+    @dualray.remote(max_retries=-1)
+    def transfer(table):
+        dualray.get(table.add.remote("from", -1))
+        time.sleep(0.2)
+        dualray.get(table.add.remote("to", 1))
+
+    table = remote_table()
+    try:
+        dualray.get([transfer.remote(table) for _ in range(4)])
+        rows = dualray.get([table.get.remote("from"), table.get.remote("to")])
+    except dualray.exceptions.DualrayError:
+        return
+    assert rows == [-4, 4]
+
+
+def an_object_is_made_again_with_another_value_between_two_readers():
+    @dualray.remote(max_retries=-1)
+    def drawn():
+        return np.full(300_000, time.time())  # another one in each attempt
+
+    @dualray.remote(max_retries=-1)
+    def read(values, wait_s):
+        time.sleep(wait_s)
+        return float(values[0])
+
+    ref = drawn.remote()
+    first = dualray.get(read.remote(ref, 0.0))
+    time.sleep(0.5)
+    try:
+        assert dualray.get(read.remote(ref, 0.0)) == first
+    except dualray.exceptions.DualrayError:
+        return
+
+
+def a_file_is_left_half_written(tmp_path):
+    path = tmp_path / "written"
+
+    @dualray.remote(max_retries=0)
+    def write():
+        with path.open("a") as file:
+            for number in range(4):
+                file.write(f"{number}\n")
+                file.flush()
+                time.sleep(0.1)
+
+    path.unlink(missing_ok=True)
+    try:
+        dualray.get(write.remote())
+    except dualray.exceptions.DualrayError:
+        pass  # "it has failed: there is nothing", the program believes
+    lines = path.read_text().split() if path.exists() else []
+    assert lines in ([], ["0", "1", "2", "3"])
+
+
+def a_claim_of_a_worker_that_died_is_never_taken_over():
+    @dualray.remote(max_retries=-1)
+    def once(table, part):
+        claimed = dualray.get(table.get.remote(f"claim {part}"))
+        if claimed:  # by somebody who works on it, surely
+            return 0
+        dualray.get(table.put.remote(f"claim {part}", 1))
+        time.sleep(0.3)
+        return 1
+
+    table = remote_table()
+    try:
+        done = dualray.get([once.remote(table, part) for part in range(4)])
+    except dualray.exceptions.DualrayError:
+        return
+    assert done == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        a_holder_of_a_lock_dies_while_it_works,
+        a_task_that_is_not_idempotent_counts_twice,
+        an_object_is_made_again_with_another_value_between_two_readers,
+        a_claim_of_a_worker_that_died_is_never_taken_over,
+    ],
+)
+def test_a_bug_that_only_a_death_in_the_middle_shows_is_found(program):
+    assert "AssertionError" in found_in(program)
+
+
+def test_a_file_that_is_left_half_written_is_found(tmp_path):
+    def a_file_is_left() -> None:
+        a_file_is_left_half_written(tmp_path)
+
+    words = found_in(a_file_is_left)
+    assert "AssertionError" in words
+    assert "kill worker when write starts 1 after " in words

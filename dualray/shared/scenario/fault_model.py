@@ -51,6 +51,7 @@ and when:
     when Network.gradient#40 starts            or `ends`: the call that was submitted as the fortieth of this name
     when transfer_started 3                    or another kind of trace event: see EVENT_ANCHORS
     when Network.gradient starts 2 on node-3   each of these: what happens on this node alone is counted
+    when Network.gradient starts 2 after 200ms each of these: so long after that, as in the middle of a task
 
 What can end does so after `for ...`; without it, it stays.
 """
@@ -162,6 +163,7 @@ class Fault:
 
     Attributes:
         on_node: what happens there alone is counted; "": anywhere.
+        after_ns: how long after its anchor it comes; a fault of a worker hits the one that was there then.
         submission: the anchor is the call of `task_name` that was submitted as this one, from 1; 0: `start` counts.
         node: the target; "" for KILL_ACTOR, PARTITION, and faults of a worker, an object or the head.
         nodes, others: the sides of a PARTITION, nodes or "head"; no `others` means everybody else.
@@ -205,6 +207,7 @@ class Fault:
     submission: int = 0
     keeps_store: bool = False
     reorder: float = 0.0
+    after_ns: int = 0
 
     @property
     def named_nodes(self) -> tuple[str, ...]:
@@ -259,6 +262,7 @@ class Fault:
         if self.at_ns is not None:
             return f"at {time_words(self.at_ns)}"
         where = f" on {self.on_node}" if self.on_node else ""
+        where += f" after {time_words(self.after_ns)}" if self.after_ns else ""
         if self.task_name is None:
             return f"when {self.event} {self.start}{where}"
         verb = next(verb for verb, event in TASK_ANCHORS.items() if event == self.event)
@@ -282,7 +286,7 @@ _FORM = re.compile(
     r"(?P<submitted>\S+)#(?P<submission>[0-9]+)\s+(?P<does>starts|ends)"
     r"|(?P<task>\S+)\s+(?P<verb>starts|ends)\s+(?P<count>[0-9]+)"
     r"|(?P<event>[a-z_]+)\s+(?P<event_count>[0-9]+)"
-    r")(?:\s+on\s+(?P<on_node>\S+))?)(?:\s+for\s+(?P<for>.+))?",
+    r")(?:\s+on\s+(?P<on_node>\S+))?(?:\s+after\s+(?P<after>\S+))?)(?:\s+for\s+(?P<for>.+))?",
     re.ASCII,
 )
 _NUMBER = r"[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?"
@@ -347,6 +351,7 @@ def parse_fault(text: str) -> Fault:
         start=int(count),
         submission=int(match["submission"] or 0) or (-1 if match["submission"] else 0),
         on_node=match["on_node"] or "",
+        after_ns=parse_time_ns(match["after"], what) if match["after"] is not None else 0,
         event=match["event"] or TASK_ANCHORS[verb],
         for_ns=parse_time_ns(match["for"], what) if match["for"] is not None else None,
         **_fields(words, what),
@@ -413,6 +418,8 @@ def _what_is_wrong(fault: Fault) -> Iterator[str]:
         yield f"{fault.event!r} is no anchor; known are {', '.join(EVENT_ANCHORS)}"
     if (fault.submission or fault.on_node) and fault.at_ns is not None:
         yield "a submission or a node belongs to an anchor: 'when f starts 3 on node-2'"
+    if fault.after_ns and fault.at_ns is not None:
+        yield "'after' belongs to an anchor: 'when f starts 3 after 200ms'"
     if fault.submission < 0:
         yield "submissions are counted from 1"
     if fault.kind in OF_WORKERS and fault.task_name is None:

@@ -33,6 +33,7 @@ class When(Model):
     index: int = Field(default=1, ge=1, description="as which it happens")
     submission: int | None = Field(default=None, ge=1, description="instead: as which the task was submitted")
     node: str | None = Field(default=None, description="what happens there alone is counted")
+    after: Time = Field(default=0, description="so long after that")
 
     @model_validator(mode="after")
     def _exactly_one(self) -> When:
@@ -249,6 +250,7 @@ class FaultModel(Model):
         if self.when is not None:
             anchor["start"] = self.when.index
             anchor["submission"] = self.when.submission or 0
+            anchor["after_ns"] = self.when.after
             anchor["on_node"] = self._only(cluster, self.when.node)
             anchor["task_name"] = self.when.task_started or self.when.task_ended
             anchor["event"] = self.when.event or ("task_ended" if self.when.task_ended else "task_started")

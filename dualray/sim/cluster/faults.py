@@ -123,7 +123,11 @@ class FaultInjector:
         count = self._counts[key] = self._counts.get(key, 0) + 1
         for fault in planned:
             if fault.start == count:
-                self._cluster.kernel.call_after(0, self._perform, fault, event)
+                self._has_come(fault, event)
+
+    def _has_come(self, fault: Fault, event: TraceEvent) -> None:
+        """The event that a fault waits for."""
+        self._cluster.kernel.call_after(fault.after_ns, self._perform, fault, event, daemon=fault.after_ns > 0)
 
     def _look_at_task(self, event: TraceEvent, node: str) -> None:
         """An event of a task whose submission some fault counts, or has counted."""
@@ -141,7 +145,7 @@ class FaultInjector:
                 self._by_task[str(event.kind), event.subject] = later
             for fault in waiting:
                 if fault not in later:
-                    self._cluster.kernel.call_after(0, self._perform, fault, event)
+                    self._has_come(fault, event)
 
     def stop(self) -> None:
         """Faults stop: nothing more is performed, and what can end ends now."""

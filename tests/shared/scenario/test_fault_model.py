@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dualray.shared.scenario.fault_model import OBJECT_ANCHORS, Fault, FaultKind, parse_fault
+from dualray.shared.scenario.fault_model import OBJECT_ANCHORS, Fault, FaultKind, check_fault, parse_fault
 
 nodes = st.from_regex(r"node-[0-9]{1,3}", fullmatch=True)
 names = st.from_regex(r"[A-Za-z_.<>]{1,12}", fullmatch=True)
@@ -49,11 +49,17 @@ faults = st.one_of(
         starts,
     ),
     st.builds(
-        lambda name, submission, event, node: Fault(
-            kind=FaultKind.KILL_WORKER, task_name=name, submission=submission, event=event, on_node=node
+        lambda name, submission, after_ns, event, node: Fault(
+            kind=FaultKind.KILL_WORKER,
+            task_name=name,
+            submission=submission,
+            after_ns=after_ns,
+            event=event,
+            on_node=node,
         ),
         names,
         starts,
+        st.integers(0, 10**18),
         st.sampled_from(("task_started", "task_ended")),
         st.just("") | nodes,
     ),
@@ -142,3 +148,16 @@ def test_words_that_are_no_fault_are_refused_with_the_words(text, message):
     with pytest.raises(ValueError) as refused:
         parse_fault(text)
     assert message in str(refused.value)
+
+
+def test_after_belongs_to_an_anchor():
+    fault = parse_fault("kill node-5 when f starts 3 on node-2 after 200ms")
+    assert (fault.after_ns, fault.on_node, str(fault)) == (
+        200_000_000,
+        "node-2",
+        "kill node-5 when f starts 3 on node-2 after 0.2s",
+    )
+    with pytest.raises(ValueError, match=r"2\.5s after 3s"):
+        parse_fault("kill node-5 at 2.5s after 3s")
+    with pytest.raises(ValueError, match="'after' belongs to an anchor: 'when f starts 3 after 200ms'"):
+        check_fault(Fault(kind=FaultKind.KILL_NODE, node="node-1", at_ns=5, after_ns=5))

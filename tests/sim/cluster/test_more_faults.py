@@ -366,6 +366,31 @@ def test_an_anchor_may_count_what_happens_on_one_node_alone(start):
     assert [event.amount for event in starts] == [0, 0, 0, 0, 0, 1], "the fifth was killed, and tried again"
 
 
+def test_a_fault_may_come_in_the_middle_of_a_task(start):
+    runtime = start("kill worker when work starts 2 after 700ms", "kill node-2 when work starts 1 after 3s", nodes=3)
+    refs = [work.options(max_retries=1).remote(number) for number in range(3)]
+    assert sorted(dualray.get(refs)) == [(0, 0), (1, 1), (2, 0)]
+    time.sleep(5)
+    events = runtime.cluster.trace_events
+    began = [event.time_ns for event in events if event.kind == "task_started"]
+    assert [event.time_ns for event in events if event.kind == "fault"] == [began[1] + 7 * 10**8, began[0] + 3 * 10**9]
+    assert performed(runtime) == [
+        "kill worker when work starts 2 after 0.7s",
+        "kill node-2 when work starts 1 after 3s",
+    ]
+
+
+def test_a_copy_may_be_lost_some_time_after_it_was_stored(start):
+    runtime = start("lose object when object_stored 1 after 1s", nodes=2)
+    ref = make.remote(3)
+    assert dualray.get(ref)[0] == 3
+    time.sleep(2)
+    assert dualray.get(ref)[0] == 3
+    assert performed(runtime) == ["lose object when object_stored 1 after 1s"]
+    starts = [event for event in runtime.cluster.trace_events if event.kind == "task_started"]
+    assert len(starts) == 2, "it was made again"
+
+
 def test_an_anchor_may_be_the_task_that_was_submitted_as_the_nth(start):
     runtime = start("kill worker when work#2 starts", "kill worker when work#3 ends", nodes=1, cpus=1)
 
