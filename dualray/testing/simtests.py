@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import shlex
 import tempfile
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -41,6 +43,8 @@ REPLAY_VARIABLE = "PYTEST_DUALRAY_REPLAY"
 SHRINK_VARIABLE = "PYTEST_DUALRAY_SHRINK"
 FAULTS_VARIABLE = "PYTEST_DUALRAY_FAULTS"
 """What the pytest plugin says to tests, also in the processes of pytest-xdist."""
+
+_OURS = str(Path(dualray.__file__).parent)
 
 BETWEEN_FAULTS = ";"
 """In `--dualray-faults`: a comma stands within some."""
@@ -114,8 +118,11 @@ def _run(scenario: Scenario, test: Callable[[], Any], seeds: int, faults: tuple[
         except SimtestFailure as failure:
             small = faulty
             if SHRINK_VARIABLE in os.environ:
-                small = faulty.with_faults(shrink(faulty, functools.partial(_fails, test, faulty)).planned())
-            raise SimtestFailure(f"seed {seed} fails: {failure}\n{_about(small, faulty, test)}") from failure.__cause__
+                fails = functools.partial(_fails, test, faulty, _signature(failure))
+                small = faulty.with_faults(shrink(faulty, fails).planned())
+            raise SimtestFailure(
+                f"seed {seed} fails: {failure}\n{_about(small, test, is_drawn=faults is None or asked is not None)}"
+            ) from failure.__cause__
     if never:
         raise SimtestFailure(
             f"these faults happened in no seed: {', '.join(sorted(never))}; "
@@ -132,11 +139,14 @@ def parse_faults(text: str) -> tuple[Fault, ...]:
     return tuple(parse_fault(fault) for fault in text.split(BETWEEN_FAULTS) if fault.strip())
 
 
-def _about(small: Scenario, drawn: Scenario, test: Callable[[], Any]) -> str:
-    """Under which faults a seed fails, how to repeat it, and what happened to whom."""
+def _about(small: Scenario, test: Callable[[], Any], *, is_drawn: bool) -> str:
+    """Under which faults a seed fails, how to repeat it, and what happened to whom.
+
+    is_drawn: these faults do not stand in the test itself.
+    """
     faults = [str(fault) for fault in small.planned()]
     repeat = f"pytest -k {small.name} --dualray-replay {small.seed}"
-    if small != drawn:
+    if is_drawn or SHRINK_VARIABLE in os.environ:
         repeat += f" --dualray-faults {shlex.quote(f'{BETWEEN_FAULTS} '.join(faults))}"
     words = ["faults:" if faults else "faults: none", *(f"  {fault}" for fault in faults), f"repeat it: {repeat}"]
     with tempfile.TemporaryDirectory(prefix="dualray-simtest-") as record:
@@ -148,13 +158,27 @@ def _about(small: Scenario, drawn: Scenario, test: Callable[[], Any]) -> str:
     return "\n".join(words)
 
 
-def _fails(test: Callable[[], Any], drawn: Scenario, candidate: Scenario) -> bool:
-    """On the cluster of the test: who repeats it has no other."""
+def _fails(test: Callable[[], Any], drawn: Scenario, signature: tuple[str, ...], candidate: Scenario) -> bool:
+    """Whether it fails in the same way, on the cluster of the test: who repeats it has no other."""
     try:
         _attempt(drawn.with_faults(candidate.planned()), test)
-    except SimtestFailure:
-        return True
+    except SimtestFailure as failure:
+        return _signature(failure) == signature
     return False
+
+
+def _signature(failure: SimtestFailure) -> tuple[str, ...]:
+    """What two failures have in common that are the same: the error's class and the line of the test, or, where an
+    oracle speaks, its words without names and numbers."""
+    cause = failure.__cause__
+    if cause is None:
+        return (re.sub(r"[0-9a-f]{8,}|[0-9]+", "#", str(failure).partition(";")[0]),)
+    lines = [
+        f"{frame.filename}:{frame.lineno}"
+        for frame in traceback.extract_tb(cause.__traceback__)
+        if not frame.filename.startswith(_OURS)
+    ]
+    return (type(cause).__name__, *lines[-1:])
 
 
 def _attempt(scenario: Scenario, test: Callable[[], Any], record: Path | None = None) -> Outcome:

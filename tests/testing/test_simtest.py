@@ -94,6 +94,43 @@ def test_the_plugin_replays_one_seed_and_shrinks(tmp_path):
     assert "seed 7 fails" in pytest_says("--dualray-replay", "7", "-k", "fragile")
 
 
+def test_shrinking_keeps_to_one_failure_and_the_faults_are_said(monkeypatch):
+    monkeypatch.setenv("PYTEST_DUALRAY_SHRINK", "1")
+
+    @dualray.remote(max_retries=0, num_cpus=1)
+    def work(number):
+        time.sleep(0.5)
+        return number
+
+    @simtest(seeds=1, nodes=3, num_cpus=1, faults=["kill worker when work starts 1", "kill worker when work starts 2"])
+    def fails_in_two_ways():
+        lost = 0
+        for number in range(2):
+            try:
+                dualray.get(work.remote(number))
+            except dualray.exceptions.WorkerCrashedError:
+                lost += 1
+        if lost == 2:
+            raise KeyError("both")
+        assert not lost  # each of the faults alone fails here
+
+    with pytest.raises(SimtestFailure) as failed:
+        fails_in_two_ways()
+    words = str(failed.value)
+    assert "seed 0 fails: KeyError" in words
+    both = ("kill worker when work starts 1", "kill worker when work starts 2")
+    assert f"\nfaults:\n  {both[0]}\n  {both[1]}\n" in words
+    assert f"--dualray-faults '{both[0]}; {both[1]}'" in words
+
+
+def test_the_faults_of_a_seed_are_in_the_line_that_repeats_it():
+    words = found_in(a_task_that_is_not_idempotent_counts_twice)
+    repeat = re.search(r"--dualray-replay \d+ --dualray-faults '(.*?)'", words)
+    assert repeat is not None
+    faults = words.partition("faults:\n")[2].partition("repeat it")[0].split("\n")
+    assert [each.strip() for each in repeat[1].split(";")] == [each.strip() for each in faults if each.strip()]
+
+
 def test_faults_that_never_happen_are_said():
     @simtest(seeds=2, nodes=3, faults=["kill node-1 at 90s", "kill node-2 at 1ms"])
     def ends_soon():
