@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from dualray.exceptions import TaskCancelledError
 from dualray.runtime import Awaited, CoreVerbs, Reference, UserVerbs
+from dualray.shared.handles import Reference as Handle
 
 T = TypeVar("T")
 
@@ -24,14 +25,14 @@ async def call_and_await(
     kwargs: Mapping[str, Any],
     then: Callable[[], Awaitable[object]] | None = None,
 ) -> Any:
-    """Call it, and await what it returns if that can be awaited; `then`, if it is given, comes after it.
+    """Call it, and await what it returns if that can be awaited and is no reference; `then`, if given, comes after it.
 
     Raises:
         TaskCancelledError: the coroutine was cancelled.
     """
     try:
         result = function(*args, **kwargs)
-        if inspect.isawaitable(result):
+        if inspect.isawaitable(result) and not isinstance(result, Handle):  # a reference is a result like others
             result = await result
         if then is not None:
             await then()

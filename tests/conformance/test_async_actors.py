@@ -635,3 +635,19 @@ def test_an_async_actor_whose_constructor_raises_says_so():
 
     with pytest.raises(ActorDiedError, match="in the constructor"):
         get(Broken.remote().unused.remote())
+
+
+def test_a_method_of_an_async_actor_may_return_a_reference():
+    @ray.remote
+    class Holder:
+        def __init__(self):
+            self.ref = ray.put(7)
+
+        def plain(self):
+            return self.ref
+
+        async def coroutine(self):
+            return self.ref
+
+    holder = Holder.remote()
+    assert get(get(holder.plain.remote())) == get(get(holder.coroutine.remote())) == 7
