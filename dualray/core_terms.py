@@ -120,7 +120,7 @@ def _in_group(chosen: PlacementGroupSchedulingStrategy, what: str, captured: Str
     if not -1 <= index < group.bundle_count:
         raise ValueError(
             f"{what}: placement_group_bundle_index={index} must be -1, for any bundle, or below the number of bundles, "
-            f"{group.bundle_count}"
+            f"{group.bundle_count}: bundle index {index} is invalid"
         )
     captures = chosen.placement_group_capture_child_tasks
     if captures is None:

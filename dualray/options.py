@@ -200,9 +200,12 @@ def _in_todays_names(changes: Mapping[str, Any], what: str) -> dict[str, Any]:
     accelerator = found.pop("accelerator_type", None)
     if accelerator is not None:  # as in Ray: a node says resources={"accelerator_type:A100": 1}
         found["resources"] = {**(found.get("resources") or {}), f"accelerator_type:{accelerator}": 0.001}
+    says_group = "placement_group" in found
     group = found.pop("placement_group", None)
     index = found.pop("placement_group_bundle_index", -1)
     captures = found.pop("placement_group_capture_child_tasks", None)
+    if group is None and says_group and found.get("scheduling_strategy") is None:
+        found["scheduling_strategy"] = PlacementGroupSchedulingStrategy(None)  # out of the group that captures children
     if group is None or group == "default":
         return found
     if found.get("scheduling_strategy") is not None:

@@ -36,18 +36,28 @@ NO_GROUP = bytes(16)
 """The id of a handle that stands for no group."""
 
 
+class GroupID(bytes):
+    """The id of a group: `hex()` has its 32 digits."""
+
+    __slots__ = ()
+
+    def binary(self) -> bytes:
+        """The id: 16 bytes."""
+        return bytes(self)
+
+
 class PlacementGroup:
     """A handle to a placement group; it can be passed to tasks and actors.
 
     Attributes:
-        id: 16 bytes; `id.hex()` names it in the state API.
+        id: 16 bytes, also `id.binary()`; `id.hex()` names it in the state API.
         bundle_specs: what each bundle reserves, by name.
     """
 
     __slots__ = ("bundle_specs", "id")
 
     def __init__(self, id: bytes, bundle_specs: Sequence[Mapping[str, float]]) -> None:  # noqa: A002 - Ray's
-        self.id = id
+        self.id = GroupID(id)
         self.bundle_specs = [dict(bundle) for bundle in bundle_specs]
 
     @staticmethod
@@ -98,7 +108,7 @@ class PlacementGroup:
         return hash(self.id)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return PlacementGroup, (self.id, self.bundle_specs)
+        return PlacementGroup, (bytes(self.id), self.bundle_specs)
 
     def __repr__(self) -> str:
         return f"PlacementGroup({self.id.hex()}, {self.bundle_specs})"

@@ -101,6 +101,7 @@ def test_a_placement_group_is_made_by_function_and_module():
         assert group.wait(timeout_seconds=10) and group.wait(10)
         assert not group.is_empty
         ray.util.remove_placement_group(group)
+    assert group.id.binary() == bytes.fromhex(group.id.hex())
     nowhere = type(group).empty()
     assert nowhere.is_empty
     assert get(add.options(placement_group=nowhere).remote(1)) == 1
@@ -376,3 +377,23 @@ def test_an_actor_that_ends_by_its_own_will_shuts_itself_down(tmp_path):
         with pytest.raises(ray.exceptions.RayActorError):
             get(actor.leave.remote() if number < 3 else actor.__ray_terminate__.remote())
         assert (tmp_path / str(number)).read_text() == "shut down"
+
+
+def test_a_task_leaves_the_group_that_captures_it():
+    group = ray.util.placement_group([{"CPU": 1}])
+
+    @ray.remote(num_cpus=0)
+    def here():
+        return ray.util.get_current_placement_group()
+
+    @ray.remote(num_cpus=0)
+    def ask():
+        return get([here.remote(), here.options(placement_group=None).remote()])
+
+    captured = here.options(placement_group=group, placement_group_capture_child_tasks=True)
+    assert get(captured.remote()) == group
+    strategy = {"placement_group": group, "placement_group_capture_child_tasks": True}
+    assert get(ask.options(**strategy).remote()) == [group, None]
+    with pytest.raises(ValueError, match="bundle index 3 is invalid"):
+        here.options(placement_group=group, placement_group_bundle_index=3).remote()
+    ray.util.remove_placement_group(group)
