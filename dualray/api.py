@@ -366,7 +366,10 @@ def _timeout_ns(timeout: float | None) -> int | None:
         raise TypeError(f"timeout={timeout!r} must be a number of seconds, or None")
     if not timeout >= 0:
         raise ValueError(f"timeout={timeout!r} must not be negative; it counts seconds, and None waits without end")
-    return None if timeout == math.inf else round(timeout * 1e9)
+    if timeout == math.inf:
+        return None
+    timeout_ns = round(timeout * 1e9)
+    return timeout_ns + (timeout_ns / 1e9 < timeout)  # never shorter than asked
 
 
 def kill(actor: ActorHandle, *, no_restart: bool = True) -> None:

@@ -106,8 +106,8 @@ class Fiber:
     owner: the virtual process whose code it runs.
     seed: what dualray.sim.usercode.isolation derives its randomness from.
     killed: it was thrown a `FiberKilled`.
-    `clock_reads` and `clock_read_ns` belong to virtual_time, `streams` to isolation, `thread` to threads, `loop` to
-    virtual_loop; they are slots here because looking them up by fiber would cost more than the work they do.
+    `clock_reads`, `clock_read_ns` and `seconds_read` belong to virtual_time, `streams` to isolation, `thread` to
+    threads, `loop` to virtual_loop; they are slots here because to look them up by fiber would cost more than that.
     """
 
     owner: FiberOwner
@@ -118,6 +118,7 @@ class Fiber:
     system_depth: int = 0
     clock_reads: int = 0
     clock_read_ns: int = -1
+    seconds_read: Any = None
     streams: Any = None
     thread: Any = None
     loop: Any = None  # while it does not run: its running event loop, and what asyncio hooks into generators with

@@ -58,6 +58,9 @@ READ_STEP_GROWTH_NS: Final = 10
 """The n-th consecutive clock read takes 1 us + n * 10 ns, at most 1 ms: a thousand time stamps in a row
 cost 6 ms of virtual time, and a busy wait of a minute takes 110,000 reads."""
 
+READS_KEPT: Final = 4
+"""Of the floats that a fiber has read, those with which the next one is compared."""
+
 ALONE_NS_MAX: Final = 1_000_000_000
 """An import that sleeps for longer may wait for another process."""
 
@@ -186,10 +189,10 @@ class VirtualTime:
                 return original()
             if is_of_day and in_seconds:
                 return self._date_s(fiber)
-            read = self.read_ns(fiber) + offset_ns
+            read_ns = self.read_ns(fiber) + offset_ns
             if is_of_day:
-                read += self._ahead_ns(fiber)
-            return read / 1_000_000_000 if in_seconds else read
+                read_ns += self._ahead_ns(fiber)
+            return _interval_s(fiber, read_ns) if in_seconds else read_ns
 
         return clock
 
@@ -264,9 +267,29 @@ class VirtualTime:
         return (self.read_ns(fiber) + EPOCH_NS + self._ahead_ns(fiber)) / 1_000_000_000
 
 
+def _interval_s(fiber: Fiber, read_ns: int) -> float:
+    """What a clock of intervals reads in seconds. The difference of two such floats can be less than the time between
+    them, by rounding: then a wait would seem shorter than it was, and this read is the next float that is not. A read
+    that follows another one at once is no end of a wait."""
+    read_s = read_ns / 1_000_000_000
+    earlier: tuple[tuple[int, float], ...] = fiber.seconds_read or ()
+    if not fiber.clock_reads:
+        for before_ns, before_s in earlier:
+            passed_s = (read_ns - before_ns) / 1_000_000_000
+            read_s = max(read_s, before_s + passed_s)
+            while read_s - before_s < passed_s:  # twice at most
+                read_s = math.nextafter(read_s, math.inf)
+    fiber.seconds_read = ((read_ns, read_s), *earlier[: READS_KEPT - 1])
+    return read_s
+
+
 def _sleep_ns(seconds: Any) -> int:
     """`time.sleep`'s argument in nanoseconds, refused with the errors of the real one."""
-    delay_ns = round(seconds * 1e9) if isinstance(seconds, float) else operator.index(seconds) * 10**9
+    if isinstance(seconds, float):
+        delay_ns = round(seconds * 1e9)
+        delay_ns += delay_ns / 1e9 < seconds  # never shorter than asked
+    else:
+        delay_ns = operator.index(seconds) * 10**9
     if delay_ns < 0:
         raise ValueError("sleep length must be non-negative")
     return delay_ns
