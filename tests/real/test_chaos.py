@@ -34,7 +34,7 @@ EVERY_KIND = (
     "slow node-2 by 4 at 2.5s for 1s",
     "drain node-2 at 4s for 2s",
     "kill worker when map ends 4",
-    "pause worker when piece#9 starts for 1s",
+    "pause worker when piece#9 starts after 20ms for 1s",
     "slow worker by 4 when map starts 6 on node-0 for 1s",
     "restart redis at 4.5s for 0.2s",
     "slow head by 4 at 5s for 1s",
@@ -115,10 +115,10 @@ def chaos(*args: str) -> subprocess.CompletedProcess[str]:
 
 def test_the_command_tells_what_came_of_it(tmp_path: Path) -> None:
     record = tmp_path / "record"
-    done = chaos("--fault", "kill worker when piece starts 3", "--nodes", "2", "--record", str(record))
+    done = chaos("--fault", "kill worker when piece starts 3 after 5ms", "--nodes", "2", "--record", str(record))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "every result right, no hang, nothing left behind" in done.stdout
-    assert "kill worker when piece starts 3: node-" in done.stderr
+    assert "kill worker when piece starts 3 after 0.005s: node-" in done.stderr
     assert check_directory(record).is_exact
 
 
