@@ -105,12 +105,6 @@ class ActorClass(Generic[C]):
             f"instantiated directly"
         )
 
-    def __getattr__(self, name: str) -> Any:
-        """Attributes of the class, such as its static methods."""
-        if name.startswith("_"):
-            raise AttributeError(f"actor class {self.__dict__.get('_name')} has no {name!r}")
-        return getattr(self._cls, name)
-
     def __mro_entries__(self, bases: tuple[Any, ...]) -> NoReturn:
         raise ActorClassInheritanceException(
             f"{self._name} is an actor class, which no class can inherit from: let both have a plain class as base, "

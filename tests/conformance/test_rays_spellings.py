@@ -286,20 +286,6 @@ def test_an_order_that_concurrency_cannot_keep():
         assert get(ray.remote(Plain).options(allow_out_of_order_execution=order).remote().f.remote()) == 1
 
 
-def test_an_actor_class_has_the_attributes_of_its_class():
-    @ray.remote
-    class Shop:
-        tax = 3
-
-        @staticmethod
-        def of(price):
-            return price + Shop.tax
-
-    assert Shop.of(4) == 7
-    assert not hasattr(Shop, "nonsense")
-    assert not hasattr(Shop, "_nonsense")
-
-
 def test_a_function_that_captures_too_much_is_refused():
     large = bytearray(96 << 20)
 
