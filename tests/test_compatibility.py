@@ -101,7 +101,7 @@ def test_rays_names_of_errors_can_be_caught():
 
 OWN = {
     *("object_id_seed", "decision_log", "record", "limits", "redirect_output", "log_directory"),
-    *("num_redis_shards", "metrics_port", "faults", "calibration", "sim_unsafe", "task_profile"),
+    *("num_redis_shards", "metrics_port", "faults", "calibration", "sim_unsafe", "task_profile", "durations"),
 }
 """Arguments of `init` that are dualray's own or those of 2017: other pages have them."""
 BUGS = {"InvalidTransition", "InvariantViolation"}
