@@ -284,7 +284,7 @@ CHECKS = tuple(dict.fromkeys(bug.check for bug in PLANTED))
 
 
 def start(mode: str, nodes: int, **limits: str) -> None:
-    limits_of_all: dict[str, Any] = {"store_wait_ns": 300_000_000} | limits
+    limits_of_all: dict[str, Any] = {"eviction_policy": "lru", "store_wait_ns": 300_000_000} | limits
     dualray.init(**options_for(mode, {"nodes": nodes, "object_store_memory": 35 * MIB, "limits": limits_of_all}))
 
 

@@ -77,8 +77,8 @@ BUGS: tuple[PlantedBug, ...] = (
         what="an object that one process alone reads may be evicted",
         change=_change(
             f"{MACHINES}/node/space.py",
-            "            if stored.state is StoredState.SEALED and not stored.pins and stored.remakeable\n",
-            "            if stored.state is StoredState.SEALED and len(stored.pins) < 2 and stored.remakeable\n",
+            "if stored.state is StoredState.SEALED and not stored.pins\n",
+            "if stored.state is StoredState.SEALED and len(stored.pins) < 2\n",
         ),
     ),
     PlantedBug(
@@ -215,8 +215,8 @@ BUGS: tuple[PlantedBug, ...] = (
         what="an object that was wanted again while it was copied to disk leaves memory all the same",
         change=_change(
             f"{MACHINES}/node/object_store.py",
-            "        if stored.pins or stored.freed:\n            self.contents.delete_copy(stored)\n",
-            "        if stored.freed:\n            self.contents.delete_copy(stored)\n",
+            "        if stored.pins or stored.freed:\n            stored.has_copy = True\n",
+            "        if stored.freed:\n            stored.has_copy = True\n",
         ),
         scenario=SPILL,
     ),
