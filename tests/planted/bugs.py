@@ -65,6 +65,7 @@ BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         name="late news believed",
+        seeds=1000,
         what="the head takes in that a node has a copy, also from a life of the node that it has declared dead",
         change=_change(
             f"{MACHINES}/head/directory.py",

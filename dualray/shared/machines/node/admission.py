@@ -96,7 +96,9 @@ class Admission:
             for object_id in slot.missing:
                 self._brought.setdefault(object_id, [0, new.get(object_id, 0)])[0] += 1
             self._brought_bytes += sum(new.values())
-            for hint in slot.shape.deps:
+            here = [hint for hint in slot.shape.deps if self._store.is_readable(hint.object_id)]
+            away = [hint for hint in slot.shape.deps if not self._store.is_readable(hint.object_id)]
+            for hint in here + away:  # room for the others may cost an object its place that nobody pins yet
                 self._want(hint.object_id, hint.owner, slot.key)
 
     def _dismiss(self, slot: Slot) -> None:

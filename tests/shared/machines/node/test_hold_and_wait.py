@@ -289,3 +289,13 @@ def test_what_a_running_task_wants_too_is_refused_the_next_time(starved):
 def test_who_was_sent_here_for_it_asks_elsewhere_meanwhile(starved):
     starved(ObjectRequested(object_id=oid(1), to=NodeID("node-2"), turn=9))
     assert len(sent(no_memory(starved), ObjectNotHere, NodeID("node-2"))) == 1
+
+
+def test_bringing_one_argument_of_a_slot_does_not_evict_another_that_is_here(node):
+    """Else the slot waits for a copy that is gone, and keeps what others need to make it again."""
+    node.store(oid(1), 400)
+    node.store(oid(9), 400)
+    commands = node.ask(shape(cpus(1), deps=(hint(oid(4), 400), hint(oid(1), 400))), placed=True)
+    commands += node.locations(oid(4), AWAY, size_bytes=400)
+    assert [each.object_id for each in of(commands, EvictObject)] == [oid(9)]
+    assert requested(commands) == [4]
