@@ -28,7 +28,7 @@ class ViewSites:
     def note(self, object_id: ObjectID, size_bytes: int, views: Mapping[ObjectID, int]) -> None:
         """The caller's program reads an object. `views` are all that the process keeps now."""
         if len(self._sites) > 2 * len(views) + _SPARE:
-            self._sites = {kept: site for kept, site in self._sites.items() if kept in views}
+            self._sites = {kept: site for kept, site in list(self._sites.items()) if kept in views}
         frame = sys._getframe(1)
         while frame.f_code.co_filename.startswith(_OURS):
             if frame.f_back is None:
@@ -40,7 +40,7 @@ class ViewSites:
         """The error, with the lines that keep views in this process, the largest first, if the store is full."""
         if error.kind is not ErrorKind.STORE_FULL:
             return error
-        kept = [(object_id, *self._sites[object_id]) for object_id in views if object_id in self._sites]
+        kept = [(object_id, *self._sites[object_id]) for object_id in list(views) if object_id in self._sites]
         if not kept:
             return error
         kept.sort(key=lambda each: (-each[3], each[0]))

@@ -12,7 +12,7 @@ Guarantees: the bytes on disk are those of the copies there, also of those that 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 from dualray.shared.machines.base import Outbox
 from dualray.shared.machines.node.stored import StoredObject
@@ -111,11 +111,12 @@ class Contents:
         """How long it takes about to write so many bytes and to read them back."""
         return self.written.expected_ns(size_bytes) + self.read.expected_ns(size_bytes)
 
-    def begin_to_spill(self, victims: list[StoredObject]) -> bool:
-        """Begin to copy these to disk; False when there is no room for them there."""
+    def begin_to_spill(self, victims: list[StoredObject], leaving: Container[StoredObject] = ()) -> bool:
+        """Begin to copy these to disk; False when there is no room for them there. `leaving` are about to leave memory:
+        a copy of one of them is its last."""
         size_bytes = sum(stored.size_bytes for stored in victims)
         excess = self.spilled_bytes + size_bytes - self.config.spill_bytes_max
-        if excess > 0 and not self.delete_spare_copies(excess):
+        if excess > 0 and not self.delete_spare_copies(excess, leaving):
             return False
         self.spilled_bytes += size_bytes
         for stored in victims:
@@ -132,10 +133,10 @@ class Contents:
             stored.freed = False
             self.delete_spilled(stored)
 
-    def delete_spare_copies(self, excess: int) -> bool:
-        """Delete copies of objects that are in memory as well, until so many bytes are free; False, and nothing is
-        deleted, when they are not that many."""
-        spare = [stored for stored in self.objects.values() if stored.has_copy]
+    def delete_spare_copies(self, excess: int, leaving: Container[StoredObject] = ()) -> bool:
+        """Delete copies of objects that are in memory, and stay there, until so many bytes are free; False, and nothing
+        is deleted, when they are not that many."""
+        spare = [stored for stored in self.objects.values() if stored.has_copy and stored not in leaving]
         if excess > sum(stored.size_bytes for stored in spare):
             return False
         for stored in reversed(spare):  # those that are to leave last

@@ -257,7 +257,7 @@ class Space:
                 disk_ns=self.contents.disk_ns(stored.size_bytes),
             )
             (dropped if self._drops(leaving) else spilled).append(stored)
-        if not self.contents.begin_to_spill(spilled):
+        if not self.contents.begin_to_spill(spilled, dropped):
             return False
         for stored in dropped:
             self._evict(stored)

@@ -114,6 +114,17 @@ def test_copies_of_objects_in_memory_make_way_on_a_full_disk():
     assert node.machine.store.contents.spilled_bytes == 400 + 500
 
 
+def test_the_copy_of_an_object_that_leaves_memory_at_once_does_not_make_way_for_others():
+    """It is the last one, and nothing can make the object again."""
+    node = NodeStepper(store_bytes=1000, eviction_policy="spill", spill_bytes_max=900)
+    for number in (1, 2):
+        node.store(oid(number), 400, remakeable=False)
+    restored(node)
+    node(released(oid(1), by=B))
+    assert orders(node.reserve(oid(4), 1000, remakeable=False)) == []  # 3 is to be written, and 1 has its copy there
+    assert node.machine.store.is_here(oid(1))
+
+
 def test_a_disk_that_fails_is_tried_again_without_the_copies_of_objects_in_memory():
     node = NodeStepper(store_bytes=1000, eviction_policy="spill")
     for number in (1, 2):
