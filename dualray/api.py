@@ -395,7 +395,7 @@ def cancel(ref: ObjectRef[Any] | ObjectRefGenerator, *, force: bool = False, rec
 
     Args:
         ref: what `.remote()` of a function, generator or actor's method has returned. A method that runs goes on,
-            unless it is a coroutine; its result is given to nobody.
+            unless it is a coroutine; its result is discarded.
         force: end the worker of a task that runs, whatever it does.
         recursive: cancel also the tasks that the task has submitted, and theirs.
 

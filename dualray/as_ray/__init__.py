@@ -94,7 +94,7 @@ class AbsentModuleError(ModuleNotFoundError):
 
 
 def absent(name: str) -> str:
-    """What to say of a name of Ray's, such as "ray.serve", that dualray does not have."""
+    """The message for a name of Ray's that dualray does not have, such as "ray.serve"."""
     parts = name.split(".")
     for end in range(len(parts), 1, -1):
         why = REFUSED.get(".".join(parts[:end]))
