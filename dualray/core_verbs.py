@@ -235,6 +235,7 @@ class VerbsOverCore:
             max_concurrency=max_concurrency,
             is_async=is_async,
             concurrency_groups=tuple((options.concurrency_groups or {}).items()),
+            is_unordered=is_async or max_concurrency > 1 or bool(options.allow_out_of_order_execution),
         )
         return _PreparedClass(template, promises, options.get_if_exists)
 
@@ -290,6 +291,7 @@ class VerbsOverCore:
             concurrency_group=options.concurrency_group or "",
             streaming=Streaming(returns.kind),
             items_ahead_max=returns.ahead_max,
+            is_unordered=actor.limits.is_unordered,
         )
 
     def check_pending_calls(self, actor: Ref, prepared: FunctionTemplate, limit: int) -> None:
@@ -396,4 +398,4 @@ class VerbsOverCore:
 
 def _limits_of(promises: ActorSpec) -> ActorLimits:
     groups = tuple(name for name, _ in promises.concurrency_groups)
-    return ActorLimits(promises.max_task_retries, promises.max_pending_calls, groups)
+    return ActorLimits(promises.max_task_retries, promises.max_pending_calls, groups, promises.is_unordered)

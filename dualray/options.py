@@ -93,11 +93,12 @@ class ActorOptions:
         get_if_exists: with a name: `remote` gives a handle to the actor that has the name, if there is one.
         lifetime: "detached": it outlives the program that made it, and ends with `kill` or with the cluster. Default,
             also "non_detached": it ends with its last handle, or with the process that made it.
-        max_concurrency: how many methods may run at a time, on threads; calls start in order. Default 1; of a class
-            with an `async def` method 1000: its methods run as coroutines on one event loop.
+        max_concurrency: how many methods may run at a time, on threads. Default 1; of a class with an `async def`
+            method 1000: its methods run as coroutines on one event loop.
         concurrency_groups: {"io": 2}: groups of methods with limits of their own; a method says its group with
             `@method(concurrency_group="io")`. `max_concurrency` is the limit of all others.
-        allow_out_of_order_execution: False refuses what runs several methods at a time.
+        allow_out_of_order_execution: whether a call whose arguments are not ready lets those behind it pass. Default:
+            True where several methods may run at a time, for which False is refused, else False.
         max_pending_calls: calls that one process may have without an answer; one more raises
             PendingCallsLimitExceeded. Default -1: any number.
         scheduling_strategy, label_selector, runtime_env, duration, sim_unsafe: as for tasks; `duration` is that of the

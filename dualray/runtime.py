@@ -72,11 +72,13 @@ class ActorLimits(NamedTuple):
     max_task_retries: of a call whose worker dies; -1: without end.
     max_pending_calls: calls of one process without an answer; -1: any number.
     groups: the names of its concurrency groups.
+    is_unordered: whether calls start as their arguments become ready, and not in the order in which they were made.
     """
 
     max_task_retries: int
     max_pending_calls: int = -1
     groups: tuple[str, ...] = ()
+    is_unordered: bool = False
 
 
 class ActorInfo(NamedTuple):

@@ -151,6 +151,49 @@ def test_calls_start_in_order_and_at_most_max_concurrency_run():
     assert all(abs(place - index) < 3 for place, index in enumerate(log))
 
 
+@ray.remote
+class _Echo:
+    def say(self, value):
+        return value
+
+
+@ray.remote
+class _AsyncEcho:
+    async def say(self, value):
+        return value
+
+
+@pytest.mark.parametrize(
+    ("cls", "options"),
+    [(_AsyncEcho, {}), (_Echo, {"max_concurrency": 2}), (_Echo, {"allow_out_of_order_execution": True})],
+)
+def test_a_call_whose_argument_is_not_ready_lets_those_behind_it_pass(cls, options):
+    gate = Threaded.options(max_concurrency=4).remote()
+    late = gate.wait.remote()
+    echo = cls.options(num_cpus=0, **options).remote()
+    held = echo.say.remote(late)
+    refused = echo.say.options(name="refused").remote(gate.wait.remote("no number"))
+    assert get([echo.say.remote(number) for number in range(20)]) == list(range(20))
+    with pytest.raises(TypeError):
+        get(refused)
+    cancelled = echo.say.remote(late)
+    ray.cancel(cancelled)
+    with pytest.raises(TaskCancelledError):
+        get(cancelled)
+    get(gate.set.remote())
+    assert get(held) is True
+
+
+def test_calls_that_wait_for_arguments_fail_with_their_actor():
+    gate = Threaded.options(max_concurrency=4).remote()
+    echo = _AsyncEcho.options(num_cpus=0).remote()
+    held = [echo.say.remote(gate.wait.remote()) for _ in range(3)]
+    ray.kill(echo)
+    for ref in (*held, echo.say.remote(gate.wait.remote())):
+        with pytest.raises(ActorDiedError):
+            get(ref)
+
+
 def test_results_come_in_any_order():
     actor = Threaded.options(max_concurrency=2).remote()
     waiting = actor.wait.remote()

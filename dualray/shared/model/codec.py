@@ -27,7 +27,7 @@ import msgpack
 from dualray.shared.model import commands, events
 from dualray.shared.model.commands import Command
 from dualray.shared.model.events import Event, Result
-from dualray.shared.model.specs import FunctionTemplate
+from dualray.shared.model.specs import ActorSpec, FunctionTemplate
 
 PROTOCOL_VERSION = 18
 """Raised whenever an event, a command or a field of one changes."""
@@ -57,6 +57,15 @@ def unpack(data: bytes | memoryview) -> Any:
         return msgpack.unpackb(data, use_list=False)
     except ValueError as error:
         raise ValueError(f"{len(data)} bytes are no msgpack value: {str(error) or type(error).__name__}") from error
+
+
+_ADDED: dict[type, int] = {ActorSpec: 1, FunctionTemplate: 1}
+"""How many of the last fields of a class are younger than 0.1.0. They are written when one of them has another value
+than its default: what does not use them keeps its bytes."""
+
+
+def _added(cls: Any) -> list[dataclasses.Field[Any]]:
+    return [field for field in dataclasses.fields(cls) if field.init][-_ADDED[cls] :]
 
 
 class _Source:
@@ -136,12 +145,20 @@ class _Source:
                 (self.encode(hints[field]) or "{}").replace("{}", f"v.{field}") for field in fields
             ]
             source = f"def {name}(v):\n    return [{', '.join(parts)}]\n"
+            if cls in _ADDED:
+                self.names[f"defaults_{name}"] = tuple(field.default for field in _added(cls))
+                added = "".join(f"v.{field.name}, " for field in _added(cls))
+                short = f"    if ({added}) == defaults_{name}:\n        return [{', '.join(parts[: -_ADDED[cls]])}]\n"
+                source = source.replace("    return", f"{short}    return", 1)
         else:
             self.names[cls.__name__] = cls
             parts = [(self.decode(hints[field]) or "{}").replace("{}", field) for field in fields]
             # One field may follow another that has a converter of its own: each is bound before any is converted.
             targets = ["_"] * (tag is not None) + fields
-            unpacked = f"    ({''.join(target + ', ' for target in targets)}) = values\n"
+            into = f"({''.join(target + ', ' for target in targets)})"
+            filled = f"filled_{name}"
+            self.names[filled] = partial(self._filled, cls, tag is not None)
+            unpacked = f"    try:\n        {into} = values\n    except ValueError:\n        {into} = {filled}(values)\n"
             if _is_plain(cls, fields):  # setting its fields takes a third of the time of the constructor
                 new = f"new_{cls.__name__}"
                 self.names[new] = cls.__new__
@@ -152,6 +169,24 @@ class _Source:
                 source = f"def {name}(values):\n{unpacked}    return {cls.__name__}({given})\n"
         exec(source, self.names)
         return name
+
+    def _filled(self, cls: Any, is_tagged: bool, values: list[Any]) -> list[Any]:
+        """The values of an earlier release, which wrote them when the class had fewer fields, with the defaults of the
+        last ones.
+
+        Raises:
+            ValueError: there are too many values, or a field that has no default is missing.
+        """
+        fields = [field for field in dataclasses.fields(cls) if field.init]
+        missing = fields[len(values) - is_tagged :]
+        if len(values) - is_tagged > len(fields) or any(field.default is dataclasses.MISSING for field in missing):
+            raise ValueError(f"{cls.__name__} has {len(fields)} fields, and these are {len(values) - is_tagged} values")
+        hints = typing.get_type_hints(cls)
+        sources = ((self.encode(hints[field.name]) or "{}").replace("{}", "v") for field in missing)
+        return [
+            *values,
+            *(eval(source, self.names, {"v": each.default}) for source, each in zip(sources, missing, strict=True)),
+        ]
 
 
 def _is_plain(cls: Any, fields: list[str]) -> bool:

@@ -133,6 +133,8 @@ class FunctionTemplate:
     """Items that a generator may make ahead of its consumer; 0: any number."""
     concurrency_group: str = ""
     """Of a method: the group of its actor in which it runs; "" is the default one."""
+    is_unordered: bool = False
+    """Of a method: whether calls start as their arguments become ready, not in the order in which they were made."""
     has_one_result: bool = field(init=False, repr=False, compare=False)
     """Whether a call returns one value: neither several, nor none, nor the items of a generator."""
     _hash: int = field(init=False, repr=False, compare=False)
@@ -241,6 +243,8 @@ class ActorSpec:
     is_async: bool = False
     """Whether its methods run on an event loop, as coroutines; else each runs on a thread of its own."""
     concurrency_groups: tuple[tuple[str, int], ...] = ()
+    is_unordered: bool = False
+    """Whether a call whose arguments are not ready lets those behind it pass."""
 
     @property
     def is_concurrent(self) -> bool:

@@ -1,15 +1,16 @@
 """The calls that one process makes to actors: in order, straight to the actor's worker.
 
 Theory of operation. For each actor that this process calls there is one client with one queue. Calls are sent in the
-order in which they were made; a call whose arguments are not ready holds back those behind it. The head tells where
-the actor lives (ActorChanged). When its worker is lost, calls that were sent and not answered go to the retry policy
-(max_task_retries): those that may run again are queued before the others, in their old order, and sent to the actor's
-next life; the others fail with ActorUnavailableError, or with ActorDiedError when there is no next life. A call whose
-result was lost goes before all that wait, here and at the actor: it is older than they are.
+order in which they were made; a call whose arguments are not ready holds back those behind it, unless the actor takes
+calls in any order: then it takes its place when they are ready. The head tells where the actor lives (ActorChanged).
+When its worker is lost, calls that were sent and not answered go to the retry policy (max_task_retries): those that
+may run again are queued before the others, in their old order, and sent to the actor's next life; the others fail
+with ActorUnavailableError, or with ActorDiedError when there is no next life. A call whose result was lost goes
+before all that wait, here and at the actor: it is older than they are.
 
 Relies on: messages to one worker stay in order; the head reports every change of an actor's state, in order of lives.
 Guarantees: the calls of one caller start in the order in which they were made, within each life of the actor; those
-that are made again are excepted.
+that are made again are excepted, and the calls of actors that take them in any order.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _DEFER_MAX = 16
 class ActorClient:
     """One actor as one caller sees it."""
 
-    __slots__ = ("actor_id", "error", "in_flight", "is_killed", "life", "owner", "queue", "state", "worker")
+    __slots__ = ("actor_id", "error", "in_flight", "is_killed", "life", "owner", "queue", "state", "unready", "worker")
 
     def __init__(self, actor_id: ActorID) -> None:
         self.actor_id = actor_id
@@ -47,6 +48,8 @@ class ActorClient:
         self.is_killed = False
         """This process has killed it: what it calls from now on fails, though the actor may still be up."""
         self.queue: deque[TaskID] = deque()
+        self.unready: dict[TaskID, None] = {}
+        """Calls of an actor that takes them in any order, until their arguments are ready: they hold back nobody."""
         self.in_flight: dict[TaskID, None] = {}
 
 
@@ -81,11 +84,14 @@ class ActorCalls:
     def has_pending(self, actor_id: ActorID, count: int) -> bool:
         """Whether there are so many calls of this process that the actor has not answered."""
         client = self.clients.get(actor_id)
-        if client is None or len(client.queue) + len(client.in_flight) < count:
+        if client is None:
+            return False
+        sure = len(client.unready) + len(client.in_flight)
+        if len(client.queue) + sure < count:
             return False
         records = self.tasks.records
         queued = sum(1 for task in client.queue if task in records and not records[task].is_done)  # some are cancelled
-        return queued + len(client.in_flight) >= count
+        return queued + sure >= count
 
     def accept(self, record: TaskRecord) -> None:
         """A call was made: its place in the order is taken now, whenever its arguments are ready."""
@@ -93,6 +99,11 @@ class ActorCalls:
         client = self.clients.get(record.spec.actor_id) or self.client(record.spec.actor_id)
         if record.spec.actor_handle is not None:
             client.owner = record.spec.actor_handle.owner
+        if record.spec.template.is_unordered and record.state is TaskState.WAITING_ARGS:
+            client.unready[record.spec.task_id] = None
+            self.dirty[client.actor_id] = None  # the actor may be dead
+            self.out.needs_drain = True
+            return
         last_ns, self._last_ns = self._last_ns, self.out.now_ns
         is_busy = bool(client.in_flight) or (last_ns and self.out.now_ns - last_ns < BURST_NS)
         if (
@@ -149,15 +160,20 @@ class ActorCalls:
         while client.queue:
             record = self.tasks.records.get(client.queue[0])
             if record is not None and not record.is_done:  # else an argument of it failed
-                if record.state is not TaskState.QUEUED:
+                if record.state is TaskState.QUEUED:
+                    ready.append(record)
+                elif record.spec.template.is_unordered:  # an argument was lost, and is made again
+                    client.unready[record.spec.task_id] = None
+                else:
                     break
-                ready.append(record)
             client.queue.popleft()
         if ready:
             self._send(client, ready)
 
     def _fail_all(self, client: ActorClient) -> None:
         assert client.error is not None
+        client.queue.extend(client.unready)
+        client.unready.clear()
         while client.queue:
             record = self.tasks.records.get(client.queue.popleft())
             if record is not None and not record.is_done:
@@ -167,15 +183,19 @@ class ActorCalls:
         """The call's arguments are ready."""
         assert record.spec.actor_id is not None
         client = self.client(record.spec.actor_id)
-        if record.again and record.spec.task_id not in client.queue:
+        if record.spec.task_id in client.unready:
+            del client.unready[record.spec.task_id]
+            client.queue.append(record.spec.task_id)
+        elif record.again and record.spec.task_id not in client.queue:
             # It was made before all that wait: they may even wait for its result, to be made from it again.
             client.queue.appendleft(record.spec.task_id)
         self.dirty[client.actor_id] = None
         self.out.needs_drain = True
 
     def gave_way(self, record: TaskRecord) -> None:
-        """An argument of the call failed: it holds back those behind it no more."""
+        """The call failed before it was sent: it holds back those behind it no more."""
         assert record.spec.actor_id is not None
+        self.clients[record.spec.actor_id].unready.pop(record.spec.task_id, None)
         self.dirty[record.spec.actor_id] = None
         self.out.needs_drain = True
 
