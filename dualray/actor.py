@@ -105,10 +105,20 @@ class ActorClass(Generic[C]):
             f"instantiated directly"
         )
 
+    def __getattr__(self, name: str) -> Any:
+        """The public attributes of the class: its methods, and what all its instances share, as in Ray."""
+        if name.startswith("_"):
+            raise AttributeError(f"actor class {self.__dict__.get('_name')} has no attribute {name}")
+        return getattr(self._cls, name)
+
+    def __dir__(self) -> list[str]:
+        public = [name for name in dir(self._cls) if not name.startswith("_")]
+        return sorted({*super().__dir__(), *public})
+
     def __mro_entries__(self, bases: tuple[Any, ...]) -> NoReturn:
         raise ActorClassInheritanceException(
             f"{self._name} is an actor class, which no class can inherit from: let both have a plain class as base, "
-            f"and make each remote"
+            f"and make each remote. (Inheriting from actor classes is not currently supported.)"
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -298,6 +308,9 @@ class ActorHandle(CountedReference):
                 raise AttributeError(name)  # Python looking for a protocol
             raise AttributeError(unknown_name("method", name, sorted(self._methods), f"actor {self._actor.class_name}"))
         return self._method_type(self, name, *method)
+
+    def __dir__(self) -> list[str]:
+        return ["__init__", *self._methods, *_OF_EVERY_ACTOR]
 
     @property
     def _actor_id(self) -> ActorID:

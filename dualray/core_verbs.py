@@ -14,7 +14,7 @@ from dualray.core_state import live_rows
 from dualray.core_terms import actor_demands, placed, task_demand
 from dualray.options import ActorOptions, MethodOptions, Returns, TaskOptions
 from dualray.runtime import ActorInfo, ActorLimits, Awaited, CallContext, Collect, CoreVerbs, NodeRow
-from dualray.shared.handles import EXIT_OUTSIDE, ActorExit, ProcessKey
+from dualray.shared.handles import EXIT_OUTSIDE, SHUTDOWN, ActorExit, ProcessKey
 from dualray.shared.labels import parse_selector
 from dualray.shared.model.demands import parse_named
 from dualray.shared.model.ids import (
@@ -236,6 +236,7 @@ class VerbsOverCore:
             is_async=is_async,
             concurrency_groups=tuple((options.concurrency_groups or {}).items()),
             is_unordered=is_async or max_concurrency > 1 or bool(options.allow_out_of_order_execution),
+            has_shutdown=hasattr(target, SHUTDOWN),
         )
         return _PreparedClass(template, promises, options.get_if_exists)
 

@@ -173,9 +173,13 @@ class PlacementGroupUnschedulableError(DualrayError):
 
 
 class ActorError(DualrayError):
-    """Something happened to an actor, as opposed to inside one of its methods."""
+    """Something happened to an actor, as opposed to inside one of its methods.
+
+    `actor_id` is the actor's, 32 hexadecimal digits; None where the error was not raised by dualray.
+    """
 
     error_msg = _Words()
+    actor_id: str | None = None
 
 
 class ActorDiedError(ActorError):

@@ -50,7 +50,6 @@ class Reference(Protocol):
 Prepared: TypeAlias = Any
 """A function, class or method with its options, as an engine submits it: made once, used for every call, opaque."""
 
-
 Collect: TypeAlias = Callable[[Sequence[Any]], Any]
 """Makes what `get` returns of a dynamic generator, of the references to its items."""
 
@@ -60,7 +59,6 @@ class Awaited(Protocol):
 
     @property
     def is_ready(self) -> bool: ...
-
     def result(self) -> Any: ...
 
     def abandon(self) -> None: ...
@@ -72,7 +70,7 @@ class ActorLimits(NamedTuple):
     max_task_retries: of a call whose worker dies; -1: without end.
     max_pending_calls: calls of one process without an answer; -1: any number.
     groups: the names of its concurrency groups.
-    is_unordered: whether calls start as their arguments become ready, and not in the order in which they were made.
+    is_unordered: whether calls start as their arguments become ready.
     """
 
     max_task_retries: int

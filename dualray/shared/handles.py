@@ -11,13 +11,18 @@ METHOD_OPTIONS = "__dualray_method_options__"
 """The attribute of a method's function that holds its options."""
 
 TERMINATE = "__ray_terminate__"
+"""The method that every actor has: it ends the actor when the calls made before have ended."""
+
 SHUTDOWN = "__ray_shutdown__"
-"""A method that an actor's class may have: it is called when the actor ends by its own will."""
+"""A method that an actor's class may have: it is called when the actor exits, and when its last handle is gone."""
+
+SHUTDOWN_PATIENCE_NS = 30_000_000_000
+"""How long it may take after the last handle is gone, as in Ray."""
+
 EXIT_OUTSIDE = (
     "exit_actor() was called outside an actor: it ends the actor whose method calls it. (exit_actor API is called on a "
     "non-actor worker.)"
 )
-"""The method that every actor has: it ends the actor when the calls made before have ended."""
 
 READY = "__ray_ready__"
 """Every actor has it, too: it returns True, once the actor is made."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import pickle
 import time
 
 import pytest
@@ -128,3 +130,93 @@ def test_calls_that_fail_count_no_more():
     for _ in range(3):
         with pytest.raises(ActorDiedError):
             get(counter.add.remote())
+
+
+@ray.remote(num_cpus=0)
+class Notes:
+    def __init__(self):
+        self.lines = []
+
+    def add(self, line):
+        self.lines.append(line)
+
+    def read(self):
+        return self.lines
+
+
+@ray.remote(num_cpus=0)
+class Cleaning:
+    def __init__(self, notes):
+        self.notes = notes
+        atexit.register(self.note, "atexit")
+        atexit.register(self.unregistered)
+        atexit.unregister(self.unregistered)
+        atexit.register(fail)
+
+    def note(self, line):
+        ray.get(self.notes.add.remote(line))
+
+    def unregistered(self):
+        self.note("unregistered")
+
+    def exit(self):
+        ray.actor.exit_actor()
+
+    def __ray_shutdown__(self):
+        self.note("shutdown")
+
+
+@ray.remote(num_cpus=0)
+class Registering:
+    """It has no __ray_shutdown__."""
+
+    def __init__(self, notes):
+        atexit.register(lambda: ray.get(notes.add.remote("atexit")))
+
+    def exit(self):
+        ray.actor.exit_actor()
+
+
+def fail():
+    raise ValueError("raised at exit")
+
+
+def test_an_actor_cleans_up_when_it_ends_and_is_not_killed():
+    def exit_actor(actor):
+        ray.wait([actor.exit.remote()])
+
+    def terminate(actor):
+        ray.wait([actor.__ray_terminate__.remote()])
+
+    def drop(actor):
+        get(actor.__ray_ready__.remote())
+
+    both = ["shutdown", "atexit"]
+    for end, cls, noted in (
+        (exit_actor, Cleaning, both),
+        (terminate, Cleaning, both),
+        (drop, Cleaning, both),
+        (ray.kill, Cleaning, []),
+        (exit_actor, Registering, ["atexit"]),
+        (terminate, Registering, ["atexit"]),
+    ):
+        notes = Notes.remote()
+        actor = cls.remote(notes)
+        get(actor.__ray_ready__.remote())
+        end(actor)
+        del actor
+        if noted:
+            eventually(lambda notes=notes, noted=noted: get(notes.read.remote()) == noted, what="it cleans up")
+        else:
+            time.sleep(0.2)
+            assert get(notes.read.remote()) == []
+
+
+def test_the_errors_of_an_actor_that_has_ended_name_it():
+    counter = Counter.remote()
+    get(counter.add.remote())
+    ray.kill(counter)
+    with pytest.raises(ActorDiedError, match="it was killed by `ray.kill`") as caught:
+        get(counter.add.remote())
+    assert caught.value.actor_id == counter._actor_id.hex()
+    assert pickle.loads(pickle.dumps(caught.value)).actor_id == counter._actor_id.hex()

@@ -260,7 +260,7 @@ def test_an_actor_ends_with_the_process_that_made_it():
     parent = Parent.remote()
     child = get(parent.give.remote())
     ray.kill(parent)
-    with pytest.raises(ActorDiedError, match="owned it, died"):  # noqa: PT012 - the news may take a few calls
+    with pytest.raises(ActorDiedError, match="its owner has died"):  # noqa: PT012 - the news may take a few calls
         for _ in range(500):
             get(child.add.remote())
     eventually(resources_are_free, "the child's CPU is free")

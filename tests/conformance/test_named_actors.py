@@ -105,7 +105,9 @@ def test_a_name_that_is_taken():
 
 def test_a_name_that_nobody_has_names_the_nearest():
     counter = Counter.options(name="parameters").remote()
-    with pytest.raises(ValueError, match=r"no actor of the name 'paramters' .* Did you mean 'parameters'\?") as caught:
+    with pytest.raises(
+        ValueError, match=r"look up actor with name 'paramters' .* Did you mean 'parameters'\?"
+    ) as caught:
         ray.get_actor("paramters")
     assert isinstance(caught.value, ActorHandleNotFoundError)
     with pytest.raises(ValueError, match=r"There is one in namespace 'shop'"):
@@ -194,7 +196,7 @@ def test_an_actor_that_is_not_detached_ends_with_its_maker():
     made = get(maker.make.remote("goes"))
     assert get(made.add.remote()) == 51
     ray.kill(maker)
-    with pytest.raises(ActorDiedError, match=r"which owned it, died"):
+    with pytest.raises(ActorDiedError, match="its owner has died"):
         get([made.slow.remote(0.05) for _ in range(40)])
     eventually(lambda: is_free("goes"), "the name is free")
     assert get(make_and_leave.remote("local")) == 11

@@ -26,6 +26,7 @@ from dualray.real.session.template_client import TemplateClient
 from dualray.real.store.node_store import NodeStore
 from dualray.real.store.object_streams import ObjectStreams
 from dualray.real.store.spill import SpillDirectory
+from dualray.shared.handles import SHUTDOWN_PATIENCE_NS
 from dualray.shared.machines.node.node import Node
 from dualray.shared.model.commands import (
     Command,
@@ -170,10 +171,10 @@ class NodeProcess(MachineProcess):
         match command:
             case StartWorker(worker=worker):
                 self._start_worker(worker)
-            case StopWorker(worker=worker, reason=reason):
+            case StopWorker(worker=worker, reason=reason, is_graceful=is_graceful):
                 self._stops[worker] = reason
                 if worker in self._pids:
-                    self.template.signal(worker, signal.SIGKILL)
+                    self._stop(worker, is_graceful=is_graceful)
             case ReserveSpace(object_id=object_id, size_bytes=size_bytes):
                 self.store.reserve(object_id, size_bytes, lambda error: self._on_reserved(object_id, error))
             case EvictObject(object_id=object_id):
@@ -304,6 +305,16 @@ class NodeProcess(MachineProcess):
         self._pids[worker] = pid
         _log.info("worker %s has pid %d", worker, pid)
         if worker in self._stops:  # it was to be stopped before it had a pid
+            self.template.signal(worker, signal.SIGKILL)
+
+    def _stop(self, worker: str, *, is_graceful: bool) -> None:
+        """End a worker. One whose actor has `__ray_shutdown__` takes SIGTERM, and has a while."""
+        if is_graceful:
+            self.loop.call_later(SHUTDOWN_PATIENCE_NS / 1e9, partial(self._end_if_there, worker))
+        self.template.signal(worker, signal.SIGTERM if is_graceful else signal.SIGKILL)
+
+    def _end_if_there(self, worker: str) -> None:
+        if worker in self._pids:
             self.template.signal(worker, signal.SIGKILL)
 
     def _on_fork_failed(self, worker: str, error: str) -> None:

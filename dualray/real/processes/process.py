@@ -8,6 +8,7 @@ waits.
 
 from __future__ import annotations
 
+import atexit
 import os
 import random
 import socket
@@ -343,6 +344,9 @@ class UserProcess:
 
     def tell(self, words: str) -> None:
         self._tell(words)
+
+    def run_at_exit(self) -> None:
+        atexit._run_exitfuncs()
 
     def wake(self) -> None:
         self.loop.wake_if_asleep()

@@ -12,6 +12,7 @@ import sys
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
+from types import FrameType
 from typing import NoReturn
 
 from dualray import runtime
@@ -109,8 +110,24 @@ def main(argv: Mapping[str, str]) -> None:
             if task.spec.actor_id is None:  # a method: its actor has them for life
                 visible.show(task.gpu_ids)
             core.execute(task)
+            if task.spec.creates is not None and task.spec.creates.has_shutdown:
+                signal.signal(signal.SIGTERM, _raise_terminated)
+    except _Terminated:
+        core.shut_down()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTERM)
     except BaseException as error:  # noqa: BLE001 - user code's are caught where it runs
         _end_by(error)
+
+
+class _Terminated(BaseException):
+    """The process was sent SIGTERM, and its actor does something at its end."""
+
+
+def _raise_terminated(_signal: int, _frame: FrameType | None) -> None:
+    raise _Terminated
 
 
 def _end_by(error: BaseException) -> None:

@@ -102,6 +102,10 @@ class CoreWorker(CoreSubmission):
             if self._cancelled_calls is not None:
                 self._cancelled_calls.pop(task.spec.task_id, None)
 
+    def shut_down(self) -> None:
+        """The actor of this process ends, and is not killed. Called where user code runs."""
+        self._runner.shut_down()
+
     def end_small(self, task: RunTask | TaskPushed, size_bytes: int, start_ns: int) -> None:
         """The time of a task is over that has one small result, and that the host has ended later."""
         self._runner.end_small(task, size_bytes, start_ns)

@@ -41,7 +41,10 @@ _LOSSES = (ErrorKind.OBJECT_LOST, ErrorKind.RECONSTRUCTION_FAILED, ErrorKind.OWN
 def as_exception(error: ErrorInfo, payload: bytes | None) -> DualrayError:
     """What `get` raises for a failed object; `payload` is the pickled exception of user code, where there is one."""
     if error.kind is not ErrorKind.APPLICATION:
-        return _ERRORS[error.kind](error.message)
+        made = _ERRORS[error.kind](error.message)
+        if error.actor is not None and isinstance(made, exceptions.ActorError):
+            made.actor_id = error.actor.hex()
+        return made
     if payload is None:
         return TaskError("a task", error.message)
     failure: TaskError = deserialize(payload)

@@ -181,5 +181,8 @@ class Host(Protocol):
     def tell(self, words: str) -> None:
         """Say something to whoever runs the program, once: an error that nobody has read. Must not wait."""
 
+    def run_at_exit(self) -> None:
+        """The process is about to end, and is not killed: call what user code has registered with `atexit`."""
+
     def wake(self) -> None:
         """What finalizers and tasks have queued is to be taken in soon."""

@@ -113,7 +113,7 @@ class TaskRunner:
                 error = self._failed(task, exception)
         except ActorExit:
             if task.spec.creates is None:
-                self._shut_down_instance()
+                self.shut_down()
                 self._core.current_task = None
                 self._core.dispatch(ActorExitAsked(task_id=task.spec.task_id))
                 return
@@ -161,20 +161,21 @@ class TaskRunner:
             else:
                 error = self._failed(task, exception)
         except ActorExit:
-            self._shut_down_instance()
+            self.shut_down()
             self._core.dispatch(ActorExitAsked(task_id=task.spec.task_id))
             return
         self._report(task, results, error, start_ns, returned)
 
-    def _shut_down_instance(self) -> None:
-        """The actor ends because one of its methods says so: its `__ray_shutdown__` comes first, if it has one."""
+    def shut_down(self) -> None:
+        """The actor ends, and is not killed: its `__ray_shutdown__` runs, if it has one, and its functions of `atexit`."""
         shut_down = getattr(self.instance, SHUTDOWN, None)
-        if shut_down is None:
-            return
         try:
-            shut_down()
+            if shut_down is not None:
+                shut_down()
         except Exception as error:  # noqa: BLE001 - it is the user's, and the actor ends all the same
             self._host.tell(f"dualray: {SHUTDOWN} of {type(self.instance).__name__} raised {error!r}\n")
+        finally:
+            self._host.run_at_exit()
 
     def _enter(self, task: RunTask | TaskPushed) -> int:
         """What the caller does from now on belongs to the task; when that is."""

@@ -26,6 +26,7 @@ import msgpack
 
 from dualray.shared.model import commands, events
 from dualray.shared.model.commands import Command
+from dualray.shared.model.errors import ErrorInfo
 from dualray.shared.model.events import Event, Result
 from dualray.shared.model.specs import ActorSpec, FunctionTemplate
 
@@ -59,7 +60,13 @@ def unpack(data: bytes | memoryview) -> Any:
         raise ValueError(f"{len(data)} bytes are no msgpack value: {str(error) or type(error).__name__}") from error
 
 
-_ADDED: dict[type, int] = {ActorSpec: 1, FunctionTemplate: 1}
+_ADDED: dict[type, int] = {
+    ActorSpec: 2,
+    ErrorInfo: 1,
+    FunctionTemplate: 1,
+    commands.StopWorker: 1,
+    events.WorkerUnwanted: 1,
+}
 """How many of the last fields of a class are younger than 0.1.0. They are written when one of them has another value
 than its default: what does not use them keeps its bytes."""
 

@@ -114,10 +114,12 @@ class StartWorker:
 
 @dataclass(slots=True, kw_only=True)
 class StopWorker:
-    """End a worker process now; report `WorkerExited`."""
+    """End a worker process now; report `WorkerExited`. With `is_graceful` its actor's `__ray_shutdown__` runs before,
+    for `SHUTDOWN_PATIENCE_NS` at most."""
 
     worker: Address
     reason: str
+    is_graceful: bool = False
 
 
 @dataclass(slots=True, kw_only=True)

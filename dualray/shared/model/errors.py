@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from dualray.shared.model.ids import ActorID
+
 
 class ErrorKind(StrEnum):
     """What went wrong. APPLICATION means: the user's own exception, pickled, travels as the object's payload."""
@@ -40,3 +42,5 @@ class ErrorInfo:
     is_final: bool = False
     """Of an APPLICATION error: none of those that the task is to be tried again for. Of STORE_FULL: it was tried often
     enough."""
+    actor: ActorID | None = None
+    """Of ACTOR_DIED and ACTOR_UNAVAILABLE: which actor."""

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from dualray.runtime_env import Swapped
+from dualray.shared.handles import SHUTDOWN_PATIENCE_NS
 from dualray.shared.model.ids import Address, NodeID
 from dualray.shared.model.resources import GPU_MASK
 from dualray.sim.kernel.fibers import Fiber, FiberKilled
@@ -54,6 +55,22 @@ class CodeProcess(HostProcess):
     def is_main(self, fiber: Fiber) -> bool:
         """Whether a fiber is its main thread: the driver's script, or a task."""
         return fiber is self._task_fiber or fiber is self.cluster.fibers.driver
+
+    def shut_down(self, end: Callable[[], None]) -> None:
+        kernel = self.cluster.kernel
+        patience = kernel.call_after(SHUTDOWN_PATIENCE_NS, end)
+
+        def run() -> None:
+            fiber = self._task_fiber = self.cluster.fibers.current()
+            if self._fibers is not None and fiber is not None:
+                self._fibers[fiber] = None
+            try:
+                self.core.shut_down()
+            finally:
+                patience.cancel()
+                kernel.call_after(0, end)
+
+        self.cluster.fibers.spawn_soon(self, run)
 
     # ---- Fibers ----------------------------------------------------------------------------------------------
 

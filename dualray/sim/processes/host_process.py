@@ -6,6 +6,7 @@ The cost of submissions is paid in virtual time, for several of them at once.
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Sequence
 
 from dualray.shared.core.core_worker import CoreWorker
@@ -20,7 +21,7 @@ from dualray.sim.processes.node import ClusterOfNodes
 from dualray.sim.processes.object_store import VirtualStore
 from dualray.sim.processes.runner import Process
 from dualray.sim.usercode.polling import poll
-from dualray.sim.usercode.process_calls import ip_of
+from dualray.sim.usercode.process_calls import ExitFunction, ip_of
 
 OWED_NS_MAX = 50_000
 """Of submissions that are not paid for yet: about as much as two messages within a node take."""
@@ -28,6 +29,8 @@ OWED_NS_MAX = 50_000
 
 class HostProcess(Process):
     """The part of a `Host` that only passes things on."""
+
+    exit_functions: Sequence[ExitFunction] = ()
 
     def __init__(self, *, cluster: ClusterOfNodes, address: Address, node: NodeID, store: VirtualStore) -> None:
         super().__init__(cluster=cluster, address=address, node=node)
@@ -116,6 +119,14 @@ class HostProcess(Process):
     def tell(self, words: str) -> None:
         if not self.is_silent:
             sys.stderr.write(words)
+
+    def run_at_exit(self) -> None:
+        functions, self.exit_functions = self.exit_functions, ()
+        for function, args, kwargs in reversed(functions):
+            try:
+                function(*args, **kwargs)
+            except Exception:  # noqa: BLE001 - it is the user's: as Python does, the others are called
+                self.tell(f"Exception ignored in atexit callback {function!r}:\n{traceback.format_exc()}")
 
     def wake(self) -> None:
         if not self._wake_scheduled and self.is_alive and not self.cluster.is_closed:

@@ -201,8 +201,12 @@ class NodeProcess(MachineProcess):
                 if takes_ns is None:
                     takes_ns = self.cluster.cost_model.worker_start_ns
                 kernel.post(kernel.now_ns + takes_ns, self._started, worker)
-            case StopWorker(worker=worker, reason=reason):
-                self.end_worker(worker, f"stopped: {reason}")
+            case StopWorker(worker=worker, reason=reason, is_graceful=is_graceful):
+                end = partial(self.end_worker, worker, f"stopped: {reason}")
+                if is_graceful and worker in self.workers:
+                    self.workers[worker].shut_down(end)
+                else:
+                    end()
             case ReserveSpace(object_id=object_id):  # virtual memory is there as soon as it is wanted
                 self._reserving[object_id] = self.cluster.kernel.call_after(0, self._reserved, object_id)
             case EvictObject(object_id=object_id):

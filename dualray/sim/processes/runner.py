@@ -215,6 +215,10 @@ class Process(Placed):
         """Whether it takes in a message of its node manager's at once, because it would make no difference to it."""
         return False
 
+    def shut_down(self, end: Callable[[], None]) -> None:
+        """Its actor's `__ray_shutdown__` runs, for `SHUTDOWN_PATIENCE_NS` at most; `end` is called after it."""
+        end()
+
     def check_invariants(self) -> None:
         """A full sweep over its machine."""
         raise NotImplementedError

@@ -6,6 +6,7 @@ itself at once. SIGKILL and SIGTERM end the virtual worker that they are sent to
 
 from __future__ import annotations
 
+import atexit
 import errno
 import gc
 import os
@@ -14,9 +15,10 @@ import re
 import signal
 import socket
 import sys
-from collections.abc import Callable
-from typing import Any, Final, NoReturn, Self
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NoReturn, Protocol, Self, TypeAlias, cast
 
+from dualray.shared.core.interruption import is_importing
 from dualray.sim.kernel.fibers import Fiber, FiberOwner
 from dualray.sim.usercode.substitutions import Substitution, in_user_code
 
@@ -52,6 +54,16 @@ class VirtualExit(SystemExit):
         if self.code is None:
             return 0
         return self.code if isinstance(self.code, int) else 1
+
+
+ExitFunction: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+"""What `atexit.register` was given."""
+
+
+class Exiting(FiberOwner, Protocol):
+    """A process that calls functions when it ends and is not killed, the last one first."""
+
+    exit_functions: Sequence[ExitFunction]
 
 
 class ProcessCalls:
@@ -118,6 +130,7 @@ class ProcessCalls:
             self._of(os, "abort", self._abort),
             self._of(os, "kill", self._kill),
             self._of(os, "killpg", _killpg),
+            *self._of_exit_functions(),
             self._of(signal, "raise_signal", self._receive),
             self._of(gc, "enable", stay_off),
         ]
@@ -125,6 +138,30 @@ class ProcessCalls:
     def _of(self, holder: Any, name: str, virtual: Callable[..., Any]) -> Substitution:
         """Replace `holder.name` by `virtual(fiber, *args)` in user code."""
         return Substitution.of(holder, name, in_user_code(self._user_fiber, getattr(holder, name), virtual))
+
+    def _of_exit_functions(self) -> list[Substitution]:
+        """Functions that are called when a process ends. What a module registers while it is imported is for the
+        process that simulates."""
+        real_register, real_unregister = atexit.register, atexit.unregister
+
+        def is_hosts(fiber: Fiber) -> bool:
+            return fiber.owner is self._driver_owner() or is_importing(sys._getframe(3))
+
+        def register(fiber: Fiber, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[..., Any]:
+            if is_hosts(fiber):
+                return real_register(function, *args, **kwargs)
+            owner = cast(Exiting, fiber.owner)
+            owner.exit_functions = (*owner.exit_functions, (function, args, kwargs))
+            return function
+
+        def unregister(fiber: Fiber, function: Callable[..., Any]) -> None:
+            if is_hosts(fiber):
+                real_unregister(function)
+            else:
+                owner = cast(Exiting, fiber.owner)
+                owner.exit_functions = tuple(each for each in owner.exit_functions if each[0] != function)
+
+        return [self._of(atexit, "register", register), self._of(atexit, "unregister", unregister)]
 
     def _of_handlers(self) -> list[Substitution]:
         """The handlers of a process's signals."""

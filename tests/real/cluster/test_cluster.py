@@ -400,7 +400,7 @@ def test_a_detached_actor_outlives_its_driver(cluster, tmp_path: Path, ending: s
         else:
             driver.terminate()
         driver.wait(20)
-    with pytest.raises(ActorDiedError, match="which owned it, died"):
+    with pytest.raises(ActorDiedError, match="its owner has died"):
         eventually(lambda: not _answers(goes), "the actor ends with its driver")
     stays = dualray.get_actor("stays", namespace="shop")
     where = dualray.get(stays.ping.remote(), timeout=DEADLINE_S)

@@ -123,15 +123,17 @@ class ActorNames:
         spec = entry.actor.spec
         message = (
             f"The name {name!r} is taken in namespace {namespace!r}, by actor {entry.actor.template.name} "
-            f"({short(spec.actor_id)}) of job {job_of(spec.actor_id):08x}. Take another name or namespace, pass "
-            f"get_if_exists=True to share that actor, or end it with kill(get_actor({name!r}))."
+            f"({short(spec.actor_id)}) of job {job_of(spec.actor_id):08x}. Please use a different name or namespace, "
+            f"pass get_if_exists=True to share that actor, or end it with kill(get_actor({name!r}))."
         )
         return ErrorInfo(kind=ErrorKind.ACTOR_EXISTS, message=message)
 
     def _unknown(self, name: str, namespace: str) -> ErrorInfo:
         known = [other for space, other in self.entries if space == namespace]
         elsewhere = [space for space, other in self.entries if other == name]
-        words = [f"There is no actor of the name {name!r} in namespace {namespace!r}: it was never made, or has ended."]
+        words = [
+            f"Failed to look up actor with name {name!r} in namespace {namespace!r}: it was never made, or has ended."
+        ]
         nearest = difflib.get_close_matches(name, known, n=1)
         if nearest:
             words.append(f"Did you mean {nearest[0]!r}?")

@@ -15,6 +15,7 @@ Guarantees: at most one worker holds an actor's current life; DEAD is final, and
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from dualray.shared.machines.base import Outbox, ensure
 from dualray.shared.machines.head.actor_names import ActorNames
@@ -26,6 +27,7 @@ from dualray.shared.model.events import (
     ActorFailed,
     ActorKillRequested,
     ActorNameRequested,
+    ActorOutOfScope,
     ActorRegistered,
     ActorSubscribed,
     LeasedWorkerDied,
@@ -222,7 +224,7 @@ class Actors:
         """The worker of a lease that we hold died."""
         actor_id = self.by_lease.pop(event.lease_id, None)
         if actor_id is not None:
-            self._lost(actor_id, event.error.message)
+            self._lost(actor_id, f"The actor is dead because its worker process has died. {event.error.message}")
 
     def on_node_died(self, node: NodeID) -> None:
         """Every actor there is lost."""
@@ -230,7 +232,7 @@ class Actors:
             lease_id = self.records[actor_id].lease_id
             assert lease_id is not None
             del self.by_lease[lease_id]
-            self._lost(actor_id, f"Node {node} died.")
+            self._lost(actor_id, f"The actor died because its node has died: {node}.")
 
     def _lost(self, actor_id: ActorID, why: str) -> None:
         record = self.records[actor_id]
@@ -247,7 +249,7 @@ class Actors:
         if record.restarts_left != RESTART_FOREVER:
             record.restarts_left -= 1
         record.life += 1
-        record.error = ErrorInfo(kind=ErrorKind.ACTOR_UNAVAILABLE, message=why)
+        record.error = ErrorInfo(kind=ErrorKind.ACTOR_UNAVAILABLE, message=why, actor=actor_id)
         self._become(actor_id, record, ActorState.RESTARTING)
         self._place(record)
 
@@ -257,17 +259,23 @@ class Actors:
         if record.state is ActorState.DEAD:
             return
         if event.no_restart or record.spec is None:
-            self.end(event.actor_id, "It was killed with kill(actor).")
+            self.end(event.actor_id, "it was killed by `ray.kill` (dualray.kill).")
         elif record.worker is not None and record.node is not None:
             unwanted = WorkerUnwanted(worker=record.worker, reason="kill(actor, no_restart=False)")
             self.out.send(Address(record.node), unwanted)
 
-    def end(self, actor_id: ActorID, why: str) -> None:
+    def on_out_of_scope(self, event: ActorOutOfScope) -> None:
+        """Nobody can call it any more: what its class does at its end is done."""
+        spec = self._record(event.actor_id).spec
+        is_graceful = spec is not None and spec.creates is not None and spec.creates.has_shutdown
+        self.end(event.actor_id, "Its last handle is gone.", is_graceful=is_graceful)
+
+    def end(self, actor_id: ActorID, why: str, *, is_graceful: bool = False) -> None:
         """The actor is not wanted any more."""
         record = self._record(actor_id)
         if record.state is not ActorState.DEAD:
-            message = f"Actor {short(actor_id)} has ended: {why}"
-            self._end(actor_id, record, ErrorInfo(kind=ErrorKind.ACTOR_DIED, message=message))
+            error = ErrorInfo(kind=ErrorKind.ACTOR_DIED, message=f"Actor {short(actor_id)} has ended: {why}")
+            self._end(actor_id, record, error, is_graceful=is_graceful)
 
     def on_exited(self, event: ActorExited) -> None:
         """It wants to end, and is not restarted."""
@@ -293,14 +301,15 @@ class Actors:
             for subscriber in [address for address in record.subscribers if is_dead(address)]:
                 del record.subscribers[subscriber]
             if record.spec is not None and not record.is_detached and is_dead(record.spec.owner):
-                self.end(actor_id, f"{record.spec.owner}, which owned it, died.")
+                self.end(actor_id, f"The actor is dead because its owner has died: {record.spec.owner}.")
         for actor_id in self.names.claimed_by(is_dead):
             self.end(actor_id, "the process that was to make it died before its constructor could run.")
 
-    def _end(self, actor_id: ActorID, record: ActorRecord, error: ErrorInfo) -> None:
-        record.error = error
+    def _end(self, actor_id: ActorID, record: ActorRecord, error: ErrorInfo, *, is_graceful: bool = False) -> None:
+        record.error = replace(error, actor=actor_id)
         if record.worker is not None and record.node is not None:
-            self.out.send(Address(record.node), WorkerUnwanted(worker=record.worker, reason=error.message))
+            unwanted = WorkerUnwanted(worker=record.worker, reason=error.message, is_graceful=is_graceful)
+            self.out.send(Address(record.node), unwanted)
         self._become(actor_id, record, ActorState.DEAD)
         record.worker = None
         self.names.release(actor_id)

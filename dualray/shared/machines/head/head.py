@@ -385,7 +385,7 @@ _TABLE: Final[Mapping[type[Any], Callable[[Any, Any], object]]] = {
     ActorRegistered: lambda head, event: head.actors.on_registered(event),
     ActorFailed: lambda head, event: head.actors.on_failed(event),
     ActorSubscribed: lambda head, event: head.actors.on_subscribed(event),
-    ActorOutOfScope: lambda head, event: head.actors.end(event.actor_id, "Its last handle is gone."),
+    ActorOutOfScope: lambda head, event: head.actors.on_out_of_scope(event),
     ActorKillRequested: lambda head, event: head.actors.on_kill(event),
     ActorExited: lambda head, event: head.actors.on_exited(event),
     ActorNameRequested: lambda head, event: head.actors.on_name_requested(event),

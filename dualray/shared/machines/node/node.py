@@ -519,7 +519,7 @@ _TABLE: Final[Mapping[type[Any], Callable[[Any, Any], object]]] = {
     WorkerBlocked: lambda node, event: node.scheduler.set_blocked(event.worker, True),
     WorkerUnblocked: lambda node, event: node.scheduler.set_blocked(event.worker, False),
     WorkerSpent: lambda node, event: node.scheduler.on_worker_spent(event.worker),
-    WorkerUnwanted: lambda node, event: node.scheduler.worker_pool.stop(event.worker, event.reason),
+    WorkerUnwanted: lambda node, event: node.scheduler.worker_pool.stop(event),
     ObjectWanted: Node._on_wanted,
     ObjectReleased: Node._on_released,
     SpaceRequested: Node._on_space_requested,

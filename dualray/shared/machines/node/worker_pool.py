@@ -21,7 +21,7 @@ from dualray.shared.machines.base import Outbox, ensure
 from dualray.shared.machines.node.grants import Lease, Slot, Worker
 from dualray.shared.model.commands import StartWorker, StopWorker
 from dualray.shared.model.config import Config
-from dualray.shared.model.events import MemoryExceeded, WorkerDied, WorkerRetired
+from dualray.shared.model.events import MemoryExceeded, WorkerDied, WorkerRetired, WorkerUnwanted
 from dualray.shared.model.ids import HEAD, Address, LeaseID, NodeID, worker_address
 from dualray.shared.model.resources import CPU, UNITS
 from dualray.shared.model.states import WorkerState
@@ -108,10 +108,10 @@ class WorkerPool:
         failures, self._start_failures = self._start_failures, 0
         return failures
 
-    def stop(self, address: Address, reason: str) -> None:
+    def stop(self, event: WorkerUnwanted) -> None:
         """The head does not want this worker's actor any more, or it has retired."""
-        if address in self.workers:
-            self.out.add(StopWorker(worker=address, reason=reason))
+        if event.worker in self.workers:
+            self.out.add(StopWorker(worker=event.worker, reason=event.reason, is_graceful=event.is_graceful))
 
     def retire_idle(self, worker: Worker) -> None:
         """An idle worker is needed no more: it ends when nobody needs what it owns."""

@@ -253,7 +253,8 @@ class ActorCalls:
                 record = self.tasks.records[task]
                 what = f"The call {record.spec.template.name} (task {short(task)}) of actor {short(client.actor_id)}"
                 message = f"{what} has no answer: {why}. Set max_task_retries to have such calls repeated."
-                if self.tasks.attempt_lost(record, ErrorInfo(kind=ErrorKind.ACTOR_UNAVAILABLE, message=message)):
+                error = ErrorInfo(kind=ErrorKind.ACTOR_UNAVAILABLE, message=message, actor=client.actor_id)
+                if self.tasks.attempt_lost(record, error):
                     again.append(task)
             for task in reversed(again):
                 client.queue.appendleft(task)
@@ -276,6 +277,7 @@ class ActorCalls:
                     f"Actor {short(client.actor_id)} was lost while it had the call {record.spec.template.name} "
                     f"(task {short(task)}): {reason} It restarts; set max_task_retries to have such calls repeated."
                 ),
+                actor=client.actor_id,
             )
             if self.tasks.attempt_lost(record, error):
                 again.append(task)
@@ -287,8 +289,9 @@ class ActorCalls:
         tell the head of the actor."""
         for client in self.clients.values():
             if client.owner in dead and client.state is not ActorState.DEAD:
-                message = f"Actor {short(client.actor_id)} has ended: {client.owner}, which owned it, died."
-                error = ErrorInfo(kind=ErrorKind.ACTOR_DIED, message=message)
+                why = f"The actor is dead because its owner has died: {client.owner}."
+                message = f"Actor {short(client.actor_id)} has ended: {why}"
+                error = ErrorInfo(kind=ErrorKind.ACTOR_DIED, message=message, actor=client.actor_id)
                 self.on_changed(
                     ActorChanged(
                         actor_id=client.actor_id,

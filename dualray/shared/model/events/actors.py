@@ -114,6 +114,8 @@ class WorkerUnwanted:
 
     worker: Address
     reason: str
+    is_graceful: bool = False
+    """Its actor's `__ray_shutdown__` is to run first."""
 
 
 @dataclass(slots=True, kw_only=True)

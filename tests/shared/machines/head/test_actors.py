@@ -82,7 +82,7 @@ def test_who_subscribes_late_is_told_why_the_actor_is_dead(head):
     register(head)
     head(ActorKillRequested(actor_id=aid(1), no_restart=True))
     commands = head(ActorSubscribed(actor_id=aid(1), subscriber=DRIVER))
-    assert reason(commands) == "Actor 01010101 has ended: It was killed with kill(actor)."
+    assert reason(commands) == "Actor 01010101 has ended: it was killed by `ray.kill` (dualray.kill)."
 
 
 def test_an_actor_whose_worker_died_is_restarted_in_a_new_life(alive):
@@ -110,7 +110,8 @@ def test_an_actor_without_restarts_left_is_dead_and_says_how_often_it_was_restar
     grant(alive, life=1)
     constructed(alive, life=1)
     assert reason(worker_died(alive, life=1)) == (
-        f"Actor Actor (01010101) died and is not restarted (it had been restarted 1 times): {CRASH.message}"
+        f"Actor Actor (01010101) died and is not restarted (it had been restarted 1 times): "
+        f"The actor is dead because its worker process has died. {CRASH.message}"
     )
 
 
@@ -161,9 +162,11 @@ def test_an_actor_that_no_node_could_hold_is_dead(subscribed):
 
 def test_a_killed_actor_is_dead_and_its_worker_ends(alive):
     commands = alive(ActorKillRequested(actor_id=aid(1), no_restart=True))
-    assert reason(commands) == "Actor 01010101 has ended: It was killed with kill(actor)."
+    assert reason(commands) == "Actor 01010101 has ended: it was killed by `ray.kill` (dualray.kill)."
     assert sent(commands, WorkerUnwanted, "node-0") == [
-        WorkerUnwanted(worker=Address(HOME), reason="Actor 01010101 has ended: It was killed with kill(actor).")
+        WorkerUnwanted(
+            worker=Address(HOME), reason="Actor 01010101 has ended: it was killed by `ray.kill` (dualray.kill)."
+        )
     ]
     assert changes(worker_died(alive)) == []
 
@@ -198,7 +201,7 @@ def test_an_actor_ends_with_the_process_that_made_it(subscribed):
     grant(subscribed)
     constructed(subscribed)
     commands = subscribed(WorkerDied(worker=OTHER, node=N1, reason="SIGKILL"))
-    assert reason(commands) == "Actor 01010101 has ended: node-1/w0, which owned it, died."
+    assert reason(commands) == "Actor 01010101 has ended: The actor is dead because its owner has died: node-1/w0."
 
 
 def test_an_actor_of_a_process_that_died_already_is_never_made(head):
