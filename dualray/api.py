@@ -12,6 +12,7 @@ from typing import Any, TypeVar, overload
 
 from dualray import runtime
 from dualray.actor import ActorClass, ActorHandle, exit_actor, get_actor, method
+from dualray.cluster_address import ClusterAddress
 from dualray.cluster_context import ClusterContext
 from dualray.exceptions import AlreadyInitializedError, NotInitializedError
 from dualray.first_verb import started
@@ -126,6 +127,8 @@ def init(
         DualrayError: the cluster at `address` has no node on this machine, or does not answer.
     """
     given = {name: value for name, value in locals().items() if name in SETTINGS and value is not None}
+    if isinstance(address, ClusterAddress):
+        given = {**address.settings, **given}
     _check_arguments_of_ray(of_ray)
     existing = runtime.current_or_none()
     if existing is not None:

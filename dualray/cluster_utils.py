@@ -1,7 +1,9 @@
 """Several nodes on one machine, for tests and for trying out: `Cluster`, with the interface of Ray's.
 
-Each node is a daemon with its own node manager, workers, object store and directory, and speaks with the others over
-TCP on the loopback interface, as nodes on different machines do. Everything ends with this process at the latest.
+In real mode each node is a daemon with its own node manager, workers, object store and directory, and speaks with the
+others over TCP on the loopback interface, as nodes on different machines do. In sim mode the nodes are virtual machines
+of the simulation that `init(address=cluster.address)` starts; they join and leave it in virtual time. Everything ends
+with this process at the latest.
 """
 
 from __future__ import annotations
@@ -23,9 +25,15 @@ from dualray import api
 from dualray.exceptions import DualrayError
 from dualray.options import unknown_name
 from dualray.real.cluster.launch import StartedNode, drain_node, node_options, start_node, stop_node
-from dualray.settings import SETTINGS
+from dualray.settings import SETTINGS, resolve
+from dualray.shared.labels import parse_labels
 from dualray.shared.model.config import Config
+from dualray.shared.model.demands import parse_resources
 from dualray.shared.units import parse_size_bytes
+from dualray.sim.cluster.planned_nodes import NodePlan, PlannedNode
+from dualray.sim.processes.worker_runtime import VIRTUAL_PORT
+from dualray.sim.runtime import DEFAULT_STORE_BYTES, OFFERED_MEMORY_BYTES
+from dualray.sim.usercode.process_calls import ip_of
 
 _WAIT_TIMEOUT_S = 30.0
 _DRAIN_TIMEOUT_S = 60.0
@@ -59,7 +67,10 @@ class ClusterNode:
         """Its name, such as `node-1`: what `dualray.nodes()` calls NodeID."""
         return self._started.node
 
-    unique_id = node_id
+    @property
+    def unique_id(self) -> str:
+        """The same, under Ray's name."""
+        return self.node_id
 
     @property
     def address(self) -> str:
@@ -122,12 +133,72 @@ class ClusterNode:
         """SIGCONT: it goes on where it was."""
         self._signal(signal.SIGCONT)
 
+    def _end(self) -> None:
+        """End what is left of it; returns when it is gone."""
+        stop_node(self._started)
+
     def _signal(self, number: signal.Signals) -> None:
         for process in self.processes():
             try:
                 process.send_signal(number)
             except psutil.NoSuchProcess:
                 continue
+
+
+class VirtualNode(ClusterNode):
+    """A node of a `Cluster` in sim mode. It has no process, and no directory."""
+
+    def __init__(self, planned: PlannedNode, plan: NodePlan) -> None:
+        self._planned = planned
+        self._plan = plan
+        self.is_alive = True
+
+    @property
+    def node_id(self) -> str:
+        return self._planned.name
+
+    @property
+    def address(self) -> str:
+        return f"{ip_of(self._planned.name)}:{VIRTUAL_PORT}"
+
+    @property
+    def directory(self) -> Path:
+        raise DualrayError(f"{self.node_id} is a node of a simulation: it has no directory")
+
+    @property
+    def pid(self) -> int:
+        raise DualrayError(f"{self.node_id} is a node of a simulation: it has no daemon, and so no pid")
+
+    def processes(self, *, daemon: bool = False) -> list[psutil.Process]:
+        return []
+
+    def any_processes_alive(self) -> bool:
+        return self.remaining_processes_alive()
+
+    def remaining_processes_alive(self) -> bool:
+        return self.is_alive and self._planned.is_alive
+
+    def __repr__(self) -> str:
+        return f"VirtualNode({self.node_id!r}, is_alive={self.is_alive})"
+
+    def kill(self) -> None:
+        """SIGKILL, as it were, to node manager and workers."""
+        self._planned.kill()
+
+    def drain(self, timeout_s: float = _DRAIN_TIMEOUT_S) -> bool:
+        """Let it leave in good order, in virtual time; whether it has, in time."""
+        return self._planned.drain(round(min(timeout_s, _DRAIN_TIMEOUT_S) * 1e9))
+
+    def freeze(self) -> None:
+        """Its machine stands still: silence, as of a machine that hangs."""
+        self._planned.pause()
+
+    def thaw(self) -> None:
+        """It goes on where it was."""
+        self._planned.resume()
+
+    def _end(self) -> None:
+        self._plan.remove(self._planned)
 
 
 def _is_head(process: psutil.Process) -> bool:
@@ -153,6 +224,8 @@ class Cluster:
         head_node_args: arguments of `add_node` for the head's node; and `limits`, `seed` and `decision_log`,
             which are the cluster's.
         shutdown_at_exit: its nodes end with this process; else with `shutdown()`, or `dualray stop`.
+        mode: "real" or "sim"; default: as of `init`, which is DUALRAY_MODE, or "real". In sim mode `address` leads
+            `init` to the nodes only as long as it is the object that this cluster has given; `connect` says its `mode`.
     """
 
     def __init__(
@@ -161,7 +234,11 @@ class Cluster:
         connect: bool = False,
         head_node_args: Mapping[str, Any] | None = None,
         shutdown_at_exit: bool = True,
+        *,
+        mode: str | None = None,
     ) -> None:
+        settled = SETTINGS["mode"].parse("mode", mode) if mode is not None else resolve({})["mode"].value
+        self._plan = NodePlan() if settled == "sim" else None
         self._ends_with_us = shutdown_at_exit
         self.head_node: ClusterNode | None = None
         self.worker_nodes: list[ClusterNode] = []
@@ -183,6 +260,8 @@ class Cluster:
         """host:port of the head, for `init(address=...)`."""
         if self.head_node is None:
             raise DualrayError("the cluster has no head yet: call add_node() first")
+        if self._plan is not None:
+            return self._plan.address
         return self.head_node._started.address
 
     @property
@@ -224,7 +303,7 @@ class Cluster:
             memory: bytes, or a text such as "16GiB", that it offers to tasks that say `memory=`; default: none.
             labels: such as {"zone": "a"}; see docs/api/placement.md.
             object_store_memory: bytes, or a text such as "64MiB"; default: a quarter of what the other nodes of this
-                machine leave of the default of a lone node.
+                machine leave of the default of a lone node; in sim mode 2 GiB.
             limits, seed, decision_log, num_redis_shards: of the whole cluster: for the first node only.
             metrics_port: where it serves its metrics at 127.0.0.1; 0: any port that is free; None: not.
             of_ray: what else Ray's `add_node` knows, such as `dashboard_port`: without effect.
@@ -237,34 +316,37 @@ class Cluster:
         if self.head_node is not None and (limits or seed is not None or decision_log is not None or num_redis_shards):
             raise ValueError(OF_THE_FIRST_NODE)
         _check_names(of_ray)
-        if isinstance(object_store_memory, str):
-            object_store_memory = parse_size_bytes(object_store_memory, "object_store_memory")
+        offers: dict[str, Any] = {
+            "num_cpus": num_cpus,
+            "num_gpus": num_gpus,
+            "resources": resources,
+            "memory": None if memory is None else SETTINGS["memory"].parse("memory", memory),
+            "labels": labels,
+            "object_store_memory": _bytes("object_store_memory", object_store_memory),
+        }
+        if self._plan is not None:
+            self._plan.say(limits=limits, seed=seed, decision_log=decision_log)
+            return self._take_in(_virtual_node(self._plan, **offers))
         options = node_options(
+            **offers,
             address=self.address if self.head_node is not None else None,
             node_ip=None,
             port=0,
-            num_cpus=num_cpus,
-            num_gpus=num_gpus,
-            resources=resources,
-            memory=None if memory is None else SETTINGS["memory"].parse("memory", memory),
-            labels=labels,
-            object_store_memory=object_store_memory,
             config=Config(**{"infeasible": "wait", **(limits or {})}),  # a node that can take it may join
             metrics_port=metrics_port,
             num_redis_shards=num_redis_shards,
         )
-        recorded = dataclasses.replace(options, seed=seed, record_directory=_made(decision_log))
-        node = ClusterNode(start_node(recorded, self._secret, is_detached=not self._ends_with_us))
-        self._take_in(node)
-        if wait and self._is_connected:
-            self._wait_until(lambda: node.node_id in _alive(), f"{node.node_id} is seen")
-        return node
+        options = dataclasses.replace(options, seed=seed, record_directory=_made(decision_log))
+        return self._take_in(ClusterNode(start_node(options, self._secret, is_detached=not self._ends_with_us)), wait)
 
-    def _take_in(self, node: ClusterNode) -> None:
+    def _take_in(self, node: ClusterNode, wait: bool = False) -> ClusterNode:
         if self.head_node is None:
             self.head_node = node
         else:
             self.worker_nodes.append(node)
+        if wait and self._is_connected:
+            self._wait_until(lambda: node.node_id in _alive(), f"{node.node_id} is seen")
+        return node
 
     def remove_node(self, node: ClusterNode, allow_graceful: bool = True) -> None:
         """End a node.
@@ -279,8 +361,8 @@ class Cluster:
             node.kill()
         elif node is not self.head_node:
             node.drain()
+        node._end()
         node.is_alive = False
-        stop_node(node._started)
         if node is self.head_node:
             self.head_node = None
         else:
@@ -295,6 +377,8 @@ class Cluster:
         Raises:
             TimeoutError: after `timeout` seconds.
         """
+        if self._plan is not None and self._plan.running is None:
+            return  # `init` returns when all of them are there
         expected = {node.node_id for node in self.list_all_nodes()}
         what = f"the nodes that are alive are {sorted(expected)}"
         if api.is_initialized():
@@ -321,8 +405,10 @@ class Cluster:
             self._is_connected = False
             api.shutdown()
         for node in reversed(self.list_all_nodes()):
-            node.thaw()
-            stop_node(node._started)
+            if self._plan is None:
+                node.thaw()
+                node._end()
+            node.is_alive = False
         self.worker_nodes.clear()
         self.head_node = None
 
@@ -333,6 +419,29 @@ class Cluster:
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.shutdown()
+
+
+def _virtual_node(
+    plan: NodePlan,
+    *,
+    labels: Mapping[str, str] | None,
+    object_store_memory: int | None,
+    memory: int | None,
+    **offers: Any,
+) -> VirtualNode:
+    """One more node of a plan; see `Cluster.add_node`."""
+    planned = PlannedNode(
+        plan,
+        total=parse_resources(memory=memory or OFFERED_MEMORY_BYTES, **offers),
+        store_bytes=object_store_memory or DEFAULT_STORE_BYTES,
+        labels=parse_labels("labels", labels or {}),
+    )
+    plan.add(planned)
+    return VirtualNode(planned, plan)
+
+
+def _bytes(name: str, value: int | str | None) -> int | None:
+    return parse_size_bytes(value, name) if isinstance(value, str) else value
 
 
 def _check_names(given: Mapping[str, Any]) -> None:

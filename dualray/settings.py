@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dualray import runtime_env
+from dualray.cluster_address import ClusterAddress
 from dualray.recording.file import check_can_write
 from dualray.shared.labels import parse_labels
 from dualray.shared.model.config import Config
@@ -509,10 +510,19 @@ _OF_THE_CLUSTER = (
 def _check_address(resolved: dict[str, Resolved]) -> None:
     """Who joins a cluster brings nothing along; what the environment says is for clusters that are started."""
     given = [name for name in _OF_THE_CLUSTER if resolved[name].source == "argument"]
-    if given and resolved["mode"].value == "real" and resolved["address"].value is not None:
+    address = resolved["address"].value
+    if isinstance(address, ClusterAddress):
+        given = [name for name in given if name not in address.settings]
+        if resolved["mode"].value != address.settings["mode"]:
+            raise ValueError(
+                f"mode={resolved['mode'].value!r}: the Cluster at this address runs in {address.settings['mode']} mode"
+            )
+    elif resolved["mode"].value != "real":
+        return
+    if given and address is not None:
         it = "them" if len(given) > 1 else "it"
         raise ValueError(
-            f"init(address={resolved['address'].value!r}) joins a cluster, which has its own {', '.join(given)}: "
+            f"init(address={address!r}) joins a cluster, which has its own {', '.join(given)}: "
             f"leave {it} out, or give {it} to `dualray start`"
         )
 
@@ -523,7 +533,8 @@ def _check_modes(resolved: dict[str, Resolved]) -> None:
     ignored = []
     for name, setting in SETTINGS.items():
         given = resolved[name]
-        is_local = name == "address" and given.value is None  # address="local" is for either mode
+        # address="local" is for either mode, and that of a simulated cluster for its own.
+        is_local = name == "address" and (given.value is None or isinstance(given.value, ClusterAddress))
         if given.source == "argument" and mode not in setting.modes and not is_local:
             if mode_in_code:
                 raise ValueError(

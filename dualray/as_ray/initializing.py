@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from dualray import api
 from dualray.as_ray.job_config import JobConfig
+from dualray.cluster_address import ClusterAddress
 from dualray.cluster_context import ClusterContext
 from dualray.exceptions import AlreadyInitializedError, DualrayError
 from dualray.options import unknown_name
@@ -80,7 +81,9 @@ def init(address: str | None = None, *, local_mode: bool = False, job_config: An
     is_simulated = resolve({"mode": said["mode"]} if said.get("mode") else {})["mode"].value == "sim"
     if is_simulated:
         said = {name: value for name, value in said.items() if name not in _OF_REAL_MODE}
-    if address in (None, "local") or is_simulated:
+    if isinstance(address, ClusterAddress):
+        context = api.init(address, **said)
+    elif address in (None, "local") or is_simulated:
         context = api.init(**said)
     else:
         context = _join(str(address), said)

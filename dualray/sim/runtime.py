@@ -20,6 +20,7 @@ from dualray.shared.model.resources import MEMORY_SHARE_PERCENT, add, node_resou
 from dualray.shared.proof.trace import TraceEvent
 from dualray.sim.cluster.cluster import DRIVER_NODE, Cluster, make_cluster
 from dualray.sim.cluster.examination import Examination, examine
+from dualray.sim.cluster.planned_nodes import PlannedAddress
 from dualray.sim.cluster.run_summary import summarise
 from dualray.sim.network.topologies import Nic
 from dualray.sim.processes.entering import enter_process, leave_process, show_gpus, shown_gpus
@@ -37,8 +38,8 @@ if TYPE_CHECKING:
 
 DEFAULT_CPUS = 4
 DEFAULT_STORE_BYTES = 2 * 1024**3
-DEFAULT_MEMORY_BYTES = 16 * 1024**3
-"""Of which a node offers 70 % to tasks that say `memory=`."""
+OFFERED_MEMORY_BYTES = 16 * 1024**3 * MEMORY_SHARE_PERCENT // 100
+"""That a node offers to tasks that say `memory=`: 70 % of 16 GiB."""
 
 
 class SimRuntime:
@@ -151,6 +152,8 @@ def start(settings: Mapping[str, Any], config: Config) -> SimRuntime:
     cluster.faults.plan((*planned, *settings["faults"]), driver_node=DRIVER_NODE)
     started = SimRuntime(cluster, driver, settings["run_report"], settings["run_summary"])
     started.record = record
+    if isinstance(settings["address"], PlannedAddress):
+        settings["address"].plan.begin(cluster)
     started.core.runtime_env = settings["runtime_env"] or ""
     driver.runtime = started
     driver.visible_gpus = shown_gpus()
@@ -168,7 +171,9 @@ def start(settings: Mapping[str, Any], config: Config) -> SimRuntime:
 
 
 def _hardware(settings: Mapping[str, Any]) -> list[Hardware]:
-    """Every node's, in order: as the scenario describes them, else all alike."""
+    """Every node's, in order: as the `Cluster` at an address or the scenario describes them, else all alike."""
+    if isinstance(settings["address"], PlannedAddress):
+        return settings["address"].plan.hardware()
     scenario: Scenario | None = settings["scenario"]
     if scenario is not None:
         return hardware_of_scenario(scenario)
@@ -176,7 +181,7 @@ def _hardware(settings: Mapping[str, Any]) -> list[Hardware]:
     total = parse_resources(
         num_cpus=DEFAULT_CPUS if num_cpus is None else num_cpus,
         num_gpus=settings["num_gpus"],
-        memory=settings["memory"] or DEFAULT_MEMORY_BYTES * MEMORY_SHARE_PERCENT // 100,
+        memory=settings["memory"] or OFFERED_MEMORY_BYTES,
         resources=settings["resources"],
     )
     store_bytes = settings["object_store_memory"] or DEFAULT_STORE_BYTES

@@ -23,7 +23,7 @@ from dualray.shared.core.core_worker import CoreWorker
 from dualray.shared.core.execution import Execution
 from dualray.shared.machines.owner.plain_worker import PlainWorker
 from dualray.shared.model.config import Config
-from dualray.shared.model.events import Event, PeerLost, Started, TaskPushed
+from dualray.shared.model.events import Event, Started, TaskPushed
 from dualray.shared.model.ids import HEAD, Address, NodeID, TaskID, root_task_id
 from dualray.shared.proof.decision_log import MachineSpec
 from dualray.shared.proof.trace import TraceEvent, TraceKind
@@ -393,10 +393,7 @@ class Cluster(FallibleCluster):
     def node_left(self, process: NodeProcess) -> None:
         """Nothing depends on this node any more: it ends, and the head sees its connection close."""
         self.nodes_left += 1
-        process.die()
-        closed = PeerLost(address=process.address)
-        self.network.message(self.line(process, HEAD), 0, self.head.handle, closed)
-        self.outages.hearing_changed()
+        self.outages.end_node(NodeID(process.node))
 
     # ---- What work takes -------------------------------------------------------------------------------------
 

@@ -87,6 +87,17 @@ class Outages:
         self._let_go(node)
         self.hearing_changed()
 
+    def end_node(self, node: NodeID) -> None:
+        """Its processes end while its machine goes on: the head sees its connection close."""
+        process = self._nodes[node]
+        if not process.is_alive:
+            return
+        process.die()
+        closed = PeerLost(address=process.address)
+        self._network.message(self._cluster.line(process, HEAD), 0, self._head.handle, closed)
+        self._let_go(node)
+        self.hearing_changed()
+
     def kill_head(self) -> None:
         """The head is gone for good. Whoever is connected to it sees that: nodes end, and the driver says so."""
         if not self._head.is_alive:
@@ -129,6 +140,16 @@ class Outages:
         self._network.heal(node)
         self._cluster.start_node(node, process.hardware, incarnation=process.incarnation + 1)
         self.hearing_changed()
+
+    def next_node(self) -> NodeID:
+        """The name of the next node that joins: names are not used again."""
+        return NodeID(f"node-{len(self._nodes)}")
+
+    def add_node(self, hardware: Hardware) -> NodeProcess:
+        """A machine that was not there before boots, and joins."""
+        node = self.next_node()
+        self._cluster.start_node(node, hardware)
+        return self._nodes[node]
 
     def kill_worker(self, address: Address, *, reason: str = "killed by SIGKILL", name: str = "kill worker") -> bool:
         """A worker process gets SIGKILL; False when there is none of that address any more."""

@@ -81,70 +81,10 @@ def log_of(node: ClusterNode, name: str) -> str:
 # ---- Joining -----------------------------------------------------------------------------------------------------
 
 
-def test_tasks_run_on_every_node_and_values_cross(cluster) -> None:
-    nodes = [cluster.add_node(num_cpus=1, resources={f"r{index}": 1}) for index in range(2)]
-    cluster.wait_for_nodes()
-    places = dualray.get([node_id.options(resources={f"r{index}": 1}).remote() for index in range(2)])
-    assert places == [node.node_id for node in nodes] == ["node-1", "node-2"]
-    made = ones.options(resources={"r0": 1}).remote(1 << 18)
-    assert dualray.get(total.options(resources={"r1": 1}).remote(made)) == 1 << 18
-    assert dualray.get(total.options(num_cpus=1).remote(dualray.put(np.ones(1 << 18)))) == 1 << 18
-    assert dualray.get(made).sum() == 1 << 18
-
-
-def test_an_actor_on_another_node_is_called_from_a_third(cluster) -> None:
-    cluster.add_node(num_cpus=1, resources={"a": 1})
-    cluster.add_node(num_cpus=1, resources={"b": 1})
-
-    @dualray.remote(resources={"a": 1})
-    class Counter:
-        def __init__(self) -> None:
-            self.count = 0
-
-        def add(self) -> tuple[int, str]:
-            self.count += 1
-            return self.count, dualray.get_runtime_context().get_node_id()
-
-    @dualray.remote
-    def calls(counter: Any) -> tuple[int, str]:
-        return dualray.get([counter.add.remote() for _ in range(10)])[-1]
-
-    counter = Counter.remote()
-    assert dualray.get(calls.options(resources={"b": 1}).remote(counter)) == (10, "node-1")
-    assert dualray.get(counter.add.remote()) == (11, "node-1")
-
-
-def test_a_node_that_joins_runs_what_waits(cluster, tmp_path: Path) -> None:
-    refs = [slow_square.remote(x, str(tmp_path)) for x in range(6)]
-    eventually(lambda: list(tmp_path.iterdir()), "the first runs")
-    node = cluster.add_node(num_cpus=2)
-    assert dualray.get(refs) == [x * x for x in range(6)]
-    assert dualray.cluster_resources()["CPU"] == 3
-    assert node.node_id == "node-1"
-    assert len(list(tmp_path.iterdir())) == 6
-
-
 def test_each_node_has_its_own_store_and_directory(cluster) -> None:
     one, two = cluster.add_node(object_store_memory="64MiB"), cluster.add_node(object_store_memory="64MiB")
     assert len({node.directory for node in (cluster.head_node, one, two)}) == 3
     assert len({node.address for node in (cluster.head_node, one, two)}) == 3
-
-
-def test_memory_waits_for_a_node_that_offers_it(cluster) -> None:
-    before = dualray.cluster_resources()["memory"]
-    ref = node_id.options(memory="1000GiB").remote()
-    assert dualray.wait([ref], timeout=0.2)[0] == []
-    assert "1000.0 GiB of memory" in dualray.util.explain(ref)
-    cluster.add_node(memory="2000GiB")
-    assert dualray.get(ref, timeout=30) == "node-1"
-    assert dualray.cluster_resources()["memory"] == before + 2000 * 2**30
-    with pytest.raises(ValueError, match="memory=5 must be at least 1 MiB"):
-        cluster.add_node(memory=5)
-
-
-def test_limits_belong_to_the_first_node(cluster) -> None:
-    with pytest.raises(ValueError, match="belong to the cluster: give them to its first node"):
-        cluster.add_node(limits=FAST)
 
 
 def test_where_no_cluster_runs_a_driver_is_told_how_to_start_one() -> None:
@@ -160,25 +100,6 @@ def test_a_driver_that_joins_brings_no_resources() -> None:
 
 
 # ---- The end of nodes ----------------------------------------------------------------------------------------------
-
-
-def test_tasks_of_a_killed_node_run_elsewhere(cluster, tmp_path: Path) -> None:
-    doomed = cluster.add_node(num_cpus=2)
-    refs = [slow_square.remote(x, str(tmp_path)) for x in range(6)]
-    eventually(lambda: len(list(tmp_path.iterdir())) >= 3, "tasks run on both nodes")
-    doomed.kill()
-    assert dualray.get(refs, timeout=60) == [x * x for x in range(6)]
-    assert len(list(tmp_path.iterdir())) > 6, "what ran on the killed node ran again"
-    eventually(lambda: states()["node-1"] == (False, 0), "the node is counted as dead")
-
-
-def test_objects_of_a_killed_node_are_made_again(cluster) -> None:
-    doomed = cluster.add_node(num_cpus=1, resources={"r": 1})
-    cluster.add_node(num_cpus=1, resources={"r": 1})
-    refs = [ones.options(num_cpus=0.1, resources={"r": 0.1}).remote(1 << 16, seed) for seed in range(8)]
-    dualray.wait(refs, num_returns=8, fetch_local=False)
-    doomed.kill()
-    assert [array[0] for array in dualray.get(refs, timeout=60)] == list(range(8))
 
 
 def test_a_frozen_node_comes_back_as_its_next_incarnation(cluster, tmp_path: Path) -> None:
@@ -226,33 +147,6 @@ def test_a_node_that_is_killed_while_it_joins_again_tries_once_more(cluster) -> 
     (store / ARENA_FILE).touch()  # as a life that was killed leaves it
     eventually(lambda: states()["node-1"] == (True, 2), "it has joined again")
     assert dualray.get(node_id.options(resources={"r": 1}).remote()) == "node-1"
-
-
-def test_a_node_that_is_removed_gracefully_finishes_its_tasks_and_hands_on_its_objects(cluster, tmp_path: Path) -> None:
-    leaving = cluster.add_node(num_cpus=2, resources={"r": 1})
-    cluster.add_node(num_cpus=1, resources={"s": 1})
-
-    @dualray.remote(max_retries=0)
-    def once(x: int, marks: str) -> tuple[int, str]:
-        Path(marks, f"{x}-{os.getpid()}").touch()
-        time.sleep(0.5)
-        return x, dualray.get_runtime_context().get_node_id()
-
-    @dualray.remote(num_cpus=0, resources={"r": 0.1}, max_retries=0)
-    def made_there(size: int) -> np.ndarray:
-        return np.arange(size)
-
-    kept = made_there.remote(1 << 17)
-    dualray.wait([kept], fetch_local=False)
-    refs = [once.remote(x, str(tmp_path)) for x in range(12)]
-    eventually(lambda: len(list(tmp_path.iterdir())) >= 4, "tasks run on all nodes")
-    cluster.remove_node(leaving, allow_graceful=True)
-    results = dualray.get(refs, timeout=60)
-    assert [x for x, _ in results] == list(range(12))
-    assert "node-1" in {node for _, node in results}, "what it had begun, it has finished"
-    assert len(list(tmp_path.iterdir())) == 12, "nothing ran twice"
-    assert dualray.get(kept).sum() == sum(range(1 << 17)), "it could not have been made again"
-    assert states()["node-1"] == (False, 0)
 
 
 def test_a_node_that_is_silent_for_less_than_its_suspicion_stays(cluster) -> None:

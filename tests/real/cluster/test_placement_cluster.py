@@ -14,8 +14,7 @@ import dualray
 from dualray.cli.cluster import _labels as labels_of
 from dualray.cluster_utils import Cluster
 from dualray.exceptions import DualrayError
-from dualray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
-from dualray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from dualray.util.placement_group import PlacementGroup, placement_group_table
 
 pytestmark = pytest.mark.leak_check
 
@@ -39,29 +38,6 @@ def node_id() -> str:
 def nodes_of(group: PlacementGroup) -> list[str]:
     assert group.wait(WITHIN_S)
     return list(placement_group_table(group)["bundles_to_node_id"].values())
-
-
-def test_nodes_that_join_make_what_waits_run_and_a_dead_nodes_bundle_moves(cluster):
-    labelled = node_id.options(label_selector={"zone": "b"}).remote()
-    group = placement_group([{"CPU": 1}, {"CPU": 1}], strategy="STRICT_SPREAD")
-    in_group = node_id.options(scheduling_strategy=PlacementGroupSchedulingStrategy(group, 1)).remote()
-    assert dualray.wait([labelled, in_group], timeout=0.5)[0] == []
-    assert not group.wait(0.1)
-
-    second = cluster.add_node(num_cpus=2, labels={"zone": "b"})
-    assert dualray.get(labelled, timeout=WITHIN_S) == second.node_id
-    assert sorted(nodes_of(group)) == ["node-0", second.node_id]
-    assert dualray.get(in_group, timeout=WITHIN_S) in ("node-0", second.node_id)
-    labels = {row["NodeID"]: row["Labels"].get("zone") for row in dualray.nodes()}
-    assert labels == {"node-0": "a", second.node_id: "b"}
-
-    third = cluster.add_node(num_cpus=1)
-    cluster.remove_node(second, allow_graceful=False)
-    assert sorted(nodes_of(group)) == ["node-0", third.node_id]
-    for index in (0, 1):
-        strategy = PlacementGroupSchedulingStrategy(group, index)
-        assert dualray.get(node_id.options(scheduling_strategy=strategy).remote(), timeout=WITHIN_S)
-    remove_placement_group(group)
 
 
 def test_the_command_takes_labels():
