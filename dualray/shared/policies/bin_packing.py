@@ -1,0 +1,525 @@
+"""The default scaling policy: it packs what waits onto the nodes that are there, then onto as few new ones as it can.
+
+The rule is that of Ray's autoscaler (`ray.autoscaler.v2.scheduler` of Ray 2.60), so that a cluster grows here as there:
+
+1. Each group has its least number of nodes, and not more than its most; what is too much leaves, idle ones first.
+2. What `request_resources` asks for is packed as if the nodes were empty; then placement groups, each whole or not at
+   all, the most constrained first; then all other demands.
+3. To pack: large and constrained requests go first. The node is chosen that scores best when it takes as many of them
+   as it can, again and again; nodes that are there go before new ones. A score compares, in this order: labels that
+   were asked for; no GPU left idle; how many kinds of its resources are used; where prices are known, the price for
+   each request that it takes; the least, then the mean use of its resources.
+4. A node leaves that was idle for longer than the idle timeout and took nothing in 2, down to its group's least number.
+
+Beyond that: plain demands launch no more nodes at a time than the speed allows; what a group cannot have now (it was
+refused not long ago) is launched of others.
+
+Requests that are alike are counted, not listed, and nodes in the same state are looked at once: a decision takes a time
+that grows with the kinds of nodes and requests, and hardly with their numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from dualray.shared.model.resources import GPU, NOTHING, UNITS, Resources, add, shortfall
+from dualray.shared.model.specs import GroupStrategy, LabelTerm, labels_match
+from dualray.shared.policies.scaling import (
+    SPEED_LEAST,
+    Gang,
+    NodeGroupSpec,
+    ScaleDecision,
+    ScaledNode,
+    ScaleView,
+    Unmet,
+)
+
+_Score = tuple[int, bool, int, float, float, float]
+
+
+class _Run:
+    """Requests that are alike. `apart`: no two of the same name share a node."""
+
+    __slots__ = ("apart", "count", "resources", "terms", "units")
+
+    def __init__(self, resources: Resources, terms: tuple[LabelTerm, ...], count: int, apart: str = "") -> None:
+        self.resources = resources
+        self.units: list[tuple[str, int]] = [(name, units) for name, units in resources.units if units > 0]
+        self.terms = terms
+        self.count = count
+        self.apart = apart
+
+    def rank(self) -> tuple[bool, int, int, int, tuple[tuple[str, int], ...]]:
+        """Large and constrained ones have the highest."""
+        units = self.resources.units
+        return bool(self.apart), len(self.terms), len(units), sum(amount for _, amount in units), units
+
+
+class _Place:
+    """A node, or one that would be launched, while requests are put there for trial."""
+
+    __slots__ = (
+        "free",
+        "free_if_empty",
+        "group",
+        "has_gpu_use",
+        "has_terms",
+        "holds",
+        "is_new",
+        "kinds",
+        "labels",
+        "node",
+    )
+
+    def __init__(self, node: ScaledNode | None, spec: NodeGroupSpec | None) -> None:
+        self.node = node
+        self.group = node.group if node is not None else spec.name if spec is not None else ""
+        self.is_new = node is None
+        total = node.total if node is not None else dict(spec.total.units) if spec is not None else {}
+        self.free: dict[str, int] = dict(node.free if node is not None else total)
+        self.free_if_empty: dict[str, int] = dict(total)
+        self.labels: Mapping[str, str] = (
+            node.labels if node is not None else dict(spec.labels) if spec is not None else {}
+        )
+        self.holds: tuple[str, ...] = ()
+        """Names of requests that keep apart from others of their name, and have one here."""
+        # What was put here so far: of demands, and of what was requested.
+        self.kinds: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
+        self.has_gpu_use = (False, False)
+        self.has_terms = (False, False)
+
+    @property
+    def takes_part(self) -> bool:
+        """Whether anything was put here."""
+        return bool(self.kinds[0] or self.kinds[1])
+
+    def copy(self) -> _Place:
+        twin = _Place.__new__(_Place)
+        twin.restore(self)
+        return twin
+
+    def restore(self, other: _Place) -> None:
+        """Be as another one."""
+        self.node = other.node
+        self.group = other.group
+        self.is_new = other.is_new
+        self.free = dict(other.free)
+        self.free_if_empty = dict(other.free_if_empty)
+        self.labels = other.labels
+        self.holds = other.holds
+        self.kinds = other.kinds
+        self.has_gpu_use = other.has_gpu_use
+        self.has_terms = other.has_terms
+
+    def room(self, as_empty: bool) -> dict[str, int]:
+        return self.free_if_empty if as_empty else self.free
+
+    def total(self, groups: Mapping[str, NodeGroupSpec]) -> Mapping[str, int]:
+        return self.node.total if self.node is not None else dict(groups[self.group].total.units)
+
+    def state(self) -> tuple[object, ...]:
+        """Two places of the same state are interchangeable."""
+        return (
+            self.group,
+            tuple(sorted(self.free.items())),
+            tuple(sorted(self.free_if_empty.items())),
+            tuple(sorted(self.labels.items())) if self.node is not None else (),
+            self.holds,
+            self.kinds,
+            self.has_gpu_use,
+            self.has_terms,
+        )
+
+    def take(self, run: _Run, count: int, as_empty: bool) -> None:
+        room = self.room(as_empty)
+        for name, units in run.units:
+            room[name] -= units * count
+        source = int(as_empty)
+        kinds, gpus, terms = list(self.kinds), list(self.has_gpu_use), list(self.has_terms)
+        # A request for nothing needs its node all the same.
+        kinds[source] = kinds[source] | {name for name, _ in run.units} if run.units else kinds[source] | {""}
+        gpus[source] = gpus[source] or any(name == GPU for name, _ in run.resources.units)
+        terms[source] = terms[source] or bool(run.terms)
+        self.kinds = (kinds[0], kinds[1])
+        self.has_gpu_use = (gpus[0], gpus[1])
+        self.has_terms = (terms[0], terms[1])
+        if run.apart:
+            self.holds = (*self.holds, run.apart)
+
+
+class _Fill:
+    """What one place would take: of each run by index, how many; and whether more would not have fitted."""
+
+    __slots__ = ("is_bounded_by_room", "score", "taken")
+
+    def __init__(self, taken: list[tuple[int, int]], is_bounded_by_room: bool, score: _Score) -> None:
+        self.taken = taken
+        self.is_bounded_by_room = is_bounded_by_room
+        self.score = score
+
+
+class _Packing:
+    """Nodes, and what was decided so far."""
+
+    def __init__(self, view: ScaleView) -> None:
+        self.view = view
+        self.groups = {group.name: group for group in view.groups}
+        self.places = [_Place(node, None) for node in view.nodes]
+        self.counts = dict.fromkeys(self.groups, 0)
+        for node in view.nodes:
+            if node.group in self.counts:
+                self.counts[node.group] += 1
+        self.removed: dict[str, str] = {}
+        self.is_priced = any(group.price for group in view.groups)
+
+    # ---- The least and the most ------------------------------------------------------------------------------
+
+    def keep_least(self) -> None:
+        """As many nodes of each group as there should be at least, before all others."""
+        added = []
+        for group in self.view.groups:
+            if group.name not in self.view.closed:
+                missing = max(group.least - self.counts[group.name], 0)
+                added += [_Place(None, group) for _ in range(missing)]
+                self.counts[group.name] += missing
+        self.places = added + self.places
+
+    def keep_most(self) -> None:
+        """What a group has too much of leaves: what has not joined first, then what was idle longest."""
+        for group in self.view.groups:
+            extra = self.counts[group.name] - group.most
+            if extra > 0:
+                mine = [place for place in self.places if place.group == group.name]
+                for place in sorted(mine, key=self.leaves_first)[:extra]:
+                    self.remove(place, f"{group.name} may have {group.most} nodes")
+
+    def remove(self, place: _Place, why: str) -> None:
+        self.places.remove(place)
+        self.counts[place.group] -= 1
+        if place.node is not None:
+            self.removed[place.node.name] = why
+
+    def leaves_first(self, place: _Place) -> tuple[bool, int, float]:
+        total = place.total(self.groups)
+        used = [(units - place.free.get(name, 0)) / units for name, units in total.items() if units > 0]
+        is_joined = place.node is not None and place.node.is_joined
+        return is_joined, -(place.node.idle_ns if place.node is not None else 0), sum(used) / len(used) if used else 0.0
+
+    # ---- Packing ---------------------------------------------------------------------------------------------
+
+    def pack(self, runs: list[_Run], *, as_empty: bool = False, launches_max: int | None = None) -> list[int]:
+        """Put requests on places, and on new ones; how many of each run are left."""
+        counts = [run.count for run in runs]
+        order = self._on_nodes(runs, counts, as_empty)
+        self._on_new(runs, counts, as_empty, order, launches_max)
+        self.places = order
+        return counts
+
+    def pack_whole(self, runs: list[_Run], *, as_empty: bool = False) -> bool:
+        """The same of requests of which all get a place, or none; whether they did."""
+        before, counts = self.places, dict(self.counts)
+        self.places = [place.copy() for place in before]
+        if any(self.pack(runs, as_empty=as_empty)):
+            self.places, self.counts = before, counts
+            return False
+        return True
+
+    def _on_nodes(self, runs: list[_Run], counts: list[int], as_empty: bool) -> list[_Place]:
+        buckets: dict[tuple[object, ...], list[_Place]] = {}
+        for place in self.places:
+            buckets.setdefault(place.state(), []).append(place)
+        waiting = list(buckets.values())
+        chosen: dict[int, None] = {}
+        order: list[_Place] = []
+        while any(counts) and waiting:
+            fills = [self._fill(bucket[0], runs, counts, as_empty) for bucket in waiting]
+            best = _best(fills)
+            if best is None:
+                break
+            bucket, fill = waiting[best], fills[best]
+            assert fill is not None
+            for place in bucket[: _repeats(fills, fill, counts, len(bucket))]:
+                self._apply(place, fill, runs, counts, as_empty)
+                order.append(place)
+                chosen[id(place)] = None
+            rest = [place for place in bucket if id(place) not in chosen]
+            # Of two that score alike the one that comes first is chosen: as fills[i] is None again, i is not looked at.
+            waiting = [each for each in [*waiting[:best], rest, *waiting[best + 1 :]] if each]
+            waiting = [
+                each for each, fill in zip(waiting, _kept(fills, best, bool(rest)), strict=True) if fill is not None
+            ]
+        return order + [place for place in self.places if id(place) not in chosen]
+
+    def _on_new(
+        self, runs: list[_Run], counts: list[int], as_empty: bool, order: list[_Place], launches_max: int | None
+    ) -> None:
+        launched = 0
+        while any(counts) and (launches_max is None or launched < launches_max):
+            specs = [group for group in self.view.groups if self.available(group) > 0]
+            fills = [self._fill(_Place(None, spec), runs, counts, as_empty) for spec in specs]
+            best = _best(fills)
+            if best is None:
+                return
+            spec, fill = specs[best], fills[best]
+            assert fill is not None
+            room = self.available(spec)
+            if launches_max is not None:
+                room = min(room, launches_max - launched)
+            for _ in range(_repeats(fills, fill, counts, room)):
+                place = _Place(None, spec)
+                self._apply(place, fill, runs, counts, as_empty)
+                order.append(place)
+                self.counts[spec.name] += 1
+                launched += 1
+
+    def available(self, group: NodeGroupSpec) -> int:
+        """How many more nodes of a group there may be."""
+        return 0 if group.name in self.view.closed else group.most - self.counts[group.name]
+
+    def _apply(self, place: _Place, fill: _Fill, runs: list[_Run], counts: list[int], as_empty: bool) -> None:
+        for index, count in fill.taken:
+            place.take(runs[index], count, as_empty)
+            counts[index] -= count
+
+    def _fill(self, place: _Place, runs: list[_Run], counts: list[int], as_empty: bool) -> _Fill | None:
+        """As much as fits, in order; None when that is nothing."""
+        room = place.room(as_empty)
+        left: dict[str, int] = room
+        taken: list[tuple[int, int]] = []
+        is_bounded = True
+        holds = place.holds
+        for index, run in enumerate(runs):
+            count = counts[index]
+            if not count:
+                continue
+            fit = count
+            for name, units in run.units:
+                held = left.get(name, 0)
+                if held < units:
+                    fit = 0
+                    break
+                fit = min(fit, held // units)
+            if not fit or (run.terms and not labels_match(run.terms, place.labels)):
+                continue
+            if run.apart:
+                if run.apart in holds:
+                    continue
+                fit = 1
+                holds = (*holds, run.apart)
+            elif fit == count:
+                is_bounded = is_bounded and bool(run.units) and not _fits_more(run, left, fit)
+            if left is room:
+                left = dict(room)
+            for name, units in run.units:
+                left[name] -= units * fit
+            taken.append((index, fit))
+        if not taken:
+            return None
+        return _Fill(taken, is_bounded, self._score(place, runs, taken, left, as_empty))
+
+    def _score(
+        self, place: _Place, runs: list[_Run], taken: list[tuple[int, int]], left: Mapping[str, int], as_empty: bool
+    ) -> _Score:
+        source = int(as_empty)
+        total = place.total(self.groups)
+        kinds = set(place.kinds[source])
+        has_gpu_use, has_terms = place.has_gpu_use[source], place.has_terms[source]
+        placed = 0
+        for index, count in taken:
+            run = runs[index]
+            kinds.update([name for name, _ in run.units])
+            has_gpu_use = has_gpu_use or any(name == GPU for name, _ in run.resources.units)
+            has_terms = has_terms or bool(run.terms)
+            placed += count
+        used = []
+        for name, units in total.items():
+            if units:
+                share = (units - left.get(name, 0)) / units
+                used.append(units / UNITS * share**3)
+        cost = 0.0
+        if self.is_priced and place.is_new:
+            cost = -self.groups[place.group].price / placed
+        return (
+            int(has_terms),
+            not total.get(GPU) or has_gpu_use,
+            sum(1 for kind in kinds if kind in total),
+            cost,
+            min(used) if used else 0.0,
+            sum(used) / len(used) if used else 0.0,
+        )
+
+
+def _fits_more(run: _Run, left: Mapping[str, int], fit: int) -> bool:
+    return all(left.get(name, 0) >= units * (fit + 1) for name, units in run.units)
+
+
+def _best(fills: Sequence[_Fill | None]) -> int | None:
+    """The fill that scores best; of those that score alike, the first."""
+    best: int | None = None
+    for index, fill in enumerate(fills):
+        if fill is not None:
+            held = None if best is None else fills[best]
+            if held is None or fill.score > held.score:
+                best = index
+    return best
+
+
+def _kept(fills: Sequence[_Fill | None], best: int, is_left: bool) -> list[_Fill | None]:
+    """The fills of the buckets that are left."""
+    return [fill for index, fill in enumerate(fills) if index != best or is_left]
+
+
+def _repeats(fills: Sequence[_Fill | None], best: _Fill, counts: Sequence[int], most: int) -> int:
+    """How often in a row the same choice would be made: as long as no fill would take less than it does now."""
+    if not best.is_bounded_by_room:
+        return 1
+    goes = dict(best.taken)
+    repeats = most
+    for fill in fills:
+        if fill is None:
+            continue
+        for index, count in fill.taken:
+            gone = goes.get(index, 0)
+            if gone:
+                if not fill.is_bounded_by_room:
+                    return 1
+                repeats = min(repeats, (counts[index] - count) // gone + 1)
+    return max(1, repeats)
+
+
+class BinPacking:
+    """See the module."""
+
+    def choose(self, view: ScaleView) -> ScaleDecision:
+        packing = _Packing(view)
+        packing.keep_least()
+        packing.keep_most()
+        unmet: list[Unmet] = []
+        runs = _sorted([_Run(bundle, (), 1) for bundle in view.requested])
+        if runs and not packing.pack_whole(runs, as_empty=True):
+            unmet.append(_unmet_whole(packing, "what request_resources asked for", runs))
+        for gang in sorted(view.gangs, key=_gang_rank, reverse=True):
+            runs = _runs_of_gang(gang)
+            for place in packing.places:
+                if (
+                    place.node is not None
+                    and place.node.name in gang.nodes
+                    and gang.strategy == GroupStrategy.STRICT_SPREAD
+                ):
+                    place.holds = (*place.holds, gang.name)
+            if not packing.pack_whole(runs):
+                unmet.append(_unmet_whole(packing, f"the {gang.name}", runs))
+        runs = _sorted([_Run(demand.resources, demand.labels, demand.count) for demand in view.demands])
+        allowed = _allowed(view, packing)
+        left = packing.pack(runs, launches_max=allowed)
+        for run, count in zip(runs, left, strict=True):
+            if count:
+                unmet.append(_unmet(packing, run, count, allowed))
+        leaving = _idle(packing)
+        cancelled: dict[str, str] = {}
+        for node in view.nodes:
+            if node.name in packing.removed:
+                (leaving if node.is_joined else cancelled)[node.name] = packing.removed[node.name]
+        launches: dict[str, int] = {}
+        for place in packing.places:
+            if place.is_new:
+                launches[place.group] = launches.get(place.group, 0) + 1
+        return ScaleDecision(launches=launches, leaving=leaving, cancelled=cancelled, unmet=unmet)
+
+
+def _sorted(runs: list[_Run]) -> list[_Run]:
+    """Those that are alike together, the most demanding first."""
+    merged: dict[tuple[Resources, tuple[LabelTerm, ...], str], _Run] = {}
+    for run in runs:
+        key = (run.resources, run.terms, run.apart)
+        known = merged.get(key)
+        if known is None:
+            merged[key] = run
+        else:
+            known.count += run.count
+    return sorted(merged.values(), key=_Run.rank, reverse=True)
+
+
+def _gang_rank(gang: Gang) -> tuple[int, int]:
+    is_constrained = gang.strategy in (GroupStrategy.STRICT_SPREAD, GroupStrategy.STRICT_PACK)
+    return len(gang.bundles) if is_constrained else 0, len(gang.bundles)
+
+
+def _runs_of_gang(gang: Gang) -> list[_Run]:
+    """Those of STRICT_PACK are one request; those of STRICT_SPREAD keep apart."""
+    selectors = gang.selectors or ((),) * len(gang.bundles)
+    if gang.strategy == GroupStrategy.STRICT_PACK:
+        terms = tuple(dict.fromkeys(term for selector in selectors for term in selector))
+        return [_Run(add(gang.bundles), terms, 1)]
+    apart = gang.name if gang.strategy == GroupStrategy.STRICT_SPREAD else ""
+    return _sorted([_Run(bundle, terms, 1, apart) for bundle, terms in zip(gang.bundles, selectors, strict=True)])
+
+
+def _allowed(view: ScaleView, packing: _Packing) -> int | None:
+    """How many nodes may be launched for plain demands now."""
+    if not view.speed_percent:
+        return None
+    joined = sum(node.is_joined for node in view.nodes)
+    under_way = sum(not node.is_joined for node in view.nodes) + sum(place.is_new for place in packing.places)
+    return max(max(SPEED_LEAST, -(-joined * view.speed_percent // 100)) - under_way, 0)
+
+
+def _idle(packing: _Packing) -> dict[str, str]:
+    """Nodes that have been idle for too long. Launches that are not needed go on: what starts may be used."""
+    view = packing.view
+    leaving: dict[str, str] = {}
+    going = dict.fromkeys(packing.groups, 0)
+    for place in sorted(packing.places, key=packing.leaves_first):
+        node = place.node
+        if node is None or not node.is_joined or node.idle_ns <= view.idle_timeout_ns or place.takes_part:
+            continue
+        spec = packing.groups.get(node.group)
+        if spec is None or packing.counts[node.group] - going[node.group] <= spec.least:
+            continue
+        going[node.group] += 1
+        leaving[node.name] = f"idle for {node.idle_ns // 1_000_000_000} s"
+    return leaving
+
+
+# ---- Why not -----------------------------------------------------------------------------------------------------
+
+
+def _unmet_whole(packing: _Packing, what: str, runs: Sequence[_Run]) -> Unmet:
+    """What gets all or nothing: of each group, why not even its largest request, or why not all of them."""
+    reasons: dict[str, str] = {}
+    for group in packing.view.groups:
+        whys = [why for run in runs if (why := _why_never(group, run))]
+        if len(whys) == len(runs):
+            reasons[group.name] = whys[0]
+        else:
+            reasons[group.name] = (
+                _why_not_now(packing, group) or "all of it has no room, and it goes whole or not at all"
+            )
+    return Unmet(what=what, count=sum(run.count for run in runs), reasons=reasons)
+
+
+def _unmet(packing: _Packing, run: _Run, count: int, allowed: int | None) -> Unmet:
+    reasons: dict[str, str] = {}
+    for group in packing.view.groups:
+        slow = "as many nodes as upscaling_speed_percent allows are on their way" if allowed is not None else ""
+        reasons[group.name] = _why_never(group, run) or _why_not_now(packing, group) or slow
+    labels = f" on a node with {' and '.join(map(str, run.terms))}" if run.terms else ""
+    return Unmet(what=f"{run.resources}{labels}", count=count, reasons=reasons)
+
+
+def _why_never(group: NodeGroupSpec, run: _Run) -> str:
+    lacks = shortfall(dict(group.total.units), run.resources)
+    if lacks != NOTHING:
+        return f"a node of it lacks {lacks}"
+    if run.terms and not labels_match(run.terms, dict(group.labels)):
+        return f"its labels do not meet {' and '.join(map(str, run.terms))}"
+    return ""
+
+
+def _why_not_now(packing: _Packing, group: NodeGroupSpec) -> str:
+    closed = packing.view.closed.get(group.name)
+    if closed is not None:
+        return closed
+    if packing.counts[group.name] >= group.most:
+        return f"it has {group.most} nodes, which is its max"
+    return ""

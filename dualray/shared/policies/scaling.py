@@ -1,0 +1,143 @@
+"""What a scaling policy is shown, and what it answers: how many nodes of each group to launch, and which leave.
+
+A policy has the method `choose(view: ScaleView) -> ScaleDecision`. It is pure: the same view, the same decision. Nodes
+belong to groups of nodes that are alike; demands are counts of shapes, however many tasks stand behind them. Amounts
+are in units of `shared/model/resources.py`, times in nanoseconds, prices in millionths of a currency unit an hour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from dualray.shared.model.resources import Resources
+from dualray.shared.model.specs import GroupStrategy, LabelTerm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeGroupSpec:
+    """Nodes that are alike, of which there may be more or fewer.
+
+    Attributes:
+        total, labels: what each offers.
+        least, most: how many there are when nothing is to be done, and how many there may be.
+        price: of one node for an hour, in millionths; 0: not known.
+    """
+
+    name: str
+    total: Resources
+    labels: tuple[tuple[str, str], ...] = ()
+    least: int = 0
+    most: int = 1
+    price: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaledNode:
+    """A node, or one that was launched and has not joined.
+
+    Attributes:
+        name: the node's, or the launch's.
+        group: "" when it belongs to none, as the head's may.
+        free: what demands may still take of it; of one that has not joined, all.
+        idle_ns: for how long nobody has used it; 0: it is in use, or may not leave.
+    """
+
+    name: str
+    group: str
+    total: Mapping[str, int]
+    free: Mapping[str, int]
+    labels: Mapping[str, str] = field(default_factory=dict)
+    is_joined: bool = True
+    idle_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """Leases of one shape that wait. `labels` must be met by their node."""
+
+    resources: Resources
+    labels: tuple[LabelTerm, ...] = ()
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gang:
+    """Bundles of a placement group that have no place: all of them are to get one, or none.
+
+    Attributes:
+        name: of the group, for people.
+        bundles: what each is to reserve.
+        selectors: of each bundle, what its node's labels must meet; (): nothing.
+        nodes: those that hold bundles of this group already.
+    """
+
+    name: str
+    bundles: tuple[Resources, ...]
+    strategy: GroupStrategy
+    selectors: tuple[tuple[LabelTerm, ...], ...] = ()
+    nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleView:
+    """All that a decision depends on.
+
+    Attributes:
+        requested: bundles for which the cluster is to be large enough, used or not (`request_resources`).
+        idle_timeout_ns: a node may leave that was idle for longer.
+        speed_percent: so many nodes may be launched at a time for plain demands, of those that have joined, and
+            `SPEED_LEAST` in any case; 0: any number.
+        closed: groups of which no node can be had now, and why.
+    """
+
+    groups: Sequence[NodeGroupSpec]
+    nodes: Sequence[ScaledNode]
+    demands: Sequence[Demand] = ()
+    gangs: Sequence[Gang] = ()
+    requested: Sequence[Resources] = ()
+    idle_timeout_ns: int
+    speed_percent: int = 0
+    closed: Mapping[str, str] = field(default_factory=dict)
+
+
+SPEED_LEAST = 5
+"""Nodes that may be launched at a time, however few there are: else a small cluster could not begin to grow."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unmet:
+    """A demand that no node will meet, and why not.
+
+    Attributes:
+        what: the demand in words.
+        reasons: by group, why none of it is launched.
+    """
+
+    what: str
+    count: int
+    reasons: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleDecision:
+    """What is to be done.
+
+    Attributes:
+        launches: by group, how many nodes.
+        leaving: nodes that are to leave, each with the reason.
+        cancelled: launches that are not needed any more, each with the reason.
+        unmet: demands that are left.
+    """
+
+    launches: Mapping[str, int] = field(default_factory=dict)
+    leaving: Mapping[str, str] = field(default_factory=dict)
+    cancelled: Mapping[str, str] = field(default_factory=dict)
+    unmet: Sequence[Unmet] = ()
+
+
+class ScalingPolicy(Protocol):
+    """See the module."""
+
+    def choose(self, view: ScaleView) -> ScaleDecision: ...

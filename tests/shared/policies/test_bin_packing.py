@@ -1,0 +1,89 @@
+"""The default scaling policy beyond what Ray's autoscaler decides: prices, speed, refusals, and its reasons."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dualray.shared.model.resources import Resources, from_units
+from dualray.shared.model.specs import GroupStrategy
+from dualray.shared.policies.bin_packing import BinPacking
+from dualray.shared.policies.scaling import Demand, Gang, NodeGroupSpec, ScaleDecision, ScaledNode, ScaleView
+
+SECOND_NS = 10**9
+
+
+def amounts(**resources: float) -> Resources:
+    return from_units({name: round(amount * 10_000) for name, amount in resources.items()})
+
+
+def group(name: str, *, most: int = 100, least: int = 0, price: int = 0, **resources: float) -> NodeGroupSpec:
+    return NodeGroupSpec(name=name, total=amounts(**resources), most=most, least=least, price=price)
+
+
+def node(name: str, of: NodeGroupSpec, *, idle_s: int = 0, is_joined: bool = True, is_busy: bool = False) -> ScaledNode:
+    total = dict(of.total.units)
+    free = dict.fromkeys(total, 0) if is_busy else total
+    return ScaledNode(name=name, group=of.name, total=total, free=free, idle_ns=idle_s * SECOND_NS, is_joined=is_joined)
+
+
+def choose(*groups: NodeGroupSpec, **said: Any) -> ScaleDecision:
+    return BinPacking().choose(ScaleView(groups=groups, **{"nodes": (), "idle_timeout_ns": 60 * SECOND_NS, **said}))
+
+
+def test_the_cheaper_group_is_launched_for_the_same_work() -> None:
+    spot, firm = group("spot", price=120_000, CPU=4), group("firm", price=400_000, CPU=4)
+    eight = [Demand(resources=amounts(CPU=1), count=8)]
+    assert choose(firm, spot, demands=eight).launches == {"spot": 2}
+    assert choose(firm, spot, demands=eight, closed={"spot": "it was refused: no capacity"}).launches == {"firm": 2}
+    large = group("large", price=500_000, CPU=16)
+    assert choose(spot, large, demands=[Demand(resources=amounts(CPU=1), count=16)]).launches == {"spot": 4}
+    assert choose(firm, large, demands=[Demand(resources=amounts(CPU=1), count=16)]).launches == {"large": 1}
+    assert choose(firm, large, demands=[Demand(resources=amounts(CPU=1), count=1)]).launches == {"firm": 1}
+
+
+def test_speed_bounds_what_is_launched_at_a_time_but_for_gangs() -> None:
+    cpu = group("cpu", CPU=1)
+    many = [Demand(resources=amounts(CPU=1), count=50)]
+    assert choose(cpu, demands=many, speed_percent=100).launches == {"cpu": 5}
+    busy = [node(f"node-{index}", cpu, is_busy=True) for index in range(20)]
+    first = choose(cpu, demands=many, nodes=busy, speed_percent=100)
+    assert first.launches == {"cpu": 20}
+    [unmet] = first.unmet
+    assert unmet.count == 30
+    assert unmet.reasons == {"cpu": "as many nodes as upscaling_speed_percent allows are on their way"}
+    under_way = [node(f"launch-{index}", cpu, is_joined=False) for index in range(20)]
+    assert choose(cpu, demands=many, nodes=busy + under_way, speed_percent=100).launches == {}
+    gang = Gang(name="gang", bundles=(amounts(CPU=1),) * 9, strategy=GroupStrategy.SPREAD)
+    assert choose(cpu, gangs=[gang], speed_percent=100).launches == {"cpu": 9}
+
+
+def test_a_gang_is_launched_whole_or_not_at_all() -> None:
+    cpu = group("cpu", most=3, CPU=1)
+    four = Gang(name="gang", bundles=(amounts(CPU=1),) * 4, strategy=GroupStrategy.PACK)
+    decision = choose(cpu, gangs=[four])
+    assert decision.launches == {}
+    assert [unmet.what for unmet in decision.unmet] == ["the gang"]
+    apart = Gang(name="apart", bundles=(amounts(CPU=1),) * 3, strategy=GroupStrategy.STRICT_SPREAD)
+    assert choose(group("wide", CPU=8), gangs=[apart]).launches == {"wide": 3}
+    together = Gang(name="together", bundles=(amounts(CPU=3),) * 2, strategy=GroupStrategy.STRICT_PACK)
+    assert choose(group("small", CPU=4), group("wide", CPU=8), gangs=[together]).launches == {"wide": 1}
+
+
+def test_each_group_says_why_nothing_is_launched() -> None:
+    cpu, gpu = group("cpu", most=1, CPU=4), group("gpu", CPU=4, GPU=1)
+    demands = [Demand(resources=amounts(CPU=2, GPU=2)), Demand(resources=amounts(CPU=4), count=3)]
+    decision = choose(cpu, gpu, demands=demands, nodes=[node("node-1", cpu)], closed={"gpu": "it was refused: quota"})
+    assert [(unmet.what, unmet.count, dict(unmet.reasons)) for unmet in decision.unmet] == [
+        ("2 CPU, 2 GPU", 1, {"cpu": "a node of it lacks 2 GPU", "gpu": "a node of it lacks 1 GPU"}),
+        ("4 CPU", 2, {"cpu": "it has 1 nodes, which is its max", "gpu": "it was refused: quota"}),
+    ]
+
+
+def test_idle_nodes_leave_down_to_the_least_but_not_those_that_are_needed() -> None:
+    cpu = group("cpu", least=1, CPU=4)
+    nodes = [node("node-1", cpu, idle_s=61), node("node-2", cpu, idle_s=90), node("node-3", cpu, idle_s=60)]
+    assert choose(cpu, nodes=nodes).leaving == {"node-2": "idle for 90 s", "node-1": "idle for 61 s"}
+    assert choose(cpu, nodes=nodes[:2]).leaving == {"node-2": "idle for 90 s"}
+    assert choose(cpu, nodes=nodes, requested=[amounts(CPU=4)] * 3).leaving == {}
+    assert choose(cpu, nodes=nodes, demands=[Demand(resources=amounts(CPU=2), count=6)]).leaving == {}
+    assert choose(cpu, requested=[amounts(CPU=4)] * 3).launches == {"cpu": 3}
