@@ -38,6 +38,7 @@ from typing import Any
 
 import msgpack
 
+from dualray.shared.model.codec import SURROGATES
 from dualray.shared.model.ids import Address, node_of
 from dualray.shared.proof.trace import TraceEvent, TraceKind
 
@@ -113,7 +114,7 @@ def _rows_of_process(
     address: str, stream: bytes, came: dict[tuple[bytes, int], int], names: dict[bytes, str]
 ) -> Iterator[dict[str, Any]]:
     templates: dict[int, tuple[str, str]] = {}
-    unpacker = msgpack.Unpacker(raw=False, use_list=False, max_buffer_size=0)
+    unpacker = msgpack.Unpacker(raw=False, use_list=False, max_buffer_size=0, unicode_errors=SURROGATES)
     unpacker.feed(stream)
     base = {"process": address}
     runs: list[dict[str, Any]] = []

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgpack
 
+from dualray.shared.model.codec import SURROGATES
 from dualray.shared.proof.trace import TraceEvent, TraceKind
 
 _SUFFIX = ".trace"
@@ -45,7 +46,9 @@ class TraceTail:
         self._read[name] = self._read.get(name, 0) + len(data)
         stream = self._streams.get(name)
         if stream is None:
-            stream = self._streams[name] = msgpack.Unpacker(raw=False, use_list=False, max_buffer_size=0)
+            stream = self._streams[name] = msgpack.Unpacker(
+                raw=False, use_list=False, max_buffer_size=0, unicode_errors=SURROGATES
+            )
         stream.feed(data)
         try:
             return [TraceEvent(time_ns, TraceKind(kind), *rest) for time_ns, kind, *rest in stream]

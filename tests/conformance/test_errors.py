@@ -374,3 +374,35 @@ def test_an_error_that_nobody_reads_is_told_once(capsys):
 def test_a_failed_task_frees_what_it_held():
     assert all(isinstance(error_of(fail.remote(Simple(str(index)))), Simple) for index in range(20))
     assert get([echo.remote(index) for index in range(4)]) == [0, 1, 2, 3]
+
+
+def test_texts_with_lone_surrogates(cluster):
+    """`os.fsdecode` makes them of a file name that is not UTF-8; no message may break on them."""
+    name = "caf\udce9"
+
+    @ray.remote(max_retries=0)
+    def fails():
+        raise ValueError(f"cannot read {name}")
+
+    @ray.remote(num_cpus=0)
+    class Reader:
+        def __init__(self, path=""):
+            if path:
+                raise ValueError(f"cannot read {path}")
+            self.calls = 0
+
+        def read(self):
+            self.calls += 1
+            if self.calls == 1:
+                raise ValueError(f"cannot read {name}")
+            return self.calls
+
+    for options in ({}, {"name": name}):
+        with pytest.raises(ValueError, match=name):
+            get(fails.options(**options).remote())
+    reader = Reader.options(name=name).remote()
+    with pytest.raises(ValueError, match=name):
+        get(reader.read.remote())
+    assert get(ray.get_actor(name).read.remote()) == 2  # it kept its state
+    with pytest.raises(ActorDiedError, match=name):
+        get(Reader.remote(name).read.remote())

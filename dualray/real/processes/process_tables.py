@@ -10,7 +10,7 @@ from dualray.real.control_plane.shards import Tables, tables_at
 from dualray.real.net.loop import Loop
 from dualray.real.session.session import Session
 from dualray.shared.core.layout import deserialize_own
-from dualray.shared.model.codec import pack, unpack
+from dualray.shared.model.codec import SURROGATES, pack, unpack
 from dualray.shared.model.commands import WriteRecord, WriteRecords
 from dualray.shared.model.ids import FunctionID
 
@@ -75,7 +75,7 @@ class ProcessTables:
         tables: dict[str, list[tuple[bytes, bytes]]] = {}
         rows, self._rows, self._rows_count = self._rows, [], 0
         for table, keys, row in rows:
-            tables.setdefault(table, []).extend([(key.encode(), row) for key in keys])
+            tables.setdefault(table, []).extend([(key.encode(errors=SURROGATES), row) for key in keys])
         for table, records in tables.items():
             self.rows_written[table] = self.rows_written.get(table, 0) + len(records)
             self._control_plane().write_many_behind(table, records)
@@ -94,7 +94,9 @@ class ProcessTables:
         with self._lock:
             self.write_rows()
         self._control_plane().flush(_FLUSH_TIMEOUT_S)
-        return {key.decode(): unpack(value) for key, value in self._control_plane().scan(table).items()}
+        return {
+            key.decode(errors=SURROGATES): unpack(value) for key, value in self._control_plane().scan(table).items()
+        }
 
     def read_functions(self) -> dict[FunctionID, bytes]:
         """The function table."""

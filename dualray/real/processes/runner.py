@@ -21,7 +21,7 @@ from dualray.real.net.transport import Transport
 from dualray.real.processes.recorder import Recorder
 from dualray.real.session import session as sessions
 from dualray.shared.machines.base import Machine
-from dualray.shared.model.codec import pack
+from dualray.shared.model.codec import SURROGATES, pack
 from dualray.shared.model.commands import ArmTimer, CancelTimer, Command, DropPayload, Send, WriteRecord
 from dualray.shared.model.events import Event, TaskPushed, TimerFired
 from dualray.shared.model.ids import Address
@@ -202,7 +202,9 @@ class MachineProcess:
     def write_record(self, command: WriteRecord) -> None:
         """A row of the control plane's tables, written behind the work."""
         if self.control_plane is not None:
-            self.control_plane.write_behind(command.table, command.key.encode(), pack(dict(command.fields)))
+            self.control_plane.write_behind(
+                command.table, command.key.encode(errors=SURROGATES), pack(dict(command.fields))
+            )
 
     # ---- Life ------------------------------------------------------------------------------------------------
 

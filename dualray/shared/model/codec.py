@@ -20,7 +20,7 @@ import typing
 from collections.abc import Callable
 from enum import Enum
 from functools import partial
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import msgpack
 
@@ -39,12 +39,20 @@ _TEMPLATES_MAX = 4096
 Convert = Callable[[Any], Any]
 
 
+SURROGATES: Final = "surrogatepass"
+"""How readers decode texts: one may hold what `os.fsdecode` makes of a file name that is not UTF-8."""
+
 _pack: Callable[[Any], Any] = msgpack.Packer().pack
+_pack_surrogates: Callable[[Any], Any] = msgpack.Packer(unicode_errors=SURROGATES).pack
 
 
 def pack(value: Any) -> bytes:
     """Plain values as bytes."""
-    packed: bytes = _pack(value)
+    packed: bytes
+    try:
+        packed = _pack(value)
+    except UnicodeEncodeError:  # lone surrogates: the other packer takes them, and is slower for every text
+        packed = _pack_surrogates(value)
     return packed
 
 
@@ -55,7 +63,7 @@ def unpack(data: bytes | memoryview) -> Any:
         ValueError: the bytes are no msgpack, or more than one value.
     """
     try:
-        return msgpack.unpackb(data, use_list=False)
+        return msgpack.unpackb(data, use_list=False, unicode_errors=SURROGATES)
     except ValueError as error:
         raise ValueError(f"{len(data)} bytes are no msgpack value: {str(error) or type(error).__name__}") from error
 

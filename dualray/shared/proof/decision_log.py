@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import msgpack
 
 from dualray.shared.machines.base import Machine
-from dualray.shared.model.codec import NAMES, PROTOCOL_VERSION, decode, encode, pack
+from dualray.shared.model.codec import NAMES, PROTOCOL_VERSION, SURROGATES, decode, encode, pack
 from dualray.shared.model.commands import Command
 from dualray.shared.model.config import Config
 from dualray.shared.model.events import Event
@@ -123,7 +123,7 @@ def read_log(data: bytes) -> Log:
     Raises:
         ValueError: the bytes are no decision log, or one of another version; the message says which.
     """
-    stream = msgpack.Unpacker(raw=False, use_list=False, max_buffer_size=0)
+    stream = msgpack.Unpacker(raw=False, use_list=False, max_buffer_size=0, unicode_errors=SURROGATES)
     stream.feed(data)
     spec, seed = _read_opening(stream)
     decisions: list[Decision] = []

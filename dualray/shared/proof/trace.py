@@ -18,7 +18,7 @@ from typing import Any
 
 import msgpack
 
-from dualray.shared.model.codec import pack
+from dualray.shared.model.codec import SURROGATES, pack
 from dualray.shared.model.commands import (
     Command,
     EvictObject,
@@ -125,7 +125,7 @@ def from_bytes(data: bytes) -> list[TraceEvent]:
     Raises:
         ValueError: the bytes are no trace; the message says which row is the first that is none.
     """
-    stream = msgpack.Unpacker(raw=False, use_list=False, max_buffer_size=0)
+    stream = msgpack.Unpacker(raw=False, use_list=False, max_buffer_size=0, unicode_errors=SURROGATES)
     stream.feed(data)
     events: list[TraceEvent] = []
     try:

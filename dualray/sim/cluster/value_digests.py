@@ -16,7 +16,7 @@ from typing import NamedTuple
 import msgpack
 
 from dualray.shared.core.layout import ALIGNMENT, MARSHALLED_BEFORE, MARSHALLED_START
-from dualray.shared.model.codec import pack
+from dualray.shared.model.codec import SURROGATES, pack
 
 FILE_NAME = "cluster.values"
 
@@ -83,6 +83,6 @@ def read_values(directory: Path) -> list[ValueRow]:
     path = directory / FILE_NAME
     if not path.exists():
         return []
-    stream = msgpack.Unpacker(raw=False, use_list=False)
+    stream = msgpack.Unpacker(raw=False, use_list=False, unicode_errors=SURROGATES)
     stream.feed(path.read_bytes())
     return [ValueRow(*row) for row in stream]
