@@ -40,6 +40,7 @@ from typing import Final
 
 import redis
 
+from dualray.real import files
 from dualray.real.net.addresses import home_of, is_address, listen, socket_path
 from dualray.real.net.frames import Refusal
 from dualray.real.net.handshake import ASK_BYTES, GONE, HANDED, NOT_YET, Identity, hand_over, shake_hands
@@ -202,7 +203,7 @@ class Gateway:
             self._listeners.append(listen(self._paths[0]))
             if not has_head:
                 for path in self._servers.values():
-                    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                    files.ensure_directory(path.parent)
                     self._paths.append(path)
                     self._listeners.append(listen(path))
         except BaseException:

@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import psutil
-
 from dualray.exceptions import AuthenticationError, DualrayError
 from dualray.real.cluster.address import find_session
 from dualray.real.cluster.daemon import START_TIMEOUT_S, NodeOptions
@@ -29,6 +27,7 @@ from dualray.shared.model.config import Config
 LOOPBACK: Final = "127.0.0.1"
 _STOP_TIMEOUT_S: Final = 15.0
 _KILL_TIMEOUT_S: Final = 5.0
+_POLL_S: Final = 0.01
 _STORE_PARTS: Final = 4
 
 
@@ -210,24 +209,26 @@ def stop_node(node: StartedNode) -> None:
     _wait_or_kill(node.process, _STOP_TIMEOUT_S)
 
 
+def _still_there(ending: list[Path], timeout_s: float) -> list[Path]:
+    """Wait for founders to end; the sessions of those that have not in time."""
+    deadline = time.monotonic() + timeout_s
+    while (alive := [each for each in ending if sessions.founder_of(each)]) and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+    return alive
+
+
 def stop_detached() -> list[str]:
     """Stop every node of this user on this machine that `dualray start` has started; their names and clusters."""
     stopped = []
-    processes = []
+    ending: list[Path] = []
     for session in sessions.running():
-        founder = sessions.founder_of(session.directory)
-        if session.cluster is None or not session.cluster.is_detached or founder is None:
+        if session.cluster is None or not session.cluster.is_detached:
             continue
-        try:
-            process = psutil.Process(founder)
-            process.terminate()
-        except psutil.NoSuchProcess:
-            continue
-        processes.append(process)
-        stopped.append(f"{session.node} of the cluster at {session.cluster.address}")
-    _, alive = psutil.wait_procs(processes, timeout=_STOP_TIMEOUT_S)
-    for process in alive:
-        process.kill()
-    psutil.wait_procs(alive, timeout=_KILL_TIMEOUT_S)
+        if sessions.end_founder(session.directory, signal.SIGTERM):
+            ending.append(session.directory)
+            stopped.append(f"{session.node} of the cluster at {session.cluster.address}")
+    for directory in _still_there(ending, _STOP_TIMEOUT_S):
+        sessions.end_founder(directory, signal.SIGKILL)
+    _still_there(ending, _KILL_TIMEOUT_S)
     sessions.sweep()
     return stopped

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from dualray.exceptions import AuthenticationError, ControlPlaneError
+from dualray.real import files
 from dualray.real.control_plane.resp import ReplyError, RespClient
 from dualray.real.session.parents import count_threads, die_with
 
@@ -177,7 +178,7 @@ def begin_server(directory: Path, password: str, *, append_only: bool = False) -
     if len(os.fsencode(socket_path)) > 100:
         raise ControlPlaneError(f"{socket_path} is over 100 bytes: choose a shorter directory")
     made = not directory.exists()
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    files.ensure_directory(directory)
     if found is None:
         from dualray.real.control_plane.embedded_store import EmbeddedStore  # noqa: PLC0415 - few machines need it
 
@@ -187,8 +188,7 @@ def begin_server(directory: Path, password: str, *, append_only: bool = False) -
     kind, binary = found
     config = directory / "redis.conf"
     config.unlink(missing_ok=True)
-    with os.fdopen(os.open(config, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(_configuration(directory, socket_path, password, append_only))
+    files.write(config, _configuration(directory, socket_path, password, append_only).encode())
     command = [binary, str(config)]
     tie: Callable[[], None] | None = partial(die_with, os.getpid(), signal.SIGTERM)
     if count_threads() > 1:

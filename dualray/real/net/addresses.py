@@ -11,10 +11,11 @@ import errno
 import os
 import re
 import socket
-import stat
 import urllib.parse
 from pathlib import Path
 from typing import Final
+
+from dualray.real import files
 
 _PATH_BYTES_MAX: Final = 100
 _OBJECTS: Final = "/objects"
@@ -65,10 +66,7 @@ def node_of_objects(address: str) -> str:
 
 def listen(path: Path) -> socket.socket:
     """A listening socket that appears at `path` ready for use, in place of one that a dead process left."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    status = path.parent.stat()
-    if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077:
-        raise PermissionError(f"{path.parent} must belong to uid {os.getuid()} alone (mode 0700)")
+    files.ensure_directory(path.parent)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
         with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):

@@ -1,6 +1,6 @@
 """A session: the files that the processes of one `init`, or of one node of a cluster, share, and their removal.
 
-    <tmp>/dualray-<founder's pid>-<token>/      mode 0700; the founder is the driver, or a node's daemon
+    <tmp>/dualray-<founder's pid>-<mark>-<token>/    mode 0700; the founder is the driver, or a node's daemon
         session.json      settings that every process reads
         secret            the cluster's secret, mode 0600
         sockets/          one Unix socket a process
@@ -8,7 +8,11 @@
         logs/             what head and node manager have to say, and what each worker prints
         stacks/           one file a worker: where its threads were when somebody asked (stacks.py)
         gateway           of a cluster: where processes of other machines are asked for (cluster/gateway.py)
-    /dev/shm/dualray-<founder's pid>-<token>/   the node's object store
+    /dev/shm/dualray-<founder's pid>-<mark>-<token>/    the node's object store
+    <spill_directory>/dualray-...                       the same name again, if the objects are spilled elsewhere
+
+The mark says which process of that pid the founder is: when it began, and since which start of the machine. A process
+that has got the pid of a founder that is gone is so never taken for it, and never sent a signal.
 
 Who removes it: the head, or the node where there is none, when the founder is gone; a founder that ends cleanly makes
 sure. What nobody could remove, because all was killed at once, the next `init` or `dualray start` of this user sweeps.
@@ -22,11 +26,13 @@ import json
 import os
 import secrets
 import shutil
+import signal
 import tempfile
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from dualray.real import files
 from dualray.real.net.addresses import home_of
 from dualray.shared.model.config import Config
 from dualray.shared.model.ids import HEAD, NodeID
@@ -34,6 +40,7 @@ from dualray.shared.model.resources import Resources
 
 _PREFIX = "dualray-"
 SHARED_MEMORY = Path("/dev/shm")
+_NAMES_TRIED_MAX = 100
 
 ENVIRONMENT = "DUALRAY_SESSION"
 """Every process of a session has its directory here: to be found, and to be told apart."""
@@ -161,9 +168,8 @@ class Session:
 
     def remove(self) -> None:
         """Delete every file of the session."""
-        shutil.rmtree(self.store_directory, ignore_errors=True)
-        shutil.rmtree(self.spill_directory, ignore_errors=True)
-        shutil.rmtree(self.directory, ignore_errors=True)
+        for directory in (self.store_directory, self.spill_directory, self.directory):
+            files.remove_directory(directory)
 
 
 def password_of(secret: bytes) -> str:
@@ -200,10 +206,7 @@ def create(
         config = replace(config, spill_directory=str(Path(config.spill_directory).absolute()))
         _check_spill_directory(Path(config.spill_directory))
         sweep(Path(config.spill_directory))
-    directory = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
-    shared_memory = SHARED_MEMORY if SHARED_MEMORY.is_dir() else directory
-    store_directory = shared_memory / directory.name
-    store_directory.mkdir(mode=0o700, exist_ok=True)
+    directory, store_directory = _make_directories(config.spill_directory)
     session = Session(
         directory=directory,
         store_directory=store_directory,
@@ -225,10 +228,36 @@ def create(
         cluster=cluster,
     )
     for path in (session.sockets, session.logs, session.stacks, *((session.notes_directory,) if has_notes else ())):
-        path.mkdir(mode=0o700)
-    _write_private(directory / "secret", session.secret)
-    _write_private(directory / "session.json", json.dumps(_settings_of(session)).encode())
+        files.make_directory(path)
+    files.write(directory / "secret", session.secret)
+    files.write(directory / "session.json", json.dumps(_settings_of(session)).encode())
     return session
+
+
+def _make_directories(spill_directory: str) -> tuple[Path, Path]:
+    """The directories of a new session, all of one new name: its own, and its object store's."""
+    mark = _mark_of(os.getpid())
+    for _ in range(_NAMES_TRIED_MAX):
+        directory = Path(tempfile.gettempdir()) / f"{_PREFIX}{os.getpid()}-{mark}-{secrets.token_hex(3)}"
+        shared_memory = SHARED_MEMORY if SHARED_MEMORY.is_dir() else directory
+        made: list[Path] = []
+        try:
+            for path in (directory, shared_memory / directory.name, *_spilled_to(spill_directory, directory.name)):
+                files.make_directory(path)
+                made.append(path)
+        except FileExistsError:  # somebody has made it before us: we take nobody's directory
+            for path in reversed(made):
+                files.remove_directory(path)
+            continue
+        return directory, shared_memory / directory.name
+    raise FileExistsError(
+        f"somebody else makes the directories of new sessions in {tempfile.gettempdir()} or {SHARED_MEMORY} before "
+        f"this process can, {_NAMES_TRIED_MAX} times in a row: set TMPDIR to a directory of your own"
+    )
+
+
+def _spilled_to(spill_directory: str, name: str) -> tuple[Path, ...]:
+    return (Path(spill_directory) / name,) if spill_directory else ()
 
 
 def _settings_of(session: Session) -> dict[str, Any]:
@@ -280,11 +309,6 @@ def shared_memory_free_bytes() -> int:
     return shutil.disk_usage(place).free
 
 
-def _write_private(path: Path, content: bytes) -> None:
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(content)
-
-
 def _check_spill_directory(directory: Path) -> None:
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -305,32 +329,74 @@ def running() -> list[Session]:
 def all_running() -> list[Session]:
     """The sessions of this user on this machine whose founder lives, oldest first."""
     found = []
-    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*/session.json"):
-        directory = path.parent
-        if founder_of(directory) is None or directory.stat().st_uid != os.getuid():
+    for directory in files.own_directories(Path(tempfile.gettempdir()), _PREFIX):
+        if founder_of(directory) is None:
             continue
         try:
             session = load(directory)
+            made_ns = (directory / "session.json").stat().st_mtime_ns
         except (OSError, ValueError, TypeError, KeyError):  # it is being made, or removed
             continue
-        found.append((path.stat().st_mtime_ns, str(directory), session))
+        found.append((made_ns, str(directory), session))
     return [session for _, _, session in sorted(found, key=lambda entry: entry[:2])]
 
 
 def founder_of(directory: Path) -> int | None:
     """The pid of the process that made a session, while it lives."""
-    pid = directory.name.removeprefix(_PREFIX).partition("-")[0]
-    return int(pid) if pid.isdigit() and _is_alive(int(pid)) else None
+    founder = _founder_in(directory.name)
+    if founder is None:
+        return None
+    pid, mark = founder
+    return pid if _is_alive(pid) and mark in ("", _mark_of(pid)) else None
+
+
+def end_founder(directory: Path, number: int) -> bool:
+    """Send a signal to the process that made a session, if it lives, and never to another one that has its pid."""
+    founder = _founder_in(directory.name)
+    if founder is None or not founder[1]:  # of an earlier version: who it was cannot be told any more
+        return False
+    try:
+        process = os.pidfd_open(founder[0])
+    except OSError:
+        return False
+    try:
+        if founder_of(directory) is None:  # looked at after the descriptor: it is this process's, or nobody's
+            return False
+        signal.pidfd_send_signal(process, number)
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(process)
+    return True
+
+
+def _founder_in(name: str) -> tuple[int, str] | None:
+    """(pid, mark) in the name of a session's directory; None when it is none. Earlier versions had no mark."""
+    pid, *rest = name.removeprefix(_PREFIX).split("-")
+    if not (name.startswith(_PREFIX) and pid.isdigit() and rest):
+        return None
+    return int(pid), rest[0] if len(rest) > 1 else ""
+
+
+def _mark_of(pid: int) -> str:
+    """Which of the processes that have had this pid it is; "?" when there is none."""
+    try:
+        state, *rest = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_bytes()
+    except OSError:
+        return "?"
+    if state in (b"Z", b"X"):  # it has ended, and nobody has asked how
+        return "?"
+    return hashlib.blake2b(boot + rest[18], digest_size=3).hexdigest()
 
 
 def sweep(*parents: Path) -> None:
     """Remove what sessions of this user have left whose driver and head were killed; `parents` hold their directories,
     by default those for temporary files and for shared memory."""
     for parent in parents or (Path(tempfile.gettempdir()), SHARED_MEMORY):
-        for path in parent.glob(f"{_PREFIX}*-*") if parent.is_dir() else ():
-            pid = path.name.removeprefix(_PREFIX).partition("-")[0]
-            if pid.isdigit() and not _is_alive(int(pid)) and path.is_dir() and path.stat().st_uid == os.getuid():
-                shutil.rmtree(path, ignore_errors=True)
+        for path in files.own_directories(parent, _PREFIX):
+            if _founder_in(path.name) is not None and founder_of(path) is None:
+                files.remove_directory(path)
 
 
 def _is_alive(pid: int) -> bool:
@@ -338,6 +404,6 @@ def _is_alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:
+    except (PermissionError, OverflowError):
         return True
     return True

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from dualray.real import files
 from dualray.real.store.ranges import GRANULE, rounded, span_for
 
 Bytes: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
@@ -103,7 +104,8 @@ class Arena:
         Raises:
             OSError: ENOSPC, there is no memory for the index; the file is removed.
         """
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with files.opened_directory(path.parent) as directory:
+            fd = files.create(path.name, within=directory, readable=True)
         try:
             os.ftruncate(fd, layout.file_size)
             os.posix_fallocate(fd, 0, layout.data_offset)
@@ -121,9 +123,11 @@ class Arena:
 
         Raises:
             FileNotFoundError: there is none.
+            PermissionError: file or directory are another user's, or open to others.
             ValueError: the file is no arena, or of another version.
         """
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        with files.opened_directory(path.parent) as directory:
+            fd = files.open_file(path.name, within=directory, writable=True)
         try:
             header = os.pread(fd, _HEADER.size, 0)
             if len(header) < _HEADER.size or not header.startswith(_MAGIC):

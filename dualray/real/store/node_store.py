@@ -64,7 +64,7 @@ class NodeStore:
     """See the module.
 
     Args:
-        directory: on a tmpfs, such as /dev/shm/dualray-SESSION; made with mode 0700 when missing.
+        directory: on a tmpfs, such as /dev/shm/dualray-SESSION; this user's, mode 0700.
         capacity: bytes of objects that are ever stored at a time.
         size_min: bytes that objects have at least, as a rule.
         objects_max: how many objects are ever stored at a time.
@@ -86,7 +86,6 @@ class NodeStore:
         idle_s: float,
         call_soon: Callable[[Callable[[], object]], object],
     ) -> None:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.directory = directory
         self.capacity = capacity
         self._warm_bytes = min(warm_bytes, capacity // 4)

@@ -3,6 +3,9 @@
 What is spilled and read back, and how many bytes may lie here, the node machine decides. A file gets its name, the
 object's id in hex, when it is whole; what could not be written is removed, and its outcome says why in words. Orders
 are carried out one after another, so a file that is to be deleted is not being written.
+
+Others may write where the directory lies, and what is read back is unpickled. So the directory is this user's alone,
+and is opened once; its files are reached by its descriptor (files.py).
 """
 
 from __future__ import annotations
@@ -16,6 +19,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from dualray.real import files
+
 Done = Callable[[str | None, int], None]
 """Called with None, or with words that say why it failed; and how long the disk took, in ns."""
 _STEP_BYTES = 16 * 1024 * 1024
@@ -25,12 +30,14 @@ class SpillDirectory:
     """See the module.
 
     Args:
-        directory: made with mode 0700 at the first object.
+        directory: made with mode 0700 at the first object, unless it is there; this user's alone.
         call_soon: runs a callback on the loop's thread: outcomes come through it.
     """
 
     def __init__(self, directory: Path, call_soon: Callable[[Callable[[], object]], object]) -> None:
         self.directory = directory
+        self._fd: int | None = None
+        """Of the directory, once it is used."""
         self._call_soon = call_soon
         self._orders: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._is_stopping = False
@@ -47,7 +54,7 @@ class SpillDirectory:
     def delete(self, object_id: bytes) -> None:
         """Remove an object's file; without effect when there is none."""
         if self._thread is not None:
-            self._order(lambda: self._path(object_id).unlink(missing_ok=True))
+            self._order(lambda: self._delete(object_id))
 
     def close(self) -> None:
         """End the thread and remove the directory. Idempotent."""
@@ -55,7 +62,10 @@ class SpillDirectory:
         if self._thread is not None:
             self._orders.put(None)
             self._thread.join()
-        shutil.rmtree(self.directory, ignore_errors=True)
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+        files.remove_directory(self.directory)
 
     def _order(self, order: Callable[[], None]) -> None:
         if self._thread is None:
@@ -83,22 +93,32 @@ class SpillDirectory:
         elapsed_ns = time.monotonic_ns() - began_ns
         self._call_soon(lambda: done(error, elapsed_ns))
 
+    def _opened(self) -> int:
+        if self._fd is None:
+            files.ensure_directory(self.directory)
+            self._fd = files.open_directory(self.directory)
+        return self._fd
+
     def _write(self, object_id: bytes, data: memoryview) -> None:
-        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        partial = self.directory / f".{object_id.hex()}"
+        within, partial = self._opened(), f".{object_id.hex()}"
         try:
-            with partial.open("wb", buffering=0) as file:
+            with os.fdopen(files.create(partial, within=within), "wb", buffering=0) as file:
                 self._pass(file.write, data)
-            partial.rename(self._path(object_id))
+            os.rename(partial, object_id.hex(), src_dir_fd=within, dst_dir_fd=within)
         except BaseException:
-            partial.unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(partial, dir_fd=within)
             raise
 
     def _read(self, object_id: bytes, target: memoryview) -> None:
-        with self._path(object_id).open("rb", buffering=0) as file:
+        with os.fdopen(files.open_file(object_id.hex(), within=self._opened()), "rb", buffering=0) as file:
             if os.fstat(file.fileno()).st_size != len(target):
                 raise OSError(f"the file of object {object_id.hex()} has not {len(target):,} bytes")
             self._pass(file.readinto, target)
+
+    def _delete(self, object_id: bytes) -> None:
+        with contextlib.suppress(OSError):
+            os.unlink(object_id.hex(), dir_fd=self._opened())
 
     def _pass(self, step: Callable[[memoryview], int | None], data: memoryview) -> None:
         """Write or read all bytes, in steps between which the end of the node is noticed."""
@@ -110,6 +130,3 @@ class SpillDirectory:
             if not count:
                 raise OSError("the file ends too early")
             position += count
-
-    def _path(self, object_id: bytes) -> Path:
-        return self.directory / object_id.hex()
