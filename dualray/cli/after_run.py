@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import json
 import sys
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final
 
 import typer
 
-import dualray
 from dualray.as_ray.programs import run
+from dualray.testing.failures import from_user, user_traceback
 
 __all__ = ["print_summary", "read_summaries", "run_as_main"]
 
 FAULTS_SHOWN: Final = 3
 NAMES_SHOWN: Final = 3
 FAILED: Final = 1
-_OURS: Final = str(Path(dualray.__file__).parent)
 
 
 # ---- the script ------------------------------------------------------------------------------------------------------
@@ -43,32 +40,10 @@ def run_as_main(words: Sequence[str]) -> None:
 def _show(error: BaseException, *, is_hooked: bool) -> None:
     """is_hooked: by the script, which has a way of its own."""
     sys.stdout.flush()
-    trace = _from_script(error.__traceback__)
     if is_hooked:
-        sys.excepthook(type(error), error, trace)
+        sys.excepthook(type(error), error, from_user(error.__traceback__))
         return
-    shown = traceback.TracebackException(type(error), error, trace, compact=True)
-    _fold(shown, set())
-    print("".join(shown.format()), end="", file=sys.stderr)
-
-
-def _from_script(trace: TracebackType | None) -> TracebackType | None:
-    """From the script's first frame on; None: it was not even compiled."""
-    while trace is not None and trace.tb_frame.f_code.co_filename.startswith((_OURS, "<frozen runpy>")):
-        trace = trace.tb_next
-    return trace
-
-
-def _fold(shown: traceback.TracebackException, seen: set[int]) -> None:
-    """Leave our own frames out, and what brought the script here."""
-    if id(shown) in seen:
-        return
-    seen.add(id(shown))
-    kept = [frame for frame in shown.stack if not frame.filename.startswith(_OURS)]
-    shown.stack = traceback.StackSummary.from_list(kept)
-    for other in (shown.__cause__, shown.__context__):
-        if other is not None:
-            _fold(other, seen)
+    print(user_traceback(error), end="", file=sys.stderr)
 
 
 # ---- what it was -----------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ that it cannot use.
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import tempfile
 from collections.abc import Sequence
@@ -30,11 +31,14 @@ from dualray.testing.explore import Exploration, Finding, explore
 from dualray.testing.outcome import Outcome
 from dualray.testing.run import load_scenario, run_scenario
 from dualray.testing.shrink import RUNS_MAX
+from dualray.testing.stories import stories_of
 
 FAILED = 1
 UNUSABLE = 2
 SCENARIOS = Path("scenarios")
 SEEDS_LISTED_MAX = 20
+OUTPUT_LINES_MAX = 30
+"""Of what a failing program printed: the last ones."""
 
 scenario = typer.Typer(help="Scenario files: a cluster, a workload, faults and expectations.", no_args_is_help=True)
 
@@ -85,6 +89,8 @@ def run_command(
                 reference = run_scenario(loaded.with_faults(()), directory=file.parent, mode=mode)
             verdicts = judge(loaded, outcome, reference, mode=mode)
             _show_run(loaded, outcome, verdicts, mode)
+            if not all(verdict.holds for verdict in verdicts):
+                _show_failure(Console(), "", outcome.traceback, _story(loaded, file, mode, outcome, decision_log))
             if decision_log is not None and (report is not None or timeline is not None):
                 write_outputs(
                     read_record(decision_log),
@@ -100,9 +106,26 @@ def run_command(
         raise typer.Exit(FAILED)
 
 
+def _story(loaded: Scenario, file: Path, mode: str, outcome: Outcome, record: Path | None) -> list[str]:
+    """What happened to the tasks, actors and objects that a failed run is about: a simulation is run again for it."""
+    with contextlib.ExitStack() as stack:
+        if record is None:
+            if mode != "sim":
+                return []
+            record = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dualray-scenario-")))
+            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+                run_scenario(loaded, directory=file.parent, decision_log=record)
+        try:
+            return stories_of(record, outcome.message)
+        except ValueError:  # a run that died early has left no record to read
+            return []
+
+
 def _show_run(loaded: Scenario, outcome: Outcome, verdicts: Sequence[Verdict], mode: str) -> None:
     console = Console()
-    table = _table(f"{loaded.name}, seed {loaded.seed}", "expectation", "expected", "found", "")
+    if outcome.output:
+        console.print(outcome.output.rstrip(), markup=False, highlight=False, soft_wrap=True)
+    table = _table(f"{loaded.name}, seed {loaded.seed}", "expectation", "expected", "found", "verdict")
     for verdict in verdicts:
         mark = "[green]holds" if verdict.holds else "[red]fails"
         table.add_row(verdict.what, escape(verdict.expected), escape(verdict.found), mark)
@@ -118,8 +141,6 @@ def _show_run(loaded: Scenario, outcome: Outcome, verdicts: Sequence[Verdict], m
     console.print(f"{took}. {counts}", markup=False, highlight=False)
     for remark in outcome.remarks:
         console.print(remark, style="yellow", markup=False, highlight=False, soft_wrap=True)
-    if outcome.error:
-        console.print(outcome.message, markup=False, highlight=False, soft_wrap=True)
 
 
 @scenario.command("check")
@@ -187,22 +208,20 @@ def explore_command(
     repeat: Annotated[
         str, typer.Option(help="Share of the seeds run again with another PYTHONHASHSEED: 5%, 0.05; 0 for none.")
     ] = "5%",
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Also list what was reached, and how often.")
+    ] = False,
 ) -> None:
-    """Run a scenario under faults drawn anew for each seed, and make what fails small."""
+    """Run a scenario under new random faults for each seed, and shrink each kind of failure to few faults.
+
+    Example: dualray explore scenarios/pi.yaml --seeds 200
+    """
     loaded = _load(file)
     try:
         share = parse_share(repeat, "--repeat")
     except ValueError as error:
         _refuse(error)
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[rate]}"),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as progress:
+    with _progress() as progress:
         bar = progress.add_task(loaded.name, total=seeds, rate="")
 
         def advance(state: Exploration) -> None:
@@ -229,40 +248,79 @@ def explore_command(
             )
         except (ValueError, RuntimeError) as error:
             _refuse(error)
-    _show_exploration(loaded, found, file)
+    _show_exploration(loaded, found, file, is_verbose=verbose)
     if found.findings:
         raise typer.Exit(FAILED)
 
 
-def _show_exploration(loaded: Scenario, found: Exploration, file: Path) -> None:
+def _progress() -> Progress:
+    """A bar on stderr that leaves nothing behind."""
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[rate]}"),
+    )
+    return Progress(*columns, console=Console(stderr=True), transient=True)
+
+
+def _show_exploration(loaded: Scenario, found: Exploration, file: Path, *, is_verbose: bool) -> None:
+    """The verdict first, then the findings, then what was covered."""
     console = Console()
-    table = _table(f"{loaded.name}: {found.seeds:,} seeds", "what was reached", "seeds", "times")
-    for name, (in_seeds, times) in sorted(found.coverage.items()):
-        table.add_row(escape(name), f"{in_seeds:,}", f"{times:,}")
-    console.print(table)
+    count = len(found.findings)
+    verdict = (
+        f"[red]{count:,} of {found.seeds:,} seeds fail[/]" if count else f"[green]no seed fails[/] of {found.seeds:,}"
+    )
+    console.print(f"{escape(loaded.name)}: {verdict}; {found.seeds_per_s:.1f} seeds/s", highlight=False)
+    for finding in found.findings[:SEEDS_LISTED_MAX]:
+        _show_finding(console, finding, file)
+    if len(found.findings) > SEEDS_LISTED_MAX:
+        console.print(f"and {len(found.findings) - SEEDS_LISTED_MAX} more failing seeds")
     if found.faults_planned:
         share = found.faults_performed / found.faults_planned
         console.print(f"faults: {found.faults_planned:,} planned, {found.faults_performed:,} ({share:.0%}) happened")
     elif loaded.swarm.most:
         console.print("no fault was planned: nothing that may be drawn can happen on this cluster", style="yellow")
-    if found.never_happened:
-        console.print(f"never happened: {', '.join(found.never_happened)}", style="yellow")
     if found.repeated:
         verdict = f"[red]{found.differing:,} differ" if found.differing else "all the same"
         console.print(f"{found.repeated:,} of {found.seeds:,} seeds run again: {verdict}", highlight=False)
-    if not found.findings:
-        console.print(f"[green]no seed fails[/]; {found.seeds_per_s:.1f} seeds/s")
-    for finding in found.findings[:SEEDS_LISTED_MAX]:
-        _show_finding(console, finding, file)
+    if not is_verbose:
+        missing = f", {len(found.never_happened)} did not" if found.never_happened else ""
+        console.print(
+            f"coverage: {len(found.coverage)} situations were reached{missing}; -v lists them", highlight=False
+        )
+        return
+    table = _table("What was reached", "situation", "seeds", "times")
+    for name, (in_seeds, times) in sorted(found.coverage.items()):
+        table.add_row(escape(name), f"{in_seeds:,}", f"{times:,}")
+    console.print(table)
+    if found.never_happened:
+        console.print(f"never happened: {', '.join(found.never_happened)}", style="yellow")
 
 
 def _show_finding(console: Console, finding: Finding, file: Path) -> None:
-    console.print(f"[red]seed {finding.seed}[/]: {escape(finding.kind)}", highlight=False)
+    console.print(f"\n[red]seed {finding.seed}[/]: {escape(finding.kind)}", highlight=False)
     console.print(f"  {finding.problem}", markup=False, highlight=False, soft_wrap=True)
+    _show_failure(console, finding.output, finding.traceback, finding.story)
     for fault in finding.faults:
-        console.print(f"  fault: {fault}", markup=False, highlight=False)
+        console.print(f"  fault: {fault}", markup=False, highlight=False, soft_wrap=True)
     replay = finding.replay or f"dualray explore {file} --first {finding.seed} --seeds 1"
-    console.print(f"  {replay}", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"  repeat it: {replay}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _show_failure(console: Console, output: str, traceback: str, story: Sequence[str]) -> None:
+    """What the program printed, where it failed, and what had happened to the tasks and objects it is about."""
+    for title, lines in (
+        ("the program printed:", output.splitlines()),
+        ("", traceback.splitlines()),
+        ("what happened, in virtual time since the first submission:", story),
+    ):
+        if lines and title:
+            console.print(f"  {title}", markup=False, highlight=False)
+        for line in lines[-OUTPUT_LINES_MAX:] if title.startswith("the program") else lines:
+            console.print(f"    {line}" if title else f"  {line}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _table(title: str, *columns: str) -> Table:

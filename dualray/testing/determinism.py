@@ -137,7 +137,8 @@ def main(output: Path, directory: Path) -> None:
 
 
 def _write_outcome(run: Path, outcome: Outcome) -> None:
-    (run / "outcome.json").write_text(json.dumps(asdict(outcome), sort_keys=True))
+    fields = {name: value for name, value in asdict(outcome).items() if name not in ("where", "traceback", "output")}
+    (run / "outcome.json").write_text(json.dumps(fields, sort_keys=True))
 
 
 # ---- The comparison ------------------------------------------------------------------------------------------------

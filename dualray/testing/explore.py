@@ -11,6 +11,7 @@ both must be the same, byte by byte. One whose repetition differs is a failure o
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import shutil
@@ -33,6 +34,7 @@ from dualray.testing.expectations import judge as verdicts_of
 from dualray.testing.outcome import STUCK, Outcome, compare
 from dualray.testing.pool import Broken, Pool, Run
 from dualray.testing.shrink import RUNS_MAX, shrink
+from dualray.testing.stories import stories_of
 from dualray.testing.swarm import Ground, draw_faults, ground_of
 from dualray.testing.workloads import SURVIVORS
 
@@ -47,7 +49,7 @@ DIFFERS = "its repetition differs"
 """How the classes of runs begin that were not the same again."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Finding:
     """A seed that fails.
 
@@ -56,6 +58,8 @@ class Finding:
         problem: what is wrong, in words.
         faults: the faults that it needs, in words; after shrinking those that are left.
         replay: the command that repeats it from a file; "" where there is none: of each class, one becomes a file.
+        traceback, output: see `Ended`; of the small failure, where there is a file.
+        story: what happened to the tasks, actors and objects of the small failure, one line each.
     """
 
     seed: int
@@ -63,6 +67,9 @@ class Finding:
     problem: str
     faults: tuple[str, ...]
     replay: str = ""
+    traceback: str = ""
+    output: str = ""
+    story: tuple[str, ...] = ()
 
     @property
     def is_of_repetition(self) -> bool:
@@ -136,7 +143,8 @@ class Judge:
             return f"violation: {_without_names(outcome.violations[0])}", outcome.violations[0]
         wrong = compare(outcome, self.reference(scenario), must_succeed=_must_succeed(scenario, outcome))
         if wrong:
-            kind = outcome.error[0] if outcome.error else "wrong result"
+            at = f" at {outcome.where}" if outcome.where else ""
+            kind = f"{outcome.error[0]}{at}" if outcome.error else "wrong result"
             if STUCK in outcome.error:
                 kind = f"it does not end: {_reasons(outcome.message)}"
                 if _is_starved(outcome):
@@ -237,14 +245,19 @@ def explore(
             if run.record is not None and repetitions.is_second(seed, run, outcome):
                 state.repeated += 1
                 found.append(repetitions.problem(seed))
-            for kind, problem in filter(None, found):
-                faults = tuple(str(fault) for fault in run.faults or ())
-                state.findings.append(Finding(seed=seed, kind=kind, problem=problem, faults=faults))
+            state.findings += [_finding(seed, run, outcome, *each) for each in filter(None, found)]
             on_progress(state)
         state.findings.sort(key=lambda finding: finding.seed)
         if shrink_to is not None:
-            _shrink_findings(scenario, state, judge, pool, shrink_to, shrink_runs_max, on_note)
+            shrinker = _Shrinker(judge, pool, shrink_to, shrink_runs_max, Path(records))
+            shrinker.shrink_all(scenario, state.findings, on_note)
     return state
+
+
+def _finding(seed: int, run: Run, outcome: Outcome | Broken, kind: str, problem: str) -> Finding:
+    said = Outcome() if isinstance(outcome, Broken) else outcome
+    faults = tuple(str(fault) for fault in run.faults or ())
+    return Finding(seed, kind, problem, faults, traceback=said.traceback, output=said.output)
 
 
 def _check_calm(scenario: Scenario, outcome: Outcome) -> None:
@@ -340,35 +353,53 @@ def _count(state: Exploration, faults: tuple[Fault, ...], outcome: Outcome | Bro
         state.coverage[name] = (in_seeds + 1, in_all + times)
 
 
-def _shrink_findings(
-    scenario: Scenario,
-    state: Exploration,
-    judge: Judge,
-    pool: Pool,
-    directory: Path,
-    runs_max: int,
-    on_note: Callable[[str], object],
-) -> None:
-    """One of each class becomes a file; what was not the same again with all its faults, for the check to look at."""
-    done: set[str] = set()
-    for finding in state.findings:
-        if finding.kind in done:
-            continue
-        faulty = scenario.with_faults(parse_fault(words) for words in finding.faults)
-        if finding.is_of_repetition:
-            path = directory / f"{scenario.name}-seed-{finding.seed}-repeated.yaml"
-            _write(path, _file_of(faulty, finding))
-            finding.replay = f"dualray scenario check {path}"
+@dataclass(frozen=True, slots=True)
+class _Shrinker:
+    """Makes one scenario file of each class of failures."""
+
+    judge: Judge
+    pool: Pool
+    directory: Path
+    """That of the files."""
+    runs_max: int
+    records: Path
+    """For runs that are recorded on the way."""
+
+    def shrink_all(self, scenario: Scenario, findings: Iterable[Finding], on_note: Callable[[str], object]) -> None:
+        """What was not the same again keeps all its faults, for the check to look at."""
+        done: set[str] = set()
+        for finding in findings:
+            if finding.kind in done:
+                continue
             done.add(finding.kind)
-            continue
-        on_note(f"making seed {finding.seed} small")
-        fails = partial(_fails_as, judge, pool, finding.kind)
-        small = shrink(faulty, fails, runs_max=min(runs_max, ENDLESS_RUNS_MAX) if finding.kind == ENDLESS else runs_max)
-        finding.faults = tuple(str(fault) for fault in small.planned())
-        path = directory / f"{scenario.name}-seed-{finding.seed}.yaml"
-        _write(path, _file_of(small, finding))
-        finding.replay = f"dualray scenario run {path}"
-        done.add(finding.kind)
+            faulty = scenario.with_faults(parse_fault(words) for words in finding.faults)
+            if finding.is_of_repetition:
+                path = self.directory / f"{scenario.name}-seed-{finding.seed}-repeated.yaml"
+                _write(path, _file_of(faulty, finding))
+                finding.replay = f"dualray scenario check {path}"
+                continue
+            on_note(f"making seed {finding.seed} small")
+            runs_max = min(self.runs_max, ENDLESS_RUNS_MAX) if finding.kind == ENDLESS else self.runs_max
+            small = shrink(faulty, partial(_fails_as, self.judge, self.pool, finding.kind), runs_max=runs_max)
+            finding.faults = tuple(str(fault) for fault in small.planned())
+            if finding.kind != ENDLESS:
+                self._tell(finding, small)
+            path = self.directory / f"{scenario.name}-seed-{finding.seed}.yaml"
+            _write(path, _file_of(small, finding))
+            finding.replay = f"dualray scenario run {path}"
+
+    def _tell(self, finding: Finding, small: Scenario) -> None:
+        """Run a small failure once more, recorded: its words, its traceback, and the story of what it is about."""
+        record = self.records / f"story-{finding.seed}"
+        outcome = next(iter(self.pool.run_all([(0, Run(small, record=record))])))[1]
+        if isinstance(outcome, Broken):
+            return
+        found = self.judge.problem(small, outcome)
+        if found is not None and found[0] == finding.kind:
+            finding.problem = found[1]
+        finding.traceback, finding.output = outcome.traceback, outcome.output
+        with contextlib.suppress(ValueError, OSError):  # a run that died early has left no record to read
+            finding.story = tuple(stories_of(record / "log", f"{outcome.message} {finding.problem}"))
 
 
 def _write(path: Path, text: str) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,9 +13,7 @@ from dualray.shared.proof.trace import TraceEvent, TraceKind
 from dualray.shared.scenario.fault_model import EVENT_ANCHORS
 from dualray.testing.checkers import HONEST_ERRORS, check_trace
 from dualray.testing.coverage import coverage
-
-ERROR_CHARACTERS_MAX = 4_000
-"""Of an error's message that are kept."""
+from dualray.testing.failures import Ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +24,7 @@ class Outcome:
         result: what the program returned, as JSON gives it back; None when it failed.
         error: the names of the error's class and its bases, most derived first; empty when the program succeeded.
         message: the error's.
+        where, traceback, output: see `Ended`; they are for people, and no part of what two equal runs have in common.
         makespan_ns: from the first submission to the end of the program, in virtual time (real mode: wall time).
         counters: see COUNTERS in dualray/shared/scenario/expect.py.
         performed, missed, outstanding: faults in words.
@@ -45,6 +43,9 @@ class Outcome:
     result: Any = None
     error: tuple[str, ...] = ()
     message: str = ""
+    where: str = ""
+    traceback: str = ""
+    output: str = ""
     makespan_ns: int = 0
     counters: dict[str, int] = field(default_factory=dict)
     performed: tuple[str, ...] = ()
@@ -67,34 +68,8 @@ class Outcome:
         return not self.error
 
 
-def call(program: Callable[[], Any]) -> tuple[Any, tuple[str, ...], str]:
-    """Call a program: its result as JSON gives it back, or the names of its error's classes and the message."""
-    try:
-        return json.loads(json.dumps(program(), default=_plain)), (), ""
-    except Exception as raised:  # noqa: BLE001  # it is the program's, and part of the outcome
-        return None, error_names(raised), str(raised)[:ERROR_CHARACTERS_MAX]
-
-
-def _plain(value: Any) -> Any:
-    """What JSON cannot say: numpy's numbers and arrays, bytes, sets."""
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    if isinstance(value, bytes):
-        return value.hex()
-    if isinstance(value, set | frozenset):
-        return sorted(value)
-    return repr(value)
-
-
-def error_names(error: BaseException) -> tuple[str, ...]:
-    """The names of an error's class and its bases, most derived first."""
-    return tuple(cls.__name__ for cls in type(error).__mro__ if cls is not object)
-
-
 def make_outcome(
-    result: Any,
-    error: tuple[str, ...],
-    message: str,
+    ended: Ended,
     trace: Sequence[TraceEvent],
     examination: Mapping[str, Any],
     *,
@@ -105,11 +80,14 @@ def make_outcome(
     figures = summary(trace)
     first_ns = next((event.time_ns for event in trace if event.kind is _SUBMITTED), 0)
     leaks = examination["leaks"]
-    broken = [message] if error and error[0] in _BUGS else []
+    broken = [ended.message] if ended.error and ended.error[0] in _BUGS else []
     return Outcome(
-        result=result,
-        error=error,
-        message=message,
+        result=ended.result,
+        error=ended.error,
+        message=ended.message,
+        where=ended.where,
+        traceback=ended.traceback,
+        output=ended.output,
         makespan_ns=examination["ended_ns"] - first_ns,
         counters={
             "tasks": figures.tasks,

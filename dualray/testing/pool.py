@@ -18,7 +18,6 @@ import selectors
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -31,8 +30,10 @@ from dualray.shared.scenario.scenario import Scenario
 from dualray.sim.usercode.isolation import HEAP
 from dualray.sim.usercode.patches import stand
 from dualray.testing.determinism import HASH_SEEDS, SURROUNDINGS
+from dualray.testing.orphans import end_with_parent
 from dualray.testing.outcome import Outcome
 from dualray.testing.run import run_scenario
+from dualray.testing.scripts import start_fork
 
 K = TypeVar("K")
 
@@ -182,16 +183,6 @@ class Pool:
                     yield key, Broken(f"it did not end within {self._timeout_s:g} s of wall time")
 
 
-ORPHAN_LOOK_EVERY_S = 1.0
-
-
-def _end_with(parent: int) -> None:
-    """Whoever asked is gone: end, whatever runs."""
-    while os.getppid() == parent:
-        time.sleep(ORPHAN_LOOK_EVERY_S)
-    os._exit(1)
-
-
 @contextlib.contextmanager
 def _temporary_files(directory: Path) -> Iterator[None]:
     """Have the program's temporary files in a directory of this run, where nobody else has left any."""
@@ -210,14 +201,14 @@ def _temporary_files(directory: Path) -> Iterator[None]:
 
 def _perform(scenario: Scenario, directory: Path, record: Path | None) -> Outcome:
     if record is None:
-        return run_scenario(scenario, directory=directory)
+        return run_scenario(scenario, directory=directory, start=start_fork)
     with _temporary_files(record / "tmp"):
-        return run_scenario(scenario, directory=directory, decision_log=record / "log")
+        return run_scenario(scenario, directory=directory, decision_log=record / "log", start=start_fork)
 
 
 def serve(directory: Path) -> None:
     """What a worker does."""
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    end_with_parent()
     runs, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what programs print
     gc.disable()

@@ -23,7 +23,8 @@ from dualray.cluster_utils import Cluster
 from dualray.report.traces import read_traces
 from dualray.shared.scenario.cluster import NodeGroup
 from dualray.shared.scenario.scenario import Scenario
-from dualray.testing.outcome import Outcome, call, make_outcome
+from dualray.testing.failures import Ended, call
+from dualray.testing.outcome import Outcome, make_outcome
 from dualray.testing.real_faults import LOOK_S, FaultPerformer, check_plan
 from dualray.testing.scripts import SCRIPT_TIMEOUT_S, run_script
 
@@ -61,7 +62,7 @@ def run_on_cluster(scenario: Scenario, program: Path | Callable[[], Any], decisi
             try:
                 for kind in options[1:]:
                     faults.started(cluster.add_node(**kind), kind)
-                result, error, message = _run(scenario, program, cluster, faults)
+                ended = _run(scenario, program, cluster, faults)
                 ended_ns = time.monotonic_ns()
             finally:
                 faults.end()
@@ -77,7 +78,7 @@ def run_on_cluster(scenario: Scenario, program: Path | Callable[[], Any], decisi
             "rows_used": [],
             "counters": {"faults": len(faults.performed)},
         }
-        return make_outcome(result, error, message, read_traces(record), examination)
+        return make_outcome(ended, read_traces(record), examination)
 
 
 def _options(group: NodeGroup) -> dict[str, Any]:
@@ -93,11 +94,9 @@ def _options(group: NodeGroup) -> dict[str, Any]:
     }
 
 
-def _run(
-    scenario: Scenario, program: Path | Callable[[], Any], cluster: Cluster, faults: FaultPerformer
-) -> tuple[Any, tuple[str, ...], str]:
-    """Until the program ends: its result, the names of its error's classes, and the error's message."""
-    ended: list[tuple[Any, tuple[str, ...], str]] = []
+def _run(scenario: Scenario, program: Path | Callable[[], Any], cluster: Cluster, faults: FaultPerformer) -> Ended:
+    """Until the program ends."""
+    ended: list[Ended] = []
 
     def body() -> None:
         if isinstance(program, Path):
@@ -116,6 +115,6 @@ def _run(
             waits = "; ".join(runtime.current("scenario").verbs.waiting()) or "nothing of dualray's"
             alive = ", ".join(row["NodeID"] for row in dualray.nodes() if row["Alive"])
             words = f"it did not end within {SCRIPT_TIMEOUT_S:g} s; it waits for {waits}; nodes alive: {alive}"
-            return None, ("TimeoutError", "Exception"), words
+            return Ended(error=("TimeoutError", "Exception"), message=words)
         thread.join(LOOK_S)
     return ended[0]

@@ -21,7 +21,8 @@ from dualray.sim.network.topologies import wiring_of_scenario
 from dualray.sim.replay.replay import ReplayCluster
 from dualray.sim.runtime import hardware_of_scenario
 from dualray.testing.checkers import watch_choices
-from dualray.testing.outcome import ERROR_CHARACTERS_MAX, Outcome, error_names, make_outcome
+from dualray.testing.failures import ERROR_CHARACTERS_MAX, Ended, error_names
+from dualray.testing.outcome import Outcome, make_outcome
 from dualray.whatif.predict import Durations, load
 
 
@@ -76,4 +77,5 @@ def replay_trace(scenario: Scenario, graph: Graph, decision_log: Path | None) ->
         cluster.close()
     names = () if raised is None else error_names(raised)
     message = "" if raised is None else str(raised)[:ERROR_CHARACTERS_MAX]
-    return make_outcome(None, names, message, cluster.trace_events, examination, remarks=tuple(graph.remarks))
+    ended = Ended(error=names, message=message)
+    return make_outcome(ended, cluster.trace_events, examination, remarks=tuple(graph.remarks))

@@ -13,7 +13,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -29,9 +29,10 @@ from dualray.sim.runtime import SimRuntime
 from dualray.testing.arguments import ArgumentError, check_arguments
 from dualray.testing.checkers import watch_choices
 from dualray.testing.expectations import unused_rows
-from dualray.testing.outcome import Outcome, call, make_outcome
+from dualray.testing.failures import Ended, call
+from dualray.testing.outcome import Outcome, make_outcome
 from dualray.testing.replays import load_graph, replay_trace
-from dualray.testing.scripts import run_script
+from dualray.testing.scripts import Start, run_script
 from dualray.testing.workloads import workload
 
 
@@ -129,7 +130,12 @@ def _importable(*directories: Path) -> Iterator[None]:
 
 
 def run_scenario(
-    scenario: Scenario, *, directory: Path = Path(), mode: str = "sim", decision_log: Path | None = None
+    scenario: Scenario,
+    *,
+    directory: Path = Path(),
+    mode: str = "sim",
+    decision_log: Path | None = None,
+    start: Start | None = None,
 ) -> Outcome:
     """Run the scenario once: in a simulation, or on a cluster of real processes of this machine (see real_run.py).
 
@@ -137,6 +143,7 @@ def run_scenario(
         directory: that of the scenario file.
         mode: "sim" or "real".
         decision_log: a directory for the decision logs and the trace.
+        start: how the process of a simulated script begins; None: as a new interpreter.
 
     Raises:
         ValueError: there is no such script, function, workload or trace; what is not for real mode.
@@ -149,35 +156,40 @@ def run_scenario(
 
         return run_on_cluster(scenario, program, decision_log)
     profile = None if scenario.profile is None else _find(scenario.profile, directory, "profile")
-    outcome = _simulate(scenario, program, profile, decision_log)
+    outcome = _simulate(scenario, program, profile, decision_log, start)
     names = () if profile is None else tuple(load_profile(profile).took_ns)
     return replace(outcome, remarks=(*outcome.remarks, *unused_rows(scenario, outcome, names)))
 
 
 def _simulate(
-    scenario: Scenario, program: Path | Callable[[], Any], profile: Path | None, decision_log: Path | None
+    scenario: Scenario,
+    program: Path | Callable[[], Any],
+    profile: Path | None,
+    decision_log: Path | None,
+    start: Start | None,
 ) -> Outcome:
     if isinstance(program, Path):
-        return _simulate_script(scenario, program, profile, decision_log)
+        return _simulate_script(scenario, program, profile, decision_log, start)
     started = dualray.init(
         mode="sim", seed=scenario.seed, scenario=scenario, task_profile=profile, decision_log=decision_log
     ).runtime
     try:
         assert isinstance(started, SimRuntime)
         watch_choices(started.cluster.head.control.scheduler)
-        result, error, message = call(program)
-        return outcome_of(started, result=result, error=error, message=message)
+        return outcome_of(started, call(program))
     finally:
         dualray.shutdown()
 
 
-def outcome_of(started: SimRuntime, *, result: Any = None, error: tuple[str, ...] = (), message: str = "") -> Outcome:
+def outcome_of(started: SimRuntime, ended: Ended) -> Outcome:
     """What became of a program that has ended, in the simulation that is still up; it comes to rest first."""
     examination = started.examine()._asdict()
-    return make_outcome(result, error, message, started.cluster.trace_events, examination)
+    return make_outcome(ended, started.cluster.trace_events, examination)
 
 
-def _simulate_script(scenario: Scenario, script: Path, profile: Path | None, decision_log: Path | None) -> Outcome:
+def _simulate_script(
+    scenario: Scenario, script: Path, profile: Path | None, decision_log: Path | None, start: Start | None
+) -> Outcome:
     """With everything in the environment."""
     with tempfile.TemporaryDirectory(prefix="dualray-scenario-") as temporary:
         report = Path(temporary, "report.json")
@@ -188,15 +200,15 @@ def _simulate_script(scenario: Scenario, script: Path, profile: Path | None, dec
             settings["TASK_PROFILE"] = str(profile.absolute())
         if decision_log is not None:
             settings["DECISION_LOG"] = str(decision_log)
-        result, error, message = run_script(script, scenario.workload.args, settings)
+        ended = run_script(script, scenario.workload.args, settings, start)
         if not report.exists():
-            return Outcome(result=result, error=error, message=message)
+            return Outcome(**asdict(ended))
         written = json.loads(report.read_text())
     trace = [
         TraceEvent(time_ns, TraceKind(kind), process, subject, other, name, amount, tuple(deps))
         for time_ns, kind, process, subject, other, name, amount, deps in written["trace"]
     ]
-    return make_outcome(result, error, message, trace, written["examination"])
+    return make_outcome(ended, trace, written["examination"])
 
 
 def read_trace(directory: Path) -> list[TraceEvent]:

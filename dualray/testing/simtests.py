@@ -27,7 +27,8 @@ import dualray
 from dualray.shared.scenario.fault_model import Fault, parse_fault
 from dualray.shared.scenario.scenario import Scenario
 from dualray.sim.runtime import SimRuntime
-from dualray.testing.outcome import ERROR_CHARACTERS_MAX, Outcome
+from dualray.testing.failures import ERROR_CHARACTERS_MAX, Ended
+from dualray.testing.outcome import Outcome
 from dualray.testing.run import outcome_of
 from dualray.testing.shrink import shrink
 from dualray.testing.stories import stories_of
@@ -195,7 +196,7 @@ def _attempt(scenario: Scenario, test: Callable[[], Any], record: Path | None = 
         except Exception as error:
             words = str(error)[:ERROR_CHARACTERS_MAX] or repr(error)
             raise SimtestFailure(f"{type(error).__name__}: {words}") from error
-        outcome = outcome_of(started)
+        outcome = outcome_of(started, Ended())
     finally:
         dualray.shutdown()
     wrong = (*outcome.violations, *(outcome.leaks or ()))

@@ -46,7 +46,8 @@ from dualray.sim.processes.node import Hardware
 from dualray.sim.runtime import SimRuntime
 from dualray.testing.checkers import watch_choices
 from dualray.testing.expectations import judge
-from dualray.testing.outcome import Outcome, call
+from dualray.testing.failures import call
+from dualray.testing.outcome import Outcome
 from dualray.testing.run import find_program, load_scenario, outcome_of, read_trace
 from dualray.testing.swarm import Ground, draw_faults, ground_of
 from tests.kept_runs.choices import CHOICES, choices
@@ -154,13 +155,12 @@ def figures_of(scenario: Scenario, *, is_logged: bool = True) -> tuple[Figures, 
         try:
             watch_choices(cluster.head.control.scheduler)
             with contextlib.redirect_stderr(io.StringIO()) as heard:
-                result, error, message = call(program)
-                outcome = outcome_of(started, result=result, error=error, message=message)
+                outcome = outcome_of(started, call(program))
         finally:
             dualray.shutdown()
         figures = Figures(
-            ending=f"{error[0]}: {message}" if error else "",
-            result=_digest(result),
+            ending=f"{outcome.error[0]}: {outcome.message}" if outcome.error else "",
+            result=_digest(outcome.result),
             makespan_ns=outcome.makespan_ns,
             counters={name: value for name, value in outcome.counters.items() if name != "tasks_lost"},  # it follows
         )

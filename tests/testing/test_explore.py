@@ -98,6 +98,59 @@ def test_a_planted_bug_is_found_made_small_and_repeated_by_one_command(tmp_path)
     assert repeated.exit_code == 1 and "died: killed by SIGKILL" in repeated.output
 
 
+SCRIPT = """
+import dualray
+
+dualray.init()
+
+
+@dualray.remote(max_restarts=-1, max_task_retries=-1)
+class Ledger:
+    def __init__(self):
+        self.total = 0
+
+    def add(self, amount):
+        self.total += amount
+        return self.total
+
+
+print("adding")
+ledger = Ledger.remote()
+totals = dualray.get([ledger.add.remote(1) for _ in range(4)])
+assert totals[-1] == 4, "the ledger forgot something"
+print(totals[-1])
+"""
+
+
+def test_exploring_a_script_keeps_the_error_its_line_its_values_and_the_story(tmp_path):
+    (tmp_path / "led.py").write_text(SCRIPT)
+    file = tmp_path / "led.yaml"
+    file.write_text(
+        "name: led\ncluster: {nodes: 2}\nworkload: {script: led.py}\nexpect: {same_as_without_faults: true}\n"
+        "swarm: {kinds: [kill worker], most: 2}\n"
+    )
+    options = ["--seeds", "40", "--stop-after", "1", "--output", str(tmp_path / "failures"), "--repeat", "10%"]
+    explored = CliRunner().invoke(app, ["explore", str(file), *options])
+    assert explored.exit_code == 1, explored.output
+    (small,) = (tmp_path / "failures").glob("*.yaml")
+    repeated = CliRunner().invoke(app, ["scenario", "run", str(small)])
+    assert repeated.exit_code == 1
+    for said in (explored.stdout, repeated.stdout):
+        assert "adding" in said
+        assert 'line 20, in <module>\n      assert totals[-1] == 4, "the ledger forgot something"' in said
+        assert "AssertionError: the ledger forgot something" in said
+        assert "values at line 20:\n    totals = [" in said
+        assert "what happened, in virtual time" in said
+        assert "is lost with its worker" in said and "fault: kill worker" in said
+        assert "typer" not in said and "runpy" not in said
+    assert explored.stdout.startswith("led: 1 of ")
+    assert "AssertionError at led.py:20" in explored.stdout
+    assert "all the same" in explored.stdout
+    assert "worker ended" not in explored.stdout.partition("coverage: ")[2]
+    calm = CliRunner().invoke(app, ["explore", str(file), "--seeds", "1", "-v", "--no-shrink"])
+    assert calm.stdout.startswith("led: ") and "What was reached" in calm.stdout
+
+
 def test_a_wrong_result_is_found():
     promise = scenario(
         "name: promise\ncluster: {nodes: 2}\nworkload: {function: 'tests.testing.programs:keeps_a_promise'}\n"
