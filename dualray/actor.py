@@ -5,11 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, TypeAlias, TypeVar, overload
 
 from dualray import runtime
 from dualray.first_verb import started
+from dualray.hex_id import HexId
 from dualray.object_ref import CountedReference, ObjectRef
 from dualray.object_ref_generator import DynamicObjectRefGenerator, ObjectRefGenerator
 from dualray.options import (
@@ -26,6 +27,7 @@ from dualray.parameters import Parameters, parameters_of
 from dualray.remote_function import as_returned
 from dualray.runtime import ActorInfo, ActorLimits
 from dualray.shared.handles import CALL, EXIT_OUTSIDE, METHOD_OPTIONS, READY, TERMINATE
+from dualray.shared.model.ids import job_of
 
 if TYPE_CHECKING:
     from dualray.dag import ClassMethodNode, ClassNode
@@ -109,7 +111,9 @@ class ActorClass(Generic[C]):
         """The public attributes of the class: its methods, and what all its instances share, as in Ray."""
         if name.startswith("_"):
             raise AttributeError(f"actor class {self.__dict__.get('_name')} has no attribute {name}")
-        return getattr(self._cls, name)
+        found = getattr(self._cls, name)
+        # Pickle would look for a function of the class here, and find it: it is to come with its class.
+        return partial(found) if inspect.isfunction(found) else found
 
     def __dir__(self) -> list[str]:
         public = [name for name in dir(self._cls) if not name.startswith("_")]
@@ -269,6 +273,11 @@ class ActorID(bytes):
     def binary(self) -> bytes:
         """The id: 16 bytes."""
         return bytes(self)
+
+    @property
+    def job_id(self) -> HexId:
+        """The number of the driver that the actor goes back to, as 8 hex digits."""
+        return HexId(f"{job_of(self):08x}")
 
     def __repr__(self) -> str:
         return f"ActorID({self.hex()})"

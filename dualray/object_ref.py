@@ -49,7 +49,10 @@ class CountedReference(Reference):
             DualrayError: it was shut down; the next one uses ids again, so the reference would mean another object.
         """
         if self.holder.is_closed:
-            raise DualrayError(f"{self!r} belongs to a cluster that was shut down: make it anew after dualray.init()")
+            raise DualrayError(
+                f"{self!r} belongs to a cluster that was shut down: make it anew after dualray.init(). "
+                f"(It might be dead or it's from a different cluster.)"
+            )
 
 
 class ObjectRef(CountedReference, Generic[T]):

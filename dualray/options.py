@@ -230,9 +230,12 @@ def _check(options: TaskOptions | ActorOptions | MethodOptions, what: str) -> No
         if value is None and isinstance(options, MethodOptions):
             continue  # the class says
         if isinstance(value, bool) or not isinstance(value, int):
-            raise TypeError(f"{what}: {name}={value!r} must be an int")
+            raise TypeError(f"{what}: {name}={value!r} must be an int. ({_type_in_rays_words(name, value)})")
         if value < least:
-            raise ValueError(f"{what}: {name}={value!r} must be at least {least}")
+            rays = "None, 0, -1 or a positive integer, where -1 represents infinity" if least else _RAYS_COUNTS
+            raise ValueError(
+                f"{what}: {name}={value!r} must be at least {least}. (The keyword '{name}' only accepts {rays}.)"
+            )
     if options.name is not None and not isinstance(options.name, str):
         raise TypeError(f"{what}: name={options.name!r} must be a str")
     if not isinstance(options, ActorOptions):
@@ -306,15 +309,27 @@ def returned_bytes(options: TaskOptions, what: str) -> int:
     return size
 
 
+_RAYS_COUNTS = "None, 0 or a positive integer"
+
+
+def _type_in_rays_words(name: str, value: Any, *types: type) -> str:
+    """Ray's sentence for a value of the wrong type, for programs that look for it."""
+    return f"The type of keyword '{name}' must be {(*(types or (int,)), type(None))}, but received type {type(value)}"
+
+
 def _check_returns(options: TaskOptions | MethodOptions, what: str) -> None:
     number = options.num_returns
     if isinstance(number, str):
         if number not in (STREAMING, DYNAMIC):
             raise ValueError(f"{what}: num_returns={number!r} must be a number, 'streaming' or 'dynamic'")
     elif number is not None and (isinstance(number, bool) or not isinstance(number, int)):
-        raise TypeError(f"{what}: num_returns={number!r} must be an int, 'streaming' or 'dynamic'")
+        rays = _type_in_rays_words("num_returns", number, int, str)
+        raise TypeError(f"{what}: num_returns={number!r} must be an int, 'streaming' or 'dynamic'. ({rays})")
     elif number is not None and number < 0:
-        raise ValueError(f"{what}: num_returns={number!r} must be at least 0")
+        raise ValueError(
+            f"{what}: num_returns={number!r} must be at least 0. (The keyword 'num_returns' only accepts None, a "
+            f"non-negative integer, 'streaming' (for generators), or 'dynamic'.)"
+        )
     ahead = options._generator_backpressure_num_objects
     if ahead is None:
         return

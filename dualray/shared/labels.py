@@ -91,8 +91,8 @@ def _term(name: str, key: Any, text: Any) -> LabelTerm:
     listed = _IN.fullmatch(text)
     if listed:
         is_negated, values = bool(listed[1]), [part.strip() for part in listed[2].split(",")]
-        if not any(values):
-            raise ValueError(f"{name}: {key!r}: {text!r} names no value")
+        if not all(values):
+            raise ValueError(f"{name}: {key!r}: {text!r} has an empty value: write 'in(a, b)'")
     else:
         is_negated, values = text.startswith("!"), [text.removeprefix("!")]
     return label_term(name, key, LabelOperator.NOT_IN if is_negated else LabelOperator.IN, values)

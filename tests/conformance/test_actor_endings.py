@@ -216,7 +216,7 @@ def test_the_errors_of_an_actor_that_has_ended_name_it():
     counter = Counter.remote()
     get(counter.add.remote())
     ray.kill(counter)
-    with pytest.raises(ActorDiedError, match="it was killed by `ray.kill`") as caught:
+    with pytest.raises(ActorDiedError, match=r"it was killed by `ray\.kill`") as caught:
         get(counter.add.remote())
     assert caught.value.actor_id == counter._actor_id.hex()
     assert pickle.loads(pickle.dumps(caught.value)).actor_id == counter._actor_id.hex()

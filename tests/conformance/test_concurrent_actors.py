@@ -397,3 +397,24 @@ def test_an_actor_has_its_threads_for_life(method, threads):
     assert len(last) <= threads
     assert sum(last.values()) == calls == 24 * threads
     assert get(actor.made_in.remote()) not in last
+
+
+@ray.remote(concurrency_groups={"io": 1, "compute": 1})
+class Keeping:
+    def __init__(self):
+        self.own = threading.local()
+
+    def keep(self, value):
+        self.own.value = value
+        return threading.get_ident()
+
+    def kept(self):
+        return self.own.value, threading.get_ident()
+
+
+def test_each_group_has_threads_of_its_own():
+    actor = Keeping.remote()
+    idents = {group: get(actor.keep.options(concurrency_group=group).remote(group)) for group in ("io", "compute")}
+    assert idents["io"] != idents["compute"]
+    for group, ident in idents.items():
+        assert get(actor.kept.options(concurrency_group=group).remote()) == (group, ident)

@@ -193,7 +193,7 @@ def test_an_exception_that_cannot_be_pickled_is_told_in_words():
     assert "could not be pickled" in str(error)
     assert "lock" in str(error)
     assert type(error.cause) is DualrayError
-    assert "Holder could not be pickled" in str(error.cause)
+    assert "Holder isn't serializable" in str(error.cause)
     assert "raise make()" in str(error.cause)
 
 

@@ -77,7 +77,9 @@ def as_payload(function_name: str, exception: Exception) -> tuple[bytes, ErrorIn
         deserialize(payload)
     except Exception as why:  # noqa: BLE001 - pickling runs the user's code
         note = f"{text}(The exception itself could not be pickled: {why})\n"
-        cause = DualrayError(f"{type(exception).__qualname__} could not be pickled: {why}\nIts traceback:\n{text}")
+        cause = DualrayError(
+            f"{type(exception).__qualname__} isn't serializable, and did not arrive: {why}\nIts traceback:\n{text}"
+        )
         payload = serialize(TaskError(function_name, note, cause)).to_bytes()
     return payload, ErrorInfo(kind=ErrorKind.APPLICATION, message=text)
 

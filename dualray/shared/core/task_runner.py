@@ -167,7 +167,7 @@ class TaskRunner:
         self._report(task, results, error, start_ns, returned)
 
     def shut_down(self) -> None:
-        """The actor ends, and is not killed: its `__ray_shutdown__` runs, if it has one, and its functions of `atexit`."""
+        """The actor ends, and is not killed: its `__ray_shutdown__` runs, if it has one, then functions of `atexit`."""
         shut_down = getattr(self.instance, SHUTDOWN, None)
         try:
             if shut_down is not None:

@@ -34,8 +34,8 @@ class CodeProcess(HostProcess):
         super().__init__(cluster=cluster, address=address, node=node, store=store)
         self._is_driver = is_driver
         self._task_fiber: Fiber | None = None
-        self._fibers: dict[Fiber, None] | None = None
-        """What runs here, where that is more than `_task_fiber`."""
+        self._fibers: dict[Fiber, str] | None = None
+        """What runs here, where that is more than `_task_fiber`, with the concurrency group."""
         self.visible_gpus: str | None = None if is_driver else ""
         """Its CUDA_VISIBLE_DEVICES while it does not run; None: not set."""
         self.environment: Swapped | None = None
@@ -63,7 +63,7 @@ class CodeProcess(HostProcess):
         def run() -> None:
             fiber = self._task_fiber = self.cluster.fibers.current()
             if self._fibers is not None and fiber is not None:
-                self._fibers[fiber] = None
+                self._fibers[fiber] = ""
             try:
                 self.core.shut_down()
             finally:
@@ -86,27 +86,32 @@ class CodeProcess(HostProcess):
         if self.is_alive:
             self.spawn_seeded(function, seed)
 
-    def spawn_seeded(self, function: Callable[[], object], seed: bytes) -> None:
-        """Run a function in a fiber, whose randomness comes from this seed."""
+    def spawn_seeded(self, function: Callable[[], object], seed: bytes, group: str = "") -> None:
+        """Run a function in a fiber, whose randomness comes from this seed; `group` is the concurrency group of the
+        method that it runs."""
         self.cluster.seeds_handed_out.update(seed)
-        self.cluster.fibers.spawn(self, partial(self._run_in_fiber, function), seed=seed)
+        self.cluster.fibers.spawn(self, partial(self._run_in_fiber, function, group), seed=seed)
 
-    def _take_in(self, fiber: Fiber) -> None:
+    def group_of(self, fiber: Fiber) -> str:
+        """The concurrency group of the method that a fiber runs; "" is the default one."""
+        return "" if self._fibers is None else self._fibers.get(fiber, "")
+
+    def _take_in(self, fiber: Fiber, group: str = "") -> None:
         if self._fibers is None:
-            self._fibers = {} if self._task_fiber is None else {self._task_fiber: None}
-        self._fibers[fiber] = None
+            self._fibers = {} if self._task_fiber is None else {self._task_fiber: ""}
+        self._fibers[fiber] = group
 
-    def _run_in_fiber(self, function: Callable[[], object]) -> None:
+    def _run_in_fiber(self, function: Callable[[], object], group: str = "") -> None:
         fiber = self.cluster.fibers.current()
         assert fiber is not None
-        self._take_in(fiber)
+        self._take_in(fiber, group)
         try:
             function()
         finally:
             if self._fibers is not None:
                 self._fibers.pop(fiber, None)
             if self.threads is not None:
-                self.threads.fiber_ended(fiber)
+                self.threads.fiber_ended(fiber, group)
 
     def all_fibers(self) -> list[Fiber]:
         """What runs here, as it began."""

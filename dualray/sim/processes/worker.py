@@ -298,7 +298,7 @@ class UserProcess(WorkingProcess):
         fiber = self._task_fiber = self.cluster.fibers.current()
         assert fiber is not None
         if self._fibers is not None:
-            self._fibers[fiber] = None
+            self._fibers[fiber] = ""
         try:
             self._here.execute(task)
         finally:
@@ -430,7 +430,7 @@ class UserProcess(WorkingProcess):
             self.cluster.pauses.when_it_runs(self, self._begin_beside, task)
         elif self.is_alive:
             seed = task_seed(self.cluster.seed, task.spec.task_id, task.attempt)
-            self.spawn_seeded(partial(self.core.execute, task), seed)
+            self.spawn_seeded(partial(self.core.execute, task), seed, task.spec.template.concurrency_group)
 
     def start_on_loop(self, task: RunTask) -> None:
         self.cluster.kernel.call_after(self.cluster.dispatch_ns, self._event_loops().begin, task)

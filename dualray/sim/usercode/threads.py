@@ -106,6 +106,9 @@ class ThreadOwner(FiberOwner, Protocol):
     def is_main(self, fiber: Fiber) -> bool:
         """Whether the fiber is its main thread."""
 
+    def group_of(self, fiber: Fiber) -> str:
+        """The concurrency group of the method that a fiber runs."""
+
     def start_thread(self, function: Callable[[], object], seed: bytes) -> Fiber:
         """Run a function in a fiber of its own, soon."""
 
@@ -126,8 +129,8 @@ class ProcessThreads:
         """Threads that user code has started, and that have not ended."""
         self.alive: dict[int, threading.Thread] = {}
         """By their identity, in the order of their beginning."""
-        self.idle: list[threading.Thread] = []
-        """Of those that run one method of an actor after the other."""
+        self.idle: dict[str, list[threading.Thread]] = {}
+        """Of those that run one method of an actor after the other, by its concurrency group."""
         self.pools: WeakKeyDictionary[ThreadPoolExecutor, ThreadPoolExecutor] = WeakKeyDictionary()
         """In place of those that others have made."""
         self.queues: WeakKeyDictionary[threading.Thread, Any] = WeakKeyDictionary()
@@ -151,19 +154,20 @@ class ProcessThreads:
         self.alive[it._ident] = begun
         self._ends[it._ident] = end
 
-    def of_method(self, kernel: Kernel, fibers: FiberScheduler) -> threading.Thread:
-        """One of those that run methods and event loops."""
-        if self.idle:
-            return self.idle.pop()
+    def of_method(self, kernel: Kernel, fibers: FiberScheduler, group: str) -> threading.Thread:
+        """One of those that run methods and event loops: each group has its own."""
+        idle = self.idle.get(group)
+        if idle:
+            return idle.pop()
         made = threading.Thread(name=f"dualray-call_{next(self._methods)}", daemon=False)
         self.begins(made, kernel, fibers)
         return made
 
-    def fiber_ended(self, fiber: Fiber) -> None:
+    def fiber_ended(self, fiber: Fiber, group: str) -> None:
         """What a fiber of a method or a loop was is free."""
         known: _OfFiber | None = fiber.thread
         if known is not None and not known.was_started and known.thread is not self.main:
-            self.idle.append(known.thread)
+            self.idle.setdefault(group, []).append(known.thread)
 
     def ended(self, ident: int) -> None:
         """It is not there any more. Idempotent."""
@@ -235,7 +239,7 @@ class Threads:
             process = self.of_process(fiber)
             here = process.main
             if not _owner(fiber).is_main(fiber):  # it runs a method, or a loop
-                here = process.of_method(self._kernel, self._fibers)
+                here = process.of_method(self._kernel, self._fibers, _owner(fiber).group_of(fiber))
             found = fiber.thread = _OfFiber(here, was_started=False)
         return found
 
