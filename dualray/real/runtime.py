@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dualray.real.limits import raise_open_files
 from dualray.real.processes.offer import check_port, store_bytes, total_of
 from dualray.real.session import session as sessions
 from dualray.real.session.children import Children
@@ -54,6 +55,7 @@ def start(settings: Mapping[str, Any], config: Config) -> RealRuntime:
         has_notes=settings["record"] is not None,
     )
     children = Children(session)
+    raise_open_files()
     try:
         children.start()
         from dualray.real.processes.driver import RealRuntime  # noqa: PLC0415 - while the founder imports, too
@@ -75,6 +77,7 @@ def _join(settings: Mapping[str, Any]) -> RealRuntime:
     from dualray.real.cluster.address import find_session, next_driver  # noqa: PLC0415 - only who joins needs a client
     from dualray.real.processes.driver import RealRuntime  # noqa: PLC0415 - as above
 
+    raise_open_files()
     session = find_session(settings["address"])
     number = next_driver(session)
     return _started(

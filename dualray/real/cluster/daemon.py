@@ -35,6 +35,7 @@ from dualray.exceptions import DualrayError
 from dualray.real.cluster import address as addresses
 from dualray.real.cluster.gateway import CONTROL_PLANE, Gateway, dial, user_timeout_s
 from dualray.real.control_plane.shards import socket_names
+from dualray.real.limits import raise_open_files
 from dualray.real.net.frames import Refusal
 from dualray.real.net.loop import Loop
 from dualray.real.processes.runner import EXIT_TO_REJOIN
@@ -348,6 +349,7 @@ def _write_output_to(path: Path) -> None:
 def main() -> None:
     """Entry: `python -m dualray.real.cluster.daemon OPTIONS`, the secret on standard input."""
     options = NodeOptions(**json.loads(sys.argv[1]))
+    raise_open_files()
     secret = sys.stdin.buffer.read() or None
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in the terminal in which the node was started
     status: dict[str, str] = {}

@@ -41,6 +41,7 @@ from typing import Final
 import redis
 
 from dualray.real import files
+from dualray.real.limits import limit_in_words
 from dualray.real.net.addresses import home_of, is_address, listen, socket_path
 from dualray.real.net.frames import Refusal
 from dualray.real.net.handshake import ASK_BYTES, GONE, HANDED, NOT_YET, Identity, hand_over, shake_hands
@@ -243,20 +244,28 @@ class Gateway:
                 if self._closed:
                     return
                 if error.errno not in (errno.ECONNABORTED, errno.EINTR):
-                    _log.error("the gateway cannot accept connections: %s", error)
+                    _log.error("the gateway cannot accept connections: %s", limit_in_words(error))
                     time.sleep(0.1)
                 continue
-            threading.Thread(target=self._serve, args=(sock, serve, bound), name="dualray-route", daemon=True).start()
+            route = threading.Thread(target=self._serve, args=(sock, serve, bound), name="dualray-route", daemon=True)
+            try:
+                route.start()
+            except RuntimeError as error:
+                sock.close()
+                bound.release()
+                _log.error("the gateway cannot serve a connection: %s", limit_in_words(error))
+                time.sleep(0.1)
 
     def _serve(
         self, sock: socket.socket, serve: Callable[[socket.socket], None], bound: threading.BoundedSemaphore
     ) -> None:
+        peer = _peer_of(sock)
         try:
             serve(sock)
         except (OSError, Refusal, LookupError, ValueError) as error:
             if not self._closed:
                 self._counters.add(_reason_of(error))
-                _log.warning("the gateway dropped a connection: %s: %s", type(error).__name__, error)
+                _log.warning("the gateway dropped a connection from %s: %s: %s", peer, type(error).__name__, error)
         finally:
             bound.release()
 
@@ -336,6 +345,15 @@ class Gateway:
         if not self._loop.call_soon(begin):
             one.close()
             other.close()
+
+
+def _peer_of(sock: socket.socket) -> str:
+    """Who has connected, in words."""
+    try:
+        address = sock.getpeername()
+    except OSError:
+        return "somebody who has gone"
+    return f"{address[0]} port {address[1]}" if isinstance(address, tuple) else "a process of this machine"
 
 
 def _reason_of(error: Exception) -> str:

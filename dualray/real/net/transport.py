@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import Final
 
 from dualray.exceptions import AuthenticationError
+from dualray.real.limits import limit_in_words
 from dualray.real.net.addresses import listen, socket_path
 from dualray.real.net.frames import (
     IOV_MAX,
@@ -300,7 +301,11 @@ class Transport:
         peer.retry = None
         if peer.lost or peer.connection is not None or peer.attempt is not None:
             return
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        except OSError as error:  # no descriptor or memory left: there may be again
+            self._try_again(peer, OSError(error.errno, limit_in_words(error)))
+            return
         gateway = self._gateway_for(peer.address)
         try:
             sock.connect(os.fspath(gateway or socket_path(self._socket_dir, peer.address)))
@@ -341,7 +346,7 @@ class Transport:
             except BlockingIOError:
                 return
             except OSError as error:  # no descriptor or memory left: the queue keeps them a moment
-                _log.error("%s cannot accept connections: %s", self.address, error)
+                _log.error("%s cannot accept connections: %s", self.address, limit_in_words(error))
                 self._pause_accepting()
                 self._loop.call_later(0.1, self._resume_accepting)
                 return

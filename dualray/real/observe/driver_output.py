@@ -1,7 +1,7 @@
 """The driver's display of worker output: lines under their workers' names, and repeated lines once.
 
 Theory of operation. Node managers send lines (worker_output.py). They are printed by a thread of their own,
-`dualray-output`, which starts with the first: a terminal that is stuck, or a full pipe, holds up nobody but it. What
+`dualray-output`, which starts with the driver: a terminal that is stuck, or a full pipe, holds up nobody but it. What
 waits for it is bounded. A stream that is closed or broken ends the showing, and nothing else.
 
 The same line from several processes within WINDOW_S is shown once, at once, and then once more, at the window's end,
@@ -100,6 +100,12 @@ class DriverOutput:
         self._thread: threading.Thread | None = None
         self._closed = False
 
+    def start(self) -> None:
+        """Begin to show; what came before is shown then."""
+        thread = threading.Thread(target=self._run, name="dualray-output", daemon=True)
+        thread.start()
+        self._thread = thread
+
     def put(self, message: memoryview) -> None:
         """Lines have come from a node manager. Never waits."""
         self._add(bytes(message))
@@ -111,9 +117,6 @@ class DriverOutput:
     def _add(self, item: bytes | str) -> None:
         if self._closed:
             return
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="dualray-output", daemon=True)
-            self._thread.start()
         try:
             self._queue.put_nowait(item)
         except queue.Full:  # the terminal is stuck; the files have them

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, Protocol
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -28,6 +28,7 @@ from dualray.real.observe.counters import (
     of_connections,
     read_shared,
 )
+from dualray.real.observe.metrics_server import MetricsServer
 from dualray.real.observe.user_series import UserSeries
 from dualray.real.session.session import METRICS_FILE, Session
 from dualray.shared.machines.node.node import Node
@@ -111,15 +112,13 @@ class NodeMetrics(Collector):
         self._scrape = threading.Lock()
         registry = CollectorRegistry()
         registry.register(self)
-        self._server, self._thread = start_http_server(port, addr=LOOPBACK, registry=registry)
+        self._server = MetricsServer(LOOPBACK, port, registry)
         self.address = f"{LOOPBACK}:{self._server.server_port}"
         (process.session.directory / METRICS_FILE).write_text(self.address)
 
     def close(self) -> None:
         """Stop serving."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(ASK_TIMEOUT_S)
+        self._server.close()
 
     # ---- What the others say ---------------------------------------------------------------------------------
 

@@ -93,6 +93,7 @@ class RealRuntime(ProcessRuntime):
         if self._children is not None:
             self._children.spawn(HEAD, HEAD_MODULE)
             self._children.spawn(self.session.node, NODE_MODULE, self.session.node, "0")
+        self._output.start()
         self._process.start()
         deadline = time.monotonic() + _START_TIMEOUT_S
         if self._children is not None:
@@ -165,7 +166,7 @@ class RealRuntime(ProcessRuntime):
 
     def _on_error(self, error: Exception) -> None:
         logging.getLogger("dualray").critical("dualray met a bug in the driver", exc_info=error)
-        self.core.fail(f"dualray met a bug in the driver: {error!r}")
+        self.core.fail(f"dualray met a bug in the driver: {error!r}", is_sound=False)
 
     def show_bar(self, state: BarState) -> None:
         DISPLAY.take("", state)

@@ -7,17 +7,20 @@ memory without what it shares: the object store is everybody's. What follows is 
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from dualray.real.limits import limit_in_words
 from dualray.real.net.loop import Loop, Timer
 from dualray.shared.model.config import Config
 from dualray.shared.model.events import MemoryExceeded
 from dualray.shared.model.ids import Address
 
+_log = logging.getLogger("dualray")
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _CGROUPS: Final = Path("/sys/fs/cgroup")
 
@@ -104,6 +107,8 @@ class MemoryMonitor:
         self._pids = pids
         self._exceeded = exceeded
         self._timer: Timer | None = None
+        self._is_blind = False
+        """Whether the last look has failed."""
         self._arm()
 
     def close(self) -> None:
@@ -117,6 +122,18 @@ class MemoryMonitor:
             self._timer = self._loop.call_later(self._config.memory_check_ns / 1e9, self._look)
 
     def _look(self) -> None:
+        try:
+            self._compare()
+        except OSError as error:  # such as no descriptor for /proc/meminfo: the next look may have one
+            if not self._is_blind:
+                _log.warning("the memory of this machine cannot be read: %s", limit_in_words(error))
+            self._is_blind = True
+        else:
+            self._is_blind = False
+        if self._timer is not None:
+            self._arm()
+
+    def _compare(self) -> None:
         if self._config.memory_limit_bytes:
             limit_bytes = self._config.memory_limit_bytes
             workers = self._workers()
@@ -128,8 +145,6 @@ class MemoryMonitor:
             workers = self._workers() if used_bytes > limit_bytes else ()
         if used_bytes > limit_bytes:
             self._exceeded(MemoryExceeded(used_bytes=used_bytes, limit_bytes=limit_bytes, workers=workers))
-        if self._timer is not None:
-            self._arm()
 
     def _workers(self) -> tuple[tuple[Address, int], ...]:
         return tuple((Address(worker), own_bytes(pid)) for worker, pid in self._pids().items())

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from dualray.real.limits import limit_in_words
 from dualray.real.net.addresses import node_of_objects, objects_address
 from dualray.real.net.loop import Timer
 from dualray.real.net.messages import Payload
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
 
 _READ_BYTES = 65536
 _DRAIN_READS_MAX = 64
+_ENDS_WITHIN_S = 1.0
 _log = logging.getLogger("dualray")
 
 
@@ -265,7 +267,12 @@ class NodeProcess(MachineProcess):
     def _start_worker(self, worker: Address) -> None:
         self.recorder.trace(TraceKind.WORKER_STARTED, worker)
         argv = {"session": str(self.session.directory), "node": self.node, "address": worker}
-        stdout_fd, stderr_fd = self.template.fork(worker, argv)
+        try:
+            stdout_fd, stderr_fd = self.template.fork(worker, argv)
+        except OSError as error:
+            words = limit_in_words(error)
+            self.loop.call_soon(lambda: self._on_fork_failed(worker, words))  # it is an event of its own
+            return
         outputs = self._outputs[worker] = {}
         for fd, stream, suffix in ((stdout_fd, 1, "out"), (stderr_fd, 2, "err")):
             outputs[fd] = WorkerOutput(
@@ -367,6 +374,8 @@ class NodeProcess(MachineProcess):
     def on_peer_lost(self, peer: str) -> None:
         if self.metrics is not None:
             self.metrics.forget(peer)
+        if (pid := self._pids.get(peer)) is not None:
+            self.loop.call_later(_ENDS_WITHIN_S, lambda: self._end_deaf_worker(peer, pid))
         if peer == HEAD:
             self._leave("the connection to the head has closed")
         elif is_node(peer):
@@ -376,6 +385,12 @@ class NodeProcess(MachineProcess):
         elif self.session.gateway_for(peer) is not None:  # a process of another machine, which may live
             self.transport.forget(peer)
             self.handle(PeerLost(address=Address(peer)))
+
+    def _end_deaf_worker(self, worker: str, pid: int) -> None:
+        """A worker that has closed its connection is about to end; one that lives on would keep its task for ever."""
+        if self._pids.get(worker) == pid:
+            self._stops.setdefault(worker, "its connection to the node manager has closed")
+            self.template.signal(worker, signal.SIGKILL)
 
     def _on_objects_lost(self, peer: str) -> None:
         """The connection for objects has closed: it and the one for messages end together."""

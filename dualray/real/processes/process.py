@@ -12,11 +12,13 @@ import atexit
 import os
 import random
 import socket
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from numpy.random import MT19937, RandomState
 from numpy.random import set_state as set_numpy_state
@@ -84,6 +86,21 @@ class Signal:
             self._event.set()
 
 
+def _end_forked_child() -> NoReturn:
+    """A child that a task has forked comes out of the task's function: the task is its parent's, and so is the rest."""
+    error, code = sys.exception(), 0
+    try:
+        if isinstance(error, SystemExit):
+            code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        elif error is not None:
+            code = 1
+            traceback.print_exception(error)
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+    finally:
+        os._exit(code & 0xFF)
+
+
 def _raise(error: BaseException) -> None:
     raise error
 
@@ -120,6 +137,7 @@ class UserProcess:
         self._call_loops: dict[str, CallLoop] = {}
         """By concurrency group."""
         self._on_raw = on_raw
+        self._is_forked = False
         self.session = session
         self.address = address
         self._on_lost = on_lost
@@ -190,6 +208,10 @@ class UserProcess:
         self.loop.close()
         if self._settings is not None:
             self._settings.restore()
+
+    def note_fork(self) -> None:
+        """This is a child that user code has forked: sockets and tasks are its parent's."""
+        self._is_forked = True
 
     def is_busy(self) -> bool:
         """Whether the calling thread is in the middle of a step."""
@@ -278,7 +300,11 @@ class UserProcess:
             random.seed(stream_seed(seed, b"random"))
             generator = RandomState(MT19937(stream_seed(seed, b"numpy")))
             set_numpy_state(generator.get_state())  # noqa: NPY002 - it is the user's global generator that is seeded
-        return function(*args, **kwargs)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            if self._is_forked:
+                _end_forked_child()
 
     iterate = call
 

@@ -98,6 +98,7 @@ def main(argv: Mapping[str, str]) -> None:
     sys.stdout = marked_stream(MarkedFile(1, lambda: core.execution), errors="replace")
     sys.stderr = marked_stream(stderr, errors="backslashreplace")
     runtime.set_current(WorkerRuntime(process, stderr))
+    os.register_at_fork(after_in_child=process.note_fork)
     stacks.answer(process.session.stacks, address, lambda: stacks.describe_worker(core, process.loops_of_calls))
     visible = VisibleGpus(process.session.gpu_names)
     process.start()
@@ -131,7 +132,15 @@ def _raise_terminated(_signal: int, _frame: FrameType | None) -> None:
 
 
 def _end_by(error: BaseException) -> None:
-    """The process ends by what nobody has caught."""
+    """The process ends by what nobody has caught, whatever becomes of its words: a task may have closed its streams,
+    and threads of the user's must not keep it."""
+    try:
+        _end_with_words(error)
+    finally:
+        os._exit(EXIT_AFTER_ERROR)
+
+
+def _end_with_words(error: BaseException) -> None:
     if isinstance(error, SystemExit):  # user code wants its process to end
         _exit(error.code)
     if isinstance(error, Exception):  # user code's are caught where it runs: this one is ours
@@ -149,6 +158,8 @@ def _exit(code: object) -> None:
 
 
 def _end_after_error(error: BaseException) -> None:
-    logging.getLogger("dualray").critical("this worker met a bug and ends", exc_info=error)
-    sys.stderr.flush()
-    os._exit(EXIT_AFTER_ERROR)
+    try:
+        logging.getLogger("dualray").critical("this worker met a bug and ends", exc_info=error)
+        sys.stderr.flush()
+    finally:
+        os._exit(EXIT_AFTER_ERROR)

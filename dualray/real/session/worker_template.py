@@ -211,13 +211,16 @@ def run_worker(argv: dict[str, Any]) -> NoReturn:
     """Call the worker's main and leave the process with what it returns."""
     code: object = 1
     try:
-        main: Callable[[dict[str, Any]], object] = import_module(WORKER_MODULE).main
-        code = main(argv)
-    except SystemExit as end:
-        code = end.code
-    except BaseException:  # noqa: BLE001 - this is the end of the process, as of any program
-        traceback.print_exc()
-    end_process(code)
+        try:
+            main: Callable[[dict[str, Any]], object] = import_module(WORKER_MODULE).main
+            code = main(argv)
+        except SystemExit as end:
+            code = end.code
+        except BaseException:  # noqa: BLE001 - this is the end of the process, as of any program
+            traceback.print_exc()
+        end_process(code)
+    finally:
+        os._exit(1)  # its streams may be closed, so that it could say nothing
 
 
 def end_process(code: object) -> NoReturn:

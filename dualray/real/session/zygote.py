@@ -41,6 +41,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
+from dualray.real.limits import raise_open_files
 from dualray.real.session import worker_template
 from dualray.real.session.children import FOUNDER_MODULE, MESSAGE_BYTES_MAX, NODE_MODULE
 from dualray.real.session.parents import count_threads
@@ -272,6 +273,7 @@ class Founder:
 def main(arguments: list[str]) -> None:
     """Entry: `python -m dualray.real.session.zygote SESSION FD`."""
     session, fd = arguments[:2]
+    raise_open_files()
     del sys.argv[1:]  # they would be those of the workers
     os.set_inheritable(int(fd), False)
     set_title(FOUNDER_MODULE, [session])

@@ -30,6 +30,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dualray.exceptions import DualrayError
+from dualray.real import files
 from dualray.real.store.arena import PAGE, Arena, Layout
 from dualray.real.store.object_store import ARENA_FILE, SharedMemoryStore
 from dualray.real.store.ranges import RangeAllocator, RangeSet, rounded
@@ -64,7 +65,7 @@ class NodeStore:
     """See the module.
 
     Args:
-        directory: on a tmpfs, such as /dev/shm/dualray-SESSION; this user's, mode 0700.
+        directory: on a tmpfs, such as /dev/shm/dualray-SESSION; this user's alone; made with mode 0700 when missing.
         capacity: bytes of objects that are ever stored at a time.
         size_min: bytes that objects have at least, as a rule.
         objects_max: how many objects are ever stored at a time.
@@ -86,6 +87,7 @@ class NodeStore:
         idle_s: float,
         call_soon: Callable[[Callable[[], object]], object],
     ) -> None:
+        files.ensure_directory(directory)
         self.directory = directory
         self.capacity = capacity
         self._warm_bytes = min(warm_bytes, capacity // 4)

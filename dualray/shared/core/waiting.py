@@ -71,10 +71,15 @@ class CoreWaiting(CoreStep):
             if object_id in self.machine.views:
                 self.dispatch(ViewReleased(object_id=object_id))
 
-    def fail(self, reason: str) -> None:
-        """Nothing will come any more: whoever waits, or will wait, raises."""
+    def fail(self, reason: str, *, is_sound: bool = True) -> None:
+        """Nothing will come any more: whoever waits, or will wait, raises. A machine that is sound is told so: news
+        may still come of what was waited for."""
         self.end_reason = reason
-        self.abandon_waits()
+        with self.host.lock:
+            waits = list(self._waits)
+            self.abandon_waits()
+            for wait_id in waits if is_sound else ():
+                self.dispatch(WaitAbandoned(wait_id=wait_id))
 
     def abandon_waits(self) -> None:
         """The runtime ends: whoever still waits is woken, and raises."""

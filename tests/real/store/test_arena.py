@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dualray.real import files
 from dualray.real.store.arena import PAGE, Arena, Layout
 from dualray.real.store.node_store import MIB
 
@@ -16,10 +17,11 @@ from dualray.real.store.node_store import MIB
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 90)), max_size=300))
 @settings(deadline=None, max_examples=50)
 def test_the_index_is_a_dict(steps: list[tuple[bool, int]]) -> None:
-    path = Path(f"/dev/shm/dualray-{os.getpid()}-index")
+    path = Path(f"/dev/shm/dualray-{os.getpid()}-index/arena")
+    files.make_directory(path.parent)
     arena = Arena.create(path, Layout.of(capacity=MIB, size_min=100, objects_max=40))
     reader = Arena.attach(path)
-    path.unlink()
+    files.remove_directory(path.parent)
     plain: dict[bytes, tuple[int, int]] = {}
     for inserts, number in steps:
         object_id = bytes([number]) * (1 + number % 40)
@@ -46,6 +48,7 @@ def test_the_index_is_a_dict(steps: list[tuple[bool, int]]) -> None:
 def test_what_is_no_arena_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "arena"
     path.write_bytes(b"something else" * 10)
+    path.chmod(0o600)
     with pytest.raises(ValueError, match="is no arena"):
         Arena.attach(path)
     path.write_bytes(b"dualray\0" + (99).to_bytes(8, "little") + bytes(24))

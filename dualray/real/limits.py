@@ -1,0 +1,62 @@
+"""Limits that the system sets a process: they are raised where that is ours to do, and named where one is reached."""
+
+from __future__ import annotations
+
+import errno
+import resource
+from pathlib import Path
+from typing import Final
+
+OPEN_FILES_MAX: Final = 1 << 16
+"""More is not asked for: some programs close, one by one, all descriptors that they might have."""
+
+
+def raise_open_files() -> None:
+    """Let this process, and those that it starts, have as many files open as the hard limit allows, up to
+    OPEN_FILES_MAX: an actor takes three of its node manager's, and one of each process that calls it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES_MAX if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES_MAX)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def limit_in_words(error: OSError | RuntimeError) -> str:
+    """Which limit has been reached, with its value and the way out; the error's own words when it is none."""
+    if isinstance(error, RuntimeError):  # "can't start new thread", of which Python keeps no number
+        return f"{error}: {_processes()}"
+    if error.errno == errno.EMFILE:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return (
+            f"this process has as many files open as it may, {_amount(soft)} (RLIMIT_NOFILE; the hard limit is "
+            f"{_amount(hard)}): raise it with `ulimit -n`, or use fewer actors"
+        )
+    if error.errno == errno.ENFILE:
+        return "this machine has as many files open as it may: raise fs.file-max"
+    if error.errno == errno.EAGAIN:
+        return f"{error.strerror}: {_processes()}"
+    if error.errno == errno.ENOMEM:
+        return "this machine, or this container, has no memory left"
+    if error.errno == errno.ENOSPC:
+        return f"no space left on the disk of {error.filename}" if error.filename else "no space left on the disk"
+    return str(error)
+
+
+def is_exhaustion(error: OSError) -> bool:
+    """Whether it says that something has run out, and may be there again later."""
+    return error.errno in (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM, errno.ENOSPC, errno.ENOBUFS)
+
+
+def _processes() -> str:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    try:
+        allowed = Path("/sys/fs/cgroup/pids.max").read_text().strip()
+    except OSError:
+        allowed = "unknown"
+    return (
+        f"this user may have {_amount(soft)} processes and threads (RLIMIT_NPROC), this container {allowed} "
+        f"(pids.max): raise the lower one, or use fewer workers"
+    )
+
+
+def _amount(limit: int) -> str:
+    return "unlimited" if limit == resource.RLIM_INFINITY else f"{limit:,}"

@@ -1,0 +1,189 @@
+"""What runs out ends in an error that names it, and the session goes on; who only connects uses nothing up."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+import dualray
+from dualray.exceptions import DualrayError, WorkerCrashedError
+from dualray.real.limits import limit_in_words
+from dualray.real.observe import metrics_server
+from tests.conformance.support import eventually
+
+WITHIN_S = 60
+
+
+def run_limited(program: str, *, open_files: tuple[int, int]) -> str:
+    """What a program prints whose soft and hard limits of open files are these."""
+    limited = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, {open_files})\n{program}"
+    done = subprocess.run([sys.executable, "-c", limited], capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+ACTORS = """
+import sys
+import dualray
+from dualray.exceptions import WorkerCrashedError
+
+dualray.init(num_cpus=1, metrics_port=0)
+
+@dualray.remote(num_cpus=0)
+class Actor:
+    def one(self):
+        return 1
+
+@dualray.remote
+def two():
+    return 2
+
+actors = [Actor.remote() for _ in range(COUNT)]
+answers, words = 0, set()
+for actor in actors:
+    try:
+        answers += dualray.get(actor.one.remote(), timeout=60)
+    except WorkerCrashedError as error:
+        words.add(str(error))
+del actors, actor
+print(answers, dualray.get(two.remote(), timeout=60), *words)
+"""
+
+
+def test_an_actor_is_as_many_files_as_the_hard_limit_allows() -> None:
+    """The usual soft limit of 1024 ended the session at 340 actors."""
+    assert run_limited(ACTORS.replace("COUNT", "30"), open_files=(64, 4096)) == "30 2\n"
+
+
+def test_no_more_open_files_fail_the_actor_and_name_the_limit() -> None:
+    said = run_limited(ACTORS.replace("COUNT", "26"), open_files=(64, 64))
+    answers, two, words = said.split(" ", 2)
+    assert 5 < int(answers) < 26
+    assert two == "2"
+    assert "could not be started: this process has as many files open as it may, 64 (RLIMIT_NOFILE" in words
+
+
+def test_limits_in_words() -> None:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert f"{soft:,} (RLIMIT_NOFILE" in limit_in_words(OSError(errno.EMFILE, "Too many open files"))
+    assert "pids.max" in limit_in_words(RuntimeError("can't start new thread"))
+    assert "no space left on the disk of /a" in limit_in_words(OSError(errno.ENOSPC, "No space", "/a"))
+    assert limit_in_words(OSError(errno.ENOENT, "No such file", "/a")) == "[Errno 2] No such file: '/a'"
+
+
+# ---- One session -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def session() -> Iterator[dualray.runtime.Runtime]:
+    yield dualray.init(num_cpus=1, metrics_port=0, log_to_driver=False)
+    dualray.shutdown()
+
+
+@dualray.remote(max_retries=0)
+def one() -> int:
+    return 1
+
+
+def test_idle_connections_to_the_metrics_use_up_nothing(
+    session: dualray.runtime.Runtime,
+) -> None:
+    assert dualray.get(one.remote()) == 1
+    host, port = session.metrics_address.split(":")
+    (node,) = (int(line.split()[-1]) for line in _log_lines(session, "node manager node-0"))
+    with contextlib.ExitStack() as stack:
+        idle = [stack.enter_context(socket.create_connection((host, int(port)))) for _ in range(80)]
+        eventually(lambda: _ended(idle) >= 80 - metrics_server.CONNECTIONS_MAX, "the others were hung up on")
+        process = psutil.Process(node)
+        assert process.num_threads() <= metrics_server.CONNECTIONS_MAX + 10
+        assert process.num_fds() < 80
+        eventually(lambda: _ended(idle) == 80, "all were hung up on")  # those that had a place, too
+    with urllib.request.urlopen(f"http://{session.metrics_address}/metrics", timeout=10) as answer:
+        assert b"dualray_workers" in answer.read()
+    assert dualray.get(one.remote()) == 1
+
+
+def _log_lines(session: dualray.runtime.Runtime, words: str) -> list[str]:
+    return [line for line in session.session.log_path("node-0").read_text().splitlines() if words in line]
+
+
+def _ended(sockets: list[socket.socket]) -> int:
+    count = 0
+    for each in sockets:
+        each.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            count += each.recv(1, socket.MSG_PEEK) == b""
+    return count
+
+
+def test_a_worker_without_its_descriptors_ends_although_a_thread_runs_on(session: dualray.runtime.Runtime) -> None:
+    @dualray.remote(max_retries=0)
+    def leaves_a_thread() -> int:
+        threading.Thread(target=time.sleep, args=(600,)).start()
+        return os.getpid()
+
+    @dualray.remote(max_retries=0)
+    def closes_all() -> None:
+        os.closerange(0, 256)
+
+    @dualray.remote(max_retries=0)
+    def closes_sockets_and_goes_on() -> None:
+        os.closerange(3, 256)
+        time.sleep(600)
+
+    pid = dualray.get(leaves_a_thread.remote())
+    with pytest.raises(WorkerCrashedError):
+        dualray.get(closes_all.remote(), timeout=WITHIN_S)
+    assert dualray.get(leaves_a_thread.remote(), timeout=WITHIN_S) != pid
+    with pytest.raises(WorkerCrashedError, match="its connection to the node manager has closed"):
+        dualray.get(closes_sockets_and_goes_on.remote(), timeout=WITHIN_S)
+    assert dualray.get(one.remote(), timeout=WITHIN_S) == 1
+
+
+def test_a_forked_child_that_returns_ends_and_the_task_is_its_parents(session: dualray.runtime.Runtime) -> None:
+    @dualray.remote(max_retries=0)
+    def forks(code: int) -> tuple[str, int]:
+        child = os.fork()
+        if not child:
+            if code:
+                raise SystemExit(code)
+            return "child", 0
+        return "parent", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    assert dualray.get([forks.remote(code) for code in (0, 3, 0)], timeout=WITHIN_S) == [
+        ("parent", 0),
+        ("parent", 3),
+        ("parent", 0),
+    ]
+
+
+def test_a_wait_that_ends_with_the_node_leaves_nothing_in_the_machine() -> None:
+    """Its objects went with the last reference; news of their task then found a wait for what was gone."""
+    runtime = dualray.init(num_cpus=1, log_to_driver=False)
+
+    @dualray.remote(max_retries=0)
+    def sleeps() -> None:
+        time.sleep(600)
+
+    refs = [sleeps.remote(), sleeps.remote()]
+    with contextlib.suppress(DualrayError):
+        dualray.get(refs, timeout=0.5)
+    threading.Timer(0.2, os.kill, (runtime._children.processes["node-0"].pid, signal.SIGKILL)).start()
+    with pytest.raises(DualrayError, match="node manager node-0 is gone"):
+        dualray.get(refs, timeout=WITHIN_S)
+    assert not runtime.core.machine.values.waiting.waits
+    dualray.shutdown()
+    dualray.shutdown()
