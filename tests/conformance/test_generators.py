@@ -603,3 +603,22 @@ def test_an_asynchronous_generator_is_cancelled(tally: Tally):
     assert get(first) == 1
     assert values_of(source.items.remote(2)) == [0, 1]
     assert tally.notes == ["waits", "closed"]
+
+
+def test_a_generator_without_end_or_time_lets_its_consumer_take_items():
+    """In a simulation it made items at one moment of virtual time, for ever."""
+
+    class Counter:
+        def count(self):
+            item = 0
+            while True:
+                yield item
+                item += 1
+
+    method = ray.remote(Counter).remote().count.options(num_returns="streaming")
+    for generator in (ray.remote(Counter.count).options(num_returns="streaming").remote(None), method.remote()):
+        for item, ref in enumerate(generator):
+            assert get(ref) == item
+            if item == 2_500:
+                break
+        del generator

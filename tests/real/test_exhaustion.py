@@ -14,6 +14,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
+from typing import Any
 
 import psutil
 import pytest
@@ -88,7 +89,7 @@ def test_limits_in_words() -> None:
 
 
 @pytest.fixture
-def session() -> Iterator[dualray.runtime.Runtime]:
+def session() -> Iterator[Any]:
     yield dualray.init(num_cpus=1, metrics_port=0, log_to_driver=False)
     dualray.shutdown()
 
@@ -99,7 +100,7 @@ def one() -> int:
 
 
 def test_idle_connections_to_the_metrics_use_up_nothing(
-    session: dualray.runtime.Runtime,
+    session: Any,
 ) -> None:
     assert dualray.get(one.remote()) == 1
     host, port = session.metrics_address.split(":")
@@ -116,7 +117,7 @@ def test_idle_connections_to_the_metrics_use_up_nothing(
     assert dualray.get(one.remote()) == 1
 
 
-def _log_lines(session: dualray.runtime.Runtime, words: str) -> list[str]:
+def _log_lines(session: Any, words: str) -> list[str]:
     return [line for line in session.session.log_path("node-0").read_text().splitlines() if words in line]
 
 
@@ -129,7 +130,7 @@ def _ended(sockets: list[socket.socket]) -> int:
     return count
 
 
-def test_a_worker_without_its_descriptors_ends_although_a_thread_runs_on(session: dualray.runtime.Runtime) -> None:
+def test_a_worker_without_its_descriptors_ends_although_a_thread_runs_on(session: Any) -> None:
     @dualray.remote(max_retries=0)
     def leaves_a_thread() -> int:
         threading.Thread(target=time.sleep, args=(600,)).start()
@@ -153,7 +154,7 @@ def test_a_worker_without_its_descriptors_ends_although_a_thread_runs_on(session
     assert dualray.get(one.remote(), timeout=WITHIN_S) == 1
 
 
-def test_a_forked_child_that_returns_ends_and_the_task_is_its_parents(session: dualray.runtime.Runtime) -> None:
+def test_a_forked_child_that_returns_ends_and_the_task_is_its_parents(session: Any) -> None:
     @dualray.remote(max_retries=0)
     def forks(code: int) -> tuple[str, int]:
         child = os.fork()

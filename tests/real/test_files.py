@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -144,7 +145,7 @@ def test_another_user_cannot_have_the_directory_of_spilled_objects(shared: Path)
 def test_a_directory_that_is_there_is_not_taken_for_the_object_store(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who watches the temporary directory can be faster than we."""
     tokens = iter(["taken", "free"])
-    monkeypatch.setattr("secrets.token_hex", lambda count: next(tokens) if count == 3 else "0" * 2 * count)
+    monkeypatch.setattr(secrets, "token_hex", lambda count: next(tokens) if count == 3 else "0" * 2 * count)
     name = f"dualray-{os.getpid()}-{sessions._mark_of(os.getpid())}"
     taken = sessions.SHARED_MEMORY / f"{name}-taken"
     taken.mkdir(mode=0o777)

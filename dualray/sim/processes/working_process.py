@@ -6,13 +6,18 @@ A call takes its time after it has returned. A generator takes it item by item.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from dualray.shared.core.execution import Execution
 from dualray.shared.model.ids import NodeID
 from dualray.shared.model.specs import Ref
 from dualray.sim.processes.code_process import CodeProcess
 from dualray.sim.processes.node import NodeProcess
+
+_ITEMS_AT_ONCE: Final = 1_000
+"""Items that a generator makes at one moment of virtual time; then it takes `_ITEMS_NS`. An endless one would else
+never let anybody take what it has made."""
+_ITEMS_NS: Final = 1_000_000
 
 
 class WorkingProcess(CodeProcess):
@@ -114,8 +119,13 @@ class WorkingProcess(CodeProcess):
         taken = self._take_memory(task) if self.cluster.task_costs.take_memory else None
         error: BaseException | None = None
         is_first = True
+        since_ns, at_once = -1, 0
         try:
             while True:
+                if self.now_ns() != since_ns:
+                    since_ns, at_once = self.now_ns(), 0
+                elif (at_once := at_once + 1) % _ITEMS_AT_ONCE == 0:  # the consumer goes on in virtual time alone
+                    self._compute(_ITEMS_NS)
                 if error is not None and not isinstance(items, Generator):
                     raise error
                 try:
