@@ -16,6 +16,7 @@ import dualray as ray
 from dualray.cluster_utils import Cluster
 from dualray.exceptions import DualrayError
 from dualray.real.cluster.launch import StartedNode, node_options, start_node, stop_node
+from dualray.real.control_plane.server import find_server
 from dualray.shared.model.config import Config
 
 pytestmark = pytest.mark.leak_check
@@ -137,3 +138,39 @@ def test_a_head_that_is_started_again_is_a_new_cluster_at_the_old_address_and_no
         ray.shutdown()
         for node in nodes:
             stop_node(node)
+
+
+@pytest.mark.skipif(find_server() is None, reason="the embedded store does not die alone")
+def test_the_control_plane_of_a_session_is_started_again_with_its_functions():
+    """New functions failed after 10 s each, and a line twice a second stood under the name of an innocent task."""
+    runtime = ray.init(num_cpus=2, log_to_driver=False)
+    try:
+
+        @ray.remote
+        def known() -> int:
+            time.sleep(0.01)
+            return 1
+
+        @ray.remote
+        def new() -> int:
+            return 2
+
+        @ray.remote(num_cpus=0)
+        class Fresh:
+            def call_both(self) -> list[int]:
+                return ray.get([known.remote(), new.remote()])
+
+        assert ray.get([known.remote() for _ in range(20)], timeout=TIMEOUT_S) == [1] * 20
+        head = runtime._children.processes["head"].pid
+        (server,) = psutil.Process(head).children()
+        server.kill()
+        assert ray.get([known.remote() for _ in range(20)], timeout=TIMEOUT_S) == [1] * 20
+        assert ray.get(new.remote(), timeout=TIMEOUT_S) == 2
+        actors = [Fresh.remote() for _ in range(2)]
+        assert ray.get([actor.call_both.remote() for actor in actors], timeout=TIMEOUT_S) == [[1, 2]] * 2
+        assert "server 0 of the control plane is back" in runtime.session.log_path("head").read_text()
+        for path in runtime.session.logs.glob("*.err"):
+            said = [line for line in path.read_text().splitlines() if "control plane" in line]
+            assert len(said) <= 2, said
+    finally:
+        ray.shutdown()

@@ -36,6 +36,7 @@ from dualray.real.cluster import address as addresses
 from dualray.real.cluster.gateway import CONTROL_PLANE, Gateway, dial, user_timeout_s
 from dualray.real.control_plane.shards import socket_names
 from dualray.real.limits import raise_open_files
+from dualray.real.logs import log_to
 from dualray.real.net.frames import Refusal
 from dualray.real.net.loop import Loop
 from dualray.real.processes.runner import EXIT_TO_REJOIN
@@ -124,11 +125,7 @@ class Daemon:
         self._thread = threading.Thread(target=self.loop.run, name="dualray-gateway", daemon=True)
         try:
             self.children.start()
-            logging.basicConfig(
-                filename=self.session.log_path("daemon"),
-                level=logging.INFO,
-                format="%(asctime)s %(levelname)s %(message)s",
-            )
+            log_to(self.session.log_path("daemon"))
             self.gateway = self._open_gateway()
         except BaseException:
             self.children.end(_CHILD_END_TIMEOUT_S)

@@ -68,16 +68,24 @@ class ControlPlane:
         socket_path: the server's Unix socket.
         password: the server's password.
         limits: see ControlPlaneLimits.
+        on_again: called, on a thread of its own, when the server takes records again after it did not.
     """
 
-    def __init__(self, socket_path: Path, password: str, *, limits: ControlPlaneLimits | None = None) -> None:
+    def __init__(
+        self,
+        socket_path: Path,
+        password: str,
+        *,
+        limits: ControlPlaneLimits | None = None,
+        on_again: Callable[[], object] = lambda: None,
+    ) -> None:
         self._limits = limits or ControlPlaneLimits()
         self._socket_path = socket_path
         self._password = password
         self._lock = threading.Lock()
         self._client = self._new_client()
         self._closing = threading.Event()
-        self._writer = WriteBehind(self._new_client(), self._limits)
+        self._writer = WriteBehind(self._new_client(), self._limits, on_again)
         self._listener: NewsListener | None = None
 
     def _new_client(self) -> RespClient:

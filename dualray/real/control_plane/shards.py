@@ -60,12 +60,23 @@ class ShardedControlPlane:
         primary: the primary's socket.
         shards: how many there are, at least 1.
         password: of all servers.
-        limits: of each server's client.
+        limits, on_again: of each server's client.
     """
 
-    def __init__(self, primary: Path, password: str, shards: int, *, limits: ControlPlaneLimits | None = None) -> None:
+    def __init__(
+        self,
+        primary: Path,
+        password: str,
+        shards: int,
+        *,
+        limits: ControlPlaneLimits | None = None,
+        on_again: Callable[[], object] = lambda: None,
+    ) -> None:
         self._primary = ControlPlane(primary, password, limits=limits)
-        self._shards = [ControlPlane(primary.parent / name, password, limits=limits) for name in socket_names(shards)]
+        self._shards = [
+            ControlPlane(primary.parent / name, password, limits=limits, on_again=on_again)
+            for name in socket_names(shards)
+        ]
 
     def _at(self, key: bytes) -> ControlPlane:
         return self._shards[shard_of(key, len(self._shards))]
@@ -127,8 +138,8 @@ class ShardedControlPlane:
 Tables = ControlPlane | ShardedControlPlane
 
 
-def tables_at(primary: Path, password: str, shards: int) -> Tables:
-    """A client of a session's tables."""
+def tables_at(primary: Path, password: str, shards: int, *, on_again: Callable[[], object] = lambda: None) -> Tables:
+    """A client of a session's tables; `on_again` is called when a server takes records again after it did not."""
     if shards:
-        return ShardedControlPlane(primary, password, shards)
-    return ControlPlane(primary, password)
+        return ShardedControlPlane(primary, password, shards, on_again=on_again)
+    return ControlPlane(primary, password, on_again=on_again)

@@ -20,7 +20,7 @@ entry may stand in the list twice, which changes nothing.
 import dataclasses
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from dualray.exceptions import AuthenticationError
 from dualray.real.control_plane.resp import ReplyError, RespClient
@@ -77,11 +77,12 @@ def unpack(entry: bytes) -> Iterator[tuple[bytes, bytes | None]]:
 
 
 class WriteBehind:
-    """The buffer and the thread of write_behind."""
+    """The buffer and the thread of write_behind; `on_again` is called there when the server takes records again."""
 
-    def __init__(self, client: RespClient, limits: WriteBehindLimits) -> None:
+    def __init__(self, client: RespClient, limits: WriteBehindLimits, on_again: Callable[[], object]) -> None:
         self.acknowledged = 0
         self._client = client
+        self._on_again = on_again
         self._limits = limits
         self._lock = threading.Lock()
         self._progress = threading.Condition(self._lock)
@@ -149,6 +150,7 @@ class WriteBehind:
     def _send(self, buffers: dict[str, list[bytes]]) -> bool:
         """Append the records, however often it takes; False when the client is closed before it succeeds."""
         pause_s = self._limits.retry_first_s
+        failed = 0
         while True:
             try:
                 self._client.pipeline(
@@ -158,9 +160,14 @@ class WriteBehind:
                         for entry in self._entries(records)
                     ]
                 )
+                if failed:
+                    _log.warning("the control plane takes records again, after %d attempts in vain", failed)
+                    self._on_again()
                 return True
             except (OSError, ReplyError, AuthenticationError) as error:
-                _log.warning("the control plane does not take records, the next attempt is in %g s: %s", pause_s, error)
+                failed += 1
+                if failed == 1:
+                    _log.warning("the control plane does not take records, and is tried again and again: %s", error)
                 if self._stop.wait(pause_s):
                     return False
                 pause_s = min(2 * pause_s, self._limits.retry_last_s)

@@ -31,6 +31,8 @@ if TYPE_CHECKING:  # a process imports the code of its own machine
 
 COUNTS_ASKED, COUNTS = 9, 10
 """First bytes of raw messages."""
+TABLES_EMPTY: Final = 11
+"""Head to drivers: the control plane's server was started again, and has lost its tables."""
 
 Counts = dict[str, int]
 

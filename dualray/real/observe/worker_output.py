@@ -134,6 +134,26 @@ class MarkedFile(io.RawIOBase):
             os.write(self._fd, mark(execution))
         return os.write(self._fd, data)
 
+    def say(self, words: str) -> None:
+        """Say something that is no task's."""
+        self._marked = None
+        nobody = Printer("", os.getpid(), b"", 0, b"")
+        os.write(self._fd, _marked(nobody) + words.encode(errors="backslashreplace") + b"\n")
+
+
+class TellingHandler(logging.Handler):
+    """Log lines of the runtime go to a worker's stderr under the worker's own name, whatever task it runs."""
+
+    def __init__(self, file: MarkedFile) -> None:
+        super().__init__()
+        self._file = file
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._file.say(self.format(record))
+        except OSError:  # a task has closed it
+            return
+
 
 def mark(execution: Execution) -> bytes:
     """The line that names the task that prints: its own name, or that of its actor's class."""
@@ -141,6 +161,10 @@ def mark(execution: Execution) -> bytes:
     if execution.actor_id is not None:
         name = name.rpartition(".")[0] or name
     printer = Printer(name, os.getpid(), execution.task_id, execution.attempt, execution.actor_id or b"")
+    return _marked(printer)
+
+
+def _marked(printer: Printer) -> bytes:
     return _SIGN + _TASK + b"\t" + printer.words() + b"\n"
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from dualray.exceptions import DualrayError
 from dualray.progress_bars import DISPLAY, BarState
 from dualray.real.net.addresses import socket_path
+from dualray.real.observe.counters import TABLES_EMPTY
 from dualray.real.observe.driver_output import DriverOutput
 from dualray.real.observe.worker_output import FLUSH, FLUSHED, LINES
 from dualray.real.processes.process import UserProcess
@@ -151,6 +152,8 @@ class RealRuntime(ProcessRuntime):
             self._output.put(header[1:])
         elif header[0] == FLUSHED:
             self._flushed.release()
+        elif header[0] == TABLES_EMPTY:
+            self._process.spawn(self._process.put_functions_again)
 
     def _fetch_last_lines(self) -> None:
         """What workers have printed up to now is to be shown before we leave."""

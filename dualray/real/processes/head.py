@@ -12,7 +12,7 @@ from dualray.exceptions import ControlPlaneError
 from dualray.real.control_plane.server import begin_server, start_server
 from dualray.real.control_plane.shards import list_shards, sockets_at, tables_at
 from dualray.real.net.messages import Payload
-from dualray.real.observe.counters import COUNTS, COUNTS_ASKED, of_connections
+from dualray.real.observe.counters import COUNTS, COUNTS_ASKED, TABLES_EMPTY, of_connections
 from dualray.real.observe.worker_output import DRIVER_ASKED, answer_driver_asked
 from dualray.real.processes.runner import MachineProcess, begin
 from dualray.real.session import session as sessions
@@ -73,14 +73,14 @@ class HeadProcess(MachineProcess):
         written = self.session.directory / f".{sessions.CONTROL_PLANE_FILE}"
         written.write_text(kind)
         written.rename(self.session.directory / sessions.CONTROL_PLANE_FILE)
-        if self.session.cluster is not None:
-            for place in range(len(self.servers)):
-                name = f"dualray-control-plane-{place}"
-                threading.Thread(target=self._keep_server, args=(place,), name=name, daemon=True).start()
+        for place in range(len(self.servers)):
+            name = f"dualray-control-plane-{place}"
+            threading.Thread(target=self._keep_server, args=(place,), name=name, daemon=True).start()
 
     def _keep_server(self, place: int) -> None:
         """A thread of its own, which lives as long as this process: start one of the control plane's servers again when
-        it has died, with the tables of its append-only file. Clients try again meanwhile (control_plane/client.py)."""
+        it has died, with the tables of its append-only file. In a session of `init`, which has none, drivers and
+        workers put their functions into the new one. Clients try again meanwhile (control_plane/client.py)."""
         failures = 0
         while (process := self.servers[place].process) is not None and failures < _SERVER_STARTS_MAX:
             status = process.wait()
@@ -92,16 +92,28 @@ class HeadProcess(MachineProcess):
                     self.servers[place] = start_server(
                         self.servers[place].socket_path.parent,
                         self.session.password,
-                        append_only=True,
+                        append_only=self.session.cluster is not None,
                         start_timeout_s=_SERVER_STARTS_WITHIN_S,
                     )
                     failures = 0
                     _log.warning("server %d of the control plane is back: %s", place, self.servers[place].kind)
+                    if self.session.cluster is None:
+                        self._fill(place)
                 except ControlPlaneError as error:
                     failures += 1
                     _log.error("the control plane does not start again, attempt %d: %s", failures, error)
         if failures:
             self.loop.call_soon(self._end_without_server)
+
+    def _fill(self, place: int) -> None:
+        """A server has been started again with nothing in it."""
+        if place == 0 and self.session.redis_shards:
+            list_shards(self.session.redis_socket, self.session.password, self.session.redis_shards)
+        self.loop.call_soon(self._ask_for_functions)
+
+    def _ask_for_functions(self) -> None:
+        for driver in self.drivers.values():
+            self.transport.send(driver, bytes((TABLES_EMPTY,)))
 
     def _end_without_server(self) -> None:
         raise ControlPlaneError(f"the control plane's server did not start again in {_SERVER_STARTS_MAX} attempts")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 from dualray.exceptions import ControlPlaneError
@@ -21,6 +22,9 @@ _ROWS_S = 0.005
 """How long they wait."""
 _FLUSH_TIMEOUT_S = 5.0
 """How long a reader of a table waits until our own rows are there."""
+_PUT_AGAIN_WITHIN_S = 5.0
+"""After the control plane's server was started again with empty tables, its functions are there within this."""
+_POLL_S = 0.02
 
 
 class ProcessTables:
@@ -38,6 +42,8 @@ class ProcessTables:
         self._rows: list[tuple[str, tuple[str, ...], bytes]] = []
         """Table, keys and packed fields, which these keys share."""
         self._rows_count = 0
+        self._functions: dict[FunctionID, bytes] = {}
+        """Those that this process has put into the function table of an `init` session, which lies in memory alone."""
         self._rows_are_due = False
         self.rows_written: dict[str, int] = {}
         """Of each table: one of `tasks` for each task that has finished here, and one of `tasks` and of `errors` for
@@ -81,11 +87,21 @@ class ProcessTables:
             self._control_plane().write_many_behind(table, records)
 
     def put_function(self, function: FunctionID, pickled: bytes) -> None:
+        if self._session.cluster is None:  # a cluster's has a file
+            self._functions[function] = pickled
         self._control_plane().put(_FUNCTIONS, function, pickled)
 
+    def put_again(self) -> None:
+        """The control plane's server was started again, with empty tables. Not for the loop's thread: it waits."""
+        for function, pickled in list(self._functions.items()):
+            self._control_plane().put(_FUNCTIONS, function, pickled)
+
     def load_function(self, function: FunctionID) -> Any:
-        pickled = self._control_plane().get(_FUNCTIONS, function)
-        if pickled is None:
+        deadline_s = time.monotonic() + _PUT_AGAIN_WITHIN_S
+        while (pickled := self._control_plane().get(_FUNCTIONS, function)) is None:
+            if time.monotonic() < deadline_s:  # the server has died, and whoever has the function puts it again
+                time.sleep(_POLL_S)
+                continue
             raise ControlPlaneError(f"the function table has no function {function.hex()}")
         return deserialize_own(pickled)
 
@@ -106,5 +122,7 @@ class ProcessTables:
         with self._lock:
             if self._tables is None:
                 session = self._session
-                self._tables = tables_at(session.redis_socket, session.password, session.redis_shards)
+                self._tables = tables_at(
+                    session.redis_socket, session.password, session.redis_shards, on_again=self.put_again
+                )
             return self._tables

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dualray.real.control_plane.shards import Tables
+from dualray.real.logs import log_to
 from dualray.real.net.heartbeats import Heartbeats
 from dualray.real.net.loop import Loop, Timer
 from dualray.real.net.messages import Payload, Post, decode_messages
@@ -36,7 +37,7 @@ EXIT_TO_REJOIN = 75
 HEARTBEAT = b""
 """The header of a message that says nothing but that its sender lives."""
 
-RAW_KINDS = frozenset(range(1, 11))
+RAW_KINDS = frozenset(range(1, 12))
 """First bytes of the headers of messages between runners; those of events begin with a msgpack array, 0x90 or more."""
 
 _PARENT_CHECK_S = 1.0
@@ -254,7 +255,5 @@ def begin(name: str, argv: Sequence[str]) -> tuple[sessions.Session, int]:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the driver, which then ends us
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a terminal that closes is the driver's to mind
     session = sessions.load(Path(argv[0]))
-    logging.basicConfig(
-        filename=session.log_path(name), level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
-    )
+    log_to(session.log_path(name))
     return session, int(argv[1])

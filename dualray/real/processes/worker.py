@@ -18,7 +18,7 @@ from typing import NoReturn
 from dualray import runtime
 from dualray.progress_bars import BarState
 from dualray.real.observe import stacks
-from dualray.real.observe.worker_output import MarkedFile, bar_line, marked_stream
+from dualray.real.observe.worker_output import MarkedFile, TellingHandler, bar_line, marked_stream
 from dualray.real.processes.gpus import VisibleGpus
 from dualray.real.processes.interrupts import TaskInterrupts
 from dualray.real.processes.process import Signal, UserProcess
@@ -97,6 +97,9 @@ def main(argv: Mapping[str, str]) -> None:
     stderr = MarkedFile(2, lambda: core.execution)
     sys.stdout = marked_stream(MarkedFile(1, lambda: core.execution), errors="replace")
     sys.stderr = marked_stream(stderr, errors="backslashreplace")
+    log = logging.getLogger("dualray")
+    log.addHandler(TellingHandler(stderr))
+    log.propagate = False  # handlers of the user's would show it as a task's
     runtime.set_current(WorkerRuntime(process, stderr))
     os.register_at_fork(after_in_child=process.note_fork)
     stacks.answer(process.session.stacks, address, lambda: stacks.describe_worker(core, process.loops_of_calls))

@@ -7,7 +7,7 @@ first.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from dualray.shared.core.failures import failure_in_words
 from dualray.shared.core.state import CoreState
@@ -36,6 +36,9 @@ from dualray.shared.model.specs import Ref
 from dualray.shared.proof.trace import TraceKind
 
 T = TypeVar("T")
+
+_UNREAD_TOLD_MAX: Final = 20
+"""Errors that nobody has read, each of another kind, that are told in full when the program ends."""
 
 
 def take_all(queue: list[T]) -> tuple[T, ...]:
@@ -193,9 +196,19 @@ class CoreStep(CoreState):
     def tell_unread_failures(self) -> None:
         """The program ends: errors that it holds references to, and has never read, are told now."""
         with self.host.lock:
+            seen: dict[tuple[str, str], None] = {}
+            left_out = 0
             for failure in self.machine.unread_failures():
                 failure.is_read = True
-                self._tell_failure(failure.told())
+                told = failure.told()
+                kind = (told.name, told.error.message)
+                if kind in seen or len(seen) == _UNREAD_TOLD_MAX:
+                    left_out += 1
+                    continue
+                seen[kind] = None
+                self._tell_failure(told)
+            if left_out:
+                self.host.tell(f"dualray: and {left_out:,} more have failed, and nobody has read their errors\n")
 
     def _send(self, command: Send) -> None:
         message = command.message
