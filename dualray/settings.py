@@ -576,6 +576,11 @@ def limits_of(resolved: Mapping[str, Resolved]) -> Config:
     """
     scenario = resolved["scenario"].value
     given = {**(scenario.limits if scenario is not None else {}), **(resolved["limits"].value or {})}
+    if "autoscaler_groups" in (resolved["limits"].value or {}):
+        raise ValueError(
+            "limits: autoscaler_groups is made of the groups of a scenario file; say cluster: {groups: {cpu: {max: 4}}} "
+            "there"
+        )
     if resolved["infeasible"].value is not None:
         given["infeasible"] = resolved["infeasible"].value
     for name, value in given.items():

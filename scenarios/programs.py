@@ -77,3 +77,18 @@ def check_blocks(blocks: int, size: int) -> dict[str, int]:
     time.sleep(2.0)
     damaged = sum(sha256(dualray.get(data).tobytes()).hexdigest() != dualray.get(digest) for data, digest in made)
     return {"whole": blocks - damaged, "damaged": damaged}
+
+
+@dualray.remote(duration=20)
+def piece(number: int) -> int:
+    """A piece of a burst."""
+    return number * number
+
+
+def bursts(bursts: int, pieces: int, rest: float) -> list[int]:
+    """Bursts of tasks with rests between them, on a cluster that may grow and shrink."""
+    sums = []
+    for _ in range(bursts):
+        sums.append(sum(dualray.get([piece.remote(number) for number in range(pieces)])))
+        time.sleep(rest)
+    return sums

@@ -337,3 +337,30 @@ def stages(*, tasks: int = 6, depth: int = 3, size: int = 200_000) -> list[int]:
     for _ in range(depth - 1):
         rows = [task.remote(tasks, size, *[row[place] for row in rows]) for place in range(tasks)]
     return dualray.get([look.options(name="total").remote(0, *row) for row in rows])
+
+
+@dualray.remote(max_retries=-1, duration=1.5)
+def grown(number: int) -> Any:
+    """A piece of work, whose result is large enough for a store."""
+    return np.full(40_000, number, dtype=np.int64)
+
+
+@dualray.remote(max_retries=-1, duration=0.1)
+def gathered(*pieces: Any) -> int:
+    """Their sum."""
+    return int(sum(int(piece[0]) for piece in pieces))
+
+
+def growing() -> list[int]:
+    """Bursts with rests between them, one of them in a placement group that needs three nodes."""
+    sums = []
+    for pieces in (12, 3, 20):
+        made = [grown.remote(number) for number in range(pieces)]
+        sums.append(dualray.get(gathered.remote(*made)))
+        time.sleep(12)
+    group = placement_group([{"CPU": 2}] * 3, strategy="STRICT_SPREAD")
+    strategy = PlacementGroupSchedulingStrategy(group)
+    made = [grown.options(scheduling_strategy=strategy).remote(number) for number in range(6)]
+    sums.append(dualray.get(gathered.remote(*made)))
+    remove_placement_group(group)
+    return sums

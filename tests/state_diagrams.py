@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from dualray.shared.model.states import ACTOR, GROUP, NODE, STORED, TASK, VALUE, WORKER, Transitions
+from dualray.shared.model.states import ACTOR, GROUP, LAUNCH, NODE, STORED, TASK, VALUE, WORKER, Transitions
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "states.md"
 TABLES: tuple[tuple[Transitions[Any], str, str], ...] = (
@@ -19,6 +19,7 @@ TABLES: tuple[tuple[Transitions[Any], str, str], ...] = (
     (ACTOR, "PENDING", "An actor, as the head sees it."),
     (GROUP, "PENDING", "A placement group, as the head sees it."),
     (NODE, "ALIVE", "A node, as the head sees it."),
+    (LAUNCH, "REQUESTED", "A node that the autoscaler has asked for, as the head sees it."),
     (STORED, "CREATED", "An object in the store of one node."),
 )
 """Each table with the state that it begins with, and what it is about."""

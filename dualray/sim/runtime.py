@@ -21,6 +21,7 @@ from dualray.shared.proof.trace import TraceEvent
 from dualray.sim.cluster.cluster import DRIVER_NODE, Cluster, make_cluster
 from dualray.sim.cluster.examination import Examination, examine
 from dualray.sim.cluster.planned_nodes import PlannedAddress
+from dualray.sim.cluster.provider import MachineGroup, Provider
 from dualray.sim.cluster.run_summary import summarise
 from dualray.sim.network.topologies import Nic
 from dualray.sim.processes.entering import enter_process, leave_process, show_gpus, shown_gpus
@@ -146,6 +147,9 @@ def start(settings: Mapping[str, Any], config: Config) -> SimRuntime:
         from dualray.sim.cluster.run_recorder import RunRecorder  # noqa: PLC0415 - only who records needs it
 
         record = RunRecorder(settings["record"], cluster)
+    if scenario_groups := machine_groups(settings["scenario"]):
+        cluster.provider = Provider(cluster, scenario_groups, seed=cluster.seed)
+        cluster.head.launcher = cluster.provider
     driver = cluster.start(nodes=hardware, root=root, namespace=settings["namespace"] or "")
     scenario: Scenario | None = settings["scenario"]
     planned = scenario.planned() if scenario is not None else ()
@@ -202,6 +206,27 @@ def hardware_of_scenario(scenario: Scenario) -> list[Hardware]:
     kinds = {id(group): group for group in groups}
     hardware = {kind: _hardware_of_group(group) for kind, group in kinds.items()}
     return [hardware[id(group)] for group in groups]
+
+
+def machine_groups(scenario: Scenario | None) -> dict[str, MachineGroup]:
+    """What the provider has of each group of a scenario that grows and shrinks."""
+    if scenario is None:
+        return {}
+    said = scenario.cluster.scaling
+    return {
+        name: MachineGroup(
+            hardware=_hardware_of_group(group),
+            start_up=said[name].start_up,
+            refused=said[name].refused,
+            stuck=said[name].stuck,
+            quota=said[name].quota,
+            reclaimed=said[name].reclaimed,
+            notice_ns=said[name].notice,
+            price=round(said[name].price * 1_000_000),
+            paid_least_ns=said[name].paid_least,
+        )
+        for name, group in scenario.cluster.scaled().items()
+    }
 
 
 def _hardware_of_group(group: NodeGroup) -> Hardware:

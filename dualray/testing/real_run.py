@@ -42,6 +42,10 @@ def run_on_cluster(scenario: Scenario, program: Path | Callable[[], Any], decisi
     Raises:
         ValueError: a cluster, or a fault, that is not for real mode.
     """
+    if scenario.cluster.scaling:
+        raise ValueError(
+            "cluster: groups: real mode launches no nodes; run it with --mode sim, or give a number of nodes"
+        )
     nodes = scenario.cluster.each_node()
     if len(nodes) > NODES_MAX:
         raise ValueError(

@@ -30,7 +30,7 @@ from dualray.shared.model.errors import ErrorInfo
 from dualray.shared.model.events import Event, Result
 from dualray.shared.model.specs import ActorSpec, FunctionTemplate
 
-PROTOCOL_VERSION = 18
+PROTOCOL_VERSION = 19
 """Raised whenever an event, a command or a field of one changes."""
 
 _TEMPLATES_MAX = 4096

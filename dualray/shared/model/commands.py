@@ -252,6 +252,23 @@ class TellWait:
     words: str
 
 
+@dataclass(slots=True, kw_only=True)
+class LaunchNodes:
+    """Have the provider start a node of this group for each id, once for each id: it carries the id as a label. Report
+    `LaunchesFailed` of those that it refuses."""
+
+    group: str
+    launch_ids: tuple[str, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class TerminateNode:
+    """Give back the machine of a launch. Its node is `node`, if it had one."""
+
+    launch_id: str
+    node: NodeID | None = None
+
+
 Command: TypeAlias = (
     Send
     | ArmTimer
@@ -281,4 +298,6 @@ Command: TypeAlias = (
     | NoteRetry
     | TellFailure
     | TellWait
+    | LaunchNodes
+    | TerminateNode
 )

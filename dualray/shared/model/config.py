@@ -103,6 +103,23 @@ class Config:
     state_timeout_ns: int = _limit(5 * SECOND_NS, "ns", "so long a process has to answer a question about its state")
     bundles_max: int = _limit(1_000, "bundles", "of one placement group")
     infeasible: str = _limit("raise", "raise|wait", "what a demand does that no node can ever meet")
+    autoscaler_groups: str = _limit(
+        "", "JSON", "groups of nodes that the autoscaler launches and lets leave; '': the cluster stays as it is"
+    )
+    autoscaler_policy: str = _limit(
+        "dualray.shared.policies.bin_packing:BinPacking", "dotted path", "how many nodes of each group there should be"
+    )
+    upscaling_speed_percent: int = _limit(
+        100,
+        "percent",
+        "of the nodes that are there, launched at a time for plain demands, five at least; 0: any number",
+    )
+    idle_timeout_ns: int = _limit(60 * SECOND_NS, "ns", "a node that nobody has used for longer may leave")
+    launch_cooldown_ns: int = _limit(30 * SECOND_NS, "ns", "no node of a group is asked for so long after a refusal")
+    launch_timeout_ns: int = _limit(300 * SECOND_NS, "ns", "a launched node that has not joined after this is given up")
+    autoscaler_turn_ns: int = _limit(
+        100 * MILLISECOND_NS, "ns", "the autoscaler decides so long after a change, once for all that come by then"
+    )
     stderr_lines_kept: int = _limit(20, "lines", "of a dead worker's stderr in the error")
 
     @classmethod

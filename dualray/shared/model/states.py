@@ -78,6 +78,16 @@ class NodeHealth(StrEnum):
     DEAD = "DEAD"
 
 
+class LaunchState(StrEnum):
+    """A node that the autoscaler has asked for."""
+
+    REQUESTED = "REQUESTED"
+    JOINED = "JOINED"
+    FAILED = "FAILED"
+    """Refused, or given up: it has not joined in time."""
+    ENDED = "ENDED"
+
+
 class StoredState(StrEnum):
     """An object in one node's store."""
 
@@ -174,6 +184,17 @@ NODE = Transitions(
         _N.ALIVE: frozenset({_N.SUSPECT, _N.DEAD}),
         _N.SUSPECT: frozenset({_N.ALIVE, _N.DEAD}),
         _N.DEAD: frozenset(),
+    },
+)
+
+_L = LaunchState
+LAUNCH = Transitions(
+    "launch",
+    {
+        _L.REQUESTED: frozenset({_L.JOINED, _L.FAILED}),
+        _L.JOINED: frozenset({_L.ENDED}),
+        _L.FAILED: frozenset(),
+        _L.ENDED: frozenset(),
     },
 )
 

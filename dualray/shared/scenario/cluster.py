@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WrapSerializer, model_validator
 
+from dualray.shared.labels import as_pairs
 from dualray.shared.model.demands import parse_resources
 from dualray.shared.model.resources import Resources
+from dualray.shared.model.specs import NODE_GROUP_LABEL
 from dualray.shared.nearest import nearest
+from dualray.shared.policies.scaling import NodeGroupSpec
+from dualray.shared.scenario.distributions import Distribution
 from dualray.shared.scenario.fault_model import ALL
-from dualray.shared.scenario.values import HEAD_NAME, Model, Rate, Size, Time
+from dualray.shared.scenario.values import HEAD_NAME, Duration, Model, Rate, Size, Time
 
 NODES_MAX = 10_000
 """Nodes of one scenario; more is taken for a mistake."""
@@ -93,6 +98,44 @@ class NodeGroup(Model):
         return parse_resources(num_cpus=self.cpus, num_gpus=self.gpus, memory=self.memory, resources=self.resources)
 
 
+GROUP_NAME = re.compile(r"[A-Za-z0-9](?:[-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?")
+
+
+class ScalingGroup(NodeGroup):
+    """A named group of which the autoscaler launches nodes, and lets them leave; in a simulation, how its provider is.
+    What it leaves out is as given for the whole cluster."""
+
+    min: int = Field(default=0, ge=0, le=NODES_MAX, description="nodes at the beginning, and at least")
+    max: int = Field(ge=1, le=NODES_MAX, description="nodes at most")
+    price: float = Field(
+        default=0, ge=0, description="of one node for an hour, in any currency; the cheaper goes first"
+    )
+    start_up: Duration = Field(
+        default=Distribution("constant", 30 * 10**9), description="from the launch of a node until it joins"
+    )
+    refused: float = Field(default=0, ge=0, le=1, description="the share of launches for which there is no capacity")
+    stuck: float = Field(default=0, ge=0, le=1, description="the share of launches that never come up")
+    quota: int | None = Field(default=None, ge=0, description="launched nodes at a time; those beyond are refused")
+    reclaimed: Duration | None = Field(default=None, description="a spot node is taken away after this; default: never")
+    notice: Time = Field(default=120 * 10**9, description="so long before that it is told, and begins to leave")
+    paid_least: Time = Field(default=60 * 10**9, description="each node is paid for so long at least")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ScalingGroup:
+        if self.max < self.min:
+            raise ValueError(f"max: {self.max} is less than min: {self.min}")
+        if "count" in self.model_fields_set:
+            raise ValueError("count belongs to nodes; a group that grows and shrinks has min and max")
+        return self
+
+
+def _named(value: Any) -> Any:
+    for name in value if isinstance(value, dict) else ():
+        if not isinstance(name, str) or not GROUP_NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is no name of a group: write letters, digits and -, such as gpu")
+    return value
+
+
 def _number_or_groups(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | list):
         raise ValueError(f"{value!r} must be a number of nodes, or a list of groups such as [{{count: 8, cpus: 18}}]")
@@ -122,17 +165,53 @@ class ClusterModel(Model):
     worker_start: Time | None = None
     disk: Rate | None = Field(default=None, ge=1)
     labels: dict[str, str] = Field(default_factory=dict)
+    scaling: Annotated[dict[str, ScalingGroup], BeforeValidator(_named)] = Field(
+        default_factory=dict,
+        alias="groups",
+        description="named groups that grow and shrink; those with min are there at the beginning, in place of nodes "
+        "where nothing is said of these",
+    )
     topology: Annotated[TopologyModel, BeforeValidator(_form), WrapSerializer(_write_form)] = TopologyModel(form="star")
 
     def groups(self) -> list[NodeGroup]:
         """The groups, each complete."""
-        common = {name: getattr(self, name) for name in NodeGroup.model_fields if name not in ("count", "rack")}
-        return [
-            NodeGroup.model_construct(
-                **{"count": group.count, **common, **{name: getattr(group, name) for name in group.model_fields_set}}
-            )
-            for group in self.nodes
+        has_least = any(group.min for group in self.scaling.values())
+        fixed = [] if has_least and "nodes" not in self.model_fields_set else self.nodes
+        return [self._completed(group, group.count) for group in fixed] + [
+            group.model_copy(update={"count": self.scaling[name].min})
+            for name, group in self.scaled().items()
+            if self.scaling[name].min
         ]
+
+    def scaled(self) -> dict[str, NodeGroup]:
+        """What one node is like of each group that grows and shrinks, by name; it carries its group's label."""
+        groups = {}
+        for name, group in self.scaling.items():
+            plain = self._completed(group, 1)
+            groups[name] = plain.model_copy(update={"labels": {**plain.labels, NODE_GROUP_LABEL: name}})
+        return groups
+
+    def _completed(self, group: NodeGroup, count: int) -> NodeGroup:
+        """With what is said of all nodes where it says nothing."""
+        common = {name: getattr(self, name) for name in NodeGroup.model_fields if name not in ("count", "rack")}
+        own = {name: getattr(group, name) for name in group.model_fields_set if name in NodeGroup.model_fields}
+        return NodeGroup.model_construct(**{**common, **own, "count": count})
+
+    def scaling_specs(self) -> tuple[NodeGroupSpec, ...]:
+        """The groups as the autoscaler has them."""
+        return tuple(
+            [
+                NodeGroupSpec(
+                    name=name,
+                    total=plain.total,
+                    labels=as_pairs(plain.labels),
+                    least=self.scaling[name].min,
+                    most=self.scaling[name].max,
+                    price=round(self.scaling[name].price * 1_000_000),
+                )
+                for name, plain in self.scaled().items()
+            ]
+        )
 
     def each_node(self) -> list[tuple[str, NodeGroup]]:
         """Every node by name, with what it is like, which those that are alike share. In racks, each has a label."""

@@ -22,7 +22,15 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from dualray.shared.model.config import Config
 from dualray.shared.nearest import nearest
 from dualray.shared.policies import load_policy
-from dualray.shared.scenario.cluster import NODES_MAX, RACK_LABEL, ClusterModel, NetworkModel, NodeGroup, TopologyModel
+from dualray.shared.scenario.cluster import (
+    NODES_MAX,
+    RACK_LABEL,
+    ClusterModel,
+    NetworkModel,
+    NodeGroup,
+    ScalingGroup,
+    TopologyModel,
+)
 from dualray.shared.scenario.expect import COUNTERS, Bounds, ErrorExpected, Expect, NumberBounds, TimeBounds
 from dualray.shared.scenario.fault_model import ENDS_PROCESSES, Fault, FaultKind
 from dualray.shared.scenario.file_faults import FaultModel, When
@@ -292,6 +300,7 @@ def _fields_at(path: Path) -> list[str]:
     inside: dict[str, type[BaseModel]] = {
         "cluster": ClusterModel,
         "nodes": NodeGroup,
+        "groups": ScalingGroup,
         "network": NetworkModel,
         "topology": TopologyModel,
         "workload": Workload,
@@ -367,6 +376,11 @@ def _not_of_a_trace(scenario: Scenario) -> Iterator[tuple[Path, str]]:
     if scenario.workload.trace is None:
         return
     expect = scenario.expect
+    if scenario.cluster.scaling:
+        yield (
+            ("cluster", "groups"),
+            "they are not for a trace: it is run again on nodes that are there from the beginning",
+        )
     if scenario.durations:
         words = "they are not for a trace: its tasks take the time that they took when they were recorded"
         yield ("durations",), words
@@ -428,7 +442,9 @@ def _bad_config(scenario: Scenario) -> Iterator[tuple[Path, str]]:
     known = {field.name: field.default for field in fields(Config)}
     for name, value in scenario.config.items():
         path: Path = ("config", name)
-        if name not in known:
+        if name == "autoscaler_groups":
+            yield path, "it is made of the groups of the cluster: say cluster: {groups: {cpu: {max: 4}}}"
+        elif name not in known:
             yield path, f"the core has no limit {name!r}{nearest(name, known)}"
         elif isinstance(value, bool) or type(value) is not type(known[name]):
             yield path, f"{value!r} must be of type {type(known[name]).__name__}, like {known[name]!r}"

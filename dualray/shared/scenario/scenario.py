@@ -15,6 +15,7 @@ from typing import Any
 
 from pydantic import Field, field_validator, model_validator
 
+from dualray.shared.machines.autoscaler.groups import groups_to_text
 from dualray.shared.scenario.cluster import ClusterModel
 from dualray.shared.scenario.expect import Expect
 from dualray.shared.scenario.fault_model import NEVER_DRAWN, Fault, FaultKind
@@ -123,7 +124,9 @@ class Scenario(Model):
     @property
     def limits(self) -> dict[str, Any]:
         """What `init(limits=)` takes: limits and policies."""
-        return {**self.config, **{f"{name}_policy": path for name, path in self.policies.items()}}
+        policies = {f"{name}_policy": path for name, path in self.policies.items()}
+        groups = groups_to_text(self.cluster.scaling_specs())
+        return ({"autoscaler_groups": groups, "infeasible": "wait"} if groups else {}) | {**self.config, **policies}
 
     def with_faults(self, faults: Iterable[Fault]) -> Scenario:
         """The same with these faults, in words, and no others."""

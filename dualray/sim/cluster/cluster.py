@@ -31,6 +31,7 @@ from dualray.shared.scenario.distributions import Distribution
 from dualray.shared.seeding import task_seed
 from dualray.sim.cluster.faults import FaultInjector
 from dualray.sim.cluster.outages import FallibleCluster, Outages
+from dualray.sim.cluster.provider import Provider
 from dualray.sim.cluster.run_logs import RunLogs
 from dualray.sim.cluster.run_watch import RunWatch
 from dualray.sim.cluster.value_digests import ValueDigests
@@ -83,6 +84,8 @@ class Cluster(FallibleCluster):
     """What isolates user code, from `isolate` on."""
     _watches_loops = False
     _digests: ValueDigests | None = None
+    provider: Provider | None = None
+    """Of machines for the autoscaler, where there are groups of nodes."""
 
     def __init__(
         self,

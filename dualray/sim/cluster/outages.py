@@ -75,6 +75,8 @@ class Outages:
         self._pauses = cluster.pauses
         self._head = cluster.head
         self._nodes = cluster.nodes
+        self.given_back: dict[NodeID, None] = {}
+        """Nodes whose machine is somebody else's by now: they do not come back."""
 
     def kill_node(self, node: NodeID) -> None:
         """The machine loses power: its processes, its store and what is on its links are gone."""
@@ -135,7 +137,7 @@ class Outages:
     def boot_node(self, node: NodeID) -> None:
         """A machine that was killed is switched on again: a new incarnation, with an empty store."""
         process = self._nodes[node]
-        if process.is_alive:
+        if process.is_alive or node in self.given_back:
             return
         self._network.heal(node)
         self._cluster.start_node(node, process.hardware, incarnation=process.incarnation + 1)

@@ -7,15 +7,28 @@ end of the silence, if it has one.
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from dualray.shared.machines.head.head import Head
+from dualray.shared.model.commands import Command, LaunchNodes, TerminateNode
 from dualray.shared.model.events import NodeHeard, NodeSilent
 from dualray.shared.model.ids import HEAD, NodeID
 from dualray.sim.kernel.kernel import Scheduled
 from dualray.sim.processes.runner import MachineProcess, VirtualCluster
 
 
+class NodeLauncher(Protocol):
+    """What starts machines and gives them back, for an autoscaler."""
+
+    def launch(self, group: str, launch_ids: tuple[str, ...]) -> None: ...
+
+    def terminate(self, launch_id: str) -> None: ...
+
+
 class HeadProcess(MachineProcess):
-    """See the module."""
+    """See the module. `launcher` starts nodes, where there are groups of them."""
+
+    launcher: NodeLauncher | None = None
 
     def __init__(self, *, cluster: VirtualCluster) -> None:
         control = Head(config=cluster.config)
@@ -27,6 +40,16 @@ class HeadProcess(MachineProcess):
 
     def things(self) -> int:
         return self.control.things()
+
+    def perform(self, command: Command) -> None:
+        if isinstance(command, LaunchNodes):
+            assert self.launcher is not None
+            self.launcher.launch(command.group, command.launch_ids)
+        elif isinstance(command, TerminateNode):
+            assert self.launcher is not None
+            self.launcher.terminate(command.launch_id)
+        else:
+            super().perform(command)
 
     def node_fell_silent(self, node: NodeID, incarnation: int) -> None:
         """Nothing is heard of this life of the node from now on."""

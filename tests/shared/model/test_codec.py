@@ -87,7 +87,7 @@ LOCAL = {
         events.PeerLost,
         events.DrainAsked,
     },
-    "head": {events.NodeSilent, events.NodeHeard, events.PeerLost},
+    "head": {events.LaunchesFailed, events.NodeSilent, events.NodeHeard, events.PeerLost},
 }
 EVERYWHERE = {events.Started, events.TimerFired}
 MACHINES = {

@@ -59,10 +59,23 @@ PARTED_PATIENCES = 6
 class NodeView:
     """A node as the head believes it to be."""
 
-    __slots__ = ("allocated", "candidate", "free", "held", "info", "placed", "reported", "reserving", "stalled")
+    __slots__ = (
+        "allocated",
+        "candidate",
+        "free",
+        "held",
+        "info",
+        "placed",
+        "reported",
+        "reserving",
+        "stalled",
+        "total_units",
+    )
 
     def __init__(self, info: NodeInfo) -> None:
         self.info = info
+        self.total_units = dict(info.total.units)
+        """What it reports when nobody uses it."""
         self.reported = dict(info.total.units)
         self.free = dict(self.reported)
         self.placed: dict[RequestID, list[LeaseRequested]] = {}
@@ -492,6 +505,7 @@ class GlobalScheduler:
         view = self.views.get(info.node)
         if view is not None and view.info.incarnation == info.incarnation:
             view.info = info
+            view.total_units = dict(info.total.units)
             view.candidate = candidate_of(info, view.free)
             if info.node in self.candidates:  # else it is about to leave
                 self.candidates[info.node] = view.candidate

@@ -3,7 +3,8 @@
 Theory of operation. Four machines share one outbox: membership (who takes part), global_scheduler (where leases go),
 directory (where objects are) and actors (where actors live). A death, found by membership, reaches the other three in
 a fixed order, and is announced to every node and driver that is alive; node managers relay to their workers. A fifth,
-starvation, looks at the scheduler and the actors, and tells who waits in vain.
+starvation, looks at the scheduler and the actors, and tells who waits in vain. Where there are groups of nodes, the
+autoscaler (machines/autoscaler) is a sixth: it hears of whatever may change how many nodes there should be.
 
 What runners, metrics and the examination of a run read of it is a query (below); they do not look into its parts.
 
@@ -18,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sized
 from typing import Any, Final
 
+from dualray.shared.machines.autoscaler.autoscaler import AUTOSCALER_TIMER, Autoscaler
 from dualray.shared.machines.base import Composition, bounded_steps
 from dualray.shared.machines.head.actors import Actors
 from dualray.shared.machines.head.directory import Directory
@@ -25,6 +27,7 @@ from dualray.shared.machines.head.global_scheduler import PARTED_TIMER, TURN_TIM
 from dualray.shared.machines.head.membership import Membership
 from dualray.shared.machines.head.rows import HeadRows
 from dualray.shared.machines.head.starvation import WAITS_TIMER, Starvation
+from dualray.shared.machines.head.supply import HeadSupply
 from dualray.shared.model.commands import ArmTimer
 from dualray.shared.model.config import Config
 from dualray.shared.model.events import (
@@ -35,6 +38,7 @@ from dualray.shared.model.events import (
     ActorOutOfScope,
     ActorRegistered,
     ActorSubscribed,
+    BacklogReported,
     BorrowAcknowledged,
     BorrowAdded,
     BorrowRemoved,
@@ -47,6 +51,7 @@ from dualray.shared.model.events import (
     DriverLeft,
     Event,
     ItemsDoubted,
+    LaunchesFailed,
     LeasedWorkerDied,
     LeaseGranted,
     LeaseRefused,
@@ -70,6 +75,7 @@ from dualray.shared.model.events import (
     PlacementGroupRequested,
     PlacementGroupUnwanted,
     ResourcesReported,
+    ResourcesWanted,
     RowsReported,
     RowsRequested,
     Started,
@@ -115,13 +121,28 @@ class Head(Composition):
         )
         self.actors = Actors(out=self.out, request_lease=self.scheduler.request, is_gone=self.membership.is_gone)
         self.starvation = Starvation(out=self.out, config=config, scheduler=self.scheduler, actors=self.actors)
-        self.scheduler.on_waiting = self.starvation.on_waiting
+        self.autoscaler: Autoscaler | None = None
+        """Only where there are groups of nodes."""
+        if config.autoscaler_groups:
+            supply = HeadSupply(membership=self.membership, scheduler=self.scheduler, actors=self.actors)
+            self.autoscaler = Autoscaler(out=self.out, config=config, supply=supply)
+        self.scheduler.on_waiting = self._on_waiting
         self.scheduler.home_of = self._home_of
         self.scheduler.who_holds = self.starvation.explain
         self.state_rows = HeadRows(
             membership=self.membership, directory=self.directory, scheduler=self.scheduler, actors=self.actors
         )
+        self.state_rows.autoscaler = self.autoscaler
         self.table = _TABLE
+
+    def _on_waiting(self) -> None:
+        self.starvation.on_waiting()
+        self._look()
+
+    def _look(self) -> None:
+        """How many nodes there should be may have changed."""
+        if self.autoscaler is not None:
+            self.autoscaler.look()
 
     # ---- Queries ---------------------------------------------------------------------------------------------
 
@@ -174,6 +195,9 @@ class Head(Composition):
             self.scheduler.on_parted_timer()
         elif event.timer == WAITS_TIMER:
             self.starvation.on_timer()
+        elif event.timer == AUTOSCALER_TIMER:
+            if self.autoscaler is not None:
+                self.autoscaler.on_timer()
         else:
             self.membership.on_timer(event.timer)
 
@@ -260,6 +284,8 @@ class Head(Composition):
         self.directory.owners_died(is_dead)
         self.actors.owners_died(is_dead)
         self.starvation.owners_died(is_dead)
+        if self.autoscaler is not None:
+            self.autoscaler.owners_died(is_dead)
 
     def _announce(self, event: Event) -> None:
         for info in self.membership.alive():
@@ -275,6 +301,8 @@ class Head(Composition):
     def _on_reported(self, event: ResourcesReported) -> None:
         if self.membership.is_alive(event.node, event.incarnation):
             self.scheduler.on_reported(event)
+            if self.autoscaler is not None:
+                self.autoscaler.on_reported(event.node)
 
     def _on_state_requested(self, event: ClusterStateRequested) -> None:
         rows = []
@@ -297,6 +325,7 @@ class Head(Composition):
     def _on_group_requested(self, event: PlacementGroupRequested) -> None:
         if not self.membership.is_gone(event.spec.owner):
             self.scheduler.groups.on_requested(event)
+            self._look()
 
     def _on_group_unwanted(self, event: PlacementGroupUnwanted) -> None:
         self.scheduler.groups.remove(event.group_id)
@@ -318,6 +347,8 @@ class Head(Composition):
                 info = self.membership.joined.popleft()
                 self.membership.tell_of_the_dead(info.node)
                 self.scheduler.on_node_joined(info)
+                if self.autoscaler is not None:
+                    self.autoscaler.on_joined(info)
             elif self.directory.released:
                 node = self.directory.released.pop(0)
                 self.out.send(
@@ -344,15 +375,32 @@ class Head(Composition):
         self.directory.node_died(info.node)
         self.scheduler.on_node_died(info.node)  # before actors ask for new places
         self.actors.on_node_died(info.node)
+        if self.autoscaler is not None:
+            self.autoscaler.on_died(info)
 
     def explain(self) -> list[str]:
         """In words, what waits on the head and why."""
-        return self.scheduler.explain() + self.actors.explain()
+        unmet = self.autoscaler.explain() if self.autoscaler is not None else []
+        return self.scheduler.explain() + self.actors.explain() + unmet
+
+    def _on_launches_failed(self, event: LaunchesFailed) -> None:
+        if self.autoscaler is not None:
+            self.autoscaler.on_failed(event)
+
+    def _on_backlog(self, event: BacklogReported) -> None:
+        if self.autoscaler is not None:
+            self.autoscaler.on_backlog(event)
+
+    def _on_resources_wanted(self, event: ResourcesWanted) -> None:
+        if self.autoscaler is not None and not self.membership.is_gone(event.requester):
+            self.autoscaler.request(event.requester, event.bundles)
 
     def check_invariants(self) -> None:
         self.membership.check_invariants()
         self.scheduler.check_invariants()
         self.actors.check_invariants()
+        if self.autoscaler is not None:
+            self.autoscaler.check_invariants()
 
 
 _TABLE: Final[Mapping[type[Any], Callable[[Any, Any], object]]] = {
@@ -395,5 +443,8 @@ _TABLE: Final[Mapping[type[Any], Callable[[Any, Any], object]]] = {
     PlacementGroupRequested: Head._on_group_requested,
     PlacementGroupUnwanted: Head._on_group_unwanted,
     RowsRequested: Head._on_rows_requested,
+    LaunchesFailed: Head._on_launches_failed,
+    BacklogReported: Head._on_backlog,
+    ResourcesWanted: Head._on_resources_wanted,
 }
 """What each event leads to; one table for all machines of the kind."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dualray.shared.machines.autoscaler.autoscaler import Autoscaler
 from dualray.shared.machines.head.actors import Actors
 from dualray.shared.machines.head.directory import Directory
 from dualray.shared.machines.head.global_scheduler import GlobalScheduler
@@ -28,6 +29,7 @@ class HeadRows:
         self.directory = directory
         self.scheduler = scheduler
         self.actors = actors
+        self.autoscaler: Autoscaler | None = None
 
     def of(self, table: str) -> list[Row]:
         """The head's rows; none of a table that it has no part in."""
@@ -42,6 +44,8 @@ class HeadRows:
                 return self._node_rows()
             case "waits":
                 return [{"words": words} for words in self.scheduler.explain() + self.actors.explain()]
+            case "autoscaler":
+                return self.autoscaler.rows() if self.autoscaler is not None else []
             case "namespaces":
                 return [{"job": job, "namespace": namespace} for job, namespace in self.actors.names.jobs.items()]
             case "objects":

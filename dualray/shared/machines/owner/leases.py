@@ -29,6 +29,7 @@ from dualray.shared.model.commands import ArmTimer
 from dualray.shared.model.config import Config
 from dualray.shared.model.errors import ErrorInfo
 from dualray.shared.model.events import (
+    BacklogReported,
     LeasedWorkerDied,
     LeaseGranted,
     LeaseRefused,
@@ -39,7 +40,7 @@ from dualray.shared.model.events import (
     LeaseWanted,
     Outcome,
 )
-from dualray.shared.model.ids import Address, LeaseID, NodeID, RequestID, TaskID
+from dualray.shared.model.ids import HEAD, Address, LeaseID, NodeID, RequestID, TaskID
 from dualray.shared.model.specs import FunctionTemplate, LeaseShape, ObjectHint
 
 IDLE_TIMER = "idle-leases"
@@ -167,6 +168,15 @@ class Leases:
         self.refused: deque[tuple[TaskID, ErrorInfo]] = deque()
 
     # ---- Queueing and pushing --------------------------------------------------------------------------------
+
+    def report_backlog(self) -> None:
+        """Tell the head, of each shape, how many tasks wait for whose leases nobody was asked yet."""
+        counts: dict[LeaseShape, int] = {}
+        for queue in self.queues.values():
+            waiting = len(queue.tasks) - queue.requested
+            if waiting > 0:
+                counts[queue.shape] = counts.get(queue.shape, 0) + waiting
+        self.out.send(HEAD, BacklogReported(owner=self.address, shapes=tuple(counts), counts=tuple(counts.values())))
 
     def queue_for(self, template: FunctionTemplate, deps: tuple[ObjectHint, ...]) -> ShapeQueue:
         """Where the calls of a function queue that have these large arguments."""

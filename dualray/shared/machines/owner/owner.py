@@ -598,6 +598,7 @@ _TABLE: Final[Mapping[type[Any], Callable[[Any, Any], object]]] = {
     events.RowsAsked: lambda owner, event: owner.questions.on_rows_asked(event),
     events.RowsRequested: lambda owner, event: owner.questions.on_rows_requested(event),
     events.RowsReported: lambda owner, event: owner.questions.on_rows_reported(event),
+    events.BacklogWanted: lambda owner, event: owner.leases.report_backlog(),
     events.WaitExplained: lambda owner, event: owner.out.add(TellWait(words=event.words)),
     ClusterChanged: Owner._on_cluster_changed,
     Started: Owner._on_started,

@@ -127,6 +127,7 @@ from dualray.shared.model.events.runner import (
     WorkerExited,
     WorkerReady,
 )
+from dualray.shared.model.events.scaling import BacklogReported, BacklogWanted, LaunchesFailed, ResourcesWanted
 from dualray.shared.model.events.tasks import (
     Call,
     CancelRequested,
@@ -196,6 +197,8 @@ __all__ = [
     "ActorRegistered",
     "ActorSubscribed",
     "ArgumentsLent",
+    "BacklogReported",
+    "BacklogWanted",
     "BorrowAcknowledged",
     "BorrowAdded",
     "BorrowRemoved",
@@ -224,6 +227,7 @@ __all__ = [
     "ItemsDoubted",
     "ItemsEnded",
     "ItemsRead",
+    "LaunchesFailed",
     "LeaseGranted",
     "LeaseRefused",
     "LeaseRequested",
@@ -290,6 +294,7 @@ __all__ = [
     "RefsDropped",
     "ReserveFailed",
     "ResourcesReported",
+    "ResourcesWanted",
     "RestoreFailed",
     "Result",
     "ResultsTaken",
@@ -381,11 +386,13 @@ LocalEvent: TypeAlias = (
     | ObjectSent
     | ObjectReceived
     | ReceiveFailed
+    | LaunchesFailed
 )
 """What the process itself and its runner report."""
 
 ProcessMessage: TypeAlias = (
-    LeaseGranted
+    BacklogWanted
+    | LeaseGranted
     | LeasesGranted
     | LeaseRefused
     | LeaseWanted
@@ -508,6 +515,8 @@ HeadMessage: TypeAlias = (
     | PlacementGroupUnwanted
     | RowsRequested
     | LinkLost
+    | BacklogReported
+    | ResourcesWanted
 )
 """What the head hears from others."""
 

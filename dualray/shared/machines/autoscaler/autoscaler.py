@@ -1,0 +1,449 @@
+"""The autoscaler: which nodes are launched, and which leave.
+
+Theory of operation. Whatever may change a decision (a demand that waits, a node that joins, dies or reports, a refusal)
+makes one due within `autoscaler_turn_ns`; several changes share it. Before it, the owners of what waits are asked how
+much more of it they hold back, for they ask for a few leases at a time. Then the policy is shown all nodes, launches
+under way and demands, and its answer is carried out: `LaunchNodes` for the provider, `DrainAsked` for nodes that are to
+leave. Nothing is looked at in between: the timer is armed for the next moment at which something is due by itself, as
+when a node will have been idle for `idle_timeout_ns`. So a cluster at rest has no timers.
+
+Each launch has an id, and is REQUESTED until a node joins that carries the id as a label. The provider may refuse it
+(`LaunchesFailed`): then its group is closed for `launch_cooldown_ns`. One that has not joined within
+`launch_timeout_ns` is given up, and its machine given back; if it joins all the same it is told to leave. When a node
+dies that was launched, its machine is given back (`TerminateNode`). A provider carries out an id once, however often it
+is told: what is repeated after an outage of the head launches nothing twice.
+
+A node was last used when it last reported, or was last found to hold a lease, a bundle or an actor. Nodes of drivers
+and nodes of no group never leave.
+
+Relies on: the head says who joins, dies and reports; a provider answers each launch by a node or by a refusal, or
+never, which counts as a refusal.
+Guarantees: never more nodes of a group, with those under way and those that leave, than its most; no node is told to
+leave within its idle timeout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol
+
+from dualray.shared.machines.autoscaler.groups import groups_of
+from dualray.shared.machines.base import Outbox, ensure
+from dualray.shared.model.commands import ArmTimer, CancelTimer, LaunchNodes, TerminateNode
+from dualray.shared.model.config import Config
+from dualray.shared.model.events import BacklogReported, BacklogWanted, DrainAsked, LaunchesFailed
+from dualray.shared.model.ids import HEAD, Address, NodeID
+from dualray.shared.model.resources import Resources
+from dualray.shared.model.specs import LAUNCH_LABEL, NODE_GROUP_LABEL, LabelTerm, LeaseShape, NodeInfo, StrategyKind
+from dualray.shared.model.states import LAUNCH, LaunchState
+from dualray.shared.policies import load_policy
+from dualray.shared.policies.scaling import (
+    Demand,
+    Gang,
+    NodeGroupSpec,
+    ScaleDecision,
+    ScaledNode,
+    ScaleView,
+    ScalingPolicy,
+)
+
+AUTOSCALER_TIMER: Final = "autoscaler"
+
+
+class ClusterSupply(Protocol):
+    """What the head tells of its cluster."""
+
+    def rooms(self) -> list[tuple[NodeInfo, dict[str, int]]]:
+        """The nodes that are alive and stay, with what is free there."""
+
+    def in_use(self) -> dict[NodeID, None]:
+        """Nodes that hold a lease, a bundle, an actor or a driver, or are about to."""
+
+    def waiting(self) -> list[tuple[Address, LeaseShape, int]]:
+        """Leases that wait for a node: for whom, and how many."""
+
+    def gangs(self) -> list[Gang]:
+        """Placement groups that wait for nodes."""
+
+
+class Launch:
+    """One node that was asked for."""
+
+    __slots__ = ("asked_ns", "group", "launch_id", "node", "state")
+
+    def __init__(self, launch_id: str, group: str, asked_ns: int) -> None:
+        self.launch_id = launch_id
+        self.group = group
+        self.asked_ns = asked_ns
+        self.state = LaunchState.REQUESTED
+        self.node: NodeID | None = None
+
+    def become(self, state: LaunchState) -> None:
+        self.state = LAUNCH.check(self.state, state, self.launch_id, f"a node of group {self.group}")
+
+
+class Autoscaler:
+    """See the module."""
+
+    def __init__(self, *, out: Outbox, config: Config, supply: ClusterSupply) -> None:
+        self.out = out
+        self.config = config
+        self.supply = supply
+        self.groups: tuple[NodeGroupSpec, ...] = groups_of(config.autoscaler_groups)
+        self.policy: ScalingPolicy = load_policy(config.autoscaler_policy)
+        self.launches: dict[str, Launch] = {}
+        """Those under way, and those whose node is there, by id."""
+        self.launched_count = 0
+        self.leaving: dict[NodeID, str] = {}
+        """Nodes that were told to leave and are still there, each with its group."""
+        self.last_use_ns: dict[NodeID, int] = {}
+        self.requested: dict[Address, tuple[Resources, ...]] = {}
+        """What each process wants the cluster to be large enough for."""
+        self.decision = ScaleDecision()
+        """The last one."""
+        self._closed: dict[str, tuple[int, str]] = {}
+        """Groups of which no node can be had: until when, and why."""
+        self._due_ns: int | None = None
+        self._asked: dict[Address, None] = {}
+        """Owners that were asked for what they hold back, and have not answered."""
+        self._is_asking = False
+        self._in_use: dict[NodeID, None] = {}
+        """As of the last decision."""
+        self._backlog: dict[tuple[Address, LeaseShape], int] = {}
+        self.on_decision: Callable[[ScaleView, ScaleDecision], None] | None = None
+        """Shown each decision, when a log is replayed to explain it."""
+
+    # ---- What happens ----------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Something has changed: decide soon."""
+        due_ns = self.out.now_ns + self.config.autoscaler_turn_ns
+        if not self._is_asking and (self._due_ns is None or self._due_ns > due_ns):
+            self._arm(due_ns)
+
+    def on_joined(self, info: NodeInfo) -> None:
+        """A node is there."""
+        self.last_use_ns[info.node] = self.out.now_ns
+        launch_id = dict(info.labels).get(LAUNCH_LABEL)
+        if launch_id is not None:
+            launch = self.launches.get(launch_id)
+            if launch is not None and launch.state is LaunchState.REQUESTED:
+                launch.become(LaunchState.JOINED)
+                launch.node = info.node
+            else:  # it was given up, or its node was taken for dead
+                self._send_off(info.node, _group_of(info))
+        self.look()
+
+    def on_died(self, info: NodeInfo) -> None:
+        """A node is gone: so is its machine, if it was launched."""
+        self.last_use_ns.pop(info.node, None)
+        self.leaving.pop(info.node, None)
+        launch_id = dict(info.labels).get(LAUNCH_LABEL)
+        if launch_id is not None:
+            launch = self.launches.pop(launch_id, None)
+            if launch is not None:
+                launch.become(LaunchState.ENDED)
+            self.out.add(TerminateNode(launch_id=launch_id, node=info.node))
+        self.look()
+
+    def on_reported(self, node: NodeID) -> None:
+        """Something has happened there: it was in use until now."""
+        self.last_use_ns[node] = self.out.now_ns
+        self.look()
+
+    def on_failed(self, event: LaunchesFailed) -> None:
+        """The provider has refused some nodes."""
+        for launch_id in event.launch_ids:
+            launch = self.launches.get(launch_id)
+            if launch is not None and launch.state is LaunchState.REQUESTED:
+                self._close(launch, f"the provider has refused it: {event.reason}")
+        self.look()
+
+    def request(self, process: Address, bundles: tuple[Resources, ...]) -> None:
+        """The cluster is to be large enough for these, until the process says otherwise or ends."""
+        if bundles:
+            self.requested[process] = bundles
+        else:
+            self.requested.pop(process, None)
+        self.look()
+
+    def owners_died(self, is_dead: Callable[[Address], bool]) -> None:
+        """Nobody wants anything for them any more."""
+        for process in [process for process in self.requested if is_dead(process)]:
+            del self.requested[process]
+        for process in [process for process in self._asked if is_dead(process)]:
+            del self._asked[process]
+        self.look()
+
+    def _close(self, launch: Launch, why: str) -> None:
+        launch.become(LaunchState.FAILED)
+        del self.launches[launch.launch_id]
+        self._closed[launch.group] = (self.out.now_ns + self.config.launch_cooldown_ns, why)
+
+    # ---- When ------------------------------------------------------------------------------------------------
+
+    def _arm(self, due_ns: int) -> None:
+        self._due_ns = due_ns
+        self.out.add(ArmTimer(timer=AUTOSCALER_TIMER, delay_ns=max(due_ns - self.out.now_ns, 0)))
+
+    def on_timer(self) -> None:
+        """A decision is due: ask owners first, and decide when they have answered, or have had their time."""
+        self._due_ns = None
+        if self._is_asking:
+            self._decide()
+            return
+        self._backlog.clear()
+        self._asked = {owner: None for owner, _, _ in self.supply.waiting() if owner != HEAD}
+        if not self._asked:
+            self._decide()
+            return
+        self._is_asking = True
+        for owner in self._asked:
+            self.out.send(owner, BacklogWanted())
+        self._arm(self.out.now_ns + self.config.autoscaler_turn_ns)
+
+    def on_backlog(self, event: BacklogReported) -> None:
+        """An owner says how many tasks wait behind the leases that it has asked for."""
+        if not self._is_asking or event.owner not in self._asked:
+            return
+        del self._asked[event.owner]
+        for shape, count in zip(event.shapes, event.counts, strict=True):
+            self._backlog[event.owner, shape] = count
+        if not self._asked:
+            self.out.add(CancelTimer(timer=AUTOSCALER_TIMER))
+            self._due_ns = None
+            self._decide()
+
+    # ---- The decision ----------------------------------------------------------------------------------------
+
+    def _decide(self) -> None:
+        self._is_asking = False
+        self._asked.clear()
+        self._give_up()
+        view = self._view()
+        decision = self.decision = self.policy.choose(view)
+        check_decision(view, decision)
+        if self.on_decision is not None:
+            self.on_decision(view, decision)
+        for group, count in decision.launches.items():
+            self._launch(group, count)
+        groups = {node.name: node.group for node in view.nodes}
+        for name in decision.leaving:
+            self._send_off(NodeID(name), groups[name])
+        self._arm_next(view)
+
+    def _launch(self, group: str, count: int) -> None:
+        launch_ids = tuple([f"launch-{self.launched_count + index}" for index in range(1, count + 1)])
+        self.launched_count += count
+        for launch_id in launch_ids:
+            self.launches[launch_id] = Launch(launch_id, group, self.out.now_ns)
+        self.out.add(LaunchNodes(group=group, launch_ids=launch_ids))
+
+    def _send_off(self, node: NodeID, group: str) -> None:
+        self.leaving[node] = group
+        self.out.send(Address(node), DrainAsked())
+
+    def _give_up(self) -> None:
+        """Launches whose node has not joined in time."""
+        timeout_ns = self.config.launch_timeout_ns
+        for launch in list(self.launches.values()):
+            if launch.state is LaunchState.REQUESTED and self.out.now_ns - launch.asked_ns >= timeout_ns:
+                self._close(launch, f"{launch.launch_id} did not join within {timeout_ns / 1e9:g} s")
+                self.out.add(TerminateNode(launch_id=launch.launch_id))
+
+    def _view(self) -> ScaleView:
+        now_ns = self.out.now_ns
+        in_use = self._in_use = self.supply.in_use()
+        nodes = []
+        for info, free in self.supply.rooms():
+            if info.node in self.leaving:
+                continue
+            if info.node in in_use:
+                self.last_use_ns[info.node] = now_ns
+            nodes.append(
+                ScaledNode(
+                    name=info.node,
+                    group=_group_of(info),
+                    total=dict(info.total.units),
+                    free=free,
+                    labels=info.all_labels(),
+                    idle_ns=now_ns - self.last_use_ns.get(info.node, now_ns),
+                )
+            )
+        specs = {group.name: group for group in self.groups}
+        for launch in self.launches.values():
+            if launch.state is LaunchState.REQUESTED:
+                spec = specs[launch.group]
+                total = dict(spec.total.units)
+                nodes.append(
+                    ScaledNode(
+                        name=launch.launch_id,
+                        group=launch.group,
+                        total=total,
+                        free=total,
+                        labels=dict(spec.labels),
+                        is_joined=False,
+                    )
+                )
+        return ScaleView(
+            groups=self._groups_now(),
+            nodes=nodes,
+            demands=self._demands(),
+            gangs=self.supply.gangs(),
+            requested=[bundle for bundles in self.requested.values() for bundle in bundles],
+            idle_timeout_ns=self.config.idle_timeout_ns,
+            speed_percent=self.config.upscaling_speed_percent,
+            closed={group: why for group, (until_ns, why) in self._closed.items() if until_ns > now_ns},
+        )
+
+    def _groups_now(self) -> list[NodeGroupSpec]:
+        """Nodes that leave are there until they have left: no others take their place."""
+        going = dict.fromkeys([group.name for group in self.groups], 0)
+        for name in self.leaving.values():
+            going[name] = going.get(name, 0) + 1
+        return [
+            NodeGroupSpec(
+                name=group.name,
+                total=group.total,
+                labels=group.labels,
+                least=min(group.least, max(group.most - going[group.name], 0)),
+                most=max(group.most - going[group.name], 0),
+                price=group.price,
+            )
+            for group in self.groups
+        ]
+
+    def _demands(self) -> list[Demand]:
+        """Of what waits, that which a new node could take; by shape, with what owners hold back."""
+        counts: dict[tuple[Resources, tuple[LabelTerm, ...]], int] = {}
+        seen: dict[tuple[Address, LeaseShape], None] = {}
+        for owner, shape, count in self.supply.waiting():
+            strategy = shape.strategy
+            if strategy.kind is StrategyKind.PLACEMENT_GROUP or strategy.only_node is not None:
+                continue
+            if (owner, shape) not in seen:
+                seen[owner, shape] = None
+                count += self._backlog.get((owner, shape), 0)
+            key = (shape.placement, strategy.labels)
+            counts[key] = counts.get(key, 0) + count
+        return [Demand(resources=key[0], labels=key[1], count=count) for key, count in counts.items()]
+
+    def _arm_next(self, view: ScaleView) -> None:
+        """The next moment at which something is due by itself."""
+        config, now_ns = self.config, self.out.now_ns
+        due = []
+        left = {group.name: -group.least for group in view.groups}
+        for node in view.nodes:
+            if node.is_joined and node.group in left:
+                left[node.group] += 1
+        for node in view.nodes:
+            may_leave = node.is_joined and left.get(node.group, 0) > 0 and NodeID(node.name) not in self._in_use
+            if may_leave and node.idle_ns <= config.idle_timeout_ns:
+                due.append(now_ns + config.idle_timeout_ns - node.idle_ns + 1)
+        under_way = [launch for launch in self.launches.values() if launch.state is LaunchState.REQUESTED]
+        due += [launch.asked_ns + config.launch_timeout_ns for launch in under_way]
+        if self.decision.unmet:
+            due += [until_ns for until_ns, _ in self._closed.values() if until_ns > now_ns]
+        if due:
+            self._arm(min(due))
+
+    # ---- For people ------------------------------------------------------------------------------------------
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Every group: its nodes, what is under way, and why none can be had."""
+        joined: dict[str, int] = {}
+        for info, _ in self.supply.rooms():
+            joined[_group_of(info)] = joined.get(_group_of(info), 0) + 1
+        leaving = list(self.leaving.values())
+        starting = [launch.group for launch in self.launches.values() if launch.state is LaunchState.REQUESTED]
+        return [
+            {
+                "group": group.name,
+                "min": group.least,
+                "max": group.most,
+                "nodes": joined.get(group.name, 0) - leaving.count(group.name),
+                "launching": starting.count(group.name),
+                "leaving": leaving.count(group.name),
+                "resources": group.total.as_floats(),
+                "price_per_hour": group.price / 1e6,
+                "refused": self._closed[group.name][1] if self._is_closed(group.name) else "",
+            }
+            for group in self.groups
+        ]
+
+    def _is_closed(self, group: str) -> bool:
+        return group in self._closed and self._closed[group][0] > self.out.now_ns
+
+    def explain(self) -> list[str]:
+        """In words, of each demand that no launch will meet, why not, by group."""
+        return [
+            f"no node is launched for {unmet.count} x {unmet.what}: {_words(unmet.reasons)}"
+            for unmet in self.decision.unmet
+        ]
+
+    def check_invariants(self) -> None:
+        for launch_id, launch in self.launches.items():
+            ensure(launch.launch_id == launch_id, "launch {} is filed under {}", launch.launch_id, launch_id)
+            ensure(
+                (launch.node is None) == (launch.state is LaunchState.REQUESTED), "launch {} and its node", launch_id
+            )
+        counts: dict[str, int] = {}
+        for info, _ in self.supply.rooms():
+            if LAUNCH_LABEL in dict(info.labels):
+                counts[_group_of(info)] = counts.get(_group_of(info), 0) + 1
+        for launch in self.launches.values():
+            if launch.state is LaunchState.REQUESTED:
+                counts[launch.group] = counts.get(launch.group, 0) + 1
+        for group in self.groups:
+            ensure(
+                counts.get(group.name, 0) <= group.most + len(self.leaving),
+                "group {} has {} nodes that were launched, and may have {}",
+                group.name,
+                counts.get(group.name, 0),
+                group.most,
+            )
+
+
+def check_decision(view: ScaleView, decision: ScaleDecision) -> None:
+    """What must hold of every decision, whichever policy has made it.
+
+    Raises:
+        InvariantViolation: it does not.
+    """
+    counts: dict[str, int] = {}
+    idle_ns: dict[str, int] = {}
+    for node in view.nodes:
+        counts[node.group] = counts.get(node.group, 0) + 1
+        idle_ns[node.name] = node.idle_ns
+    specs = {group.name: group for group in view.groups}
+    for name, why in decision.leaving.items():
+        group = next(node.group for node in view.nodes if node.name == name)
+        is_extra = group in specs and counts[group] > specs[group].most
+        ensure(
+            is_extra or idle_ns[name] > view.idle_timeout_ns,
+            "{} is to leave ({}), and was idle for {} ns only",
+            name,
+            why,
+            idle_ns[name],
+        )
+        counts[group] -= 1
+        ensure(
+            group in specs and counts[group] >= specs[group].least, "group {} gets fewer nodes than its least", group
+        )
+    waits = bool(view.demands or view.gangs or view.requested)
+    for group, count in decision.launches.items():
+        ensure(group in specs, "there is no group {} to launch a node of", group)
+        ensure(group not in view.closed, "a node of group {} is launched though {}", group, view.closed.get(group))
+        now = counts.get(group, 0) + count
+        ensure(now <= specs[group].most, "group {} gets {} nodes, and may have {}", group, now, specs[group].most)
+        ensure(
+            waits or now <= specs[group].least, "nodes of group {} are launched though nothing waits for them", group
+        )
+
+
+def _group_of(info: NodeInfo) -> str:
+    return dict(info.labels).get(NODE_GROUP_LABEL, "")
+
+
+def _words(reasons: Mapping[str, str]) -> str:
+    return "; ".join(f"{group}: {why}" for group, why in reasons.items()) or "there are no groups of nodes"

@@ -1,0 +1,219 @@
+"""The autoscaler as a part of the head: events in, launches and drains out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dualray.exceptions import InvariantViolation
+from dualray.shared.machines.autoscaler.autoscaler import AUTOSCALER_TIMER, check_decision
+from dualray.shared.machines.autoscaler.groups import groups_of, groups_to_text
+from dualray.shared.model.commands import ArmTimer, CancelTimer, LaunchNodes, TerminateNode
+from dualray.shared.model.events import (
+    BacklogReported,
+    BacklogWanted,
+    DrainAsked,
+    DriverJoined,
+    LaunchesFailed,
+    NodeJoined,
+    PeerLost,
+    PlacementGroupRequested,
+    ResourcesWanted,
+    TimerFired,
+)
+from dualray.shared.model.ids import Address, NodeID, PlacementGroupID, WaitID
+from dualray.shared.model.resources import NOTHING
+from dualray.shared.model.specs import (
+    LAUNCH_LABEL,
+    NODE_GROUP_LABEL,
+    GroupStrategy,
+    NodeInfo,
+    PlacementGroupSpec,
+    Strategy,
+    StrategyKind,
+)
+from dualray.shared.policies.scaling import Demand, NodeGroupSpec, ScaleDecision, ScaledNode, ScaleView
+from tests.shared.builders import DRIVER, HeadStepper, cpus, info, of, sends, shape
+
+SECOND_NS = 10**9
+CPU = NodeGroupSpec(name="cpu", total=cpus(2), most=4)
+
+
+class Grower(HeadStepper):
+    """A head with a driver on node-0, which has two CPUs and belongs to no group."""
+
+    def __init__(self, *groups: NodeGroupSpec, **limits: Any) -> None:
+        text = groups_to_text(groups or (CPU,))
+        super().__init__(info("node-0"), autoscaler_groups=text, infeasible="wait", **limits)
+        self(DriverJoined(address=DRIVER, node=NodeID("node-0")))
+        self.report("node-0", NOTHING)
+
+    def decide(self, *backlog: tuple[Any, int]) -> list[Any]:
+        """Let the time come, and the driver answer what it holds back."""
+        commands = self(TimerFired(timer=AUTOSCALER_TIMER))
+        if any(name == BacklogWanted.__name__ for _, name in sends(commands)):
+            commands += self(
+                BacklogReported(
+                    owner=DRIVER,
+                    shapes=tuple(each for each, _ in backlog),
+                    counts=tuple(count for _, count in backlog),
+                )
+            )
+        return commands
+
+    def join(self, number: int, launch: str, *, group: str = "cpu", total: Any = None) -> list[Any]:
+        labels = ((LAUNCH_LABEL, launch), (NODE_GROUP_LABEL, group))
+        node = NodeInfo(
+            node=NodeID(f"node-{number}"), incarnation=0, total=total or cpus(2), store_bytes=1000, labels=labels
+        )
+        return self(NodeJoined(info=node))
+
+
+def launched(commands: list[Any]) -> list[tuple[str, tuple[str, ...]]]:
+    return [(each.group, each.launch_ids) for each in of(commands, LaunchNodes)]
+
+
+def drained(commands: list[Any]) -> list[str]:
+    return [to for to, name in sends(commands) if name == DrainAsked.__name__]
+
+
+def delay(commands: list[Any]) -> int | None:
+    """When it is looked again."""
+    timers = [each for each in commands if isinstance(each, ArmTimer | CancelTimer) and each.timer == AUTOSCALER_TIMER]
+    return timers[-1].delay_ns if timers and isinstance(timers[-1], ArmTimer) else None
+
+
+def test_what_waits_is_launched_for_with_what_its_owner_holds_back() -> None:
+    head = Grower()
+    assert delay(head.ask(count=2)) is None, "the report of node-0 had armed it already"
+    assert launched(head.decide((shape(), 3))) == [("cpu", ("launch-1", "launch-2", "launch-3"))]
+    head.join(1, "launch-1")
+    head.report("node-1", NOTHING)
+    assert launched(head.decide()) == [], "two are under way, and nothing waits"
+
+
+def test_a_launch_that_joins_is_no_launch_any_more_and_its_death_gives_its_machine_back() -> None:
+    head = Grower()
+    head.ask()
+    head.decide()
+    head.join(1, "launch-1")
+    assert of(head(PeerLost(address=Address("node-1"))), TerminateNode) == [
+        TerminateNode(launch_id="launch-1", node=NodeID("node-1"))
+    ]
+    again = head.decide()
+    assert launched(again) == [("cpu", ("launch-2",))], "an id is used once"
+
+
+def test_a_refused_group_is_left_alone_for_a_while() -> None:
+    head = Grower(CPU, NodeGroupSpec(name="dear", total=cpus(2), most=1), launch_cooldown_ns=30 * SECOND_NS)
+    head.ask(shape(cpus(2)), count=3)
+    assert launched(head.decide()) == [("cpu", ("launch-1", "launch-2", "launch-3"))]
+    head(LaunchesFailed(group="cpu", launch_ids=("launch-2", "launch-3"), reason="the quota is 1"))
+    assert launched(head.decide()) == [("dear", ("launch-4",))]
+    assert any("refused it: the quota is 1" in words for words in head.machine.explain())
+    head.now_ns += 31 * SECOND_NS
+    assert launched(head.decide()) == [("cpu", ("launch-5",))]
+
+
+def test_a_launch_that_never_joins_is_given_up_and_told_to_leave_when_it_comes() -> None:
+    head = Grower(launch_timeout_ns=60 * SECOND_NS, launch_cooldown_ns=SECOND_NS)
+    head.ask()
+    assert delay(head.decide()) == 60 * SECOND_NS
+    head.now_ns += 60 * SECOND_NS
+    given_up = head.decide()
+    assert of(given_up, TerminateNode) == [TerminateNode(launch_id="launch-1")]
+    assert launched(given_up) == [], "its group cools down"
+    head.now_ns += SECOND_NS
+    assert launched(head.decide()) == [("cpu", ("launch-2",))]
+    assert drained(head.join(1, "launch-1")) == ["node-1"]
+
+
+def test_an_idle_node_leaves_after_its_timeout_and_not_before() -> None:
+    head = Grower(idle_timeout_ns=10 * SECOND_NS)
+    head.ask()
+    head.decide()
+    head.join(1, "launch-1")
+    head.report("node-1", NOTHING, allocated=("driver-1#0",))
+    head.decide()
+    head.now_ns += 100 * SECOND_NS
+    head.report("node-1", cpus(2), "driver-1#0")
+    assert delay(head.decide()) == 10 * SECOND_NS + 1
+    head.now_ns += 10 * SECOND_NS
+    assert drained(head.decide()) == []
+    head.now_ns += 1
+    assert drained(head.decide()) == ["node-1"]
+    assert drained(head.decide()) == [], "it is told once"
+    assert head.machine.autoscaler.rows()[0]["leaving"] == 1
+
+
+def test_a_group_waits_whole_and_a_task_in_it_is_no_demand() -> None:
+    head = Grower()
+    group_id = PlacementGroupID(b"g" * 20)
+    spec = PlacementGroupSpec(
+        group_id=group_id, bundles=(cpus(2),) * 3, strategy=GroupStrategy.STRICT_SPREAD, owner=DRIVER
+    )
+    head(PlacementGroupRequested(spec=spec, wait_id=WaitID(1)))
+    inside = Strategy(kind=StrategyKind.PLACEMENT_GROUP, group=group_id)
+    head.ask(shape(cpus(1), strategy=inside), count=8)
+    assert [len(ids) for _, ids in launched(head.decide())] == [3]
+
+
+def test_requested_resources_are_kept_until_they_are_not_wanted() -> None:
+    head = Grower(idle_timeout_ns=SECOND_NS)
+    head(ResourcesWanted(requester=DRIVER, bundles=(cpus(2), cpus(2))))
+    assert launched(head.decide()) == [("cpu", ("launch-1",))], "node-0 is large enough for one"
+    head.join(1, "launch-1")
+    head.now_ns += 100 * SECOND_NS
+    assert drained(head.decide()) == []
+    head(ResourcesWanted(requester=DRIVER, bundles=()))
+    assert drained(head.decide()) == ["node-1"]
+
+
+def test_nobody_has_a_timer_where_nothing_is_due() -> None:
+    head = Grower()
+    assert delay(head.decide()) is None
+    head.ask(shape(cpus(64)))
+    assert delay(head.decide()) is None
+    assert head.machine.explain()[-1] == "no node is launched for 1 x 64 CPU: cpu: a node of it lacks 62 CPU"
+
+
+def test_groups_come_back_from_their_text() -> None:
+    groups = (CPU, NodeGroupSpec(name="gpu", total=cpus(8), labels=(("zone", "a"),), least=1, most=2, price=2_800_000))
+    assert groups_of(groups_to_text(groups)) == groups
+    assert groups_to_text(()) == ""
+    assert groups_of("") == ()
+    with pytest.raises(ValueError, match="names no groups of nodes"):
+        groups_of('[{"name": "cpu"}]')
+
+
+def node(name: str, *, idle_s: int = 0) -> ScaledNode:
+    total = dict(CPU.total.units)
+    return ScaledNode(name=name, group="cpu", total=total, free=total, idle_ns=idle_s * SECOND_NS)
+
+
+@pytest.mark.parametrize(
+    ("said", "decision", "message"),
+    [
+        ({"demands": [Demand(resources=cpus(2))]}, {"launches": {"cpu": 4}}, "group cpu gets 5 nodes, and may have 4"),
+        ({}, {"launches": {"cpu": 1}}, "nodes of group cpu are launched though nothing waits"),
+        ({"demands": [Demand(resources=cpus(2))]}, {"launches": {"gpu": 1}}, "there is no group gpu"),
+        (
+            {"demands": [Demand(resources=cpus(2))], "closed": {"cpu": "of a refusal"}},
+            {"launches": {"cpu": 1}},
+            "a node of group cpu is launched though of a refusal",
+        ),
+        ({}, {"leaving": {"node-1": "bored"}}, r"node-1 is to leave \(bored\), and was idle for 30"),
+        (
+            {"groups": [NodeGroupSpec(name="cpu", total=cpus(2), least=1, most=4)], "idle_timeout_ns": SECOND_NS},
+            {"leaving": {"node-1": "idle"}},
+            "group cpu gets fewer nodes than its least",
+        ),
+    ],
+)
+def test_a_policy_that_decides_wrongly_is_found(said: Any, decision: Any, message: str) -> None:
+    view = ScaleView(
+        **{"groups": [CPU], "nodes": [node("node-1", idle_s=30)], "idle_timeout_ns": 60 * SECOND_NS, **said}
+    )
+    with pytest.raises(InvariantViolation, match=message):
+        check_decision(view, ScaleDecision(**decision))

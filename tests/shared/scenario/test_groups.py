@@ -1,0 +1,53 @@
+"""Groups of nodes that grow and shrink, as a scenario file says them."""
+
+from __future__ import annotations
+
+import pytest
+
+from dualray.shared.scenario.file import ScenarioError, dump_scenario, parse_scenario
+
+HEAD = "name: a\nworkload: {function: a:b}\n"
+
+
+def parsed(cluster: str):
+    return parse_scenario(f"{HEAD}cluster: {cluster}\n", "a.yaml")
+
+
+def test_groups_begin_with_their_least_and_carry_their_label():
+    scenario = parsed("{cpus: 8, groups: {cpu: {min: 2, max: 4, price: 0.4}, gpu: {max: 1, gpus: 1, cpus: 2}}}")
+    assert [(name, group.cpus, group.labels) for name, group in scenario.cluster.each_node()] == [
+        ("node-0", 8, {"ray.io/node-group": "cpu"}),
+        ("node-1", 8, {"ray.io/node-group": "cpu"}),
+    ]
+    cpu, gpu = scenario.cluster.scaling_specs()
+    assert (cpu.name, cpu.least, cpu.most, cpu.price, str(cpu.total)) == ("cpu", 2, 4, 400_000, "8 CPU")
+    assert (gpu.name, gpu.least, gpu.most, gpu.price, str(gpu.total)) == ("gpu", 0, 1, 0, "2 CPU, 1 GPU")
+    assert scenario.limits["infeasible"] == "wait"
+    assert parse_scenario(dump_scenario(scenario), "again.yaml").cluster == scenario.cluster
+
+
+def test_nodes_that_are_said_come_first_and_one_is_there_where_no_group_has_any():
+    assert len(parsed("{nodes: 2, groups: {cpu: {min: 1, max: 4}}}").cluster.each_node()) == 3
+    assert len(parsed("{groups: {cpu: {max: 4}}}").cluster.each_node()) == 1
+
+
+@pytest.mark.parametrize(
+    ("cluster", "message"),
+    [
+        ("{groups: {cpu: {min: 3, max: 2}}}", "max: 2 is less than min: 3"),
+        ("{groups: {cpu: {min: 3}}}", "key 'max' is missing"),
+        ("{groups: {cpu: {max: 3, count: 2}}}", "count belongs to nodes"),
+        ("{groups: {cpu: {max: 3, start: 4s}}}", "unknown key 'start' in cluster.groups.cpu"),
+        ("{groups: {'a b': {max: 3}}}", "'a b' is no name of a group"),
+        ("{groups: {cpu: {max: 3, refused: 2}}}", "is too much: at most 1"),
+    ],
+)
+def test_what_is_wrong_with_a_group_is_said(cluster, message):
+    with pytest.raises(ScenarioError) as caught:
+        parsed(cluster)
+    assert message in str(caught.value)
+
+
+def test_the_text_of_the_groups_is_nobodys_to_write():
+    with pytest.raises(ScenarioError, match="made of the groups of the cluster"):
+        parse_scenario(f"{HEAD}config: {{autoscaler_groups: ''}}\n", "a.yaml")
