@@ -22,7 +22,7 @@ from dualray.recording.file import check_can_write
 from dualray.shared.labels import parse_labels
 from dualray.shared.model.config import Config
 from dualray.shared.policies import load_policy
-from dualray.shared.scenario.fault_model import Fault, parse_fault
+from dualray.shared.scenario.fault_model import Fault, FaultKind, parse_fault
 from dualray.shared.units import parse_size_bytes
 
 MODES = ("real", "sim")
@@ -578,9 +578,11 @@ def limits_of(resolved: Mapping[str, Resolved]) -> Config:
     given = {**(scenario.limits if scenario is not None else {}), **(resolved["limits"].value or {})}
     if "autoscaler_groups" in (resolved["limits"].value or {}):
         raise ValueError(
-            "limits: autoscaler_groups is made of the groups of a scenario file; say cluster: {groups: {cpu: {max: 4}}} "
-            "there"
+            "limits: autoscaler_groups is made of the groups of a scenario file; say "
+            "cluster: {groups: {cpu: {max: 4}}} there"
         )
+    if any(fault.kind is FaultKind.ADD_NODES for fault in resolved["faults"].value):
+        given.setdefault("infeasible", "wait")  # for a node that can take it
     if resolved["infeasible"].value is not None:
         given["infeasible"] = resolved["infeasible"].value
     for name, value in given.items():

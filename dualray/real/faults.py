@@ -45,6 +45,7 @@ REFUSED: Final = {
     FaultKind.CLOG_NODE: "to hold what comes to a node takes a packet filter, and so root",
     FaultKind.LOSE_OBJECT: "objects lie in memory that the cluster's own processes alone write",
     FaultKind.CORRUPT_OBJECT: "objects lie in memory that the cluster's own processes alone write",
+    FaultKind.ADD_NODES: "a machine must be there to be added: `dualray start --address HOST:PORT` adds it",
     FaultKind.FILL_DISK: "it would take the disk of everybody on this machine",
     FaultKind.LINK: "to slow a link down takes a traffic shaper, and so root",
     FaultKind.LOSE_GPU: "a GPU that is there cannot be made to fall off the bus",

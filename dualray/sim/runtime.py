@@ -150,6 +150,7 @@ def start(settings: Mapping[str, Any], config: Config) -> SimRuntime:
     if scenario_groups := machine_groups(settings["scenario"]):
         cluster.provider = Provider(cluster, scenario_groups, seed=cluster.seed)
         cluster.head.launcher = cluster.provider
+        cluster.groups = {name: group.hardware for name, group in scenario_groups.items()}
     driver = cluster.start(nodes=hardware, root=root, namespace=settings["namespace"] or "")
     scenario: Scenario | None = settings["scenario"]
     planned = scenario.planned() if scenario is not None else ()

@@ -32,6 +32,7 @@ from dualray.shared.policies.scaling import (
     ScaledNode,
     ScaleView,
     Unmet,
+    demand_words,
 )
 
 _Score = tuple[int, bool, int, float, float, float]
@@ -503,8 +504,7 @@ def _unmet(packing: _Packing, run: _Run, count: int, allowed: int | None) -> Unm
     for group in packing.view.groups:
         slow = "as many nodes as upscaling_speed_percent allows are on their way" if allowed is not None else ""
         reasons[group.name] = _why_never(group, run) or _why_not_now(packing, group) or slow
-    labels = f" on a node with {' and '.join(map(str, run.terms))}" if run.terms else ""
-    return Unmet(what=f"{run.resources}{labels}", count=count, reasons=reasons)
+    return Unmet(what=demand_words(run.resources, run.terms), count=count, reasons=reasons)
 
 
 def _why_never(group: NodeGroupSpec, run: _Run) -> str:

@@ -106,12 +106,17 @@ SPEED_LEAST = 5
 """Nodes that may be launched at a time, however few there are: else a small cluster could not begin to grow."""
 
 
+def demand_words(resources: Resources, labels: Sequence[LabelTerm]) -> str:
+    """A demand, for people."""
+    return f"{resources}" + (f" on a node with {' and '.join(map(str, labels))}" if labels else "")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unmet:
     """A demand that no node will meet, and why not.
 
     Attributes:
-        what: the demand in words.
+        what: the demand in words; see `demand_words`.
         reasons: by group, why none of it is launched.
     """
 

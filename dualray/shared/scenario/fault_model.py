@@ -13,6 +13,9 @@ What happens, in words:
                                                end: its tasks end, others take its objects; in time, it leaves anyway
     drain node-5 ... for 30s                   the same; 30 s later a machine stands in its place, and it is switched
                                                off if it has not left
+    remove node-5                              the same as draining it for good
+    add 4 nodes, add 2 nodes of gpu            machines like node-0, or of a group of the cluster, join: as node-N, the
+                                               next that were not there
     pause node-5 ... for 20s                   it stands still and goes on later: a zombie, once it was taken for dead
     kill worker                                the worker that starts (or ends) the task of the anchor gets SIGKILL
     pause worker ... for 5s                    it stands still, and goes on later
@@ -59,7 +62,7 @@ What can end does so after `for ...`; without it, it stays.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from operator import attrgetter
@@ -92,6 +95,10 @@ OBJECT_ANCHORS = ("object_stored", "transfer_ended", "object_spilled")
 _COPY_ANCHORS = " and ".join(OBJECT_ANCHORS[1:])
 
 
+ADDED_MAX = 10_000
+"""Nodes that one fault adds; more is taken for a mistake."""
+
+
 class FaultKind(StrEnum):
     """What happens."""
 
@@ -119,6 +126,7 @@ class FaultKind(StrEnum):
     LOSE_OBJECT = "lose object"
     CORRUPT_OBJECT = "corrupt object"
     FILL_DISK = "fill disk"
+    ADD_NODES = "add nodes"
 
 
 NEEDS_DURATION = frozenset(
@@ -150,8 +158,8 @@ OF_HEAD = frozenset({FaultKind.KILL_HEAD, FaultKind.PAUSE_HEAD, FaultKind.SLOW_H
 OF_OBJECTS = frozenset({FaultKind.LOSE_OBJECT, FaultKind.CORRUPT_OBJECT})
 """Kinds that hit the copy of the anchor's object."""
 SLOWS = frozenset({FaultKind.SLOW_NODE, FaultKind.SLOW_WORKER, FaultKind.SLOW_HEAD})
-NEVER_DRAWN = frozenset({FaultKind.KILL_HEAD, FaultKind.CORRUPT_OBJECT})
-"""Kinds that no program outlives, or that nobody promises to notice: they are asked for by name."""
+NEVER_DRAWN = frozenset({FaultKind.KILL_HEAD, FaultKind.CORRUPT_OBJECT, FaultKind.ADD_NODES})
+"""Kinds that no program outlives, that nobody promises to notice, or that harm nobody: they are asked for by name."""
 ENDS_PROCESSES = frozenset({FaultKind.KILL_NODE, FaultKind.REBOOT_NODE, FaultKind.DRAIN_NODE, FaultKind.PAUSE_NODE})
 """Kinds that may not hit the node on which the driver runs."""
 
@@ -179,6 +187,7 @@ class Fault:
         reorder: LINK: the share of messages that others overtake, 0 to 1.
         delay_ns, jitter_ns: LINK: what each message takes more, and up to how much more than that.
         gpu: LOSE_GPU: its id.
+        count, group: ADD_NODES: how many machines, and of which group of the cluster; "": like node-0.
         skew_ns: SKEW_CLOCK: how far ahead the clock is set; negative: back.
     """
 
@@ -208,6 +217,8 @@ class Fault:
     keeps_store: bool = False
     reorder: float = 0.0
     after_ns: int = 0
+    count: int = 0
+    group: str = ""
 
     @property
     def named_nodes(self) -> tuple[str, ...]:
@@ -244,6 +255,8 @@ class Fault:
                 return f"skew {self.node} by {'-' if self.skew_ns < 0 else ''}{time_words(abs(self.skew_ns))}"
             case FaultKind.LINK:
                 return f"link {self.node}{self._link_words()}"
+            case FaultKind.ADD_NODES:
+                return f"add {self.count} node{'s' * (self.count != 1)}{' of ' * bool(self.group)}{self.group}"
             case FaultKind.LOSE_GPU:
                 return f"lose gpu {self.gpu} of {self.node}"
             case _ if not self.node:
@@ -306,7 +319,8 @@ _WHAT: dict[FaultKind, re.Pattern[str]] = {
         FaultKind.KILL_ACTOR: r"kill\s+actor\s+(?P<actor>\S+)",
         FaultKind.KILL_NODE: r"kill\s+(?P<node>\S+)",
         FaultKind.REBOOT_NODE: r"(?:reboot|restart)\s+(?P<node>\S+)(?P<store>\s+with\s+its\s+store)?",
-        FaultKind.DRAIN_NODE: r"drain\s+(?P<node>\S+)",
+        FaultKind.DRAIN_NODE: r"(?:drain|remove)\s+(?P<node>\S+)",
+        FaultKind.ADD_NODES: r"add\s+(?P<count>[0-9]+)\s+nodes?(?:\s+of\s+(?P<group>\S+))?",
         FaultKind.PAUSE_NODE: r"pause\s+(?P<node>\S+)",
         FaultKind.PARTITION: r"partition\s+(?P<nodes>[^\s,]+(?:\s*,\s*[^\s,]+)*)"
         r"(?:\s+(?P<way>from|to)\s+(?P<others>[^\s,]+(?:\s*,\s*[^\s,]+)*))?",
@@ -367,6 +381,8 @@ def _fields(words: re.Match[str], what: str) -> dict[str, Any]:
         "actor": str,
         "factor": float,
         "gpu": int,
+        "count": int,
+        "group": str,
         "nodes": _names,
         "others": _names,
     }
@@ -397,6 +413,11 @@ def parse_skew_ns(text: str, what: str) -> int:
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(","))
+
+
+def nodes_added(faults: Iterable[Fault]) -> int:
+    """How many nodes these faults add."""
+    return sum(fault.count for fault in faults if fault.kind is FaultKind.ADD_NODES)
 
 
 def check_fault(fault: Fault, what: str = "") -> None:
@@ -438,6 +459,8 @@ def _what_is_wrong(fault: Fault) -> Iterator[str]:
         yield "the share must be above 0 and at most 1; 0.9 leaves a tenth"
     if fault.kind is FaultKind.SKEW_CLOCK and not fault.skew_ns:
         yield "say by how much: 'by 30s' sets the clock ahead, 'by -30s' back"
+    if fault.kind is FaultKind.ADD_NODES and not 1 <= fault.count <= ADDED_MAX:
+        yield f"1 to {ADDED_MAX:,} nodes can be added"
     if fault.kind is FaultKind.LINK:
         yield from _what_is_wrong_with_link(fault)
     if fault.node in ("head", ALL) and fault.kind is not FaultKind.LINK:

@@ -32,7 +32,7 @@ from dualray.shared.scenario.cluster import (
     TopologyModel,
 )
 from dualray.shared.scenario.expect import COUNTERS, Bounds, ErrorExpected, Expect, NumberBounds, TimeBounds
-from dualray.shared.scenario.fault_model import ENDS_PROCESSES, Fault, FaultKind
+from dualray.shared.scenario.fault_model import ENDS_PROCESSES, Fault, FaultKind, nodes_added
 from dualray.shared.scenario.file_faults import FaultModel, When
 from dualray.shared.scenario.scenario import Scenario, Swarm, Workload
 from dualray.shared.scenario.values import DRIVER_NODE_NAME, HEAD_NAME
@@ -346,6 +346,7 @@ def _nonsense(scenario: Scenario) -> Iterator[tuple[Path, str]]:
     if scenario.gpu_memory and not any(group.gpus and group.gpu_memory for group in scenario.cluster.groups()):
         yield ("gpu_memory",), "say how much memory the GPUs have, as in cluster: {gpus: 1, gpu_memory: 16GiB}"
     latest_ns = scenario.expect.makespan.max
+    added = _nodes_added(scenario)
     yield from _impossible_times(scenario)
     for index, item in enumerate(scenario.faults):
         path: Path = ("faults", index)
@@ -355,7 +356,7 @@ def _nonsense(scenario: Scenario) -> Iterator[tuple[Path, str]]:
             yield path, str(error)
             continue
         for fault in faults:
-            yield from ((path, problem) for problem in _bad_fault(fault, scenario.cluster))
+            yield from ((path, problem) for problem in _bad_fault(fault, scenario.cluster, added))
             if fault.at_ns is not None and latest_ns is not None and fault.at_ns > latest_ns:
                 yield (
                     path,
@@ -460,10 +461,26 @@ def _bad_config(scenario: Scenario) -> Iterator[tuple[Path, str]]:
             yield path, str(error)
 
 
-def _bad_fault(fault: Fault, cluster: ClusterModel) -> Iterator[str]:
+def _nodes_added(scenario: Scenario) -> int:
+    """How many nodes may join while it runs."""
+    if scenario.cluster.scaling:
+        return NODES_MAX  # in the place of one that has left comes one of another name
+    added = 0
+    for item in scenario.faults:
+        try:
+            added += nodes_added(item.faults(scenario.cluster))
+        except ValueError:
+            continue  # it is said where the fault stands
+    return added
+
+
+def _bad_fault(fault: Fault, cluster: ClusterModel, added: int) -> Iterator[str]:
     nodes = dict(cluster.each_node())
+    later = {f"node-{index}" for index in range(len(nodes), len(nodes) + added)}
+    if fault.group and fault.group not in cluster.scaling:
+        yield f"'{fault}': the cluster has no group {fault.group!r}{nearest(fault.group, cluster.scaling)}"
     for name in fault.named_nodes:
-        if name not in nodes:
+        if name not in nodes and name not in later:
             yield f"'{fault}': there is no {name!r}; {cluster.nodes_in_words}"
     if fault.kind in ENDS_PROCESSES and fault.node == DRIVER_NODE_NAME:
         yield f"'{fault}': {DRIVER_NODE_NAME} runs the driver, and would end the program with it"

@@ -18,7 +18,7 @@ from pydantic import Field, field_validator, model_validator
 from dualray.shared.machines.autoscaler.groups import groups_to_text
 from dualray.shared.scenario.cluster import ClusterModel
 from dualray.shared.scenario.expect import Expect
-from dualray.shared.scenario.fault_model import NEVER_DRAWN, Fault, FaultKind
+from dualray.shared.scenario.fault_model import NEVER_DRAWN, Fault, FaultKind, nodes_added
 from dualray.shared.scenario.file_faults import FaultItem, FaultModel
 from dualray.shared.scenario.values import Durations, FixedDurations, Model, Size, Time
 
@@ -81,7 +81,7 @@ class Swarm(Model):
     def _can_be_drawn(cls, value: list[FaultKind]) -> list[FaultKind]:
         for kind in value:
             if kind in NEVER_DRAWN:
-                raise ValueError(f"{kind} is never drawn: no program can promise to survive it. Say it under faults")
+                raise ValueError(f"{kind} is never drawn: no promise of a program covers it. Say it under faults")
         return value
 
 
@@ -126,7 +126,8 @@ class Scenario(Model):
         """What `init(limits=)` takes: limits and policies."""
         policies = {f"{name}_policy": path for name, path in self.policies.items()}
         groups = groups_to_text(self.cluster.scaling_specs())
-        return ({"autoscaler_groups": groups, "infeasible": "wait"} if groups else {}) | {**self.config, **policies}
+        others = {"infeasible": "wait"} if groups or nodes_added(self.planned()) else {}
+        return others | ({"autoscaler_groups": groups} if groups else {}) | {**self.config, **policies}
 
     def with_faults(self, faults: Iterable[Fault]) -> Scenario:
         """The same with these faults, in words, and no others."""

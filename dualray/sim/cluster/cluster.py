@@ -132,7 +132,7 @@ class Cluster(FallibleCluster):
         self.nodes_refused = self.nodes_left = 0
         self.seeds_handed_out = blake2b(digest_size=16)
         """Of every fiber's random streams, in order."""
-        self.processes, self.nodes = {}, {}
+        self.processes, self.nodes, self.groups = {}, {}, {}
         self.trace_events: list[TraceEvent] = []
         self.tables = Tables()
         self.functions = FunctionTable()

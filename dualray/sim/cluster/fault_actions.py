@@ -82,7 +82,7 @@ class FaultActions:
         cluster = self._cluster
         name = NodeID(fault.node)
         node = cluster.nodes.get(name)
-        if node is not None and not node.is_alive:
+        if fault.node not in ("", HEAD, ALL) and (node is None or not node.is_alive):
             return False
         match fault.kind:
             case FaultKind.KILL_NODE:
@@ -91,6 +91,9 @@ class FaultActions:
                 self._reboot(fault)
             case FaultKind.DRAIN_NODE:
                 self._drain(fault)
+            case FaultKind.ADD_NODES:
+                self._note(fault, fault.group or "nodes")
+                cluster.outages.add_nodes(fault.count, fault.group)
             case FaultKind.PAUSE_NODE | FaultKind.PAUSE_HEAD | FaultKind.RESTART_HEAD:
                 return self._pause(fault)
             case FaultKind.RESTART_REDIS:

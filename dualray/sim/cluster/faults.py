@@ -17,9 +17,11 @@ from dualray.shared.scenario.fault_model import (
     TASK_ANCHORS,
     Fault,
     FaultKind,
+    nodes_added,
 )
 from dualray.sim.cluster.fault_actions import FaultActions
 from dualray.sim.cluster.outages import FallibleCluster
+from dualray.sim.kernel.kernel import Scheduled
 
 _CHANGE_PACE = OF_WORKERS - {FaultKind.KILL_WORKER} | {FaultKind.SLOW_NODE, FaultKind.PAUSE_NODE}
 
@@ -50,6 +52,8 @@ class FaultInjector:
         self._by_task: dict[tuple[str, str], list[Fault]] = {}
         """Those that wait for an event of one task."""
         self._planned: list[Fault] = []
+        self._awaited: list[Scheduled] = []
+        """Those in time for which somebody may wait."""
         self.performed: list[Fault] = []
         self.missed: list[Fault] = []
 
@@ -59,14 +63,20 @@ class FaultInjector:
         Raises:
             ValueError: a node that the cluster does not have, or the driver's own.
         """
+        faults = tuple(faults)
+        later = nodes_added(faults)
         for fault in faults:
-            self._check(fault, driver_node)
+            self._check(fault, driver_node, later)
             self._planned.append(fault)
             if fault.kind in _CHANGE_PACE:
                 self._cluster.let_pace_change()
             if fault.at_ns is not None:
                 delay_ns = fault.at_ns - self._cluster.kernel.now_ns
-                self._cluster.kernel.call_after(max(delay_ns, 0), self._perform, fault, None, daemon=True)
+                # Somebody may wait for nodes that are to come.
+                is_idle = fault.kind is not FaultKind.ADD_NODES
+                due = self._cluster.kernel.call_after(max(delay_ns, 0), self._perform, fault, None, daemon=is_idle)
+                if not is_idle:
+                    self._awaited.append(due)
                 continue
             self.anchors.add(TraceKind(fault.event))
             if fault.submission:
@@ -76,10 +86,17 @@ class FaultInjector:
             else:
                 self.by_event.setdefault((fault.event, fault.task_name or "", fault.on_node), []).append(fault)
 
-    def _check(self, fault: Fault, driver_node: NodeID) -> None:
+    def _check(self, fault: Fault, driver_node: NodeID, later: int) -> None:
+        """`later`: how many nodes other faults add."""
         known = list(self._cluster.nodes)
+        grows = bool(self._cluster.groups)
+        joining = {f"node-{index}" for index in range(len(known), len(known) + later)}
+        if fault.group and fault.group not in self._cluster.groups:
+            raise ValueError(
+                f"fault '{fault}': the cluster has no group {fault.group!r}; a scenario's groups are named"
+            )
         for name in fault.named_nodes:
-            if NodeID(name) not in self._cluster.nodes:
+            if NodeID(name) not in self._cluster.nodes and name not in joining and not grows:
                 raise ValueError(f"fault '{fault}': there is no {name!r}; nodes are {known[0]} to {known[-1]}")
         if fault.kind in ENDS_PROCESSES and fault.node == driver_node:
             raise ValueError(f"fault '{fault}': {fault.node} runs the driver, and would end the program with it")
@@ -153,6 +170,8 @@ class FaultInjector:
         self.anchors.clear()
         self._by_submission.clear()
         self._by_task.clear()
+        for due in self._awaited:
+            due.cancel()
         self._actions.end_all()
         self._planned = [fault for fault in self._planned if fault in self.performed or fault in self.missed]
 

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
 from dualray.shared.model.events import Event, GpuLost, PeerLost
 from dualray.shared.model.ids import HEAD, Address, NodeID, node_of
+from dualray.shared.model.resources import add, ip_offered, node_resources, told
 from dualray.shared.proof.trace import TraceKind
 from dualray.sim.kernel.kernel import Scheduled
 from dualray.sim.network.flows import CONNECTION_LASTS_NS
@@ -25,6 +27,7 @@ from dualray.sim.processes.host_process import HostProcess
 from dualray.sim.processes.node import ClusterOfNodes, Hardware, NodeProcess
 from dualray.sim.processes.pauses import perform
 from dualray.sim.processes.runner import Process
+from dualray.sim.usercode.process_calls import ip_of
 
 HEAD_IS_GONE: Final = "the head process is gone"
 
@@ -37,6 +40,8 @@ class FallibleCluster(ClusterOfNodes):
     clock_ahead_ns: dict[str, int]
     """Of nodes whose clock is set wrong."""
     outages: Outages
+    groups: dict[str, Hardware]
+    """What a node is made of, of each group that grows and shrinks."""
 
     def start_node(self, node: NodeID, hardware: Hardware, *, incarnation: int = 0) -> None:
         """A machine boots."""
@@ -146,6 +151,19 @@ class Outages:
     def next_node(self) -> NodeID:
         """The name of the next node that joins: names are not used again."""
         return NodeID(f"node-{len(self._nodes)}")
+
+    def add_nodes(self, count: int, group: str) -> None:
+        """So many machines boot, and join: of a group, or like the driver's."""
+        hardware = self._cluster.groups.get(group)
+        like = self._nodes[self._driver_node].hardware
+        for _ in range(count):
+            if hardware is not None:
+                self.add_node(hardware)
+                continue
+            total = told(like.total)
+            if ip_offered(like.total):
+                total = add((total, node_resources(ip_of(self.next_node()), is_head=False)))
+            self.add_node(replace(like, total=total))
 
     def add_node(self, hardware: Hardware) -> NodeProcess:
         """A machine that was not there before boots, and joins."""

@@ -77,11 +77,6 @@ class Provider:
         self.refused: dict[str, str] = {}
         """Launches that were refused, and why."""
 
-    def hardware_of(self, group: str) -> Hardware | None:
-        """What a machine of a group is made of; None: there is no such group."""
-        known = self._groups.get(group)
-        return None if known is None else known.hardware
-
     # ---- Orders ----------------------------------------------------------------------------------------------
 
     def launch(self, group: str, launch_ids: tuple[str, ...]) -> None:

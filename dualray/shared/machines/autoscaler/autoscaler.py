@@ -45,6 +45,7 @@ from dualray.shared.policies.scaling import (
     ScaledNode,
     ScaleView,
     ScalingPolicy,
+    demand_words,
 )
 
 AUTOSCALER_TIMER: Final = "autoscaler"
@@ -373,6 +374,12 @@ class Autoscaler:
 
     def _is_closed(self, group: str) -> bool:
         return group in self._closed and self._closed[group][0] > self.out.now_ns
+
+    def why_not(self, shape: LeaseShape) -> str:
+        """In words, by group, why no node is launched for a lease that waits; "" when one is, or nobody knows yet."""
+        what = demand_words(shape.placement, shape.strategy.labels)
+        unmet = next((each for each in self.decision.unmet if each.what == what), None)
+        return "" if unmet is None else f"no node is launched for it: {_words(unmet.reasons)}"
 
     def explain(self) -> list[str]:
         """In words, of each demand that no launch will meet, why not, by group."""

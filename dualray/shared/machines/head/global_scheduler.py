@@ -161,6 +161,8 @@ class GlobalScheduler:
         """The node on whose machine a process runs. The head says of drivers."""
         self.who_holds: Callable[[LeaseRequested], str] = lambda request: ""
         """In words, who holds what a request waits for, when that may be for ever."""
+        self.why_not_launched: Callable[[LeaseShape], str] = lambda shape: ""
+        """In words, why no node is launched for what waits, where nodes are launched."""
         self.on_choice: Callable[[LeaseRequested, PlacementPolicy, ClusterView, Placement], None] | None = None
         """Shown each choice, when a log is replayed to explain it."""
         default: PlacementPolicy = load_policy(config.placement_policy)
@@ -557,9 +559,12 @@ class GlobalScheduler:
         """In words, what waits here and why."""
         return [
             f"{request.count} x {request.shape.name} of {request.owner} waits for {request.shape.placement}: "
-            f"{self._choose(request).reason}" + (f"; {holders}" if (holders := self.who_holds(request)) else "")
+            + "; ".join(filter(None, (self._choose(request).reason, self.who_holds(request), self._why_not(request))))
             for request in self.pending
         ] + self.groups.explain()
+
+    def _why_not(self, request: LeaseRequested) -> str:
+        return self.why_not_launched(request.shape)
 
     def check_invariants(self) -> None:
         self.groups.check_invariants()

@@ -126,6 +126,7 @@ class Head(Composition):
         if config.autoscaler_groups:
             supply = HeadSupply(membership=self.membership, scheduler=self.scheduler, actors=self.actors)
             self.autoscaler = Autoscaler(out=self.out, config=config, supply=supply)
+            self.scheduler.why_not_launched = self.autoscaler.why_not
         self.scheduler.on_waiting = self._on_waiting
         self.scheduler.home_of = self._home_of
         self.scheduler.who_holds = self.starvation.explain

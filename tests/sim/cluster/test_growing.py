@@ -1,0 +1,146 @@
+"""Nodes that join a simulation: by a fault, or launched by the autoscaler."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import dualray
+from dualray import runtime
+from dualray.report.proof import check_directory
+from dualray.shared.scenario.fault_model import parse_fault
+from dualray.shared.scenario.file import ScenarioError, parse_scenario
+
+SCENARIO = """
+name: grows
+cluster: {cpus: 2, groups: {cpu: {min: 1, max: 5, start_up: 10s, price: 3.6, %s}}}
+workload: {function: a:b}
+durations: {where: 4s}
+config: {idle_timeout_ns: 20000000000, launch_cooldown_ns: 5000000000, launch_timeout_ns: 30000000000, %s}
+"""
+
+
+@dualray.remote
+def where(number: int = 0) -> str:
+    return dualray.get_runtime_context().get_node_id()
+
+
+def alive() -> list[str]:
+    return [row["NodeID"] for row in dualray.nodes() if row["Alive"]]
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Any]]:
+    def started(group: str = "", config: str = "", **settings: Any) -> Any:
+        text = SCENARIO % (group or "paid_least: 60s", config or "autoscaler_turn_ns: 100000000")
+        dualray.init(mode="sim", scenario=parse_scenario(text, "grows.yaml"), **settings)
+        running: Any = runtime.current_or_none()
+        return running.cluster
+
+    yield started
+    dualray.shutdown()
+
+
+# ---- Faults ------------------------------------------------------------------------------------------------------
+
+
+def test_nodes_that_a_fault_adds_run_what_waits_for_them() -> None:
+    faults = ["add 2 nodes at 10s", "remove node-2 at 20s", "kill node-1 when where starts 9"]
+    with dualray.init(mode="sim", num_cpus=1, resources={"r": 1}, faults=faults):
+        apart = dualray.util.placement_group([{"r": 1}] * 3, strategy="STRICT_SPREAD")
+        assert apart.wait(timeout_seconds=30), "it waited for the nodes that were to come"
+        assert sorted(alive()) == ["node-0", "node-1", "node-2"]
+        dualray.util.remove_placement_group(apart)
+        time.sleep(20)
+        assert sorted(alive()) == ["node-0", "node-1"]
+        addresses = [row["NodeManagerAddress"] for row in dualray.nodes()]
+        assert len(set(addresses)) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("add 0 nodes at 1s", "1 to 10,000 nodes can be added"),
+        ("add 2 nodes at 1s for 3s", "a add nodes does not end"),
+        ("add nodes at 1s", "is not understood"),
+    ],
+)
+def test_what_cannot_be_added_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse_fault(text)
+
+
+def test_faults_that_add_nodes_read_back_as_they_were_written() -> None:
+    for text in ("add 1 node at 5s", "add 4 nodes of gpu when train starts 40", "drain node-3 at 20s"):
+        assert str(parse_fault(text)) == text
+    assert parse_fault("remove node-3 at 20s") == parse_fault("drain node-3 at 20s")
+
+
+def test_a_scenario_knows_which_nodes_will_be_there() -> None:
+    text = "name: a\nworkload: {function: a:b}\ncluster: {nodes: 2}\nfaults: [%s]\n"
+    scenario = parse_scenario(text % "add 2 nodes at 1s, kill node-3 at 2s", "a.yaml")
+    assert scenario.limits == {"infeasible": "wait"}
+    with pytest.raises(ScenarioError, match="there is no 'node-4'"):
+        parse_scenario(text % "add 2 nodes at 1s, kill node-4 at 2s", "a.yaml")
+    with pytest.raises(ScenarioError, match="the cluster has no group 'gpu'"):
+        parse_scenario(text % "add 2 nodes of gpu at 1s", "a.yaml")
+    with pytest.raises(ValueError, match="the cluster has no group 'gpu'"):
+        dualray.init(mode="sim", faults=["add 2 nodes of gpu at 1s"])
+    dualray.shutdown()
+
+
+# ---- The autoscaler ----------------------------------------------------------------------------------------------
+
+
+def test_a_cluster_grows_for_a_burst_and_shrinks_after_it(start, tmp_path) -> None:
+    cluster = start(decision_log=tmp_path)
+    places = dualray.get([where.remote(number) for number in range(40)])
+    assert len(set(places)) == 5
+    assert len(alive()) == 5
+    provider = cluster.provider
+    assert len(provider.machines) == 4
+    time.sleep(25)
+    assert alive() == ["node-0"]
+    assert all(machine.ended_ns is not None for machine in provider.machines.values())
+    assert provider.node_ns() == sum(
+        max(machine.ended_ns - machine.started_ns, 60 * 10**9) for machine in provider.machines.values()
+    )
+    assert provider.cost() == pytest.approx(provider.node_ns() / 1e9 * 0.001)
+    dualray.shutdown()
+    assert check_directory(tmp_path).is_exact, "the decisions of nodes that came later can be derived again"
+
+
+def test_what_no_group_can_take_says_why(start) -> None:
+    start()
+    ref = where.options(num_cpus=8).remote()
+    assert dualray.wait([ref], timeout=5)[0] == []
+    assert "cpu: a node of it lacks 6 CPU" in dualray.util.explain(ref)
+
+
+def test_refused_and_stuck_launches_are_made_up_for(start) -> None:
+    cluster = start(group="refused: 0.4, stuck: 0.3")
+    assert len(dualray.get([where.remote(number) for number in range(60)])) == 60
+    provider = cluster.provider
+    assert provider.refused
+    assert any(machine.node is None and machine.ended_ns is not None for machine in provider.machines.values())
+    time.sleep(100)
+    assert alive() == ["node-0"]
+
+
+def test_a_quota_leaves_the_rest_waiting_and_spot_nodes_are_replaced(start) -> None:
+    cluster = start(group="quota: 2, reclaimed: 30s, notice: 6s")
+    assert len(dualray.get([where.remote(number) for number in range(60)])) == 60
+    provider = cluster.provider
+    assert set(provider.refused.values()) == {"the quota is 2"}
+    assert len(provider.machines) > 2
+    assert max(len([one for one in provider.machines.values() if one.ended_ns is None]), 0) <= 2
+
+
+def test_the_head_that_stands_still_launches_nothing_twice(start) -> None:
+    cluster = start(faults=["restart head at 5s for 8s", "pause head at 15s for 3s"])
+    assert len(dualray.get([where.remote(number) for number in range(40)])) == 40
+    assert len(cluster.provider.machines) == 4
+    assert len(alive()) == 5
