@@ -70,10 +70,12 @@ class _Place:
         "kinds",
         "labels",
         "node",
+        "spec",
     )
 
     def __init__(self, node: ScaledNode | None, spec: NodeGroupSpec | None) -> None:
         self.node = node
+        self.spec = spec
         self.group = node.group if node is not None else spec.name if spec is not None else ""
         self.is_new = node is None
         total = node.total if node is not None else dict(spec.total.units) if spec is not None else {}
@@ -95,18 +97,14 @@ class _Place:
         return bool(self.kinds[0] or self.kinds[1])
 
     def copy(self) -> _Place:
-        twin = _Place.__new__(_Place)
-        twin.restore(self)
+        twin = _Place(self.node, self.spec)
+        twin.use_as(self)
         return twin
 
-    def restore(self, other: _Place) -> None:
-        """Be as another one."""
-        self.node = other.node
-        self.group = other.group
-        self.is_new = other.is_new
+    def use_as(self, other: _Place) -> None:
+        """Hold the same as another one, which was in the same state."""
         self.free = dict(other.free)
         self.free_if_empty = dict(other.free_if_empty)
-        self.labels = other.labels
         self.holds = other.holds
         self.kinds = other.kinds
         self.has_gpu_use = other.has_gpu_use
@@ -239,10 +237,10 @@ class _Packing:
                 break
             bucket, fill = waiting[best], fills[best]
             assert fill is not None
-            for place in bucket[: _repeats(fills, fill, counts, len(bucket))]:
-                self._apply(place, fill, runs, counts, as_empty)
-                order.append(place)
-                chosen[id(place)] = None
+            same = bucket[: _repeats(fills, fill, counts, len(bucket))]
+            self._apply(same, fill, runs, counts, as_empty)
+            order += same
+            chosen.update([(id(place), None) for place in same])
             rest = [place for place in bucket if id(place) not in chosen]
             # Of two that score alike the one that comes first is chosen: as fills[i] is None again, i is not looked at.
             waiting = [each for each in [*waiting[:best], rest, *waiting[best + 1 :]] if each]
@@ -266,21 +264,24 @@ class _Packing:
             room = self.available(spec)
             if launches_max is not None:
                 room = min(room, launches_max - launched)
-            for _ in range(_repeats(fills, fill, counts, room)):
-                place = _Place(None, spec)
-                self._apply(place, fill, runs, counts, as_empty)
-                order.append(place)
-                self.counts[spec.name] += 1
-                launched += 1
+            same = [_Place(None, spec) for _ in range(_repeats(fills, fill, counts, room))]
+            self._apply(same, fill, runs, counts, as_empty)
+            order += same
+            self.counts[spec.name] += len(same)
+            launched += len(same)
 
     def available(self, group: NodeGroupSpec) -> int:
         """How many more nodes of a group there may be."""
         return 0 if group.name in self.view.closed else group.most - self.counts[group.name]
 
-    def _apply(self, place: _Place, fill: _Fill, runs: list[_Run], counts: list[int], as_empty: bool) -> None:
+    def _apply(self, same: list[_Place], fill: _Fill, runs: list[_Run], counts: list[int], as_empty: bool) -> None:
+        """Put there what each of these takes, which are in the same state."""
+        first = same[0]
         for index, count in fill.taken:
-            place.take(runs[index], count, as_empty)
-            counts[index] -= count
+            first.take(runs[index], count, as_empty)
+            counts[index] -= count * len(same)
+        for place in same[1:]:
+            place.use_as(first)
 
     def _fill(self, place: _Place, runs: list[_Run], counts: list[int], as_empty: bool) -> _Fill | None:
         """As much as fits, in order; None when that is nothing."""
@@ -470,12 +471,20 @@ def _idle(packing: _Packing) -> dict[str, str]:
     view = packing.view
     leaving: dict[str, str] = {}
     going = dict.fromkeys(packing.groups, 0)
-    for place in sorted(packing.places, key=packing.leaves_first):
+    idle = [
+        place
+        for place in packing.places
+        if place.node is not None and place.node.is_joined and place.node.idle_ns > view.idle_timeout_ns
+    ]
+    for place in sorted(idle, key=packing.leaves_first):
         node = place.node
-        if node is None or not node.is_joined or node.idle_ns <= view.idle_timeout_ns or place.takes_part:
-            continue
-        spec = packing.groups.get(node.group)
-        if spec is None or packing.counts[node.group] - going[node.group] <= spec.least:
+        spec = packing.groups.get(place.group)
+        if (
+            node is None
+            or place.takes_part
+            or spec is None
+            or packing.counts[node.group] - going[node.group] <= spec.least
+        ):
             continue
         going[node.group] += 1
         leaving[node.name] = f"idle for {node.idle_ns // 1_000_000_000} s"
