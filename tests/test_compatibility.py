@@ -13,7 +13,7 @@ import pytest
 
 import dualray
 from dualray import exceptions, util
-from dualray.cli.app import app
+from dualray.cli.app import GROUPS
 from dualray.options import ActorOptions, MethodOptions, TaskOptions
 from dualray.util import state
 
@@ -46,8 +46,7 @@ def is_there(name: str) -> bool:
     if argument := re.fullmatch(r"init\((\w+)=\)", name):
         return argument[1] in inspect.signature(dualray.init).parameters
     if command := re.fullmatch(r"command (\w+)", name):
-        groups = [app, *(group.typer_instance for group in app.registered_groups)]
-        return command[1] in [each.name for group in groups if group for each in group.registered_commands]
+        return command[1] in {known for commands in GROUPS.values() for known in commands}
     module, *path = _module_of(name)
     found: Any = import_module(module)
     for part in path:

@@ -11,6 +11,7 @@ from typing import Any, Final
 import typer
 
 from dualray.as_ray.programs import run
+from dualray.cli.error_help import key_of
 from dualray.testing.failures import from_user, user_traceback
 
 __all__ = ["print_summary", "read_summaries", "run_as_main"]
@@ -44,6 +45,8 @@ def _show(error: BaseException, *, is_hooked: bool) -> None:
         sys.excepthook(type(error), error, from_user(error.__traceback__))
         return
     print(user_traceback(error), end="", file=sys.stderr)
+    if key := key_of(error):
+        print(f"see: {key} (dualray help {key})", file=sys.stderr)
 
 
 # ---- what it was -----------------------------------------------------------------------------------------------------

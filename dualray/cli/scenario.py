@@ -46,12 +46,6 @@ File = Annotated[Path, typer.Argument(help="A scenario file.")]
 Seed = Annotated[int | None, typer.Option(help="In place of the scenario's.")]
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add these commands to the command line."""
-    app.add_typer(scenario, name="scenario")
-    app.command("explore")(explore_command)
-
-
 def _refuse(why: object) -> NoReturn:
     Console(stderr=True).print(f"dualray: {why}", style="red", markup=False, highlight=False, soft_wrap=True)
     raise typer.Exit(UNUSABLE)
@@ -168,7 +162,7 @@ def list_command(
     """List the scenario files of a directory."""
     files = sorted(directory.glob("*.yaml"))
     if not files:
-        _refuse(f"there is no *.yaml in {str(directory)!r}")
+        _refuse(f"there is no *.yaml in {str(directory)!r}; `dualray scenario new` writes a first one")
     table = _table(f"Scenarios in {directory}", "file", "nodes", "workload", "faults", "what it shows")
     wrong = []
     for path in files:
@@ -184,6 +178,51 @@ def list_command(
         print(problem)
     if wrong:
         raise typer.Exit(FAILED)
+
+
+FIRST_PROGRAM = '''"""Adds up squares that tasks compute. Run it with: python first.py"""
+
+import dualray as ray
+
+
+@ray.remote(max_retries=3)
+def square(number):
+    return number * number
+
+
+print(sum(ray.get([square.remote(number) for number in range(20)])))
+'''
+
+FIRST_SCENARIO = """\
+# Three virtual nodes run first.py, and one dies. Try:
+#   dualray scenario run {file}
+#   dualray explore {file}
+name: {name}
+cluster: {{nodes: 3, cpus: 2}}
+workload: {{script: {script}}}
+faults:
+- kill node-1 when square starts 5
+expect: {{same_as_without_faults: true}}
+"""
+
+
+@scenario.command("new")
+def new_command(
+    name: Annotated[str, typer.Argument(help="The files' name, without .yaml.")] = "first",
+) -> None:
+    """Write a small program and a scenario for it, to start from.
+
+    Example: dualray scenario new && dualray scenario run first.yaml
+    """
+    file, script = Path(f"{name}.yaml"), Path(f"{name}.py")
+    if existing := next((path for path in (file, script) if path.exists()), None):
+        _refuse(f"{str(existing)!r} exists; give another name, as in: dualray scenario new {name}2")
+    try:
+        script.write_text(FIRST_PROGRAM.replace("first.py", script.name))
+        file.write_text(FIRST_SCENARIO.format(file=file, name=file.stem, script=script.name))
+    except OSError as error:
+        _refuse(f"{file} cannot be written: {error.strerror}")
+    print(f"{script} and {file}: now try dualray scenario run {file}")
 
 
 @scenario.command("schema")
@@ -328,3 +367,7 @@ def _table(title: str, *columns: str) -> Table:
     for column in columns:
         table.add_column(column, overflow="fold")
     return table
+
+
+app = typer.Typer(add_completion=False)
+app.command("explore")(explore_command)

@@ -26,16 +26,12 @@ from dualray.testing.expectations import Verdict
 from dualray.testing.run import load_scenario, run_scenario
 
 UNUSABLE = 2
+MARKS = (b"dualray", b"traceEvents")
+"""In the beginning or the end of every page, calibration and timeline."""
+LOOKED_AT_BYTES = 1 << 16
 SCENARIO_SUFFIXES = (".yaml", ".yml")
 
 Directory = Annotated[Path, typer.Argument(help="A run's decision log directory.")]
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add these commands to the command line."""
-    app.command("report")(report_command)
-    app.command("timeline")(timeline_command)
-    app.command("explain")(explain_command)
 
 
 def refuse(why: object) -> NoReturn:
@@ -61,6 +57,7 @@ def check_outputs(*, report: Path | None, timeline: Path | None, report_option: 
 def _check_writable(path: Path, option: str) -> None:
     if path.is_dir():
         raise ValueError(f"{option} {str(path)!r} is a directory; name a file in it")
+    check_ours(path, option)
     is_new = not path.exists()
     try:
         with path.open("a"):
@@ -70,6 +67,27 @@ def _check_writable(path: Path, option: str) -> None:
     except OSError as error:
         hint = "; make its directory first" if not path.parent.is_dir() else ""
         raise ValueError(f"{option} {str(path)!r} cannot be written: {error.strerror}{hint}") from None
+
+
+def check_ours(path: Path, option: str) -> None:
+    """Before a run: whether a file that is there may be replaced, because dualray wrote it.
+
+    Raises:
+        ValueError: it may not.
+    """
+    if not path.is_file():
+        return
+    try:
+        with path.open("rb") as file:
+            start = file.read(LOOKED_AT_BYTES)
+            file.seek(max(0, path.stat().st_size - LOOKED_AT_BYTES))
+            end = file.read()
+    except OSError:
+        return  # it cannot be written either, and that is said
+    if start and not start.startswith(b"PAR1") and not any(mark in start + end for mark in MARKS):
+        raise ValueError(
+            f"{option} {str(path)!r} exists and was not written by dualray; remove it, or name another file"
+        )
 
 
 def write_outputs(
@@ -192,3 +210,9 @@ def show_story(story: Story, lives: Lives) -> None:
 
 def _moment(ns: int) -> str:
     return f"-{time_words(-ns)}" if ns < 0 else time_words(ns)
+
+
+app = typer.Typer(add_completion=False)
+app.command("report")(report_command)
+app.command("timeline")(timeline_command)
+app.command("explain")(explain_command)

@@ -24,6 +24,7 @@ from dualray.util import state
 UNUSABLE = 2
 ID_SHOWN = 16
 """Characters of an id in a table."""
+LISTED_MAX = 10
 app = typer.Typer(add_completion=False)
 
 Address = Annotated[str, typer.Option(help="host:port of the cluster's head, or auto.")]
@@ -81,7 +82,12 @@ def list_command(
     """List what there is in a cluster, or was at the end of a run."""
     _check_format(format_)
     with _state(address, log) as found:
-        rows = found.list(_table_name(resource), _filters(filters or []), limit, raise_on_missing_output=False)
+        name = _table_name(resource)
+        rows = found.list(name, _filters(filters or []), limit, raise_on_missing_output=False)
+        if not rows and format_ == "table":
+            total = found.list(name, limit=1, raise_on_missing_output=False).total
+            print(f"no {name.replace('_', ' ')} match ({total} in all)" if total else f"no {name.replace('_', ' ')}")
+            return
         _show(resource, rows, format_)
         if rows.total > len(rows):
             Console(stderr=True).print(f"{len(rows)} of {rows.total} are shown: see --limit and --filter")
@@ -92,7 +98,7 @@ def list_command(
 @app.command("get")
 def get_command(
     resource: Annotated[str, typer.Argument(help="task, actor, object, node, worker or placement-group.")],
-    id_: Annotated[str, typer.Argument(metavar="ID", help="As `dualray list --format json` shows it.")],
+    id_: Annotated[str, typer.Argument(metavar="ID", help="An id, the beginning of one, or a name.")],
     format_: Format = "table",
     address: Address = "auto",
     log: Log = None,
@@ -103,9 +109,7 @@ def get_command(
         name = _table_name(resource)
         if name not in state.TABLES:
             raise ValueError(f"there is no {resource!r}; known: {', '.join(state.TABLES)}")
-        row = found.get(name, id_)
-        if row is None:
-            raise ValueError(f"there is no {resource} {id_!r}")
+        row = _find(found, name, resource, id_)
         if format_ == "json":
             _print_json(row)
             return
@@ -113,6 +117,28 @@ def get_command(
         for field, value in row.items():
             table.add_row(field, escape(_shown(value)))
         Console().print(table)
+
+
+def _find(found: state.State, table: str, resource: str, wanted: str) -> state.Row:
+    """The row of an id, of the beginning of one, or of a name; the only one.
+
+    Raises:
+        ValueError: none, or several, which the message names.
+    """
+    if row := found.get(table, wanted):
+        return row
+    key = state.KEYS[table]
+    rows = found.list(table, limit=1 << 62, raise_on_missing_output=False)
+    matching = [row for row in rows if str(row[key]).startswith(wanted.lower())] or [
+        row for row in rows if wanted in (row.get("name"), row.get("class_name"))
+    ]
+    if len(matching) == 1:
+        return matching[0]
+    if not matching:
+        raise ValueError(f"there is no {resource} {wanted!r}, by id or by name ({len(rows)} in all)")
+    shown = "".join(f"\n  {str(row[key])[:ID_SHOWN]}  {row.get('state') or ''}" for row in matching[:LISTED_MAX])
+    more = f"\n  and {len(matching) - LISTED_MAX} more" if len(matching) > LISTED_MAX else ""
+    raise ValueError(f"{wanted!r} is {len(matching)} {table}; give the id of one:{shown}{more}")
 
 
 @app.command("summary")

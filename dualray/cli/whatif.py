@@ -14,25 +14,18 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from dualray.cli.after_run import run_as_main
-from dualray.cli.seeing import check_outputs
+from dualray.cli.seeing import check_ours, check_outputs
 from dualray.exceptions import DualrayError
 from dualray.recording.file import check_can_write
 from dualray.settings import limits_of, resolve
 from dualray.shared.units import parse_time_ns
-from dualray.whatif.answers import COLUMNS, answers_of, cells, varying_of
+from dualray.whatif.answers import COLUMNS, cells, grounds_of, varying_of, verdicts_of
 from dualray.whatif.calibrate import SECONDS_MAX, calibrate, check_seconds
 from dualray.whatif.configurations import configurations
 from dualray.whatif.predict import SEEDS, Prediction, as_list, load, predict
 
 UNUSABLE = 2
 FAILED = 1
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add these commands to the command line."""
-    app.command("record", context_settings={"ignore_unknown_options": True})(record_command)
-    app.command("calibrate")(calibrate_command)
-    app.command("predict")(predict_command)
 
 
 def _refuse(why: object) -> NoReturn:
@@ -52,6 +45,7 @@ def record_command(
         _refuse(f"there is no file {str(script)!r}")
     try:
         check_can_write(output, "--output")
+        check_ours(output, "--output")
     except ValueError as error:
         _refuse(error)
     given = {"RECORD": output.absolute(), "MODE": mode, "NUM_CPUS": num_cpus}
@@ -190,6 +184,8 @@ def predict_command(
 
 
 def _show(console: Console, found: Prediction, deadline: str | None) -> None:
+    for line in verdicts_of(found, deadline):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
     table = Table()
     for number, column in enumerate(COLUMNS):
         table.add_column(column, overflow="fold", justify="left" if number == 0 else "right")
@@ -205,5 +201,11 @@ def _show(console: Console, found: Prediction, deadline: str | None) -> None:
             highlight=False,
             soft_wrap=True,
         )
-    for line in answers_of(found, deadline):
+    for line in grounds_of(found):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+app = typer.Typer(add_completion=False)
+app.command("record", context_settings={"ignore_unknown_options": True})(record_command)
+app.command("calibrate")(calibrate_command)
+app.command("predict")(predict_command)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from dualray.report.histories import LOST, TASK_HEX, Attempt, Lives, Move, ObjectLife, TaskLife
+from dualray.report.histories import LOST, NOT_ENDED, TASK_HEX, Attempt, Lives, Move, ObjectLife, TaskLife
 from dualray.report.replayed import Ask, Choice, Eviction, Grant, Local, Replayed
 from dualray.shared.model.commands import NoteRetry, Send
 from dualray.shared.model.events import (
@@ -44,6 +44,7 @@ from dualray.shared.proof.trace import TraceEvent, TraceKind
 
 NEAREST_SHOWN = 3
 LISTED_MAX = 8
+SHORT_HEX = 8
 """Of things of one kind that a line names."""
 
 
@@ -92,8 +93,10 @@ def find_id(lives: Lives, wanted: str) -> str:
             f"{wanted!r} is the beginning of {_count(tasks or objects)}: {_listed(lives, tasks or objects)}"
         )
     named = [task.task for task in lives.tasks.values() if wanted.strip() in (task.name, task.name.rpartition(".")[2])]
+    if len(named) == 1:
+        return named[0]
     if named:
-        raise ValueError(f"{wanted!r} is the name of {_count(named)}; give the id of one: {_listed(lives, named)}")
+        raise ValueError(f"{wanted!r} is the name of {len(named):,} tasks; give the id of one:{_told(lives, named)}")
     raise ValueError(f"no task or object of this run has an id that begins with {wanted!r}{_nearest(lives, text)}")
 
 
@@ -104,6 +107,23 @@ def _count(ids: list[str]) -> str:
 def _listed(lives: Lives, ids: list[str]) -> str:
     shown = [f"{each} ({lives.tasks[each].name})" if each in lives.tasks else each for each in ids[:LISTED_MAX]]
     return ", ".join(shown) + (", ..." if len(ids) > LISTED_MAX else "")
+
+
+def _told(lives: Lives, ids: list[str]) -> str:
+    """A line for each: those first that were tried again, lost or raised."""
+
+    def unusual(life: TaskLife) -> bool:
+        return len(life.attempts) > 1 or any(it.outcome not in ("", NOT_ENDED) for it in life.attempts.values())
+
+    lines = []
+    for each in sorted(ids, key=lambda it: not unusual(lives.tasks[it]))[:LISTED_MAX]:
+        attempts = lives.tasks[each].attempts
+        last = attempts[max(attempts)] if attempts else None
+        where = f" on {last.worker}" if last is not None else ""
+        state = "was never started" if last is None else last.outcome or "returned"
+        again = f", {len(attempts)} attempts" if len(attempts) > 1 else ""
+        lines.append(f"\n  {each[:SHORT_HEX]}  {state}{where}{again}")
+    return "".join(lines) + ("\n  ..." if len(ids) > LISTED_MAX else "")
 
 
 def _nearest(lives: Lives, text: str) -> str:

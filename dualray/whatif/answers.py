@@ -16,10 +16,18 @@ _DELAYED_MIN = 0.05
 
 def answers_of(prediction: Predicted, deadline: str | None) -> list[str]:
     """The knee, the cheapest that meets the deadline, and how far to trust it, in sentences."""
+    return [*verdicts_of(prediction, deadline), *grounds_of(prediction)]
+
+
+def verdicts_of(prediction: Predicted, deadline: str | None) -> list[str]:
+    """Which cluster to take: the knee or the fastest, and the cheapest that meets the deadline."""
     lines = []
     knee = prediction.knee()
     if knee is not None:
         lines.append(f"Knee: {knee.configuration.words}: {_span(knee)}; more CPUs help little beyond it.")
+    elif prediction.is_scaling:
+        first = min(prediction.possible, key=lambda row: row.makespan_s)
+        lines.append(f"No knee, still scaling. Fastest: {first.configuration.words}: {_span(first)}.")
     if deadline is not None:
         found = prediction.cheapest(deadline)
         if found is not None:
@@ -29,6 +37,12 @@ def answers_of(prediction: Predicted, deadline: str | None) -> list[str]:
             fastest = min(prediction.possible, key=lambda row: row.high_s, default=None)
             nearest = f"; the fastest takes {_span(fastest)}" if fastest is not None else ""
             lines.append(f"None of the {len(prediction.rows)} configurations ends within {deadline}{nearest}.")
+    return lines
+
+
+def grounds_of(prediction: Predicted) -> list[str]:
+    """How far to trust a prediction, in sentences."""
+    lines = []
     calibration = prediction.calibration
     if calibration is None:
         lines.append("Not calibrated: costs are the cost model's defaults (`dualray sim params`).")

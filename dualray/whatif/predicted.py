@@ -15,6 +15,9 @@ from dualray.sim.replay.replayed import Replayed
 from dualray.whatif.configurations import Configuration
 from dualray.whatif.critical_path import Stretch, critical_path
 
+SCALING_SHARE = 0.6
+"""Of the ideal speedup: more CPUs that bring more than that are worth their place."""
+
 
 @dataclass(frozen=True, slots=True)
 class Trace:
@@ -126,7 +129,8 @@ class Predicted:
 
     def knee(self) -> Row | None:
         """Where more CPUs begin to help little: of the fastest rows for each number of CPUs in all, the one that lies
-        farthest below the line from the fewest to the most, both axes scaled to 1. None below three numbers."""
+        farthest below the line from the fewest to the most, both axes scaled to 1. None below three numbers of CPUs,
+        and where the CPUs beyond that row still bring more than SCALING_SHARE of what they could."""
         best: dict[float, Row] = {}
         for row in self.possible:
             capacity = row.configuration.nodes * row.configuration.cpus
@@ -144,7 +148,15 @@ class Predicted:
             x = (point[0] - first_x) / (last_x - first_x)
             return (first.makespan_s - point[1].makespan_s) / drop_s - x
 
-        return max(points, key=below)[1]
+        knee_x, knee = max(points, key=below)
+        speedup = knee.makespan_s / last.makespan_s
+        return None if speedup > SCALING_SHARE * last_x / knee_x else knee
+
+    @property
+    def is_scaling(self) -> bool:
+        """Whether there are three numbers of CPUs or more, and the most of them is still worth its CPUs."""
+        numbers = {row.configuration.nodes * row.configuration.cpus for row in self.possible}
+        return len(numbers) >= 3 and self.knee() is None
 
     def cheapest(self, deadline: str | float) -> Row | None:
         """The cheapest row that meets a deadline ("10min", or seconds) with all its seeds; without prices, that with

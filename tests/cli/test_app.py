@@ -11,7 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 import dualray
-from dualray.cli.app import app
+from dualray.cli import error_help
+from dualray.cli.app import GROUPS, app
 from tests.report.support import simulate, two_steps
 
 SCRIPT = """
@@ -270,6 +271,84 @@ def test_sim_params_shows_every_number_with_its_source():
     assert "assumption" in shown
     for name in ("num_cpus", "object_store_memory", "retransmits_max", "clock_read_max"):
         assert name in shown
+
+
+def test_help_lists_all_commands_in_groups_and_imports_none():
+    text = "import sys; from dualray.cli import app_main\ntry: app_main()\nexcept SystemExit: pass\nprint(*sys.modules)"
+    for option in ("--help", "--version"):
+        done = subprocess.run([sys.executable, "-c", text, option], capture_output=True, text=True, timeout=60)
+        modules = done.stdout.splitlines()[-1].split()
+        assert done.stdout.startswith("Usage: dualray" if option == "--help" else f"dualray {dualray.__version__}")
+        assert not {"numpy", "dualray.api", "dualray.shared.core", "dualray.cli.run"} & set(modules)
+    said = CliRunner().invoke(app, ["--help"]).output
+    for title, commands in GROUPS.items():
+        assert f"{title}:" in said
+        for name in commands:
+            assert f"  {name} " in said
+            of_command = CliRunner().invoke(app, [name, "--help"])
+            assert of_command.exit_code == 0, name
+            assert "Usage: " in of_command.output
+    assert CliRunner().invoke(app, ["reprot"]).exit_code == 2
+
+
+def test_every_error_has_an_entry_in_help_and_in_the_docs():
+    docs = (Path(__file__).parents[2] / "docs" / "errors.md").read_text()
+    known = [error for entry in error_help.ENTRIES.values() for error in entry.errors]
+    assert len(known) == len(set(known))
+    for name in known:
+        error = getattr(dualray.exceptions, name)
+        assert error_help.key_of(error.__new__(error)) is not None
+    for name, cls in vars(dualray.exceptions).items():
+        is_raised = isinstance(cls, type) and issubclass(cls, Exception) and "Never raised" not in (cls.__doc__ or "")
+        bases = ("DualrayError", "ActorError", "RaySystemError", "InvalidTransition", "InvariantViolation", "RayError")
+        if is_raised and issubclass(cls, dualray.exceptions.DualrayError) and cls.__name__ not in bases:
+            assert name.startswith("_") or error_help.key_of(cls.__new__(cls)) is not None, name
+    for key, entry in error_help.ENTRIES.items():
+        said = CliRunner().invoke(app, ["help", key]).output
+        assert said.startswith(f"{key}: ") and f"Cause: {entry.cause}" in said and f"Fix: {entry.fix}" in said
+        assert f"### {key}\n" in docs and f"- Cause: {entry.cause}\n- Fix: {entry.fix}\n" in docs
+    assert "store-full: " in CliRunner().invoke(app, ["help", "ObjectStoreFullError"]).output
+    wrong = CliRunner().invoke(app, ["help", "stor-full"])
+    assert wrong.exit_code == 2 and "did you mean 'store-full'?" in wrong.output
+
+
+def test_doctor_names_what_it_checked_and_what_to_do(monkeypatch: pytest.MonkeyPatch):
+    found = json.loads(CliRunner().invoke(app, ["doctor", "--json"]).stdout)
+    assert {"Python", "core", "shared memory", "Redis", "open files", "CPUs", "port"} <= {row["name"] for row in found}
+    assert all(row["fix"] for row in found if row["result"] == "wrong")
+    monkeypatch.setattr(sys, "version_info", (3, 9, 1, "final", 0))
+    said = CliRunner().invoke(app, ["doctor"])
+    assert said.exit_code == 1
+    assert "checks failed" in said.output.splitlines()[0]
+    assert "fix: use Python 3.11, 3.12 or 3.13" in said.output
+
+
+def test_a_first_scenario_is_written_and_runs_and_nothing_is_overwritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    assert "scenario new" in CliRunner().invoke(app, ["scenario", "list", "."]).output
+    assert CliRunner().invoke(app, ["scenario", "new"]).exit_code == 0
+    ran = CliRunner().invoke(app, ["scenario", "run", "first.yaml", "--decision-log", "log"])
+    assert ran.exit_code == 0, ran.output
+    assert ran.stdout.startswith("2470\n")
+    assert "'first.yaml' exists" in CliRunner().invoke(app, ["scenario", "new"]).output
+    several = CliRunner().invoke(app, ["explain", "square", "log"])
+    assert several.exit_code == 2
+    assert "'square' is the name of 20 tasks; give the id of one:" in several.output
+    assert "2 attempts" in several.output.splitlines()[1]
+    one = CliRunner().invoke(app, ["get", "task", "14cfc9", "--log", "log"])
+    assert one.exit_code == 0 and "14cfc9a496ebc658" in one.output
+    assert "is 20 tasks" in CliRunner().invoke(app, ["get", "task", "square", "--log", "log"]).output
+    none = CliRunner().invoke(app, ["list", "tasks", "--log", "log", "--filter", "name=nix"])
+    assert (none.exit_code, none.output) == (0, "no tasks match (20 in all)\n")
+    Path("mine.html").write_text("<p>mine</p>")
+    for command in (["report", "log", "-o", "mine.html"], ["timeline", "log", "-o", "mine.html"]):
+        refused = CliRunner().invoke(app, command)
+        assert refused.exit_code == 2 and "was not written by dualray" in refused.output
+    for _ in range(2):
+        assert CliRunner().invoke(app, ["timeline", "log", "-o", "line.json"]).exit_code == 0
+    assert CliRunner().invoke(app, ["replay", "log"]).output.startswith("Replay OK: ")
 
 
 def test_version():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from dualray.sim.kernel.cores import Cores
 from dualray.sim.kernel.kernel import Kernel
 from dualray.sim.replay.model_process import ModelProcess
 from dualray.testing.workloads import workload
+from dualray.whatif.answers import verdicts_of
 from dualray.whatif.predicted import Trace
 from tests.whatif.programs import everything
 
@@ -101,6 +103,9 @@ def test_a_sweep_finds_knee_and_cheapest(bag, tmp_path):
     knee = found.knee()
     assert knee is not None
     assert knee.configuration.nodes in (4, 16)
+    scaling = replace(found, rows=found.rows[:3])
+    assert scaling.knee() is None
+    assert verdicts_of(scaling, None)[0].startswith("No knee, still scaling. Fastest: 4 ")
     deadline_s = found.rows[1].high_s
     cheapest = found.cheapest(deadline_s)
     assert cheapest is not None

@@ -1,0 +1,155 @@
+"""The commands about dualray itself: `dualray doctor`, `help` and `version`."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import socket
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from difflib import get_close_matches
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+import dualray
+from dualray.cli.error_help import ENTRIES
+from dualray.settings import DEFAULT_PORT
+
+FAILED = 1
+UNUSABLE = 2
+MIB: Final = 1 << 20
+SHM: Final = Path("/dev/shm")
+SHM_MIN_BYTES: Final = 256 * MIB
+FILES_MIN: Final = 1024
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command("version")
+def version_command() -> None:
+    """Show the version, and whether the core is compiled."""
+    print(f"dualray {dualray.__version__}{', with a compiled core' if dualray.__compiled__ else ''}")
+
+
+# ---- help ------------------------------------------------------------------------------------------------------------
+
+
+@app.command("help")
+def help_command(
+    key: Annotated[str | None, typer.Argument(help="A key such as store-full, or the class of an error.")] = None,
+) -> None:
+    """Explain an error: what it means, its cause, and the fix.
+
+    Example: dualray help store-full
+    """
+    if key is None:
+        width = max(map(len, ENTRIES))
+        for name, entry in ENTRIES.items():
+            print(f"{name:<{width}}  {', '.join(entry.errors)}")
+        return
+    by_class = {error.lower(): name for name, entry in ENTRIES.items() for error in entry.errors}
+    found = key if key in ENTRIES else by_class.get(key.rpartition(".")[2].lower())
+    if found is None:
+        near = get_close_matches(key, [*ENTRIES, *by_class], n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        print(f"dualray: no entry {key!r}{hint} `dualray help` lists all", file=sys.stderr)
+        raise typer.Exit(UNUSABLE)
+    entry = ENTRIES[found]
+    print(f"{found}: {', '.join(entry.errors)}\n\n{entry.means}\n\nCause: {entry.cause}\n\nFix: {entry.fix}")
+
+
+# ---- doctor ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at.
+
+    Attributes:
+        result: ok; slow: works, and could work better; wrong: real mode does not work.
+        fix: what to do; "" when nothing is.
+    """
+
+    name: str
+    result: str
+    found: str
+    fix: str = ""
+
+
+@app.command("doctor")
+def doctor_command(
+    as_json: Annotated[bool, typer.Option("--json", help="Print a list of objects: name, result, found, fix.")] = False,
+) -> None:
+    """Check what dualray needs on this machine, and say how to fix what is missing.
+
+    Exit code 1: real mode does not work here. The simulator needs none of this but Python.
+    """
+    checks = list(_checks())
+    wrong = [check for check in checks if check.result == "wrong"]
+    if as_json:
+        print(json.dumps([asdict(check) for check in checks], indent=2))
+    else:
+        verdict = f"{len(wrong)} of {len(checks)} checks failed" if wrong else f"all {len(checks)} checks passed"
+        print(f"dualray {dualray.__version__}: {verdict}")
+        for check in checks:
+            print(f"  {check.result:<5}  {check.name:<13}  {check.found}")
+            if check.fix:
+                print(f"  {'':<5}  {'':<13}  fix: {check.fix}")
+    if wrong:
+        raise typer.Exit(FAILED)
+
+
+def _checks() -> Iterator[Check]:
+    version = ".".join(map(str, sys.version_info[:3]))
+    supported = (3, 11) <= sys.version_info[:2] <= (3, 13)
+    yield Check("Python", "ok" if supported else "wrong", version, "" if supported else "use Python 3.11, 3.12 or 3.13")
+    compiled = dualray.__compiled__
+    yield Check(
+        "core",
+        "ok" if compiled else "slow",
+        "compiled" if compiled else "not compiled: tasks and simulations take about twice as long",
+        "" if compiled else "install a wheel built with a C compiler present: make build",
+    )
+    yield _shared_memory()
+    yield _redis()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    enough = soft >= FILES_MIN
+    yield Check("open files", "ok" if enough else "slow", f"limit {soft}", "" if enough else f"ulimit -n {hard}")
+    yield Check("CPUs", "ok", f"{len(os.sched_getaffinity(0))} usable of {os.cpu_count()}")
+    yield _port()
+    for package, extra in (("plotly", "report"), ("pyarrow", "whatif")):
+        there = find_spec(package) is not None
+        fix = "" if there else f"pip install 'dualray[{extra}]'"
+        yield Check(package, "ok" if there else "slow", "installed" if there else "not installed", fix)
+
+
+def _shared_memory() -> Check:
+    if not SHM.is_dir():
+        return Check("shared memory", "wrong", f"there is no {SHM}", f"mount -t tmpfs tmpfs {SHM}")
+    usage = shutil.disk_usage(SHM)
+    found = f"{usage.free // MIB:,} of {usage.total // MIB:,} MiB free in {SHM}"
+    if usage.free >= SHM_MIN_BYTES:
+        return Check("shared memory", "ok", found)
+    return Check("shared memory", "slow", found, "docker run --shm-size=2g, or mount -o remount,size=2G /dev/shm")
+
+
+def _redis() -> Check:
+    server = shutil.which("redis-server")
+    if server is not None:
+        return Check("Redis", "ok", server)
+    return Check("Redis", "ok", "no redis-server on PATH: the embedded store is used")
+
+
+def _port() -> Check:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", DEFAULT_PORT))
+        except OSError:
+            return Check("port", "ok", f"{DEFAULT_PORT} is in use, by a cluster or something else: see dualray status")
+    return Check("port", "ok", f"{DEFAULT_PORT} is free for dualray start --head")

@@ -1,0 +1,127 @@
+"""The command `dualray replay`. Exit codes: 0; 1 when a command differs; 2 when there is no log to replay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from dualray.report.proof import Proof, check_directory, load_log
+from dualray.shared.proof.decision_log import Difference, replay
+
+FAILED = 1
+UNUSABLE = 2
+ORPHANS_SHOWN = 10
+
+app = typer.Typer(add_completion=False)
+
+
+def _refuse(why: object) -> NoReturn:
+    Console(stderr=True).print(f"dualray: {why}", style="red", markup=False, highlight=False, soft_wrap=True)
+    raise typer.Exit(UNUSABLE)
+
+
+@app.command("replay")
+def replay_command(
+    path: Annotated[Path, typer.Argument(help="A decision log, or a directory with those of a run and its traces.")],
+) -> None:
+    """Derive every command of a run again, with fresh machines, and match every action with its command."""
+    try:
+        if path.is_dir():
+            exact = _show_proof(check_directory(path))
+        elif path.is_file():
+            exact = _replay_one(path)
+        else:
+            _refuse(f"there is no file or directory {str(path)!r}")
+    except ValueError as error:
+        _refuse(error)
+    if not exact:
+        raise typer.Exit(FAILED)
+
+
+def _replay_one(path: Path) -> bool:
+    log = load_log(path)
+    found = replay(log)
+    print(f"{path}: {log.spec.kind} {log.spec.address}, seed {log.seed or 'none'}")
+    if log.is_cut_off:
+        print("the log ends in the middle of a decision: its process was killed")
+    total = sum(len(decision.commands) for decision in log.decisions)
+    print(f"decisions replayed: {found.decisions:,} of {len(log.decisions):,}")
+    print(f"commands equal:     {found.commands:,} of {total:,}")
+    if found.difference is not None:
+        _show_difference(log.spec.address, found.difference)
+    return found.difference is None
+
+
+def _show_proof(proof: Proof) -> bool:
+    verdict = "OK" if proof.is_exact else "FAILED"
+    print(f"Replay {verdict}: {proof.decisions:,} decisions, {len(proof.processes):,} processes")
+    table = _table("Replay", "process", "decisions", "commands equal", "actions matched", "orphans", "remarks")
+    for column in table.columns[1:5]:
+        column.justify = "right"
+    for process in proof.processes:
+        if not (process.decisions or process.match.matched or process.orphans or process.difference):
+            continue
+        remarks = [
+            *(["differs"] if process.difference is not None else []),
+            *([] if process.has_log else ["has left no log"]),
+            *(["killed"] if process.was_killed else []),
+            *(["log cut off"] if process.is_cut_off else []),
+            *([f"{len(process.cut_short)} commands not carried out"] if process.cut_short else []),
+        ]
+        table.add_row(
+            process.process,
+            f"{process.decisions:,}",
+            f"{process.commands:,}",
+            f"{process.match.matched:,}",
+            f"{process.orphans:,}",
+            ", ".join(remarks),
+        )
+    _print(table)
+    print(f"decisions:       {proof.decisions:,}")
+    print(f"commands equal:  {proof.commands:,}, different in {len(proof.differences)} processes")
+    print(f"actions matched: {proof.matched:,}")
+    print(f"orphans:         {proof.orphans:,}")
+    for name, difference in proof.differences.items():
+        _show_difference(name, difference)
+    for process in proof.processes:
+        if process.orphans:
+            _show_keys(f"{process.process}, actions without a command", process.match.actions_without_command)
+            if not process.was_killed:
+                _show_keys(f"{process.process}, commands without an action", process.match.commands_without_action)
+    for name, keys in proof.cut_short.items():
+        _show_keys(f"{name} was killed; told to, and not seen to do", keys)
+    return proof.is_exact
+
+
+def _show_difference(process: str, difference: Difference) -> None:
+    print(f"{process}: the first command that differs: {difference}")
+
+
+def _show_keys(what: str, keys: Iterable[tuple[str, str, str, int]]) -> None:
+    listed = list(keys)
+    if not listed:
+        return
+    print(f"{what}:")
+    for kind, subject, other, attempt in listed[:ORPHANS_SHOWN]:
+        print(f"  {kind} {subject}{f' to {other}' if other else ''}, attempt {attempt}")
+    if len(listed) > ORPHANS_SHOWN:
+        print(f"  and {len(listed) - ORPHANS_SHOWN} more")
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=escape(title), title_justify="left")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def _print(*tables: Table) -> None:
+    console = Console()
+    for table in tables:
+        console.print(table)

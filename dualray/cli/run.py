@@ -1,0 +1,89 @@
+"""The command `dualray run`. It ends as the script does; 2 when the command was given something that it cannot use."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+
+from dualray.as_ray import install
+from dualray.cli.after_run import print_summary, read_summaries, run_as_main
+from dualray.settings import limits_of, resolve
+
+UNUSABLE = 2
+
+app = typer.Typer(add_completion=False)
+
+
+def _refuse(why: object) -> NoReturn:
+    Console(stderr=True).print(f"dualray: {why}", style="red", markup=False, highlight=False, soft_wrap=True)
+    raise typer.Exit(UNUSABLE)
+
+
+@app.command(
+    "run",
+    # `dualray run script.py --mode sim --batch-size 3`: what is not ours is the script's, wherever it stands.
+    context_settings={"ignore_unknown_options": True},
+)
+def run_command(
+    script: Annotated[str, typer.Argument(help="A Python file; or `-m`, and then a module.")],
+    args: Annotated[list[str] | None, typer.Argument(help="For the script; after `--` all are.")] = None,
+    as_ray: Annotated[bool, typer.Option("--as-ray", help="`import ray` means dualray.")] = False,
+    mode: Annotated[str | None, typer.Option(help="real or sim.")] = None,
+    nodes: Annotated[int | None, typer.Option(help="sim: virtual nodes.")] = None,
+    num_cpus: Annotated[float | None, typer.Option(help="CPUs of each node.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seeds the tasks' randomness.")] = None,
+    faults: Annotated[list[str] | None, typer.Option(help="sim: such as 'kill node-5 at 2.5s'; may repeat.")] = None,
+    decision_log: Annotated[Path | None, typer.Option(help="Directory for decision logs and traces.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="sim: do not say at the end what the simulation was.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="sim: say it as a JSON object, on stderr.")] = False,
+) -> None:
+    """Run an unchanged script, or `-m` a module, with settings given from outside. The exit code is the program's."""
+    if script == "-m" and not args:
+        _refuse("-m needs the name of a module after it")
+    if script != "-m" and not Path(script).is_file():
+        _refuse(f"there is no file {script!r}")
+    given = {
+        "MODE": mode,
+        "NODES": nodes,
+        "NUM_CPUS": num_cpus,
+        "SEED": seed,
+        "FAULTS": ";".join(faults) if faults else None,
+        "DECISION_LOG": decision_log,
+    }
+    os.environ.update({f"DUALRAY_{name}": str(value) for name, value in given.items() if value is not None})
+    try:
+        limits_of(resolve({}))
+    except (ValueError, TypeError) as error:
+        _refuse(error)
+    if as_ray:
+        install()
+    of_simulations = [name for name, value in (("--nodes", nodes), ("--faults", faults)) if value is not None]
+    with tempfile.TemporaryDirectory(prefix="dualray-run-") as directory:
+        path = Path(directory) / "summary"
+        os.environ.setdefault("DUALRAY_RUN_SUMMARY", str(path))
+        try:
+            run_as_main([script, *(args or [])])
+        except typer.Exit:
+            of_simulations = []  # what it says may be why there was none
+            raise
+        finally:
+            found = read_summaries(path)
+            if found and not quiet:
+                print_summary(found, as_json=as_json)
+            elif of_simulations and not found:
+                _say_ignored(script, of_simulations, mode)
+
+
+def _say_ignored(script: str, names: list[str], mode: str | None) -> None:
+    """What is for simulations was given, and there was none."""
+    why = f"ran in {mode} mode" if mode == "real" else "has not started a simulation; say --mode sim"
+    print(
+        f"dualray: {' and '.join(names)} {'have' if len(names) > 1 else 'has'} been ignored: {script} {why}",
+        file=sys.stderr,
+    )

@@ -1,0 +1,43 @@
+"""The commands `dualray sim params`, `workload` and `workloads`."""
+
+from __future__ import annotations
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from dualray.cli import modelled
+from dualray.sim.cost.cost_model import CostModel
+from dualray.sim.params import fixed_params, node_params
+
+sim = typer.Typer(help="Show and model the virtual cluster.", no_args_is_help=True)
+modelled.add_to(sim)
+
+
+@sim.command("params")
+def sim_params_command() -> None:
+    """Show what the virtual cluster assumes: the cost model, nodes of which nothing is said, and what is fixed."""
+    for title, params in (
+        ("The cost model: `costs` of a scenario, or a calibration, change it", CostModel.params()),
+        ("A node, where init() and the scenario say nothing else", node_params()),
+        ("Fixed", fixed_params()),
+    ):
+        table = _table(title, "parameter", "default", "unit", "source")
+        table.columns[1].justify = "right"
+        for param in params:
+            table.add_row(param.name, f"{param.default:,}", param.unit, param.source)
+        _print(table)
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=escape(title), title_justify="left")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def _print(*tables: Table) -> None:
+    console = Console()
+    for table in tables:
+        console.print(table)
