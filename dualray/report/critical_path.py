@@ -23,6 +23,9 @@ from enum import StrEnum
 from dualray.report.histories import LOST, TASK_HEX, Attempt, Lives, Wait
 from dualray.report.summary import RECONSTRUCTION
 
+NOTICED = "until the failure was detected"
+"""In words, a stretch from a loss to the moment when the cluster knew of it."""
+
 
 class Spent(StrEnum):
     """On what time goes."""
@@ -121,7 +124,12 @@ class _Walk:
         maker = self._last_maker(wait.objects, wait.ended_ns)
         if maker is not None and maker.ended_ns is not None and maker.ended_ns >= wait.started_ns:
             self._add(
-                maker.ended_ns, wait.ended_ns, Spent.TRANSFER, maker, wait.process, "its result travels to whom waits"
+                maker.ended_ns,
+                wait.ended_ns,
+                Spent.TRANSFER,
+                maker,
+                wait.process,
+                "sending its result to the waiting task",
             )
             return maker.ended_ns, maker
         spent = Spent.COMPUTE if isinstance(otherwise, Attempt) else Spent.DRIVER
@@ -191,11 +199,11 @@ class _Walk:
         if attempt.cause == RECONSTRUCTION and wanted_by is not None and wanted_by.queued_ns <= ready_ns:
             # What it had made was missed only when somebody's turn came: until then, he stood in line.
             missed_ns = max(self._missed(before, ready_ns), wanted_by.queued_ns)
-            self._add(missed_ns, ready_ns, Spent.RECONSTRUCTION, attempt, before.node, "until the loss was noticed")
+            self._add(missed_ns, ready_ns, Spent.RECONSTRUCTION, attempt, before.node, NOTICED)
             return self._before(wanted_by, missed_ns)
         until_ns = min(before.ended_ns if before.ended_ns is not None else before.queued_ns, ready_ns)
         until_ns = max(until_ns, self._lives.start_ns)
-        self._add(until_ns, ready_ns, Spent.RECONSTRUCTION, attempt, attempt.node, "until the loss was noticed")
+        self._add(until_ns, ready_ns, Spent.RECONSTRUCTION, attempt, attempt.node, NOTICED)
         return until_ns, before
 
     def _missed(self, before: Attempt, ready_ns: int) -> int:
@@ -224,10 +232,10 @@ class _Walk:
         travelling = self._travelling(attempt, from_ns, to_ns)
         at_ns = to_ns
         for begun_ns, ended_ns in reversed(travelling):
-            self._add(ended_ns, at_ns, spent, attempt, attempt.node, "it waits for its turn")
-            self._add(begun_ns, ended_ns, Spent.TRANSFER, attempt, attempt.node, "its arguments travel")
+            self._add(ended_ns, at_ns, spent, attempt, attempt.node, "waiting for a free worker")
+            self._add(begun_ns, ended_ns, Spent.TRANSFER, attempt, attempt.node, "moving its arguments")
             at_ns = begun_ns
-        self._add(from_ns, at_ns, spent, attempt, attempt.node, "it waits for its turn")
+        self._add(from_ns, at_ns, spent, attempt, attempt.node, "waiting for a free worker")
 
     def _travelling(self, attempt: Attempt, from_ns: int, to_ns: int) -> list[tuple[int, int]]:
         """When arguments of the attempt were on their way to its node, between two moments; joined, in order."""

@@ -49,6 +49,8 @@ _ROW_PX = 18
 _ROW_PX_MIN = 7
 _LABEL_PX = 13
 """The least height of a row with a label of its own; below it, each node has one."""
+TINY_PER_SPAN = 500
+"""A bar shorter than the run's length by this is drawn with an outline of its own colour, so that it can be seen."""
 _CHART_PX = 880
 """What the chart's rows take at most, until each has its least height."""
 _TOTAL_PX = 80
@@ -159,7 +161,7 @@ class Rows:
 def _worker_words(worker: str) -> str:
     name = worker.partition("/")[2]
     life = incarnation_of(Address(worker))
-    return f"{name} ({life + 1}. life)" if life else name
+    return f"{name} (restarted{f' {life} times' if life > 1 else ''})" if life else name
 
 
 def gantt(lives: Lives, path: Sequence[Stretch], clock: Clock, rows: Rows) -> go.Figure:
@@ -237,6 +239,7 @@ def _is_special(attempt: Attempt) -> bool:
 
 
 def _bar_trace(bars: Sequence[_Bar], name: str, colour: str, clock: Clock) -> go.Bar:
+    tiny = clock.span / TINY_PER_SPAN
     return go.Bar(
         name=name,
         orientation="h",
@@ -250,8 +253,8 @@ def _bar_trace(bars: Sequence[_Bar], name: str, colour: str, clock: Clock) -> go
         marker={
             "color": colour,
             "line": {
-                "width": [1.5 if bar.attempt.outcome else 0.4 for bar in bars],
-                "color": [FAULT if bar.attempt.outcome else "white" for bar in bars],
+                "width": [3 if bar.length < tiny else 1.5 if bar.attempt.outcome else 0.4 for bar in bars],
+                "color": [FAULT if bar.attempt.outcome else colour if bar.length < tiny else "white" for bar in bars],
             },
             "pattern": {
                 "shape": [

@@ -25,6 +25,7 @@ from plotly.offline import get_plotlyjs
 from dualray.report.critical_path import Spent, Stretch, critical_path
 from dualray.report.drawings import SPENT, Clock, Rows, fault_words, gantt, path_strip, usage_chart, where_bars
 from dualray.report.explain import Story, Teller
+from dualray.report.headline import busy_spans, headline, is_virtual
 from dualray.report.histories import Lives
 from dualray.report.record import Record
 from dualray.report.summary import Summary, summary
@@ -90,13 +91,16 @@ def page(record: Record, *, title: str = "", subtitle: str = "", checks: Sequenc
     if len(unused) < len(used):
         drawn = [resource for resource in used if resource.name not in unused]
         figures["usage"] = usage_chart(drawn, lives, clock)
+    figures_of_run = summary(record.events)
     name = title or (record.directory.name if record.directory is not None else "a run")
     merged = chart.layout.meta["merged"]
     return Template((_ASSETS / "page.html").read_text(encoding="utf-8")).substitute(
         title=escape(name),
         subtitle=escape(subtitle),
         verdict=_verdict(checks),
-        cards=_cards(summary(record.events), went, lives, clock),
+        answer=escape(headline(lives, path, figures_of_run, clock)),
+        cards=_cards(figures_of_run, went, lives, clock),
+        spans=_spans(lives, clock),
         merged=f"{merged:,} short attempts are drawn together with a neighbour of the same function." if merged else "",
         guess="" if lives.has_waits else "Without decision logs, what the driver waited for is guessed.",
         stretches=_stretches(path, clock),
@@ -166,8 +170,8 @@ def _verdict(checks: Sequence[Check]) -> str:
         return ""
     failing = sum(not check.holds for check in checks)
     if failing:
-        return f'<span class="verdict bad">{failing} of {len(checks)} expectations fail</span>'
-    return '<span class="verdict good">holds</span>'
+        return f'<a class="verdict bad" href="#expectations">{failing} of {len(checks)} expectations fail</a>'
+    return '<a class="verdict good" href="#expectations">all expectations hold</a>'
 
 
 def _cards(figures: Summary, where: Where, lives: Lives, clock: Clock) -> str:
@@ -175,20 +179,30 @@ def _cards(figures: Summary, where: Where, lives: Lives, clock: Clock) -> str:
     cpus = sum(total.values())
     busy = (total[Spent.COMPUTE] + total[Spent.RECONSTRUCTION]) / cpus if cpus else 0.0
     cards = [
-        (clock.words(lives.end_ns - lives.start_ns), "makespan", False),
-        (f"{figures.nodes:,}", "nodes", False),
+        (clock.words(lives.end_ns - lives.start_ns), "virtual time" if is_virtual(lives) else "real time", False),
         (f"{figures.tasks:,}", "tasks", False),
-        (f"{busy:.0%}" if cpus else "unknown", "CPU time in use", False),
-        (_bytes(figures.bytes_moved), "moved", False),
-        (f"{figures.counts[TraceKind.OBJECT_EVICTED]:,}", "evictions", False),
-        (f"{figures.retries:,}", "retries", figures.retries > 0),
-        (f"{figures.reconstructions:,}", "reconstructions", figures.reconstructions > 0),
-        (f"{figures.failed:,}", "failed attempts", figures.failed > 0),
-        (f"{len(figures.faults):,}", "faults", bool(figures.faults)),
+        (f"{figures.failed:,}" if figures.failed else "", "failed attempts", True),
+        (f"{figures.retries:,}" if figures.retries else "", "retries", False),
+        (f"{figures.reconstructions:,}" if figures.reconstructions else "", "recomputed objects", False),
+        (f"{len(figures.faults):,}" if figures.faults else "", "faults", False),
+        (f"{figures.nodes:,}", "nodes", False),
+        (f"{busy:.0%}" if cpus else "", "CPU time in use", False),
+        (_bytes(figures.bytes_moved) if figures.bytes_moved else "", "moved", False),
+        (f"{evicted:,}" if (evicted := figures.counts[TraceKind.OBJECT_EVICTED]) else "", "evictions", False),
     ]
     return "".join(
         f'<div class="card{" bad" if is_bad else ""}"><b>{escape(value)}</b><span>{what}</span></div>'
         for value, what, is_bad in cards
+        if value
+    )
+
+
+def _spans(lives: Lives, clock: Clock) -> str:
+    """A button for each stretch of work, when all of them together are a small part of the run."""
+    return "".join(
+        f'<button class="span" data-from="{clock(from_ns)}" data-until="{clock(until_ns)}">zoom to {count:,} '
+        f"attempt{'' if count == 1 else 's'} in {clock.words(until_ns - from_ns)}</button>"
+        for from_ns, until_ns, count in busy_spans(lives)
     )
 
 
@@ -204,6 +218,7 @@ def _stretches(path: Sequence[Stretch], clock: Clock) -> str:
     """The longest stretches of the path."""
     whole = sum(stretch.lasted_ns for stretch in path) or 1
     longest = sorted(path, key=lambda stretch: -stretch.lasted_ns)[:STRETCHES_SHOWN]
+    longest.sort(key=lambda stretch: stretch.started_ns)
     rows = [
         f"<tr{_link(stretch.task)}>"
         f'<td><span class="dot" style="background:{SPENT[stretch.spent]}"></span>{stretch.spent}</td>'
@@ -214,8 +229,10 @@ def _stretches(path: Sequence[Stretch], clock: Clock) -> str:
         f"<td>{escape(stretch.words)}</td></tr>"
         for stretch in longest
     ]
-    head = _head("on", "#lasted", "#share", "#from", "what", "where", "")
-    note = f"<p>The {len(rows)} longest of {len(path):,} stretches.</p>" if len(path) > len(rows) else ""
+    head = _head("kind", "#lasted", "#share", "#from", "task", "where", "reason")
+    note = (
+        f"<p>The {len(rows)} longest of {len(path):,} stretches, in order of time.</p>" if len(path) > len(rows) else ""
+    )
     return f"{note}<table>{head}{''.join(rows)}</table>"
 
 
@@ -236,8 +253,8 @@ def _expectations(checks: Sequence[Check]) -> str:
         f'<td class="{"holds" if check.holds else "fails"}">{"holds" if check.holds else "fails"}</td></tr>'
         for check in checks
     )
-    head = _head("expectation", "expected", "found", "")
-    return f"<section><h2>What was expected</h2><table>{head}{rows}</table></section>"
+    head = _head("expectation", "expected", "found", "verdict")
+    return f'<section id="expectations"><h2>Expectations</h2><table>{head}{rows}</table></section>'
 
 
 def _faults(lives: Lives, clock: Clock) -> str:
@@ -247,7 +264,7 @@ def _faults(lives: Lives, clock: Clock) -> str:
         f'<tr><td class="number">{clock.moment(fault.time_ns)}</td><td>{escape(fault_words(fault))}</td></tr>'
         for fault in lives.faults
     )
-    return f'<section><h2>Faults</h2><table class="narrow">{_head("#at", "what")}{rows}</table></section>'
+    return f'<section><h2>Faults</h2><table class="narrow">{_head("#at", "fault")}{rows}</table></section>'
 
 
 def _footer(lives: Lives, used: Iterable[Resource]) -> str:

@@ -117,7 +117,7 @@ def test_every_chart_is_drawn(shown: Page):
         assert box["height"] > 100
     assert shown.locator("#gantt .bars .point").count() >= 25
     assert shown.locator("#usage .heatmaplayer image").count() == 5
-    assert "holds" in text_of(shown, "header")
+    assert "all expectations hold" in text_of(shown, "header")
     width = shown.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
     assert width[0] <= width[1], "the page can be scrolled sideways"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -120,6 +121,27 @@ def test_page_shows_what_was_expected(log: Path):
     assert "1 of 1 expectations fail" in text
     assert "at most 1s" in text
     assert "What was expected" not in page(read_record(log))
+
+
+def test_page_opens_with_the_answer_and_leaves_zeros_out(log: Path, text: str):
+    answer = text.partition('<p id="answer">')[2].partition("</p>")[0]
+    assert re.match(r"\d+ tasks on 3 nodes took [\d.]+ s of virtual time; \d+ attempts? (was|were) lost", answer)
+    assert "after 1 fault (" in answer or "after 2 faults (" in answer
+    assert re.search(r"Of this time, (over )?\d+ % (was spent|passed) ", answer)
+    cards = text.partition('<div class="cards">')[2].partition("<h2>")[0]
+    assert "<b>0</b>" not in cards
+    assert "evictions" not in cards
+    assert text.index("<h2>Faults</h2>") < text.index("<h2>Tasks on workers over time</h2>")
+    assert "<th></th>" not in text
+
+
+def test_page_of_a_run_that_mostly_waits_offers_to_zoom_to_its_work():
+    late = {task(3), task(4)}
+    waits = [replace(it, time_ns=it.time_ns + 6 * 10**9 * (it.subject in late)) for it in many(5, workers=1)]
+    text = page(Record(events=waits))
+    assert "zoom to 3 attempts in 3 µs" in text
+    assert "zoom to 2 attempts in 2 µs" in text
+    assert "zoom to" not in page(Record(events=many(5, workers=1)))
 
 
 def test_names_are_shown_and_never_obeyed():

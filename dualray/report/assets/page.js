@@ -2,7 +2,7 @@
 // Draws what the page carries in #run, zooms the charts of time together, and tells a task's story when it is clicked.
 const run = JSON.parse(document.getElementById("run").textContent);
 const byId = (id) => document.getElementById(id);
-const config = { displaylogo: false, responsive: true, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
+const config = { displaylogo: false, displayModeBar: false, responsive: true, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
 const timed = ["gantt", "path", "usage"].filter((name) => run.figures[name]);
 let zooming = false;
 
@@ -30,11 +30,16 @@ function onZoom(name, change) {
   zoomOthers(name, range.slice());
 }
 
-function resetZoom() {
+function zoomTo(from, until) {
+  const margin = Math.max((until - from) * 0.05, run.span[1] * 1e-9);
+  showRange([from - margin, until + margin]);
+}
+
+function showRange(range) {
   zooming = true;
   Promise.all(timed.map((name) => {
     const change = {};
-    for (const axis of timeAxes(byId(name))) change[axis + ".range"] = run.span.slice();
+    for (const axis of timeAxes(byId(name))) change[axis + ".range"] = range.slice();
     return Plotly.relayout(byId(name), change);
   })).finally(() => { zooming = false; });
 }
@@ -98,10 +103,16 @@ async function draw() {
     });
   }
   byId("search").addEventListener("change", (event) => search(event.target.value));
-  byId("reset").addEventListener("click", resetZoom);
+  byId("reset").addEventListener("click", () => showRange(run.span));
+  document.querySelectorAll("button.span").forEach((button) => button.addEventListener("click", () =>
+    zoomTo(Number(button.dataset.from), Number(button.dataset.until))));
   byId("close").addEventListener("click", hush);
   document.addEventListener("keydown", (event) => { if (event.key === "Escape") hush(); });
-  document.querySelectorAll("tr[data-task]").forEach((row) => row.addEventListener("click", () => tell(row.dataset.task)));
+  document.querySelectorAll("tr[data-task]").forEach((row) => {
+    row.tabIndex = 0;
+    row.addEventListener("click", () => tell(row.dataset.task));
+    row.addEventListener("keydown", (event) => { if (event.key === "Enter") tell(row.dataset.task); });
+  });
   document.body.dataset.drawn = "yes";
 }
 
