@@ -213,7 +213,7 @@ def remote(**options: Any) -> Callable[[Any], Any]: ...
 def remote(*targets: Any, **options: Any) -> Any:
     """Make a function a task, or a class an actor: `@remote`, `@remote(num_cpus=2)`, or `remote(function)`.
 
-    Options: see dualray/options.py.
+    Options: docs/api/tasks.md has a task's, docs/api/actors.md an actor's.
 
     Raises:
         ValueError, TypeError: an unknown option (with the nearest known one), a value that it cannot have, or a target

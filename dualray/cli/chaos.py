@@ -44,18 +44,21 @@ def _end(number: int, frame: object) -> NoReturn:
 
 @app.command("chaos")
 def chaos_command(
-    seed: Annotated[int, typer.Option(min=0, help="Draws the faults; the same seed, the same faults.")] = 0,
-    faults: Annotated[int, typer.Option(min=1, help="How many are drawn.")] = 300,
-    nodes: Annotated[int, typer.Option(min=1, help="Of the cluster; node-0, with head and driver, lives through.")] = 3,
+    seed: Annotated[int, typer.Option(min=0, help="Seed for the faults: the same seed draws the same faults.")] = 0,
+    faults: Annotated[int, typer.Option(min=1, help="Number of random faults.")] = 300,
+    nodes: Annotated[
+        int, typer.Option(min=1, help="Nodes of the cluster; node-0, with head and driver, survives.")
+    ] = 3,
     workload: Annotated[str, typer.Option(help="mixed: tasks, large objects, actors; or a generated one.")] = "mixed",
     record: Annotated[
         Path | None, typer.Option(help="A new directory for decision logs and traces; default: a temporary one.")
     ] = None,
     fault: Annotated[
-        list[str] | None, typer.Option(help="Instead of drawn ones: such as 'pause node-1 at 2s for 1s'; may repeat.")
+        list[str] | None,
+        typer.Option(help="Fault in words, in place of random ones, such as 'pause node-1 at 2s for 1s'; may repeat."),
     ] = None,
-    patience: Annotated[float, typer.Option(min=1, help="Seconds without progress after which it is a hang.")] = 60,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the faults, and perform none.")] = False,
+    patience: Annotated[float, typer.Option(min=1, help="Seconds without progress that count as a hang.")] = 60,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the faults and exit.")] = False,
 ) -> None:
     """Kill, pause and slow down real processes while a workload runs, and check that nobody notices."""
     try:

@@ -38,24 +38,23 @@ def logs_command(
     ] = None,
     which: Annotated[
         str | None,
-        typer.Argument(help="Of task and actor: the id, or its beginning; of worker: the address.", show_default=False),
+        typer.Argument(help="Id of the task or actor, or its beginning; address of the worker.", show_default=False),
     ] = None,
-    id_: Annotated[str | None, typer.Option("--id", help="The same, as Ray has it.")] = None,
-    pid: Annotated[int | None, typer.Option(help="Of worker and actor: the process.")] = None,
+    id_: Annotated[str | None, typer.Option("--id", help="Task or actor id (Ray's spelling).")] = None,
+    pid: Annotated[int | None, typer.Option(help="Process id of the worker or actor.")] = None,
     attempt: Annotated[
-        int | None, typer.Option("--attempt-number", "-a", help="Of task: 0 is the first; all by default.", min=0)
+        int | None,
+        typer.Option("--attempt-number", "-a", help="Attempt of the task: 0 is the first; default: all.", min=0),
     ] = None,
-    err: Annotated[bool, typer.Option("--err", help="Of task, actor and worker: stderr, not stdout.")] = False,
-    tail: Annotated[int, typer.Option(help="Lines at most, the last ones; -1: all.", min=-1)] = TAIL_LINES,
+    err: Annotated[bool, typer.Option("--err", help="Print stderr instead of stdout.")] = False,
+    tail: Annotated[int, typer.Option(help="Number of last lines; -1: all.", min=-1)] = TAIL_LINES,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Then what comes, until Ctrl-C or the session's end.")
+        bool, typer.Option("--follow", "-f", help="Keep printing new lines until Ctrl-C or the session's end.")
     ] = False,
-    session: Annotated[str | None, typer.Option(help="Where several run: one's name, or a part of it.")] = None,
-    node: Annotated[str | None, typer.Option("--node-id", "--node", help="Where several run: one, as node-1.")] = None,
-    directory: Annotated[
-        Path | None, typer.Option(help="Instead of sessions that run: kept logs, of init(log_directory=).")
-    ] = None,
-    format_: Annotated[str, typer.Option("--format", help="Of the list: table or json.")] = "table",
+    session: Annotated[str | None, typer.Option(help="Session name, or part of it.")] = None,
+    node: Annotated[str | None, typer.Option("--node-id", "--node", help="Node, such as node-1.")] = None,
+    directory: Annotated[Path | None, typer.Option(help="Directory of kept logs, from init(log_directory=).")] = None,
+    format_: Annotated[str, typer.Option("--format", help="Format of the list: table or json.")] = "table",
 ) -> None:
     """List the log files of real clusters on this machine, or print one, or what a task, an actor or a worker printed.
 

@@ -47,14 +47,14 @@ def workload_command(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help=f"{', '.join(PROGRAMS)}; `dualray sim workloads` has their parameters.")],
     nodes: Annotated[int, typer.Option(min=1, help="Virtual nodes.")] = 10,
-    node_cpus: Annotated[float, typer.Option(help="CPUs of each.")] = 8,
-    node_gpus: Annotated[float, typer.Option(help="GPUs of each.")] = 0,
-    object_store: Annotated[str, typer.Option(help="Bytes of each node's object store.")] = "2GiB",
+    node_cpus: Annotated[float, typer.Option(help="CPUs of each node.")] = 8,
+    node_gpus: Annotated[float, typer.Option(help="GPUs of each node.")] = 0,
+    object_store: Annotated[str, typer.Option(help="Size of each node's object store.")] = "2GiB",
     scenario: Annotated[
         Path | None, typer.Option(help="A scenario file: its cluster, costs, limits and faults, not its workload.")
     ] = None,
     faults: Annotated[list[str] | None, typer.Option(help="Such as 'kill node-5 at 2.5s'; may repeat.")] = None,
-    seed: Annotated[int | None, typer.Option(help="In place of 0, or of the scenario's.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed; default: the scenario's, or 0.")] = None,
 ) -> None:
     """Model a program on a virtual cluster, at any size: nothing is executed, everything is scheduled.
 

@@ -43,7 +43,7 @@ OUTPUT_LINES_MAX = 30
 scenario = typer.Typer(help="Scenario files: a cluster, a workload, faults and expectations.", no_args_is_help=True)
 
 File = Annotated[Path, typer.Argument(help="A scenario file.")]
-Seed = Annotated[int | None, typer.Option(help="In place of the scenario's.")]
+Seed = Annotated[int | None, typer.Option(help="Replaces the seed of the scenario file.")]
 
 
 def _refuse(why: object) -> NoReturn:
@@ -236,13 +236,13 @@ def schema_command() -> None:
 
 def explore_command(
     file: File,
-    seeds: Annotated[int, typer.Option(min=1, help="How many seeds.")] = 100,
-    first: Annotated[int, typer.Option(help="The first of them.")] = 0,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds.")] = 100,
+    first: Annotated[int, typer.Option(help="The first seed.")] = 0,
     jobs: Annotated[int, typer.Option(min=1, max=256, help="Processes at once.")] = 1,
     seed_timeout: Annotated[float, typer.Option(min=1, help="Seconds of wall time for one seed.")] = 60,
-    shrink: Annotated[bool, typer.Option(help="Make failing seeds small.")] = True,
-    shrink_runs: Annotated[int, typer.Option(min=1, help="Runs that making one small may take.")] = RUNS_MAX,
-    output: Annotated[Path, typer.Option(help="Where files of failing seeds go.")] = Path("failures"),
+    shrink: Annotated[bool, typer.Option(help="Shrink each kind of failure to a file.")] = True,
+    shrink_runs: Annotated[int, typer.Option(min=1, help="Maximum runs per shrink.")] = RUNS_MAX,
+    output: Annotated[Path, typer.Option(help="Directory for the files of shrunk failures.")] = Path("failures"),
     stop_after: Annotated[int, typer.Option(min=1, help="Failing seeds after which to stop.")] = 10,
     repeat: Annotated[
         str, typer.Option(help="Share of the seeds run again with another PYTHONHASHSEED: 5%, 0.05; 0 for none.")

@@ -118,10 +118,10 @@ def predict_command(
     network: Annotated[str, typer.Option(help="Of each node's card: 1Gbps,10Gbps or 10Gbps/50us.")] = "10Gbps",
     policy: Annotated[str, typer.Option(help="Placement: hybrid, spread, locality, package.module:Class.")] = "hybrid",
     eviction: Annotated[str, typer.Option(help="cost, lru, spill, package.module:Class.")] = "cost",
-    faults: Annotated[str, typer.Option(help="Scenario files, of which the faults count; none: no faults.")] = "none",
+    faults: Annotated[str, typer.Option(help="Scenario files whose faults to apply, or none.")] = "none",
     seeds: Annotated[int, typer.Option(min=1, max=1000, help="How often each is replayed.")] = SEEDS,
     jobs: Annotated[int | None, typer.Option(min=1, max=256, help="Processes at once; default: all cores.")] = None,
-    price: Annotated[float | None, typer.Option(min=0, help="Of a node for an hour.")] = None,
+    price: Annotated[float | None, typer.Option(min=0, help="Price per node-hour.")] = None,
     gpu_price: Annotated[float, typer.Option(min=0, help="Of each GPU for an hour, on top.")] = 0.0,
     deadline: Annotated[str | None, typer.Option(help="Name the cheapest that ends within, such as 10min.")] = None,
     calibration: Annotated[

@@ -16,7 +16,7 @@ class DataContext:
 
     Attributes:
         target_max_block_size: bytes; what is read is cut into blocks of about this much. Default 32 MiB.
-        bytes_in_flight_max: bytes of blocks that tasks of one pipeline are making, or have made and nobody has taken;
+        bytes_in_flight_max: bytes of blocks that tasks of one pipeline are making, or that wait for a consumer;
             its steps share them. Default 128 MiB. Keep it below half of the object store.
         tasks_max: tasks of one step under way. Default 0: as many as the cluster has CPUs, and 2 more.
         shuffle_seed: of shuffles that were given none. Default 0: a program's second run gives the same rows.

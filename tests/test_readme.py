@@ -1,0 +1,46 @@
+"""README.md: its program prints what the page shows, in the simulator to the last digit, and its links are whole."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+
+
+def test_the_simulated_runs_print_what_the_page_shows(tmp_path: Path):
+    text = README.read_text()
+    (program,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "pi.py").write_text(program)
+    shown = re.findall(r"```console\n\$ dualray (run pi.py --mode sim.*?)\n(.*?)```", text, re.DOTALL)
+    assert len(shown) == 2
+    for command, output in shown:
+        done = subprocess.run(
+            [sys.executable, "-m", "dualray.cli", *shlex.split(command)],
+            cwd=tmp_path,
+            env={"PYTHONPATH": str(ROOT), "PATH": ""},
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+        assert done.stdout + done.stderr == output
+
+
+@pytest.mark.parametrize("page", [README, *(ROOT / "docs" / name for name in ("features.md", "coming_from_ray.md"))])
+def test_links_lead_somewhere(page: Path):
+    links = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text())
+    assert len(links) > 3
+    assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []
+
+
+def test_the_glossary_is_in_order_and_has_each_word_once():
+    words = re.findall(r"^\| ([\w ]+) \|", (ROOT / "docs" / "glossary.md").read_text(), re.MULTILINE)
+    words.remove("word")
+    assert [word.lower() for word in words] == sorted({word.lower() for word in words})
