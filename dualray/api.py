@@ -70,7 +70,8 @@ def init(
     Args:
         address: real mode: join the cluster whose head is at "host:port", through its node on this machine, or with
             "auto" the one that runs here; `shutdown` then leaves it running. "local", and the default: start a cluster.
-        mode: "real" (processes on this machine; the default) or "sim" (a virtual cluster in this process).
+        mode: "real" (processes on this machine; the default), "sim" (a virtual cluster in this process) or "ray" (a
+            cluster of Ray; see docs/ray.md).
         num_cpus, num_gpus, resources: what each node has. Default: real as found, with the GPUs that
             CUDA_VISIBLE_DEVICES shows (docs/real_mode.md); sim 4 CPUs.
         memory: bytes, or a text such as "16GiB", that each node offers to tasks and actors that say `memory=`; see
@@ -113,7 +114,7 @@ def init(
             average and "vary" around it (the default), by 30 %, or are "fixed" at it.
         ignore_reinit_error: return the context of the current cluster instead of raising when there is one.
         of_ray: arguments of Ray's `init` that dualray needs for nothing, such as `include_dashboard`: they are accepted
-            and ignored.
+            and ignored; in mode "ray", Ray gets them.
 
     Each argument may also come from the environment or a config file; see dualray/settings.py.
 
@@ -137,13 +138,14 @@ def init(
         raise AlreadyInitializedError(
             "dualray.init() was called before. Call dualray.shutdown() first, or pass ignore_reinit_error=True."
         )
-    return ClusterContext(_start(resolve(given)), __version__)
+    return ClusterContext(_start(resolve(given), of_ray), __version__)
 
 
-def _start(settings: Mapping[str, Resolved]) -> runtime.Runtime:
+def _start(settings: Mapping[str, Resolved], of_ray: Mapping[str, Any] | None = None) -> runtime.Runtime:
     config = limits_of(settings)
     engine = runtime.engine(settings["mode"].value)  # the only choice of mode
-    started = engine.start({name: entry.value for name, entry in settings.items()}, config)
+    given = {name: entry.value for name, entry in settings.items()}
+    started = engine.start({**given, "of_ray": of_ray or {}}, config)
     runtime.set_current(started)
     return started
 

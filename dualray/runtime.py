@@ -527,7 +527,7 @@ class Runtime(Protocol):
 
     @property
     def mode(self) -> str:
-        """`real` or `sim`: for people; nothing below or above `init` branches on it."""
+        """`real`, `sim` or `ray`: for people; nothing below or above `init` branches on it."""
 
     @property
     def owns_interpreter(self) -> bool:
@@ -615,8 +615,8 @@ class Engine(Protocol):
 
 
 def engine(mode: str) -> Engine:
-    """The engine of a mode: "real" or "sim". Nothing else in dualray chooses one."""
-    return cast(Engine, import_module(f"dualray.{mode}.runtime"))
+    """The engine of a mode: "real", "sim" or "ray". Nothing else in dualray chooses one."""
+    return cast(Engine, import_module(f"dualray.{'on_ray' if mode == 'ray' else mode}.runtime"))
 
 
 class _Ambient:

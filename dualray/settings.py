@@ -25,7 +25,9 @@ from dualray.shared.policies import load_policy
 from dualray.shared.scenario.fault_model import Fault, FaultKind, parse_fault
 from dualray.shared.units import parse_size_bytes
 
-MODES = ("real", "sim")
+MODES = ("real", "sim", "ray")
+_OF_THE_CORE = ("real", "sim")
+"""The modes that run on dualray's own core."""
 
 REDIS_SHARDS_MAX = 64
 DEFAULT_PORT = 6399
@@ -59,7 +61,7 @@ def _mode(name: str, value: Any) -> str:
     if value not in MODES:
         nearest = difflib.get_close_matches(str(value), MODES, n=1)
         hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
-        raise ValueError(f"{name}={value!r} must be 'real' or 'sim'.{hint}")
+        raise ValueError(f"{name}={value!r} must be 'real', 'sim' or 'ray'.{hint}")
     return str(value)
 
 
@@ -259,7 +261,11 @@ def _address(name: str, value: Any) -> str | None:
     if not isinstance(value, str):
         raise TypeError(f"{name}={value!r} must be a text such as '10.0.0.1:{DEFAULT_PORT}', 'auto' or 'local'")
     if value == "local":
-        return None
+        return value
+    if value.startswith("ray://"):
+        raise ValueError(
+            f"{name}={value!r}: Ray Client is not used; run the program on the cluster: use `ray job submit`"
+        )
     host, _, port = value.rpartition(":")
     if value != "auto" and not (host and port.isdigit() and 0 < int(port) < 65536):
         raise ValueError(f"{name}={value!r} must be host:port, such as '10.0.0.1:{DEFAULT_PORT}', 'auto' or 'local'")
@@ -305,11 +311,17 @@ def _limits(name: str, value: Any) -> dict[str, Any]:
 SETTINGS = {
     setting.name: setting
     for setting in (
-        Setting(name="mode", default="real", modes=MODES, parse=_mode, help="real processes, or a simulated cluster"),
+        Setting(
+            name="mode",
+            default="real",
+            modes=MODES,
+            parse=_mode,
+            help="real processes, a simulated cluster, or a cluster of Ray",
+        ),
         Setting(
             name="address",
             default=None,
-            modes=("real",),
+            modes=("real", "ray"),
             parse=_address,
             help="host:port of a cluster to join, or auto; default: start one",
         ),
@@ -344,19 +356,19 @@ SETTINGS = {
             parse=_bytes,
             help="bytes of a node's object store; real: 30 % of memory; sim: 2 GiB",
         ),
-        Setting(name="seed", default=None, modes=MODES, parse=_seed, help="seeds tasks' randomness; sim: 0"),
-        Setting(name="object_id_seed", default=None, modes=MODES, parse=_seed, help="root of all ids"),
+        Setting(name="seed", default=None, modes=_OF_THE_CORE, parse=_seed, help="seeds tasks' randomness; sim: 0"),
+        Setting(name="object_id_seed", default=None, modes=_OF_THE_CORE, parse=_seed, help="root of all ids"),
         Setting(
             name="decision_log",
             default=None,
-            modes=MODES,
+            modes=_OF_THE_CORE,
             parse=_log_directory,
             help="where to log decisions and traces",
         ),
         Setting(
             name="record",
             default=None,
-            modes=MODES,
+            modes=_OF_THE_CORE,
             parse=_record,
             help="a Parquet file for the record of the run: docs/whatif.md",
         ),
@@ -388,8 +400,8 @@ SETTINGS = {
             parse=_durations,
             help="vary or fixed: whether tasks of whose duration nothing is known all take the same time",
         ),
-        Setting(name="limits", default=None, modes=MODES, parse=_limits, help="limits and policies of the core"),
-        Setting(name="log_to_driver", default=True, modes=("real",), parse=_flag, help="show what workers print"),
+        Setting(name="limits", default=None, modes=_OF_THE_CORE, parse=_limits, help="limits and policies of the core"),
+        Setting(name="log_to_driver", default=True, modes=("real", "ray"), parse=_flag, help="show what workers print"),
         Setting(
             name="redirect_output",
             default=False,
@@ -486,6 +498,8 @@ def resolve(arguments: Mapping[str, Any]) -> dict[str, Resolved]:
             resolved[name] = Resolved(setting.parse(f"{name} in {file_name}", from_file[name]), file_name)
         else:
             resolved[name] = Resolved(setting.default, "default")
+    if resolved["mode"].value != "ray" and resolved["address"].value == "local":  # as when nothing is said
+        resolved["address"] = Resolved(None, resolved["address"].source)
     _check_modes(resolved)
     _check_address(resolved)
     return resolved
@@ -510,20 +524,20 @@ _OF_THE_CLUSTER = (
 def _check_address(resolved: dict[str, Resolved]) -> None:
     """Who joins a cluster brings nothing along; what the environment says is for clusters that are started."""
     given = [name for name in _OF_THE_CLUSTER if resolved[name].source == "argument"]
-    address = resolved["address"].value
+    address, mode = resolved["address"].value, resolved["mode"].value
     if isinstance(address, ClusterAddress):
         given = [name for name in given if name not in address.settings]
-        if resolved["mode"].value != address.settings["mode"]:
-            raise ValueError(
-                f"mode={resolved['mode'].value!r}: the Cluster at this address runs in {address.settings['mode']} mode"
-            )
-    elif resolved["mode"].value != "real":
+        if mode != address.settings["mode"]:
+            raise ValueError(f"mode={mode!r}: the Cluster at this address runs in {address.settings['mode']} mode")
+    elif mode not in ("real", "ray") or address == "local":
         return
+    if mode == "ray":
+        given = [name for name in given if name != "infeasible"]
     if given and address is not None:
         it = "them" if len(given) > 1 else "it"
         raise ValueError(
             f"init(address={address!r}) joins a cluster, which has its own {', '.join(given)}: "
-            f"leave {it} out, or give {it} to `dualray start`"
+            f"leave {it} out, or give {it} to `{'ray' if mode == 'ray' else 'dualray'} start`"
         )
 
 
@@ -536,6 +550,8 @@ def _check_modes(resolved: dict[str, Resolved]) -> None:
         # address="local" is for either mode, and that of a simulated cluster for its own.
         is_local = name == "address" and (given.value is None or isinstance(given.value, ClusterAddress))
         if given.source == "argument" and mode not in setting.modes and not is_local:
+            if mode_in_code and mode == "ray" and name in _NOT_ON_RAY:
+                raise ValueError(f"init({name}=...) has no counterpart in mode='ray': {_NOT_ON_RAY[name]}")
             if mode_in_code:
                 raise ValueError(
                     f"init({name}=...) belongs to {setting.modes[0]} mode, and mode={mode!r} was given: leave out one"

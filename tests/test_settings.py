@@ -100,7 +100,7 @@ def test_every_setting_and_limit_is_described():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"mode": "simm"}, "mode='simm' must be 'real' or 'sim'. Did you mean 'sim'?"),
+        ({"mode": "simm"}, "mode='simm' must be 'real', 'sim' or 'ray'. Did you mean 'sim'?"),
         ({"num_cpus": -1}, "num_cpus=-1 must be between 0 and 1,000,000"),
         ({"num_cpus": float("nan")}, "num_cpus=nan must be between"),
         ({"num_cpus": 1e9}, "num_cpus=1000000000.0 must be between"),

@@ -34,7 +34,7 @@ def run_command(
     script: Annotated[str, typer.Argument(help="A Python file; or `-m`, and then a module.")],
     args: Annotated[list[str] | None, typer.Argument(help="For the script; after `--` all are.")] = None,
     as_ray: Annotated[bool, typer.Option("--as-ray", help="`import ray` means dualray.")] = False,
-    mode: Annotated[str | None, typer.Option(help="real or sim.")] = None,
+    mode: Annotated[str | None, typer.Option(help="real, sim or ray.")] = None,
     nodes: Annotated[int | None, typer.Option(help="sim: virtual nodes.")] = None,
     num_cpus: Annotated[float | None, typer.Option(help="CPUs of each node.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seeds the tasks' randomness.")] = None,
@@ -58,9 +58,12 @@ def run_command(
     }
     os.environ.update({f"DUALRAY_{name}": str(value) for name, value in given.items() if value is not None})
     try:
-        limits_of(resolve({}))
+        resolved = resolve({})
+        limits_of(resolved)
     except (ValueError, TypeError) as error:
         _refuse(error)
+    if resolved["mode"].value == "ray":
+        _refuse_on_ray({"--as-ray": as_ray, "--seed": seed is not None, "--decision-log": decision_log is not None})
     if as_ray:
         install()
     of_simulations = [name for name, value in (("--nodes", nodes), ("--faults", faults)) if value is not None]
@@ -80,9 +83,21 @@ def run_command(
                 _say_ignored(script, of_simulations, mode)
 
 
+def _refuse_on_ray(given: dict[str, bool]) -> None:
+    """Options that mean nothing to Ray, in mode "ray"."""
+    ways_out = {
+        "--as-ray": "the name `ray` must mean Ray: leave it out, and a program of Ray's runs on Ray as it is",
+        "--seed": "Ray seeds no tasks: leave it out, or say --mode sim",
+        "--decision-log": "Ray logs no decisions that could be replayed: leave it out, or say --mode real or sim",
+    }
+    for name, is_given in given.items():
+        if is_given:
+            _refuse(f"{name} in mode 'ray': {ways_out[name]}")
+
+
 def _say_ignored(script: str, names: list[str], mode: str | None) -> None:
     """What is for simulations was given, and there was none."""
-    why = f"ran in {mode} mode" if mode == "real" else "has not started a simulation; say --mode sim"
+    why = f"ran in {mode} mode" if mode in ("real", "ray") else "has not started a simulation; say --mode sim"
     print(
         f"dualray: {' and '.join(names)} {'have' if len(names) > 1 else 'has'} been ignored: {script} {why}",
         file=sys.stderr,

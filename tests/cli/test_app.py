@@ -169,7 +169,7 @@ def test_run_says_what_of_a_simulation_was_ignored(tmp_path: Path):
     ("args", "why"),
     [
         (["nowhere.py"], "there is no file 'nowhere.py'"),
-        (["SCRIPT", "--mode", "sym"], "DUALRAY_MODE='sym' must be 'real' or 'sim'. Did you mean 'sim'?"),
+        (["SCRIPT", "--mode", "sym"], "DUALRAY_MODE='sym' must be 'real', 'sim' or 'ray'. Did you mean 'sim'?"),
         (["SCRIPT", "--mode", "sim", "--nodes", "0"], "DUALRAY_NODES='0' must be between 1 and 1,000,000"),
         (["SCRIPT", "--mode", "sim", "--faults", "break node-1"], "fault 'break node-1' is not understood"),
     ],

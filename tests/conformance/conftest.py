@@ -21,12 +21,15 @@ from tests.conformance.support import (
     Gate,
     Shape,
     Tally,
+    end_ray,
     eventually,
     resources_are_free,
     start_cluster,
 )
 
 TEST_TIMEOUT_S = 40
+RAY_TIMEOUT_S = 120
+"""A worker of Ray takes a second to start, and a cluster many."""
 LEASES_END_S = 5.0
 _HAS_FAILED = pytest.StashKey[bool]()
 _IS_SPOILT = pytest.StashKey[bool]()
@@ -35,8 +38,14 @@ _IS_SPOILT = pytest.StashKey[bool]()
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:
-        if item.path.is_relative_to(here) and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(TEST_TIMEOUT_S))
+        if not item.path.is_relative_to(here):
+            continue
+        on_ray = item.config.getoption("mode") == "ray"
+        if item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(RAY_TIMEOUT_S if on_ray else TEST_TIMEOUT_S))
+        different = item.get_closest_marker("not_on_ray")
+        if on_ray and different is not None:
+            item.add_marker(pytest.mark.skip(reason=f"not on Ray: {different.args[0]}"))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -47,7 +56,15 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     return report
 
 
-@pytest.fixture(scope="module", params=MODES)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "mode" in metafunc.fixturenames and "mode" not in {
+        name for mark in metafunc.definition.iter_markers("parametrize") for name in str(mark.args[0]).split(",")
+    }:
+        only = metafunc.config.getoption("mode")
+        metafunc.parametrize("mode", [only] if only else MODES, indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module")
 def mode(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -106,6 +123,13 @@ def check_invariants() -> None:
     current = runtime.current_or_none()
     if current is not None and current.mode == "sim":
         current.cluster.check_invariants()  # type: ignore[attr-defined]  # sim mode's own
+
+
+@pytest.fixture(scope="session", autouse=True)
+def ray_ends() -> Iterator[None]:
+    """The cluster of Ray's that modules share."""
+    yield
+    end_ray()
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,8 +45,39 @@ def options_for(mode: str, changes: dict[str, Any] | None = None) -> dict[str, A
 def start_cluster(mode: str, **changes: Any) -> Shape:
     """`init` in one mode; `nodes=` counts in sim mode alone."""
     options = options_for(mode, changes)
-    ray.init(**options)
+    ray.init(**(options if mode != "ray" else _on_ray(dict(options))))
     return Shape(mode=mode, nodes=options.get("nodes", 1), cpus=options["num_cpus"])
+
+
+_OF_THE_NODE = ("num_cpus", "num_gpus", "resources", "labels", "object_store_memory", "memory")
+_ray_clusters: dict[str, Any] = {}
+"""The one cluster of Ray's that runs, by what its node has: it is kept, for a cluster takes Ray many seconds."""
+
+
+def _on_ray(options: dict[str, Any]) -> dict[str, Any]:
+    """The options of one who joins a cluster of Ray's whose node has what the options say."""
+    from ray.cluster_utils import Cluster
+
+    node = {name: options.pop(name) for name in _OF_THE_NODE if name in options}
+    key = repr(sorted(node.items()))
+    if key not in _ray_clusters:
+        end_ray()
+        os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            _ray_clusters[key] = Cluster(
+                initialize_head=True,
+                head_node_args={"object_store_memory": 512 * MIB, **node, "include_dashboard": False},
+            )
+    return {"infeasible": "raise", "log_to_driver": False, **options, "address": _ray_clusters[key].address}
+
+
+def end_ray() -> None:
+    """End the cluster of Ray's, if one runs."""
+    ray.shutdown()
+    for cluster in _ray_clusters.values():
+        cluster.shutdown()
+    _ray_clusters.clear()
 
 
 def get(refs: Any) -> Any:
@@ -65,10 +97,12 @@ def eventually(condition: Callable[[], bool], what: str, within_s: float = WITHI
 
 def resources_are_free(**absent: float) -> bool:
     """Whether all that the cluster has is free, except for what is named: `resources_are_free(CPU=1)`."""
-    expected = ray.cluster_resources()
+    expected, available = ray.cluster_resources(), ray.available_resources()
+    expected.pop("object_store_memory", None)  # of Ray: what its store has left
+    available.pop("object_store_memory", None)
     for name, amount in absent.items():
         expected[name] -= amount
-    return ray.available_resources() == {name: amount for name, amount in expected.items() if amount}
+    return available == {name: amount for name, amount in expected.items() if amount}
 
 
 @dataclass(frozen=True, slots=True)

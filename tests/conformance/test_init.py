@@ -120,7 +120,7 @@ def test_references_of_a_cluster_that_is_gone(mode):
         ({"limits": {"placement_policy": "nowhere:Policy"}}, "module 'nowhere' cannot be imported"),
         ({"limits": {"eviction_policy": "dualray.shared.policies.lru:Lru"}}, "has no 'Lru'"),
         ({"limits": {"retry_policy": "no colon"}}, "must be written 'package.module:Class'"),
-        ({"mode": "simm"}, "mode='simm' must be 'real' or 'sim'. Did you mean 'sim'?"),
+        ({"mode": "simm"}, "mode='simm' must be 'real', 'sim' or 'ray'. Did you mean 'sim'?"),
     ],
     ids=str,
 )

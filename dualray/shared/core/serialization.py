@@ -114,8 +114,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships 
         if registered is not None:
             serializer, deserializer = registered
             return deserializer, (serializer(obj),)
-        if isinstance(obj, BaseException) and _has_default_reduce(type(obj)):
-            return _reduce_exception(obj)
+        if isinstance(obj, BaseException) and has_default_reduce(type(obj)):
+            return reduce_exception(obj)
         if isinstance(obj, type):
             if not _pickler._should_pickle_by_reference(obj):
                 if (named := NAMING.reduce(obj)) is not None:
@@ -218,13 +218,14 @@ def _share_module_name(target: Any) -> None:
             target.__globals__["__name__"] = name
 
 
-def _has_default_reduce(cls: type[BaseException]) -> bool:
+def has_default_reduce(cls: type[BaseException]) -> bool:
     """Whether neither the class nor any base of it says how it is pickled, other than those of Python itself."""
     definers = (base for base in cls.__mro__ if "__reduce__" in vars(base) or "__reduce_ex__" in vars(base))
     return next(definers).__module__ == "builtins"
 
 
-def _reduce_exception(error: BaseException) -> tuple[Any, ...]:
+def reduce_exception(error: BaseException) -> tuple[Any, ...]:
+    """How an exception is pickled, whatever its constructor takes."""
     cls = type(error)
     reduced: Any = error.__reduce__()
     args, *state = reduced[1:]

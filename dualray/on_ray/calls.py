@@ -1,0 +1,277 @@
+"""What Ray runs in place of the user's functions and classes: they get the runtime, and their errors are carried.
+
+A function is wrapped, and a class stands behind another one, whose methods have the names and the kinds (plain,
+coroutine, generator) of its own: Ray goes by them. All of it is pickled by Ray. A worker imports this module before it
+unpickles what the user wrote.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from types import GeneratorType
+from typing import Any, NamedTuple, NoReturn
+
+import ray
+
+from dualray.on_ray.errors import Carrier, Retried, carried
+from dualray.on_ray.here import as_ours, have_runtime
+from dualray.shared.handles import SHUTDOWN, ActorExit, Reference, method_of
+
+TERMS = "__dualray_terms__"
+"""The argument by which a call of a method gives its `Terms`, where they are not those of the class."""
+CALLED = "__dualray_call__"
+"""The method that calls any function with the user's instance: `__ray_call__`, which Ray has for its own."""
+CLASS = "__dualray_class__"
+"""Begins the name of a method that is there for its name: behind it stands by which key the class can be found."""
+CALL_KIND = "__ray_call__"
+
+
+class Terms(NamedTuple):
+    """Of which exceptions a call is tried again, and how many results it has."""
+
+    retried: Retried
+    results: int = 1
+
+
+class Method(NamedTuple):
+    """A method of the user's class as the class in front of it has it. `marks`: what Ray is told of it."""
+
+    kind: str
+    terms: Terms
+    marks: Mapping[str, Any]
+
+
+# ---- Functions -------------------------------------------------------------------------------------------------------
+
+
+def function_for(
+    target: Callable[..., Any], name: str, retried: Retried, *, count: int, is_generator: bool
+) -> Callable[..., Any]:
+    """The function that Ray is given for one of the user's. `count`: of its results, of no generator."""
+    if is_generator:
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            yield from _stream(target, name, retried, args, kwargs)
+
+    else:
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return _run(target, name, retried, args, kwargs, count)
+
+    call.__name__ = call.__qualname__ = name
+    call.__module__ = str(getattr(target, "__module__", None) or "__main__")
+    return call
+
+
+def _run(
+    target: Any, name: str, retried: Retried, args: Sequence[Any], kwargs: Mapping[str, Any], count: int = 1
+) -> Any:
+    have_runtime()
+    try:
+        result = target(*map(as_ours, args), **_ours(kwargs))
+        return result if count == 1 else _split(result, count, name)
+    except ActorExit:
+        _exit()
+    except _OF_RAY:
+        raise
+    except Exception as exception:  # noqa: BLE001 - the user's, and it travels to whoever asked
+        raise carried(name, exception, retried) from None
+
+
+def _split(result: Any, count: int, name: str) -> Any:
+    """The results of a call that has none or several."""
+    if count == 0:
+        return None
+    try:
+        values = list(islice(result, count) if isinstance(result, GeneratorType) else result)
+    except TypeError:
+        raise TypeError(
+            f"{name} has num_returns={count} and returned a {type(result).__name__}, which cannot be split"
+        ) from None
+    if len(values) != count:
+        verb = "yielded" if isinstance(result, GeneratorType) else "returned"
+        raise ValueError(f"{name} has num_returns={count} and {verb} {len(values)} values")
+    return values
+
+
+def _stream(target: Any, name: str, retried: Retried, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
+    made = _run(target, name, retried, args, kwargs)
+    if inspect.isasyncgen(made):
+        made = _drained(made)
+    try:
+        if not hasattr(made, "__next__"):
+            raise TypeError(f"{name} has num_returns='streaming' and returned {made!r}, which is no generator")
+        for item in made:  # noqa: UP028 - Ray sends values into it, which other iterators do not take
+            yield item
+    except ActorExit:
+        _exit()
+    except _OF_RAY:
+        raise
+    except Exception as exception:  # noqa: BLE001 - as above
+        raise carried(name, exception, retried) from None
+    finally:
+        close = getattr(made, "close", None)
+        if close is not None:
+            close()
+
+
+def _drained(generator: Any) -> Iterator[Any]:
+    """The items of an asynchronous generator, on a loop of their own."""
+    loop = asyncio.new_event_loop()
+    try:
+        while True:
+            try:
+                yield loop.run_until_complete(anext(generator))
+            except StopAsyncIteration:
+                return
+    finally:
+        loop.run_until_complete(generator.aclose())
+        loop.close()
+
+
+_OF_RAY = (Carrier, ray.exceptions.AsyncioActorExit)
+"""What passes as it is."""
+
+
+def _ours(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: as_ours(value) for name, value in kwargs.items()}
+
+
+def _exit() -> NoReturn:
+    ray.actor.exit_actor()
+    raise AssertionError("exit_actor returns nowhere")
+
+
+# ---- Classes ---------------------------------------------------------------------------------------------------------
+
+
+def kind_of(function: Any) -> str:
+    """Of a method: "plain", "coroutine", "generator" or "async generator"."""
+    function = getattr(function, "__func__", function)
+    if inspect.isasyncgenfunction(function):
+        return "async generator"
+    if inspect.iscoroutinefunction(function):
+        return "coroutine"
+    return "generator" if inspect.isgeneratorfunction(function) else "plain"
+
+
+def class_for(
+    maker: Callable[..., Any], cls: type[Any], methods: Mapping[str, Method], key: str, *, is_async: bool
+) -> type[Any]:
+    """The class that Ray is given for one of the user's: `maker` makes the instance. Of one with coroutines all methods
+    are coroutines, as Ray runs them on its loop."""
+    name = cls.__name__
+
+    def construct(self: Any, *args: Any, **kwargs: Any) -> None:
+        self.__dict__["instance"] = _made(maker, name, args, kwargs)
+
+    members: dict[str, Any] = {"__init__": construct, "__doc__": cls.__doc__}
+    if "__repr__" in {name for base in cls.__mro__[:-1] for name in vars(base)}:
+        members["__repr__"] = _shown
+    if hasattr(cls, SHUTDOWN):
+        members[SHUTDOWN] = _shut_down
+    for method, described in {**methods, CALLED: Method("plain", Terms(False), {})}.items():
+        called = CALL_KIND if method == CALLED else method
+        wrapper = _wrapper(called, f"{name}.{called}", described.kind, described.terms, is_async=is_async)
+        wrapper.__name__, wrapper.__qualname__ = method, f"{cls.__qualname__}.{method}"
+        members[method] = ray.method(**described.marks)(wrapper) if described.marks else wrapper
+    members[CLASS + key] = _is_there
+    made = type(name, (), members)
+    made.__module__ = cls.__module__ if cls.__module__ != "builtins" else "__main__"
+    made.__qualname__ = cls.__qualname__
+    return made
+
+
+def _is_there(self: Any) -> bool:
+    return True
+
+
+def _shown(self: Any) -> str:
+    return repr(self.instance)
+
+
+def _shut_down(self: Any) -> None:
+    getattr(self.instance, SHUTDOWN)()
+
+
+def _made(maker: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    here = have_runtime()
+    try:
+        here.instance = maker(*map(as_ours, args), **_ours(kwargs))
+    except ActorExit:
+        raise carried(f"{name}.__init__", RuntimeError(_EXITED_AT_BIRTH), False) from None
+    except Exception as exception:  # noqa: BLE001 - the user's
+        raise carried(f"{name}.__init__", exception, False) from None
+    return here.instance
+
+
+_EXITED_AT_BIRTH = "exit_actor() was called in the constructor: there is no actor"
+
+
+def _wrapper(method: str, name: str, kind: str, terms: Terms, *, is_async: bool) -> Any:
+    if is_async and kind in ("generator", "async generator"):
+
+        async def stream_async(self: Any, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+            async for item in _items(self.instance, method, name, terms, args, kwargs):
+                yield item
+
+        return stream_async
+    if is_async:
+
+        async def call_async(self: Any, *args: Any, **kwargs: Any) -> Any:
+            return await _awaited(self.instance, method, name, terms, args, kwargs)
+
+        return call_async
+    if kind == "generator":
+
+        def stream(self: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
+            retried, _ = kwargs.pop(TERMS, terms)
+            yield from _stream(method_of(self.instance, method), name, retried, args, kwargs)
+
+        return stream
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        retried, count = kwargs.pop(TERMS, terms)
+        return _run(method_of(self.instance, method), name, retried, args, kwargs, count)
+
+    return call
+
+
+async def _awaited(
+    instance: Any, method: str, name: str, terms: Terms, args: Sequence[Any], kwargs: dict[str, Any]
+) -> Any:
+    retried, count = kwargs.pop(TERMS, terms)
+    try:
+        result = method_of(instance, method)(*map(as_ours, args), **_ours(kwargs))
+        if inspect.isawaitable(result) and not isinstance(result, Reference):  # a reference is a result like others
+            result = await result
+        return result if count == 1 else _split(result, count, name)
+    except ActorExit:
+        _exit()
+    except _OF_RAY:
+        raise
+    except Exception as exception:  # noqa: BLE001 - the user's
+        raise carried(name, exception, retried) from None
+
+
+async def _items(
+    instance: Any, method: str, name: str, terms: Terms, args: Sequence[Any], kwargs: dict[str, Any]
+) -> AsyncIterator[Any]:
+    retried, _ = kwargs.pop(TERMS, terms)
+    try:
+        made = method_of(instance, method)(*map(as_ours, args), **_ours(kwargs))
+        if hasattr(made, "__anext__"):
+            async for item in made:
+                yield item
+        else:
+            for item in made:
+                yield item
+    except ActorExit:
+        _exit()
+    except _OF_RAY:
+        raise
+    except Exception as exception:  # noqa: BLE001 - the user's
+        raise carried(name, exception, retried) from None

@@ -1,0 +1,130 @@
+"""Questions about the cluster and placement groups, answered by Ray."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import ray
+from ray.util.placement_group import placement_group as make_group
+from ray.util.placement_group import placement_group_table, remove_placement_group
+
+from dualray.exceptions import PlacementGroupUnschedulableError
+from dualray.on_ray import terms
+from dualray.on_ray.states import rows_of
+from dualray.runtime import NodeRow
+
+
+class RayCluster:
+    """`ClusterVerbs`."""
+
+    __slots__ = ()
+
+    waits_for_nodes: bool
+
+    def nodes(self) -> list[NodeRow]:
+        available = ray._private.state.available_resources_per_node()
+        return [
+            NodeRow(
+                node["NodeID"],
+                node["Alive"],
+                0,
+                dict(node["Resources"]),
+                dict(available.get(node["NodeID"], {})),
+                dict(node["Labels"]),
+                node["NodeManagerAddress"],
+                node["NodeManagerHostname"],
+            )
+            for node in ray.nodes()
+        ]
+
+    def cluster_resources(self) -> dict[str, float]:
+        return dict(ray.cluster_resources())
+
+    def available_resources(self) -> dict[str, float]:
+        return dict(ray.available_resources())
+
+    def head_rows(self, table: str) -> list[dict[str, Any]]:
+        if table == "named_actors":
+            return [dict(row) for row in ray.util.list_named_actors(all_namespaces=True)]
+        if table == "placement_groups":
+            return [_group_row(row) for row in placement_group_table().values()]
+        return []
+
+    def state_rows(self, table: str, timeout_ns: int) -> tuple[list[dict[str, Any]], list[str]]:
+        return rows_of(table, timeout_ns / 1e9), []
+
+    def create_placement_group(
+        self,
+        *,
+        bundles: Sequence[Mapping[str, float]],
+        strategy: str,
+        name: str,
+        is_detached: bool,
+        selectors: Sequence[Mapping[str, str]],
+    ) -> bytes:
+        if name and any(row["name"] == name and row["state"] != "REMOVED" for row in placement_group_table().values()):
+            raise PlacementGroupUnschedulableError(f"the name {name!r} is that of another placement group")
+        problem = "" if self.waits_for_nodes else _problem(bundles, strategy)
+        if problem:
+            raise PlacementGroupUnschedulableError(f"the placement group can never be made: {problem}")
+        made = make_group(
+            [dict(bundle) for bundle in bundles],
+            strategy,
+            name,
+            "detached" if is_detached else None,
+            bundle_label_selector=[dict(each) for each in selectors] or None,
+        )
+        return bytes(made.id.binary())
+
+    def remove_placement_group(self, group_id: bytes) -> None:
+        remove_placement_group(terms.group_of(group_id))
+
+    def spawn(self, function: Callable[[], object]) -> None:
+        threading.Thread(target=function, daemon=True, name="dualray-spawned").start()
+
+
+def _problem(bundles: Sequence[Mapping[str, float]], strategy: str) -> str:
+    """Why the nodes that are alive can never take a group; "" when they may."""
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    if strategy == "STRICT_SPREAD" and len(bundles) > len(nodes):
+        return f"STRICT_SPREAD gives each of {len(bundles)} bundles a node of its own, and there are {len(nodes)}"
+    wanted: list[dict[str, float]] = [dict(bundle) for bundle in bundles]
+    if strategy == "STRICT_PACK":
+        whole: dict[str, float] = {}
+        for bundle in bundles:
+            for resource, amount in bundle.items():
+                whole[resource] = whole.get(resource, 0) + amount
+        wanted = [whole]
+    for index, bundle in enumerate(wanted):
+        problem = terms.shortfall(bundle, nodes)
+        if problem:
+            return problem if strategy == "STRICT_PACK" else f"bundle {index}: {problem}"
+    sums: dict[str, float] = {}
+    for bundle in bundles:
+        for resource, amount in bundle.items():
+            sums[resource] = sums.get(resource, 0) + amount
+    everything: dict[str, float] = {}
+    for node in nodes:
+        for resource, amount in node["Resources"].items():
+            everything[resource] = everything.get(resource, 0) + amount
+    lacking = [f"{name} {amount:g}" for name, amount in sums.items() if everything.get(name, 0) < amount]
+    return f"its bundles demand {', '.join(lacking)}, more than all nodes have" if lacking else ""
+
+
+def _group_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of Ray's table of placement groups, as the state API of dualray has it."""
+    nodes = row["bundles_to_node_id"]
+    return {
+        "placement_group_id": row["placement_group_id"],
+        "name": row["name"],
+        "strategy": row["strategy"],
+        "state": row["state"],
+        "reason": row.get("stats", {}).get("scheduling_state", ""),
+        "is_detached": row.get("is_detached", False),
+        "bundles": [
+            {"index": index, "resources": dict(resources), "node_id": nodes.get(index, "")}
+            for index, resources in row["bundles"].items()
+        ],
+    }

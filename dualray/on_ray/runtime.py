@@ -1,0 +1,167 @@
+"""Mode "ray"'s way in: `init` starts a local Ray, joins a cluster of Ray's, or adopts the connection that there is.
+
+A worker of Ray gets its runtime when the first thing of dualray's arrives (`here.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import warnings
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+import ray
+
+from dualray.exceptions import DualrayError
+from dualray.on_ray.refusals import refused
+from dualray.on_ray.shipping import with_package, workers_have_package
+from dualray.on_ray.verbs import RayVerbs
+from dualray.progress_bars import DISPLAY, BarState
+from dualray.runtime import only_in_the_driver
+from dualray.user_metrics import METRICS
+
+
+class RayRuntime:
+    """One process, connected to Ray.
+
+    Args:
+        is_worker: whether it runs tasks.
+        owns_connection: whether `init` has connected it, so that `shutdown` ends that.
+        waits_for_nodes: see RayVerbs.
+    """
+
+    mode = "ray"
+    owns_interpreter = True
+    threads_may_wait = True
+    models_calls = False
+
+    def __init__(self, *, is_worker: bool, owns_connection: bool, waits_for_nodes: bool) -> None:
+        self.is_worker = is_worker
+        self.owns_connection = owns_connection
+        self.verbs = RayVerbs(is_worker=is_worker, waits_for_nodes=waits_for_nodes)
+        self.instance: Any = None
+        """Of the user's class, in an actor."""
+
+    @property
+    def gpu_names(self) -> tuple[str, ...]:
+        return tuple(map(str, ray.get_gpu_ids()))
+
+    @property
+    def logs(self) -> NoReturn:
+        raise refused("logs")
+
+    def free_port(self) -> int:
+        with socket.socket() as listening:
+            listening.bind(("", 0))
+            return int(listening.getsockname()[1])
+
+    def addresses(self) -> dict[str, str]:
+        node = ray._private.worker.global_worker.node
+        return {
+            "node_ip_address": str(ray.util.get_node_ip_address()),
+            "control_plane_address": str(ray.get_runtime_context().gcs_address),
+            "object_store_address": str(node.plasma_store_socket_name),
+            "local_scheduler_address": str(node.raylet_socket_name),
+            "session_dir": str(node.get_session_dir_path()),
+        }
+
+    def read_table(self, name: str) -> dict[str, dict[str, str]]:
+        raise refused("tables")
+
+    def write_row(self, table: str, key: str, fields: Mapping[str, str]) -> None:
+        raise refused("tables")
+
+    def read_functions(self) -> NoReturn:
+        raise refused("functions")
+
+    def trace_source(self) -> NoReturn:
+        if self.is_worker:
+            raise only_in_the_driver("timeline")
+        raise refused("timeline")
+
+    def show_bar(self, state: BarState) -> None:
+        if not self.is_worker:
+            DISPLAY.take("", state)
+
+    def silence(self) -> None:
+        """Ray tells of no errors that nobody reads."""
+
+    def shutdown(self) -> None:
+        if self.is_worker:
+            return
+        self.verbs.is_closed = True
+        DISPLAY.forget()
+        METRICS.clear()
+        if self.owns_connection and ray.is_initialized():
+            ray.shutdown()
+
+
+def of_worker() -> RayRuntime:
+    """The runtime of a process that Ray runs tasks in, or of a program that has connected itself to Ray."""
+    is_worker = ray._private.worker.global_worker.mode == ray.WORKER_MODE
+    return RayRuntime(is_worker=is_worker, owns_connection=False, waits_for_nodes=_may_grow(""))
+
+
+def start(settings: Mapping[str, Any], config: Any) -> RayRuntime:
+    """Start a local Ray, join a cluster, or adopt a connection.
+
+    Raises:
+        ValueError: a setting that Ray has no counterpart of; `ray://`.
+        DualrayError: no such cluster; another version at its workers.
+    """
+    if ray.is_initialized():
+        is_worker = ray._private.worker.global_worker.mode == ray.WORKER_MODE
+        return RayRuntime(
+            is_worker=is_worker, owns_connection=False, waits_for_nodes=_may_grow(settings["infeasible"] or "")
+        )
+    address = settings["address"] or os.environ.get("RAY_ADDRESS") or "local"
+    is_joined = address != "local"
+    environment: dict[str, Any] = json.loads(settings["runtime_env"] or "{}")
+    said: dict[str, Any] = {
+        **_for_ray(settings["of_ray"]),
+        "address": address,
+        "namespace": settings["namespace"],
+        "log_to_driver": settings["log_to_driver"],
+        "runtime_env": environment or None,
+    }
+    if not is_joined:
+        said |= {
+            "num_cpus": settings["num_cpus"],
+            "num_gpus": settings["num_gpus"],
+            "resources": settings["resources"],
+            "labels": settings["labels"],
+            "object_store_memory": settings["object_store_memory"],
+            "_memory": settings["memory"],
+        }
+    _connect(said)
+    try:
+        if is_joined and not workers_have_package():
+            ray.shutdown()
+            _connect({**said, "runtime_env": with_package(environment)})
+            workers_have_package()
+    except BaseException:
+        ray.shutdown()
+        raise
+    waits = _may_grow(settings["infeasible"] or ("" if is_joined else "raise"))
+    return RayRuntime(is_worker=False, owns_connection=True, waits_for_nodes=waits)
+
+
+def _for_ray(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What `init` was given of Ray's own arguments, for Ray."""
+    return {name: value for name, value in given.items() if name != "local_mode"}
+
+
+def _connect(said: Mapping[str, Any]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Ray's own, about Ray's own
+        try:
+            ray.init(**{name: value for name, value in said.items() if value is not None})
+        except (ConnectionError, RuntimeError) as error:
+            raise DualrayError(f"init(mode='ray', address={said['address']!r}): {error}") from error
+
+
+def _may_grow(infeasible: str) -> bool:
+    """Whether what no node can meet waits: as the program says; else where nodes may join."""
+    return infeasible != "raise"

@@ -1,0 +1,155 @@
+"""Functions and their calls, by Ray."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn
+
+import ray
+
+from dualray.exceptions import SerializationError, TaskUnschedulableError
+from dualray.on_ray import terms
+from dualray.on_ray.calls import function_for
+from dualray.on_ray.errors import Carrier, pickled, raise_translated
+from dualray.on_ray.references import Item, Stream, Value
+from dualray.options import STREAMING, Returns, TaskOptions
+from dualray.runtime import Collect
+from dualray.scheduling_strategies import PlacementGroupSchedulingStrategy
+from dualray.shared.handles import Reference as Handle
+
+
+class PreparedFunction(NamedTuple):
+    """A function as Ray submits it. `problem`: why no node could ever run it, in words."""
+
+    remote: Any
+    name: str
+    returns: Returns
+    problem: str
+
+
+def unwrapped(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Arguments with Ray's own references at their top level, where Ray puts the values in their place."""
+    plain = [_in_place(arg) if isinstance(arg, Handle) else arg for arg in args]
+    if not kwargs:
+        return plain, {}
+    return plain, {name: _in_place(arg) if isinstance(arg, Handle) else arg for name, arg in kwargs.items()}
+
+
+def _in_place(handle: Handle) -> Any:
+    """What Ray gets for a reference: its own, of a value; a handle to an actor is a value itself."""
+    reference: Any = handle.ref
+    return reference.ray if handle.is_value else handle
+
+
+def submitted(remote: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What Ray's `.remote()` returns.
+
+    Raises:
+        SerializationError: the function or an argument cannot be pickled.
+        DualrayError: what Ray raises, under its name here.
+    """
+    plain, named = unwrapped(args, kwargs)
+    try:
+        return remote(*plain, **named)
+    except ray.exceptions.RayError as error:
+        raise_translated(error)
+    except TypeError as error:
+        if "serializ" in str(error) or "pickle" in str(error):
+            raise SerializationError(f"{name}: {error}") from error
+        raise
+
+
+def as_references(made: Any, returns: Returns) -> list[Any]:
+    """The references that the seam gives for a call."""
+    if returns.kind == STREAMING:
+        stream = Stream(made)
+        current = stream.current
+        assert current is not None
+        return [Value(made.completed()), current, stream]
+    if made is None:
+        return []
+    return [Value(ref) for ref in made] if isinstance(made, list) else [Value(made)]
+
+
+class RayTasks:
+    """`TaskVerbs`."""
+
+    __slots__ = ()
+
+    waits_for_nodes = False
+    """Whether what no node can meet waits for one that can."""
+
+    def prepare_function(
+        self, target: Any, options: TaskOptions, returns: Returns, name: str, *, captured: bool, collect: Collect
+    ) -> PreparedFunction:
+        retried = terms.retried_of(options.retry_exceptions)
+        said: dict[str, Any] = {
+            **terms.where(options),
+            "max_retries": options.max_retries,
+            "retry_exceptions": terms.retries_for_ray(retried),
+            "num_returns": returns.kind or returns.number,
+        }
+        if options.name:
+            said["name"] = options.name
+        if options.max_calls:
+            said["max_calls"] = options.max_calls
+        if returns.ahead_max:
+            said["_generator_backpressure_num_objects"] = returns.ahead_max
+        function = function_for(
+            target,
+            name,
+            retried,
+            count=1 if returns.kind else returns.number,
+            is_generator=bool(returns.kind),
+        )
+        remote = ray.remote(**said)(function).remote
+        return PreparedFunction(remote, name, returns, self.problem_of(options))
+
+    def problem_of(self, options: Any) -> str:
+        """Why no node can ever run a call; "" when one can, or may join."""
+        strategy = options.scheduling_strategy
+        in_group = isinstance(strategy, PlacementGroupSchedulingStrategy) and strategy.placement_group is not None
+        if self.waits_for_nodes or in_group:
+            return ""
+        return terms.shortfall(terms.demand_of(options), ray.nodes())
+
+    def captures_children(self) -> bool:
+        return False  # Ray sends what a task makes to its group
+
+    def submit(self, prepared: PreparedFunction, args: Sequence[Any], kwargs: Mapping[str, Any], /) -> list[Any]:
+        return as_references(self._submitted(prepared, args, kwargs), prepared.returns)
+
+    def call(self, prepared: PreparedFunction, args: Sequence[Any], kwargs: Mapping[str, Any], /) -> Value:
+        return Value(self._submitted(prepared, args, kwargs))
+
+    def _submitted(self, prepared: PreparedFunction, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        if prepared.problem:
+            return _failing(prepared)
+        return submitted(prepared.remote, prepared.name, args, kwargs)
+
+    def cancel(self, reference: Any, *, force: bool, recursive: bool) -> None:
+        assert isinstance(reference, Value | Item)
+        try:
+            ray.cancel(reference.ray, force=force, recursive=recursive)
+        except (ValueError, TypeError) as error:
+            raise ValueError(
+                f"cancel: {error} (force is not supported for methods of actors: kill the actor)"
+            ) from error
+
+
+def _failing(prepared: PreparedFunction) -> Any:
+    """A call that fails at once: what needs its result fails with it."""
+    error = TaskUnschedulableError(f"{prepared.name} can never run: {prepared.problem}")
+    carrier = Carrier(pickled(error), str(error))
+    returns = prepared.returns
+    failing = ray.remote(num_cpus=0, max_retries=0)(_raise_as_item if returns.kind else _raise)
+    return failing.options(num_returns=returns.kind or returns.number, name=prepared.name).remote(carrier)
+
+
+def _raise(error: Exception) -> NoReturn:
+    raise error
+
+
+def _raise_as_item(error: Exception) -> Iterator[Any]:
+    yield from ()
+    raise error
