@@ -17,7 +17,7 @@ PONG_MINUTES ?= 60
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help env demo pong lint format test test-slow bench bench-sim bench-transfer bench-compare build clean
+.PHONY: help env demo pong lint format test test-ray test-slow bench bench-sim bench-transfer bench-compare build clean
 
 help:  ## Print this help
 	@echo 'Usage: make TARGET'
@@ -46,6 +46,13 @@ format: env  ## Put the code in the form that lint asks for
 
 test: env lint  ## Lint, then run every test that is not slow
 	$(BIN)/python -m pytest -m 'not slow' -n 2 $(PYTEST_ARGS)
+	@if $(BIN)/python -c 'import ray' 2>/dev/null; then $(BIN)/python -m pytest --mode ray $(RAY_CHOSEN); fi
+
+RAY_CHOSEN := tests/conformance/test_tasks.py tests/conformance/test_get_put_wait.py tests/conformance/test_nested.py
+
+test-ray: env $(VENV)/.installed-ray  ## Run the conformance tests, and those of mode "ray", on a local Ray
+	$(BIN)/python -m pytest tests/on_ray $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --mode ray tests/conformance $(PYTEST_ARGS)
 
 test-slow: env  ## Run the slow tests
 	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)

@@ -133,7 +133,7 @@ class RayTasks:
             ray.cancel(reference.ray, force=force, recursive=recursive)
         except (ValueError, TypeError) as error:
             raise ValueError(
-                f"cancel: {error} (force is not supported for methods of actors: kill the actor)"
+                f"cancel: {error} (force=True is not supported for methods of actors: use kill)"
             ) from error
 
 

@@ -16,6 +16,7 @@ import pytest
 
 import dualray as ray
 from dualray import runtime
+from tests.conformance.ray_differences import reasons
 from tests.conformance.support import (
     MODES,
     Gate,
@@ -43,9 +44,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         on_ray = item.config.getoption("mode") == "ray"
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(RAY_TIMEOUT_S if on_ray else TEST_TIMEOUT_S))
-        different = item.get_closest_marker("not_on_ray")
+        assert isinstance(item, pytest.Function)
+        different = reasons().get(f"{item.path.name}::{item.originalname}")
         if on_ray and different is not None:
-            item.add_marker(pytest.mark.skip(reason=f"not on Ray: {different.args[0]}"))
+            item.add_marker(pytest.mark.skip(reason=f"not on Ray: {different}"))
 
 
 @pytest.hookimpl(wrapper=True)

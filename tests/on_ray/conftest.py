@@ -15,6 +15,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "tests/on_ray/" in item.path.as_posix():
             item.add_marker(pytest.mark.filterwarnings("ignore"))  # Ray warns of itself
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="module")
