@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 DIFFERENCES = {
-    "The words about a lost process, actor or object, and about a name that is taken, are Ray's; the class of the error "
-    "is the same.": (
+    "The words about a lost process, actor or object, and about a name that is taken, are Ray's; the class of the "
+    "error is the same.": (
         "test_actor_endings.py::test_exit_actor_ends_the_actor_and_the_calls_behind",
         "test_actor_endings.py::test_max_pending_calls",
         "test_actor_endings.py::test_ray_terminate_comes_after_the_calls_before_it",
