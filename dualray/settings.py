@@ -541,6 +541,20 @@ def _check_address(resolved: dict[str, Resolved]) -> None:
         )
 
 
+_NOT_ON_RAY = {
+    "seed": "Ray seeds no tasks; seed inside the task, or run with mode='sim'",
+    "object_id_seed": "Ray makes ids of its own; run with mode='sim' for ids that repeat",
+    "decision_log": "Ray logs no decisions that could be replayed; run with mode='sim' or mode='real'",
+    "record": "a run on Ray is not recorded; record it with mode='real'",
+    "limits": "Ray decides by policies and limits of its own; run with mode='sim' or mode='real' to choose them",
+    "log_directory": "Ray writes the logs, below the directory that `ray start --temp-dir` names",
+    "num_redis_shards": "Ray has a control store of its own; leave it out",
+    "metrics_port": "Ray serves the metrics, at `ray start --metrics-export-port`",
+    "redirect_output": "Ray prints what workers print; log_to_driver=False keeps it out of this program",
+}
+"""Settings that Ray has no counterpart of, and what to do instead."""
+
+
 def _check_modes(resolved: dict[str, Resolved]) -> None:
     mode = resolved["mode"].value
     mode_in_code = resolved["mode"].source == "argument"

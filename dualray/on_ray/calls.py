@@ -50,11 +50,11 @@ class Method(NamedTuple):
 def function_for(
     target: Callable[..., Any], name: str, retried: Retried, *, count: int, is_generator: bool
 ) -> Callable[..., Any]:
-    """The function that Ray is given for one of the user's. `count`: of its results, of no generator."""
+    """The function that Ray is given for one of the user's. `count`: of its results; 1 where items come one by one."""
     if is_generator:
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            yield from _stream(target, name, retried, args, kwargs)
+            yield from _stream(target, name, retried, args, kwargs, count)
 
     else:
 
@@ -97,15 +97,25 @@ def _split(result: Any, count: int, name: str) -> Any:
     return values
 
 
-def _stream(target: Any, name: str, retried: Retried, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
+def _stream(
+    target: Any, name: str, retried: Retried, args: Sequence[Any], kwargs: Mapping[str, Any], count: int
+) -> Iterator[Any]:
+    """What a generator yields; `count`: how many, at most and at least, unless it is 1."""
     made = _run(target, name, retried, args, kwargs)
+    yielded = 0
     if inspect.isasyncgen(made):
         made = _drained(made)
     try:
         if not hasattr(made, "__next__"):
-            raise TypeError(f"{name} has num_returns='streaming' and returned {made!r}, which is no generator")
-        for item in made:  # noqa: UP028 - Ray sends values into it, which other iterators do not take
+            kind = type(made).__name__
+            raise TypeError(f"{name} has num_returns='streaming' and returned a {kind}, not a generator")
+        for item in made:  # and not `yield from`: Ray sends values into it, which other iterators do not take
             yield item
+            yielded += 1
+            if yielded == count > 1:
+                break
+        if yielded < count and count > 1:
+            raise ValueError(f"{name} has num_returns={count} and yielded {yielded} values")
     except ActorExit:
         _exit()
     except _OF_RAY:
@@ -228,8 +238,10 @@ def _wrapper(method: str, name: str, kind: str, terms: Terms, *, is_async: bool)
     if kind == "generator":
 
         def stream(self: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
-            retried, _ = kwargs.pop(TERMS, terms)
-            yield from _stream(method_of(self.instance, method), name, retried, args, kwargs)
+            retried, count = kwargs.pop(TERMS, terms)
+            if count in (0, 1):  # one result, or items one by one: Ray decides by `num_returns`
+                count = 1
+            yield from _stream(method_of(self.instance, method), name, retried, args, kwargs, count)
 
         return stream
 

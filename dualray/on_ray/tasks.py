@@ -12,9 +12,10 @@ from dualray.on_ray import terms
 from dualray.on_ray.calls import function_for
 from dualray.on_ray.errors import Carrier, pickled, raise_translated
 from dualray.on_ray.references import Item, Stream, Value
-from dualray.options import STREAMING, Returns, TaskOptions
+from dualray.options import STREAMING, Returns, TaskOptions, is_generator
 from dualray.runtime import Collect
 from dualray.scheduling_strategies import PlacementGroupSchedulingStrategy
+from dualray.shared.core.serialization import serialize
 from dualray.shared.handles import Reference as Handle
 
 
@@ -54,9 +55,11 @@ def submitted(remote: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, 
     except ray.exceptions.RayError as error:
         raise_translated(error)
     except TypeError as error:
-        if "serializ" in str(error) or "pickle" in str(error):
-            raise SerializationError(f"{name}: {error}") from error
-        raise
+        if "serializ" not in str(error) and "pickle" not in str(error):
+            raise
+        for place, value in [*enumerate(args), *kwargs.items()]:
+            serialize(value, f"argument {place!r} of {name}")  # it says which part cannot be pickled
+        raise SerializationError(f"{name}: {error}") from error
 
 
 def as_references(made: Any, returns: Returns) -> list[Any]:
@@ -100,7 +103,7 @@ class RayTasks:
             name,
             retried,
             count=1 if returns.kind else returns.number,
-            is_generator=bool(returns.kind),
+            is_generator=bool(returns.kind) or (returns.number > 1 and is_generator(target)),
         )
         remote = ray.remote(**said)(function).remote
         return PreparedFunction(remote, name, returns, self.problem_of(options))

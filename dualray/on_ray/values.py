@@ -14,6 +14,7 @@ from dualray.on_ray.promises import Promises
 from dualray.on_ray.references import Actor, Item, Value
 from dualray.on_ray.refusals import refused
 from dualray.runtime import Awaited
+from dualray.shared.core.serialization import serialize
 
 
 class AwaitedValue:
@@ -52,6 +53,7 @@ class RayValues:
         except ray.exceptions.RayError as error:
             raise_translated(error)
         except TypeError as error:
+            serialize(value)  # it says which part cannot be pickled
             raise SerializationError(f"put: {error}") from error
 
     def get(self, references: Sequence[Any], timeout_ns: int | None, /) -> list[Any]:

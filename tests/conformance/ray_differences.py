@@ -14,6 +14,7 @@ DIFFERENCES = {
         "test_actors.py::test_a_constructor_argument_that_failed_is_told_by_every_call",
         "test_async_actors.py::test_max_pending_calls_of_coroutines",
         "test_errors.py::test_a_result_that_cannot_be_pickled_names_itself",
+        "test_generators.py::test_an_item_that_cannot_be_pickled",
         "test_get_put_wait.py::test_a_get_that_timed_out_says_how_many_were_missing_and_why_the_first",
         "test_named_actors.py::test_a_name_that_is_taken",
         "test_named_actors.py::test_an_actor_that_is_not_detached_ends_with_its_maker",
@@ -44,6 +45,7 @@ DIFFERENCES = {
         "test_async_actors.py::test_cancelling_a_coroutine_cancels_what_it_has_submitted",
         "test_async_actors.py::test_what_a_coroutine_raises",
         "test_concurrent_actors.py::test_cancelling_takes_what_waits_and_leaves_what_runs",
+        "test_generators.py::test_cancel",
     ),
     "What needs the value of a task that crashed, or an object that was lost, raises that error, and not a TaskError "
     "with it as the cause.": (
@@ -68,6 +70,28 @@ DIFFERENCES = {
         "test_named_actors.py::test_a_handle_that_was_found_keeps_the_actor",
         "test_named_actors.py::test_an_actor_whose_constructor_raises_frees_its_name",
         "test_named_actors.py::test_named_actors_are_listed",
+    ),
+    "A generator whose items are several results is not tried again once the first of them is there.": (
+        "test_generator_results.py::test_a_generator_is_tried_again_as_often_as_it_may",
+    ),
+    "`completed()` of a generator that has raised is ready without an error; the item behind the last one has it.": (
+        "test_generators.py::test_an_error_in_the_middle_is_the_next_item",
+    ),
+    "Ray writes plain containers with msgpack: what is shared inside a value, or between arguments, comes back as "
+    "copies, and a bytearray as bytes.": (
+        "test_values.py::test_one_list_passed_twice_is_one_list",
+        "test_values.py::test_values_come_back_equal",
+        "test_values.py::test_what_is_shared_inside_a_value_stays_shared",
+    ),
+    "Ray does not know serializers that dualray.util.register_serializer has been given: give them to "
+    "ray.util.register_serializer, too.": ("test_util.py::test_a_registered_serializer_is_used_everywhere",),
+    "Locations of objects are refused.": (
+        "test_util.py::test_a_task_asks_where_objects_are",
+        "test_util.py::test_objects_have_locations",
+    ),
+    "Ids are Ray's: an object's has 28 bytes, and says nothing of its index; a node has an id, and no name.": (
+        "test_util.py::test_a_node_knows_its_address",
+        "test_generators.py::test_the_death_of_the_worker_gives_no_item_twice",
     ),
 }
 

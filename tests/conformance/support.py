@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 import dualray as ray
+from dualray import runtime
 
 MODES = ("sim", "real")
 WITHIN_S = 20.0
@@ -58,7 +59,10 @@ def _on_ray(options: dict[str, Any]) -> dict[str, Any]:
     """The options of one who joins a cluster of Ray's whose node has what the options say."""
     from ray.cluster_utils import Cluster
 
+    options.pop("limits", None)  # the core's
     node = {name: options.pop(name) for name in _OF_THE_NODE if name in options}
+    if "object_store_memory" in node:
+        node["object_store_memory"] = max(node["object_store_memory"], 80 * MIB)  # the least that Ray takes
     key = repr(sorted(node.items()))
     if key not in _ray_clusters:
         end_ray()
@@ -81,8 +85,9 @@ def end_ray() -> None:
 
 
 def get(refs: Any) -> Any:
-    """`get` that is late after WITHIN_S instead of hanging."""
-    return ray.get(refs, timeout=WITHIN_S)
+    """`get` that is late after WITHIN_S instead of hanging; on Ray, whose workers start late, after thrice that."""
+    current = runtime.current_or_none()
+    return ray.get(refs, timeout=3 * WITHIN_S if current is not None and current.mode == "ray" else WITHIN_S)
 
 
 def eventually(condition: Callable[[], bool], what: str, within_s: float = WITHIN_S) -> None:
