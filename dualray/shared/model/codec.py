@@ -3,7 +3,7 @@
 A message on the wire is msgpack, never pickle: nothing that a peer sends is executed. For each dataclass an encoder and
 a decoder are written once, as Python source, from its type hints: a task's way through a process is two of them, and
 generic code would cost more than the rest of that way. Fields of plain type pass as they are. A tag is the position of
-the class in the sorted list of names, so both sides must run the same `PROTOCOL_VERSION`; logs carry the list itself.
+the class in the list of names, so both sides must run the same `PROTOCOL_VERSION`; logs carry the list itself.
 
 A `FunctionTemplate` is the same in all calls of a function. It travels as bytes that are made once, and what is read
 back from equal bytes is one object.
@@ -30,7 +30,7 @@ from dualray.shared.model.errors import ErrorInfo
 from dualray.shared.model.events import Event, Result
 from dualray.shared.model.specs import ActorSpec, FunctionTemplate
 
-PROTOCOL_VERSION = 19
+PROTOCOL_VERSION = 18
 """Raised whenever an event, a command or a field of one changes."""
 
 _TEMPLATES_MAX = 4096
@@ -81,6 +81,12 @@ than its default: what does not use them keeps its bytes."""
 
 def _added(cls: Any) -> list[dataclasses.Field[Any]]:
     return [field for field in dataclasses.fields(cls) if field.init][-_ADDED[cls] :]
+
+
+_YOUNGER: frozenset[str] = frozenset(
+    {"BacklogReported", "BacklogWanted", "LaunchNodes", "LaunchesFailed", "ResourcesWanted", "TerminateNode"}
+)
+"""Classes that are younger than 0.1.0. Their tags come last: what does not use them keeps its bytes."""
 
 
 class _Source:
@@ -224,7 +230,7 @@ class _Codec:
 
     def __init__(self) -> None:
         roots = [*typing.get_args(events.Event), *typing.get_args(commands.Command), Result]
-        self.by_tag = sorted(set(roots), key=lambda cls: cls.__name__)
+        self.by_tag = sorted(set(roots), key=lambda cls: (cls.__name__ in _YOUNGER, cls.__name__))
         self.encoders: dict[Any, Convert] = {}
         self.decoders: list[Convert] = []
         self._packed: dict[FunctionTemplate, bytes] = {}
@@ -292,7 +298,7 @@ class _Codec:
 
 _CODEC = _Codec()
 NAMES: tuple[str, ...] = tuple(cls.__name__ for cls in _CODEC.by_tag)
-"""The class of each tag: written at the head of a log."""
+"""The class of each tag, sorted, the younger ones last: written at the head of a log."""
 
 encode: Callable[[Event | Command], list[Any]] = _CODEC.encode
 """An event or command as a list of plain values, the class's tag first."""

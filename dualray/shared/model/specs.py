@@ -16,9 +16,13 @@ from dualray.shared.model.ids import ActorID, Address, FunctionID, NodeID, Objec
 from dualray.shared.model.resources import NOTHING, Resources
 
 NODE_ID_LABEL = "ray.io/node-id"
-NODE_GROUP_LABEL = "ray.io/node-group"
-LAUNCH_LABEL = "dualray.io/launch"
 """A label that each node has, with its NodeID; the name is today's Ray's."""
+
+NODE_GROUP_LABEL = "ray.io/node-group"
+"""A label of a node that the autoscaler launched: its group; the name is today's Ray's."""
+
+LAUNCH_LABEL = "dualray.io/launch"
+"""Another: the id of its launch."""
 
 
 class StrategyKind(StrEnum):

@@ -154,7 +154,7 @@ def _read_opening(stream: Iterator[Any]) -> tuple[MachineSpec, str]:
         version, names = opening["protocol"], tuple(opening["names"])
     except (KeyError, TypeError) as error:
         raise _no_opening(error) from error
-    if version != PROTOCOL_VERSION or names != NAMES:
+    if version != PROTOCOL_VERSION or names != NAMES[: len(names)]:  # 0.1.0 had fewer
         raise ValueError(
             f"the log was written by protocol version {version}, this is version {PROTOCOL_VERSION}: "
             f"replay it with the dualray that wrote it"
