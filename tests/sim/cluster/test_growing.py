@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from dualray import runtime
 from dualray.report.proof import check_directory
 from dualray.shared.scenario.fault_model import parse_fault
 from dualray.shared.scenario.file import ScenarioError, parse_scenario
+from dualray.testing.run import load_scenario, run_scenario
 
 SCENARIO = """
 name: grows
@@ -144,3 +146,32 @@ def test_the_head_that_stands_still_launches_nothing_twice(start) -> None:
     assert len(dualray.get([where.remote(number) for number in range(40)])) == 40
     assert len(cluster.provider.machines) == 4
     assert len(alive()) == 5
+
+
+# ---- Planted bugs ------------------------------------------------------------------------------------------------
+
+BUGS = {
+    "IgnoresTheMost": "nodes, and may have",
+    "ForgetsLaunches": "nodes, and may have",
+    "TiresEarly": "is to leave",
+    "LetsTheLastGo": "gets fewer nodes than its least",
+    "InsistsOnTheRefused": "is launched though",
+    "KeepsOneInReserve": "launched though nothing waits",
+    "IgnoresGangs": "the driver still waits",
+    "SplitsGangs": "the driver still waits",
+    "TakesTheFullForFree": "the driver still waits",
+}
+SEEDS = 12
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_a_policy_that_decides_wrongly_is_found_without_any_fault(name: str) -> None:
+    """Within a few seeds, of which each draws which launches are refused and how long the others take."""
+    root = Path(__file__).parents[3]
+    scenario = load_scenario(root / "scenarios" / "growing_swarm.yaml")
+    planted = scenario.model_copy(update={"policies": {"autoscaler": f"tests.planted.scaling:{name}"}})
+    for seed in range(SEEDS):
+        said = repr(run_scenario(planted.model_copy(update={"seed": seed}), directory=root / "scenarios"))
+        if BUGS[name] in said:
+            return
+    pytest.fail(f"not found in {SEEDS} seeds")
