@@ -117,7 +117,9 @@ def examine_replay(cluster: Cluster) -> Examination:
 def _counters(cluster: Cluster) -> dict[str, int]:
     """What only the simulator counts."""
     network = cluster.network
-    return {
+    provider = cluster.provider
+    of_groups = {} if provider is None else provider.counters()
+    return of_groups | {
         "tasks_lost": _tasks_lost(cluster),
         "messages": network.messages_sent,
         "messages_held": network.messages_held,

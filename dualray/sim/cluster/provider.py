@@ -146,6 +146,14 @@ class Provider:
                 total += max(end_ns - machine.started_ns, self._groups[machine.group].paid_least_ns)
         return total
 
+    def counters(self) -> dict[str, int]:
+        """What a run with groups counts beside all others; see `dualray.shared.scenario.expect.COUNTERS`."""
+        return {
+            "nodes_launched": len(self.machines),
+            "launches_refused": len(self.refused),
+            "node_seconds": round(self.node_ns() / 1e9),
+        }
+
     def cost(self) -> float:
         """Of all machines until now, in the currency of the prices."""
         return sum(self.node_ns(name) / HOUR_NS * group.price / 1e6 for name, group in self._groups.items())
