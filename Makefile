@@ -17,14 +17,15 @@ PONG_MINUTES ?= 60
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help env demo pong lint format test test-ray test-slow bench bench-sim bench-transfer bench-compare build clean
+.PHONY: help env demo pong lint format test test-core test-ray test-slow docs bench bench-sim bench-transfer bench-compare \
+    build clean
 
 help:  ## Print this help
 	@echo 'Usage: make TARGET'
 	@echo
 	@awk -F ':.*  ## ' '/^[a-z-]+:.*  ## / { printf "  %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-env: $(VENV)/.installed-dev  ## Make .venv, with dualray in place and the development tools
+env: $(VENV)/.installed-dev-all  ## Make .venv, with dualray in place and the development tools
 
 demo: $(VENV)/.installed-examples  ## Train on real processes and on virtual clusters, and compare the runs in one table
 	@$(BIN)/python examples/demo.py
@@ -53,6 +54,13 @@ RAY_CHOSEN := tests/conformance/test_tasks.py tests/conformance/test_get_put_wai
 test-ray: env $(VENV)/.installed-ray  ## Run the conformance tests, and those of mode "ray", on a local Ray
 	$(BIN)/python -m pytest tests/on_ray $(PYTEST_ARGS)
 	$(BIN)/python -m pytest --mode ray tests/conformance $(PYTEST_ARGS)
+
+test-core: $(VENV)/.installed-dev  ## Run the tests of the core and of the command line alone, without TensorFlow
+	$(BIN)/python -m pytest -m 'not slow' -n 2 tests/shared tests/cli/test_app.py $(PYTEST_ARGS)
+
+docs: $(VENV)/.installed-docs  ## Build the site into build/site; a warning is an error
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo 'build/site/index.html'
 
 test-slow: env  ## Run the slow tests
 	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)

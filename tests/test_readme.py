@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import commands_page
+
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 
@@ -31,6 +33,38 @@ def test_the_simulated_runs_print_what_the_page_shows(tmp_path: Path):
             check=False,
         )
         assert done.stdout + done.stderr == output
+
+
+def test_the_quickstart_prints_what_it_shows(tmp_path: Path):
+    text = (ROOT / "docs" / "quickstart.md").read_text()
+    steps = re.findall(r"^\$ dualray ([^\n]+)\n((?:(?!\$ |```).*\n)*)", text, re.MULTILINE)
+    assert len(steps) == 6
+    for command, output in steps:
+        if "--seeds" in command:
+            continue  # tests/testing/test_explore.py does so
+        done = subprocess.run(
+            [sys.executable, "-m", "dualray.cli", *shlex.split(command)],
+            cwd=tmp_path,
+            env={"PYTHONPATH": str(ROOT), "PATH": ""},
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        if output:
+            assert done.stdout + done.stderr == output
+        else:
+            assert "is lost with its worker" in done.stdout
+
+
+def test_the_start_of_the_site_says_what_the_readme_says():
+    readme, index = README.read_text(), (ROOT / "docs" / "index.md").read_text()
+    assert readme.partition("## One program")[0].partition("**")[2] in index
+
+
+def test_the_page_of_commands_is_current():
+    assert commands_page.PAGE.read_text() == commands_page.page(), "python -m tests.commands_page --write"
 
 
 @pytest.mark.parametrize("page", [README, *(ROOT / "docs" / name for name in ("features.md", "coming_from_ray.md"))])

@@ -1,0 +1,65 @@
+"""docs/api/commands.md, made from the command line itself: `python -m tests.commands_page --write`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from dualray.cli.app import GROUPS, app
+
+PAGE = Path(__file__).parents[1] / "docs" / "api" / "commands.md"
+
+
+def page() -> str:
+    """The page: each command with its arguments and options."""
+    group: Any = typer.main.get_command(app)
+    lines = [
+        "# Command line",
+        "",
+        "Made by `python -m tests.commands_page --write`. Exit codes: 0; 1 when a check failed;",
+    ]
+    lines += ["2 when a command cannot use what it was given. `run` ends as the script does.", ""]
+    for title, commands in GROUPS.items():
+        lines += [f"## {title}", ""]
+        for name in commands:
+            command = group.get_command(None, name)
+            for words, each in _with_children(name, command):
+                lines += _section(words, each)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _with_children(words: str, command: Any) -> Iterator[tuple[str, Any]]:
+    children = getattr(command, "commands", None)
+    if children is None:
+        yield words, command
+        return
+    for name, child in children.items():
+        yield f"{words} {name}", child
+
+
+def _section(words: str, command: Any) -> list[str]:
+    lines = [f"### dualray {words}", "", (command.help or "").strip(), ""]
+    rows = []
+    for param in command.params:
+        if param.name == "help":
+            continue
+        is_argument = param.param_type_name == "argument"
+        name = param.name.rstrip("_").upper() if is_argument else ", ".join([*param.opts, *param.secondary_opts])
+        text = (getattr(param, "help", None) or "").replace("|", "\\|")
+        default = param.default
+        is_shown = default not in (None, False, (), []) and not callable(default) and not is_argument
+        rows.append(f"| `{name}` | {text} | {f'`{default}`' if is_shown else ''} |")
+    if rows:
+        lines += ["| argument or option | meaning | default |", "|---|---|---|", *rows, ""]
+    return lines
+
+
+if __name__ == "__main__":
+    if "--write" in sys.argv:
+        PAGE.write_text(page())
+    else:
+        print(page(), end="")
