@@ -133,7 +133,7 @@ def test_explain_runs_a_scenario(scenario: Path):
         (["feed", "LOG", "--seed", "3"], "is a run that has been; only a scenario file takes a seed"),
         (["feed", "nowhere"], "nowhere is not a directory"),
         (["feed", "nowhere.yaml"], "nowhere.yaml: cannot be read: No such file or directory"),
-        (["load", "LOG"], "'load' is the name of 3 ids; give the id of one: "),
+        (["load", "LOG"], "'load' is the name of 3 tasks; give the id of one:"),
     ],
 )
 def test_explain_refuses_what_it_cannot_use(log: Path, args: list[str], why: str):
