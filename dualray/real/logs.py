@@ -58,6 +58,9 @@ class BoundedLog(RotatingFileHandler):
                 return
         super().emit(record)
 
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - as the base class calls it
+        """A full disk costs lines and nothing else: standard error is the program's."""
+
     def _tell_of(self, now_s: float | None) -> None:
         """Say how many lines were left out in windows that have ended; None: in all of them."""
         ended = [key for key, kind in self._kinds.items() if now_s is None or now_s >= kind.until_s]

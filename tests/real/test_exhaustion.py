@@ -24,6 +24,7 @@ from dualray.exceptions import DualrayError, WorkerCrashedError
 from dualray.real.limits import limit_in_words
 from dualray.real.observe import metrics_server
 from tests.conformance.support import eventually
+from tests.exhaustion.runs import WAITED_FOR, drawn, in_sessions
 
 WITHIN_S = 60
 
@@ -188,3 +189,10 @@ def test_a_wait_that_ends_with_the_node_leaves_nothing_in_the_machine() -> None:
     assert not runtime.core.machine.values.waiting.waits
     dualray.shutdown()
     dualray.shutdown()
+
+
+def test_a_share_of_the_runs_that_take_resources_away() -> None:
+    """`python -m tests.exhaustion --runs 5000` does all. Those of processes that others wait for may wait, too."""
+    seeds = [seed for seed in range(300) if drawn(seed).kind not in WAITED_FOR][:30]
+    wrong = [outcome for outcome in in_sessions(seeds) if outcome.wrong]
+    assert not wrong, wrong

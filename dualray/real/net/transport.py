@@ -54,6 +54,7 @@ from dualray.real.net.peers import RETRY_LAST_S, Connection, Peer
 _log = logging.getLogger(__name__)
 
 _READS_PER_TURN: Final = 64
+_STARVED_S: Final = 8.0
 _ACCEPTS_PER_TURN: Final = 64
 _DRAIN_TURNS_MAX: Final = 256
 _SOCKET_BUFFER_BYTES: Final = 1 << 20
@@ -145,6 +146,10 @@ class Transport:
         self._connections: set[Connection] = set()
         self._handshake_count = 0
         self._accepting = False
+        self._starved_since_ns: int | None = None
+        """Since when no connection could be accepted, for want of a descriptor."""
+        self.on_starved: Callable[[OSError], object] = lambda _: None
+        """Called again and again when that has lasted for _STARVED_S: who connects has given up."""
         self._closed = False
         self._path = socket_path(socket_dir, address)
         self._listener = listen(self._path)
@@ -346,11 +351,21 @@ class Transport:
             except BlockingIOError:
                 return
             except OSError as error:  # no descriptor or memory left: the queue keeps them a moment
-                _log.error("%s cannot accept connections: %s", self.address, limit_in_words(error))
+                self._starve(OSError(error.errno, limit_in_words(error)))
                 self._pause_accepting()
                 self._loop.call_later(0.1, self._resume_accepting)
                 return
+            self._starved_since_ns = None
             self._begin_handshake(sock, None)
+
+    def _starve(self, error: OSError) -> None:
+        """A connection cannot be accepted, once more."""
+        now_ns = self._loop.now_ns()
+        if self._starved_since_ns is None:
+            self._starved_since_ns = now_ns
+            _log.error("%s cannot accept connections: %s", self.address, error.strerror)
+        elif now_ns - self._starved_since_ns > _STARVED_S * 1e9:
+            self.on_starved(error)
 
     # -- the handshake ---------------------------------------------------------------------------------------
 

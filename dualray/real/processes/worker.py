@@ -17,6 +17,7 @@ from typing import NoReturn
 
 from dualray import runtime
 from dualray.progress_bars import BarState
+from dualray.real.limits import is_exhaustion
 from dualray.real.observe import stacks
 from dualray.real.observe.worker_output import MarkedFile, TellingHandler, bar_line, marked_stream
 from dualray.real.processes.gpus import VisibleGpus
@@ -81,12 +82,13 @@ def main(argv: Mapping[str, str]) -> None:
         root=root_task_id(address, 0),
         is_driver=False,
         on_tasks=inbox.tasks_came,
-        on_lost=lambda peer: os._exit(0) if peer in (node, HEAD) else None,
+        on_lost=lambda peer: _on_lost(process, peer),
         on_error=_end_after_error,
         tell=lambda words: sys.stderr.write(words),
     )
     core = process.core
     process.on_escape = _end_by
+    process.transport.on_starved = _end_starved
     process.interrupts = TaskInterrupts(
         process.is_busy,
         process.loop.leave,
@@ -132,6 +134,25 @@ class _Terminated(BaseException):
 
 def _raise_terminated(_signal: int, _frame: FrameType | None) -> None:
     raise _Terminated
+
+
+def _on_lost(process: UserProcess, peer: str) -> None:
+    """Without its node manager or the head a worker has nothing to do. One that could not reach somebody else for want
+    of a descriptor ends as well, so that its task is known to be lost: whoever waits would wait for ever."""
+    if peer in (process.session.node, HEAD):
+        os._exit(0)
+    why = process.transport.why_lost(peer)
+    if isinstance(why, OSError) and is_exhaustion(why):
+        _end_starved(why)
+
+
+def _end_starved(error: OSError) -> None:
+    """Others cannot reach this worker, or it cannot reach them, for want of a descriptor."""
+    try:
+        sys.stderr.write(f"this worker cannot connect to others, and ends: {error.strerror}\n")
+        sys.stderr.flush()
+    finally:
+        os._exit(EXIT_AFTER_ERROR)
 
 
 def _end_by(error: BaseException) -> None:

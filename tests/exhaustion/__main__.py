@@ -1,0 +1,34 @@
+"""See the package."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+
+from tests.exhaustion.runs import in_sessions
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="take resources from the processes of a session")
+    parser.add_argument("--runs", type=int, default=200, help="how many (default 200)")
+    parser.add_argument("--seed", type=int, default=0, help="the first run's seed (default 0)")
+    options = parser.parse_args()
+    errors: Counter[str] = Counter()
+    wrong, began_s, slowest_s = 0, time.monotonic(), 0.0
+    for outcome in in_sessions(list(range(options.seed, options.seed + options.runs))):
+        errors.update(error.split(":")[0] for error in outcome.errors)
+        slowest_s = max(slowest_s, outcome.elapsed_s)
+        if outcome.wrong:
+            wrong += 1
+            print(f"seed {outcome.seed}: {outcome.what}\n    {outcome.wrong}", flush=True)
+    print(
+        f"{options.runs} runs in {time.monotonic() - began_s:.0f} s, the slowest {slowest_s:.1f} s: {wrong} wrong; "
+        f"errors: {dict(errors)}"
+    )
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,192 @@
+"""One session, and what is taken from its processes."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+import dualray as ray
+from dualray.exceptions import DualrayError, GetTimeoutError
+
+KINDS = ("driver", "head", "node", "template", "worker")
+WAITED_FOR = ("head", "node")
+"""New processes connect to these: while they have no descriptor for that, what needs a new process waits."""
+RESOURCES = ("open files", "file size")
+ANSWER_WITHIN_S = 30.0
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run has shown; `wrong` is empty when it is as it should be."""
+
+    seed: int
+    what: str
+    answers: int
+    errors: tuple[str, ...]
+    wrong: str
+    elapsed_s: float
+
+
+@ray.remote(max_retries=3)
+def double(x: int) -> int:
+    return 2 * x
+
+
+@ray.remote(max_retries=3)
+def fill(x: int) -> Any:
+    return np.full(MIB // 8, x)
+
+
+@ray.remote(num_cpus=0)
+class Adder:
+    def __init__(self, start: int) -> None:
+        self.total = start
+
+    def add(self, x: int) -> int:
+        self.total += x
+        return self.total
+
+
+def _call_task(number: int) -> bool:
+    return bool(ray.get(double.remote(number), timeout=ANSWER_WITHIN_S) == 2 * number)
+
+
+def _call_many(number: int) -> bool:
+    refs = [double.remote(number + x) for x in range(20)]
+    return bool(ray.get(refs, timeout=ANSWER_WITHIN_S) == [2 * (number + x) for x in range(20)])
+
+
+def _call_actor(number: int) -> bool:
+    actor = Adder.remote(number)  # type: ignore[attr-defined]  # the decorator's
+    return bool(ray.get(actor.add.remote(1), timeout=ANSWER_WITHIN_S) == number + 1)
+
+
+def _put(number: int) -> bool:
+    return int(ray.get(ray.put(np.full(MIB // 4, number)), timeout=ANSWER_WITHIN_S)[-1]) == number
+
+
+def _make_object(number: int) -> bool:
+    return int(ray.get(fill.remote(number), timeout=ANSWER_WITHIN_S)[-1]) == number
+
+
+def _call_new_function(number: int) -> bool:
+    @ray.remote
+    def new() -> int:
+        return number
+
+    return bool(ray.get(new.remote(), timeout=ANSWER_WITHIN_S) == number)
+
+
+WORK: tuple[Callable[[int], bool], ...] = (
+    _call_task, _call_many, _call_actor, _put, _make_object, _call_new_function,
+)  # fmt: skip
+
+
+def pids_of(kind: str, runtime: Any) -> list[int]:
+    """The processes of a kind that a session has now."""
+    if kind == "driver":
+        return [os.getpid()]
+    if kind in ("head", "node"):
+        return [runtime._children.processes["head" if kind == "head" else "node-0"].pid]
+    founder = psutil.Process(runtime._children._founder.pid)
+    wanted = "worker_template" if kind == "template" else "processes.worker"
+    found = []
+    for process in founder.children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if any(word.endswith(wanted) for word in process.cmdline()):
+                found.append(process.pid)
+    return found
+
+
+@contextmanager
+def taken(pid: int, what: str, slack: int) -> Iterator[None]:
+    """A process cannot have more of a resource than it has now, and `slack` more."""
+    if what == "open files":
+        limit = resource.RLIMIT_NOFILE
+        used = {int(path.name) for path in Path(f"/proc/{pid}/fd").iterdir()}
+        amount = next(fd for fd in range(len(used) + 1) if fd not in used) + slack  # those above it stay open
+    else:
+        limit, amount = resource.RLIMIT_FSIZE, slack * 4096
+    before = resource.prlimit(pid, limit)
+    resource.prlimit(pid, limit, (amount, before[1]))
+    try:
+        yield
+    finally:
+        with suppress(ProcessLookupError, psutil.NoSuchProcess):
+            resource.prlimit(pid, limit, before)
+            for each in (child.pid for child in psutil.Process(pid).children(recursive=True)):
+                resource.prlimit(each, limit, before)  # what was forked meanwhile has inherited it
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What a seed says: from which kind of process what is taken, how much more it gets, and the work meanwhile."""
+
+    kind: str
+    what: str
+    slack: int
+    work: tuple[Callable[[int], bool], ...]
+
+
+def drawn(seed: int) -> Drawn:
+    """What a seed says."""
+    draw = random.Random(seed)
+    kind, what, slack = draw.choice(KINDS), draw.choice(RESOURCES), draw.choice((0, 0, 1, 2, 4, 8))
+    return Drawn(kind, what, slack, tuple(draw.choice(WORK) for _ in range(draw.randrange(1, 4))))
+
+
+def run(seed: int, runtime: Any) -> Outcome:
+    """Take something away, work, give it back, work."""
+    draw = drawn(seed)
+    kind, what, slack, work = draw.kind, draw.what, draw.slack, draw.work
+    pids = pids_of(kind, runtime)
+    words = f"{kind}: {what}, {slack} more; " + ", ".join(each.__name__.strip("_") for each in work)
+    answers, errors, wrong = 0, [], ""
+    began_s = time.monotonic()
+    if pids:
+        with suppress(ProcessLookupError, FileNotFoundError), taken(pids[seed % len(pids)], what, slack):
+            for number, each in enumerate(work):
+                try:
+                    if each(seed * 10 + number):
+                        answers += 1
+                    else:
+                        wrong = f"{each.__name__} has a wrong answer"
+                except (DualrayError, OSError) as error:
+                    errors.append(f"{type(error).__name__}: {error}")
+                    is_late = isinstance(error, GetTimeoutError) and kind not in WAITED_FOR
+                    if "met a bug" in str(error) or is_late:
+                        wrong = errors[-1]
+    try:
+        for each in WORK:
+            if not each(seed):
+                wrong = wrong or f"afterwards {each.__name__} has a wrong answer"
+    except (DualrayError, OSError) as error:
+        wrong = wrong or f"afterwards: {type(error).__name__}: {error}"
+    return Outcome(seed, words, answers, tuple(errors), wrong, time.monotonic() - began_s)
+
+
+def in_sessions(seeds: Iterator[int] | list[int]) -> Iterator[Outcome]:
+    """Run each seed in one session, in a new one after a run that has gone wrong."""
+    runtime = None
+    try:
+        for seed in seeds:
+            if runtime is None:
+                runtime = ray.init(num_cpus=2, object_store_memory=64 * MIB, log_to_driver=False)
+            outcome = run(seed, runtime)
+            yield outcome
+            if outcome.wrong:
+                ray.shutdown()
+                runtime = None
+    finally:
+        ray.shutdown()
