@@ -125,8 +125,9 @@ def taken(pid: int, what: str, slack: int) -> Iterator[None]:
     finally:
         with suppress(ProcessLookupError, psutil.NoSuchProcess):
             resource.prlimit(pid, limit, before)
-            for each in (child.pid for child in psutil.Process(pid).children(recursive=True)):
-                resource.prlimit(each, limit, before)  # what was forked meanwhile has inherited it
+            for child in psutil.Process(pid).children(recursive=True):
+                with suppress(ProcessLookupError):
+                    resource.prlimit(child.pid, limit, before)  # what was forked meanwhile has inherited it
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from dualray.exceptions import DualrayError, WorkerCrashedError
 from dualray.real.limits import limit_in_words
 from dualray.real.observe import metrics_server
 from tests.conformance.support import eventually
-from tests.exhaustion.runs import WAITED_FOR, drawn, in_sessions
+from tests.exhaustion.runs import WAITED_FOR, drawn, in_sessions, pids_of, taken
 
 WITHIN_S = 60
 
@@ -196,3 +196,11 @@ def test_a_share_of_the_runs_that_take_resources_away() -> None:
     seeds = [seed for seed in range(300) if drawn(seed).kind not in WAITED_FOR][:30]
     wrong = [outcome for outcome in in_sessions(seeds) if outcome.wrong]
     assert not wrong, wrong
+
+
+def test_a_template_without_descriptors_fails_the_worker_and_lives(session: Any) -> None:
+    """It took the request for a broken one, and the node ended with it."""
+    (template,) = pids_of("template", session)
+    with taken(template, "open files", 1), pytest.raises(WorkerCrashedError, match="as many files open as it may"):
+        dualray.get([one.options(num_cpus=0).remote() for _ in range(8)], timeout=WITHIN_S)
+    assert dualray.get([one.options(num_cpus=0).remote() for _ in range(8)], timeout=WITHIN_S) == [1] * 8

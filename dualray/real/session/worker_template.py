@@ -27,6 +27,7 @@ At the end of file on the control socket, which is also what a killed node manag
 its children, reaps them and exits.
 """
 
+import errno
 import gc
 import json
 import os
@@ -41,6 +42,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any, Final, NoReturn, TextIO, cast
 
+from dualray.real.limits import is_exhaustion, limit_in_words
 from dualray.real.session.parents import count_threads, die_with
 from dualray.real.session.titles import set_title
 
@@ -50,6 +52,9 @@ WARM_IMPORTS: Final = ("cloudpickle", "numpy", "numpy.random", "msgpack", WORKER
 
 REQUEST_BYTES_MAX: Final = 128 << 10
 """Of one datagram: the system's default socket buffer takes it whole."""
+
+
+_FDS_OF_A_WORKER: Final = 2
 
 
 class Template:
@@ -92,7 +97,7 @@ class Template:
                 if not data:
                     return False
                 try:
-                    self._obey(data, fds, complete=not flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC))
+                    self._obey(data, fds, complete=not flags & socket.MSG_TRUNC)
                 finally:
                     for fd in fds:
                         os.close(fd)
@@ -103,7 +108,7 @@ class Template:
 
     def _obey(self, data: bytes, fds: list[int], *, complete: bool) -> None:
         if not complete:
-            raise ValueError(f"a request of more than {REQUEST_BYTES_MAX} bytes or two descriptors")
+            raise ValueError(f"a request of more than {REQUEST_BYTES_MAX} bytes")
         request: dict[str, Any] = json.loads(data)
         worker: str = request["worker"]
         if request["op"] == "signal":
@@ -112,11 +117,13 @@ class Template:
                     os.kill(pid, request["signal"])
             return
         try:
+            if len(fds) < _FDS_OF_A_WORKER:  # the kernel has left out what there was no room for
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             stdout, stderr = fds
             start = self._fork if self._thread_count == 1 else self._spawn
             pid = start(worker, request["argv"], stdout, stderr)
         except (OSError, ValueError) as error:
-            self._say({"failed": worker, "error": f"{type(error).__name__}: {error}"})
+            self._say({"failed": worker, "error": _in_words(error)})
             return
         self._workers[pid] = worker
         self._say({"forked": worker, "pid": pid})
@@ -172,6 +179,11 @@ class Template:
 
     def _say(self, message: dict[str, Any]) -> None:
         self._control.send(json.dumps(message).encode(), socket.MSG_NOSIGNAL)
+
+
+def _in_words(error: OSError | ValueError) -> str:
+    is_limit = isinstance(error, OSError) and is_exhaustion(error)
+    return limit_in_words(error) if is_limit else f"{type(error).__name__}: {error}"  # type: ignore[arg-type]
 
 
 def warm_up() -> list[str]:
